@@ -1,0 +1,99 @@
+"""Every exception of the toolkit, in one tree.
+
+    RabbitChxError
+    ├── InvalidValue (also a ValueError)     what was given cannot be used: fix the call
+    ├── Unpredictable                        the broker itself does not determine the answer
+    │   ├── RingUnknown                      ... until the ring is read from the broker again
+    │   └── AmbiguousHeader                  ... until it is known which client sends the header
+    ├── BrokerWouldFail                      this release crashes on this very message
+    ├── Unroutable                           the exchange has no bucket: the message goes nowhere
+    ├── Contradiction                        observed pairs that no ring could have produced
+    ├── MissingDependency (also an ImportError)   an optional package is not installed
+    └── BrokerUnavailable                    no broker could be started or reached
+
+Each has a full sentence in ``str()``, because that sentence is often all a user ever sees (a Spark
+task, a log line). This file imports nothing of the package, so that everything may import it.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "AmbiguousHeader",
+    "BrokerUnavailable",
+    "BrokerWouldFail",
+    "Contradiction",
+    "InvalidValue",
+    "MissingDependency",
+    "RabbitChxError",
+    "RingUnknown",
+    "Unpredictable",
+    "Unroutable",
+]
+
+
+class RabbitChxError(Exception):
+    """The root of the tree: ``except RabbitChxError`` catches whatever this toolkit raises on purpose."""
+
+
+class InvalidValue(RabbitChxError, ValueError):
+    """A value that cannot be used, with the five things its reader needs.
+
+    >>> raise InvalidValue("the weight of queue 'q0'", got="1.5", allowed="a whole number from 1 to 10000")
+    Traceback (most recent call last):
+    ...
+    rabbit_chx.errors.InvalidValue: the weight of queue 'q0' is wrong: got '1.5', allowed is a whole number from 1 to 10000
+    """
+
+    def __init__(self, what: str, *, got: object, allowed: str, way_out: str = "") -> None:
+        self.what = what
+        self.got = got
+        self.allowed = allowed
+        self.way_out = way_out
+        shown = repr(got)
+        if len(shown) > 120:
+            shown = f"{shown[:100]}... ({len(shown)} characters)"
+        message = f"{what} is wrong: got {shown}, allowed is {allowed}"
+        super().__init__(f"{message}; {way_out}" if way_out else message)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # The default rebuilds an exception from its message alone, which this signature refuses:
+        # an error raised in a Spark task has to survive the way to the driver.
+        return (_rebuild_invalid_value, (type(self), self.what, self.got, self.allowed, self.way_out))
+
+
+def _rebuild_invalid_value(
+    cls: type[InvalidValue], what: str, got: object, allowed: str, way_out: str
+) -> InvalidValue:
+    return cls(what, got=got, allowed=allowed, way_out=way_out)
+
+
+class Unpredictable(RabbitChxError):
+    """The broker's answer is not a function of what is known; guessing would be a lie."""
+
+
+class RingUnknown(Unpredictable):
+    """The order of the buckets was lost (a restart on Mnesia, for one) and has to be read again."""
+
+
+class AmbiguousHeader(Unpredictable):
+    """Clients encode this header value differently, and here the difference changes the route."""
+
+
+class BrokerWouldFail(RabbitChxError):
+    """The broker of this release closes the connection or loses the message instead of routing it."""
+
+
+class Unroutable(RabbitChxError):
+    """The exchange has no bucket: a mandatory message comes back, any other is dropped in silence."""
+
+
+class Contradiction(RabbitChxError):
+    """No ring that follows from the given bindings explains all of the observed pairs."""
+
+
+class MissingDependency(RabbitChxError, ImportError):
+    """An optional package is needed for this call; the message holds the line that installs it."""
+
+
+class BrokerUnavailable(RabbitChxError):
+    """No broker could be started or reached; the message says what was tried and what would help."""

@@ -1,0 +1,65 @@
+"""Erlang's random generator ``exs1024``, as far as the exchange uses it: seeding and uniform floats.
+
+Mirrors ``rand.erl`` (unchanged from OTP 18 to 29). The exchange asks for ``exs1024`` by name, which is
+not ``exs1024s``: both share the state and the step, but turn its 64 bits into different floats.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["SEED_BITS", "gen1024", "seed", "uniforms"]
+
+SEED_BITS: Final = 21
+"""Each part of a seed triple counts with its lowest 21 bits only."""
+
+_MASK21: Final = (1 << SEED_BITS) - 1
+_MASK64: Final = (1 << 64) - 1
+
+STATE_WORDS: Final = 16
+SEED_FACTORS: Final = (2097131, 2097133, 2097143)
+EXS64_FACTOR: Final = 2685821657736338717
+EXS1024_FACTOR: Final = 1181783497276652981
+
+
+# rand.erl, exs1024_seed/1 for a triple.
+def seed(triple: tuple[int, int, int]) -> list[int]:
+    """The 16 words of a fresh state."""
+    b1, b2, b3 = (
+        ((part & _MASK21) + 1) * factor & _MASK21 for part, factor in zip(triple, SEED_FACTORS, strict=True)
+    )
+    return gen1024(b1 << 43 | b2 << 22 | b3 << 1 | 1)
+
+
+# rand.erl, exs1024_gen1024/1 over exs64_next/1. The list grows at its head: the last word comes first.
+def gen1024(word: int) -> list[int]:
+    """Sixteen steps of the smaller generator ``exs64`` fill the state."""
+    state: list[int] = []
+    for _ in range(STATE_WORDS):
+        word ^= word >> 12
+        word ^= word << 25 & _MASK64
+        word ^= word >> 27
+        state.append(word * EXS64_FACTOR & _MASK64)
+    state.reverse()
+    return state
+
+
+# rand.erl, exs1024_next/1 and exs1024_calc/2. The state is a ring of 16 words read two at a time: the
+# word that a step makes is the first word of the next step.
+def uniforms(triple: tuple[int, int, int]) -> Iterator[float]:
+    """Uniform floats from a fresh seed, as ``rand:uniform_s/1`` draws them one after the other."""
+    state = seed(triple)
+    index = 0
+    while True:
+        s0, s1 = state[index], state[index + 1 & STATE_WORDS - 1]
+        s1 ^= s1 << 31 & _MASK64
+        s1 ^= s1 >> 11
+        s0 ^= s0 >> 30
+        word = s0 ^ s1
+        index = index + 1 & STATE_WORDS - 1
+        state[index] = word
+        # rand.erl, exs1024's uniform: all 64 bits, where exs1024s and later generators keep 53.
+        yield (word * EXS1024_FACTOR & _MASK64) / 2**64
