@@ -1,1 +1,105 @@
+"""Which queue does a message land on? RabbitMQ's hash exchanges, mirrored bit for bit.
+
+    >>> from rabbit_chx import ConsistentHashExchange
+    >>> ConsistentHashExchange({"q0": 1, "q1": 1, "q2": 2}, release="4.3.6").route("customer-42")
+    'q0'
+
+Names are loaded when they are first used, so that ``import rabbit_chx`` costs next to nothing and
+routing one key never imports NumPy.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rabbit_chx.errors import (
+        AmbiguousHeader,
+        BrokerUnavailable,
+        BrokerWouldFail,
+        Contradiction,
+        InvalidValue,
+        MissingDependency,
+        RabbitChxError,
+        RingUnknown,
+        Unpredictable,
+        Unroutable,
+    )
+    from rabbit_chx.exchange import ConsistentHashExchange, Explanation
+    from rabbit_chx.fields import Field
+    from rabbit_chx.inference import Inference, infer
+    from rabbit_chx.observer import Observer
+    from rabbit_chx.partitioning import AnyOf, ModulusHashExchange, RandomExchange, SuperStream
+    from rabbit_chx.releases import Release, Store
+    from rabbit_chx.ring import Binding, Ring, ToExchange
+    from rabbit_chx.shares import Movement, moved, shares
+
 __version__ = "0.1.0.dev0"
+
+_ROOMS = {
+    "errors": (
+        "AmbiguousHeader",
+        "BrokerUnavailable",
+        "BrokerWouldFail",
+        "Contradiction",
+        "InvalidValue",
+        "MissingDependency",
+        "RabbitChxError",
+        "RingUnknown",
+        "Unpredictable",
+        "Unroutable",
+    ),
+    "exchange": ("ConsistentHashExchange", "Explanation"),
+    "fields": ("Field",),
+    "inference": ("Inference", "infer"),
+    "observer": ("Observer",),
+    "partitioning": ("AnyOf", "ModulusHashExchange", "RandomExchange", "SuperStream"),
+    "releases": ("Release", "Store"),
+    "ring": ("Binding", "Ring", "ToExchange"),
+    "shares": ("Movement", "moved", "shares"),
+}
+_ROOM_OF = {name: room for room, names in _ROOMS.items() for name in names}
+
+__all__ = [
+    "AmbiguousHeader",
+    "AnyOf",
+    "Binding",
+    "BrokerUnavailable",
+    "BrokerWouldFail",
+    "ConsistentHashExchange",
+    "Contradiction",
+    "Explanation",
+    "Field",
+    "Inference",
+    "InvalidValue",
+    "MissingDependency",
+    "ModulusHashExchange",
+    "Movement",
+    "Observer",
+    "RabbitChxError",
+    "RandomExchange",
+    "Release",
+    "Ring",
+    "RingUnknown",
+    "Store",
+    "SuperStream",
+    "ToExchange",
+    "Unpredictable",
+    "Unroutable",
+    "infer",
+    "moved",
+    "shares",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _ROOM_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f"{__name__}.{_ROOM_OF[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

@@ -1,4 +1,4 @@
-"""``phash2`` of whole columns of binaries, in NumPy.
+"""``block_hash``, and so ``phash2``, of whole columns of binaries, in NumPy.
 
 The same arithmetic as ``block_hash`` in :mod:`rabbit_chx.kernel.phash2`, with rows side by side instead
 of one after the other. What makes it fast:
@@ -16,14 +16,22 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 import numpy as np
 
 from rabbit_chx.kernel.columns import Binaries, binaries
-from rabbit_chx.kernel.phash2 import HCONST, HCONST_BINARY, PHASH2_BITS, block_hash
+from rabbit_chx.kernel.phash2 import (
+    HCONST,
+    HCONST_BINARY,
+    HCONST_NIL,
+    NIL_ALONE,
+    NIL_TAIL,
+    PHASH2_BITS,
+    block_hash,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
-__all__ = ["phash2_column"]
+__all__ = ["block_hash_column", "phash2_column", "phash2_lists_column"]
 
 _ROWS: Final = 8192
 _BYTES: Final = 1 << 26
@@ -41,44 +49,67 @@ _KEPT: Final = np.array(
 _Column: TypeAlias = "NDArray[np.uint32]"
 
 
-def phash2_column(column: Any, *, what: str = "the key") -> NDArray[np.uint32]:
+def phash2_column(column: Any, *, what: str = "the key", limit: int | None = None) -> _Column:
     """``phash2`` of each row of a list, NumPy array or Arrow column of str or bytes."""
-    hashes = [phash2_binaries(piece) for piece in binaries(column, what=what)]
+    return block_hash_column(column, what=what, limit=limit) & _MASK27
+
+
+def phash2_lists_column(column: Any, *, what: str = "the key", limit: int | None = None) -> _Column:
+    """``phash2([Row])`` of each row: the hash of a list that holds one binary."""
+    hashes = block_hash_column(column, what=what, limit=limit)
+    # The empty list that ends it is stirred in. (Where the hash so far is 0 it would replace it instead,
+    # once in 2^32 keys.)
+    alone = hashes == 0
+    a = np.full(len(hashes), (HCONST_NIL + NIL_TAIL) & 0xFFFF_FFFF, np.uint32)
+    b = np.full(len(hashes), HCONST_NIL, np.uint32)
+    _mix(a, b, hashes, np.empty_like(hashes))
+    hashes[alone] = NIL_ALONE
+    return hashes & _MASK27
+
+
+def block_hash_column(
+    column: Any, initval: int = HCONST_BINARY, *, what: str = "the key", limit: int | None = None
+) -> _Column:
+    """``block_hash(row, initval)`` of each row of a list, NumPy array or Arrow column of str or bytes.
+
+    All 32 bits: with the initval of a lone binary, ``phash2`` is the lowest 27 of them. ``what`` names
+    the values in errors, and ``limit`` is the length above which one is refused.
+    """
+    pieces = binaries(column, what=what, limit=limit)
+    hashes = [_block_hash_binaries(piece, initval) for piece in pieces]
     if len(hashes) == 1:
         return hashes[0]
     return np.concatenate([np.empty(0, np.uint32), *hashes])
 
 
-def phash2_binaries(column: Binaries) -> NDArray[np.uint32]:
-    """``phash2`` of each of the binaries."""
+def _block_hash_binaries(column: Binaries, initval: int) -> _Column:
     hashes = np.empty(len(column), np.uint32)
     start = 0
     while start < len(column):
         # Rows that end within the next _BYTES, but at least one and at most _ROWS of them.
         fitting = int(np.searchsorted(column.offsets, column.offsets[start] + np.int64(_BYTES), "right")) - 1
         end = min(max(fitting, start + 1), start + _ROWS)
-        _hash_rows(Binaries(column.data, column.offsets[start : end + 1]), hashes[start:end])
+        _hash_rows(Binaries(column.data, column.offsets[start : end + 1]), initval, hashes[start:end])
         start = end
-    hashes &= _MASK27
     return hashes
 
 
-def _hash_rows(rows: Binaries, hashes: NDArray[np.uint32]) -> None:
+def _hash_rows(rows: Binaries, initval: int, hashes: _Column) -> None:
     lengths = np.diff(rows.offsets)
     if len(rows) <= _FEW:
-        hashes[:] = [block_hash(rows[row], HCONST_BINARY) for row in range(len(rows))]
+        hashes[:] = [block_hash(rows[row], initval) for row in range(len(rows))]
         return
     if lengths.min() == lengths.max():
         length = int(lengths[0])
         words: _Words = _EvenRows(_readable(rows), length, len(rows))
-        hashes[:] = _lookup2(words, np.full(length // 12, len(rows)), lengths)
+        hashes[:] = _lookup2(words, np.full(length // 12, len(rows)), lengths, initval)
     else:
-        _hash_uneven_rows(rows, lengths, hashes)
+        _hash_uneven_rows(rows, lengths, initval, hashes)
     if not lengths.all():
-        hashes[lengths == 0] = HCONST_BINARY  # phash2(<<>>) is not mixed
+        hashes[lengths == 0] = initval  # an empty binary is not even mixed
 
 
-def _hash_uneven_rows(rows: Binaries, lengths: NDArray[Any], hashes: NDArray[np.uint32]) -> None:
+def _hash_uneven_rows(rows: Binaries, lengths: NDArray[Any], initval: int, hashes: _Column) -> None:
     blocks = np.minimum(lengths // 12, _MOST_BLOCKS).astype(np.int16)  # 16 bits are sorted by radix
     order = np.argsort(-blocks, kind="stable")
     shortest_first = blocks[order[::-1]]
@@ -89,11 +120,11 @@ def _hash_uneven_rows(rows: Binaries, lengths: NDArray[Any], hashes: NDArray[np.
     steps = int(np.count_nonzero(with_block > max(_FEW, uncounted)))
     few = int(with_block[steps]) if steps < len(with_block) else 0
     for row in order[:few]:
-        hashes[row] = block_hash(rows[row], HCONST_BINARY)
+        hashes[row] = block_hash(rows[row], initval)
     order = order[few:]
     starts = (rows.offsets[:-1] - rows.offsets[0])[order]
     words = _UnevenRows(_readable(rows), starts, lengths[order], blocks[order])
-    hashes[order] = _lookup2(words, with_block[:steps] - few, lengths[order])
+    hashes[order] = _lookup2(words, with_block[:steps] - few, lengths[order], initval)
 
 
 def _readable(rows: Binaries) -> NDArray[np.uint32]:
@@ -105,10 +136,10 @@ def _readable(rows: Binaries) -> NDArray[np.uint32]:
 
 
 # utils.c, block_hash/3. Rows come with the most blocks first: with_block[i] of them have a block i.
-def _lookup2(words: _Words, with_block: NDArray[np.intp], lengths: NDArray[Any]) -> _Column:
+def _lookup2(words: _Words, with_block: NDArray[np.intp], lengths: NDArray[Any], initval: int) -> _Column:
     a = np.full(len(lengths), HCONST, np.uint32)
     b = np.full(len(lengths), HCONST, np.uint32)
-    c = np.full(len(lengths), HCONST_BINARY, np.uint32)
+    c = np.full(len(lengths), initval, np.uint32)
     scratch = np.empty(len(lengths), np.uint32)
     for block, count in enumerate(with_block.tolist()):
         x, y, z = words.block(block, count)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-__all__ = ["Binaries", "binaries"]
+__all__ = ["Binaries", "binaries", "is_text"]
 
 _WAY_OUT = "cast it to a string column, as the message's publisher would, or fill the gaps first"
 _ALLOWED = "str (sent as UTF-8) or bytes"
@@ -40,8 +40,42 @@ class Binaries:
         return self.data[self.offsets[row] : self.offsets[row + 1]].tobytes()
 
 
-def binaries(column: Any, *, what: str = "the key") -> Iterator[Binaries]:
-    """The column in one or more pieces; ``what`` names its values in errors, which also tell the row."""
+def binaries(column: Any, *, what: str = "the key", limit: int | None = None) -> Iterator[Binaries]:
+    """The column in one or more pieces.
+
+    ``what`` names its values in errors, which also tell the row; a value of more than ``limit`` bytes
+    is one.
+    """
+    first_row = 0
+    for piece in _pieces(column, what):
+        if limit is not None:
+            _check_lengths(piece, limit, what, first_row)
+        first_row += len(piece)
+        yield piece
+
+
+def is_text(column: Any) -> bool:
+    """Whether every value of the column is a str; nulls of an Arrow column aside."""
+    if _is_arrow(column):
+        return "string" in str(getattr(column, "type", ""))
+    if isinstance(column, np.ndarray) and column.dtype.kind in "SU":
+        return bool(column.dtype.kind == "U")
+    return isinstance(column, (list, tuple)) and all(isinstance(value, str) for value in column)
+
+
+def _check_lengths(piece: Binaries, limit: int, what: str, first_row: int) -> None:
+    lengths = np.diff(piece.offsets)
+    if len(lengths) and lengths.max() > limit:
+        row = int(np.argmax(lengths > limit))
+        raise InvalidValue(
+            f"{what} in row {first_row + row}",
+            got=f"{piece[row]!r:.60} ({lengths[row]} bytes)",
+            allowed=f"at most {limit} bytes of UTF-8",
+            way_out="AMQP cannot carry a longer one",
+        )
+
+
+def _pieces(column: Any, what: str) -> Iterator[Binaries]:
     if isinstance(column, (str, bytes, bytearray, memoryview)):
         raise InvalidValue(
             "the column",

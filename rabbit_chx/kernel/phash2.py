@@ -19,7 +19,7 @@ from rabbit_chx.kernel.terms import Atom
 if TYPE_CHECKING:
     from rabbit_chx.kernel.terms import Term
 
-__all__ = ["PHASH2_BITS", "atom_hash", "block_hash", "phash2"]
+__all__ = ["PHASH2_BITS", "atom_hash", "block_hash", "last_binary_initval", "phash2"]
 
 PHASH2_BITS: Final = 27
 """The width of ``phash2/1``'s answer."""
@@ -28,7 +28,7 @@ _MASK32: Final = 0xFFFF_FFFF
 
 # The golden ratio, and HCONST_n = n * HCONST mod 2^32: each kind of term is stirred in with its own.
 HCONST: Final = 0x9E37_79B9
-_HCONST_EMPTY_LIST: Final = 2 * HCONST & _MASK32
+HCONST_NIL: Final = 2 * HCONST & _MASK32
 _HCONST_ATOM: Final = 3 * HCONST & _MASK32
 _HCONST_BYTES: Final = 4 * HCONST & _MASK32
 _HCONST_TUPLE: Final = 9 * HCONST & _MASK32
@@ -37,8 +37,8 @@ _HCONST_POSITIVE: Final = 11 * HCONST & _MASK32
 _HCONST_FLOAT: Final = 12 * HCONST & _MASK32
 HCONST_BINARY: Final = 13 * HCONST & _MASK32
 
-_NIL_TAIL: Final = 2  # what the empty list counts as when it ends a list
-_NIL_ALONE: Final = 3468870702  # and the whole hash of one that comes first
+NIL_TAIL: Final = 2  # what the empty list counts as when it ends a list
+NIL_ALONE: Final = 3468870702  # and the whole hash of one that comes first
 
 _MAX_RANGE: Final = 2**32
 
@@ -51,13 +51,17 @@ def phash2(term: Term, range_: int = 1 << PHASH2_BITS) -> int:
     """
     if not 1 <= range_ <= _MAX_RANGE:
         raise ValueError(f"the range of phash2 must lie between 1 and 2^32, got {range_!r}")
-    return _make_hash2(term) % range_
+    return _make_hash2(0, [term]) % range_
+
+
+def last_binary_initval(*before: Term) -> int:
+    """What seeds the hash of a binary that is the last element of a tuple, after these elements."""
+    arity = len(before) + 1
+    return (HCONST_BINARY + _make_hash2(_stir(0, arity, 0, _HCONST_TUPLE), [*reversed(before)])) & _MASK32
 
 
 # utils.c, make_hash2/1. The stack holds what is still to be hashed, the next term last.
-def _make_hash2(term: Term) -> int:
-    hash_ = 0
-    stack: list[Term] = [term]
+def _make_hash2(hash_: int, stack: list[Term]) -> int:
     while stack:
         match stack.pop():
             case bool() as value:
@@ -77,7 +81,7 @@ def _make_hash2(term: Term) -> int:
                 hash_ = _stir(hash_, len(value), 0, _HCONST_TUPLE)
                 stack.extend(reversed(value))
             case []:
-                hash_ = _stir(hash_, _NIL_TAIL, 0, _HCONST_EMPTY_LIST) if hash_ else _NIL_ALONE
+                hash_ = _stir(hash_, NIL_TAIL, 0, HCONST_NIL) if hash_ else NIL_ALONE
             case list() as value:
                 hash_, rest = _leading_bytes(hash_, value)
                 # What follows is one element and then the tail, which is a list again and may start

@@ -1,0 +1,169 @@
+"""The other exchanges that spread messages: modulus hash, super streams, and those that only chance knows.
+
+Each has the same small face as the consistent-hash exchange: ``route`` and, where there is an answer,
+``route_many``. Pure, like the rest of the model.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from rabbit_chx.errors import InvalidValue, MissingDependency, Unpredictable, Unroutable
+from rabbit_chx.hashing import MAX_SHORTSTR, shortstr
+from rabbit_chx.kernel.phash2 import phash2
+from rabbit_chx.releases import Release, Store
+from rabbit_chx.ring import Destination, ToExchange
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from numpy.typing import NDArray
+
+__all__ = ["AnyOf", "ModulusHashExchange", "RandomExchange", "SuperStream"]
+
+
+class ModulusHashExchange:
+    """An ``x-modulus-hash`` exchange: ``phash2`` of the list of routing keys, modulo the bindings.
+
+    >>> ModulusHashExchange(["q0", "q1", "q2"]).route("customer-42")
+    'q0'
+
+    Bindings are destinations, or pairs of a destination and its binding key. A destination bound twice,
+    under two keys, counts twice. The order they are given in does not matter: from 4.3 on the broker
+    sorts destinations, before that it counts them in the order of its Mnesia table.
+    """
+
+    def __init__(
+        self,
+        bindings: Iterable[Destination | tuple[Destination, str]],
+        *,
+        release: str | Release = "4.3",
+        store: str | Store | None = None,
+    ) -> None:
+        self.release = Release.parse(release, store=store)
+        pairs = [item if isinstance(item, tuple) else (item, "") for item in bindings]
+        if not pairs:
+            raise InvalidValue("the list of queues", got="no queue", allowed="at least one queue")
+        if len(set(pairs)) < len(pairs):
+            raise InvalidValue(
+                "the list of bindings",
+                got="one binding twice",
+                allowed="each pair of destination and binding key once",
+                way_out="the broker takes the second for the first; give another key to count it twice",
+            )
+        if not self.release.modulus_sorts_destinations and self.release.store is Store.KHEPRI:
+            raise Unpredictable(
+                f"RabbitMQ {self.release} on Khepri counts the destinations of x-modulus-hash in an order of no "
+                "rule: use 4.3 or later, or Mnesia"
+            )
+        if self.release.modulus_sorts_destinations:
+            # rabbit_exchange_type_modulus_hash.erl, route/3: lists:sort(Destinations)
+            pairs.sort(key=lambda pair: _destination_key(pair[0]))
+        else:
+            # rabbit_sharding_exchange_type_modulus_hash.erl, route/2: as the ordered table rabbit_route
+            # holds them, by key and then by destination
+            pairs.sort(key=lambda pair: (pair[1].encode(), _destination_key(pair[0])))
+        self.destinations: tuple[Destination, ...] = tuple(destination for destination, _ in pairs)
+        """What the indices of :meth:`route_many` stand for: one entry for each binding, in counting order."""
+
+    def route(
+        self, routing_key: str | bytes, *, cc: Sequence[str | bytes] = (), bcc: Sequence[str | bytes] = ()
+    ) -> Destination:
+        """The destination of one message; its CC and BCC headers are hashed along with the routing key."""
+        keys = [shortstr(key, "the routing key") for key in (routing_key, *cc, *bcc)]
+        return self.destinations[phash2([*keys]) % len(self.destinations)]
+
+    def route_many(self, routing_keys: Any) -> NDArray[Any]:
+        """The destinations of many messages without CC and BCC, as indices into :attr:`destinations`."""
+        import numpy as np
+
+        from rabbit_chx.kernel.batch import phash2_lists_column
+
+        hashes = phash2_lists_column(routing_keys, what="the routing key", limit=MAX_SHORTSTR)
+        return (hashes % np.uint32(len(self.destinations))).astype(np.int32)
+
+
+def _destination_key(destination: Destination) -> tuple[bool, bytes]:
+    """Erlang's order of resources: exchanges before queues, then the bytes of the name."""
+    if isinstance(destination, ToExchange):
+        return (False, destination.name.encode())
+    return (True, destination.encode())
+
+
+class SuperStream:
+    """A super stream: the client hashes the key with murmur3 and picks the partition.
+
+    >>> SuperStream(["invoices-0", "invoices-1", "invoices-2"]).route("hello1")
+    'invoices-1'
+
+    ``flavor="official"`` is what the Java, Go, .NET and Rust clients agree on. ``flavor="rstream"`` is what
+    the Python client rstream does up to 1.1.1, which is something else: producers of both kinds on one super
+    stream send the same key to different partitions.
+    """
+
+    # HashRoutingStrategy of the official clients; shared by all of them so that keys agree.
+    _SEED = 104729
+
+    def __init__(
+        self, partitions: Sequence[str], *, flavor: Literal["official", "rstream"] = "official"
+    ) -> None:
+        if flavor not in {"official", "rstream"}:
+            raise InvalidValue("the flavor of a super stream", got=flavor, allowed="official or rstream")
+        self.partitions = tuple(partitions)
+        if not self.partitions or len(set(self.partitions)) < len(self.partitions):
+            raise InvalidValue(
+                "the partitions",
+                got=list(partitions),
+                allowed="at least one name, each once, in partition order",
+            )
+        self.flavor = flavor
+
+    def route(self, key: str) -> str:
+        """The partition of one message."""
+        return self.partitions[self._hash(key) % len(self.partitions)]
+
+    def route_many(self, keys: Iterable[str]) -> NDArray[Any]:
+        """The partitions of many messages, as indices into ``partitions``."""
+        import numpy as np
+
+        count = len(self.partitions)
+        return np.fromiter((self._hash(key) % count for key in keys), np.int32)
+
+    def _hash(self, key: str) -> int:
+        if not isinstance(key, str):
+            raise InvalidValue("the key", got=key, allowed="str: stream clients hash text")
+        try:
+            import mmh3
+        except ImportError as error:
+            raise MissingDependency(
+                "super streams are hashed with murmur3: pip install 'rabbit-chx[streams]'"
+            ) from error
+        if self.flavor == "official":
+            return mmh3.hash(key.encode(), self._SEED, signed=False)
+        # rstream/superstream.py: with a byte order mark, 128 bits, read as a little-endian integer.
+        return int.from_bytes(mmh3.hash_bytes(key.encode("utf-16"), self._SEED), "little")
+
+
+@dataclass(frozen=True, slots=True)
+class AnyOf:
+    """An honest answer where only chance knows: the message lands on one of these."""
+
+    destinations: frozenset[Destination]
+
+    def __str__(self) -> str:
+        return "any of " + ", ".join(sorted(map(str, self.destinations)))
+
+
+class RandomExchange:
+    """An ``x-random`` or ``x-local-random`` exchange, which nothing can predict."""
+
+    def __init__(self, destinations: Iterable[Destination]) -> None:
+        self.destinations = frozenset(destinations)
+
+    def route(self, routing_key: str | bytes = "") -> AnyOf:
+        """All destinations, any of which the broker may choose."""
+        shortstr(routing_key, "the routing key")
+        if not self.destinations:
+            raise Unroutable("the exchange has no binding: the broker returns a mandatory message")
+        return AnyOf(self.destinations)

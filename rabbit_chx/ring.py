@@ -1,0 +1,325 @@
+"""The ring of a consistent-hash exchange: which bindings made which buckets, as the plugin keeps it.
+
+It is a stack rather than a ring: a binding of weight w appends w buckets at the end, and unbinding takes
+a destination's buckets out and shifts the later ones down. Values in, values out: each change
+returns a new ring. This file hashes nothing and imports no NumPy.
+"""
+
+from __future__ import annotations
+
+import operator
+import re
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
+
+from rabbit_chx.errors import InvalidValue, RingUnknown, Unpredictable
+from rabbit_chx.releases import MAX_WEIGHT, Release, Store
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+__all__ = ["Binding", "Bindings", "Destination", "Ring", "ToExchange", "as_binding", "parse_weight"]
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class ToExchange:
+    """A destination that is another exchange; a plain ``str`` is a queue."""
+
+    name: str
+
+    def __str__(self) -> str:
+        return f"exchange {self.name}"
+
+
+Destination: TypeAlias = "str | ToExchange"
+
+# What erlang:list_to_integer/1 takes; Python's int() would also take spaces, underscores and wide digits.
+_INTEGER: Final = re.compile(r"[+-]?[0-9]+", re.ASCII)
+
+
+# rabbit_exchange_type_consistent_hash.erl, validate_binding/2.
+def parse_weight(weight: object, *, of: Destination) -> int:
+    """A weight as an integer from 1 to 10,000, from an integer or the text of a binding key."""
+    if isinstance(weight, str):
+        parsed = int(weight) if _INTEGER.fullmatch(weight) and len(weight) <= 255 else None
+    else:
+        parsed = None if isinstance(weight, bool) else _index(weight)
+    if parsed is None or not 1 <= parsed <= MAX_WEIGHT:
+        raise InvalidValue(
+            f"the weight of {_show(of)}",
+            got=weight,
+            allowed=f"a whole number from 1 to {MAX_WEIGHT}",
+            way_out="a weight is the number of buckets, so small ones with the same ratio do",
+        )
+    return parsed
+
+
+def _index(value: Any) -> int | None:
+    try:
+        return operator.index(value)
+    except TypeError:
+        return None
+
+
+def _show(destination: Destination) -> str:
+    return (
+        f"exchange {destination.name!r}" if isinstance(destination, ToExchange) else f"queue {destination!r}"
+    )
+
+
+def _check_destination(destination: object) -> None:
+    name = destination.name if isinstance(destination, ToExchange) else destination
+    if not isinstance(name, str) or not name:
+        raise InvalidValue(
+            "a destination", got=destination, allowed="the name of a queue, or ToExchange(name)"
+        )
+    if len(name.encode("utf-8", "surrogatepass")) > 255:
+        raise InvalidValue("the name of a destination", got=name, allowed="at most 255 bytes of UTF-8")
+
+
+@dataclass(frozen=True)
+class Binding:
+    """A binding as the broker lists it; its key is the weight, kept as the text that was sent.
+
+    The text counts: ``"7"`` and ``"007"`` are two bindings of the same weight, and sort differently.
+    """
+
+    destination: Destination
+    key: str = "1"
+    arguments: tuple[tuple[str, int | str], ...] = ()
+
+    @classmethod
+    def of(
+        cls,
+        destination: Destination,
+        weight: int | str = 1,
+        arguments: Mapping[str, int | str] | None = None,
+    ) -> Self:
+        """A binding from what a caller has at hand, after checking it."""
+        _check_destination(destination)
+        parsed = parse_weight(weight, of=destination)
+        key = weight if isinstance(weight, str) else str(parsed)
+        return cls(destination, key, tuple(sorted((arguments or {}).items())))
+
+    @property
+    def weight(self) -> int:
+        """The number of buckets."""
+        return int(self.key)
+
+    @property
+    def sort_key(self) -> tuple[Any, ...]:
+        """Where Erlang sorts it: key bytes, then exchanges before queues, then name bytes, then arguments."""
+        to_exchange = isinstance(self.destination, ToExchange)
+        name = self.destination.name if isinstance(self.destination, ToExchange) else self.destination
+        # Erlang: numbers before binaries.
+        arguments = tuple((n.encode(), isinstance(v, str), v) for n, v in self.arguments)
+        return (self.key.encode(), not to_exchange, name.encode(), arguments)
+
+
+Bindings: TypeAlias = (
+    "Mapping[Destination, int | str] | Iterable[Destination | tuple[Destination, int | str] | Binding]"
+)
+"""Destinations with their weights, in bind order."""
+
+_Run: TypeAlias = tuple[Destination, int]
+
+
+@dataclass(frozen=True)
+class Ring:
+    """All bindings of an exchange, and the buckets they have made.
+
+    >>> ring = Ring.of({"q0": 1, "q1": 2})
+    >>> ring.bucket_map
+    ('q0', 'q1', 'q1')
+    >>> ring.unbind("q0").bind("q2").bucket_map
+    ('q1', 'q1', 'q2')
+    """
+
+    bindings: tuple[Binding, ...] = ()
+    """As the broker lists them, in bind order, dead ones included."""
+
+    runs: tuple[_Run, ...] | None = ()
+    """Destinations and their number of buckets, in bucket order; None while the order is not known."""
+
+    release: Release = field(default_factory=lambda: Release.parse("4.3"))
+    why_unknown: str = ""
+
+    @classmethod
+    def of(
+        cls, bindings: Bindings, *, release: str | Release = "4.3", store: str | Store | None = None
+    ) -> Ring:
+        """The ring after binding each destination once, in the order given."""
+        ring = cls(release=Release.parse(release, store=store))
+        pairs = bindings.items() if hasattr(bindings, "items") else bindings
+        for item in pairs:
+            binding = as_binding(item)
+            if any(known.destination == binding.destination for known in ring.bindings):
+                raise InvalidValue(
+                    "the list of bindings",
+                    got=f"{_show(binding.destination)} twice",
+                    allowed="each destination once",
+                    way_out="give it one weight; Ring.bind() shows what the broker does with a second binding",
+                )
+            ring = ring._append(binding)
+        return ring
+
+    @classmethod
+    def read(
+        cls,
+        buckets: Iterable[Destination],
+        *,
+        bindings: Bindings | None = None,
+        release: str | Release = "4.3",
+        store: str | Store | None = None,
+    ) -> Ring:
+        """The ring as a broker holds it: the destination of every bucket, in order.
+
+        Bindings that the broker lists can be given too; those without a bucket are dead. Left out,
+        each destination is taken to have one binding.
+        """
+        runs: list[_Run] = []
+        for destination in buckets:
+            if runs and runs[-1][0] == destination:
+                runs[-1] = (destination, runs[-1][1] + 1)
+            else:
+                runs.append((destination, 1))
+        parsed = Release.parse(release, store=store)
+        if bindings is None:
+            listed = tuple(Binding.of(destination, weight) for destination, weight in runs)
+        else:
+            pairs = bindings.items() if hasattr(bindings, "items") else bindings
+            listed = tuple(map(as_binding, pairs))
+        return cls(listed, tuple(runs), parsed)
+
+    @property
+    def known(self) -> bool:
+        """Whether the order of the buckets is known."""
+        return self.runs is not None
+
+    @property
+    def bucket_map(self) -> tuple[Destination, ...]:
+        """The destination of each bucket, in order."""
+        return tuple(destination for destination, weight in self._runs() for _ in range(weight))
+
+    @property
+    def destinations(self) -> tuple[Destination, ...]:
+        """The destinations that have buckets, each once, in bucket order."""
+        return tuple(dict.fromkeys(destination for destination, _ in self._runs()))
+
+    @property
+    def dead(self) -> tuple[Binding, ...]:
+        """Bindings that the broker lists and whose destination has no bucket."""
+        live = {destination for destination, _ in self._runs()}
+        return tuple(binding for binding in self.bindings if binding.destination not in live)
+
+    def __len__(self) -> int:
+        return sum(weight for _, weight in self._runs())
+
+    def _runs(self) -> tuple[_Run, ...]:
+        if self.runs is None:
+            raise RingUnknown(
+                f"the order of the buckets is unknown: {self.why_unknown}. Read it from the broker "
+                "(`rabbitmqctl eval` of rabbit_exchange_type_consistent_hash:ring_state/2) and pass it to "
+                "Ring.read(), or work it out from observed messages with infer()"
+            )
+        return self.runs
+
+    # create_binding with chx_hash_ring_update_fun/3: a destination that has buckets is left alone.
+    def bind(
+        self,
+        destination: Destination,
+        weight: int | str = 1,
+        arguments: Mapping[str, int | str] | None = None,
+    ) -> Ring:
+        """The ring after one more bind command."""
+        binding = Binding.of(destination, weight, arguments)
+        if binding in self.bindings:
+            return self  # the same binding again is no binding at all
+        if not self.release.first_binding_wins and self._listed(destination):
+            raise Unpredictable(
+                f"{_show(destination)} is bound twice, and RabbitMQ {self.release} adds buckets for both and can "
+                "tear holes into the ring when one is unbound; first binding wins from 3.9.21 and 3.10.6 on"
+            )
+        return self._append(binding)
+
+    def _append(self, binding: Binding) -> Ring:
+        runs = self.runs
+        if runs is not None and all(binding.destination != destination for destination, _ in runs):
+            runs = (*runs, (binding.destination, binding.weight))
+        return replace(self, bindings=(*self.bindings, binding), runs=runs)
+
+    # ch_hash_ring_delete_fun/2: whichever of its bindings goes, the destination loses all its buckets.
+    def unbind(
+        self,
+        destination: Destination,
+        weight: int | str | None = None,
+        arguments: Mapping[str, int | str] | None = None,
+    ) -> Ring:
+        """The ring after an unbind command; one that fits no listed binding changes nothing.
+
+        Without a weight, the destination's only binding is meant.
+        """
+        listed = self._listed(destination)
+        if weight is not None:
+            wanted = Binding.of(destination, weight, arguments)
+            listed = [binding for binding in listed if binding == wanted]
+        elif len(listed) > 1:
+            raise InvalidValue(
+                f"unbinding {_show(destination)}",
+                got="no weight",
+                allowed="one of " + ", ".join(repr(binding.key) for binding in listed),
+                way_out="say which of its bindings goes, or use delete() for all of them",
+            )
+        if not listed:
+            return self
+        return self._without(destination, listed)
+
+    def delete(self, destination: Destination) -> Ring:
+        """The ring after the queue or exchange itself was deleted, with all its bindings."""
+        return self._without(destination, self._listed(destination))
+
+    def _listed(self, destination: Destination) -> list[Binding]:
+        return [binding for binding in self.bindings if binding.destination == destination]
+
+    def _without(self, destination: Destination, gone: list[Binding]) -> Ring:
+        bindings = tuple(binding for binding in self.bindings if binding not in gone)
+        if not bindings:
+            return replace(self, bindings=(), runs=(), why_unknown="")
+        if self.runs is None:
+            return replace(self, bindings=bindings)
+        runs = tuple(run for run in self.runs if run[0] != destination)
+        return replace(self, bindings=bindings, runs=runs)
+
+    def after_restart(self, *, worker_pool_size: int | None = None) -> Ring:
+        """The ring after the node booted again (or its virtual host was restarted).
+
+        On Khepri the buckets are kept, and dead bindings come back to life at the end. On Mnesia the ring
+        is built anew by concurrent workers: in sorted order where ``default_worker_pool_size`` is 1,
+        otherwise in an order that nobody knows until it is read again.
+        """
+        in_order = sorted(self.bindings, key=lambda binding: binding.sort_key)
+        if self.release.store is Store.KHEPRI:
+            # recover_exchange_and_bindings/1: every listed binding once more, of which most exist.
+            return self._replayed(self.runs, in_order)
+        if worker_pool_size == 1 or len(in_order) <= 1:
+            return self._replayed((), in_order)
+        return replace(
+            self,
+            runs=None,
+            why_unknown=f"RabbitMQ {self.release} on Mnesia rebuilds a ring concurrently when it boots",
+        )
+
+    def _replayed(self, runs: tuple[_Run, ...] | None, in_order: list[Binding]) -> Ring:
+        ring = replace(self, bindings=(), runs=runs)
+        for binding in in_order:
+            ring = ring._append(binding)  # noqa: SLF001 - of this very class
+        return replace(ring, bindings=self.bindings)
+
+
+def as_binding(item: Destination | tuple[Destination, int | str] | Binding) -> Binding:
+    """A binding from any of the forms in which a list of bindings may hold one."""
+    if isinstance(item, Binding):
+        return item
+    if isinstance(item, tuple):
+        return Binding.of(*item)
+    return Binding.of(item)
