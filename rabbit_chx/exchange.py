@@ -107,16 +107,18 @@ class ConsistentHashExchange:
             if not self.ring.bindings:
                 raise InvalidValue("the list of queues", got="no queue", allowed="at least one queue")
         self.hash_on = hash_on(hash_header, hash_property)
-        self._hash_arguments = {"hash_header": hash_header, "hash_property": hash_property}
+        self.hash_header = hash_header
+        self.hash_property = hash_property
 
     def __repr__(self) -> str:
         order = dict(self.ring.runs) if self.ring.runs is not None else "order unknown"
-        hashed = "".join(f", {name}={value!r}" for name, value in self._hash_arguments.items() if value)
+        hashed = f", hash_header={self.hash_header!r}" if self.hash_header else ""
+        hashed += f", hash_property={self.hash_property!r}" if self.hash_property else ""
         return f"ConsistentHashExchange({order}, release={str(self.release)!r}{hashed})"
 
     def with_ring(self, ring: Ring) -> ConsistentHashExchange:
         """The same exchange with another ring: after a bind, an unbind, a restart."""
-        return ConsistentHashExchange(ring, **self._hash_arguments)
+        return ConsistentHashExchange(ring, hash_header=self.hash_header, hash_property=self.hash_property)
 
     @property
     def release(self) -> Release:
@@ -226,6 +228,10 @@ class ConsistentHashExchange:
         ``values`` is a column of what is hashed (routing keys, header values or property values): a
         list, a NumPy array, or an Arrow column, which is read where it lies.
         """
+        return self.owners.take(self.bucket_many(values, client=client), mode="clip")
+
+    def bucket_many(self, values: Any, *, client: Client | None = None) -> NDArray[Any]:
+        """The buckets of many messages; see :meth:`route_many`."""
         import numpy as np
 
         from rabbit_chx.kernel.table import bucket_table
@@ -235,6 +241,12 @@ class ConsistentHashExchange:
         if len(self._bucket_map) == 1:
             return np.zeros(len(values), np.int32)  # nothing is hashed, nor looked at
         hashes = self.hash_on.hashes(values, self.release, client)
+        return bucket_table(len(self._bucket_map))[hashes]
+
+    @cached_property
+    def owners(self) -> NDArray[Any]:
+        """For every bucket the index of its destination in :attr:`destinations` (an int32 array)."""
+        import numpy as np
+
         index = {destination: i for i, destination in enumerate(self.destinations)}
-        of_bucket = np.array([index[destination] for destination in self._bucket_map], np.int32)
-        return of_bucket.take(bucket_table(len(of_bucket))[hashes], mode="clip")
+        return np.array([index[destination] for destination in self._bucket_map], np.int32)

@@ -83,7 +83,9 @@ def _pieces(column: Any, what: str) -> Iterator[Binaries]:
             allowed="a list, NumPy array or Arrow column of keys",
             way_out="put a single key into a list, or use route()",
         )
-    if _is_arrow(column):
+    if isinstance(column, Binaries):
+        yield column
+    elif _is_arrow(column):
         yield from _from_arrow(column, what)
     elif isinstance(column, np.ndarray) and column.dtype.kind in "SU" and column.ndim == 1:
         yield _from_numpy(column, what)

@@ -1,0 +1,95 @@
+"""The command line: one file for each verb, loaded when the verb is called.
+
+Exit codes: 0 fine, 1 failed, 2 differences found, 64 wrong usage, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib import import_module
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from rabbit_chx import __version__
+from rabbit_chx.errors import InvalidValue, RabbitChxError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["main"]
+
+FAILED: Final = 1
+USAGE: Final = 64
+INTERRUPTED: Final = 130
+
+_VERBS: Final = {
+    "route": "Say which queue each key lands on.",
+    "ring": "Show the buckets, the exact share of each queue, and what a restart makes of them.",
+    "parity": "Prove the mirror against your own broker, or a throw-away one.",
+    "doctor": "Check what is installed and reachable, and say how to mend what is not.",
+    "demo": "Show it all on a throw-away broker.",
+}
+
+
+class _Verbs(click.Group):
+    """Finds a verb without importing the others: start-up time is a feature."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
+        return list(_VERBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        if cmd_name not in _VERBS:
+            return None
+        command = getattr(import_module(f"{__name__}.{cmd_name}"), cmd_name)
+        assert isinstance(command, click.Command)
+        command.short_help = _VERBS[command.name or ""]
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        # click would import every verb to learn its one line.
+        with formatter.section("Verbs"):
+            formatter.write_dl([(verb, _VERBS[verb]) for verb in self.list_commands(ctx)])
+
+
+@click.group(
+    cls=_Verbs,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog="`rabbit-chx VERB --help` has examples. NO_COLOR turns colours off.",
+)
+@click.version_option(__version__, prog_name="rabbit-chx")
+@click.option("--debug", is_flag=True, help="Show the traceback of an error.")
+def cli(*, debug: bool) -> None:
+    """Which queue does a message land on? RabbitMQ's consistent-hash routing, mirrored bit for bit."""
+    # --debug is looked for by _exit_code, which sees errors of every kind.
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line and leave with its exit code."""
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    sys.exit(_exit_code(arguments))
+
+
+def _exit_code(arguments: list[str]) -> int:
+    try:
+        code = cli.main(arguments, prog_name="rabbit-chx", standalone_mode=False)
+    except click.UsageError as error:
+        error.show()
+        return USAGE
+    except click.ClickException as error:
+        error.show()
+        return FAILED
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("Interrupted.", err=True)
+        return INTERRUPTED
+    except BrokenPipeError:
+        # The reader has seen enough (`| head`); Python must not complain at exit that it cannot flush.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except (RabbitChxError, OSError) as error:
+        if "--debug" in arguments:
+            raise
+        click.echo(f"Error: {error}", err=True)
+        return USAGE if isinstance(error, InvalidValue) else FAILED
+    return code if isinstance(code, int) else 0

@@ -1,0 +1,54 @@
+"""Progress on standard error, on a terminal only: a pipe or a log file gets none."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from rich.progress import Progress
+
+__all__ = ["bytes_progress", "items_progress"]
+
+
+@contextmanager
+def bytes_progress(title: str, total: int | None) -> Iterator[Callable[[int], object]]:
+    """A bar over the bytes of a file; without a total, what was read so far."""
+    if not sys.stderr.isatty():
+        yield lambda _: None
+        return
+    from rich.progress import DownloadColumn, TransferSpeedColumn
+
+    with _progress(DownloadColumn(), TransferSpeedColumn()) as progress:
+        task = progress.add_task(title, total=total)
+        yield lambda size: progress.advance(task, size)
+
+
+@contextmanager
+def items_progress(title: str, total: int) -> Iterator[Callable[[int], object]]:
+    """A bar over a number of things."""
+    if not sys.stderr.isatty():
+        yield lambda _: None
+        return
+    from rich.progress import MofNCompleteColumn
+
+    with _progress(MofNCompleteColumn()) as progress:
+        task = progress.add_task(title, total=total)
+        yield lambda count: progress.advance(task, count)
+
+
+def _progress(*columns: object) -> Progress:
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        *columns,  # type: ignore[arg-type]
+        TimeRemainingColumn(),
+        console=Console(stderr=True),
+        transient=True,
+    )

@@ -1,0 +1,154 @@
+"""``rabbit-chx ring``: buckets, shares, and what a restart makes of them."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from rabbit_chx.cli.options import exchange_options, output_option
+from rabbit_chx.errors import InvalidValue
+
+if TYPE_CHECKING:
+    from rabbit_chx.exchange import ConsistentHashExchange
+    from rabbit_chx.ring import Destination, Ring
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  rabbit-chx ring --queue q0 --queue q1 --queue q2=2
+  rabbit-chx ring --queue q0 --queue q1 --release 3.10 --worker-pool-size 1
+  rabbit-chx ring --infer pairs.csv --queue q0 --queue q1 --queue q2=2
+"""
+)
+@exchange_options
+@click.option(
+    "--worker-pool-size",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="default_worker_pool_size of the node: with 1 a restart on Mnesia sorts the ring.",
+)
+@click.option(
+    "--infer",
+    "pairs_file",
+    metavar="PAIRS.csv",
+    help="Work out the order of the buckets from observed lines of key,queue.",
+)
+@output_option
+def ring(
+    *, exchange: ConsistentHashExchange, worker_pool_size: int | None, pairs_file: str | None, output: str
+) -> None:
+    """Show the buckets of each queue, its exact share of all keys, and the ring after a restart.
+
+    With --infer, the order of the --queue options does not matter: it is worked out.
+    """
+    live = exchange.ring if pairs_file is None else _inferred(exchange, pairs_file)
+    restarted = live.after_restart(worker_pool_size=worker_pool_size)
+    rows = _rows(live, restarted)
+    if output == "json":
+        for row in rows:
+            click.echo(json.dumps(row, ensure_ascii=False))
+        return
+    _print(live, restarted, rows)
+
+
+def _rows(live: Ring, restarted: Ring) -> list[dict[str, Any]]:
+    from rabbit_chx.shares import shares
+
+    share = shares(live)
+    before, after = _first_buckets(live), _first_buckets(restarted)
+    return [
+        {
+            "queue": str(destination),
+            "weight": weight,
+            "share": share[destination],
+            "first_bucket": before[destination],
+            "first_bucket_after_restart": after.get(destination),
+        }
+        for destination, weight in live.runs or ()
+    ]
+
+
+def _first_buckets(ring: Ring) -> dict[Destination, int]:
+    first: dict[Destination, int] = {}
+    bucket = 0
+    for destination, weight in ring.runs or ():
+        first[destination] = bucket
+        bucket += weight
+    return first
+
+
+def _print(live: Ring, restarted: Ring, rows: list[dict[str, Any]]) -> None:
+    from rabbit_chx.cli.tables import bar, console, table
+
+    def buckets(first: int | None, weight: int) -> str:
+        if first is None:
+            return "unknown"
+        return str(first) if weight == 1 else f"{first}-{first + weight - 1}"
+
+    title = f"{len(live)} buckets, RabbitMQ {live.release} on {live.release.store.value}"
+    shown = table("queue", "weight", "buckets", "after restart", "share", "", right=("weight", "share"))
+    largest = max(row["share"] for row in rows)
+    for row in rows:
+        shown.add_row(
+            row["queue"],
+            str(row["weight"]),
+            buckets(row["first_bucket"], row["weight"]),
+            buckets(row["first_bucket_after_restart"], row["weight"]),
+            f"{row['share']:.3%}",
+            bar(row["share"], largest),
+        )
+    out = console()
+    out.print(title, style="bold")
+    out.print(shown)
+    if not restarted.known:
+        out.print(
+            f"After a restart the order is unknown: {restarted.why_unknown}. "
+            "With default_worker_pool_size = 1 in rabbitmq.conf it would be sorted (--worker-pool-size 1)."
+        )
+    else:
+        from rabbit_chx.shares import moved
+
+        out.print(f"A restart moves {moved(live, restarted).share:.2%} of the keys.")
+
+
+def _inferred(exchange: ConsistentHashExchange, path: str) -> Ring:
+    from rabbit_chx.inference import infer
+
+    inference = infer(
+        _read_pairs(path),
+        exchange.ring.bindings,
+        release=exchange.release,
+        hash_header=exchange.hash_header,
+        hash_property=exchange.hash_property,
+    )
+    if inference.ring is None:
+        raise InvalidValue(
+            f"the pairs of {path}",
+            got=str(inference),
+            allowed="pairs that leave one ring",
+            way_out="observe longer",
+        )
+    return inference.ring
+
+
+def _read_pairs(path: str) -> list[tuple[str, str]]:
+    try:
+        with Path(path).open(encoding="utf-8", newline="") as file:
+            rows = [row for row in csv.reader(file) if row]
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidValue(
+            "--infer", got=path, allowed="a readable CSV file in UTF-8", way_out=str(error)
+        ) from None
+    if rows and rows[0] == ["key", "queue"]:
+        del rows[0]
+    for number, row in enumerate(rows, start=1):
+        if len(row) != 2:
+            raise InvalidValue(
+                f"pair {number} of {path}", got=",".join(row), allowed="two columns: key,queue"
+            )
+    return [(key, queue) for key, queue in rows]

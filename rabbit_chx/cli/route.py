@@ -1,0 +1,224 @@
+"""``rabbit-chx route``: where each key lands."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from rabbit_chx.cli.options import exchange_options, output_option
+from rabbit_chx.errors import InvalidValue
+from rabbit_chx.ring import ToExchange
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from rabbit_chx.exchange import ConsistentHashExchange, Explanation
+    from rabbit_chx.kernel.columns import Binaries
+    from rabbit_chx.ring import Destination
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  rabbit-chx route customer-42 --queue q0 --queue q1 --queue q2=2
+  rabbit-chx route customer-42 --queue q0 --queue q1 --release 3.10 --explain
+  rabbit-chx route --hash-header tenant --header tenant=acme --queue q0 --queue q1
+  cut -f1 orders.tsv | rabbit-chx route --keys - --count --queue q0 --queue q1
+"""
+)
+@click.argument("keys", nargs=-1, metavar="[KEY]...")
+@exchange_options
+@click.option(
+    "--header",
+    "headers",
+    multiple=True,
+    metavar="N=V",
+    help="A header of one message, as text; repeat it for each. Needs --hash-header.",
+)
+@click.option("--keys", "keys_file", metavar="FILE", help="Read keys from a file, one a line; - is stdin.")
+@click.option("--raw", is_flag=True, help="Lines of --keys are bytes, not UTF-8 text.")
+@click.option("--count", is_flag=True, help="Count the keys of each queue instead of listing them.")
+@click.option("--explain", is_flag=True, help="Show what was hashed and why, the hash and the bucket.")
+@output_option
+def route(
+    *,
+    exchange: ConsistentHashExchange,
+    keys: tuple[str, ...],
+    headers: tuple[str, ...],
+    keys_file: str | None,
+    raw: bool,
+    count: bool,
+    explain: bool,
+    output: str,
+) -> None:
+    """Say which queue each KEY lands on.
+
+    KEY is what the exchange hashes: the routing key or, with --hash-header or --hash-property, the text
+    of that header or property.
+    """
+    given = [name for name, value in (("KEY", keys), ("--keys", keys_file), ("--header", headers)) if value]
+    if len(given) != 1:
+        raise InvalidValue(
+            "the command",
+            got=" and ".join(given) or "no key",
+            allowed="KEYs, or --keys FILE, or --header N=V for one message",
+            way_out="for example: rabbit-chx route customer-42 --queue q0 --queue q1",
+        )
+    if keys_file is not None:
+        _route_file(exchange, keys_file, raw=raw, count=count, explain=explain, output=output)
+        return
+    messages = (
+        [(_parse_headers(exchange, headers))] if headers else [(key, _value(exchange, key)) for key in keys]
+    )
+    answers = [(key, exchange.explain(value)) for key, value in messages]
+    if count:
+        _print_counts(exchange, [(answer.destination, 1) for _, answer in answers], output)
+    elif output == "json":
+        for key, answer in answers:
+            click.echo(_json(key, answer.destination, answer.bucket, answer if explain else None))
+    else:
+        _print_answers(answers, explain=explain)
+
+
+def _value(exchange: ConsistentHashExchange, key: str) -> Any:
+    """What the exchange hashes, from the text of an argument; bytes that are no UTF-8 stay what they were."""
+    part = exchange.hash_on.part
+    if part == "headers":
+        return {exchange.hash_header: key}
+    if part == "timestamp":
+        return int(key) if key.isascii() and key.isdigit() else key
+    return key.encode("utf-8", "surrogateescape")
+
+
+def _parse_headers(exchange: ConsistentHashExchange, headers: tuple[str, ...]) -> tuple[str, dict[str, str]]:
+    if exchange.hash_on.part != "headers":
+        raise InvalidValue(
+            "--header",
+            got=headers[0],
+            allowed=f"nothing, since the exchange hashes {exchange.hash_on}",
+            way_out="name the header that the exchange hashes with --hash-header",
+        )
+    parsed: dict[str, str] = {}
+    for text in headers:
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            raise InvalidValue("--header", got=text, allowed="NAME=VALUE")
+        parsed[name] = value
+    return " ".join(headers), parsed
+
+
+def _print_answers(answers: list[tuple[str, Explanation]], *, explain: bool) -> None:
+    if explain:
+        click.echo("\n\n".join(f"key:         {key}\n{answer}" for key, answer in answers))
+        return
+    width = max(len(key) for key, _ in answers)
+    for key, answer in answers:
+        click.echo(f"{key:<{width}}  {answer.destination}")
+
+
+def _json(key: str | bytes, destination: Destination, bucket: int, answer: Explanation | None = None) -> str:
+    line: dict[str, Any] = {"key": key} if isinstance(key, str) else _bytes_key(key)
+    line |= _json_destination(destination) | {"bucket": bucket}
+    if answer is not None:
+        from rabbit_chx.kernel.terms import format_term
+
+        line |= {
+            "what": answer.what,
+            "hashed": format_term(answer.term),
+            "hash": answer.hash,
+            "seed": answer.seed,
+            "buckets": answer.buckets,
+        }
+    return json.dumps(line, ensure_ascii=False)
+
+
+def _bytes_key(key: bytes) -> dict[str, Any]:
+    try:
+        return {"key": key.decode()}
+    except UnicodeDecodeError:
+        from base64 import b64encode
+
+        return {"key_base64": b64encode(key).decode()}
+
+
+def _json_destination(destination: Destination) -> dict[str, str]:
+    if isinstance(destination, ToExchange):
+        return {"exchange": destination.name}
+    return {"queue": destination}
+
+
+def _route_file(
+    exchange: ConsistentHashExchange, path: str, *, raw: bool, count: bool, explain: bool, output: str
+) -> None:
+    import numpy as np
+
+    from rabbit_chx.cli.keys import open_keys, read_keys, size_of
+    from rabbit_chx.cli.progress import bytes_progress
+
+    if explain:
+        raise InvalidValue(
+            "--explain", got="with --keys", allowed="single KEYs", way_out="pass them as arguments"
+        )
+    name = "standard input" if path == "-" else path
+    totals = np.zeros(len(exchange.destinations), np.int64)
+    with open_keys(path) as file, bytes_progress(f"Routing {name}", size_of(path)) as advance:
+        for column in read_keys(file, name=name, raw=raw, advance=advance):
+            buckets = _buckets(exchange, column)
+            if count:
+                totals += np.bincount(exchange.owners[buckets], minlength=len(totals))
+            else:
+                _write_answers(exchange, column, buckets, output)
+    if count:
+        _print_counts(exchange, zip(exchange.destinations, totals.tolist(), strict=True), output)
+
+
+def _buckets(exchange: ConsistentHashExchange, column: Binaries) -> Any:
+    if exchange.hash_on.part in {"routing_key", "message_id", "correlation_id"}:
+        return exchange.bucket_many(column)
+    # Of headers and timestamps the type counts, so they are text and numbers again.
+    values = [column[row].decode("utf-8", "surrogateescape") for row in range(len(column))]
+    if exchange.hash_on.part == "timestamp":
+        return exchange.bucket_many([int(value) if value.isdecimal() else value for value in values])
+    return exchange.bucket_many(values)
+
+
+def _write_answers(exchange: ConsistentHashExchange, column: Binaries, buckets: Any, output: str) -> None:
+    line: Callable[[bytes, int], bytes]
+    if output == "json":
+        bucket_map = exchange.ring.bucket_map
+
+        def line(key: bytes, bucket: int) -> bytes:
+            return _json(key, bucket_map[bucket], bucket).encode() + b"\n"
+
+    else:
+        names = [f"\t{destination}\n".encode() for destination in exchange.ring.bucket_map]
+
+        def line(key: bytes, bucket: int) -> bytes:
+            return key + names[bucket]
+
+    lines = [line(column[row], bucket) for row, bucket in enumerate(buckets.tolist())]
+    sys.stdout.buffer.write(b"".join(lines))
+
+
+def _print_counts(
+    exchange: ConsistentHashExchange, counted: Iterable[tuple[Destination, int]], output: str
+) -> None:
+    counts = dict.fromkeys(exchange.destinations, 0)
+    for destination, keys in counted:
+        counts[destination] += keys
+    total = sum(counts.values())
+    if output == "json":
+        for destination, keys in counts.items():
+            share = keys / total if total else 0.0
+            click.echo(
+                json.dumps(
+                    _json_destination(destination) | {"keys": keys, "share": share}, ensure_ascii=False
+                )
+            )
+        return
+    from rabbit_chx.cli.tables import print_shares
+
+    print_shares(counts, title=f"{total:,} keys")
