@@ -49,7 +49,7 @@ def demo(*, release: str | None, offline: bool) -> int:
     try:
         return _broker_half(out, keys, release)
     except BrokerUnavailable as error:
-        out.print(f"No broker, so this half is left out: {error}")
+        out.print(f"No broker, so this half is left out: {error}", markup=False)
         return 0
 
 

@@ -1,0 +1,72 @@
+# rabbit-chx: every target sets up what it needs, into .venv in this folder; nothing need be activated.
+# Another Python:  make test PYTHON=python3.12   (3.11 or later; found by itself otherwise)
+
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+.PHONY: help demo test lint unit broker bench constraints clean
+
+BIN := .venv/bin
+CANDIDATES := $(or $(PYTHON),python3.13 python3.12 python3.11 python3)
+
+# Runs scripts/bootstrap.py with the first candidate that is a whole Python 3.11 or later: tomllib came with
+# 3.11, and some systems keep the rest in a package of its own.
+define bootstrap
+@for python in $(CANDIDATES); do \
+  if "$$python" -c 'import shutil, tomllib, venv' 2>/dev/null; then \
+    exec "$$python" scripts/bootstrap.py $(1); \
+  fi; \
+done; \
+echo "rabbit-chx needs Python 3.11 or later, and none of these is one: $(CANDIDATES)." >&2; \
+echo "Install it (Debian 12, Ubuntu 24.04: apt install python3), or name one: make PYTHON=/path/to/it" >&2; \
+exit 1
+endef
+
+help: ## what can be made
+	@sed -n 's/^\([a-z]*\):.*## /\1|/p' Makefile | while IFS='|' read -r target what; do \
+	  printf '  make %-12s %s\n' "$$target" "$$what"; \
+	done
+
+demo: .venv/.demo ## see it work: predict, publish to a throw-away broker, compare
+	$(call bootstrap,broker $(BIN)/rabbit-chx demo --offline)
+	@$(BIN)/rabbit-chx demo
+
+test: lint ## all checks and all tests, on real brokers where they can be had
+	$(call bootstrap,broker)
+	@$(BIN)/python -m pytest
+
+lint: .venv/.test ## style and types
+	@$(BIN)/ruff check --quiet .
+	@$(BIN)/ruff format --check --quiet .
+	@$(BIN)/mypy rabbit_chx scripts
+
+unit: .venv/.test ## the tests that need no broker
+	@$(BIN)/python -m pytest tests/unit tests/property
+
+broker: .venv/.test ## the tests against real brokers
+	$(call bootstrap,broker)
+	@$(BIN)/python -m pytest tests/broker
+
+bench: .venv/.test ## the benchmarks; each prints ratios taken in one run
+	@for program in benchmarks/*.py; do $(BIN)/python "$$program" || exit; done
+
+constraints: ## pin the newest versions of everything in constraints.txt
+	$(call bootstrap,constraints)
+
+clean: ## remove the environment and every cache
+	@rm -rf .venv build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# The stamps say what is installed. They count for nothing where PYTHON is named, where the environment's own
+# Python does not run, and where the folder was moved or copied: an environment knows its place by name.
+STANDS_IN := $(if $(PYTHON),,$(shell { $(BIN)/python -SIc 0 && cat .venv/.folder; } 2>/dev/null))
+ifneq ($(STANDS_IN),$(CURDIR))
+.PHONY: .venv/.demo .venv/.test
+endif
+
+.venv/.demo: pyproject.toml constraints.txt scripts/bootstrap.py
+	$(call bootstrap,demo)
+	@touch $@
+
+.venv/.test: pyproject.toml constraints.txt scripts/bootstrap.py
+	$(call bootstrap,test)
+	@touch .venv/.demo $@
