@@ -1,0 +1,127 @@
+"""A broker that somebody else runs, named by environment variables and used as it is.
+
+    RABBIT_CHX_BROKER_URL       amqp://user:password@host:5672/%2F   (amqps works too)
+    RABBIT_CHX_MANAGEMENT_URL   http://host:15672                    if its HTTP API is on
+    RABBIT_CHX_RABBITMQCTL      a command line that runs rabbitmqctl on its node, such as
+                                docker exec -u rabbitmq NAME rabbitmqctl
+
+It is never started, configured, restarted or stopped from here: what cannot be done is an error that says
+what to set instead.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+from typing import TYPE_CHECKING
+from urllib.parse import SplitResult, urlsplit
+
+from rabbit_chx.errors import BrokerUnavailable, InvalidValue
+from rabbit_chx.testing.node import CannotSupply, Settings, Source, ctl_output, is_release, server_version
+
+if TYPE_CHECKING:
+    from typing import NoReturn
+
+URL_VARIABLE = "RABBIT_CHX_BROKER_URL"
+MANAGEMENT_VARIABLE = "RABBIT_CHX_MANAGEMENT_URL"
+RABBITMQCTL_VARIABLE = "RABBIT_CHX_RABBITMQCTL"
+
+
+def find(release: str | None) -> Source:
+    """Return the broker that the environment names."""
+    url = os.environ[URL_VARIABLE]
+    address = _address(_split(URL_VARIABLE, url, ("amqp", "amqps")))
+    management_url = os.environ.get(MANAGEMENT_VARIABLE) or None
+    if management_url is not None:
+        parts = _split(MANAGEMENT_VARIABLE, management_url, ("http", "https"))
+        management_url = f"{parts.scheme}://{_address(parts)}{parts.path}".rstrip("/")
+
+    def node(settings: Settings) -> ExternalNode:
+        return ExternalNode(url, management_url, address, release, settings)
+
+    return Source("external", f"the running broker at {address} ({URL_VARIABLE})", node)
+
+
+class ExternalNode:
+    """The named broker behind the protocol of a node."""
+
+    def __init__(
+        self, url: str, management_url: str | None, address: str, release: str | None, settings: Settings
+    ) -> None:
+        self.url = url
+        self.management_url = management_url
+        self._address = address
+        self._release = release
+        self._config = settings.config
+
+    def start(self) -> None:
+        """Check that the broker answers and is of the wanted release."""
+        from pika.exceptions import AMQPError
+
+        if self._config:
+            self._refuse("its configuration cannot be changed", f"unset {URL_VARIABLE}")
+        try:
+            version = server_version(self.url)
+        except (AMQPError, OSError) as error:
+            self._refuse(f"it does not let us in: {error!r}", f"correct or unset {URL_VARIABLE}")
+        if not is_release(version, self._release):
+            raise CannotSupply(
+                f"the broker at {self._address} ({URL_VARIABLE}): it is {version}, not {self._release}"
+            )
+
+    def stop(self) -> None:
+        """Leave the broker as it is."""
+
+    def restart(self) -> None:
+        """Refuse: the node is not ours."""
+        self._refuse(
+            "it cannot be restarted from here",
+            f"unset {URL_VARIABLE}, or use restart_app() with {RABBITMQCTL_VARIABLE} set",
+        )
+
+    def ctl(self, *arguments: str) -> str:
+        """Run the command line that the environment gives for rabbitmqctl."""
+        command = shlex.split(os.environ.get(RABBITMQCTL_VARIABLE, ""))
+        if not command:
+            self._refuse(
+                "its node cannot be asked",
+                f"set {RABBITMQCTL_VARIABLE} to a command line that runs rabbitmqctl there, "
+                "such as 'docker exec -u rabbitmq NAME rabbitmqctl'",
+            )
+        try:
+            done = subprocess.run(  # noqa: S603  running this command line is what the variable is for
+                [*command, *arguments], capture_output=True, check=False, stdin=subprocess.DEVNULL
+            )
+        except OSError as error:
+            self._refuse(
+                f"{command[0]!r} cannot be run ({error.strerror})", f"correct {RABBITMQCTL_VARIABLE}"
+            )
+        return ctl_output(arguments, done.returncode, done.stdout, done.stderr)
+
+    def logs(self) -> str:
+        """Refuse: the log is not ours to read."""
+        self._refuse("its log cannot be read from here", f"unset {URL_VARIABLE}")
+
+    def _refuse(self, what: str, way_out: str) -> NoReturn:
+        raise BrokerUnavailable(f"the broker at {self._address} ({URL_VARIABLE}): {what}; {way_out}")
+
+
+def _split(variable: str, url: str, schemes: tuple[str, str]) -> SplitResult:
+    try:
+        parts = urlsplit(url)
+        if parts.scheme in schemes and parts.hostname and parts.port != 0:
+            return parts
+    except ValueError:  # a port that is no number
+        pass
+    # the URL itself is not shown: it may hold a password
+    raise InvalidValue(
+        f"the URL in {variable}",
+        got="something else",
+        allowed=f"{schemes[0]}://user:password@host:port or {schemes[1]}://...",
+    )
+
+
+def _address(parts: SplitResult) -> str:
+    host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname
+    return f"{host}:{parts.port}" if parts.port else f"{host}"

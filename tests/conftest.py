@@ -1,0 +1,33 @@
+"""Rules for all tests: where CI is set, a broker test that is skipped is a test that failed."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+
+def in_ci() -> bool:
+    return os.environ.get("CI", "").lower() not in {"", "0", "false"}
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item, call):
+    report = yield
+    if report.skipped and not hasattr(report, "wasxfail") and item.get_closest_marker("broker"):
+        _forbid(report)
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(collector):
+    report = yield
+    if report.skipped and collector.path.parent.name == "broker":  # a whole file, as by importorskip
+        _forbid(report)
+    return report
+
+
+def _forbid(report) -> None:
+    if in_ci():
+        report.outcome = "failed"
+        report.longrepr = f"CI is set, and a broker test was skipped: {report.longrepr[2]}"

@@ -1,0 +1,339 @@
+"""The throw-away broker without a broker: where it comes from, what is asked of it, what its errors say."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+
+import pytest
+
+from rabbit_chx.errors import BrokerUnavailable, InvalidValue
+from rabbit_chx.testing import Broker, Source, available, cleanup, local_node, sources
+from rabbit_chx.testing.node import CannotSupply
+from rabbit_chx.testing.ring_state import ring_expression
+
+pytest_plugins = "pytester"
+
+ROOT = Path(__file__).parents[2]
+
+
+class FakeNode:
+    """A node that only notes what is done to it."""
+
+    management_url = None
+
+    def __init__(self, name="fake", error=None, ctl=""):
+        self.url = f"amqp://user:geheim@{name}:5672/%2F"
+        self.error = error
+        self.done = []
+        self.output = ctl
+
+    def start(self):
+        self.done.append("start")
+        if self.error:
+            raise self.error
+
+    def stop(self):
+        self.done.append("stop")
+
+    def restart(self):
+        self.done.append("restart")
+
+    def ctl(self, *arguments):
+        self.done.append(arguments)
+        return self.output
+
+    def logs(self):
+        return ""
+
+
+def supply(monkeypatch, docker=None, local=None):
+    """Let Docker and the local server be these nodes, or absent."""
+
+    def finder(kind, fake):
+        def find(release):
+            if fake is None:
+                raise CannotSupply(f"{kind}: absent")
+            return Source(kind, f"a fake {kind} broker", lambda settings: fake)
+
+        return find
+
+    monkeypatch.setattr(sources, "_find_docker", finder("docker", docker))
+    monkeypatch.setattr(local_node, "find", finder("local", local))
+
+
+@pytest.fixture(autouse=True)
+def no_broker_in_the_environment(monkeypatch):
+    for name in ("BROKER_URL", "MANAGEMENT_URL", "RABBITMQCTL"):
+        monkeypatch.delenv(f"RABBIT_CHX_{name}", raising=False)
+
+
+# --- which source -------------------------------------------------------------------------------------------
+
+
+def test_a_url_in_the_environment_comes_before_docker_and_docker_before_a_local_server(monkeypatch):
+    supply(monkeypatch, docker=FakeNode(), local=FakeNode())
+    assert available().kind == "docker"
+    monkeypatch.setenv("RABBIT_CHX_BROKER_URL", "amqp://user:geheim@somewhere:5673/%2F")
+    assert available().kind == "external"
+    assert str(available()) == "the running broker at somewhere:5673 (RABBIT_CHX_BROKER_URL)"
+
+
+def test_without_docker_the_local_server_is_used(monkeypatch):
+    supply(monkeypatch, local=FakeNode())
+    assert available().kind == "local"
+
+
+def test_without_any_source_the_error_names_what_was_tried_and_the_ways_out(monkeypatch):
+    supply(monkeypatch)
+    with pytest.raises(BrokerUnavailable) as caught:
+        available("4.3")
+    for part in (
+        "no RabbitMQ 4.3 broker",
+        "RABBIT_CHX_BROKER_URL is not set",
+        "docker: absent",
+        "local: absent",
+        "install Docker",
+        "apt-get install rabbitmq-server",
+        "set RABBIT_CHX_BROKER_URL",
+    ):
+        assert part in str(caught.value)
+
+
+def test_looking_for_a_source_starts_nothing(monkeypatch):
+    fake = FakeNode()
+    supply(monkeypatch, docker=fake)
+    available()
+    assert fake.done == []
+
+
+def test_a_missing_docker_engine_is_a_reason_and_not_a_warning(monkeypatch):
+    docker_node = pytest.importorskip("rabbit_chx.testing.docker_node")
+    monkeypatch.setenv("DOCKER_HOST", "unix:///no/such/socket")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(CannotSupply, match=r"^Docker: no engine answers \(.*No such file"):
+            docker_node.find("4.3")
+
+
+def test_a_missing_testcontainers_is_a_reason(monkeypatch):
+    monkeypatch.setitem(sys.modules, "testcontainers", None)
+    monkeypatch.delitem(sys.modules, "rabbit_chx.testing.docker_node", raising=False)
+    monkeypatch.delattr("rabbit_chx.testing.docker_node", raising=False)
+    for name in [name for name in sys.modules if name.startswith("testcontainers.")]:
+        monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(CannotSupply, match="testcontainers is not installed"):
+        sources._find_docker(None)
+
+
+def test_the_reaper_of_testcontainers_is_off_for_our_container_only():
+    docker_node = pytest.importorskip("rabbit_chx.testing.docker_node")
+    config = docker_node.testcontainers_config
+    before = config.ryuk_disabled
+    with docker_node._without_reaper():
+        assert config.ryuk_disabled is True
+    assert config.ryuk_disabled is before
+
+
+@pytest.mark.parametrize("release", ["", "four", "4.x", "4.3.6.1", "4.3-management", "4.3 ", "v4.3", "../4"])
+def test_a_release_that_is_no_number_is_refused(release):
+    with pytest.raises(InvalidValue, match="release"):
+        Broker(release)
+    with pytest.raises(InvalidValue, match="release"):
+        available(release)
+
+
+# --- starting and stopping ----------------------------------------------------------------------------------
+
+
+def test_a_source_that_lacks_the_release_is_stopped_and_the_next_one_started(monkeypatch):
+    without_image, local = FakeNode(error=CannotSupply("no image")), FakeNode("here")
+    supply(monkeypatch, docker=without_image, local=local)
+    with Broker("4.3") as broker:
+        assert broker.url == local.url
+        assert broker.source.kind == "local"
+    assert without_image.done == ["start", "stop"]
+    assert local.done == ["start", "stop"]
+
+
+def test_a_broker_that_fails_to_start_is_an_error_and_no_reason_to_try_another(monkeypatch):
+    failing, local = FakeNode(error=BrokerUnavailable("boot failed")), FakeNode()
+    supply(monkeypatch, docker=failing, local=local)
+    with pytest.raises(BrokerUnavailable, match="boot failed"):
+        Broker().start()
+    assert failing.done == ["start", "stop"]
+    assert local.done == []
+
+
+def test_a_node_is_stopped_when_its_start_is_interrupted(monkeypatch):
+    interrupted = FakeNode(error=KeyboardInterrupt())
+    supply(monkeypatch, docker=interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        Broker().start()
+    assert interrupted.done == ["start", "stop"]
+
+
+def test_a_broker_without_a_plugin_that_was_asked_for_is_refused(monkeypatch):
+    fake = FakeNode(ctl="[rabbitmq_management,\n rabbitmq_sharding]")
+    supply(monkeypatch, docker=fake)
+    with Broker(plugins=["rabbitmq_sharding"]):
+        pass
+    with pytest.raises(BrokerUnavailable, match="no plugin rabbitmq_tracing"):
+        Broker(plugins=["rabbitmq_sharding", "rabbitmq_tracing"]).start()
+
+
+def test_a_broker_that_does_not_run_says_how_to_run_it():
+    broker = Broker()
+    for ask in (
+        lambda: broker.url,
+        lambda: broker.source,
+        broker.restart,
+        broker.logs,
+        lambda: broker.version,
+    ):
+        with pytest.raises(BrokerUnavailable, match="with Broker"):
+            ask()
+
+
+def test_no_password_in_any_repr(monkeypatch):
+    supply(monkeypatch, docker=FakeNode())
+    with Broker() as broker:
+        assert broker.username == "user"
+        assert broker.password == "geheim"
+        assert "geheim" not in repr(broker) + repr(broker.source)
+        assert repr(broker) == "<Broker: a fake docker broker>"
+        assert broker._settings.password not in repr(broker._settings)
+    assert repr(broker) == "<Broker: not running>"
+
+
+def test_every_broker_has_a_password_of_its_own():
+    assert Broker()._settings.password != Broker()._settings.password
+
+
+def test_sigterm_ends_the_program_in_order_only_while_a_broker_runs(monkeypatch):
+    before = signal.getsignal(signal.SIGTERM)
+    supply(monkeypatch, docker=FakeNode())
+    with Broker():
+        with pytest.raises(SystemExit) as caught:
+            signal.raise_signal(signal.SIGTERM)
+        assert caught.value.code == 128 + signal.SIGTERM
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_a_handler_that_the_program_has_set_is_left_alone(monkeypatch):
+    received = []
+    before = signal.signal(signal.SIGTERM, lambda signum, frame: received.append(signum))
+    try:
+        supply(monkeypatch, docker=FakeNode())
+        with Broker():
+            signal.raise_signal(signal.SIGTERM)
+        assert received == [signal.SIGTERM]
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def test_what_runs_at_the_end_of_the_program_is_stopped_by_the_process_that_started_it(monkeypatch):
+    fakes = [FakeNode(), FakeNode()]
+    stops = [fake.stop for fake in fakes]
+    monkeypatch.setattr(cleanup, "_running", {stops[0]: os.getpid(), stops[1]: os.getppid()})
+    cleanup._stop_all()
+    assert [fake.done for fake in fakes] == [["stop"], []]
+
+
+# --- asking it ----------------------------------------------------------------------------------------------
+
+
+def test_an_expression_gets_the_dot_that_erlang_wants(monkeypatch):
+    fake = FakeNode(ctl="2")
+    supply(monkeypatch, docker=fake)
+    with Broker() as broker:
+        assert broker.eval("1 + 1") == broker.eval("1 + 1. ") == "2"
+    assert fake.done[1:3] == [("eval", "1 + 1.", "--quiet")] * 2
+
+
+def test_the_ring_is_looked_for_in_the_virtual_host_of_the_url(monkeypatch):
+    fake = FakeNode(ctl="done")
+    fake.url = "amqp://user:geheim@here:5672/vh%2F1"
+    supply(monkeypatch, docker=fake)
+    with Broker() as broker:
+        assert broker.ring("x") == []
+        assert broker.ring("x", vhost="other") == []
+    assert [done[1] for done in fake.done[1:3]] == [
+        ring_expression("x", "vh/1"),
+        ring_expression("x", "other"),
+    ]
+
+
+# --- the pytest plugin, and the project's own rule for CI ---------------------------------------------------
+
+
+def test_the_plugin_loads_nothing_heavy():
+    program = """if True:
+        import sys, rabbit_chx.testing.plugin
+        heavy = {"pika", "numpy", "testcontainers", "docker", "rabbit_chx.testing.broker"}
+        print(sorted(heavy & set(sys.modules)))
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "[]\n"
+
+
+@pytest.fixture
+def project(pytester, monkeypatch):
+    """An empty test folder in which this checkout can be imported and no other plugin is loaded."""
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+    monkeypatch.setenv("PYTHONPATH", str(ROOT), prepend=os.pathsep)
+    return pytester
+
+
+@pytest.mark.parametrize(
+    ("arguments", "ini", "expected"),
+    [([], "", None), (["--rabbitmq-release", "4.0"], "3.10", "4.0"), ([], "3.10", "3.10")],
+)
+def test_the_fixture_starts_one_broker_a_session_of_the_release_asked_for(project, arguments, ini, expected):
+    project.makeini(f"[pytest]\nrabbitmq_release = {ini}")
+    project.makepyfile(
+        f"""
+        import pytest, rabbit_chx.testing.broker as module
+
+        class Fake:
+            started = 0
+            def __init__(self, release): self.release = release
+            def __enter__(self): Fake.started += 1; return self
+            def __exit__(self, *_): pass
+
+        module.Broker = Fake
+        def test_one(rabbitmq_broker): assert rabbitmq_broker.release == {expected!r}
+        def test_two(rabbitmq_broker): assert Fake.started == 1
+        """
+    )
+    result = project.runpytest_subprocess("-p", "rabbit_chx.testing.plugin", *arguments)
+    result.assert_outcomes(passed=2)
+
+
+@pytest.mark.parametrize(("ci", "outcomes"), [("true", {"failed": 1, "errors": 1}), ("", {"skipped": 2})])
+def test_a_skipped_broker_test_fails_where_ci_is_set(project, monkeypatch, ci, outcomes):
+    monkeypatch.setenv("CI", ci)
+    project.makeconftest((ROOT / "tests/conftest.py").read_text())
+    project.makeini("[pytest]\nmarkers = broker: needs a broker")
+    (project.mkdir("broker") / "test_whole_file.py").write_text(
+        "import pytest; pytest.importorskip('no_such_package')\ndef test(): pass\n"
+    )
+    project.makepyfile(
+        """
+        import pytest
+
+        @pytest.mark.broker
+        def test_skipped(): pytest.skip("no broker to be had")
+
+        def test_that_needs_none(): pass
+        """
+    )
+    result = project.runpytest_subprocess("-ra", "--continue-on-collection-errors")
+    result.assert_outcomes(passed=1, **outcomes)
+    result.stdout.fnmatch_lines(["*no broker to be had*"])

@@ -1,0 +1,274 @@
+"""What every kind of node is told and how its answers are read, without a broker."""
+
+from __future__ import annotations
+
+import base64
+import os
+import sys
+
+import pytest
+
+from rabbit_chx.errors import BrokerUnavailable, InvalidValue, RabbitChxError, RingUnknown
+from rabbit_chx.testing import Broker, available, local_node, node
+from rabbit_chx.testing.node import READY, CannotSupply, Settings
+from rabbit_chx.testing.ring_state import parse_ring, ring_expression
+
+# --- what the node is told ----------------------------------------------------------------------------------
+
+
+def test_management_and_consistent_hash_are_always_on_and_every_plugin_once():
+    plugins = node.plugin_names(["rabbitmq_sharding", "rabbitmq_management"])
+    assert node.render_plugins(plugins) == (
+        "[rabbitmq_management,rabbitmq_consistent_hash_exchange,rabbitmq_sharding].\n"
+    )
+
+
+@pytest.mark.parametrize("name", ["", "rabbitmq-sharding", "a,b", "a].", "A", "a b"])
+def test_a_plugin_name_that_would_spoil_the_file_is_refused(name):
+    with pytest.raises(InvalidValue, match="plugin"):
+        Broker(plugins=[name])
+
+
+def test_the_configuration_holds_user_ports_and_the_callers_lines():
+    settings = Settings(
+        config=node.config_lines({"default_worker_pool_size": "1"}), username="u", password="p"
+    )
+    assert node.render_config(settings, ("listeners.tcp.local", "127.0.0.1:1")) == (
+        "default_user = u\ndefault_pass = p\nlisteners.tcp.local = 127.0.0.1:1\ndefault_worker_pool_size = 1\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("a\nb", "geheim"),
+        ("a b", "geheim"),
+        ("", "geheim"),
+        ("a", "geheim\nb = 1"),
+        ("default_pass", "geheim"),
+        ("listeners.tcp.default", "geheim"),
+        ("management.tcp.port", "geheim"),
+    ],
+)
+def test_a_configuration_line_that_cannot_be_is_refused_without_its_value(key, value):
+    with pytest.raises(InvalidValue, match=r"rabbitmq\.conf") as caught:
+        Broker(config={key: value})
+    assert "geheim" not in str(caught.value)
+
+
+def test_free_ports_differ_and_lie_below_the_range_of_outgoing_connections():
+    ports = node.free_ports(20)
+    assert len(set(ports)) == 20
+    assert all(20_000 <= port < 30_000 for port in ports)
+
+
+def test_a_node_that_dies_while_it_starts_is_reported_with_its_first_errors():
+    log = "starting\n0 [error] <0.1.0> \n0 [error] <0.1.0> cannot listen on port 1\n" + "stack trace\n" * 100
+    with pytest.raises(BrokerUnavailable, match=r"cannot listen on port 1$"):
+        node.wait_for_boot(1, logs=lambda: log, running=lambda: False)
+
+
+def test_a_second_boot_is_awaited_beyond_the_line_of_the_first():
+    logs = iter([READY, READY, f"{READY}\n{READY}"])
+    node.wait_for_boot(2, logs=lambda: next(logs), running=lambda: True)
+    assert list(logs) == []
+
+
+@pytest.mark.parametrize(
+    ("version", "release", "same"),
+    [
+        ("4.3.6", "4.3", True),
+        ("4.3.6", "4.3.6", True),
+        ("4.3.6", "4", True),
+        ("4.3.6", None, True),
+        ("4.30.1", "4.3", False),
+        ("4.3.60", "4.3.6", False),
+        ("3.10.8", "3.1", False),
+    ],
+)
+def test_a_version_belongs_to_a_release_by_whole_numbers(version, release, same):
+    assert node.is_release(version, release) is same
+
+
+# --- rabbitmqctl --------------------------------------------------------------------------------------------
+
+
+def test_rabbitmqctl_output_comes_without_the_last_newline():
+    assert node.ctl_output(("eval", "x."), 0, b"a\nb\n", b"a warning") == "a\nb"
+
+
+def test_a_failing_rabbitmqctl_is_reported_without_its_arguments():
+    errors = b'Error: user "x" does not exist\nArguments given:\n\tchange_password x geheim\n\nUsage\n...'
+    with pytest.raises(RabbitChxError) as caught:
+        node.ctl_output(("change_password", "x", "geheim"), 67, b"", errors)
+    assert str(caught.value) == (
+        'rabbitmqctl change_password failed with exit code 67: Error: user "x" does not exist'
+    )
+
+
+# --- the ring -----------------------------------------------------------------------------------------------
+
+
+def ring_text(*buckets):
+    lines = [
+        f"{number} {kind} {base64.b64encode(name.encode('utf-8', 'surrogateescape')).decode()}"
+        for number, (kind, name) in enumerate(buckets)
+    ]
+    return "\n".join([*lines, "done"])
+
+
+@pytest.mark.parametrize(
+    "buckets",
+    [
+        [],
+        [("queue", "q0")],
+        [("queue", "q0"), ("exchange", "slot-1"), ("queue", "q0")],
+        [("queue", "two words"), ("queue", "\n"), ("queue", "é 'q' \"q\" \\"), ("exchange", "done")],
+        [("queue", "\udcff not UTF-8")],
+        [("queue", "x" * 255)] * 10_000,
+    ],
+)
+def test_a_ring_reads_back_as_it_was_printed(buckets):
+    assert parse_ring(ring_text(*buckets)) == buckets
+
+
+def test_an_unknown_exchange_is_named_in_the_error():
+    with pytest.raises(InvalidValue, match=r"got 'orders'.*virtual host 'v'; there is no such exchange"):
+        parse_ring("missing\ndone", exchange="orders", vhost="v")
+
+
+def test_an_exchange_of_another_type_is_an_error_that_tells_the_type():
+    with pytest.raises(InvalidValue, match=r"got 'orders'.*it is of type direct"):
+        parse_ring("type direct\ndone", exchange="orders")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "0 queue cQ==",
+        "0 queue cQ==\n2 queue cQ==\ndone",
+        "0 queue\ndone",
+        "0 queue !\ndone",
+        "1 queue cQ==\ndone",
+    ],
+)
+def test_a_ring_with_a_hole_or_without_an_end_is_never_taken_for_a_ring(text):
+    with pytest.raises(RingUnknown):
+        parse_ring(text)
+
+
+def test_no_name_can_break_out_of_the_erlang_expression():
+    expression = ring_expression('x">>, halt(), <<"é', "v\n'")
+    assert "halt()" not in expression
+    assert "Name = <<120,34,62,62,44," in expression
+    assert "VHost = <<118,10,39>>" in expression
+    assert expression.isascii()
+    assert "\n" not in expression
+
+
+# --- a broker that somebody else runs -----------------------------------------------------------------------
+
+
+@pytest.fixture
+def external(monkeypatch):
+    monkeypatch.setenv("RABBIT_CHX_BROKER_URL", "amqp://user:geheim@127.0.0.1:1/vh%2F1")
+    monkeypatch.setenv("RABBIT_CHX_MANAGEMENT_URL", "http://user:geheim@127.0.0.1:2/path/")
+    return available().node(Settings())
+
+
+def test_the_management_url_comes_without_its_password(external):
+    assert external.management_url == "http://127.0.0.1:2/path"
+
+
+def test_what_cannot_be_done_to_it_says_what_to_set(external):
+    for impossible, way_out in [
+        (external.restart, "unset RABBIT_CHX_BROKER_URL"),
+        (external.logs, "unset RABBIT_CHX_BROKER_URL"),
+        (lambda: external.ctl("status"), "set RABBIT_CHX_RABBITMQCTL"),
+        (external.start, "correct or unset RABBIT_CHX_BROKER_URL"),  # nothing listens there
+        (available().node(Settings(config=(("a", "1"),))).start, "configuration"),
+    ]:
+        with pytest.raises(BrokerUnavailable) as caught:
+            impossible()
+        assert way_out in str(caught.value)
+        assert "geheim" not in str(caught.value)
+
+
+def test_rabbitmqctl_is_the_command_line_of_the_environment(external, monkeypatch):
+    program = "import sys; print(sys.argv[1:])"
+    monkeypatch.setenv("RABBIT_CHX_RABBITMQCTL", f"{sys.executable} -c '{program}' 'two words'")
+    assert external.ctl("eval", "1.") == "['two words', 'eval', '1.']"
+    monkeypatch.setenv("RABBIT_CHX_RABBITMQCTL", "/no/such/rabbitmqctl")
+    with pytest.raises(BrokerUnavailable, match="correct RABBIT_CHX_RABBITMQCTL"):
+        external.ctl("status")
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["geheim", "http://u:geheim@h", "amqp://u:geheim@:5672", "amqp://u:geheim@h:port", "amqp://u:geheim@h:0"],
+)
+def test_a_url_that_is_none_is_refused_without_being_shown(monkeypatch, url):
+    monkeypatch.setenv("RABBIT_CHX_BROKER_URL", url)
+    with pytest.raises(InvalidValue, match="RABBIT_CHX_BROKER_URL") as caught:
+        available()
+    assert "geheim" not in str(caught.value)
+
+
+# --- an installed server ------------------------------------------------------------------------------------
+
+
+def install(root, version, *, core=None):
+    """Lay out a server as packages do, and return the folder of its plain scripts."""
+    server = root / f"usr/lib/rabbitmq/lib/rabbitmq_server-{version}"
+    (server / "sbin").mkdir(parents=True)
+    (server / "plugins").mkdir()
+    (server / "plugins" / (core or f"rabbit-{version}")).touch()
+    (server / "plugins" / "rabbitmq_sharding-9.9.9").touch()
+    for script in (server / "sbin/rabbitmq-server", root / "bin/rabbitmq-server", root / "bin/erl"):
+        script.parent.mkdir(exist_ok=True)
+        script.touch(mode=0o755)
+    return server / "sbin"
+
+
+@pytest.mark.parametrize("core", ["rabbit-3.10.8", "rabbit-3.10.8.ez"])
+def test_the_plain_scripts_are_found_whatever_wrapper_is_on_the_path(tmp_path, monkeypatch, core):
+    scripts = install(tmp_path, "3.10.8", core=core)
+    for path in (tmp_path / "bin", scripts):  # a package's wrapper, and the plain scripts themselves
+        monkeypatch.setenv("PATH", f"{path}:{tmp_path / 'bin'}")
+        assert local_node._installed(str(tmp_path)) == (scripts, "3.10.8")
+        assert str(local_node.find("3.10", root=str(tmp_path))).endswith("rabbitmq-server 3.10.8")
+
+
+def test_an_installed_server_outside_the_path_is_found(tmp_path, monkeypatch):
+    scripts = install(tmp_path, "4.0.5")
+    (tmp_path / "bin/rabbitmq-server").unlink()
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    assert local_node._installed(str(tmp_path)) == (scripts, "4.0.5")
+
+
+def test_an_installed_server_of_another_release_is_no_substitute(tmp_path, monkeypatch):
+    install(tmp_path, "3.10.8")
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    with pytest.raises(CannotSupply, match=r"3\.10\.8 is installed, not 4\.3$"):
+        local_node.find("4.3", root=str(tmp_path))
+
+
+def test_a_server_without_erlang_and_no_server_at_all_are_reasons(tmp_path, monkeypatch):
+    install(tmp_path, "3.10.8")
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(CannotSupply, match="no erl"):
+        local_node.find(None, root=str(tmp_path))
+    with pytest.raises(CannotSupply, match="none is on the PATH"):
+        local_node.find(None, root=str(tmp_path / "bin"))
+
+
+def test_a_private_node_takes_nothing_over_from_a_broker_of_the_environment(tmp_path, monkeypatch):
+    monkeypatch.setenv("RABBITMQ_NODENAME", "production@elsewhere")
+    monkeypatch.setenv("RABBITMQ_DATA_DIR", "/var/lib/production")
+    monkeypatch.setenv("ERL_FLAGS", "-sname production")
+    private = local_node.LocalNode(tmp_path, Settings())._private_environment(tmp_path)
+    assert "production" not in str(private)
+    assert private["RABBITMQ_NODENAME"] == "rabbit@localhost"
+    assert private["HOME"] == str(tmp_path)
+    assert private["PATH"] == os.environ["PATH"]
