@@ -14,6 +14,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from rabbit_chx.broker.publishing.account import Failure, Outcome, Totals
+    from rabbit_chx.broker.publishing.publisher import Publisher
     from rabbit_chx.errors import (
         AmbiguousHeader,
         BrokerUnavailable,
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
         Contradiction,
         InvalidValue,
         MissingDependency,
+        PublishFailed,
         RabbitChxError,
         RingUnknown,
         Unpredictable,
@@ -38,6 +41,8 @@ if TYPE_CHECKING:
 __version__ = "0.1.0.dev0"
 
 _ROOMS = {
+    "broker.publishing.account": ("Failure", "Outcome", "Totals"),
+    "broker.publishing.publisher": ("Publisher",),
     "errors": (
         "AmbiguousHeader",
         "BrokerUnavailable",
@@ -45,6 +50,7 @@ _ROOMS = {
         "Contradiction",
         "InvalidValue",
         "MissingDependency",
+        "PublishFailed",
         "RabbitChxError",
         "RingUnknown",
         "Unpredictable",
@@ -70,6 +76,7 @@ __all__ = [
     "ConsistentHashExchange",
     "Contradiction",
     "Explanation",
+    "Failure",
     "Field",
     "Inference",
     "InvalidValue",
@@ -77,6 +84,9 @@ __all__ = [
     "ModulusHashExchange",
     "Movement",
     "Observer",
+    "Outcome",
+    "PublishFailed",
+    "Publisher",
     "RabbitChxError",
     "RandomExchange",
     "Release",
@@ -85,6 +95,7 @@ __all__ = [
     "Store",
     "SuperStream",
     "ToExchange",
+    "Totals",
     "Unpredictable",
     "Unroutable",
     "infer",
@@ -96,9 +107,11 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name not in _ROOM_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f"{__name__}.{_ROOM_OF[name]}"), name)
-    globals()[name] = value
-    return value
+    room = _ROOM_OF[name]
+    module = import_module(f"{__name__}.{room}")
+    # All names of the room at once: importing it has just set the attribute `shares` to the module.
+    globals().update({each: getattr(module, each) for each in _ROOMS[room]})
+    return globals()[name]
 
 
 def __dir__() -> list[str]:

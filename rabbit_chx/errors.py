@@ -8,6 +8,7 @@
     ├── BrokerWouldFail                      this release crashes on this very message
     ├── Unroutable                           the exchange has no bucket: the message goes nowhere
     ├── Contradiction                        observed pairs that no ring could have produced
+    ├── PublishFailed                        messages were not confirmed; which, and what became of them
     ├── MissingDependency (also an ImportError)   an optional package is not installed
     └── BrokerUnavailable                    no broker could be started or reached
 
@@ -17,6 +18,8 @@ task, a log line). This file imports nothing of the package, so that everything 
 
 from __future__ import annotations
 
+from typing import Any
+
 __all__ = [
     "AmbiguousHeader",
     "BrokerUnavailable",
@@ -24,6 +27,7 @@ __all__ = [
     "Contradiction",
     "InvalidValue",
     "MissingDependency",
+    "PublishFailed",
     "RabbitChxError",
     "RingUnknown",
     "Unpredictable",
@@ -49,22 +53,40 @@ class InvalidValue(RabbitChxError, ValueError):
         self.got = got
         self.allowed = allowed
         self.way_out = way_out
-        shown = repr(got)
-        if len(shown) > 120:
-            shown = f"{shown[:100]}... ({len(shown)} characters)"
-        message = f"{what} is wrong: got {shown}, allowed is {allowed}"
+        message = f"{what} is wrong: got {_shown(got)}, allowed is {allowed}"
         super().__init__(f"{message}; {way_out}" if way_out else message)
 
     def __reduce__(self) -> tuple[object, ...]:
         # The default rebuilds an exception from its message alone, which this signature refuses:
-        # an error raised in a Spark task has to survive the way to the driver.
-        return (_rebuild_invalid_value, (type(self), self.what, self.got, self.allowed, self.way_out))
+        # an error raised in a Spark task has to survive the way to the driver. So has what was got, which
+        # may be anything (a generator, an object whose class the driver lacks): as its text, then.
+        got = self.got if type(self.got) in _PLAIN else _Text(_shown(self.got))
+        return (_rebuild_invalid_value, (type(self), self.what, got, self.allowed, self.way_out))
 
 
 def _rebuild_invalid_value(
     cls: type[InvalidValue], what: str, got: object, allowed: str, way_out: str
 ) -> InvalidValue:
     return cls(what, got=got, allowed=allowed, way_out=way_out)
+
+
+_PLAIN = {str, bytes, int, float, bool, type(None)}
+
+
+class _Text(str):
+    """Shown as it stands, where a str would be shown in quotes."""
+
+    __slots__ = ()
+    __repr__ = str.__str__
+
+
+def _shown(got: object) -> str:
+    try:
+        shown = repr(got)
+    except Exception as error:  # noqa: BLE001 - of a huge int, for one; to complain must not fail
+        return f"a value of type {type(got).__name__} that cannot be shown ({error})"
+    # The short form is below the limit itself, so that it stays as it is when it is shown again.
+    return shown if len(shown) <= 150 else f"{shown[:100]}... ({len(shown)} characters)"
 
 
 class Unpredictable(RabbitChxError):
@@ -89,6 +111,20 @@ class Unroutable(RabbitChxError):
 
 class Contradiction(RabbitChxError):
     """No ring that follows from the given bindings explains all of the observed pairs."""
+
+
+class PublishFailed(RabbitChxError):
+    """Messages that were taken in were not confirmed. Nothing that was confirmed is meant."""
+
+    def __init__(self, message: str, totals: Any, failures: list[Any]) -> None:
+        self.totals = totals
+        """All counters of the publisher (`Totals`)."""
+        self.failures = failures
+        """The first hundred messages that were not confirmed, and why (`Failure`)."""
+        super().__init__(message, totals, failures)
+
+    def __str__(self) -> str:
+        return str(self.args[0])
 
 
 class MissingDependency(RabbitChxError, ImportError):

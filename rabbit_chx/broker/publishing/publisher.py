@@ -1,0 +1,351 @@
+"""A publisher that is fast because it confirms in bulk, and that tells the truth about every message.
+
+    with Publisher("amqp://user:password@host", exchange="orders") as publisher:
+        publisher.publish(b"...", "customer-42")
+        publisher.publish_many(bodies, keys)
+    print(publisher.totals)
+
+Messages are persistent and mandatory, and every one is confirmed; there is no switch for that. The call returns
+when a message is taken in, which waits while too many are under way. ``flush``, or the end of the ``with`` block,
+waits until each has its outcome and raises `PublishFailed` if one was not confirmed.
+"""
+
+from __future__ import annotations
+
+import threading
+from contextlib import nullcontext
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from rabbit_chx.broker.connect import describe, parameters_of
+from rabbit_chx.broker.publishing.account import Account
+from rabbit_chx.broker.publishing.engine import Engine, Patience
+from rabbit_chx.broker.publishing.frames import Message, encode_properties
+from rabbit_chx.errors import BrokerUnavailable, InvalidValue, PublishFailed
+from rabbit_chx.hashing import shortstr
+
+if TYPE_CHECKING:
+    import ssl
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from contextlib import AbstractContextManager
+    from types import TracebackType
+
+    from rabbit_chx.broker.publishing.account import Failure, Totals
+
+__all__ = ["Publisher"]
+
+_FRAME_MAX: Final = 131_072
+_MOST: Final = 5_000
+_MOST_BYTES: Final = 32 << 20
+_BODY_LIMIT: Final = 16 << 20
+_BODY_LIMIT_BEFORE_4: Final = 128 << 20
+
+
+class Publisher:
+    """Publishes to one broker (or the first of several that answers), confirmed and mandatory.
+
+    Args:
+        url: an AMQP URL, or several that are tried in turn.
+        exchange: where messages go that name no exchange themselves.
+        properties: of every message, such as ``{"content_type": "application/json"}``.
+        most_pending: messages that may be under way before ``publish`` waits.
+        most_pending_bytes: the same for their bodies.
+        most_body_bytes: the broker's ``max_message_size``, which AMQP does not tell; by default 16 MiB on
+            RabbitMQ 4 and 128 MiB before.
+        connect_timeout: seconds until the first connection must stand.
+        reconnect_timeout: seconds until a lost one must stand again.
+        blocked_timeout: seconds for which a broker may refuse to read (a memory or disk alarm).
+        retry_timeout: seconds for which a message that came back is sent again.
+        heartbeat: seconds; they flow whatever the caller does.
+        credentials: called on each connect for user and password, where they are not in the URL or expire.
+        tls: for amqps; by default certificates and host names are checked.
+        name: of the connection, as the broker lists it.
+        fence: the name of an exclusive queue that the next connection must win, so that the broker has surely
+            dropped the old one before anything is sent again; needs permission to configure that name.
+        sequence_header: a header that carries the row, by which a message that came back is told from others
+            that are alike in all else.
+        around_batch: called with the number of messages that are about to leave, from the publisher's thread,
+            for a context manager around their leaving: a place for a tracing span.
+        on_failure: called, from the publisher's thread, for each message that was not confirmed; with it
+            ``flush`` does not raise for those.
+
+    Order: messages leave in the order of the calls. After a nack, a return or a reconnect, those of one window
+    may arrive twice or out of order; ``totals.resent`` counts them.
+    """
+
+    def __init__(
+        self,
+        url: str | Sequence[str],
+        exchange: str = "",
+        *,
+        properties: Mapping[str, Any] | None = None,
+        most_pending: int = _MOST,
+        most_pending_bytes: int = _MOST_BYTES,
+        most_body_bytes: int | None = None,
+        connect_timeout: float = 10.0,
+        reconnect_timeout: float = 120.0,
+        blocked_timeout: float = 120.0,
+        retry_timeout: float = 10.0,
+        heartbeat: int = 30,
+        credentials: Callable[[], tuple[str, str]] | None = None,
+        tls: ssl.SSLContext | None = None,
+        name: str = "rabbit-chx publisher",
+        fence: str | None = None,
+        sequence_header: str | None = None,
+        around_batch: Callable[[int], AbstractContextManager[object]] = nullcontext,
+        on_failure: Callable[[Failure], object] | None = None,
+    ) -> None:
+        urls = [url] if isinstance(url, str) else list(url)
+        if not urls:
+            raise InvalidValue("the broker's URL", got="none", allowed="one URL or several")
+        self._exchange = shortstr(exchange, "the exchange")
+        self._properties = dict(properties or {})
+        self._sequence_header = sequence_header
+        self._plain = self._encode({}, None)
+        self._calls = threading.Lock()  # rows are numbered by one caller at a time
+        self._most_body_bytes = most_body_bytes
+        self._connect_timeout = connect_timeout
+        self._raises = on_failure is None
+        self._raised = 0
+        self._account = Account(
+            most=_at_least_one("most_pending", most_pending),
+            most_bytes=_at_least_one("most_pending_bytes", most_pending_bytes),
+            on_failure=on_failure,
+        )
+        parameters = partial(
+            parameters_of,
+            name=name,
+            timeout=connect_timeout,
+            heartbeat=heartbeat,
+            blocked_timeout=blocked_timeout,
+            credentials=credentials,
+            tls=tls,
+        )
+        self._engine = Engine(
+            [(describe(one), partial(parameters, one)) for one in urls],
+            self._account,
+            Patience(connect_timeout, reconnect_timeout, retry_timeout),
+            fence=fence,
+            on_version=self._learn_limits,
+            around_batch=around_batch,
+        )
+        self._where = ", ".join(map(describe, urls))
+        self._state = "new"
+
+    def __repr__(self) -> str:
+        return f"<Publisher to {self._where}: {self._state}>"
+
+    # -- its life ----------------------------------------------------------------------------------
+
+    def open(self) -> None:
+        """Connect; an error that waiting cannot mend is raised after one attempt."""
+        if self._state != "new":
+            raise BrokerUnavailable(f"the publisher is {self._state}; make a new one")
+        self._state = "open"
+        self._engine.start()
+        if not self._account.wait_until_connected(self._connect_timeout + 5.0):
+            self.close()
+            raise BrokerUnavailable(f"no broker answers at {self._where}")
+
+    def close(self, timeout: float | None = None) -> None:
+        """Wait for all outcomes, then close the connection; raises as :meth:`flush` does."""
+        if self._state != "open":
+            return
+        try:
+            self.flush(timeout)
+        finally:
+            self._state = "closed"
+            self._engine.stop(timeout=10.0)
+
+    def __enter__(self) -> Self:
+        self.open()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if error is None:
+            self.close()
+            return
+        # The caller's own error is what it should see; what was taken in is still given its time.
+        try:
+            self.close(timeout=self._connect_timeout)
+        except (PublishFailed, BrokerUnavailable) as failed:
+            error.add_note(str(failed))
+
+    # -- publishing --------------------------------------------------------------------------------
+
+    def publish(
+        self,
+        body: bytes | str,
+        routing_key: str | bytes = "",
+        *,
+        exchange: str | None = None,
+        headers: Mapping[str, Any] | None = None,
+        **properties: Any,
+    ) -> int:
+        """Take in one message and return its row, the number by which failures name it."""
+        target = self._exchange if exchange is None else shortstr(exchange, "the exchange")
+        key, checked = shortstr(routing_key, "the routing key"), self._body(body, 0)
+        with self._calls:
+            row = self._account.next_row()
+            if self._sequence_header is not None:
+                headers = {**(headers or {}), self._sequence_header: row}
+            encoded = self._encode(properties, headers) if properties or headers else self._plain
+            self._take_in([Message(row, target, key, encoded, checked)])
+        return row
+
+    def publish_many(
+        self,
+        bodies: Iterable[bytes | str],
+        routing_keys: str | bytes | Iterable[str | bytes] = "",
+        *,
+        exchange: str | None = None,
+        headers: Mapping[str, Any] | Iterable[Mapping[str, Any] | None] | None = None,
+        **properties: Any,
+    ) -> range:
+        """Take in a batch, given by columns, and return its rows.
+
+        Keys, headers and each property are one value for all, or a column (a list, tuple or Arrow array).
+        The whole batch is checked before its first message leaves.
+        """
+        column = [self._body(body, row) for row, body in enumerate(_values(bodies))]
+        keys = _column(routing_keys, len(column), "the routing keys")
+        if isinstance(keys, list):
+            keys = [shortstr(key, f"the routing key in row {row}") for row, key in enumerate(keys)]
+        else:
+            keys = [shortstr(keys, "the routing key")] * len(column)
+        target = self._exchange if exchange is None else shortstr(exchange, "the exchange")
+        with self._calls:
+            first = self._account.next_row()
+            rows = range(first, first + len(column))
+            encoded = self._encoded_column(rows, headers, properties)
+            messages = [
+                Message(row, target, *rest) for row, *rest in zip(rows, keys, encoded, column, strict=True)
+            ]
+            self._take_in(messages)
+        return rows
+
+    def _take_in(self, messages: list[Message]) -> None:
+        if self._state != "open":
+            raise BrokerUnavailable(f"the publisher is {self._state}: use it inside `with Publisher(...)`")
+        self._account.take_in(messages, self._engine.wake)
+
+    def flush(self, timeout: float | None = None) -> Totals:
+        """Wait until every message has its outcome, and return the totals.
+
+        Raises:
+            PublishFailed: messages were not confirmed since the last flush, or not within the timeout.
+        """
+        settled = self._account.wait_until_settled(timeout)
+        totals = self._account.totals()
+        news = totals.failed - self._raised
+        self._raised = totals.failed
+        if not settled:
+            raise PublishFailed(
+                f"{totals.pending} messages are not confirmed after {timeout} seconds", totals, []
+            )
+        if news and self._raises:
+            failures = self._account.failures
+            raise PublishFailed(
+                f"{news} of {totals.published} messages were not confirmed; the first: {failures[0]}",
+                totals,
+                failures,
+            )
+        return totals
+
+    @property
+    def totals(self) -> Totals:
+        """The counters at this moment."""
+        return self._account.totals()
+
+    @property
+    def failures(self) -> list[Failure]:
+        """The first hundred messages that were not confirmed."""
+        return list(self._account.failures)
+
+    # -- checking ----------------------------------------------------------------------------------
+
+    def _learn_limits(self, server_version: str) -> None:
+        if self._most_body_bytes is None:
+            before_4 = server_version.partition(".")[0] in {"", "3"}
+            self._most_body_bytes = _BODY_LIMIT_BEFORE_4 if before_4 else _BODY_LIMIT
+
+    def _body(self, body: bytes | str, row: int) -> bytes:
+        encoded = body.encode() if isinstance(body, str) else body
+        if not isinstance(encoded, (bytes, bytearray, memoryview)):
+            raise InvalidValue(
+                f"the body in row {row}", got=type(body).__name__, allowed="bytes, or str as UTF-8"
+            )
+        if len(encoded) > (self._most_body_bytes or _BODY_LIMIT_BEFORE_4):
+            raise InvalidValue(
+                f"the body in row {row}",
+                got=f"{len(encoded)} bytes",
+                allowed=f"at most {self._most_body_bytes} bytes",
+                way_out="the broker would close the channel; if its max_message_size is larger, say most_body_bytes",
+            )
+        return bytes(encoded)
+
+    def _encode(self, properties: Mapping[str, Any], headers: Mapping[str, Any] | None) -> bytes:
+        merged = {**self._properties, **properties}
+        if headers is not None:
+            merged["headers"] = {**self._properties.get("headers", {}), **headers}
+        return encode_properties(merged, frame_max=_FRAME_MAX)
+
+    def _encoded_column(self, rows: range, headers: Any, properties: Mapping[str, Any]) -> list[bytes]:
+        """The properties of each row; encoded once where no column is among them."""
+        columns = {name: _column(value, len(rows), name) for name, value in properties.items()}
+        varying = {name: column for name, column in columns.items() if isinstance(column, list)}
+        constant = {name: value for name, value in columns.items() if name not in varying}
+        if headers is not None and not hasattr(headers, "items"):
+            varying["headers"] = _column(list(_values(headers)), len(rows), "headers")
+            headers = None
+        if self._sequence_header is not None:
+            given = varying.get("headers", [headers] * len(rows))
+            numbered = zip(rows, given, strict=True)
+            varying["headers"] = [{**(own or {}), self._sequence_header: row} for row, own in numbered]
+        elif not varying:
+            return [self._encode(constant, headers)] * len(rows)
+        encoded = []
+        for row in range(len(rows)):
+            own = {name: column[row] for name, column in varying.items()}
+            try:
+                encoded.append(self._encode({**constant, **own}, own.get("headers", headers)))
+            except InvalidValue as error:
+                raise InvalidValue(
+                    f"{error.what} in row {row}", got=error.got, allowed=error.allowed, way_out=error.way_out
+                ) from None
+        return encoded
+
+
+def _values(column: Any) -> Iterable[Any]:
+    """The Python values of a column; Arrow's and NumPy's give theirs in one call."""
+    if isinstance(column, (str, bytes)):
+        raise InvalidValue(
+            "a column", got=column, allowed="a list or an Arrow column", way_out="use publish()"
+        )
+    for method in ("to_pylist", "tolist"):
+        if hasattr(column, method):
+            values: Iterable[Any] = getattr(column, method)()
+            return values
+    return list(column)
+
+
+def _column(value: Any, count: int, what: str) -> Any:
+    """A list of one value a row, or the value itself where it is one for all."""
+    if not (isinstance(value, (list, tuple)) or hasattr(value, "to_pylist") or hasattr(value, "tolist")):
+        return value
+    values = list(_values(value))
+    if len(values) != count:
+        raise _uneven(what, len(values), count)
+    return values
+
+
+def _uneven(what: str, got: int, count: int) -> InvalidValue:
+    return InvalidValue(what, got=f"{got} rows", allowed=f"as many as there are bodies, {count}")
+
+
+def _at_least_one(what: str, value: int) -> int:
+    if type(value) is not int or value < 1:
+        raise InvalidValue(what, got=value, allowed="a whole number from 1 on")
+    return value

@@ -1,0 +1,96 @@
+"""Frames made in bulk against the ones that pika marshals, and the checks before the wire."""
+
+from __future__ import annotations
+
+import pika
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pika import frame, spec
+
+from rabbit_chx.broker.publishing.frames import FRAME_OVERHEAD, Message, encode, encode_properties
+from rabbit_chx.errors import InvalidValue
+
+FRAME_MAX = 131_072
+
+
+def message(exchange: bytes, key: bytes, properties: bytes, body: bytes) -> Message:
+    return Message(0, exchange, key, properties, body)
+
+
+def as_pika_sends_it(sent: Message, frame_max: int) -> bytes:
+    properties = pika.BasicProperties()
+    properties.decode(sent.properties)
+    method = spec.Basic.Publish(exchange=sent.exchange.decode(), routing_key=sent.routing_key.decode(), mandatory=True)
+    pieces = [frame.Method(1, method).marshal(), frame.Header(1, len(sent.body), properties).marshal()]
+    step = frame_max - FRAME_OVERHEAD
+    pieces += [frame.Body(1, sent.body[at : at + step]).marshal() for at in range(0, len(sent.body), step)]
+    return b"".join(pieces)
+
+
+shortstr = st.text(max_size=60).map(str.encode).filter(lambda text: len(text) <= 255)
+messages = st.builds(
+    message,
+    st.sampled_from([b"", b"orders", "é".encode() * 127]),
+    shortstr,
+    st.sampled_from(
+        [
+            encode_properties({}, frame_max=FRAME_MAX),
+            encode_properties({"message_id": "m", "headers": {"a": 1, "b": ["x"]}}, frame_max=FRAME_MAX),
+        ]
+    ),
+    st.binary(max_size=40),
+)
+
+
+@settings(deadline=None)
+@given(st.lists(messages, max_size=8), st.sampled_from([8 + 1, 8 + 7, 4096, FRAME_MAX]))
+def test_a_batch_is_byte_for_byte_what_pika_would_send(batch: list[Message], frame_max: int) -> None:
+    assert encode(batch, frame_max=frame_max) == b"".join(as_pika_sends_it(one, frame_max) for one in batch)
+
+
+@pytest.mark.parametrize("size", [0, 1, FRAME_MAX - 9, FRAME_MAX - 8, FRAME_MAX - 7, 3 * FRAME_MAX])
+def test_bodies_are_split_at_the_negotiated_frame_size(size: int) -> None:
+    one = message(b"x", b"k", encode_properties({}, frame_max=FRAME_MAX), b"b" * size)
+    assert encode([one], frame_max=FRAME_MAX) == as_pika_sends_it(one, FRAME_MAX)
+
+
+def test_messages_are_persistent_unless_they_say_otherwise() -> None:
+    for given_properties, mode in (({}, 2), ({"delivery_mode": 1}, 1)):
+        decoded = pika.BasicProperties()
+        decoded.decode(encode_properties(given_properties, frame_max=FRAME_MAX))
+        assert decoded.delivery_mode == mode
+
+
+@pytest.mark.parametrize(
+    ("properties", "expected"),
+    [
+        ({"mesage_id": "a"}, "message_id"),
+        ({"message_id": "x" * 256}, "255 bytes"),
+        ({"message_id": "é" * 128}, "255 bytes"),
+        ({"message_id": 5}, "str"),
+        ({"expiration": "10s"}, "milliseconds"),
+        ({"expiration": -1}, "milliseconds"),
+        ({"headers": {"CC": "a"}}, "list of str"),
+        ({"headers": {"x" * 256: 1}}, "255 bytes"),
+        ({"headers": {"a": 1.5}}, "as text"),
+        ({"headers": {"a": 2**63}}, "as text"),
+        ({"headers": {"a": object()}}, "as text"),
+        ({"headers": {"a": "x" * FRAME_MAX}}, "one frame"),
+        ({"priority": 300}, "what pika can encode"),
+        ({"timestamp": -1}, "what pika can encode"),
+    ],
+)
+def test_what_the_broker_would_close_the_connection_for_is_refused_before_the_wire(
+    properties: dict[str, object], expected: str
+) -> None:
+    with pytest.raises(InvalidValue, match=expected):
+        encode_properties(properties, frame_max=FRAME_MAX)
+
+
+def test_a_header_block_that_just_fits_one_frame_is_taken() -> None:
+    room = FRAME_MAX - FRAME_OVERHEAD - 12
+    empty = len(encode_properties({"headers": {"a": ""}}, frame_max=FRAME_MAX))
+    assert len(encode_properties({"headers": {"a": "x" * (room - empty)}}, frame_max=FRAME_MAX)) == room
+    with pytest.raises(InvalidValue, match="one frame"):
+        encode_properties({"headers": {"a": "x" * (room - empty + 1)}}, frame_max=FRAME_MAX)

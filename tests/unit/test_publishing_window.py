@@ -1,0 +1,86 @@
+"""The window of unconfirmed messages: a state machine checked against the plainest model of it."""
+
+from __future__ import annotations
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from rabbit_chx.broker.publishing.frames import Message
+from rabbit_chx.broker.publishing.window import Window
+
+
+def message(row: int, key: bytes = b"") -> Message:
+    return Message(row, b"", key, b"", b"")
+
+
+def rows(messages: list[Message]) -> list[int]:
+    return [message.row for message in messages]
+
+
+class WindowModel(RuleBasedStateMachine):
+    """A dict of numbers, beside the window; the broker's rules as AMQP states them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.window = Window()
+        self.model: dict[int, int] = {}
+        self.next_number = 1
+        self.row = 0
+
+    @rule(count=st.integers(0, 5))
+    def send(self, count: int) -> None:
+        self.window.sent([message(self.row + i) for i in range(count)])
+        for _ in range(count):
+            self.model[self.next_number] = self.row
+            self.next_number += 1
+            self.row += 1
+
+    @rule(data=st.data(), multiple=st.booleans())
+    def confirm(self, data: st.DataObject, multiple: bool) -> None:
+        number = data.draw(st.integers(0 if multiple else 1, self.next_number + 1))
+        if multiple:
+            spoken_of = [n for n in self.model if n <= number or number == 0]
+        else:
+            spoken_of = [n for n in self.model if n == number]
+        assert rows(self.window.settle(number, multiple=multiple)) == [self.model.pop(n) for n in spoken_of]
+
+    @precondition(lambda self: self.model)
+    @rule()
+    def lose_the_channel(self) -> None:
+        assert rows(self.window.abandon()) == list(self.model.values())
+        self.model.clear()
+        self.next_number = 1
+
+    @invariant()
+    def never_holds_less_than_what_is_unconfirmed(self) -> None:
+        assert len(self.window) >= len(self.model)
+
+
+TestWindow = WindowModel.TestCase
+TestWindow.settings = settings(max_examples=200, deadline=None)
+
+
+def test_returns_are_found_in_publish_order() -> None:
+    window = Window()
+    sent = [message(row, key) for row, key in enumerate([b"a", b"b", b"a", b"a", b"b"])]
+    window.sent(sent)
+    found = [window.find_returned(lambda one, key=key: one.routing_key == key) for key in (b"a", b"a", b"b")]
+    assert [one.row for one in found if one is not None] == [0, 2, 4]
+
+
+def test_a_return_of_something_that_is_not_in_flight_is_nothing() -> None:
+    window = Window()
+    window.sent([message(0, b"a")])
+    assert window.find_returned(lambda one: one.routing_key == b"z") is None
+    window.settle(1, multiple=False)
+    assert window.find_returned(lambda _: True) is None
+
+
+def test_a_new_channel_looks_for_returns_from_its_own_first_message() -> None:
+    window = Window()
+    window.sent([message(0, b"a"), message(1, b"a")])
+    assert window.find_returned(lambda _: True) is not None
+    window.sent(window.abandon())
+    found = window.find_returned(lambda one: one.row == 0)
+    assert found is not None
