@@ -27,6 +27,7 @@ INTERRUPTED: Final = 130
 _VERBS: Final = {
     "route": "Say which queue each key lands on.",
     "ring": "Show the buckets, the exact share of each queue, and what a restart makes of them.",
+    "publish": "Publish the rows of a file, each message confirmed.",
     "parity": "Prove the mirror against your own broker, or a throw-away one.",
     "doctor": "Check what is installed and reachable, and say how to mend what is not.",
     "demo": "Show it all on a throw-away broker.",

@@ -1,0 +1,236 @@
+"""Rows of a file as columns to publish: CSV, JSON lines, Parquet, Arrow.
+
+A source yields batches of rows, each a dict of columns, and is read once from front to back. Columns are
+picked and checked by `Picker`; a row is named by its number, counted from 1 as an editor counts lines of data.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import sys
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from itertools import islice
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, Final, TypeAlias
+
+from rabbit_chx.errors import InvalidValue, MissingDependency
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+__all__ = ["FORMATS", "Batch", "Picker", "format_of", "read_batches"]
+
+_ROWS: Final = 5_000
+_LINE: Final = "(the line)"
+"""The column of JSON lines that holds each line as it stands."""
+
+Columns: TypeAlias = dict[str, list[Any]]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Columns that a publisher takes."""
+
+    bodies: list[bytes]
+    keys: list[str] | str
+    headers: list[dict[str, Any]] | None
+    properties: dict[str, list[Any]]
+    first_row: int
+
+
+def format_of(path: str, chosen: str | None) -> str:
+    """The format chosen, or the one that the file's name tells."""
+    if chosen is not None:
+        return chosen
+    suffix = Path(path).suffix.lower()
+    known = {".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet", ".arrow": "arrow"}
+    if suffix not in known:
+        raise InvalidValue(
+            "the format of the rows",
+            got=path,
+            allowed=f"a name that ends in {', '.join(known)}",
+            way_out="say --format csv, jsonl, parquet or arrow",
+        )
+    return known[suffix]
+
+
+def read_batches(file: IO[bytes], kind: str, name: str) -> Iterator[Columns]:
+    """The rows of a file, a few thousand at a time."""
+    return FORMATS[kind](file, name)
+
+
+def _csv(file: IO[bytes], name: str) -> Iterator[Columns]:
+    text = io.TextIOWrapper(file, encoding="utf-8-sig", newline="")
+    reader = csv.reader(text, strict=True)
+    try:
+        header = next(reader, None)
+        if header is None:
+            return
+        if len(set(header)) < len(header):
+            raise InvalidValue(f"the header of {name}", got=header, allowed="each column once")
+        first = 1
+        while rows := list(islice(reader, _ROWS)):
+            for row, values in enumerate(rows, first):
+                if len(values) != len(header):
+                    raise InvalidValue(
+                        f"row {row} of {name}",
+                        got=f"{len(values)} values",
+                        allowed=f"{len(header)}, as in the header",
+                    )
+            yield dict(zip(header, map(list, zip(*rows, strict=True)), strict=True))
+            first += len(rows)
+    except csv.Error as error:
+        raise InvalidValue(f"line {reader.line_num} of {name}", got=str(error), allowed="CSV") from None
+    except UnicodeDecodeError as error:
+        raise InvalidValue(f"{name}, near line {reader.line_num}", got=str(error), allowed="UTF-8") from None
+
+
+def _jsonl(file: IO[bytes], name: str) -> Iterator[Columns]:
+    first = 1
+    while lines := [line.rstrip(b"\r\n") for line in islice(file, _ROWS)]:
+        rows = [_json_object(line, row, name) for row, line in enumerate(lines, first)]
+        columns = dict.fromkeys(column for row in rows for column in row)
+        yield {column: [row.get(column) for row in rows] for column in columns} | {_LINE: lines}
+        first += len(lines)
+
+
+def _json_object(line: bytes, row: int, name: str) -> dict[str, Any]:
+    try:
+        value = json.loads(line)
+    except ValueError as error:
+        raise InvalidValue(f"line {row} of {name}", got=str(error), allowed="a JSON object a line") from None
+    if not isinstance(value, dict):
+        raise InvalidValue(f"line {row} of {name}", got=type(value).__name__, allowed="a JSON object a line")
+    return value
+
+
+def _pyarrow() -> Any:
+    try:
+        import pyarrow as pa
+    except ImportError as error:
+        raise MissingDependency(
+            "Parquet and Arrow files need pyarrow: pip install 'rabbit-chx[arrow]'"
+        ) from error
+    return pa
+
+
+def _parquet(file: IO[bytes], name: str) -> Iterator[Columns]:
+    pa = _pyarrow()
+    from pyarrow import parquet
+
+    source = pa.py_buffer(file.read()) if file is sys.stdin.buffer else file
+    try:
+        batches = parquet.ParquetFile(source).iter_batches(_ROWS)
+    except pa.ArrowInvalid as error:
+        raise InvalidValue(name, got=str(error).splitlines()[0], allowed="a Parquet file") from None
+    for batch in batches:
+        yield batch.to_pydict()
+
+
+def _arrow(file: IO[bytes], name: str) -> Iterator[Columns]:
+    pa = _pyarrow()
+    try:
+        # A file starts with its magic, a stream does not.
+        start = file.peek(6)[:6] if hasattr(file, "peek") else b""
+        if start == b"ARROW1":
+            reader = pa.ipc.open_file(pa.py_buffer(file.read()) if file is sys.stdin.buffer else file)
+            batches: Iterable[Any] = (reader.get_batch(index) for index in range(reader.num_record_batches))
+        else:
+            batches = pa.ipc.open_stream(file)
+    except pa.ArrowInvalid as error:
+        raise InvalidValue(name, got=str(error).splitlines()[0], allowed="an Arrow file or stream") from None
+    for batch in batches:
+        for start_row in range(0, batch.num_rows, _ROWS):
+            yield batch.slice(start_row, _ROWS).to_pydict()
+
+
+FORMATS: Final[dict[str, Callable[[IO[bytes], str], Iterator[Columns]]]] = {
+    "csv": _csv,
+    "jsonl": _jsonl,
+    "parquet": _parquet,
+    "arrow": _arrow,
+}
+
+
+@dataclass(frozen=True)
+class Picker:
+    """Which column becomes what of a message."""
+
+    body: str | None = None
+    """Without one, the body is the whole row as JSON; of JSON lines, the line as it stands."""
+    key: str | None = None
+    headers: dict[str, str] = field(default_factory=dict)
+    """Header name -> column."""
+    properties: dict[str, str] = field(default_factory=dict)
+    """Property name -> column."""
+
+    def batch(self, columns: Columns, first_row: int, name: str) -> Batch:
+        """The columns of a batch as a publisher takes them."""
+        rows = len(next(iter(columns.values())))
+        headers = None
+        if self.headers:
+            picked = {header: _column(columns, column, name) for header, column in self.headers.items()}
+            headers = [{header: values[row] for header, values in picked.items()} for row in range(rows)]
+        return Batch(
+            self._bodies(columns, rows, first_row, name),
+            "" if self.key is None else _texts(columns, self.key, first_row, name),
+            headers,
+            {prop: _column(columns, column, name) for prop, column in self.properties.items()},
+            first_row,
+        )
+
+    def _bodies(self, columns: Columns, rows: int, first_row: int, name: str) -> list[bytes]:
+        if self.body is not None:
+            values = _column(columns, self.body, name)
+            return [_body(value, self.body, row, name) for row, value in enumerate(values, first_row)]
+        if _LINE in columns:
+            return columns[_LINE]
+        return [_row_as_json(columns, row) for row in range(rows)]
+
+
+def _row_as_json(columns: Columns, row: int) -> bytes:
+    values = {column: column_values[row] for column, column_values in columns.items()}
+    return json.dumps(values, ensure_ascii=False, default=str).encode()
+
+
+def _column(columns: Columns, column: str, name: str) -> list[Any]:
+    known = [found for found in columns if found != _LINE]
+    if column not in known:
+        near = get_close_matches(column, known, n=1)
+        raise InvalidValue(
+            f"a column of {name}",
+            got=column,
+            allowed=", ".join(known),
+            way_out=f"did you mean {near[0]!r}?" if near else "",
+        )
+    return columns[column]
+
+
+def _texts(columns: Columns, column: str, first_row: int, name: str) -> list[str]:
+    values = _column(columns, column, name)
+    for row, value in enumerate(values, first_row):
+        if not isinstance(value, (str, bytes)):
+            raise _wrong_type(value, column, row, name)
+    return values
+
+
+def _body(value: object, column: str, row: int, name: str) -> bytes:
+    match value:
+        case bytes():
+            return value
+        case str():
+            return value.encode()
+        case _:
+            raise _wrong_type(value, column, row, name)
+
+
+def _wrong_type(value: object, column: str, row: int, name: str) -> InvalidValue:
+    return InvalidValue(
+        f"column {column!r} in row {row} of {name}",
+        got="null" if value is None else type(value).__name__,
+        allowed="text or bytes",
+        way_out="cast the column to text before",
+    )

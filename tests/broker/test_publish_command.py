@@ -1,0 +1,82 @@
+"""`rabbit-chx publish` on a real broker: every row arrives, or is named."""
+
+from __future__ import annotations
+
+import json
+import uuid
+
+import pytest
+
+from tests.unit.test_cli import run
+
+pytestmark = pytest.mark.broker
+
+
+@pytest.fixture
+def exchange(broker):
+    """A hash exchange over two durable queues, gone with the test."""
+    name = f"publish.{uuid.uuid4().hex[:8]}"
+    with broker.connection() as connection:
+        channel = connection.channel()
+        channel.exchange_declare(name, "x-consistent-hash", durable=True)
+        for queue in ("a", "b"):
+            channel.queue_declare(f"{name}.{queue}", durable=True)
+            channel.queue_bind(f"{name}.{queue}", name, "1")
+        yield name
+        for queue in ("a", "b"):
+            channel.queue_delete(f"{name}.{queue}")
+        channel.exchange_delete(name)
+
+
+def drained(broker, exchange: str) -> list[tuple[str, str | None, bytes]]:
+    found = []
+    with broker.connection() as connection:
+        channel = connection.channel()
+        for queue in ("a", "b"):
+            while (got := channel.basic_get(f"{exchange}.{queue}", auto_ack=True))[0] is not None:
+                found.append((got[0].routing_key, got[1].message_id, got[2]))
+    return found
+
+
+def test_every_row_arrives_with_its_key_property_and_body(broker, exchange, tmp_path) -> None:
+    rows = [(f"c{i}", f"m{i}", f"body {i}") for i in range(1_000)]
+    file = tmp_path / "rows.csv"
+    file.write_text("customer,id,text\n" + "".join(",".join(row) + "\n" for row in rows))
+    mapping = ["-k", "customer", "--body-column", "text", "--property", "message_id=id"]
+    done = run(
+        "publish", str(file), "-x", exchange, *mapping, "--output", "json", env={"AMQP_URL": broker.url}
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["confirmed"] == 1_000
+    assert sorted(drained(broker, exchange)) == sorted((key, row, body.encode()) for key, row, body in rows)
+
+
+def test_what_is_returned_is_named_and_resumed_from(broker, exchange, tmp_path) -> None:
+    file, position = tmp_path / "rows.jsonl", tmp_path / "position"
+    file.write_text("".join(json.dumps({"k": f"c{i}"}) + "\n" for i in range(200)))
+    arguments = ["publish", str(file), "-x", exchange, "-k", "k", "--resume", str(position)]
+    with broker.connection() as connection:
+        channel = connection.channel()
+        for queue in ("a", "b"):
+            channel.queue_unbind(f"{exchange}.{queue}", exchange, "1")
+        failed = run(*arguments, env={"AMQP_URL": broker.url})
+        assert failed.returncode == 1
+        assert "row 1: returned" in failed.stderr.decode()
+        assert "NO_ROUTE" in failed.stderr.decode()
+        for queue in ("a", "b"):
+            channel.queue_bind(f"{exchange}.{queue}", exchange, "1")
+    assert run(*arguments, env={"AMQP_URL": broker.url}).returncode == 0
+    assert sorted(key for key, _, _ in drained(broker, exchange)) == sorted(f"c{i}" for i in range(200))
+    again = run(*arguments, "--output", "json", env={"AMQP_URL": broker.url})
+    assert json.loads(again.stdout)["published"] == 0
+
+
+def test_a_missing_exchange_is_named_without_a_traceback(broker, tmp_path) -> None:
+    file = tmp_path / "rows.csv"
+    file.write_text("k\n1\n")
+    done = run("publish", str(file), "-x", "no.such.exchange", "-k", "k", env={"AMQP_URL": broker.url})
+    assert done.returncode == 1
+    text = done.stderr.decode()
+    assert "no exchange 'no.such.exchange'" in text
+    assert "Traceback" not in text
+    assert broker.password not in text

@@ -1,0 +1,153 @@
+"""Rows of files as columns to publish, and what `rabbit-chx publish` refuses before it connects."""
+
+from __future__ import annotations
+
+import io
+import json
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+
+from rabbit_chx.cli.publish import Position
+from rabbit_chx.cli.sources import Batch, Picker, format_of, read_batches
+from rabbit_chx.errors import InvalidValue
+from tests.unit.test_cli import error_of
+
+ROWS = [{"id": f"m{i}", "customer": f"ключ-{i}", "amount": str(i)} for i in range(12_001)]
+
+
+def as_csv() -> bytes:
+    lines = ["id,customer,amount", *(",".join(row.values()) for row in ROWS)]
+    return "\n".join(lines).encode()
+
+
+def as_jsonl() -> bytes:
+    return b"".join(json.dumps(row).encode() + b"\n" for row in ROWS)
+
+
+def as_parquet() -> bytes:
+    buffer = io.BytesIO()
+    parquet.write_table(pa.Table.from_pylist(ROWS), buffer)
+    return buffer.getvalue()
+
+
+def as_arrow(opener: Any) -> bytes:
+    buffer = io.BytesIO()
+    table = pa.Table.from_pylist(ROWS)
+    with opener(buffer, table.schema) as writer:
+        writer.write_table(table)
+    return buffer.getvalue()
+
+
+FILES = {
+    "csv": ("csv", as_csv),
+    "csv with a byte order mark": ("csv", lambda: b"\xef\xbb\xbf" + as_csv()),
+    "jsonl": ("jsonl", as_jsonl),
+    "parquet": ("parquet", as_parquet),
+    "arrow file": ("arrow", lambda: as_arrow(pa.ipc.new_file)),
+    "arrow stream": ("arrow", lambda: as_arrow(pa.ipc.new_stream)),
+}
+
+
+def read(kind: str, data: bytes, picker: Picker) -> list[Batch]:
+    batches, row = [], 1
+    for columns in read_batches(io.BufferedReader(io.BytesIO(data)), kind, "rows"):  # type: ignore[arg-type]
+        batches.append(picker.batch(columns, row, "rows"))
+        row += len(batches[-1].bodies)
+    return batches
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_every_format_gives_the_same_columns(name: str) -> None:
+    kind, data = FILES[name]
+    picker = Picker("amount", "customer", {"h": "id"}, {"message_id": "id"})
+    batches = read(kind, data(), picker)
+    assert len(batches) > 1
+    assert [body for batch in batches for body in batch.bodies] == [row["amount"].encode() for row in ROWS]
+    assert [key for batch in batches for key in batch.keys] == [row["customer"] for row in ROWS]
+    assert [header for batch in batches for header in batch.headers or []] == [
+        {"h": row["id"]} for row in ROWS
+    ]
+    assert [one for batch in batches for one in batch.properties["message_id"]] == [row["id"] for row in ROWS]
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_without_a_body_column_the_body_is_the_row_as_json(name: str) -> None:
+    kind, data = FILES[name]
+    (first, *_) = read(kind, data(), Picker())
+    assert [json.loads(body) for body in first.bodies[:3]] == ROWS[:3]
+
+
+@pytest.mark.parametrize(
+    ("kind", "data", "expected"),
+    [
+        ("csv", b"a,b\n1,2\n3\n", "row 2 of rows"),
+        ("csv", b"a,a\n1,2\n", "each column once"),
+        ("csv", b'a\n"open\n', "line 2 of rows"),
+        ("csv", b"a\n\xff\n", "UTF-8"),
+        ("jsonl", b'{"a": "x"}\n{"a": \n', "line 2 of rows"),
+        ("jsonl", b"[1]\n", "JSON object"),
+        ("parquet", b"no parquet at all", "Parquet"),
+        ("arrow", b"no arrow at all", "Arrow"),
+        ("jsonl", b'{"a": "x"}\n{"a": 5}\n', "column 'a' in row 2 of rows is wrong: got 'int'"),
+        ("jsonl", b'{"a": "x"}\n{"b": "y"}\n', "column 'a' in row 2 of rows is wrong: got 'null'"),
+        ("csv", b"aa,b\n1,2\n", "did you mean 'aa'"),
+    ],
+)
+def test_bad_rows_name_the_row_and_what_is_allowed(kind: str, data: bytes, expected: str) -> None:
+    with pytest.raises(InvalidValue, match=expected):
+        read(kind, data, Picker(key="a"))
+
+
+def test_the_format_is_told_by_the_name_or_asked_for() -> None:
+    assert format_of("x.PARQUET", None) == "parquet"
+    assert format_of("-", "csv") == "csv"
+    with pytest.raises(InvalidValue, match="--format"):
+        format_of("-", None)
+
+
+def test_a_position_skips_what_was_confirmed_and_no_more() -> None:
+    batch = Batch([b"1", b"2", b"3"], ["a", "b", "c"], [{}, {}, {}], {"type": [1, 2, 3]}, first_row=4)
+    for start, left in ((0, 3), (3, 3), (4, 2), (6, 0), (9, 0)):
+        assert len(Position(None, {}, start).skip(batch).bodies) == left
+    skipped = Position(None, {}, 5).skip(batch)
+    assert (skipped.bodies, skipped.keys, skipped.properties, skipped.first_row) == (
+        [b"3"],
+        ["c"],
+        {"type": [3]},
+        6,
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["x.csv", "-x", "e"], "--url"),
+        (["x.txt", "-x", "e", "-U", "amqp://h"], "--format"),
+        (["/none.csv", "-x", "e", "-U", "amqp://h"], "No such file"),
+        (["x.csv", "-U", "amqp://h"], "--exchange"),
+        (["x.csv", "-x", "e", "-U", "amqp://h", "--property", "message_id"], "NAME=COLUMN"),
+        (["-", "--format", "csv", "-x", "e", "-U", "amqp://h", "--resume", "p"], "can be read again"),
+        (["x.csv", "-x", "e", "-U", "amqp://h", "--rate", "0"], "--rate"),
+    ],
+)
+def test_wrong_usage_is_refused(arguments: list[str], expected: str) -> None:
+    assert expected in error_of("publish", *arguments)
+
+
+def test_a_resume_file_of_another_source_is_refused(tmp_path: Any) -> None:
+    source, kept = tmp_path / "rows.csv", tmp_path / "position"
+    source.write_text("a\n1\n")
+    position = Position.of(str(kept), str(source))
+    position.save(1)
+    assert Position.of(str(kept), str(source)).start == 1
+    source.write_text("a\n1\n2\n")
+    with pytest.raises(InvalidValue, match="changed while it was read"):
+        position.save(1)
+    with pytest.raises(InvalidValue, match="is not the file it was"):
+        Position.of(str(kept), str(source))
+    kept.write_text("nonsense")
+    with pytest.raises(InvalidValue, match="remove it to begin anew"):
+        Position.of(str(kept), str(source))
