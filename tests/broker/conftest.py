@@ -1,0 +1,47 @@
+"""The fixture `broker`: every release in turn, one running at a time.
+
+    RABBIT_CHX_TEST_RELEASES=4.3 pytest tests/broker       one release only ("any": whatever is at hand)
+
+A release that cannot be had is skipped with the reason, and fails where CI is set (tests/conftest.py). A
+broker that is to be had but does not start is an error everywhere.
+"""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from rabbit_chx.testing import Broker
+from rabbit_chx.testing.node import CannotSupply
+from tests.broker.parity import TALLIES, Lab
+
+PLUGINS = ["rabbitmq_sharding", "rabbitmq_random_exchange"]
+RELEASES = os.environ.get("RABBIT_CHX_TEST_RELEASES", "3.10,4.0,4.3").split(",")
+
+
+# pytest runs all tests of one parameter of a session fixture before it turns to the next one.
+@pytest.fixture(scope="session", params=RELEASES)
+def broker(request):
+    broker = Broker(None if request.param == "any" else request.param, plugins=PLUGINS)
+    try:
+        broker.start()
+    except CannotSupply as reason:
+        pytest.skip(str(reason))
+    yield broker
+    broker.stop()
+
+
+@pytest.fixture(scope="session")
+def lab(broker):
+    """The broker with its facts and with the count of what the parity tests compared on it."""
+    return Lab(broker)
+
+
+def pytest_terminal_summary(terminalreporter):
+    """Tell how much was compared: parity is a claim about numbers."""
+    if TALLIES:
+        terminalreporter.section("parity with real brokers")
+        for tally in TALLIES:
+            for line in tally.lines():
+                terminalreporter.line(line)

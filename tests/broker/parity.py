@@ -1,0 +1,248 @@
+"""What the parity tests share: an exchange on a real broker beside its mirror, and the count of what was compared.
+
+The broker is the oracle. A message's body is its number, so that after publishing a list the queues tell
+where each of it landed; the mirror has to have said the same of every single one.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Self
+
+from pika.exceptions import AMQPError
+
+from rabbit_chx import ConsistentHashExchange, Release, Ring, ToExchange
+from rabbit_chx.ring import as_bindings
+from tests.broker.parity_clients import DEADLINE, Message, publish
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    import pika
+    from pika.adapters.blocking_connection import BlockingChannel
+
+    from rabbit_chx.fields import Client
+    from rabbit_chx.ring import Bindings, Destination
+    from rabbit_chx.testing import Broker
+
+
+@dataclass
+class Tally:
+    """What was done to one broker in this session, for the last lines of the report."""
+
+    broker: str
+    messages: Counter[str] = field(default_factory=Counter)
+    rings: int = 0
+    restarts: Counter[str] = field(default_factory=Counter)
+    rebuilt: Counter[str] = field(default_factory=Counter)
+
+    def lines(self) -> Iterator[str]:
+        yield f"{self.broker}: {self.messages.total():,} messages compared ({_counts(self.messages)})"
+        yield f"    {self.rings:,} rings compared, {self.restarts.total()} restarts ({_counts(self.restarts)})"
+        if self.rebuilt:
+            yield f"    rings that came back from a restart: {_counts(self.rebuilt)}"
+
+
+def _counts(counter: Counter[str]) -> str:
+    return ", ".join(f"{name} {count:,}" for name, count in sorted(counter.items()))
+
+
+TALLIES: list[Tally] = []
+"""One for each broker that was tested."""
+
+
+# One line of a name and its buckets. The numbers of the buckets have to be 0, 1, 2 ... without a hole.
+_PRINT_RING = """
+begin
+    Ring = case rabbit_exchange_type_consistent_hash:ring_state(<<"/">>, Name) of
+               {ok, State} -> maps:to_list(element(3, State));
+               {error, not_found} -> []
+           end,
+    {Numbers, Destinations} = lists:unzip(lists:keysort(1, Ring)),
+    Numbers = lists:seq(0, length(Ring) - 1),
+    io:format("~s~s~n", [Name, [[" ", atom_to_list(Kind), ":", D] || {resource, _, Kind, D} <- Destinations]])
+end
+"""
+
+
+def _destination(text: str) -> Destination:
+    kind, _, name = text.partition(":")
+    return name if kind == "queue" else ToExchange(name)
+
+
+class Lab:
+    """A broker with its facts, which cost a second each to ask, and its tally."""
+
+    def __init__(self, broker: Broker) -> None:
+        self.broker = broker
+        self.release = Release.parse(broker.version, store=broker.store)
+        name = f"RabbitMQ {self.release} ({self.release.store.value}, {broker.schedulers} schedulers)"
+        self.tally = Tally(name)
+        TALLIES.append(self.tally)
+
+    def restart(self, how: str) -> None:
+        """Restart by ``"restart"`` (the whole node) or ``"restart_app"`` (RabbitMQ in it)."""
+        getattr(self.broker, how)()
+        self.tally.restarts[how] += 1
+
+    def compare_rings(self, expected: Mapping[str, Ring]) -> None:
+        """Hold rings against what the broker has for the exchanges of these names."""
+        actual = self.rings(expected)
+        for exchange, ring in expected.items():
+            assert actual[exchange] == ring.bucket_map, f"the ring of {exchange}"
+        self.tally.rings += len(expected)
+
+    def rings(self, exchanges: Iterable[str]) -> dict[str, tuple[Destination, ...]]:
+        """The rings of many exchanges at once, since every question to the node takes a second."""
+        names = ", ".join(f'<<"{name}">>' for name in exchanges)
+        lines = self.broker.eval(f"[{_PRINT_RING} || Name <- [{names}]], done.").split("\n")
+        assert lines.pop() == "done"
+        return {name: tuple(map(_destination, ring)) for name, *ring in map(str.split, lines)}
+
+    @contextmanager
+    def exchange(
+        self,
+        bindings: Bindings,
+        *,
+        name: str = "parity",
+        hash_header: str | None = None,
+        hash_property: str | None = None,
+        kind_behind: str = "fanout",
+    ) -> Iterator[Scratch]:
+        """An x-consistent-hash exchange and its mirror, for the length of the block.
+
+        Destinations that are exchanges are of the type ``kind_behind``, with one queue each.
+        """
+        listed = list(as_bindings(bindings))
+        arguments = {"hash-header": hash_header, "hash-property": hash_property}
+        with Scratch(self, name) as scratch:
+            scratch.declare("x-consistent-hash", {k: v for k, v in arguments.items() if v is not None})
+            scratch.kind_behind = kind_behind
+            for binding in listed:
+                scratch.bind(binding.destination, binding.key)
+            ring = Ring.of(listed, release=self.release)
+            scratch.mirror = ConsistentHashExchange(
+                ring, hash_header=hash_header, hash_property=hash_property
+            )
+            yield scratch
+
+
+class Scratch:
+    """An exchange, the destinations that were bound to it, and where its messages land."""
+
+    mirror: ConsistentHashExchange
+    kind_behind = "fanout"
+
+    def __init__(self, lab: Lab, name: str) -> None:
+        self.lab = lab
+        self.name = name
+        self.destinations: dict[str, Destination] = {}
+        """Every queue, and the destination that a message in it was routed to."""
+
+    def __enter__(self) -> Self:
+        self._connection = self.lab.broker.connection()
+        self._channel = self._connection.channel()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.reconnect()
+        with self._connection:
+            self._channel.exchange_delete(self.name)
+            for queue, destination in self.destinations.items():
+                self._channel.queue_delete(queue)
+                if isinstance(destination, ToExchange):
+                    self._channel.exchange_delete(destination.name)
+
+    def reconnect(self) -> None:
+        """Open a new connection in place of one that a restart has closed, or whose channel an error has."""
+        close(self._connection)
+        self.__enter__()
+
+    def declare(self, kind: str, arguments: Mapping[str, Any] | None = None) -> None:
+        """Declare the exchange itself."""
+        self._channel.exchange_declare(self.name, kind, durable=True, arguments=arguments)
+
+    def bind(self, destination: Destination, key: str = "1") -> None:
+        """Bind a queue, or an exchange that hands all it gets to one queue."""
+        if isinstance(destination, ToExchange):
+            queue = f"behind {destination.name}"
+            self._channel.exchange_declare(destination.name, self.kind_behind, durable=True)
+            self._queue(queue, destination)
+            self._channel.queue_bind(queue, destination.name, "1")
+            self._channel.exchange_bind(destination.name, self.name, key)
+        else:
+            self._queue(destination, destination)
+            self._channel.queue_bind(destination, self.name, key)
+
+    def _queue(self, queue: str, destination: Destination) -> None:
+        if queue not in self.destinations:
+            self._channel.queue_declare(queue, durable=True)
+            self.destinations[queue] = destination
+
+    def unbind(self, destination: Destination, key: str = "1") -> None:
+        """Take one binding away."""
+        if isinstance(destination, ToExchange):
+            self._channel.exchange_unbind(destination.name, self.name, key)
+        else:
+            self._channel.queue_unbind(destination, self.name, key)
+
+    def send(self, messages: Sequence[Message], client: Client) -> list[Destination | None]:
+        """Publish, and return where every message landed; None where it came back."""
+        returned = publish(self.lab.broker.url, self.name, messages, client)
+        self.lab.tally.messages[client] += len(messages)
+        landed = self._landed()
+        assert len(landed) + len(returned) == len(messages)
+        assert landed.keys().isdisjoint(returned)
+        return [landed.get(place) for place in range(len(messages))]
+
+    def _landed(self) -> dict[int, Destination]:
+        """Empty all queues: where every message was. In two queues at once is an error."""
+        landed: dict[int, Destination] = {}
+        for queue, destination in self.destinations.items():
+            for body in _drain(self._channel, queue):
+                assert int(body) not in landed, f"message {body!r} is in two queues"
+                landed[int(body)] = destination
+        return landed
+
+    def check(self, messages: Iterable[Message], client: Client) -> list[Destination | None]:
+        """Publish, and hold what the mirror says of every message against where it landed."""
+        messages = list(messages)
+        part = self.mirror.hash_on.part
+        expected = [
+            self.mirror.route(**{part: getattr(message, part)}, client=client) for message in messages
+        ]
+        landed = self.send(messages, client)
+        assert_same(messages, expected, landed)
+        return landed
+
+
+def close(connection: pika.BlockingConnection) -> None:
+    """Close a connection, if a restart of the broker has not done so already."""
+    with suppress(AMQPError):
+        connection.close()
+
+
+def _drain(channel: BlockingChannel, queue: str) -> list[bytes]:
+    """Everything in a queue; all of it was confirmed, so the broker's count is exact."""
+    count = channel.queue_declare(queue, passive=True).method.message_count
+    bodies: list[bytes] = []
+    if count:
+        for method, _, body in channel.consume(queue, auto_ack=True, inactivity_timeout=DEADLINE):
+            assert method is not None, f"only {len(bodies)} of {count} messages arrived from {queue!r}"
+            bodies.append(body)
+            if len(bodies) == count:
+                break
+        channel.cancel()
+    return bodies
+
+
+def assert_same(messages: Sequence[Any], expected: Sequence[Any], landed: Sequence[Any]) -> None:
+    """Fail with the first few messages that landed elsewhere."""
+    wrong = [
+        f"{message}: expected {said}, landed {got}"
+        for message, said, got in zip(messages, expected, landed, strict=True)
+        if said != got
+    ]
+    assert not wrong, f"{len(wrong)} of {len(messages)} landed elsewhere:\n" + "\n".join(wrong[:10])

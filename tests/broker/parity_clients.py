@@ -1,0 +1,220 @@
+"""Publishing a list of messages with each client: with confirms, with ``mandatory``, and in bulk.
+
+All have the same face: they take a list, wait until the broker has confirmed every message of it, and tell
+which ones came back as unroutable. The body of a message is its place in the list. Nothing here knows what
+an exchange does with a message.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import unquote, urlsplit
+
+import aio_pika
+import amqp
+import pika
+from aiormq.abc import DeliveredMessage
+
+from rabbit_chx.fields import Field
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from rabbit_chx.fields import Client
+
+DEADLINE: Final = 120.0
+"""Seconds in which a list of messages has to be confirmed, or to arrive, on however slow a machine."""
+
+WINDOW: Final = 500
+"""Messages that may wait for their confirms at once."""
+
+
+@dataclass(frozen=True)
+class Message:
+    """The parts of a message that an exchange may hash, named as ``ConsistentHashExchange.route`` names them."""
+
+    routing_key: str | bytes = ""
+    headers: Mapping[str, Any] | None = None
+    message_id: str | bytes | None = None
+    correlation_id: str | bytes | None = None
+    timestamp: int | datetime | None = None
+
+
+def publish(url: str, exchange: str, messages: Sequence[Message], client: Client) -> set[int]:
+    """Publish all messages and return the places of those that no queue took."""
+    match client:
+        case "pika":
+            return _PikaPublisher(url, exchange, messages).run()
+        case "aio-pika":
+            return asyncio.run(_publish_with_aio_pika(url, exchange, messages))
+        case "py-amqp":
+            return _publish_with_py_amqp(url, exchange, messages)
+
+
+class _PikaPublisher:
+    """pika's connection for callbacks: its blocking one would wait for every confirm alone."""
+
+    def __init__(self, url: str, exchange: str, messages: Sequence[Message]) -> None:
+        self._exchange = exchange
+        self._messages = messages
+        self._sent = 0
+        self._unconfirmed: dict[int, None] = {}  # delivery tags, in order
+        self._returned: set[int] = set()
+        self._done = not messages
+        self._reason: BaseException | None = None
+        self._connection = pika.SelectConnection(
+            pika.URLParameters(url),
+            on_open_callback=lambda connection: connection.channel(on_open_callback=self._start),
+            on_open_error_callback=self._end,
+            on_close_callback=self._end,
+        )
+
+    def run(self) -> set[int]:
+        """Publish; whatever closed the connection or the channel too early is raised."""
+        self._connection.ioloop.call_later(
+            DEADLINE, lambda: self._end(None, TimeoutError("too few confirms"))
+        )
+        self._connection.ioloop.start()
+        self._connection.ioloop.close()
+        if not self._done and self._reason is not None:
+            raise self._reason
+        return self._returned
+
+    def _start(self, channel: Any) -> None:
+        self._channel = channel
+        channel.add_on_close_callback(self._channel_closed)
+        channel.add_on_return_callback(lambda *got: self._returned.add(int(got[3])))
+        channel.confirm_delivery(self._confirmed, callback=lambda _: self._fill())
+
+    def _fill(self) -> None:
+        """Publish as many as the window has room for."""
+        while len(self._unconfirmed) < WINDOW and self._sent < len(self._messages):
+            message = self._messages[self._sent]
+            body = str(self._sent).encode()
+            self._sent += 1
+            self._unconfirmed[self._sent] = None
+            self._channel.basic_publish(
+                self._exchange, message.routing_key, body, _pika_properties(message), mandatory=True
+            )
+        if not self._unconfirmed:
+            self._done = True
+            self._connection.close()
+
+    def _confirmed(self, frame: Any) -> None:
+        method = frame.method
+        if not isinstance(method, pika.spec.Basic.Ack):
+            self._end(None, AssertionError("the broker refused a message"))
+        tags = [method.delivery_tag]
+        if method.multiple:
+            tags = [tag for tag in self._unconfirmed if tag <= method.delivery_tag]
+        for tag in tags:
+            self._unconfirmed.pop(tag)
+        self._fill()
+
+    def _channel_closed(self, _channel: Any, reason: BaseException) -> None:
+        self._reason = self._reason or reason
+        if self._connection.is_open:
+            self._connection.close()
+
+    def _end(self, _connection: Any, reason: BaseException) -> None:
+        self._reason = self._reason or reason
+        self._connection.ioloop.stop()
+
+
+def _pika_properties(message: Message) -> pika.BasicProperties:
+    if message.headers and any(isinstance(value, Field) for value in message.headers.values()):
+        return _RawHeaders(headers=message.headers)
+    return pika.BasicProperties(
+        headers=message.headers,
+        message_id=message.message_id,
+        correlation_id=message.correlation_id,
+        timestamp=message.timestamp,
+    )
+
+
+class _RawHeaders(pika.BasicProperties):
+    """Headers written from `Field` values, to send the types that no client sends by itself."""
+
+    def encode(self) -> list[bytes]:
+        return [struct.pack(">H", self.FLAG_HEADERS), field_bytes(Field("F", tuple(self.headers.items())))]
+
+
+def field_bytes(field: Field) -> bytes:
+    """A field as AMQP 0-9-1 has it on the wire, without the tag."""
+    match field.tag:
+        case "S" | "x":
+            return struct.pack(">I", len(field.value)) + field.value
+        case "V":
+            return b""
+        case "D":
+            return struct.pack(">Bi", *field.value)
+        case "A":
+            items = b"".join(item.tag.encode() + field_bytes(item) for item in field.value)
+            return struct.pack(">I", len(items)) + items
+        case "F":
+            items = b"".join(
+                struct.pack("B", len(name.encode())) + name.encode() + item.tag.encode() + field_bytes(item)
+                for name, item in field.value
+            )
+            return struct.pack(">I", len(items)) + items
+        case tag:
+            codes = {"t": "?", "s": "h", "u": "H", "I": "i", "i": "I", "l": "q", "L": "q", "T": "Q"}
+            return struct.pack(">" + codes.get(tag, tag), field.value)
+
+
+async def _publish_with_aio_pika(url: str, exchange: str, messages: Sequence[Message]) -> set[int]:
+    returned: set[int] = set()
+    async with asyncio.timeout(DEADLINE), await aio_pika.connect(url) as connection:
+        channel = await connection.channel(publisher_confirms=True)
+        target = await channel.get_exchange(exchange, ensure=False)
+
+        async def send(place: int) -> None:
+            message = messages[place]
+            done = await target.publish(
+                aio_pika.Message(
+                    str(place).encode(),
+                    headers=message.headers,
+                    message_id=message.message_id,
+                    correlation_id=message.correlation_id,
+                    timestamp=message.timestamp,
+                ),
+                message.routing_key,
+                mandatory=True,
+            )
+            if isinstance(done, DeliveredMessage):
+                returned.add(place)
+
+        for start in range(0, len(messages), WINDOW):
+            stop = min(start + WINDOW, len(messages))
+            await asyncio.gather(*(send(place) for place in range(start, stop)))
+    return returned
+
+
+def _publish_with_py_amqp(url: str, exchange: str, messages: Sequence[Message]) -> set[int]:
+    parts = urlsplit(url)
+    returned: set[int] = set()
+    with amqp.Connection(
+        f"{parts.hostname}:{parts.port}",
+        userid=unquote(parts.username or ""),
+        password=unquote(parts.password or ""),
+        virtual_host=unquote(parts.path[1:]),
+        confirm_publish=True,
+    ) as connection:
+        channel = connection.channel()
+        channel.events["basic_return"].add(lambda *got: returned.add(int(got[-1].body)))
+        for place, message in enumerate(messages):
+            properties = {
+                "application_headers": message.headers,
+                "message_id": message.message_id,
+                "correlation_id": message.correlation_id,
+                "timestamp": message.timestamp,
+            }
+            given = {name: value for name, value in properties.items() if value is not None}
+            channel.basic_publish(
+                amqp.Message(str(place).encode(), **given), exchange, message.routing_key, mandatory=True
+            )
+    return returned

@@ -1,0 +1,241 @@
+"""Header values: the mirrored encoders against the bytes that the clients' own libraries write."""
+
+from __future__ import annotations
+
+import logging
+import struct
+from datetime import UTC, datetime, timedelta, timezone
+from decimal import Decimal
+
+import amqp.serialization
+import pamqp.encode
+import pika.compat
+import pika.data
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from rabbit_chx import BrokerWouldFail, InvalidValue
+from rabbit_chx.fields import CLIENTS, Field, encode, seconds
+from rabbit_chx.kernel import Atom
+from rabbit_chx.kernel.terms import FALSE, TRUE, UNDEFINED
+
+
+def written_by_pika(value):
+    pieces = []
+    pika.data.encode_table(pieces, {"h": value})
+    return b"".join(pieces)
+
+
+WRITERS = {
+    "pika": written_by_pika,
+    "aio-pika": lambda value: pamqp.encode.field_table({"h": value}),
+    "py-amqp": lambda value: amqp.serialization.dumps("F", [{"h": value}]),
+}
+
+
+class Reader:
+    """A decoder of AMQP 0-9-1 tables that keeps the tags, as none of the libraries' decoders does."""
+
+    NUMBERS = {  # noqa: RUF012
+        "b": "b", "B": "B", "s": "h", "u": "H", "I": "i", "i": "I", "l": "q", "L": "q", "f": "f", "d": "d", "T": "Q",
+    }  # fmt: skip
+
+    def __init__(self, data):
+        self.data = data
+
+    def take(self, count):
+        assert len(self.data) >= count
+        taken, self.data = self.data[:count], self.data[count:]
+        return taken
+
+    def number(self, code):
+        (value,) = struct.unpack(f">{code}", self.take(struct.calcsize(f">{code}")))
+        return value
+
+    def field(self, tag):
+        if tag in self.NUMBERS:
+            return (tag, self.number(self.NUMBERS[tag]))
+        match tag:
+            case "S" | "x":
+                return (tag, self.take(self.number("I")))
+            case "t":
+                return (tag, {0: False, 1: True}[self.number("B")])
+            case "V":
+                return (tag, None)
+            case "D":
+                return (tag, (self.number("B"), self.number("i")))
+            case "A":
+                return (tag, Reader(self.take(self.number("I"))).items(named=False))
+            case "F":
+                return (tag, Reader(self.take(self.number("I"))).items(named=True))
+        raise AssertionError(f"no such tag: {tag}")
+
+    def items(self, *, named):
+        items = []
+        while self.data:
+            name = self.take(self.number("B")) if named else None
+            items.append((name, self.field(self.take(1).decode())))
+        return items
+
+
+def read(data):
+    """The one header of a table."""
+    tag, ((name, field),) = Reader(data).field("F")
+    assert (tag, name) == ("F", b"h")
+    return field
+
+
+def plain(field):
+    """A `Field` in the shape in which `Reader` reads one."""
+    if field.tag == "A":
+        return (field.tag, [(None, plain(item)) for item in field.value])
+    if field.tag == "F":
+        return (field.tag, [(as_bytes(name), plain(item)) for name, item in field.value])
+    return (field.tag, field.value)
+
+
+def as_bytes(name):
+    return name.encode("utf-8", "surrogatepass") if isinstance(name, str) else name
+
+
+def shown(field):
+    """Text tells apart what to Python is equal: 0.0 and -0.0, 1 and True, and one NaN from nothing else."""
+    return repr(field)
+
+
+integers = st.one_of(
+    st.integers(-(2**64), 2**64),
+    st.builds(lambda bits, off, sign: sign * 2**bits + off, st.integers(0, 64), st.integers(-2, 2), st.sampled_from([1, -1])),
+)  # fmt: skip
+decimals = st.one_of(
+    st.decimals(),
+    st.builds(lambda digits, scale: Decimal(digits).scaleb(-scale), st.integers(-(2**33), 2**33), st.integers(-20, 300)),
+)  # fmt: skip
+zones = st.one_of(
+    st.none(), st.just(UTC), st.builds(lambda hours: timezone(timedelta(hours=hours)), st.integers(-23, 23))
+)
+texts = st.text(st.characters(exclude_categories=[]), max_size=200)
+leaves = st.one_of(
+    st.none(), st.booleans(), integers, st.floats(), decimals, texts, st.binary(max_size=300),
+    st.builds(bytearray, st.binary(max_size=20)), st.datetimes(timezones=zones), st.dates(), st.complex_numbers(),
+)  # fmt: skip
+names = st.one_of(
+    st.text(max_size=10),
+    texts,
+    st.text("é€🐇", min_size=40, max_size=140),
+    st.binary(max_size=5),
+    st.integers(),
+)
+values = st.recursive(
+    leaves,
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=4),
+        st.builds(tuple, st.lists(inner, max_size=4)),
+        st.dictionaries(names, inner, max_size=4),
+    ),
+    max_leaves=8,
+)
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+@given(value=values)
+@example(value=float("nan"))
+@example(value=-0.0)
+@example(value=Decimal("sNaN"))
+@example(value=Decimal("1E+3"))
+@example(value=-(2**31))
+@example(value=datetime(1969, 12, 31, 23, 59, 59, 500_000, tzinfo=UTC))
+@example(value=datetime(9999, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC))
+@example(value={"n" * 130 + "a": 1, "n" * 130 + "b": 2})
+@example(value={"é" * 64 + "€": "cut within a character"})
+@example(value={"n" * 256: 1})
+@example(value={b"raw": 1})
+@example(value={"\ud800": "\udfff"})
+@example(value={"b": 1, "a": 2})
+def test_a_value_gets_the_tag_and_the_bytes_that_the_library_writes_or_is_refused_by_both(client, value):
+    logging.disable(logging.WARNING)  # pamqp tells of every name that it cuts
+    try:
+        data = WRITERS[client](value)
+    except Exception:  # noqa: BLE001 - each library has its own ways to fail
+        with pytest.raises(InvalidValue):
+            encode(value, client)
+    else:
+        assert shown(plain(encode(value, client))) == shown(read(data))
+    finally:
+        logging.disable(logging.NOTSET)
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+@given(integers)
+def test_an_integer_of_a_subclass_is_an_integer(client, value):
+    decoded = pika.compat.long(value)  # as pika hands out what it decodes
+    try:
+        field = encode(value, client)
+    except InvalidValue:
+        with pytest.raises(InvalidValue):
+            encode(decoded, client)
+    else:
+        assert type(encode(decoded, client).value) is int
+        assert encode(decoded, client) == field
+
+
+# What the broker makes of each tag: its own name for it, and the term.
+TERMS = [
+    (Field("S", "é"), "longstr", b"\xc3\xa9"),
+    (Field("S", b"\xff"), "longstr", b"\xff"),
+    (Field("x", b"\xff"), "binary", b"\xff"),
+    (Field("t", True), "bool", TRUE),
+    (Field("t", False), "bool", FALSE),
+    (Field("V"), "void", UNDEFINED),
+    (Field("b", -1), "byte", -1),
+    (Field("B", 1), "unsignedbyte", 1),
+    (Field("s", -1), "short", -1),
+    (Field("u", 1), "unsignedshort", 1),
+    (Field("I", -1), "signedint", -1),
+    (Field("i", 1), "unsignedint", 1),
+    (Field("l", -1), "long", -1),
+    (Field("L", -1), "long", -1),
+    (Field("f", 0.5), "float", 0.5),
+    (Field("d", 0.1), "double", 0.1),
+    (Field("D", (2, 150)), "decimal", (2, 150)),
+    (Field("D", (2, -150)), "decimal", (2, 2**32 - 150)),  # it knows no negative decimals
+    (Field("T", 5), "timestamp", 5),
+    (Field("A", (Field("I", 1), Field("V"))), "array", [(Atom("signedint"), 1), (Atom("void"), UNDEFINED)]),
+    (Field("F", (("n", Field("t", True)),)), "table", [(b"n", Atom("bool"), TRUE)]),
+]
+
+
+@pytest.mark.parametrize(("field", "name", "term"), TERMS, ids=lambda given: str(given)[:30])
+def test_a_field_has_the_type_and_the_term_that_the_broker_gives_it(field, name, term):
+    assert field.pair == (Atom(name), term)
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), float("-inf")])
+def test_a_float_that_erlang_lacks_has_no_term(number):
+    for field in (
+        Field("d", number),
+        Field("A", (Field("f", number),)),
+        Field("F", (("n", Field("d", number)),)),
+    ):
+        with pytest.raises(BrokerWouldFail, match="Erlang has no such float"):
+            field.term  # noqa: B018 - asking is the test
+
+
+def test_a_field_is_taken_as_it_is_by_every_client():
+    field = Field("u", 5)
+    assert {encode(field, client) for client in CLIENTS} == {field}
+
+
+def test_an_unknown_tag_or_client_is_refused():
+    with pytest.raises(InvalidValue, match="the tag of an AMQP field"):
+        Field("U", 1)
+    with pytest.raises(InvalidValue, match="the client"):
+        encode("text", "kombu")
+
+
+def test_seconds_are_counted_in_utc_and_not_before_1970():
+    assert seconds(datetime(1970, 1, 2, tzinfo=UTC)) == seconds(datetime(1970, 1, 2)) == 86_400  # noqa: DTZ001
+    assert seconds(datetime(1970, 1, 2, tzinfo=timezone(timedelta(hours=2)))) == 86_400 - 7_200
+    with pytest.raises(OverflowError):
+        seconds(datetime(1969, 12, 31, tzinfo=UTC))
