@@ -32,11 +32,11 @@ if TYPE_CHECKING:
     from rabbit_chx.exchange import ConsistentHashExchange, Explanation
     from rabbit_chx.fields import Field
     from rabbit_chx.inference import Inference, infer
+    from rabbit_chx.movement import Movement, moved, shares
     from rabbit_chx.observer import Observer
     from rabbit_chx.partitioning import AnyOf, ModulusHashExchange, RandomExchange, SuperStream
     from rabbit_chx.releases import Release, Store
     from rabbit_chx.ring import Binding, Ring, ToExchange
-    from rabbit_chx.shares import Movement, moved, shares
 
 __version__ = "0.1.0.dev0"
 
@@ -59,11 +59,11 @@ _ROOMS = {
     "exchange": ("ConsistentHashExchange", "Explanation"),
     "fields": ("Field",),
     "inference": ("Inference", "infer"),
+    "movement": ("Movement", "moved", "shares"),
     "observer": ("Observer",),
     "partitioning": ("AnyOf", "ModulusHashExchange", "RandomExchange", "SuperStream"),
     "releases": ("Release", "Store"),
     "ring": ("Binding", "Ring", "ToExchange"),
-    "shares": ("Movement", "moved", "shares"),
 }
 _ROOM_OF = {name: room for room, names in _ROOMS.items() for name in names}
 
@@ -107,11 +107,9 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name not in _ROOM_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    room = _ROOM_OF[name]
-    module = import_module(f"{__name__}.{room}")
-    # All names of the room at once: importing it has just set the attribute `shares` to the module.
-    globals().update({each: getattr(module, each) for each in _ROOMS[room]})
-    return globals()[name]
+    value = getattr(import_module(f"{__name__}.{_ROOM_OF[name]}"), name)
+    globals()[name] = value
+    return value
 
 
 def __dir__() -> list[str]:

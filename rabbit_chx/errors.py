@@ -82,9 +82,9 @@ class _Text(str):
 
 def _shown(got: object) -> str:
     try:
-        shown = repr(got)
-    except Exception as error:  # noqa: BLE001 - of a huge int, for one; to complain must not fail
-        return f"a value of type {type(got).__name__} that cannot be shown ({error})"
+        shown = repr(got).replace("\n", " ")
+    except Exception:  # noqa: BLE001 - Python refuses to show a huge int, for one; to complain must not fail
+        return f"a value of type {type(got).__name__} that cannot be shown"
     # The short form is below the limit itself, so that it stays as it is when it is shown again.
     return shown if len(shown) <= 150 else f"{shown[:100]}... ({len(shown)} characters)"
 
@@ -120,7 +120,7 @@ class PublishFailed(RabbitChxError):
         self.totals = totals
         """All counters of the publisher (`Totals`)."""
         self.failures = failures
-        """The first hundred messages that were not confirmed, and why (`Failure`)."""
+        """Messages that were not confirmed, and why (`Failure`): the hundred lowest rows of them."""
         super().__init__(message, totals, failures)
 
     def __str__(self) -> str:

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, Literal, overload
 
-from rabbit_chx.errors import InvalidValue, Unroutable
-from rabbit_chx.hashing import hash_of, hash_on
+from rabbit_chx.errors import BrokerWouldFail, InvalidValue, Unroutable
+from rabbit_chx.hashing import as_column, check_client, hash_of, hash_on
 from rabbit_chx.kernel.jump import jump_consistent_hash
 from rabbit_chx.kernel.terms import Term, format_term
 from rabbit_chx.ring import Ring
@@ -99,13 +99,21 @@ class ConsistentHashExchange:
         if isinstance(bindings, Ring):
             if release is not None or store is not None:
                 raise InvalidValue(
-                    "the release", got=release or store, allowed="the ring's own, so leave it out"
+                    "the release",
+                    got=store if release is None else release,
+                    allowed="the ring's own",
+                    way_out="leave it out, or give it to Ring.of() or Ring.read()",
                 )
             self.ring = bindings
         else:
-            self.ring = Ring.of(bindings, release=release or "4.3", store=store)
+            self.ring = Ring.of(bindings, release="4.3" if release is None else release, store=store)
             if not self.ring.bindings:
-                raise InvalidValue("the list of queues", got="no queue", allowed="at least one queue")
+                raise InvalidValue(
+                    "the list of queues",
+                    got="no queue",
+                    allowed="at least one queue",
+                    way_out="Ring() is the ring of an exchange without bindings",
+                )
         self.hash_on = hash_on(hash_header, hash_property)
         self.hash_header = hash_header
         self.hash_property = hash_property
@@ -210,6 +218,7 @@ class ConsistentHashExchange:
 
         ``value`` is the routing key, the mapping of headers, or the property, as ``hash_on.part`` says.
         """
+        check_client(client)
         bucket_map = self._bucket_map
         if not bucket_map:
             raise Unroutable(_NO_BUCKET)
@@ -228,19 +237,29 @@ class ConsistentHashExchange:
         ``values`` is a column of what is hashed (routing keys, header values or property values): a
         list, a NumPy array, or an Arrow column, which is read where it lies.
         """
-        return self.owners.take(self.bucket_many(values, client=client), mode="clip")
+        return self.owners.take(self._buckets(values, client), mode="clip")
 
     def bucket_many(self, values: Any, *, client: Client | None = None) -> NDArray[Any]:
-        """The buckets of many messages; see :meth:`route_many`."""
+        """The buckets of many messages (an int32 array); see :meth:`route_many`."""
+        return self._buckets(values, client).astype("int32", copy=False)
+
+    def _buckets(self, values: Any, client: Client | None) -> NDArray[Any]:
+        """In the narrowest type that holds them."""
         import numpy as np
 
         from rabbit_chx.kernel.table import bucket_table
 
+        check_client(client)
         if not self._bucket_map:
             raise Unroutable(_NO_BUCKET)
+        column = as_column(values)
+        try:
+            hashes = self.hash_on.hashes(column, self.release, client)
+        except BrokerWouldFail:
+            if len(self._bucket_map) > 1 or not self.release.empty_list_fails:
+                raise
         if len(self._bucket_map) == 1:
-            return np.zeros(len(values), np.int32)  # nothing is hashed, nor looked at
-        hashes = self.hash_on.hashes(values, self.release, client)
+            return np.zeros(len(column), np.int32)  # nothing is hashed; what cannot be sent was refused above
         return bucket_table(len(self._bucket_map))[hashes]
 
     @cached_property

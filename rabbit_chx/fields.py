@@ -8,17 +8,18 @@ pamqp 4.0 and py-amqp 5.4; it writes no bytes and knows nothing of exchanges.
 from __future__ import annotations
 
 import calendar
+import math
 import struct
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, get_args
 
-from rabbit_chx.errors import InvalidValue
+from rabbit_chx.errors import BrokerWouldFail, InvalidValue
 from rabbit_chx.kernel.terms import UNDEFINED, Atom, Term, boolean
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
 __all__ = ["CLIENTS", "Client", "Field", "encode", "seconds"]
 
@@ -79,6 +80,11 @@ class Field:
                 return UNDEFINED
             case "S" | "x":
                 return _utf8(self.value)
+            case "D":
+                scale, digits = self.value
+                return (scale, digits % 2**32)  # the broker reads the digits without a sign
+            case "f" | "d" if not math.isfinite(self.value):
+                raise BrokerWouldFail(f"RabbitMQ fails on {self.value} in a header: Erlang has no such float")
             case "A":
                 return [item.pair for item in self.value]
             case "F":
@@ -105,8 +111,8 @@ def encode(value: object, client: Client) -> Field:
         raise InvalidValue("the client", got=client, allowed=", ".join(CLIENTS))
     try:
         field = _common(value, client) or _ENCODERS[client](value)
-    except (struct.error, OverflowError, UnicodeEncodeError):
-        field = None
+    except (struct.error, ArithmeticError, UnicodeEncodeError, AttributeError, TypeError):
+        field = None  # just where the client stumbles: too large, or a name that is no text
     if field is None:
         raise InvalidValue(
             "the header value",
@@ -125,10 +131,9 @@ def _common(value: object, client: Client) -> Field | None:
         case bool():
             return Field("t", value)
         case str():
-            # py-amqp alone lets a lone surrogate through.
-            return Field("S", value.encode("utf-8", "surrogatepass" if client == "py-amqp" else "strict"))
+            return Field("S", _text(value, client))
         case datetime():
-            return Field("T", seconds(value))
+            return Field("T", seconds(value, client))
         case list():
             return Field("A", tuple(encode(item, client) for item in value))
         case _:
@@ -162,10 +167,8 @@ def _pamqp(value: object) -> Field | None:
             return Field("x", bytes(value))
         case dict():
             # Sorted, and names cut at 128 bytes; a character that the cut splits is dropped.
-            cut = {
-                name.encode()[:128].decode("utf-8", "ignore"): item for name, item in sorted(value.items())
-            }
-            return _table(cut.items(), "aio-pika")
+            cut = [(name.encode()[:128].decode("utf-8", "ignore"), v) for name, v in sorted(value.items())]
+            return _table(cut, "aio-pika")
         case _:
             return None
 
@@ -175,14 +178,14 @@ def _pyamqp(value: object) -> Field | None:
         case bytes():
             return Field("S", value)
         case float():
-            return Field("d", value)
+            return Field("d", float(value))
         case int():
             # Not -2^31, which would fit.
-            return Field("I", value) if -(2**31) < value < 2**31 else _integer(value, [("L", "q")])
+            return _integer(value, [("I", "i")] if -(2**31) < value < 2**31 else [("L", "q")])
         case Decimal():
-            sign, digits, exponent = value.as_tuple()
-            mantissa = int("".join(map(str, digits))) * (-1 if sign else 1)
-            return _scaled(-int(exponent), mantissa)  # refuses a positive exponent, as struct does
+            exponent = value.as_tuple().exponent
+            # A positive exponent is refused, as struct does; so are NaN and the infinities.
+            return _scaled(-exponent, int(value.scaleb(-exponent))) if isinstance(exponent, int) else None
         case dict():
             return _table(value.items(), "py-amqp")
         case tuple():
@@ -205,7 +208,7 @@ def _integer(value: int, tags: list[tuple[str, str]]) -> Field:
             struct.pack(f">{code}", value)
         except struct.error:
             continue
-        return Field(tag, value)
+        return Field(tag, int(value))  # a subclass, such as pika's own for what it decodes, is none to Erlang
     raise OverflowError
 
 
@@ -223,16 +226,33 @@ def _scaled(scale: int, mantissa: int) -> Field:
     return Field("D", (scale, mantissa))
 
 
-def _table(items: Any, client: Client) -> Field:
-    return Field("F", tuple((name, encode(item, client)) for name, item in items))
+def _table(items: Iterable[tuple[Any, object]], client: Client) -> Field:
+    fields = []
+    for name, item in items:
+        struct.pack("B", len(name if isinstance(name, bytes) else _text(name, client)))  # the wire's limit
+        fields.append((name, encode(item, client)))
+    return Field("F", tuple(fields))
 
 
-def seconds(value: datetime) -> int:
-    """Whole seconds since 1970; a datetime without a zone is UTC to all three clients."""
-    seconds = calendar.timegm((value if value.tzinfo is None else value.astimezone(UTC)).timetuple())
-    struct.pack(">Q", seconds)
-    return seconds
+def _text(value: str, client: Client) -> bytes:
+    # py-amqp alone lets a lone surrogate through.
+    return value.encode("utf-8", "surrogatepass" if client == "py-amqp" else "strict")
+
+
+def seconds(value: datetime, client: Client | None = None) -> int:
+    """Whole seconds since 1970; a datetime without a zone is UTC to all three clients.
+
+    One before 1970 is an OverflowError: the wire has no sign.
+    """
+    if client == "aio-pika":
+        # By way of a float, which from 2514 on rounds the last microsecond of a second up.
+        number = int((value if value.utcoffset() is not None else value.replace(tzinfo=UTC)).timestamp())
+    else:
+        number = calendar.timegm(value.utctimetuple())
+    if number < 0:
+        raise OverflowError
+    return number
 
 
 def _utf8(value: str | bytes) -> bytes:
-    return value.encode() if isinstance(value, str) else value
+    return value.encode("utf-8", "surrogatepass") if isinstance(value, str) else value

@@ -6,7 +6,7 @@ One class for each, with a scalar face (:meth:`term`, which also says why) and o
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -23,16 +23,19 @@ if TYPE_CHECKING:
     from rabbit_chx.fields import Client
     from rabbit_chx.releases import Release
 
-__all__ = ["MAX_SHORTSTR", "HashOn", "hash_of", "hash_on", "shortstr"]
+__all__ = ["MAX_SHORTSTR", "HashOn", "as_column", "check_client", "hash_of", "hash_on", "shortstr"]
 
 MAX_SHORTSTR: Final = 255
 """Bytes in a routing key, message id or correlation id."""
 
 
+_MAX_FIELD_NAME: Final = 128
+
+
 # rabbit_exchange_type_consistent_hash.erl, the clauses of jump_consistent_hash/2 above its arithmetic.
 def hash_of(term: Term, release: Release) -> int:
     """The integer whose lowest 21 bits choose the bucket, where there is more than one."""
-    if type(term) is int:
+    if isinstance(term, int):
         return term
     if term == [] and release.empty_list_fails:
         raise BrokerWouldFail(
@@ -57,7 +60,12 @@ def shortstr(value: object, what: str) -> bytes:
     elif isinstance(value, (bytes, bytearray)):
         encoded = bytes(value)
     else:
-        raise InvalidValue(what, got=value, allowed="str (sent as UTF-8) or bytes")
+        raise InvalidValue(
+            what,
+            got=value,
+            allowed="str (sent as UTF-8) or bytes",
+            way_out="make text of it, as its publisher does",
+        )
     if len(encoded) > MAX_SHORTSTR:
         raise InvalidValue(
             what,
@@ -66,6 +74,34 @@ def shortstr(value: object, what: str) -> bytes:
             way_out="AMQP cannot carry a longer one",
         )
     return encoded
+
+
+def as_column(values: Any) -> Any:
+    """Many values, as something that has a length; a generator is read into a list."""
+    single = (
+        isinstance(values, (str, bytes, bytearray, memoryview, Mapping)) or getattr(values, "ndim", 1) == 0
+    )
+    if not single and hasattr(values, "__len__"):
+        return values
+    if not single and isinstance(values, Iterable):
+        return list(values)
+    raise InvalidValue(
+        "the column",
+        got=values,
+        allowed="a list, NumPy array or Arrow column of what is hashed",
+        way_out="put a single one into a list, or use route()",
+    )
+
+
+def check_client(client: object) -> None:
+    """Refuse a client that nobody has heard of; None stands for any of those that are known."""
+    if client is not None and client not in CLIENTS:
+        raise InvalidValue(
+            "the client",
+            got=client,
+            allowed=", ".join(CLIENTS),
+            way_out="leave it out where it makes no difference",
+        )
 
 
 class HashOn(Protocol):
@@ -124,11 +160,12 @@ class HashId:
     """``hash-property``: ``message_id`` or ``correlation_id``, both plain binaries."""
 
     def __init__(self, name: str) -> None:
-        if name not in {"message_id", "correlation_id"}:
+        if name not in ("message_id", "correlation_id"):
             raise InvalidValue(
                 "hash_property",
                 got=name,
                 allowed="message_id, correlation_id or timestamp, as the broker has it",
+                way_out="to hash anything else, let publishers put it into a header, and name that in hash_header",
             )
         self.part = name
 
@@ -150,8 +187,10 @@ class HashId:
 
     def hashes(self, column: Any, release: Release, client: Client | None) -> NDArray[Any]:
         """Of a column of str or bytes; in a list None stands for a message without the property."""
-        if isinstance(column, (list, tuple)) and not all(column):
-            return _one_by_one(self, column, release, client)
+        if isinstance(column, (list, tuple)) or client == "aio-pika":
+            values = _values(column, str(self))
+            if not all(values):
+                return _one_by_one(self, values, release, client)
         return _shortstr_hashes(column, str(self))
 
 
@@ -165,9 +204,12 @@ class HashTimestamp:
 
     def term(self, value: Any, release: Release, client: Client | None) -> tuple[str, Term]:  # noqa: ARG002
         """A binary of digits, or the atom ``undefined`` for a message without the property."""
-        if value is None or (client == "aio-pika" and not value):
+        if value is None:
             return f"{self} is missing", UNDEFINED
-        number = seconds(value) if isinstance(value, datetime) else value
+        try:
+            number = seconds(value, client) if isinstance(value, datetime) else value
+        except OverflowError:
+            number = None
         if type(number) is not int or not 0 <= number < 2**64:
             raise InvalidValue(
                 str(self),
@@ -178,9 +220,8 @@ class HashTimestamp:
         return f"{self}, its seconds as text", str(number).encode()
 
     def hashes(self, column: Any, release: Release, client: Client | None) -> NDArray[Any]:
-        """Of a column of datetimes or whole seconds."""
-        values = column.tolist() if hasattr(column, "tolist") else column
-        return _one_by_one(self, values, release, client)
+        """Of a column of datetimes or whole seconds; in a list None stands for a message without it."""
+        return _one_by_one(self, _values(column, str(self)), release, client)
 
 
 class HashHeader:
@@ -190,7 +231,19 @@ class HashHeader:
 
     def __init__(self, header: str) -> None:
         if not isinstance(header, str) or not header:
-            raise InvalidValue("hash_header", got=header, allowed="the name of a header")
+            raise InvalidValue(
+                "hash_header",
+                got=header,
+                allowed="the name of a header",
+                way_out="leave it out to hash the routing key",
+            )
+        if len(shortstr(header, "hash_header")) > _MAX_FIELD_NAME:
+            raise InvalidValue(
+                "hash_header",
+                got=header,
+                allowed=f"at most {_MAX_FIELD_NAME} bytes, as AMQP has it",
+                way_out="aio-pika cuts longer names, so that the broker would not find the header",
+            )
         self.header = header
 
     def __str__(self) -> str:
@@ -199,8 +252,20 @@ class HashHeader:
     def term(self, value: Any, release: Release, client: Client | None) -> tuple[str, Term]:
         """Up to 3.12 the pair of type and value, later the value; ``undefined`` where there is none."""
         if value is not None and not isinstance(value, Mapping):
-            raise InvalidValue("headers", got=value, allowed="a mapping of names to values, or None")
+            raise InvalidValue(
+                "headers",
+                got=value,
+                allowed="a mapping of names to values, or None",
+                way_out=f"{{{self.header!r}: value}} is a message with the header",
+            )
         if not value or self.header not in value:
+            if value and self.header.encode() in value:
+                raise InvalidValue(
+                    "the name of a header",
+                    got=self.header.encode(),
+                    allowed="str",
+                    way_out=f"use {self.header!r}",
+                )
             if release.missing_header_fails:
                 raise BrokerWouldFail(
                     f"RabbitMQ {release} fails on a message without the hash header {self.header!r}, as 3.13.0 "
@@ -253,18 +318,39 @@ class HashHeader:
             if not release.typed_headers:
                 return phash2_column(column, what=str(self))
             return block_hash_column(column, last_binary_initval(Atom("longstr")), what=str(self))
-        values = np.asarray(column) if hasattr(column, "__array__") else column
-        if isinstance(values, np.ndarray):
-            if values.dtype.kind in "iu" and not release.typed_headers:
-                return values  # integers are used as they are
-            values = values.tolist()
-        return _one_by_one(self, [{self.header: value} for value in values], release, client)
+        array = np.asarray(column) if hasattr(column, "__array__") else np.empty(0, object)
+        as_they_are = array.dtype.kind in "iu" and array.ndim == 1 and not release.typed_headers
+        if as_they_are and array.max(initial=0) < 2**63:  # the most that a client can send
+            return array.astype(np.int64)
+        values = [{self.header: value} for value in _values(column, str(self))]
+        return _one_by_one(self, values, release, client)
 
 
 def _shortstr_hashes(column: Any, what: str) -> NDArray[Any]:
     from rabbit_chx.kernel.batch import phash2_column
 
     return phash2_column(column, what=what, limit=MAX_SHORTSTR)
+
+
+def _values(column: Any, what: str) -> Sequence[Any]:
+    """The Python values of a column; in a list None is one of them, in any other column it is a gap."""
+    if isinstance(column, (list, tuple)):
+        return column
+    if getattr(getattr(column, "dtype", None), "kind", "") == "M" and hasattr(column, "astype"):
+        column = column.astype("datetime64[us]")  # the finest that NumPy turns into datetimes
+    for method in ("to_pylist", "to_list", "tolist"):  # Arrow; pandas and polars; NumPy
+        if hasattr(column, method):
+            column = getattr(column, method)()
+            break
+    values = list(column)
+    if None in values:
+        raise InvalidValue(
+            f"{what} in row {values.index(None)}",
+            got=None,
+            allowed="a value in every row",
+            way_out="fill the gaps first, or pass a list, where None stands for none",
+        )
+    return values
 
 
 def _one_by_one(on: HashOn, values: Sequence[Any], release: Release, client: Client | None) -> NDArray[Any]:

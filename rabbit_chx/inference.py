@@ -15,7 +15,7 @@ from rabbit_chx.errors import Contradiction, InvalidValue
 from rabbit_chx.hashing import hash_on
 from rabbit_chx.kernel.table import bucket_table
 from rabbit_chx.releases import MAX_WEIGHT, Release
-from rabbit_chx.ring import Binding, Ring, as_binding
+from rabbit_chx.ring import Binding, Ring, as_bindings, check_destination, each
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -95,9 +95,8 @@ def infer(
     """
     parsed = Release.parse(release, store=store)
     listed = _listed(bindings)
-    observed = list(pairs)
-    if not observed:
-        raise InvalidValue("the pairs", got="none", allowed="at least one pair of a key and its queue")
+    Ring(listed, None, parsed).refuse_duplicates()
+    observed = _observed(pairs)
     on = hash_on(hash_header, hash_property)
     hashes = on.hashes([key for key, _ in observed], parsed, client)
     seen = [destination for _, destination in observed]
@@ -112,23 +111,48 @@ def infer(
             orders = list(search.orders())
             found += orders
             complete = complete and not search.gave_up
-            if orders:
+            if orders or search.gave_up:
                 pinned[size] = pins
     if not found:
         if not complete:
             raise InvalidValue(
-                "the pairs", got=f"{len(observed)} pairs", allowed="enough to search", way_out="give more"
+                "the list of pairs",
+                got=f"{len(observed)} pairs",
+                allowed="enough of them to search for the ring",
+                way_out="observe longer",
             )
         raise Contradiction(_explain_contradiction(observed, hashes, options))
     rings = tuple(Ring(listed, runs, parsed) for runs in found)
     return Inference(rings, complete, _agreed(rings, pinned, complete=complete))
 
 
+def _observed(pairs: Iterable[tuple[Any, Destination]]) -> list[tuple[Any, Destination]]:
+    observed = list(each(pairs, "the list of pairs", "pairs of a key and the queue it was seen at"))
+    for row, pair in enumerate(observed):
+        if not isinstance(pair, (tuple, list)) or len(pair) != 2:
+            raise InvalidValue(
+                f"the pair in row {row}",
+                got=pair,
+                allowed="a key and the queue it was seen at",
+                way_out="an Observer collects them",
+            )
+        check_destination(pair[1])
+    if not observed:
+        raise InvalidValue(
+            "the list of pairs", got="none", allowed="at least one", way_out="200 are enough for most rings"
+        )
+    return observed
+
+
 def _listed(bindings: Bindings) -> tuple[Binding, ...]:
-    items = bindings.items() if hasattr(bindings, "items") else bindings
-    listed = tuple(map(as_binding, items))
+    listed = tuple(as_bindings(bindings))
     if not listed:
-        raise InvalidValue("the bindings", got="none", allowed="all bindings that the broker lists")
+        raise InvalidValue(
+            "the bindings",
+            got="none",
+            allowed="all bindings that the broker lists",
+            way_out="`rabbitmqctl list_bindings` prints them",
+        )
     return listed
 
 
@@ -154,7 +178,7 @@ def _possible_sizes(options: Mapping[Destination, frozenset[int]]) -> list[int]:
         sums = {total + weight for total in sums for weight in weights}
         if len(sums) > MAX_WEIGHT:
             raise InvalidValue(
-                "the pairs",
+                "the list of pairs",
                 got="too few for so many destinations that no message was seen at",
                 allowed="pairs from nearly every destination",
                 way_out="observe longer",

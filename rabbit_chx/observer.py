@@ -45,13 +45,15 @@ class Observer:
         self.passed_over = 0
         """Messages that did not come through this exchange, or not straight from it."""
 
-    def observe(self, delivery: Any, queue: str, properties: Any = None) -> bool | None:
+    def observe(self, delivery: Any, queue: Destination, properties: Any = None) -> bool | None:
         """Take in one delivery; False if the mirror expected it elsewhere, None if it cannot tell.
 
         ``delivery`` is what the client hands over: pika's method (with its properties), or aio-pika's
-        message, which is both.
+        message, which is both. For a queue behind an exchange that the ring knows, ``queue`` is that
+        exchange: ``ToExchange(name)``.
         """
-        properties = delivery if properties is None else properties
+        from_aio_pika = properties is None
+        properties = delivery if from_aio_pika else properties
         headers = properties.headers or {}
         if delivery.exchange != self.name or "x-death" in headers:
             self.passed_over += 1
@@ -61,10 +63,15 @@ class Observer:
             value, key = headers, headers.get(on.header)
         else:
             value = key = delivery.routing_key if on.part == "routing_key" else getattr(properties, on.part)
+        if not _is_as_sent(key, of_header=value is headers, from_aio_pika=from_aio_pika):
+            self.unjudged += 1
+            return None
         try:
+            on.term(value, self.exchange.release, None)  # what is no evidence is not collected either
             expected = self.exchange.explain(value).destination
         except RingUnknown:  # just what the pairs are collected for
-            self.pairs.append((key, queue))
+            if key is not None:
+                self.pairs.append((key, queue))
             self.unjudged += 1
             return None
         except RabbitChxError:
@@ -77,3 +84,16 @@ class Observer:
         else:
             self.drifted += 1
         return expected == queue
+
+
+def _is_as_sent(value: object, *, of_header: bool, from_aio_pika: bool) -> bool:
+    """Whether the value is what the publisher sent: the consumer's library may have decoded it with a loss.
+
+    pika cuts floats off to integers (of its own class), aio-pika takes timestamps after 2106 for
+    milliseconds and an empty property for a missing one, and both are inventive with decimals.
+    """
+    if of_header:
+        return value is None or isinstance(value, (str, bytes, bytearray, bool)) or type(value) is int
+    if not from_aio_pika:
+        return True
+    return value is not None and not getattr(value, "microsecond", 0)

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from rabbit_chx.errors import InvalidValue, MissingDependency, Unpredictable, Unroutable
-from rabbit_chx.hashing import MAX_SHORTSTR, shortstr
+from rabbit_chx.hashing import MAX_SHORTSTR, as_column, shortstr
 from rabbit_chx.kernel.phash2 import phash2
 from rabbit_chx.releases import Release, Store
-from rabbit_chx.ring import Destination, ToExchange
+from rabbit_chx.ring import Destination, as_destinations, check_destination, destination_sort_key, each
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -27,7 +27,7 @@ class ModulusHashExchange:
     """An ``x-modulus-hash`` exchange: ``phash2`` of the list of routing keys, modulo the bindings.
 
     >>> ModulusHashExchange(["q0", "q1", "q2"]).route("customer-42")
-    'q0'
+    'q2'
 
     Bindings are destinations, or pairs of a destination and its binding key. A destination bound twice,
     under two keys, counts twice. The order they are given in does not matter: from 4.3 on the broker
@@ -42,9 +42,15 @@ class ModulusHashExchange:
         store: str | Store | None = None,
     ) -> None:
         self.release = Release.parse(release, store=store)
-        pairs = [item if isinstance(item, tuple) else (item, "") for item in bindings]
+        of = "destinations, or of pairs of a destination and its binding key"
+        pairs = [_pair(item) for item in each(bindings, "the list of bindings", of)]
         if not pairs:
-            raise InvalidValue("the list of queues", got="no queue", allowed="at least one queue")
+            raise InvalidValue(
+                "the list of bindings",
+                got="none",
+                allowed="at least one",
+                way_out="the broker drops or returns all messages of an exchange without bindings",
+            )
         if len(set(pairs)) < len(pairs):
             raise InvalidValue(
                 "the list of bindings",
@@ -59,11 +65,11 @@ class ModulusHashExchange:
             )
         if self.release.modulus_sorts_destinations:
             # rabbit_exchange_type_modulus_hash.erl, route/3: lists:sort(Destinations)
-            pairs.sort(key=lambda pair: _destination_key(pair[0]))
+            pairs.sort(key=lambda pair: destination_sort_key(pair[0]))
         else:
             # rabbit_sharding_exchange_type_modulus_hash.erl, route/2: as the ordered table rabbit_route
             # holds them, by key and then by destination
-            pairs.sort(key=lambda pair: (pair[1].encode(), _destination_key(pair[0])))
+            pairs.sort(key=lambda pair: (pair[1], destination_sort_key(pair[0])))
         self.destinations: tuple[Destination, ...] = tuple(destination for destination, _ in pairs)
         """What the indices of :meth:`route_many` stand for: one entry for each binding, in counting order."""
 
@@ -71,8 +77,9 @@ class ModulusHashExchange:
         self, routing_key: str | bytes, *, cc: Sequence[str | bytes] = (), bcc: Sequence[str | bytes] = ()
     ) -> Destination:
         """The destination of one message; its CC and BCC headers are hashed along with the routing key."""
-        keys = [shortstr(key, "the routing key") for key in (routing_key, *cc, *bcc)]
-        return self.destinations[phash2([*keys]) % len(self.destinations)]
+        keys = [routing_key, *each(cc, "cc", "keys"), *each(bcc, "bcc", "keys")]
+        hashed = phash2([shortstr(key, "the routing key") for key in keys])
+        return self.destinations[hashed % len(self.destinations)]
 
     def route_many(self, routing_keys: Any) -> NDArray[Any]:
         """The destinations of many messages without CC and BCC, as indices into :attr:`destinations`."""
@@ -80,15 +87,13 @@ class ModulusHashExchange:
 
         from rabbit_chx.kernel.batch import phash2_lists_column
 
-        hashes = phash2_lists_column(routing_keys, what="the routing key", limit=MAX_SHORTSTR)
+        hashes = phash2_lists_column(as_column(routing_keys), what="the routing key", limit=MAX_SHORTSTR)
         return (hashes % np.uint32(len(self.destinations))).astype(np.int32)
 
 
-def _destination_key(destination: Destination) -> tuple[bool, bytes]:
-    """Erlang's order of resources: exchanges before queues, then the bytes of the name."""
-    if isinstance(destination, ToExchange):
-        return (False, destination.name.encode())
-    return (True, destination.encode())
+def _pair(item: Any) -> tuple[Destination, bytes]:
+    destination, key = item if isinstance(item, tuple) and len(item) == 2 else (item, "")
+    return check_destination(destination), shortstr(key, "a binding key")
 
 
 class SuperStream:
@@ -108,15 +113,22 @@ class SuperStream:
     def __init__(
         self, partitions: Sequence[str], *, flavor: Literal["official", "rstream"] = "official"
     ) -> None:
-        if flavor not in {"official", "rstream"}:
-            raise InvalidValue("the flavor of a super stream", got=flavor, allowed="official or rstream")
-        self.partitions = tuple(partitions)
-        if not self.partitions or len(set(self.partitions)) < len(self.partitions):
+        if flavor not in ("official", "rstream"):
             raise InvalidValue(
-                "the partitions",
-                got=list(partitions),
-                allowed="at least one name, each once, in partition order",
+                "the flavor of a super stream",
+                got=flavor,
+                allowed="official or rstream",
+                way_out="rstream is for producers that use the Python client rstream, official for all others",
             )
+        names = list(each(partitions, "the list of partitions", "names"))
+        if not names or not all(isinstance(name, str) for name in names) or len(set(names)) < len(names):
+            raise InvalidValue(
+                "the list of partitions",
+                got=names,
+                allowed="at least one name, each once",
+                way_out="`rabbitmq-streams list_super_stream_partitions` has them in their order",
+            )
+        self.partitions: tuple[str, ...] = tuple(names)
         self.flavor = flavor
 
     def route(self, key: str) -> str:
@@ -128,21 +140,27 @@ class SuperStream:
         import numpy as np
 
         count = len(self.partitions)
-        return np.fromiter((self._hash(key) % count for key in keys), np.int32)
+        return np.fromiter((self._hash(key) % count for key in as_column(keys)), np.int32)
 
     def _hash(self, key: str) -> int:
-        if not isinstance(key, str):
-            raise InvalidValue("the key", got=key, allowed="str: stream clients hash text")
         try:
             import mmh3
         except ImportError as error:
             raise MissingDependency(
                 "super streams are hashed with murmur3: pip install 'rabbit-chx[streams]'"
             ) from error
-        if self.flavor == "official":
-            return mmh3.hash(key.encode(), self._SEED, signed=False)
-        # rstream/superstream.py: with a byte order mark, 128 bits, read as a little-endian integer.
-        return int.from_bytes(mmh3.hash_bytes(key.encode("utf-16"), self._SEED), "little")
+        try:
+            if self.flavor == "official":
+                return mmh3.hash(key.encode(), self._SEED, signed=False)
+            # rstream/superstream.py: with a byte order mark, 128 bits, read as a little-endian integer.
+            return int.from_bytes(mmh3.hash_bytes(key.encode("utf-16"), self._SEED), "little")
+        except (AttributeError, UnicodeEncodeError):
+            raise InvalidValue(
+                "the key",
+                got=key,
+                allowed="str, without lone surrogates",
+                way_out="stream clients hash text: decode it first",
+            ) from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +177,7 @@ class RandomExchange:
     """An ``x-random`` or ``x-local-random`` exchange, which nothing can predict."""
 
     def __init__(self, destinations: Iterable[Destination]) -> None:
-        self.destinations = frozenset(destinations)
+        self.destinations = frozenset(as_destinations(destinations, "the list of destinations"))
 
     def route(self, routing_key: str | bytes = "") -> AnyOf:
         """All destinations, any of which the broker may choose."""

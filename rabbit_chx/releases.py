@@ -139,7 +139,7 @@ def _store(text: str, series: tuple[int, int], store: str | Store | None) -> Sto
     if store is None:
         return Store.KHEPRI if series >= (4, 2) else Store.MNESIA
     for known in possible:
-        if store in {known, known.value}:
+        if store in (known, known.value):
             return known
     raise InvalidValue(
         f"the metadata store of RabbitMQ {text}",

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import operator
 import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
 
@@ -16,9 +18,22 @@ from rabbit_chx.errors import InvalidValue, RingUnknown, Unpredictable
 from rabbit_chx.releases import MAX_WEIGHT, Release, Store
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterator
 
-__all__ = ["Binding", "Bindings", "Destination", "Ring", "ToExchange", "as_binding", "parse_weight"]
+__all__ = [
+    "Binding",
+    "Bindings",
+    "Destination",
+    "Ring",
+    "ToExchange",
+    "as_binding",
+    "as_bindings",
+    "as_destinations",
+    "check_destination",
+    "destination_sort_key",
+    "each",
+    "parse_weight",
+]
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -67,14 +82,20 @@ def _show(destination: Destination) -> str:
     )
 
 
-def _check_destination(destination: object) -> None:
+def check_destination(destination: Destination) -> Destination:
+    """The destination, if the broker can know one of that name."""
     name = destination.name if isinstance(destination, ToExchange) else destination
-    if not isinstance(name, str) or not name:
-        raise InvalidValue(
-            "a destination", got=destination, allowed="the name of a queue, or ToExchange(name)"
-        )
-    if len(name.encode("utf-8", "surrogatepass")) > 255:
-        raise InvalidValue("the name of a destination", got=name, allowed="at most 255 bytes of UTF-8")
+    try:
+        if isinstance(name, str) and 0 < len(name.encode()) <= 255:
+            return destination
+    except UnicodeEncodeError:  # a lone surrogate
+        pass
+    raise InvalidValue(
+        "a destination",
+        got=destination,
+        allowed="the name of a queue, of 1 to 255 bytes of UTF-8, or ToExchange(name)",
+        way_out="`rabbitmqctl list_bindings` prints the names as the broker has them",
+    )
 
 
 @dataclass(frozen=True)
@@ -88,6 +109,17 @@ class Binding:
     key: str = "1"
     arguments: tuple[tuple[str, int | str], ...] = ()
 
+    def __post_init__(self) -> None:
+        check_destination(self.destination)
+        if not isinstance(self.key, str):
+            raise InvalidValue(
+                f"the key of a binding of {_show(self.destination)}",
+                got=self.key,
+                allowed="the weight as text",
+                way_out="Binding.of() takes an integer too",
+            )
+        parse_weight(self.key, of=self.destination)
+
     @classmethod
     def of(
         cls,
@@ -95,10 +127,9 @@ class Binding:
         weight: int | str = 1,
         arguments: Mapping[str, int | str] | None = None,
     ) -> Self:
-        """A binding from what a caller has at hand, after checking it."""
-        _check_destination(destination)
-        parsed = parse_weight(weight, of=destination)
-        key = weight if isinstance(weight, str) else str(parsed)
+        """A binding from what a caller has at hand."""
+        check_destination(destination)
+        key = weight if isinstance(weight, str) else str(parse_weight(weight, of=destination))
         return cls(destination, key, tuple(sorted((arguments or {}).items())))
 
     @property
@@ -108,12 +139,15 @@ class Binding:
 
     @property
     def sort_key(self) -> tuple[Any, ...]:
-        """Where Erlang sorts it: key bytes, then exchanges before queues, then name bytes, then arguments."""
-        to_exchange = isinstance(self.destination, ToExchange)
-        name = self.destination.name if isinstance(self.destination, ToExchange) else self.destination
-        # Erlang: numbers before binaries.
-        arguments = tuple((n.encode(), isinstance(v, str), v) for n, v in self.arguments)
-        return (self.key.encode(), not to_exchange, name.encode(), arguments)
+        """Where Erlang sorts it; arguments come last, by which only bindings of the same buckets differ."""
+        return (self.key.encode(), *destination_sort_key(self.destination))
+
+
+def destination_sort_key(destination: Destination) -> tuple[bool, bytes]:
+    """Erlang's order of resources: exchanges before queues, then the bytes of the name."""
+    if isinstance(destination, ToExchange):
+        return (False, destination.name.encode())
+    return (True, destination.encode())
 
 
 Bindings: TypeAlias = (
@@ -150,9 +184,7 @@ class Ring:
     ) -> Ring:
         """The ring after binding each destination once, in the order given."""
         ring = cls(release=Release.parse(release, store=store))
-        pairs = bindings.items() if hasattr(bindings, "items") else bindings
-        for item in pairs:
-            binding = as_binding(item)
+        for binding in as_bindings(bindings):
             if any(known.destination == binding.destination for known in ring.bindings):
                 raise InvalidValue(
                     "the list of bindings",
@@ -178,18 +210,18 @@ class Ring:
         each destination is taken to have one binding.
         """
         runs: list[_Run] = []
-        for destination in buckets:
+        for destination in as_destinations(buckets, "the list of buckets"):
             if runs and runs[-1][0] == destination:
                 runs[-1] = (destination, runs[-1][1] + 1)
             else:
                 runs.append((destination, 1))
         parsed = Release.parse(release, store=store)
         if bindings is None:
-            listed = tuple(Binding.of(destination, weight) for destination, weight in runs)
-        else:
-            pairs = bindings.items() if hasattr(bindings, "items") else bindings
-            listed = tuple(map(as_binding, pairs))
-        return cls(listed, tuple(runs), parsed)
+            weights: Counter[Destination] = Counter()
+            for destination, weight in runs:  # of which old releases can have several for a destination
+                weights[destination] += weight
+            bindings = weights
+        return cls(tuple(as_bindings(bindings)), tuple(runs), parsed)
 
     @property
     def known(self) -> bool:
@@ -235,12 +267,23 @@ class Ring:
         binding = Binding.of(destination, weight, arguments)
         if binding in self.bindings:
             return self  # the same binding again is no binding at all
-        if not self.release.first_binding_wins and self._listed(destination):
-            raise Unpredictable(
-                f"{_show(destination)} is bound twice, and RabbitMQ {self.release} adds buckets for both and can "
-                "tear holes into the ring when one is unbound; first binding wins from 3.9.21 and 3.10.6 on"
-            )
-        return self._append(binding)
+        ring = self._append(binding)
+        ring.refuse_duplicates()
+        return ring
+
+    def refuse_duplicates(self) -> None:
+        """Raise where a destination is bound twice and the release does not let the first binding win."""
+        if self.release.first_binding_wins:
+            return
+        listed = Counter(binding.destination for binding in self.bindings)
+        torn = Counter(destination for destination, _ in self.runs or ())
+        for destination, times in (listed | torn).items():
+            if times > 1:
+                raise Unpredictable(
+                    f"{_show(destination)} is bound twice, and RabbitMQ {self.release} adds buckets for both and "
+                    "can tear holes into the ring when one is unbound; the first binding wins from 3.9.21 and "
+                    "3.10.6 on"
+                )
 
     def _append(self, binding: Binding) -> Ring:
         runs = self.runs
@@ -263,6 +306,13 @@ class Ring:
         if weight is not None:
             wanted = Binding.of(destination, weight, arguments)
             listed = [binding for binding in listed if binding == wanted]
+        elif arguments is not None:
+            raise InvalidValue(
+                f"unbinding {_show(destination)}",
+                got="arguments without a weight",
+                allowed="both, or neither",
+                way_out="an unbind command repeats both, and one that fits no binding changes nothing",
+            )
         elif len(listed) > 1:
             raise InvalidValue(
                 f"unbinding {_show(destination)}",
@@ -282,6 +332,7 @@ class Ring:
         return [binding for binding in self.bindings if binding.destination == destination]
 
     def _without(self, destination: Destination, gone: list[Binding]) -> Ring:
+        self.refuse_duplicates()
         bindings = tuple(binding for binding in self.bindings if binding not in gone)
         if not bindings:
             return replace(self, bindings=(), runs=(), why_unknown="")
@@ -310,7 +361,8 @@ class Ring:
         )
 
     def _replayed(self, runs: tuple[_Run, ...] | None, in_order: list[Binding]) -> Ring:
-        ring = replace(self, bindings=(), runs=runs)
+        self.refuse_duplicates()
+        ring = replace(self, bindings=(), runs=runs, why_unknown="" if runs is not None else self.why_unknown)
         for binding in in_order:
             ring = ring._append(binding)  # noqa: SLF001 - of this very class
         return replace(ring, bindings=self.bindings)
@@ -320,6 +372,26 @@ def as_binding(item: Destination | tuple[Destination, int | str] | Binding) -> B
     """A binding from any of the forms in which a list of bindings may hold one."""
     if isinstance(item, Binding):
         return item
-    if isinstance(item, tuple):
+    if isinstance(item, tuple) and len(item) == 2:
         return Binding.of(*item)
     return Binding.of(item)
+
+
+def as_bindings(bindings: Bindings) -> Iterator[Binding]:
+    """Bindings from any form in which a caller may have them."""
+    items = bindings.items() if hasattr(bindings, "items") else bindings
+    return map(as_binding, each(items, "the list of bindings", "destinations, alone or with their weights"))
+
+
+def as_destinations(destinations: Iterable[Destination], what: str) -> tuple[Destination, ...]:
+    """A list of destinations, after checking it."""
+    return tuple(map(check_destination, each(destinations, what, "destinations")))
+
+
+def each(items: Any, what: str, of: str) -> Iterator[Any]:
+    """The items of a list; a str would pass for one of characters, and a mapping for one of its keys."""
+    if isinstance(items, (str, bytes, Mapping)) or not isinstance(items, Iterable):
+        raise InvalidValue(
+            what, got=items, allowed=f"a list of {of}", way_out="a single one goes into a list"
+        )
+    return iter(items)

@@ -55,8 +55,8 @@ def demo(*, release: str | None, offline: bool) -> int:
 
 def _offline_half(out: Console, keys: list[str]) -> None:
     from rabbit_chx.cli.tables import print_shares
+    from rabbit_chx.movement import moved, shares
     from rabbit_chx.ring import Ring
-    from rabbit_chx.shares import moved, shares
 
     out.rule("without a broker")
     ring = Ring.of(_QUEUES)

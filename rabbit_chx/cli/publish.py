@@ -280,7 +280,9 @@ def _shown(batches: Iterator[Any], publisher: Publisher, name: str) -> Iterator[
 
 def _print_failures(failed: PublishFailed, skipped: int) -> None:
     totals = failed.totals
-    click.echo(f"Error: {totals.failed:,} of {totals.published:,} rows were not confirmed; the first:", err=True)
+    click.echo(
+        f"Error: {totals.failed:,} of {totals.published:,} rows were not confirmed; the first:", err=True
+    )
     for failure in failed.failures[:_FAILURES_SHOWN]:
         row = skipped + failure.row + 1
         click.echo(

@@ -57,7 +57,7 @@ def ring(
 
 
 def _rows(live: Ring, restarted: Ring) -> list[dict[str, Any]]:
-    from rabbit_chx.shares import shares
+    from rabbit_chx.movement import shares
 
     share = shares(live)
     before, after = _first_buckets(live), _first_buckets(restarted)
@@ -111,7 +111,7 @@ def _print(live: Ring, restarted: Ring, rows: list[dict[str, Any]]) -> None:
             "With default_worker_pool_size = 1 in rabbitmq.conf it would be sorted (--worker-pool-size 1)."
         )
     else:
-        from rabbit_chx.shares import moved
+        from rabbit_chx.movement import moved
 
         out.print(f"A restart moves {moved(live, restarted).share:.2%} of the keys.")
 

@@ -8,7 +8,6 @@ Arrow's, which means that the caller has it.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -57,7 +56,10 @@ def binaries(column: Any, *, what: str = "the key", limit: int | None = None) ->
 def is_text(column: Any) -> bool:
     """Whether every value of the column is a str; nulls of an Arrow column aside."""
     if _is_arrow(column):
-        return "string" in str(getattr(column, "type", ""))
+        kind = str(getattr(column, "type", ""))
+        return kind.startswith(
+            ("string", "large_string", "dictionary<values=string", "dictionary<values=large_string")
+        )
     if isinstance(column, np.ndarray) and column.dtype.kind in "SU":
         return bool(column.dtype.kind == "U")
     return isinstance(column, (list, tuple)) and all(isinstance(value, str) for value in column)
@@ -87,7 +89,7 @@ def _pieces(column: Any, what: str) -> Iterator[Binaries]:
         yield column
     elif _is_arrow(column):
         yield from _from_arrow(column, what)
-    elif isinstance(column, np.ndarray) and column.dtype.kind in "SU" and column.ndim == 1:
+    elif isinstance(column, np.ndarray) and column.dtype.kind in "SU" and column.ndim == 1 and column.nbytes:
         yield _from_numpy(column, what)
     else:
         yield from_list(column if isinstance(column, (list, tuple)) else list(column), what)
@@ -96,7 +98,7 @@ def _pieces(column: Any, what: str) -> Iterator[Binaries]:
 def from_list(keys: Sequence[str | bytes], what: str = "the key") -> Binaries:
     """Join a list of str or bytes; both may be in one list."""
     try:
-        # A list of str alone or bytes alone, which is nearly always: two passes that run in C.
+        # ASCII text alone, which is nearly always: two passes that run in C.
         text = "".join(keys)  # type: ignore[arg-type]
         if text.isascii():
             return _joined(text.encode(), map(len, keys), len(keys))
@@ -124,7 +126,7 @@ def _encode(key: object, row: int, what: str) -> bytes:
 
 def _joined(data: bytes, lengths: Iterable[int], count: int) -> Binaries:
     offsets = np.zeros(count + 1, np.int64)
-    offsets[1:] = np.fromiter(accumulate(lengths), np.int64, count)
+    np.cumsum(np.fromiter(lengths, np.int64, count), out=offsets[1:])
     return Binaries(np.frombuffer(data, np.uint8), offsets)
 
 
@@ -135,7 +137,7 @@ def _from_numpy(column: NDArray[Any], what: str) -> Binaries:
         points = np.ascontiguousarray(column).view(np.uint32).reshape(len(column), width)
         if points.size and points.max() > 0x7F:
             return from_list(column.tolist(), what)
-        column = points.astype(np.uint8).view(f"S{width}").reshape(len(column)) if width else column
+        column = points.astype(np.uint8).view(f"S{width}").reshape(len(column))
     lengths = np.strings.str_len(column) if hasattr(np, "strings") else np.char.str_len(column)
     rows = np.ascontiguousarray(column).view(np.uint8).reshape(len(column), -1)
     offsets = np.zeros(len(column) + 1, np.int64)
@@ -168,6 +170,8 @@ def _from_arrow_chunk(pa: Any, chunk: Any, what: str, first_row: int) -> Binarie
     if chunk.null_count:
         row = first_row + chunk.is_null().index(pa.scalar(value=True)).as_py()
         raise InvalidValue(f"{what} in row {row}", got=None, allowed=_ALLOWED, way_out=_WAY_OUT)
+    if not len(chunk):  # of whatever type
+        return Binaries(np.empty(0, np.uint8), np.zeros(1, np.int32))
     types = pa.types
     kind = chunk.type
     if types.is_fixed_size_binary(kind):
@@ -187,8 +191,6 @@ def _from_arrow_chunk(pa: Any, chunk: Any, what: str, first_row: int) -> Binarie
         raise InvalidValue(
             f"{what}'s Arrow type", got=str(kind), allowed="string or binary, large or not", way_out=_WAY_OUT
         )
-    if not len(chunk):
-        return Binaries(np.empty(0, np.uint8), np.zeros(1, np.int32))
     _, offsets_buffer, data_buffer = chunk.buffers()
     offsets = np.frombuffer(offsets_buffer, width_type)[chunk.offset : chunk.offset + len(chunk) + 1]
     return Binaries(_bytes(data_buffer), offsets)

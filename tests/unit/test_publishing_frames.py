@@ -21,7 +21,9 @@ def message(exchange: bytes, key: bytes, properties: bytes, body: bytes) -> Mess
 def as_pika_sends_it(sent: Message, frame_max: int) -> bytes:
     properties = pika.BasicProperties()
     properties.decode(sent.properties)
-    method = spec.Basic.Publish(exchange=sent.exchange.decode(), routing_key=sent.routing_key.decode(), mandatory=True)
+    method = spec.Basic.Publish(
+        exchange=sent.exchange.decode(), routing_key=sent.routing_key.decode(), mandatory=True
+    )
     pieces = [frame.Method(1, method).marshal(), frame.Header(1, len(sent.body), properties).marshal()]
     step = frame_max - FRAME_OVERHEAD
     pieces += [frame.Body(1, sent.body[at : at + step]).marshal() for at in range(0, len(sent.body), step)]

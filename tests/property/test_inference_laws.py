@@ -1,0 +1,112 @@
+"""Laws of inference: whatever ring the pairs come from, it is among those that are found."""
+
+from __future__ import annotations
+
+import random as random_module
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from rabbit_chx import (
+    ConsistentHashExchange,
+    Contradiction,
+    Inference,
+    InvalidValue,
+    RabbitChxError,
+    Ring,
+    infer,
+)
+from tests.property.strategies import ANYTHING, lived_in_rings
+
+
+def seen(ring: Ring, keys: list[str]) -> list[tuple[str, object]]:
+    exchange = ConsistentHashExchange(ring)
+    return [(key, exchange.destinations[i]) for key, i in zip(keys, exchange.route_many(keys), strict=True)]
+
+
+def assert_true(found: Inference, ring: Ring, pairs: list[tuple[str, object]]) -> None:
+    """Nothing that was found is wrong, and if all was found, the truth is among it."""
+    for other in found.rings:
+        assert seen(other, [key for key, _ in pairs]) == pairs
+        assert set(other.bindings) == set(ring.bindings)
+    if found.complete:
+        assert ring.runs in [other.runs for other in found.rings]
+    if found.ring is not None:
+        assert found.ring.bucket_map == ring.bucket_map
+        assert set(found.ring.dead) == set(ring.dead)
+    if found.buckets and found.complete:
+        assert len(found.buckets) == len(ring)
+        for known, owner in zip(found.buckets, ring.bucket_map, strict=True):
+            assert known in {None, owner}
+    assert str(found)
+
+
+@settings(max_examples=40)
+@given(lived_in_rings(), st.integers(200, 400), st.randoms(use_true_random=False))
+def test_infer_finds_the_ring_that_it_was_given_pairs_of(ring: Ring, count: int, random) -> None:
+    assume(len(ring))
+    pairs = seen(ring, [f"key-{random.getrandbits(64)}" for _ in range(count)])
+    listed = random.sample(ring.bindings, len(ring.bindings))
+    assert_true(infer(pairs, listed), ring, pairs)
+
+
+@settings(max_examples=30)
+@given(lived_in_rings(), st.integers(1, 30), st.randoms(use_true_random=False))
+def test_few_pairs_may_leave_several_rings_but_never_a_wrong_one(ring: Ring, count: int, random) -> None:
+    assume(len(ring))
+    pairs = seen(ring, [f"key-{random.getrandbits(64)}" for _ in range(count)])
+    try:
+        found = infer(pairs, ring.bindings)
+    except InvalidValue:  # too few to search, which no Contradiction would be
+        return
+    assert_true(found, ring, pairs)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_200_pairs_are_enough_for_ten_queues(seed: int) -> None:
+    random = random_module.Random(seed)
+    order = random.sample([f"q{i}" for i in range(10)], 10)
+    ring = Ring.of([(queue, random.randint(1, 2)) for queue in order])
+    pairs = seen(ring, [f"key-{random.getrandbits(64)}" for _ in range(200)])
+    found = infer(pairs, random.sample(ring.bindings, 10))
+    assert found.ring is not None
+    assert found.ring.bucket_map == ring.bucket_map
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_200_pairs_are_enough_to_find_a_dead_binding_and_one_that_is_ignored(seed: int) -> None:
+    random = random_module.Random(seed)
+    ring = Ring.of([f"q{i}" for i in random.sample(range(10), 10)])
+    dead, ignored = random.sample(ring.destinations, 2)
+    ring = ring.bind(dead, 3).unbind(dead, 1).bind(ignored, 5)
+    pairs = seen(ring, [f"key-{random.getrandbits(64)}" for _ in range(200)])
+    found = infer(pairs, random.sample(ring.bindings, len(ring.bindings)))
+    assert found.ring is not None
+    assert found.ring.bucket_map == ring.bucket_map
+    assert [binding.destination for binding in found.ring.dead] == [dead]
+
+
+@settings(max_examples=30)
+@given(lived_in_rings(), st.randoms(use_true_random=False))
+def test_one_pair_that_is_wrong_among_300_contradicts(ring: Ring, random) -> None:
+    assume(len(ring.destinations) >= 2)
+    keys = [f"key-{random.getrandbits(64)}" for _ in range(300)]
+    pairs = seen(ring, keys)
+    assume({queue for _, queue in pairs} == set(ring.destinations))
+    key, right = pairs[0]
+    wrong = random.choice([queue for queue in ring.destinations if queue != right])
+    with pytest.raises(Contradiction):
+        infer([*pairs, (key, wrong)], ring.bindings)
+
+
+@given(
+    ANYTHING | st.lists(st.tuples(ANYTHING, ANYTHING), max_size=3), ANYTHING | st.lists(ANYTHING, max_size=3)
+)
+def test_anything_as_pairs_and_bindings_gets_an_answer_or_an_error_of_this_toolkit(pairs, bindings) -> None:
+    for given_pairs, given_bindings in ((pairs, bindings), ([("a", "q0")], bindings), (pairs, ["q0", "q1"])):
+        try:
+            found = infer(given_pairs, given_bindings)
+        except RabbitChxError:
+            continue
+        assert found.rings

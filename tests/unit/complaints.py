@@ -1,0 +1,26 @@
+"""How a test looks at an error: a user has to learn from it what was wrong, what would be right, and how."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from rabbit_chx import InvalidValue
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def complaint(call: Callable[[], object]) -> InvalidValue:
+    """The InvalidValue that the call raises, after checking that all its parts are there and are shown."""
+    with pytest.raises(InvalidValue) as caught:
+        call()
+    error = caught.value
+    assert type(error) is InvalidValue
+    for part in (error.what, error.allowed, error.way_out):
+        assert part
+        assert part in str(error)
+    assert "got " in str(error)
+    assert "\n" not in str(error)
+    return error

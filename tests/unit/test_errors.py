@@ -1,0 +1,118 @@
+"""The exceptions: one tree, full sentences, and nothing lost on the way from a Spark worker to its driver."""
+
+from __future__ import annotations
+
+import pickle
+import re
+import threading
+
+import pytest
+
+import rabbit_chx
+from rabbit_chx import InvalidValue, RabbitChxError, errors
+from tests.unit.complaints import complaint
+
+CLASSES = [getattr(errors, name) for name in errors.__all__]
+OF_A_MESSAGE = [cls for cls in CLASSES if "__init__" not in vars(cls)]
+HUGE = 10**5_000
+
+
+def test_the_drawn_tree_is_the_real_tree() -> None:
+    drawn = re.findall(r"^ +((?:│? *[├└]── )?)(\w+)", errors.__doc__ or "", re.MULTILINE)
+    parents: dict[int, str] = {}
+    for branch, name in drawn:
+        parents[len(branch)] = name
+        above = [parents[depth] for depth in parents if depth < len(branch)]
+        bases = [base.__name__ for base in getattr(errors, name).__bases__]
+        assert bases[0] == (above[-1] if above else "Exception"), name
+        parents = {depth: each for depth, each in parents.items() if depth <= len(branch)}
+    assert {name for _, name in drawn} == set(errors.__all__)
+
+
+@pytest.mark.parametrize("cls", CLASSES)
+def test_every_error_is_caught_by_the_root_and_offered_by_the_package(cls: type[RabbitChxError]) -> None:
+    assert issubclass(cls, RabbitChxError)
+    assert getattr(rabbit_chx, cls.__name__) is cls
+
+
+def test_errors_can_be_caught_by_the_builtin_that_fits() -> None:
+    assert issubclass(errors.InvalidValue, ValueError)
+    assert issubclass(errors.MissingDependency, ImportError)
+
+
+@pytest.mark.parametrize("cls", OF_A_MESSAGE)
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+def test_an_error_survives_pickling(cls: type[RabbitChxError], protocol: int) -> None:
+    back = pickle.loads(pickle.dumps(cls("a full sentence"), protocol))
+    assert type(back) is cls
+    assert str(back) == "a full sentence"
+
+
+@pytest.mark.parametrize("got", ["a", b"\xff", 5, 1.5, None, True, "\ud800", "x" * 500])
+def test_an_invalid_value_survives_pickling_with_all_its_parts(got: object) -> None:
+    error = InvalidValue("a weight", got=got, allowed="1 or more", way_out="leave it out")
+    back = pickle.loads(pickle.dumps(error))
+    assert type(back) is InvalidValue
+    assert str(back) == str(error)
+    assert (back.what, back.got, back.allowed, back.way_out) == ("a weight", got, "1 or more", "leave it out")
+
+
+def local_class() -> object:
+    class Local:
+        pass
+
+    return Local()
+
+
+@pytest.mark.parametrize(
+    "got",
+    [(i for i in "ab"), threading.Lock(), lambda: 0, local_class(), [object()], {"a": [1, "b"]}, ["x"] * 99],
+)
+def test_what_cannot_travel_does_so_as_its_text(got: object) -> None:
+    error = InvalidValue("a weight", got=got, allowed="1 or more", way_out="leave it out")
+    back = pickle.loads(pickle.dumps(error))
+    assert str(back) == str(error)
+    assert str(pickle.loads(pickle.dumps(back))) == str(error)
+
+
+def test_a_note_added_on_the_way_does_not_hinder_pickling() -> None:
+    error = InvalidValue("a weight", got=0, allowed="1 or more")
+    error.add_note("in partition 7")
+    assert str(pickle.loads(pickle.dumps(error))) == str(error)
+
+
+def test_a_message_has_the_four_parts_in_the_order_they_are_read() -> None:
+    text = str(InvalidValue("a weight", got="0", allowed="1 or more", way_out="leave it out"))
+    assert text == "a weight is wrong: got '0', allowed is 1 or more; leave it out"
+
+
+def test_a_message_is_one_line_whatever_was_got() -> None:
+    class Table:
+        def __repr__(self) -> str:
+            return "[1,\n 2]"
+
+    assert "got [1,  2], allowed" in str(InvalidValue("a column", got=Table(), allowed="another"))
+
+
+def test_a_long_value_is_cut_and_its_length_told() -> None:
+    text = str(InvalidValue("a key", got="x" * 1_000_000, allowed="less"))
+    assert len(text) < 250
+    assert "(1000002 characters)" in text
+
+
+class Unshowable:
+    def __repr__(self) -> str:
+        raise RuntimeError("no")
+
+
+@pytest.mark.parametrize("got", [HUGE, Unshowable(), [HUGE]], ids=["huge", "broken", "nested"])
+def test_a_value_that_python_cannot_show_is_complained_of_all_the_same(got: object) -> None:
+    error = InvalidValue("a weight", got=got, allowed="1 or more", way_out="leave it out")
+    assert f"a value of type {type(got).__name__} that cannot be shown" in str(error)
+    assert "allowed is 1 or more; leave it out" in str(error)
+    assert str(pickle.loads(pickle.dumps(error))) == str(error)
+
+
+def test_a_weight_of_five_thousand_digits_is_a_wrong_weight_and_no_crash() -> None:
+    error = complaint(lambda: rabbit_chx.Ring.of({"q0": HUGE}))
+    assert "the weight of queue 'q0'" in error.what

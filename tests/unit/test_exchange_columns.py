@@ -1,0 +1,168 @@
+"""Many messages at once: columns of every kind, their gaps, and what is no column."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from tests.unit.complaints import complaint
+from tests.unit.erlang import HEADER, ROUTING_KEYS, SEVEN, exchange
+
+
+class Series:
+    """What pandas and polars have in common, neither of which need be installed."""
+
+    def __init__(self, values: list) -> None:
+        self.values = values
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def __iter__(self):
+        return iter(self.values)
+
+    def __array__(self, dtype=None, copy=None):
+        return np.array(self.values, dtype)
+
+    def to_list(self) -> list:
+        return list(self.values)
+
+
+COLUMNS = [
+    list,
+    tuple,
+    iter,
+    lambda values: (value for value in values),
+    lambda values: dict.fromkeys(values).keys(),
+    np.array,
+    lambda values: np.array(values, object),
+    pa.array,
+    lambda values: pa.chunked_array([values[:1], [], values[1:]], pa.array(values).type),
+    lambda values: pa.array([*values, *values]).slice(len(values)),
+    Series,
+]
+
+
+KINDS = [
+    "list",
+    "tuple",
+    "iterator",
+    "generator",
+    "keys",
+    "numpy",
+    "object",
+    "arrow",
+    "chunked",
+    "sliced",
+    "series",
+]
+
+
+@pytest.mark.parametrize("column", COLUMNS, ids=KINDS)
+def test_a_column_of_any_kind_is_routed(column) -> None:
+    keys = [key for key, *_ in ROUTING_KEYS if isinstance(key, str) and key]
+    expected = [of_7 for key, _, of_7, _ in ROUTING_KEYS if key in keys]
+    got = exchange(SEVEN).route_many(column(keys))
+    assert got.dtype == np.int32
+    assert got.tolist() == expected
+    for x in (exchange(SEVEN, hash_property="message_id"), exchange(SEVEN, **HEADER)):
+        assert x.route_many(column(keys)).tolist() == expected  # the same binaries
+    assert exchange(["only"]).route_many(column(keys)).tolist() == [0] * len(keys)
+
+
+@pytest.mark.parametrize("column", COLUMNS, ids=KINDS)
+def test_a_column_of_integers_of_any_kind_is_routed(column) -> None:
+    by_header = exchange(SEVEN, **HEADER)
+    assert by_header.bucket_many(column([1, -1, 5, 2**40])).tolist() == [3, 6, 4, 4]
+    by_time = exchange(SEVEN, hash_property="timestamp")
+    assert by_time.bucket_many(column([1_700_000_000, 0])).tolist() == [5, 3]
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"])
+def test_integers_of_any_width_are_used_as_they_are(dtype: str) -> None:
+    assert exchange(SEVEN, **HEADER).bucket_many(np.array([1, 5], dtype)).tolist() == [3, 4]
+
+
+@pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])
+def test_a_column_of_datetimes_counts_in_seconds_whatever_its_unit(unit: str) -> None:
+    # 2023-11-14T22:13:20 is 1700000000, in an AMQP header of 3.13 and later 1700000000000
+    column = np.array(["2023-11-14T22:13:20"], f"datetime64[{unit}]")
+    for times in (column, pa.array(column), pa.chunked_array([column])):
+        assert exchange(SEVEN, hash_property="timestamp").bucket_many(times).tolist() == [5]
+        assert exchange(SEVEN, **HEADER).bucket_many(times).tolist() == [5]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "undefined"),
+    [({"hash_property": "correlation_id"}, 1), (HEADER, 1), ({"hash_property": "timestamp"}, 1)],
+)
+def test_in_a_list_none_is_a_message_without_it(arguments: dict, undefined: int) -> None:
+    x = exchange(**arguments)
+    assert x.bucket_many([None, None]).tolist() == [undefined] * 2
+    assert x.bucket_many(iter([None])).tolist() == [undefined]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "column"),
+    [
+        ({}, pa.array(["a", None])),
+        ({}, [b"a", None]),
+        ({"hash_property": "message_id"}, pa.array(["a", None])),
+        ({"hash_property": "message_id"}, np.array(["a", None], object)),
+        ({"hash_property": "timestamp"}, pa.array([1, None])),
+        ({"hash_property": "timestamp"}, np.array(["2020-01-01", "NaT"], "datetime64[s]")),
+        (HEADER, pa.array(["a", None])),
+        (HEADER, pa.array([1, None, 3])),
+        (HEADER, pa.chunked_array([[1], [None]])),
+        (HEADER, np.array([1, None], object)),
+    ],
+)
+def test_a_gap_in_any_other_column_is_an_error_that_names_the_row(arguments: dict, column) -> None:
+    error = complaint(lambda: exchange(**arguments).route_many(column))
+    assert error.what.endswith("in row 1")
+    assert error.got is None
+
+
+@pytest.mark.parametrize(
+    "column",
+    ["abc", b"abc", bytearray(b"abc"), memoryview(b"abc"), None, 5, {"a": 1}, np.str_("abc"), np.array("a")],
+)
+@pytest.mark.parametrize("queues", [["only"], SEVEN])
+@pytest.mark.parametrize(
+    "arguments", [{}, HEADER, {"hash_property": "message_id"}, {"hash_property": "timestamp"}]
+)
+def test_a_single_value_is_no_column(column, queues: list[str], arguments: dict) -> None:
+    # A str would be taken for as many messages as it has characters, a mapping for its keys.
+    error = complaint(lambda: exchange(queues, **arguments).route_many(column))
+    assert error.what == "the column"
+    assert "list" in error.way_out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "more"),
+    [
+        ({}, [np.array([], bytes), pa.array([], pa.binary())]),
+        (HEADER, [np.array([], int), pa.array([], pa.int64())]),
+        ({"hash_property": "message_id"}, [np.array([], bytes), pa.chunked_array([], pa.string())]),
+        ({"hash_property": "timestamp"}, [np.array([], int), np.array([], "datetime64[s]")]),
+    ],
+)
+def test_an_empty_column_has_an_empty_answer(arguments: dict, more: list) -> None:
+    for column in (
+        [],
+        (),
+        iter([]),
+        np.array([], str),
+        np.array([], object),
+        pa.array([], pa.string()),
+        *more,
+    ):
+        got = exchange(SEVEN, **arguments).route_many(column)
+        assert (got.dtype, got.shape) == (np.int32, (0,))
+
+
+def test_an_error_in_a_column_names_the_row_and_keeps_its_parts() -> None:
+    error = complaint(lambda: exchange(**HEADER).route_many(["a", 1, object()]))
+    assert error.what.endswith("in row 2")
+    assert "text" in error.way_out

@@ -1,0 +1,124 @@
+"""What a consumer learns about the ring from the messages it gets anyway."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from rabbit_chx import ConsistentHashExchange, Observer, Ring, infer
+from tests.unit.erlang import SEVEN
+
+UNKNOWN = Ring.of(["q0", "q1"], release="3.10.8").after_restart()
+
+
+def method(routing_key: str = "a", exchange: str = "orders") -> SimpleNamespace:
+    """What pika hands over, beside the properties."""
+    return SimpleNamespace(routing_key=routing_key, exchange=exchange)
+
+
+def properties(**given) -> SimpleNamespace:
+    absent = {"headers": None, "message_id": None, "correlation_id": None, "timestamp": None}
+    return SimpleNamespace(**absent | given)
+
+
+def message(routing_key: str = "a", exchange: str = "orders", **given) -> SimpleNamespace:
+    """What aio-pika hands over: both in one, and headers always a dict."""
+    return SimpleNamespace(
+        **vars(method(routing_key, exchange)) | vars(properties(**{"headers": {}, **given}))
+    )
+
+
+def watch(queues=SEVEN, *, keep: int = 10_000, **arguments) -> Observer:
+    return Observer(ConsistentHashExchange(queues, **arguments), name="orders", keep=keep)
+
+
+def counts(observer: Observer) -> tuple[int, int, int, int]:
+    return (observer.expected, observer.drifted, observer.unjudged, observer.passed_over)
+
+
+def test_a_message_at_its_queue_is_expected_and_at_another_one_drift() -> None:
+    observer = watch()
+    assert observer.observe(method("a"), "q6", properties()) is True  # the last of seven, says Erlang
+    assert observer.observe(method("a"), "q0", properties()) is False
+    assert observer.observe(message("customer-42"), "q0") is True
+    assert counts(observer) == (2, 1, 0, 0)
+    assert list(observer.pairs) == [("a", "q6"), ("a", "q0"), ("customer-42", "q0")]
+
+
+@pytest.mark.parametrize("other", ["", "invoices", "Orders"])
+def test_messages_of_another_exchange_say_nothing(other: str) -> None:
+    observer = watch()
+    assert observer.observe(method("a", other), "q0", properties()) is None
+    assert counts(observer) == (0, 0, 0, 1)
+    assert not observer.pairs
+
+
+def test_a_dead_lettered_message_says_nothing_about_the_queue_it_is_in() -> None:
+    observer = watch()
+    assert observer.observe(method("a"), "q0", properties(headers={"x-death": [{"queue": "q6"}]})) is None
+    assert counts(observer) == (0, 0, 0, 1)
+    assert not observer.pairs
+
+
+def test_headers_are_judged_and_collected_by_their_value() -> None:
+    observer = watch(hash_header="tenant")
+    assert observer.observe(method(), "q4", properties(headers={"tenant": "acme", "n": 1})) is True
+    assert observer.observe(message(headers={"tenant": "acme"}), "q4") is True
+    assert list(observer.pairs) == [("acme", "q4")] * 2
+
+
+@pytest.mark.parametrize("ring", [Ring.of(SEVEN, release="3.12"), UNKNOWN], ids=["known", "unknown"])
+@pytest.mark.parametrize("headers", [None, {}, {"other": 1}])
+def test_a_message_without_the_header_is_no_pair_since_infer_would_take_it_for_a_null(ring, headers) -> None:
+    observer = Observer(ConsistentHashExchange(ring, hash_header="tenant"), name="orders")
+    observer.observe(method(), "q1", properties(headers=headers))
+    assert not observer.pairs
+    assert sum(counts(observer)) == 1
+
+
+@pytest.mark.parametrize("part", ["message_id", "correlation_id"])
+def test_properties_are_judged_and_collected(part: str) -> None:
+    observer = watch(hash_property=part)
+    assert observer.observe(method(), "q6", properties(**{part: "m-1"})) is True
+    assert observer.observe(method(), "q1", properties()) is True  # undefined falls into bucket 1
+    assert ("m-1", "q6") in observer.pairs
+
+
+def test_a_timestamp_is_judged() -> None:
+    observer = watch(hash_property="timestamp")
+    assert observer.observe(method(), "q5", properties(timestamp=1_700_000_000)) is True
+
+
+@pytest.mark.parametrize("ring", [Ring.of(["q0", "q1"], release="3.10.8"), UNKNOWN], ids=["known", "unknown"])
+def test_what_could_have_been_sent_in_several_ways_is_no_evidence(ring: Ring) -> None:
+    # An integer: whether pika sent it or aio-pika makes a difference on 3.10, and the consumer cannot see it.
+    observer = Observer(ConsistentHashExchange(ring, hash_header="tenant"), name="orders")
+    assert observer.observe(method(), "q1", properties(headers={"tenant": 1})) is None
+    assert counts(observer) == (0, 0, 1, 0)
+    assert not observer.pairs
+
+
+def test_under_an_unknown_ring_pairs_are_collected_until_infer_knows_it() -> None:
+    observer = Observer(ConsistentHashExchange(UNKNOWN), name="orders")
+    truth = ConsistentHashExchange(Ring.of(["q1", "q0"], release="3.10.8"))
+    for i in range(20):
+        assert observer.observe(method(f"key-{i}"), truth.route(f"key-{i}"), properties()) is None
+    assert counts(observer) == (0, 0, 20, 0)
+    found = infer(observer.pairs, UNKNOWN.bindings, release="3.10.8")
+    assert found.ring is not None
+    assert found.ring.bucket_map == ("q1", "q0")
+
+
+def test_an_exchange_without_a_bucket_judges_nothing() -> None:
+    observer = Observer(ConsistentHashExchange(Ring()), name="orders")
+    assert observer.observe(method(), "q0", properties()) is None
+    assert counts(observer) == (0, 0, 1, 0)
+
+
+def test_only_the_newest_pairs_are_kept() -> None:
+    observer = watch(["q0", "q1"], keep=3)
+    for i in range(10):
+        observer.observe(method(f"key-{i}"), "q0", properties())
+    assert [key for key, _ in observer.pairs] == ["key-7", "key-8", "key-9"]
+    assert observer.expected + observer.drifted == 10

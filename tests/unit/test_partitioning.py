@@ -1,0 +1,236 @@
+"""Modulus hash, super streams and the exchanges of chance."""
+
+from __future__ import annotations
+
+import sys
+from itertools import permutations
+
+import mmh3
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from rabbit_chx import (
+    AnyOf,
+    Binding,
+    MissingDependency,
+    ModulusHashExchange,
+    RandomExchange,
+    SuperStream,
+    ToExchange,
+    Unpredictable,
+    Unroutable,
+)
+from tests.unit.complaints import complaint
+from tests.unit.erlang import KEY_LISTS, SORTED_BINDINGS
+
+# ---- x-modulus-hash
+
+
+@pytest.mark.parametrize(("keys", "hash_"), KEY_LISTS)
+@pytest.mark.parametrize("count", [1, 2, 3, 7, 16])
+def test_the_whole_list_of_routing_keys_is_hashed(keys: list[str], hash_: int, count: int) -> None:
+    x = ModulusHashExchange([f"q{i:02}" for i in range(count)])
+    key, *more = keys
+    expected = f"q{hash_ % count:02}"
+    assert x.route(key, cc=more) == expected
+    assert x.route(key.encode(), bcc=[each.encode() for each in more]) == expected
+    assert x.route(key, cc=more[:1], bcc=more[1:]) == expected
+    assert x.route(key, cc=tuple(more)) == expected
+    if not more:
+        assert x.destinations[x.route_many([key])[0]] == expected
+
+
+def test_bcc_follows_cc() -> None:
+    x = ModulusHashExchange([f"q{i}" for i in range(9)])
+    assert x.route("k", cc=["cc"], bcc=["bcc"]) == f"q{96525678 % 9}"
+    assert x.route("k", cc=["bcc"], bcc=["cc"]) != x.route("k", cc=["cc"], bcc=["bcc"])
+
+
+@pytest.mark.parametrize(
+    "column", [list, tuple, iter, np.array, pa.array, lambda keys: (key for key in keys)], ids=range(6)
+)
+def test_many_keys_are_routed_at_once(column) -> None:
+    x = ModulusHashExchange(["q0", "q1", "q2"])
+    got = x.route_many(column(["a", "customer-42", "é"]))
+    assert got.dtype == np.int32
+    assert got.tolist() == [53691870 % 3, 113787224 % 3, 61451803 % 3]
+    assert x.route_many([]).tolist() == []
+
+
+def test_from_4_3_on_destinations_are_counted_as_erlang_sorts_them_whatever_their_keys() -> None:
+    resources = [
+        *(ToExchange(name) for name in ("a", "zz")),
+        *("B", "a", "b", "q", "q0", "q1", "q10", "q9", "z", "é", "\ufffd", "\U0001f600"),
+    ]
+    for shift in range(len(resources)):
+        bindings = [(each, str(i)) for i, each in enumerate(resources[shift:] + resources[:shift])]
+        assert list(ModulusHashExchange(bindings, release="4.3").destinations) == resources
+
+
+@pytest.mark.parametrize(("release", "store"), [("3.10.8", None), ("4.0.5", None), ("4.2", "mnesia")])
+def test_before_4_3_they_are_counted_by_key_and_then_by_destination(release: str, store: str | None) -> None:
+    bindings = [(name if kind == "queue" else ToExchange(name), key) for key, kind, name in SORTED_BINDINGS]
+    expected = [destination for destination, _ in bindings]
+    for shuffled in (bindings[::-1], bindings[9:] + bindings[:9]):
+        assert list(ModulusHashExchange(shuffled, release=release, store=store).destinations) == expected
+
+
+def test_a_destination_bound_twice_counts_twice() -> None:
+    bindings = [("q1", "a"), ("q0", "b"), ("q0", "c")]
+    assert ModulusHashExchange(bindings).destinations == ("q0", "q0", "q1")
+    assert ModulusHashExchange(bindings, release="3.10.8").destinations == ("q1", "q0", "q0")
+
+
+def test_the_order_of_binding_does_not_matter() -> None:
+    for release in ("3.10.8", "4.3.6"):
+        orders = permutations(["q0", "q1", ("q2", "x"), ToExchange("e")])
+        assert len({ModulusHashExchange(order, release=release).destinations for order in orders}) == 1
+
+
+@pytest.mark.parametrize(("release", "store"), [("3.13", "khepri"), ("4.0.5", "khepri"), ("4.2", None)])
+def test_khepri_before_4_3_has_no_order_to_predict(release: str, store: str | None) -> None:
+    with pytest.raises(Unpredictable, match=r"Khepri.*4\.3 or later"):
+        ModulusHashExchange(["q0", "q1"], release=release, store=store)
+
+
+@pytest.mark.parametrize("bindings", ["q0", b"q0", None, 5, {"q0": 1, "q1": 2}, ToExchange("x")])
+def test_a_list_of_bindings_is_a_list_and_holds_no_weights(bindings) -> None:
+    error = complaint(lambda: ModulusHashExchange(bindings))
+    assert error.got is bindings
+    assert "binding key" in error.allowed
+
+
+@pytest.mark.parametrize(
+    "wrong", ["", 5, None, b"q0", "\ud800", "x" * 256, ("q0", "k", "more"), ["q0", "k"], Binding("q0")]
+)
+def test_what_is_no_binding_is_refused(wrong) -> None:
+    assert complaint(lambda: ModulusHashExchange([wrong, "q1"])).got is wrong
+
+
+@pytest.mark.parametrize("key", [5, None, "\ud800", "x" * 256])
+def test_what_is_no_binding_key_is_refused(key) -> None:
+    assert complaint(lambda: ModulusHashExchange([("q0", key)])).what == "a binding key"
+
+
+def test_no_binding_and_one_binding_twice_are_refused() -> None:
+    assert complaint(lambda: ModulusHashExchange([])).got == "none"
+    for twice in (["q0", "q0"], [("q0", "a"), ("q0", "a")], ["q0", ("q0", "")], [("q0", b"a"), ("q0", "a")]):
+        assert complaint(lambda twice=twice: ModulusHashExchange(twice)).got == "one binding twice"
+
+
+def test_keys_are_checked_wherever_they_come_from() -> None:
+    x = ModulusHashExchange(["q0", "q1"])
+    for bad in (None, 5, "\ud800", "é" * 128):
+        for call in (
+            lambda bad=bad: x.route(bad),
+            lambda bad=bad: x.route("a", cc=[bad]),
+            lambda bad=bad: x.route("a", bcc=["b", bad]),
+            lambda bad=bad: x.route_many(["a", bad]),
+        ):
+            assert complaint(call).what.startswith("the routing key")
+    for bad in ("abc", b"abc", None, {"a": 1}):
+        assert complaint(lambda bad=bad: x.route("a", cc=bad)).what == "cc"
+        assert complaint(lambda bad=bad: x.route("a", bcc=bad)).what == "bcc"
+        assert complaint(lambda bad=bad: x.route_many(bad)).what == "the column"
+
+
+# ---- super streams
+
+# The table that the tests of the Java, Go and .NET clients share, for three partitions.
+OFFICIAL = {
+    "hello1": 1,
+    "hello2": 0,
+    "hello3": 1,
+    "hello4": 2,
+    "hello5": 0,
+    "hello8": 1,
+    "hello10": 2,
+    "hello88": 1,
+}
+
+
+def test_a_super_stream_routes_as_the_official_clients_do() -> None:
+    stream = SuperStream(["invoices-0", "invoices-1", "invoices-2"])
+    assert {key: stream.route(key) for key in OFFICIAL} == {
+        key: f"invoices-{partition}" for key, partition in OFFICIAL.items()
+    }
+    for column in (list(OFFICIAL), iter(OFFICIAL), np.array(list(OFFICIAL)), OFFICIAL.keys()):
+        got = stream.route_many(column)
+        assert got.dtype == np.int32
+        assert got.tolist() == list(OFFICIAL.values())
+
+
+def test_rstream_hashes_utf_16_with_a_byte_order_mark_to_128_bits() -> None:
+    stream = SuperStream([str(i) for i in range(10)], flavor="rstream")
+    for key in ("hello1", "", "é", "\U0001f600", "x" * 1_000):
+        # as rstream 1.1.1 says it, HashRoutingMurmurStrategy.route
+        digest = mmh3.hash_bytes(bytes(key, "UTF-16"), 104729)
+        assert stream.route(key) == str(int.from_bytes(digest, "little", signed=False) % 10)
+
+
+@pytest.mark.parametrize(("partitions", "measured"), [(3, 0.334), (5, 0.202), (10, 0.103)])
+def test_rstream_and_the_official_clients_agree_by_chance_only(partitions: int, measured: float) -> None:
+    names = [str(i) for i in range(partitions)]
+    keys = [f"key-{i}" for i in range(10_000)]
+    agree = SuperStream(names).route_many(keys) == SuperStream(names, flavor="rstream").route_many(keys)
+    assert agree.mean() == pytest.approx(measured, abs=0.02)
+
+
+def test_the_order_of_partitions_counts() -> None:
+    assert SuperStream(["b", "a", "c"]).route("hello1") == "a"
+    assert SuperStream(["only"]).route("anything") == "only"
+
+
+@pytest.mark.parametrize(
+    "partitions",
+    ["abc", b"abc", None, 5, [], ["a", "a"], ["a", 5], [None], {"a": 1}, [ToExchange("a")], [["a"]]],
+)
+def test_partitions_are_a_list_of_names_each_once(partitions) -> None:
+    assert complaint(lambda: SuperStream(partitions)).what == "the list of partitions"
+
+
+@pytest.mark.parametrize("key", [None, 5, b"hello1", "\ud800", ["hello1"]])
+@pytest.mark.parametrize("flavor", ["official", "rstream"])
+def test_a_stream_key_is_text(key, flavor) -> None:
+    stream = SuperStream(["a", "b"], flavor=flavor)
+    for call in (lambda: stream.route(key), lambda: stream.route_many(["hello1", key])):
+        error = complaint(call)
+        assert (error.what, error.got) == ("the key", key)
+    assert complaint(lambda: stream.route_many("hello1")).what == "the column"
+
+
+@pytest.mark.parametrize("flavor", ["", "Official", "java", None, 1])
+def test_an_unknown_flavor_is_refused(flavor) -> None:
+    assert complaint(lambda: SuperStream(["a"], flavor=flavor)).allowed == "official or rstream"
+
+
+def test_without_murmur3_the_line_that_installs_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "mmh3", None)
+    with pytest.raises(MissingDependency, match=r"pip install 'rabbit-chx\[streams\]'"):
+        SuperStream(["a", "b"]).route("hello1")
+
+
+# ---- chance
+
+
+def test_where_only_chance_knows_the_answer_is_any_of() -> None:
+    x = RandomExchange(["q1", "q0", ToExchange("e")])
+    answer = x.route("whatever")
+    assert answer == AnyOf(frozenset({"q0", "q1", ToExchange("e")})) == x.route()
+    assert str(answer) == "any of exchange e, q0, q1"
+
+
+def test_a_random_exchange_without_bindings_routes_nothing() -> None:
+    with pytest.raises(Unroutable, match="no binding"):
+        RandomExchange([]).route("a")
+
+
+@pytest.mark.parametrize("destinations", ["q0", None, {"q0": 1}, [""], [5], ["\ud800"]])
+def test_a_random_exchange_needs_a_list_of_names(destinations) -> None:
+    complaint(lambda: RandomExchange(destinations))
+
+
+@pytest.mark.parametrize("key", [None, 5, "x" * 256])
+def test_a_random_exchange_takes_no_key_that_cannot_be(key) -> None:
+    assert complaint(lambda: RandomExchange(["q0"]).route(key)).what == "the routing key"

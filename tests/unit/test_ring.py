@@ -1,0 +1,317 @@
+"""Bindings and buckets: what bind, unbind, a restart and a reading of the ring do.
+
+The expected rings are what real brokers showed for the same commands (3.10.8, 4.0.5 and 4.3.6, as noted), the
+expected orders what Erlang's own ``lists:usort/1`` made of the same bindings.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections import OrderedDict
+from itertools import permutations
+from types import MappingProxyType
+
+import pytest
+
+from rabbit_chx import (
+    Binding,
+    ConsistentHashExchange,
+    Ring,
+    RingUnknown,
+    ToExchange,
+    Unpredictable,
+    infer,
+    moved,
+    shares,
+)
+from tests.unit.complaints import complaint
+from tests.unit.erlang import SORTED_BINDINGS
+
+OLD = ["3.8.35", "3.9.20", "3.10.0", "3.10.5"]  # the releases on which a second binding adds buckets
+
+
+# ---- bind
+
+
+def test_buckets_follow_in_the_order_of_the_bind_commands() -> None:
+    ring = Ring.of({"q1": 1, "q0": 2}).bind("q2", 3)
+    assert ring.bucket_map == ("q1", "q0", "q0", "q2", "q2", "q2")
+    assert ring.destinations == ("q1", "q0", "q2")
+    assert len(ring) == 6
+
+
+@pytest.mark.parametrize(
+    "bindings",
+    [
+        {"q0": 1, "q1": 2},
+        OrderedDict(q0="1", q1="2"),
+        MappingProxyType({"q0": 1, "q1": 2}),
+        ["q0", ("q1", 2)],
+        (("q0", 1), ("q1", "2")),
+        (item for item in ["q0", Binding("q1", "2")]),
+        [Binding.of("q0"), Binding.of("q1", 2)],
+        {"q0": 1, "q1": 2}.items(),
+    ],
+    ids=lambda bindings: type(bindings).__name__,
+)
+def test_a_list_of_bindings_may_have_many_forms(bindings: object) -> None:
+    assert Ring.of(bindings) == Ring.of([("q0", 1), ("q1", 2)])  # type: ignore[arg-type]
+
+
+def test_a_second_binding_is_listed_and_adds_no_bucket_whatever_its_weight() -> None:
+    ring = Ring.of({"q0": 2, "q1": 1}, release="3.10.8")
+    again = ring.bind("q0", 9)
+    assert again.bucket_map == ring.bucket_map
+    assert [(binding.destination, binding.key) for binding in again.bindings] == [
+        ("q0", "2"),
+        ("q1", "1"),
+        ("q0", "9"),
+    ]
+    assert again.dead == ()
+
+
+def test_the_same_binding_again_is_no_binding_at_all() -> None:
+    ring = Ring.of({"q0": 1})
+    assert ring.bind("q0", 1) == ring
+    assert ring.bind("q0", "1") == ring
+    assert ring.bind("q0", "01") != ring  # another key, so another binding
+    assert ring.bind("q0", 1, {"x-bind-seq": 1}) != ring
+
+
+def test_a_queue_and_an_exchange_of_one_name_are_two_destinations() -> None:
+    ring = Ring.of(["orders", ToExchange("orders")])
+    assert ring.bucket_map == ("orders", ToExchange("orders"))
+    assert ring.unbind("orders").bucket_map == (ToExchange("orders"),)
+    assert str(ToExchange("orders")) == "exchange orders"
+
+
+def test_a_change_returns_a_new_ring_and_leaves_the_old_one_alone() -> None:
+    ring = Ring.of({"q0": 1, "q1": 1})
+    before = pickle.loads(pickle.dumps(ring))
+    ring.bind("q2").unbind("q0").delete("q1").after_restart()
+    assert ring == before
+    with pytest.raises(AttributeError):
+        ring.runs = ()  # type: ignore[misc]
+
+
+# ---- unbind and delete
+
+
+def test_unbinding_shifts_the_later_buckets_down() -> None:
+    ring = Ring.of({"q0": 1, "q1": 2, "q2": 1})
+    assert ring.unbind("q0").bucket_map == ("q1", "q1", "q2")
+    assert ring.unbind("q1").bucket_map == ("q0", "q2")
+    assert ring.unbind("q1").bind("q1", 2).bucket_map == ("q0", "q2", "q1", "q1")
+
+
+@pytest.mark.parametrize("gone", ["1", "5"])
+def test_unbinding_either_of_two_bindings_removes_all_buckets_and_leaves_the_other_dead(gone: str) -> None:
+    left = {"1": "5", "5": "1"}[gone]
+    ring = Ring.of({"u1": 1, "u2": 1}).bind("u1", "5").unbind("u1", gone)
+    assert ring.bucket_map == ("u2",)
+    assert ring.dead == (Binding("u1", left),)
+    # Seen on 3.10.8 and 4.3.6: with u1 alone left, all messages are unroutable though u1 is listed.
+    alone = ring.unbind("u2")
+    assert alone.bucket_map == ()
+    assert alone.bindings == (Binding("u1", left),)
+
+
+def test_the_dead_binding_stays_dead_when_it_is_bound_again() -> None:
+    dead = Ring.of({"u1": 1, "u2": 1}).bind("u1", "5").unbind("u1", "1")
+    assert dead.bind("u1", "5") == dead  # it exists already, so the exchange is not even asked
+    assert dead.bind("u1", "2").bucket_map == ("u2", "u1", "u1")
+
+
+@pytest.mark.parametrize(
+    "unbind",
+    [("q9",), ("q0", 8), ("q0", 7), ("q0", "07"), ("q0", "007", {"x-bind-seq": 1}), (ToExchange("q0"),)],
+)
+def test_unbinding_what_is_not_bound_changes_nothing(unbind: tuple) -> None:
+    ring = Ring.of([("q0", "007"), "q1"])
+    assert ring.unbind(*unbind) == ring
+
+
+def test_an_unbind_has_to_repeat_the_arguments() -> None:
+    ring = Ring.of(["q1"]).bind("q0", 1, {"x-bind-seq": 3})
+    assert ring.unbind("q0", 1) == ring
+    assert ring.unbind("q0", 1, {"x-bind-seq": 3}).bucket_map == ("q1",)
+    assert ring.unbind("q0").bucket_map == ("q1",)  # its only binding
+    assert "arguments" in str(complaint(lambda: ring.unbind("q0", arguments={"x-bind-seq": 3})).got)
+
+
+def test_of_two_bindings_one_has_to_be_named() -> None:
+    error = complaint(lambda: Ring.of({"q0": 1}).bind("q0", 5).unbind("q0"))
+    assert "'1', '5'" in error.allowed
+    assert "delete()" in error.way_out
+
+
+def test_deleting_a_queue_takes_all_its_bindings_along() -> None:
+    ring = Ring.of({"q0": 1, "q1": 2}).bind("q0", 5)
+    assert ring.delete("q0") == Ring.of({"q1": 2})
+    assert ring.delete("q9") == ring
+
+
+# ---- restarts
+
+
+def test_khepri_keeps_the_order_and_revives_a_dead_binding_at_the_end() -> None:
+    # Seen on 4.3.6: [qb, qc] became [qb, qc, qa x 5].
+    ring = Ring.of(["qa", "qb", "qc"], release="4.3.6").bind("qa", "5").unbind("qa", "1")
+    assert ring.bucket_map == ("qb", "qc")
+    assert ring.after_restart().bucket_map == ("qb", "qc", *["qa"] * 5)
+    assert ring.after_restart().dead == ()
+
+
+def test_several_dead_bindings_come_back_in_erlangs_order() -> None:
+    ring = Ring.of(["q2", "q9", "q1", "live"])
+    for queue, key in (("q2", "2"), ("q9", "10"), ("q1", "2")):
+        ring = ring.bind(queue, key).unbind(queue, "1")
+    assert ring.bucket_map == ("live",)
+    assert ring.after_restart().runs == (("live", 1), ("q9", 10), ("q1", 2), ("q2", 2))  # "10" < "2"
+
+
+@pytest.mark.parametrize("release", ["4.2", "4.3", "4.3.6"])
+def test_khepri_keeps_any_order(release: str) -> None:
+    for order in permutations(["q2", "q10", "q1"]):
+        ring = Ring.of(order, release=release)
+        assert ring.after_restart() == ring
+
+
+def as_bound(key: str, kind: str, name: str) -> Binding:
+    return Binding(name if kind == "queue" else ToExchange(name), key)
+
+
+def test_bindings_sort_as_erlang_sorts_them() -> None:
+    bindings = [as_bound(*item) for item in SORTED_BINDINGS]
+    for shuffled in (bindings[::-1], bindings[7:] + bindings[:7], sorted(bindings, key=str)):
+        assert sorted(shuffled, key=lambda binding: binding.sort_key) == bindings
+
+
+@pytest.mark.parametrize("release", ["3.10.8", "3.12", "4.0.5", "4.1"])
+def test_mnesia_with_one_worker_sorts_the_ring(release: str) -> None:
+    # Weight strings first, so 1 < 10 < 2; then exchanges before queues; then the bytes of the name.
+    ring = Ring.of([("q10", 2), ("q9", 10), ("B", 1), ("a", 2), (ToExchange("z"), 2)], release=release)
+    sorted_ring = ring.after_restart(worker_pool_size=1)
+    assert sorted_ring.runs == (("B", 1), ("q9", 10), (ToExchange("z"), 2), ("a", 2), ("q10", 2))
+    assert sorted_ring.bindings == ring.bindings
+    assert sorted_ring.after_restart(worker_pool_size=1) == sorted_ring
+
+
+def test_mnesia_with_one_worker_revives_a_dead_binding_where_it_sorts() -> None:
+    ring = Ring.of(["qa", "qb"], release="3.10.8").bind("qa", "5").unbind("qa", "1")
+    assert ring.after_restart(worker_pool_size=1).bucket_map == ("qb", *["qa"] * 5)
+    both = Ring.of({"qa": 5, "qb": 2}, release="3.10.8").bind("qa", 1)
+    assert both.after_restart(worker_pool_size=1).bucket_map == ("qa", "qb", "qb")  # "1" sorts first and wins
+
+
+@pytest.mark.parametrize("workers", [None, 2, 4, 16])
+def test_mnesia_with_more_workers_loses_the_order(workers: int | None) -> None:
+    lost = Ring.of({"q0": 1, "q1": 1}, release="4.0.5").after_restart(worker_pool_size=workers)
+    assert not lost.known
+    assert "4.0.5" in lost.why_unknown
+    assert "concurrently" in lost.why_unknown
+
+
+@pytest.mark.parametrize("bindings", [{}, {"q0": 1}, {"q0": 7}])
+def test_there_is_no_order_to_lose_with_one_binding_or_none(bindings: dict[str, int]) -> None:
+    ring = Ring.of(bindings, release="3.10.8")
+    assert ring.after_restart() == ring
+
+
+UNKNOWN = Ring.of({"q0": 1, "q1": 1, "q2": 1}, release="3.10.8").after_restart()
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        lambda: UNKNOWN.bucket_map,
+        lambda: UNKNOWN.destinations,
+        lambda: UNKNOWN.dead,
+        lambda: len(UNKNOWN),
+        lambda: shares(UNKNOWN),
+        lambda: moved(UNKNOWN, Ring.of(["q0"])),
+        lambda: moved(Ring.of(["q0"]), UNKNOWN),
+        lambda: ConsistentHashExchange(UNKNOWN).route("a"),
+        lambda: ConsistentHashExchange(UNKNOWN).route("a", explain=True),
+        lambda: ConsistentHashExchange(UNKNOWN).route_many(["a"]),
+        lambda: ConsistentHashExchange(UNKNOWN).bucket_many([]),
+        lambda: ConsistentHashExchange(UNKNOWN).destinations,
+        lambda: ConsistentHashExchange(UNKNOWN).owners,
+        lambda: ConsistentHashExchange(UNKNOWN, hash_header="h").route(headers={}),
+    ],
+)
+def test_an_unknown_ring_has_no_answer_but_says_why_and_what_to_do(question) -> None:
+    with pytest.raises(RingUnknown) as caught:
+        question()
+    for part in ("3.10.8 on Mnesia", "when it boots", "ring_state/2", "Ring.read()", "infer()"):
+        assert part in str(caught.value)
+
+
+def test_an_unknown_ring_can_still_be_shown_and_changed() -> None:
+    assert "order unknown" in repr(ConsistentHashExchange(UNKNOWN))
+    changed = UNKNOWN.bind("q3").unbind("q0")
+    assert not changed.known
+    assert [binding.destination for binding in changed.bindings] == ["q1", "q2", "q3"]
+
+
+def test_the_order_is_known_again_when_nothing_is_left_or_one_worker_sorts_it() -> None:
+    empty = UNKNOWN.unbind("q0").unbind("q1").delete("q2")
+    assert empty == Ring.of([], release="3.10.8")
+    assert empty.bind("q5").bucket_map == ("q5",)
+    straight = Ring.of(["q0", "q1", "q2"], release="3.10.8").after_restart(worker_pool_size=1)
+    assert UNKNOWN.after_restart(worker_pool_size=1) == straight
+
+
+# ---- the ring as read from a broker
+
+
+def test_a_ring_that_was_read_is_the_ring_of_its_buckets() -> None:
+    assert Ring.read(["q1", "q0", "q0"]) == Ring.of([("q1", 1), ("q0", 2)])
+    assert Ring.read([]) == Ring()
+    assert Ring.read(["q0", ToExchange("q0")]).runs == (("q0", 1), (ToExchange("q0"), 1))
+    assert str(Ring.read(["q0"], release="4.0.5", store="khepri").release) == "4.0.5"
+
+
+def test_listed_bindings_without_a_bucket_are_dead() -> None:
+    ring = Ring.read(["q1", "q1"], bindings=[("q0", 5), ("q1", 2)])
+    assert ring.dead == (Binding("q0", "5"),)
+    assert ring.after_restart().bucket_map == ("q1", "q1", *["q0"] * 5)
+
+
+def test_a_destination_in_two_places_has_one_binding_where_none_are_given() -> None:
+    ring = Ring.read(["q0", "q1", "q0", "q0"], release="3.10.5")
+    assert ring.bucket_map == ("q0", "q1", "q0", "q0")
+    assert ring.destinations == ("q0", "q1")
+    assert ring.bindings == (Binding("q0", "3"), Binding("q1", "1"))
+
+
+@pytest.mark.parametrize("release", OLD)
+def test_old_releases_are_not_predicted_once_a_destination_is_bound_twice(release: str) -> None:
+    ring = Ring.of({"q0": 1, "q1": 1}, release=release)
+    twice = Ring.read(["q0", "q1", "q0"], bindings=[*ring.bindings, ("q0", "01")], release=release)
+    torn = Ring.read(["q0", "q1", "q0"], release=release)
+    assert ConsistentHashExchange(twice).route("a") in {"q0", "q1"}  # as read it is known
+    for change in (
+        lambda: ring.bind("q0", 5),
+        lambda: twice.bind("q2"),
+        lambda: twice.unbind("q1"),
+        lambda: twice.delete("q0"),
+        lambda: twice.after_restart(worker_pool_size=1),
+        lambda: torn.unbind("q1"),
+        lambda: infer([("a", "q0")], twice.bindings, release=release),
+    ):
+        with pytest.raises(Unpredictable, match=r"queue 'q0' is bound twice.*3\.9\.21 and 3\.10\.6"):
+            change()
+    assert ring.bind("q2").unbind("q0").bucket_map == ("q1", "q2")
+
+
+@pytest.mark.parametrize("release", ["3.9.21", "3.10.6", "3.10.8", "3.11.0", "4.0.5"])
+def test_later_releases_are_predicted_all_the_same(release: str) -> None:
+    assert Ring.of({"q0": 1}, release=release).bind("q0", 5).bucket_map == ("q0",)
+
+
+def test_rings_are_values() -> None:
+    ring = Ring.of({"q0": 1, ToExchange("x"): 2}, release="4.0.5")
+    assert {ring: 1}[Ring.of({"q0": 1, ToExchange("x"): 2}, release="4.0.5")] == 1
+    assert pickle.loads(pickle.dumps(ring)) == ring
+    assert ring != Ring.of({"q0": 1, ToExchange("x"): 2}, release="4.0.6")
