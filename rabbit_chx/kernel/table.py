@@ -1,8 +1,8 @@
 """Buckets of many keys at once, for one ring size.
 
 Drawing costs the same for every key, and a ring size knows only 2^21 different ones, so an answer once
-drawn is kept. The table fills itself with just the keys that were asked for: a short column draws a few
-thousand times, a long one soon finds everything there.
+drawn is kept. The table fills itself with just the keys that were asked for, so that a short column
+draws a few thousand times; once half of it is known, the rest follows.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ SEEDS: Final = 1 << SEED_BITS
 """How many keys a ring can tell apart."""
 
 _MASK21: Final = np.uint64(SEEDS - 1)
-_ROWS: Final = 8192
+_ROWS: Final = 1 << 14
 
 
 @lru_cache(maxsize=8)
 def bucket_table(buckets: int) -> BucketTable:
-    """The table of a ring size, shared by all rings of that size (4 MB each, 8 MB above 65,534 buckets)."""
+    """The table of a ring size, shared by all rings of that size (2 MB, above 255 buckets 4)."""
     return BucketTable(buckets)
 
 
@@ -38,36 +38,43 @@ class BucketTable:
     def __init__(self, buckets: int) -> None:
         self.buckets = buckets
         # Bucket + 1, so that 0 means "not drawn yet": fresh zeros cost nothing until they are touched.
-        self._known: NDArray[Any] = np.zeros(SEEDS, np.uint16 if buckets < 0xFFFF else np.uint32)
-        self._complete = False
+        self._known: NDArray[Any] = np.zeros(SEEDS, np.min_scalar_type(buckets))
         self._drawn = 0
+        self._complete = False
 
     def __getitem__(self, keys: NDArray[Any]) -> NDArray[Any]:
         """The bucket of each key; keys are integers of any NumPy type, of which 21 bits count."""
-        seeds = (keys & keys.dtype.type(SEEDS - 1)).astype(np.intp)
-        if not self._complete:
-            self._draw(seeds[self._known[seeds] == 0])
-        found: NDArray[Any] = self._known.take(seeds, mode="clip")
+        found = np.empty(len(keys), self._known.dtype)
+        for start in range(0, len(keys), _ROWS):
+            seeds = keys[start : start + _ROWS].astype(np.intp) & (SEEDS - 1)
+            if not self._complete:
+                self._draw_missing(seeds)
+            self._known.take(seeds, mode="wrap", out=found[start : start + _ROWS])
         found -= 1
         return found
 
     def all(self) -> NDArray[Any]:
         """The bucket of every key from 0 to 2^21 - 1."""
-        self._draw(np.flatnonzero(self._known == 0))
-        found = self._known.copy()
-        found -= 1
+        self._draw_rest()
+        found: NDArray[Any] = self._known - 1
         return found
 
+    def _draw_missing(self, seeds: NDArray[np.intp]) -> None:
+        missing = seeds[self._known[seeds] == 0]
+        self._drawn += len(missing)
+        if self._drawn > SEEDS // 2:
+            self._draw_rest()  # it costs no more than was spent so far, and nothing is looked for again
+        elif len(missing):
+            self._draw(missing)
+
+    def _draw_rest(self) -> None:
+        rest = np.flatnonzero(self._known == 0)
+        for start in range(0, len(rest), _ROWS):
+            self._draw(rest[start : start + _ROWS])
+        self._complete = True
+
     def _draw(self, seeds: NDArray[np.intp]) -> None:
-        if len(seeds) > SEEDS // 2:
-            seeds = np.flatnonzero(self._known == 0)  # many are asked for twice, and all will be soon
-        for start in range(0, len(seeds), _ROWS):
-            block = seeds[start : start + _ROWS]
-            self._known[block] = _jump(block.astype(np.uint64), self.buckets) + 1
-        self._drawn += len(seeds)
-        if self._drawn >= SEEDS:
-            self._complete = bool(self._known.all())
-            self._drawn = int(np.count_nonzero(self._known))
+        self._known[seeds] = _jump(seeds.astype(np.uint64), self.buckets) + 1
 
 
 # jump_consistent_hash/2 of the plugin over rand.erl's exs1024: rabbit_chx.kernel.jump, many keys abreast.
