@@ -237,7 +237,7 @@ class ConsistentHashExchange:
         ``values`` is a column of what is hashed (routing keys, header values or property values): a
         list, a NumPy array, or an Arrow column, which is read where it lies.
         """
-        return self.owners.take(self._buckets(values, client), mode="clip")
+        return self.owners.take(self._buckets(values, client), mode="wrap")
 
     def bucket_many(self, values: Any, *, client: Client | None = None) -> NDArray[Any]:
         """The buckets of many messages (an int32 array); see :meth:`route_many`."""

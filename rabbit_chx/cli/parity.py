@@ -27,8 +27,8 @@ _WEIGHTS: Final = {"a": 1, "b": 2, "c": 1, "d": 5, "e": 1}
 @click.command(
     epilog="""\b
 Examples:
-  rabbit-chx parity --url amqp://user@host        (a scratch exchange; nothing is left behind)
-  rabbit-chx parity --throw-away 4.0              (a broker of its own, in a container)
+  AMQP_URL=amqp://user:password@host rabbit-chx parity
+  rabbit-chx parity --throw-away 4.0
 """
 )
 @url_option

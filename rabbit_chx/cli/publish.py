@@ -30,8 +30,8 @@ _FAILURES_SHOWN: Final = 5
     epilog="""\b
 Examples:
   rabbit-chx publish orders.csv --exchange orders --key-column customer
-  rabbit-chx publish events.parquet -x events -k user --body-column payload --property message_id=id
-  zcat log.jsonl.gz | rabbit-chx publish - --format jsonl -x logs -k host --rate 5000
+  rabbit-chx publish events.parquet -x events -k user --property message_id=id
+  zcat log.jsonl.gz | rabbit-chx publish - --format jsonl -x logs --rate 5000
   rabbit-chx publish big.csv -x orders -k customer --resume big.position
 """
 )

@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 @click.command(
     epilog="""\b
 Examples:
-  rabbit-chx route customer-42 --queue q0 --queue q1 --queue q2=2
-  rabbit-chx route customer-42 --queue q0 --queue q1 --release 3.10 --explain
-  rabbit-chx route --hash-header tenant --header tenant=acme --queue q0 --queue q1
-  cut -f1 orders.tsv | rabbit-chx route --keys - --count --queue q0 --queue q1
+  rabbit-chx route customer-42 -q q0 -q q1 -q q2=2
+  rabbit-chx route customer-42 -q q0 -q q1 --release 3.10 --explain
+  rabbit-chx route --hash-header tenant --header tenant=acme -q q0 -q q1
+  cut -f1 orders.tsv | rabbit-chx route --keys - --count -q q0 -q q1
 """
 )
 @click.argument("keys", nargs=-1, metavar="[KEY]...")

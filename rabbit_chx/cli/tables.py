@@ -33,7 +33,7 @@ def table(*columns: str, right: tuple[str, ...] = ()) -> Table:
 
 def bar(share: float, largest: float) -> Any:
     """A bar for a share, as long as its column where it is the largest."""
-    return Bar(size=largest or 1.0, begin=0.0, end=share, width=24, color="cyan")
+    return Bar(size=largest or 1.0, begin=0.0, end=share, width=16, color="cyan")
 
 
 def print_shares(counts: Mapping[Destination, int], *, title: str) -> None:

@@ -237,7 +237,7 @@ def test_doctor_names_the_failing_broker_and_the_way_out() -> None:
     assert b"sesame" not in done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("verb", ["route", "ring", "parity", "doctor", "demo"])
+@pytest.mark.parametrize("verb", ["route", "ring", "publish", "parity", "doctor", "demo"])
 def test_every_verb_has_help_with_examples(verb: str) -> None:
     text = run(verb, "--help").stdout.decode()
     assert "Examples:" in text
@@ -256,3 +256,10 @@ def test_routing_one_key_imports_neither_numpy_nor_rich() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=False)
     assert done.stderr == b"\n"
+
+
+@pytest.mark.parametrize("verb", ["route", "ring", "publish", "parity", "doctor", "demo"])
+def test_help_fits_a_terminal_of_80_columns(verb: str) -> None:
+    text = run(verb, "--help", env={"COLUMNS": "80"}).stdout.decode()
+    _, _, examples = text.partition("Examples:")
+    assert examples.count("rabbit-chx") == len([line for line in examples.splitlines() if line.strip()])

@@ -1,0 +1,18 @@
+"""Ten thousand messages, each confirmed and routed, or named."""
+
+import os
+
+from rabbit_chx import Publisher, PublishFailed
+
+keys = [f"customer-{number}" for number in range(10_000)]
+bodies = [f"hello, {key}".encode() for key in keys]
+
+with Publisher(os.environ["AMQP_URL"], exchange=os.environ.get("EXCHANGE", "orders")) as publisher:
+    publisher.publish_many(bodies, keys, content_type="text/plain", message_id=keys)
+    try:
+        totals = publisher.flush()
+    except PublishFailed as failed:
+        for failure in failed.failures[:5]:
+            print(failure)
+        raise SystemExit(1) from None
+print(f"{totals.confirmed:,} confirmed, {totals.resent:,} sent more than once")

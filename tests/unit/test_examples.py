@@ -1,0 +1,27 @@
+"""Every example runs: those without a broker here, the others in tests/broker/test_examples.py."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+TABLE = (EXAMPLES / "README.md").read_text()
+OFFLINE = [line.split("](")[1].split(")")[0] for line in TABLE.splitlines() if line.endswith("| nothing |")]
+ONLINE = [line.split("](")[1].split(")")[0] for line in TABLE.splitlines() if line.endswith("| a broker |")]
+
+
+def test_the_table_names_every_example() -> None:
+    assert sorted(OFFLINE + ONLINE) == sorted(path.name for path in EXAMPLES.glob("*.py"))
+
+
+@pytest.mark.parametrize("name", OFFLINE)
+def test_example_runs_without_a_broker(name: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-W", "error", EXAMPLES / name], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout
