@@ -27,8 +27,9 @@ help: ## what can be made
 	done
 
 demo: .venv/.demo ## see it work: predict, publish to a throw-away broker, compare
-	$(call bootstrap,broker $(BIN)/rabbit-chx demo --offline)
-	@$(BIN)/rabbit-chx demo
+	@$(BIN)/rabbit-chx demo --offline
+	$(call bootstrap,broker)
+	@$(BIN)/rabbit-chx demo --online
 
 test: lint ## all checks and all tests, on real brokers where they can be had
 	$(call bootstrap,broker)

@@ -2,8 +2,7 @@
 
     bootstrap.py demo                  .venv with the package and what starts a broker
     bootstrap.py test                  .venv with the tools and libraries of the tests as well
-    bootstrap.py broker [COMMAND...]   a RabbitMQ server, where the machine has no way to one; the command is run
-                                       first if that takes long, so that something is seen meanwhile
+    bootstrap.py broker                a RabbitMQ server, where the machine has no way to one
     bootstrap.py constraints           constraints.txt, renewed
 
 Rules of this file: it imports the standard library alone. It says one line a step, and what a step printed
@@ -45,8 +44,8 @@ def main(verb: str = "", *arguments: str) -> None:
             demo()
         case "test", ():
             test()
-        case "broker", command:
-            broker(*command)
+        case "broker", ():
+            broker()
         case "constraints", ():
             constraints()
         case _:
@@ -169,7 +168,7 @@ except BrokerUnavailable as error:
 NOTHING = 3
 
 
-def broker(*meanwhile: str) -> None:
+def broker() -> None:
     """See that `rabbit_chx.testing` finds a broker; install Debian's where there is no way to one.
 
     Where there is none in the end, whoever needs one says so: the demo, and each test that is skipped.
@@ -178,8 +177,6 @@ def broker(*meanwhile: str) -> None:
     at_hand = found and "to be pulled" not in answer
     if at_hand or not (found or can_install()):
         return
-    if meanwhile:
-        subprocess.run(meanwhile, check=False)
     if found:
         say(f"fetching {answer}")
         found, _ = look_for_broker("Broker().start()")

@@ -32,8 +32,9 @@ Examples:
 """
 )
 @click.option("-r", "--release", help="The release of the throw-away broker; the newest there is by default.")
-@click.option("--offline", is_flag=True, help="Only the half that needs no broker.")
-def demo(*, release: str | None, offline: bool) -> int:
+@click.option("--offline", "half", flag_value="offline", help="Only the half that needs no broker.")
+@click.option("--online", "half", flag_value="online", help="Only the half with a broker.")
+def demo(*, release: str | None, half: str | None) -> int:
     """Predict where 10,000 keys land, publish them to a real broker, and compare.
 
     Then add a fifth queue: predicted first, and really done.
@@ -42,8 +43,9 @@ def demo(*, release: str | None, offline: bool) -> int:
 
     out = console()
     keys = [f"customer-{number}" for number in range(_KEYS)]
-    _offline_half(out, keys)
-    if offline:
+    if half != "online":
+        _offline_half(out, keys)
+    if half == "offline":
         return 0
     out.rule("with a real broker")
     try:
