@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import ssl
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -18,6 +19,10 @@ __all__ = ["Reason", "connect", "describe", "parameters_of", "server_version", "
 
 # Reply codes of the broker after which the same attempt would end the same way (AMQP 0-9-1, section 1.2).
 _PERMANENT_CODES: Final = {402, 403, 404, 406, 501, 503, 504, 505, 530, 540}
+# Where a connection ends before it is open, pika guesses why and keeps the broker's own words as text.
+_CLOSED_BY_BROKER = re.compile(r"ConnectionClosedByBroker: \((\d+)\) ['\"](.*)['\"]", re.DOTALL).search
+_TLS_ALERT = re.compile(r"\[SSL: (\w*ALERT\w*)\]").search
+_NOT_TLS: Final = {"WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "HTTP_REQUEST"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +39,7 @@ class Reason:
 def describe(url: str) -> str:
     """The broker of an AMQP URL for people to read: host, port, virtual host and user."""
     parts = _split(url)
-    user = unquote(parts.username or "guest")
+    user, _ = _user_of(parts)
     return f"{parts.hostname}:{_port(parts)}, virtual host {_vhost(parts)!r}, user {user!r}"
 
 
@@ -56,8 +61,7 @@ def parameters_of(
     import pika
 
     parts = _split(url)
-    in_url = (unquote(parts.username or "guest"), unquote(parts.password or "guest"))
-    user, password = credentials() if credentials is not None else in_url
+    user, password = _ask(credentials, url) if credentials is not None else _user_of(parts)
     options = None
     if parts.scheme == "amqps":
         options = pika.SSLOptions(tls or ssl.create_default_context(), parts.hostname)
@@ -94,32 +98,58 @@ def why_down(error: BaseException, where: str) -> Reason:
 
     error = _innermost(error)
     match error:
-        case exceptions.ProbableAuthenticationError() | exceptions.AuthenticationError():
-            return Reason(f"the broker at {where} refuses this user or password", permanent=True)
-        case exceptions.ProbableAccessDeniedError():
-            return Reason(
-                f"the broker at {where} has no such virtual host, or the user may not use it; "
-                "`rabbitmqctl list_permissions -p VHOST` tells",
-                permanent=True,
-            )
+        case BrokerUnavailable():
+            return Reason(str(error))
+        case exceptions.ProbableAuthenticationError() | exceptions.ProbableAccessDeniedError():
+            return _why_not_opened(str(error), where, "was lost while it was opened")
+        case exceptions.IncompatibleProtocolError():
+            silence = "ended before the broker said a word (is that a port with TLS? then amqps)"
+            return _why_not_opened(str(error), where, silence)
         case exceptions.ConnectionBlockedTimeout():
             return Reason(
                 f"the broker at {where} blocked publishing for too long (memory or disk alarm)",
                 permanent=True,
             )
         case exceptions.ConnectionClosedByBroker() | exceptions.ChannelClosedByBroker():
-            if error.reply_code == 403 and "LOGIN" in error.reply_text.upper():
-                return Reason(f"the broker at {where} refuses this user or password", permanent=True)
             text = f"the broker at {where} closed it: {error.reply_code} {error.reply_text}"
             return Reason(text, permanent=error.reply_code in _PERMANENT_CODES)
+        case exceptions.ProtocolVersionMismatch() | exceptions.InvalidFrameError():
+            return Reason(f"what answers at {where} does not speak AMQP 0-9-1", permanent=True)
         case exceptions.StreamLostError() | exceptions.AMQPHeartbeatTimeout():
             return Reason(f"the connection to {where} was lost: {error}")
         case ssl.SSLError():
-            return Reason(f"TLS with the broker at {where} fails: {error.reason or error}", permanent=True)
+            return _why_no_tls(error, where)
         case OSError():
             return Reason(f"no broker answers at {where}: {error.strerror or error}")
         case _:
             return Reason(f"no broker answers at {where}: {error or type(error).__name__}")
+
+
+def _why_not_opened(text: str, where: str, otherwise: str) -> Reason:
+    """Why a connection ended before it was open: what the broker said counts, not how far it had come."""
+    if alert := _TLS_ALERT(text):
+        return Reason(f"TLS with the broker at {where} fails: {alert[1]}", permanent=True)
+    said = _CLOSED_BY_BROKER(text)
+    if said is None:  # it died, as with a broker that is killed: that says nothing of user or password
+        return Reason(f"the connection to {where} {otherwise}")
+    code, words = int(said[1]), said[2]
+    if code == 403:
+        return Reason(f"the broker at {where} refuses this user or password", permanent=True)
+    if code == 530 and "limit" not in words:
+        return Reason(
+            f"the broker at {where} has no such virtual host, or the user may not use it; "
+            "`rabbitmqctl list_permissions -p VHOST` tells",
+            permanent=True,
+        )
+    return Reason(f"the broker at {where} closed it: {code} {words}")
+
+
+def _why_no_tls(error: ssl.SSLError, where: str) -> Reason:
+    if isinstance(error, (ssl.SSLEOFError, ssl.SSLZeroReturnError)):
+        return Reason(f"the connection to {where} was lost while TLS was set up")
+    words = getattr(error, "verify_message", "") or error.reason or str(error)
+    hint = " (is that a port without TLS?)" if error.reason in _NOT_TLS else ""
+    return Reason(f"TLS with the broker at {where} fails: {words}{hint}", permanent=True)
 
 
 def server_version(connection: pika.BlockingConnection) -> str:
@@ -134,23 +164,49 @@ def server_version(connection: pika.BlockingConnection) -> str:
 
 
 def _split(url: str) -> SplitResult:
-    problem = InvalidValue(
-        "the broker's URL",
-        got="a text that is none",  # never the text itself: it may hold a password
-        allowed="amqp://user:password@host:5672/vhost, or amqps://",
-        way_out="write special characters of user, password and virtual host as %XX (a slash is %2F)",
-    )
+    parts = _parsed(url)
+    if parts is None:
+        # Neither the text itself nor Python's complaint about it, which quotes: it may hold a password.
+        raise InvalidValue(
+            "the broker's URL",
+            got="a text that is none",
+            allowed="amqp://user:password@host:5672/vhost, or amqps://",
+            way_out="write special characters of user, password and virtual host as %XX (a slash is %2F); "
+            "options behind a ? are not taken",
+        )
+    return parts
+
+
+def _parsed(url: str) -> SplitResult | None:
+    if any(character.isspace() for character in url):  # urlsplit() takes some of them out in silence
+        return None
     try:
         parts = urlsplit(url)
-        valid = (
+        usable = (
             parts.scheme in {"amqp", "amqps"} and parts.hostname and (parts.port is None or parts.port > 0)
         )
     except ValueError:
-        raise problem from None
+        return None
     # An unescaped password ends where one of / ? # stands in it; what follows holds the @ of the host.
-    if not valid or "/" in parts.path[1:] or any("@" in part for part in parts[2:]):
-        raise problem
-    return parts
+    strange = "/" in parts.path[1:] or "@" in parts.path or parts.query or parts.fragment
+    return parts if usable and not strange else None
+
+
+def _user_of(parts: SplitResult) -> tuple[str, str]:
+    return unquote(parts.username or "guest"), unquote(parts.password or "guest")
+
+
+def _ask(credentials: Callable[[], tuple[str, str]], url: str) -> tuple[str, str]:
+    """What the callable says; that it fails is no broker's fault, and may pass."""
+    try:
+        user, password = credentials()
+    except Exception as error:
+        raise BrokerUnavailable(
+            f"the credentials for {describe(url)} cannot be had: {type(error).__name__}: {error}"
+        ) from error
+    if not (isinstance(user, str) and isinstance(password, str)):
+        raise BrokerUnavailable(f"the credentials for {describe(url)} are not two str")
+    return user, password
 
 
 def _port(parts: SplitResult) -> int:

@@ -120,6 +120,26 @@ class Broker:
         """Restart the whole node, and return when it accepts AMQP again; URLs and data stay."""
         self._node.restart()
 
+    def kill(self) -> None:
+        """End the node as SIGKILL does; `restart` brings it back with what it had on disk."""
+        self._node.kill()
+
+    def pause(self) -> None:
+        """Stop the node's processes where they are, as if the machine hung."""
+        self._node.pause()
+
+    def unpause(self) -> None:
+        """Let a paused node go on."""
+        self._node.unpause()
+
+    def disconnect(self) -> None:
+        """Take the node off its network (Docker only)."""
+        self._node.disconnect()
+
+    def reconnect(self) -> None:
+        """Put the node back on its network, and return when it accepts AMQP."""
+        self._node.reconnect()
+
     def restart_app(self) -> None:
         """Restart RabbitMQ inside its running Erlang machine (``stop_app``, ``start_app``)."""
         self.ctl("stop_app")

@@ -48,6 +48,8 @@ DEFAULT_RELEASE = "4.3"
 AMQP = 5672
 HTTP = 15672
 LOOPBACK = "127.0.0.1"
+HOST_NAME = "rabbit-chx"
+NETWORK = "bridge"  # where containers are that ask for no other
 
 
 def find(release: str | None) -> Source:
@@ -127,6 +129,34 @@ class DockerNode:
         self._started().get_wrapped_container().restart(timeout=STOP_SECONDS)
         self._wait(boots=boots + 1)
 
+    def kill(self) -> None:
+        """Kill the container; its file system stays for a restart."""
+        self._started().get_wrapped_container().kill()
+
+    def pause(self) -> None:
+        """Freeze every process of the container."""
+        self._started().get_wrapped_container().pause()
+
+    def unpause(self) -> None:
+        """Thaw them."""
+        self._started().get_wrapped_container().unpause()
+
+    def disconnect(self) -> None:
+        """Take the container off Docker's default network, and its published ports with it."""
+        container = self._started().get_wrapped_container()
+        container.client.networks.get(NETWORK).disconnect(container)
+
+    def reconnect(self) -> None:
+        """Put it back, maybe with another address inside; the published ports stay."""
+        container = self._started().get_wrapped_container()
+        container.client.networks.get(NETWORK).connect(container)
+        container.reload()
+        address = container.attrs["NetworkSettings"]["Networks"][NETWORK]["IPAddress"]
+        # Docker appends the new address behind the old one, which may be another container's by now.
+        hosts = f"127.0.0.1 localhost\\n{address} {HOST_NAME}\\n"
+        container.exec_run(["sh", "-c", f"printf '{hosts}' >/etc/hosts"], user="root")
+        wait_for_amqp(self.url)
+
     def ctl(self, *arguments: str) -> str:
         """Run rabbitmqctl in the container, as the user whose cookie the node reads."""
         code, (output, errors) = (
@@ -159,7 +189,7 @@ class DockerNode:
         container.ports = cast("dict[str, int | None]", ports)  # Docker's own library takes the pairs
         settings = self._settings
         return (
-            container.with_kwargs(hostname="rabbit-chx")
+            container.with_kwargs(hostname=HOST_NAME)
             .with_copy_into_container(
                 render_plugins(settings.plugins).encode(), "/etc/rabbitmq/enabled_plugins"
             )

@@ -80,6 +80,12 @@ class ExternalNode:
             f"unset {URL_VARIABLE}, or use restart_app() with {RABBITMQCTL_VARIABLE} set",
         )
 
+    def kill(self) -> None:
+        """Refuse, as `restart` does."""
+        self._refuse("faults cannot be made from here", f"unset {URL_VARIABLE}")
+
+    pause = unpause = disconnect = reconnect = kill
+
     def ctl(self, *arguments: str) -> str:
         """Run the command line that the environment gives for rabbitmqctl."""
         command = shlex.split(os.environ.get(RABBITMQCTL_VARIABLE, ""))

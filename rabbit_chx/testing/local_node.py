@@ -120,13 +120,40 @@ class LocalNode:
         """Let the server shut down in order, and start it again."""
         boots = self.logs().count(READY)
         assert self._server is not None
-        self._server.terminate()
+        self._server.terminate()  # nothing happens to one that is dead
         try:
             self._server.wait(STOP_SECONDS)
         except subprocess.TimeoutExpired:
             os.killpg(self._server.pid, signal.SIGKILL)
             self._server.wait()
         self._start_server(boots=boots + 1)
+
+    def kill(self) -> None:
+        """Kill the server and what it started."""
+        self._signal(signal.SIGKILL)
+        assert self._server is not None
+        self._server.wait()
+
+    def pause(self) -> None:
+        """Stop the server where it is."""
+        self._signal(signal.SIGSTOP)
+
+    def unpause(self) -> None:
+        """Let it go on."""
+        self._signal(signal.SIGCONT)
+
+    def disconnect(self) -> None:
+        """Refuse: the loopback interface is not the node's own."""
+        raise BrokerUnavailable("a local rabbitmq-server has no network of its own: use Docker")
+
+    def reconnect(self) -> None:
+        """Refuse, as `disconnect` does."""
+        self.disconnect()
+
+    def _signal(self, signum: int) -> None:
+        self._running_folder()
+        assert self._server is not None
+        os.killpg(self._server.pid, signum)
 
     def ctl(self, *arguments: str) -> str:
         """Run the plain rabbitmqctl with the node's own environment."""

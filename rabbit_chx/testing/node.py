@@ -68,7 +68,22 @@ class Node(Protocol):
         """Stop the node and remove every trace of it; fine to call twice, or after a failed start."""
 
     def restart(self) -> None:
-        """Stop and start the whole node; data and ports stay."""
+        """Stop and start the whole node, which may be dead already; data and ports stay."""
+
+    def kill(self) -> None:
+        """End the node as SIGKILL does."""
+
+    def pause(self) -> None:
+        """Stop all its processes where they are; its connections stay open and silent."""
+
+    def unpause(self) -> None:
+        """Let them go on."""
+
+    def disconnect(self) -> None:
+        """Take the node off its network."""
+
+    def reconnect(self) -> None:
+        """Put it back."""
 
     def ctl(self, *arguments: str) -> str:
         """Run ``rabbitmqctl`` against the node and return what it printed."""

@@ -77,6 +77,7 @@ def test_messages_are_persistent_unless_they_say_otherwise() -> None:
         ({"headers": {"x" * 256: 1}}, "255 bytes"),
         ({"headers": {"a": 1.5}}, "as text"),
         ({"headers": {"a": 2**63}}, "as text"),
+        ({"headers": {"a": [{"b": -(2**63) - 1}]}}, "as text"),
         ({"headers": {"a": object()}}, "as text"),
         ({"headers": {"a": "x" * FRAME_MAX}}, "one frame"),
         ({"priority": 300}, "what pika can encode"),

@@ -2,6 +2,12 @@
 
 frames.py      messages -> bytes, many at once            (pure)
 window.py      what is in flight, and what became of it   (pure)
+returns.py     which message came back                    (pure)
+attempts.py    which broker is tried next, and until when (pure)
+account.py     the books, where the two threads meet
 link.py        one connection on pika's machinery, which reads confirms fast
-publisher.py   the thread, the retries, the face
+engine.py      the thread, and what happens after a fault
+direct.py      may messages go straight to the queues, and to which (pure)
+direct_account.py, direct_watch.py   the books of those that do; the lease, and the watch over the topology
+publisher.py   the face
 """

@@ -6,20 +6,25 @@ is, at any time, either pending or has exactly one outcome, so that the totals a
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections import Counter, deque
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
+from heapq import nsmallest
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from rabbit_chx.broker.publishing.frames import Message
     from rabbit_chx.errors import RabbitChxError
 
-__all__ = ["Account", "Failure", "Outcome", "Totals"]
+__all__ = ["Account", "Failure", "Outcome", "Totals", "harmless"]
+
+log = logging.getLogger("rabbit_chx.publisher")
 
 _FAILURES_KEPT: Final = 100
 
@@ -32,7 +37,8 @@ class Outcome(Enum):
     RETURNED = "returned"
     """No queue would take it until the deadline: the broker sent it back."""
     REJECTED = "rejected"
-    """The broker refused to answer for it until the deadline (a full queue, for one)."""
+    """The broker refused to answer for it until the deadline (a full queue, for one). If the exchange routes to
+    several queues, others may have it."""
     UNKNOWN = "unknown"
     """It left, and the connection died before its confirm: it may be enqueued, or may yet be."""
     UNSENT = "unsent"
@@ -94,7 +100,7 @@ class Account:
         self._blocked_since: float | None = None
         self._blocked_seconds = 0.0
         self.failures: list[Failure] = []
-        """The first hundred."""
+        """Those of the hundred lowest rows."""
         self.fatal: RabbitChxError | None = None
         """Why nothing more can be published."""
 
@@ -194,26 +200,33 @@ class Account:
         with self._changed:
             self._outcomes[outcome] += len(messages)
             self._pending_bytes -= sum(len(message.body) for message in messages)
-            self.failures += failures[: _FAILURES_KEPT - len(self.failures)]
+            if failures:
+                # By row and not by time: whoever resumes must know the first one that is missing.
+                self.failures = nsmallest(
+                    _FAILURES_KEPT, [*self.failures, *failures], key=lambda one: one.row
+                )
             if self._has_room():
                 self._changed.notify_all()
         if self._on_failure is not None:
             for failure in failures:
-                self._on_failure(failure)
+                with harmless("on_failure"):
+                    self._on_failure(failure)
 
-    def give_up(self, error: RabbitChxError, sent: Iterable[Message]) -> None:
-        """Nothing more will leave: what has left is unknown, the rest unsent."""
+    def give_up(self, error: RabbitChxError, in_flight: Iterable[Message]) -> None:
+        """Nothing more will leave: each message gets the outcome that is true of it now."""
         with self._changed:
             self.fatal = error
             waiting = list(self._outbox)
             self._outbox.clear()
-        reason = str(error)
-        unknown = [*sent, *(message for message in waiting if message.attempts)]
-        unsent = [message for message in waiting if not message.attempts]
-        for message in (*unknown, *unsent):
-            message.reply = message.reply or reason
-        self.settle(unknown, Outcome.UNKNOWN)
-        self.settle(unsent, Outcome.UNSENT)
+        ends: dict[Outcome, list[Message]] = {Outcome.UNKNOWN: list(in_flight)}
+        for message in waiting:
+            outcome = Outcome.UNKNOWN if message.doubtful else message.verdict or Outcome.UNSENT
+            ends.setdefault(outcome, []).append(message)
+        for outcome, messages in ends.items():
+            if outcome in {Outcome.UNKNOWN, Outcome.UNSENT}:
+                for message in messages:
+                    message.reply = str(error)
+            self.settle(messages, outcome)
         with self._changed:
             self._changed.notify_all()
 
@@ -237,6 +250,15 @@ class Account:
             if self.fatal is not None:
                 raise self.fatal
             return self._connections > 0
+
+
+@contextmanager
+def harmless(hook: str) -> Iterator[None]:
+    """A hook of the caller's runs here: what it raises is logged and changes nothing for the messages."""
+    try:
+        yield
+    except Exception:
+        log.exception("the publisher's hook %s failed", hook)
 
 
 def _failure(message: Message, outcome: Outcome) -> Failure:

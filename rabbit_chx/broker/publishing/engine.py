@@ -10,12 +10,14 @@ import logging
 import random
 import threading
 import time
-from dataclasses import dataclass
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Final
 
-from rabbit_chx.broker.connect import why_down
-from rabbit_chx.broker.publishing.account import Outcome
+from rabbit_chx.broker.connect import Reason, why_down
+from rabbit_chx.broker.publishing.account import Outcome, harmless
+from rabbit_chx.broker.publishing.attempts import Address, Attempts, Patience
 from rabbit_chx.broker.publishing.link import Link
+from rabbit_chx.broker.publishing.returns import find_returned
 from rabbit_chx.broker.publishing.window import Window
 from rabbit_chx.errors import BrokerUnavailable
 
@@ -28,27 +30,21 @@ if TYPE_CHECKING:
     from rabbit_chx.broker.publishing.account import Account
     from rabbit_chx.broker.publishing.frames import Message
 
-__all__ = ["Engine", "Patience"]
+__all__ = ["Engine"]
 
 log = logging.getLogger("rabbit_chx.publisher")
+log.addHandler(logging.NullHandler())
 
 _WRITE_AHEAD: Final = 1 << 18
 """Bytes that may wait for the socket: pika itself has no limit."""
+_LOOK_AGAIN: Final = 0.005
+"""Seconds after which the socket may have taken them; pika does not tell."""
 _MOST_AT_ONCE: Final = 512
 _FIRST_DELAY: Final = 0.05
 _LONGEST_DELAY: Final = 2.0
-
-
-@dataclass(frozen=True)
-class Patience:
-    """How long to go on, in seconds."""
-
-    connect: float
-    """Until the first connection stands."""
-    reconnect: float
-    """Until a lost connection stands again."""
-    retry: float
-    """With a message that the broker returns or refuses."""
+_STEADY: Final = 5.0
+"""Seconds that a connection without work has to stand to count as one that works."""
+_WATCH: Final = 0.5
 
 
 class Engine:
@@ -56,19 +52,19 @@ class Engine:
 
     def __init__(
         self,
-        addresses: Sequence[tuple[str, Callable[[], pika.ConnectionParameters]]],
+        addresses: Sequence[Address],
         account: Account,
         patience: Patience,
         *,
         fence: str | None,
-        on_version: Callable[[str], object],
+        on_limits: Callable[[str, int], object],
         around_batch: Callable[[int], AbstractContextManager[object]],
     ) -> None:
         self._addresses = addresses
         self._account = account
         self._patience = patience
         self._fence = fence
-        self._on_version = on_version
+        self._on_limits = on_limits
         self._around_batch = around_batch
         self._thread = threading.Thread(target=self._run, name="rabbit-chx publisher", daemon=True)
         self._stopping = threading.Event()
@@ -79,9 +75,13 @@ class Engine:
         self._waiting: list[Message] = []  # came back, and leave once more after a delay
         self._unconfirmed: list[Message] = []
         self._acked: list[Message] = []
-        self._blocked = False
-        self._was_up = False
-        self._down: Exception | None = None
+        self._begin_connection()
+
+    def _begin_connection(self) -> None:
+        self._began = self._moved = time.monotonic()  # when the socket or the broker last took something
+        self._unsent = 0
+        self._down: Exception | Reason | None = None
+        self._was_up = self._works = self._blocked = self._looks_again = False
 
     # -- from any thread ---------------------------------------------------------------------------
 
@@ -112,51 +112,58 @@ class Engine:
             self._keep_connected()
         except Exception as error:  # a caller that waits must hear of it, whatever it is
             log.exception("the publisher's thread failed")
-            self._give_up(BrokerUnavailable(f"the publisher failed: {type(error).__name__}: {error}"))
+            self._give_up(f"the publisher failed: {type(error).__name__}: {error}")
         finally:
             if self._account.fatal is None:
-                self._give_up(BrokerUnavailable("the publisher is closed"))
+                self._give_up("the publisher is closed")
 
     def _keep_connected(self) -> None:
-        down_since, attempts, ever_up = time.monotonic(), 0, False
+        attempts = Attempts(self._addresses, self._patience, time.monotonic())
         while not self._stopping.is_set():
-            where, parameters = self._addresses[attempts % len(self._addresses)]
-            was_up, error = self._one_connection(parameters)
+            address, timeout = attempts.next(time.monotonic())
+            down = self._one_connection(address, timeout)
             if self._stopping.is_set():
                 return
-            if was_up:
-                down_since, attempts, ever_up = time.monotonic(), 0, True
-            attempts += 1
-            reason = why_down(error, where)
-            # One line for one event: the attempts that follow are of interest to few.
-            log.log(logging.WARNING if attempts == 1 else logging.INFO, "%s", reason)
-            patience = self._patience.reconnect if ever_up else self._patience.connect
-            if reason.permanent or time.monotonic() - down_since > patience:
-                tried = f" ({attempts} attempts)" if attempts > 1 else ""
-                self._give_up(BrokerUnavailable(f"{reason}{tried}"))
+            now = time.monotonic()
+            if self._works:
+                attempts.went_well(now)
+            reason = down if isinstance(down, Reason) else why_down(down, address.where)
+            last_words = attempts.failed(address, reason, was_up=self._was_up, now=now)
+            if last_words is not None:
+                self._give_up(last_words)
                 return
-            self._stopping.wait(_delay(attempts))
+            # One line for one event: the attempts that follow are of interest to few.
+            log.log(logging.WARNING if attempts.count == 1 else logging.INFO, "%s; trying again", reason)
+            self._stopping.wait(_delay(attempts.count))
 
-    def _one_connection(self, parameters: Callable[[], pika.ConnectionParameters]) -> tuple[bool, Exception]:
-        """Open a connection, serve it until it ends, and return whether it stood, and why it ended."""
-        self._down, self._was_up, self._blocked = None, False, False
-        link = Link(parameters(), self, fence=self._fence)
+    def _one_connection(self, address: Address, timeout: float) -> Exception | Reason:
+        """Open a connection, serve it until it ends, and return why it ended."""
+        self._begin_connection()
+        try:
+            link = Link(address.parameters(timeout=timeout), self, fence=self._fence)
+        except BrokerUnavailable as no_credentials:
+            return no_credentials
         with self._guard:
             self._link = link
             if self._stopping.is_set():  # stop() came first and found no link
                 link.loop.add_callback_threadsafe(link.close)
-        link.run()
-        with self._guard:
-            self._link = None
-        link.dispose()
-        self._after_loss()
-        return self._was_up, self._down or ConnectionError("the connection ended without a word")
+        link.loop.call_later(_WATCH, lambda: self._watch(link, timeout))
+        try:
+            link.run()
+        finally:
+            with self._guard:
+                self._link = None
+            link.dispose()
+            self._after_loss()
+        return self._down or ConnectionError("the connection ended without a word")
 
     def _after_loss(self) -> None:
         """What was not confirmed leaves again, before everything else and in its old order."""
         if self._blocked:
             self._account.blocked(now=False)
         lost = self._window.abandon()
+        if self._was_up and not lost and time.monotonic() - self._began > _STEADY:
+            self._works = True
         for message in lost:
             message.doubtful = True
             message.returned = False
@@ -164,49 +171,95 @@ class Engine:
         self._waiting = []
         self._account.put_back(lost, first=True)
 
-    def _give_up(self, error: BrokerUnavailable) -> None:
-        self._account.give_up(error, [*self._window.abandon(), *self._waiting])
-        self._waiting = []
+    def _give_up(self, last_words: str) -> None:
+        self._account.put_back(self._waiting, first=False)
+        self._account.give_up(BrokerUnavailable(last_words), self._window.abandon())
+
+    def _watch(self, link: Link, timeout: float) -> None:
+        """End a connection on which nothing moves although the broker is there: heartbeats do not see that."""
+        now = time.monotonic()
+        unsent, self._unsent = self._unsent, link.unsent_bytes
+        if self._blocked or not self._window or self._unsent < unsent:
+            self._moved = now
+        if not link.ready and now - self._began > timeout + _WATCH:
+            self._fail(link, Reason("the broker takes the connection, but opens no channel"))
+        elif link.ready and now - self._moved > self._patience.confirm:
+            text = f"the broker has confirmed nothing for {self._patience.confirm:.0f} seconds"
+            self._fail(link, Reason(text, permanent=True))
+        if self._down is None:
+            link.loop.call_later(_WATCH, lambda: self._watch(link, timeout))
+
+    def _fail(self, link: Link, reason: Reason) -> None:
+        if self._down is None:
+            self._down = reason
+        link.close()
 
     def _pump(self) -> None:
         """Send while there is something to send, and the socket keeps up."""
         with self._guard:
             self._woken = False
             link = self._link
-        while link is not None and link.ready and not self._blocked and link.unsent_bytes < _WRITE_AHEAD:
+        while link is not None and link.ready and not self._blocked:
+            if link.unsent_bytes >= _WRITE_AHEAD:
+                self._look_again(link)
+                return
             messages = self._account.to_send(_MOST_AT_ONCE, _WRITE_AHEAD)
             if not messages:
                 return
-            resent = sum(message.attempts > 0 for message in messages)
-            for message in messages:
-                message.attempts += 1
-            self._window.sent(messages)
-            with self._around_batch(len(messages)):
-                size = link.send(messages)
-            self._account.left(size, resent)
+            self._send(link, messages)
+
+    def _look_again(self, link: Link) -> None:
+        def pump() -> None:
+            self._looks_again = False
+            self._pump()
+
+        if not self._looks_again:
+            self._looks_again = True
+            link.loop.call_later(_LOOK_AGAIN, pump)
+
+    def _send(self, link: Link, messages: list[Message]) -> None:
+        resent = sum(message.attempts > 0 for message in messages)
+        for message in messages:
+            message.attempts += 1
+            message.verdict = None
+        self._window.sent(messages)
+        self._moved = time.monotonic()
+        hook = ExitStack()
+        with harmless("around_batch"):
+            hook.enter_context(self._around_batch(len(messages)))
+        self._account.left(link.send(messages), resent)
+        with harmless("around_batch"):
+            hook.close()
 
     # -- what the link reports ---------------------------------------------------------------------
 
     def on_ready(self) -> None:
         """The channel counts confirms from here on."""
         assert self._link is not None
-        self._was_up = True
-        self._on_version(self._link.server_version)
+        self._was_up, self._moved = True, time.monotonic()
+        self._on_limits(self._link.server_version, self._link.frame_max)
         self._account.connected()
         log.info("connected to RabbitMQ %s", self._link.server_version)
         self._pump()
 
     def on_confirm(self, number: int, *, multiple: bool, acked: bool) -> None:
         """Collect what was confirmed and what came back or was refused."""
+        if self._down is not None:  # nothing it says is of any use
+            return
         for message in self._window.settle(number, multiple=multiple):
             if acked and not message.returned:
                 self._acked.append(message)
-            else:
-                message.reply = message.reply if message.returned else "the broker refused it (basic.nack)"
-                self._unconfirmed.append(message)
+                continue
+            message.verdict = Outcome.RETURNED if message.returned else Outcome.REJECTED
+            message.reply = message.reply if message.returned else "the broker refused it (basic.nack)"
+            message.returned = False
+            self._unconfirmed.append(message)
 
     def on_confirms_read(self) -> None:
         """Book what was collected, and go on sending."""
+        if self._down is not None:
+            return
+        self._works, self._moved = True, time.monotonic()
         acked, self._acked = self._acked, []
         self._account.settle(acked, Outcome.CONFIRMED)
         if self._unconfirmed:
@@ -222,17 +275,13 @@ class Engine:
             message.retry_until = message.retry_until or now + self._patience.retry
             if now < message.retry_until:
                 again.append(message)
-                continue
-            outcome = Outcome.RETURNED if message.returned else Outcome.REJECTED
-            self._account.settle([message], Outcome.UNKNOWN if message.doubtful else outcome)
-        for message in again:
-            message.returned = False
+            else:
+                self._account.settle([message], _outcome(message))
         if again:
             self._waiting += again
             assert self._link is not None
-            self._link.loop.call_later(
-                _delay(max(m.attempts for m in again)), lambda: self._send_again(again)
-            )
+            longest = max(message.attempts for message in again)
+            self._link.loop.call_later(_delay(longest), lambda: self._send_again(again))
 
     def _send_again(self, messages: list[Message]) -> None:
         chosen = {id(message) for message in messages}
@@ -242,23 +291,13 @@ class Engine:
 
     def on_return(self, method: Any, properties: pika.BasicProperties, body: bytes) -> None:
         """Mark the message that came back; its confirm follows and finds it marked."""
-        exchange, key = method.exchange.encode(), method.routing_key.encode()
-
-        def matches(message: Message) -> bool:
-            return (
-                message.routing_key == key
-                and message.exchange == exchange
-                and len(message.body) == len(body)
-                and message.body == body
-                and _same_properties(message.properties, properties)
-            )
-
-        message = self._window.find_returned(matches)
-        if message is None:
-            log.error("the broker returned a message that is not in flight (exchange %r)", method.exchange)
-            return
-        message.returned = True
-        message.reply = f"{method.reply_code} {method.reply_text}"
+        message = find_returned(self._window, method, properties, body)
+        if message is not None:
+            message.returned = True
+            message.reply = f"{method.reply_code} {method.reply_text}"
+        elif self._link is not None:
+            # One of those in flight is this one, and its ack would make it confirmed.
+            self._fail(self._link, Reason("the broker returned a message that nobody sent"))
 
     def on_blocked(self, reason: str) -> None:
         """Stop sending, as the broker asks; pika ends the connection if it takes too long."""
@@ -275,19 +314,16 @@ class Engine:
 
     def on_down(self, error: Exception) -> None:
         """Remember why; the loop ends by itself."""
-        self._down = error
+        if self._down is None:
+            self._down = error
+
+
+def _outcome(message: Message) -> Outcome:
+    """Of a message that came back for the last time."""
+    return message.verdict if message.verdict and not message.doubtful else Outcome.UNKNOWN
 
 
 def _delay(attempts: int) -> float:
     """Doubling, with jitter, so that many publishers do not come back at one moment."""
     longest = min(_FIRST_DELAY * 2.0 ** min(attempts, 16), _LONGEST_DELAY)
     return longest * random.uniform(0.5, 1.0)  # noqa: S311 - spreads load, guards nothing
-
-
-def _same_properties(encoded: bytes, properties: pika.BasicProperties) -> bool:
-    """Whether what was sent is what came back, both as pika decodes them."""
-    import pika
-
-    sent = pika.BasicProperties()
-    sent.decode(encoded)
-    return bool(sent == properties)

@@ -17,6 +17,8 @@ from rabbit_chx.hashing import shortstr
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from rabbit_chx.broker.publishing.account import Outcome
+
 __all__ = ["FRAME_OVERHEAD", "Message", "encode", "encode_properties"]
 
 FRAME_OVERHEAD: Final = 8
@@ -56,6 +58,8 @@ class Message:
     """Why it came back last, in the broker's words."""
     returned: bool = False
     """It came back on this attempt; its ack is still to follow."""
+    verdict: Outcome | None = None
+    """What the broker said of its last attempt, if it was returned or refused; None while one is under way."""
     doubtful: bool = False
     """An attempt left on a connection that died: it may be enqueued whatever became of later ones."""
 
@@ -113,9 +117,23 @@ def _headers(_name: str, value: Any) -> Any:
         keys = value.get(name, [])
         if not (isinstance(keys, list) and all(isinstance(key, str) for key in keys)):
             raise InvalidValue(f"the header {name}", got=keys, allowed="a list of str")
-    for name in value:
+    for name, content in value.items():
         shortstr(name, "the name of a header")
+        _whole_numbers(name, content)
     return dict(value)
+
+
+def _whole_numbers(name: str, value: Any) -> None:
+    """Refuse what some releases of pika would wrap around without a word."""
+    if isinstance(value, int) and not -(2**63) <= value < 2**63:
+        raise InvalidValue(
+            f"the header {name}",
+            got=value,
+            allowed="whole numbers of 64 bits",
+            way_out="headers as text always work",
+        )
+    for content in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        _whole_numbers(name, content)
 
 
 _CHECKS: Final[dict[str, Any]] = dict.fromkeys(_SHORT_STRINGS, _short) | {

@@ -3,8 +3,8 @@
 Handshake, TLS, authentication, heartbeats, blocking and closing stay pika's. The short cuts are that frames
 made elsewhere are handed to its transport in one piece, and that the confirms at the front of what was
 received are read here instead of being decoded frame by frame. Both lean on names with an underscore:
-``SEAM`` lists them, a test holds them against the oldest and the newest pika allowed, and where one
-is missing the link publishes through ``basic_publish``, which is slower and never wrong.
+``SEAM`` lists them, a test holds them against the installed pika, and where one is missing the link publishes
+through ``basic_publish``, which is slower and never wrong.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import pika
 from pika.adapters.select_connection import IOLoop, SelectConnection
-from pika.connection import Connection
 
 from rabbit_chx.broker.publishing.frames import encode
 
@@ -25,8 +24,11 @@ if TYPE_CHECKING:
 
 __all__ = ["Link", "LinkEvents", "seam_is_there"]
 
-SEAM: Final = ("_on_data_available", "_adapter_emit_data", "_trim_frame_buffer", "_init_connection_state")
-"""What of ``pika.connection.Connection`` is used although it is not public, besides attributes it sets."""
+SEAM: Final = (
+    *("_on_data_available", "_frame_buffer", "_adapter_emit_data", "_transport"),
+    *("bytes_received", "frames_received", "bytes_sent", "frames_sent"),
+)
+"""What of a connection of pika's is used although no page documents it."""
 
 # A confirm is a method frame of 21 bytes: 11 that are always the same, a number, and the flag "multiple".
 _ACK: Final = b"\x01\x00\x01\x00\x00\x00\x0d\x00\x3c\x00\x50"
@@ -36,11 +38,13 @@ _NUMBER_AND_FLAGS = struct.Struct(">QB").unpack_from
 _MULTIPLE: Final = 1
 
 _PIECE: Final = 1 << 17
+_GRACE: Final = 2.0
+"""Seconds that the broker has for saying good-bye."""
 
 
-def seam_is_there() -> bool:
+def seam_is_there(connection: SelectConnection) -> bool:
     """Whether this pika has the names that the short cuts need."""
-    return all(callable(getattr(Connection, name, None)) for name in SEAM)
+    return all(hasattr(connection, name) for name in SEAM)
 
 
 class LinkEvents(Protocol):
@@ -71,13 +75,19 @@ class LinkEvents(Protocol):
 class _Connection(SelectConnection):  # type: ignore[misc] # pika has no types
     """pika's connection, which reads the confirms at the front of received data by itself."""
 
+    fast = False
+    _frame_buffer: bytes
+
     def __init__(self, *args: Any, events: LinkEvents, **kwargs: Any) -> None:
         self._events = events
         super().__init__(*args, **kwargs)
+        self.fast = seam_is_there(self)
 
     def _on_data_available(self, data_in: bytes) -> None:
-        if not self._frame_buffer:  # at the border of two frames
-            data_in = self._read_confirms(data_in)
+        if self.fast:
+            # pika has taken every whole frame off its buffer, so what is left of it begins where a frame does.
+            data_in = self._read_confirms(self._frame_buffer + data_in)
+            self._frame_buffer = b""
         if data_in:
             super()._on_data_available(data_in)
 
@@ -110,8 +120,14 @@ class _Connection(SelectConnection):  # type: ignore[misc] # pika has no types
     @property
     def unsent_bytes(self) -> int:
         """What pika has taken and the socket has not."""
-        transport = self._transport
+        transport = getattr(self, "_transport", None)
         return transport.get_write_buffer_size() if transport is not None else 0
+
+    def abort(self) -> None:
+        """End it without waiting for the other side; its end is reported as usual."""
+        transport = getattr(self, "_transport", None)
+        if transport is not None:
+            transport.abort()
 
 
 class Link:
@@ -122,7 +138,6 @@ class Link:
     ) -> None:
         self._events = events
         self._fence = fence
-        self._fast = seam_is_there()
         self._channel: Any = None
         self._down = False
         self.ready = False
@@ -158,10 +173,15 @@ class Link:
         """Bytes that wait for the socket."""
         return self._connection.unsent_bytes
 
+    @property
+    def frame_max(self) -> int:
+        """The largest frame that both sides have agreed on."""
+        return int(self._connection.params.frame_max)
+
     def send(self, messages: Sequence[Message]) -> int:
         """Publish messages in order and return the bytes they took; only between ready and down."""
-        if self._fast:
-            data = encode(messages, frame_max=self._connection.params.frame_max)
+        if self._connection.fast:
+            data = encode(messages, frame_max=self.frame_max)
             self._connection.emit(data, 3 * len(messages))
             return len(data)
         before = self._connection.bytes_sent
@@ -178,10 +198,11 @@ class Link:
         return int(self._connection.bytes_sent - before)
 
     def close(self) -> None:
-        """Close the connection in good order; ``on_down`` follows."""
+        """Close the connection in good order, or without it if the other side keeps silent; ``on_down`` follows."""
         self.ready = False
         if not (self._connection.is_closing or self._connection.is_closed):
             self._connection.close()  # while it is opening, pika gives up the attempt
+        self.loop.call_later(_GRACE, self._connection.abort)
 
     def _on_open(self, connection: _Connection) -> None:
         connection.channel(on_open_callback=self._on_channel_open)

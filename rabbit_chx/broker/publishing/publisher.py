@@ -15,11 +15,14 @@ from __future__ import annotations
 import threading
 from contextlib import nullcontext
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Literal, Self
 
 from rabbit_chx.broker.connect import describe, parameters_of
 from rabbit_chx.broker.publishing.account import Account
-from rabbit_chx.broker.publishing.engine import Engine, Patience
+from rabbit_chx.broker.publishing.attempts import Address, Patience
+from rabbit_chx.broker.publishing.direct_account import DirectAccount
+from rabbit_chx.broker.publishing.direct_watch import direct_for
+from rabbit_chx.broker.publishing.engine import Engine
 from rabbit_chx.broker.publishing.frames import Message, encode_properties
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue, PublishFailed
 from rabbit_chx.hashing import shortstr
@@ -31,6 +34,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from rabbit_chx.broker.publishing.account import Failure, Totals
+    from rabbit_chx.ring import Ring
 
 __all__ = ["Publisher"]
 
@@ -55,6 +59,7 @@ class Publisher:
         connect_timeout: seconds until the first connection must stand.
         reconnect_timeout: seconds until a lost one must stand again.
         blocked_timeout: seconds for which a broker may refuse to read (a memory or disk alarm).
+        confirm_timeout: seconds for which a broker may confirm nothing of what it was sent.
         retry_timeout: seconds for which a message that came back is sent again.
         heartbeat: seconds; they flow whatever the caller does.
         credentials: called on each connect for user and password, where they are not in the URL or expire.
@@ -68,6 +73,10 @@ class Publisher:
             for a context manager around their leaving: a place for a tracing span.
         on_failure: called, from the publisher's thread, for each message that was not confirmed; with it
             ``flush`` does not raise for those.
+        via: EXPERIMENTAL: ``"queues"`` sends straight to the queues that the mirror names, as long as the topology
+            stays what it is; `direct_watch` tells what that needs, and the attribute ``direct`` how it goes.
+        management_url: the HTTP API by which the topology is watched.
+        ring: called for the ring as it is on the node now, where the exchange is an ``x-consistent-hash``.
 
     Order: messages leave in the order of the calls. After a nack, a return or a reconnect, those of one window
     may arrive twice or out of order; ``totals.resent`` counts them.
@@ -85,6 +94,7 @@ class Publisher:
         connect_timeout: float = 10.0,
         reconnect_timeout: float = 120.0,
         blocked_timeout: float = 120.0,
+        confirm_timeout: float = 120.0,
         retry_timeout: float = 10.0,
         heartbeat: int = 30,
         credentials: Callable[[], tuple[str, str]] | None = None,
@@ -94,43 +104,44 @@ class Publisher:
         sequence_header: str | None = None,
         around_batch: Callable[[int], AbstractContextManager[object]] = nullcontext,
         on_failure: Callable[[Failure], object] | None = None,
+        via: Literal["exchange", "queues"] = "exchange",
+        management_url: str | None = None,
+        ring: Callable[[], Ring] | None = None,
     ) -> None:
-        urls = [url] if isinstance(url, str) else list(url)
-        if not urls:
-            raise InvalidValue("the broker's URL", got="none", allowed="one URL or several")
+        urls = _urls(url)
+        self._where = ", ".join(map(describe, urls))
+        self._state = "new"
         self._exchange = shortstr(exchange, "the exchange")
         self._properties = dict(properties or {})
-        self._sequence_header = sequence_header
+        self._sequence_header = _name("the sequence header", sequence_header)
+        self._frame_max = _FRAME_MAX
         self._plain = self._encode({}, None)
         self._calls = threading.Lock()  # rows are numbered by one caller at a time
-        self._most_body_bytes = most_body_bytes
+        self._most_body_bytes = most_body_bytes and _at_least_one("most_body_bytes", most_body_bytes)
         self._connect_timeout = connect_timeout
         self._raises = on_failure is None
         self._raised = 0
-        self._account = Account(
+        self._account = _books(via)(
             most=_at_least_one("most_pending", most_pending),
             most_bytes=_at_least_one("most_pending_bytes", most_pending_bytes),
             on_failure=on_failure,
         )
-        parameters = partial(
-            parameters_of,
-            name=name,
-            timeout=connect_timeout,
-            heartbeat=heartbeat,
-            blocked_timeout=blocked_timeout,
-            credentials=credentials,
-            tls=tls,
+        patience = Patience(
+            connect_timeout, reconnect_timeout, retry_timeout, confirm_timeout, blocked_timeout
         )
+        heartbeat = _at_least_one("heartbeat", heartbeat, most=65_535)
+        parameters = partial(parameters_of, name=name, heartbeat=heartbeat, credentials=credentials, tls=tls)
+        parameters = partial(parameters, blocked_timeout=patience.blocked)
+        addresses = [Address(describe(one), partial(parameters, one)) for one in urls]
+        self.direct = direct_for(self._account, addresses, exchange, management_url, ring, tls)
         self._engine = Engine(
-            [(describe(one), partial(parameters, one)) for one in urls],
+            addresses,
             self._account,
-            Patience(connect_timeout, reconnect_timeout, retry_timeout),
-            fence=fence,
-            on_version=self._learn_limits,
+            patience,
+            fence=_name("the fence", fence),
+            on_limits=self._learn_limits,
             around_batch=around_batch,
         )
-        self._where = ", ".join(map(describe, urls))
-        self._state = "new"
 
     def __repr__(self) -> str:
         return f"<Publisher to {self._where}: {self._state}>"
@@ -146,6 +157,12 @@ class Publisher:
         if not self._account.wait_until_connected(self._connect_timeout + 5.0):
             self.close()
             raise BrokerUnavailable(f"no broker answers at {self._where}")
+        if self.direct is not None:
+            try:
+                self.direct.open()
+            except BaseException:
+                self.close()
+                raise
 
     def close(self, timeout: float | None = None) -> None:
         """Wait for all outcomes, then close the connection; raises as :meth:`flush` does."""
@@ -155,7 +172,9 @@ class Publisher:
             self.flush(timeout)
         finally:
             self._state = "closed"
-            self._engine.stop(timeout=10.0)
+            self._engine.stop(timeout=4.0)
+            if self.direct is not None:
+                self.direct.close()
 
     def __enter__(self) -> Self:
         self.open()
@@ -238,6 +257,8 @@ class Publisher:
             PublishFailed: messages were not confirmed since the last flush, or not within the timeout.
         """
         settled = self._account.wait_until_settled(timeout)
+        if self.direct is not None:
+            self.direct.check()
         totals = self._account.totals()
         news = totals.failed - self._raised
         self._raised = totals.failed
@@ -261,12 +282,15 @@ class Publisher:
 
     @property
     def failures(self) -> list[Failure]:
-        """The first hundred messages that were not confirmed."""
+        """Messages that were not confirmed: the hundred lowest rows of them."""
         return list(self._account.failures)
 
     # -- checking ----------------------------------------------------------------------------------
 
-    def _learn_limits(self, server_version: str) -> None:
+    def _learn_limits(self, server_version: str, frame_max: int) -> None:
+        self._frame_max = frame_max
+        if self.direct is not None:
+            self.direct.on_limits(server_version, frame_max)
         if self._most_body_bytes is None:
             before_4 = server_version.partition(".")[0] in {"", "3"}
             self._most_body_bytes = _BODY_LIMIT_BEFORE_4 if before_4 else _BODY_LIMIT
@@ -290,7 +314,7 @@ class Publisher:
         merged = {**self._properties, **properties}
         if headers is not None:
             merged["headers"] = {**self._properties.get("headers", {}), **headers}
-        return encode_properties(merged, frame_max=_FRAME_MAX)
+        return encode_properties(merged, frame_max=self._frame_max)
 
     def _encoded_column(self, rows: range, headers: Any, properties: Mapping[str, Any]) -> list[bytes]:
         """The properties of each row; encoded once where no column is among them."""
@@ -316,6 +340,13 @@ class Publisher:
                     f"{error.what} in row {row}", got=error.got, allowed=error.allowed, way_out=error.way_out
                 ) from None
         return encoded
+
+
+def _urls(url: Any) -> list[str]:
+    urls = [url] if isinstance(url, str) else list(url) if isinstance(url, (list, tuple)) else []
+    if not urls or not all(isinstance(one, str) for one in urls):
+        raise InvalidValue("the broker's URL", got=type(url).__name__, allowed="a str, or a list of them")
+    return urls
 
 
 def _values(column: Any) -> Iterable[Any]:
@@ -345,7 +376,18 @@ def _uneven(what: str, got: int, count: int) -> InvalidValue:
     return InvalidValue(what, got=f"{got} rows", allowed=f"as many as there are bodies, {count}")
 
 
-def _at_least_one(what: str, value: int) -> int:
-    if type(value) is not int or value < 1:
-        raise InvalidValue(what, got=value, allowed="a whole number from 1 on")
+def _books(via: str) -> type[Account]:
+    books = {"exchange": Account, "queues": DirectAccount}
+    if via not in books:
+        raise InvalidValue("via", got=via, allowed=" or ".join(books))
+    return books[via]
+
+
+def _name(what: str, value: str | None) -> str | None:
+    return None if value is None else shortstr(value, what).decode()
+
+
+def _at_least_one(what: str, value: int, *, most: int | None = None) -> int:
+    if type(value) is not int or value < 1 or (most is not None and value > most):
+        raise InvalidValue(what, got=value, allowed=f"a whole number from 1 {f'to {most}' if most else 'on'}")
     return value

@@ -1,0 +1,195 @@
+"""A broker that may be broken, topologies on it, and the table of what every fault cost.
+
+    RABBIT_CHX_FAULT_RELEASES=4.3 pytest tests/faults        (the default)
+
+The tests that a module names in `SMOKE` run on the releases of RABBIT_CHX_SMOKE_RELEASES too (4.0 and 3.10).
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import time
+from dataclasses import dataclass, field
+
+import pika
+import pytest
+
+from rabbit_chx.testing import Broker
+from rabbit_chx.testing.node import CannotSupply
+
+RELEASES = os.environ.get("RABBIT_CHX_FAULT_RELEASES", "4.3").split(",")
+SMOKE_RELEASES = os.environ.get("RABBIT_CHX_SMOKE_RELEASES", "4.0,3.10").split(",")
+
+
+def pytest_generate_tests(metafunc):
+    if "broker" in metafunc.fixturenames:
+        smoke = metafunc.function.__name__ in getattr(metafunc.module, "SMOKE", ())
+        more = SMOKE_RELEASES if smoke else []
+        releases = list(dict.fromkeys([*RELEASES, *more]))
+        metafunc.parametrize("broker", releases, indirect=True, scope="session")
+
+
+def pytest_collection_modifyitems(items):
+    for item in items:
+        if item.path.parent.name == "faults":
+            item.add_marker(pytest.mark.faults)
+
+
+@pytest.fixture(scope="session")
+def broker(request):
+    broker = Broker(request.param)
+    try:
+        broker.start()
+    except CannotSupply as reason:
+        pytest.skip(str(reason))
+    if broker.source.kind == "external":
+        pytest.skip("the broker of RABBIT_CHX_BROKER_URL is not ours to break")
+    yield broker
+    broker.stop()
+
+
+@pytest.fixture
+def connection(broker):
+    with broker.connection() as connection:
+        yield connection
+
+
+@dataclass
+class Topology:
+    """A consistent-hash exchange and its queues; made and removed over short connections, so it bears restarts."""
+
+    url: str
+    exchange: str
+    queues: list[str]
+    arguments: dict = field(default_factory=dict)
+
+    def declare(self) -> None:
+        with self.channel() as channel:
+            channel.exchange_declare(self.exchange, "x-consistent-hash", durable=True)
+            for queue in self.queues:
+                channel.queue_declare(queue, durable=True, arguments=self.arguments)
+                channel.queue_bind(queue, self.exchange, "1")
+
+    def remove(self) -> None:
+        with self.channel() as channel:
+            channel.exchange_delete(self.exchange)
+            for queue in self.queues:
+                channel.queue_delete(queue)
+
+    def channel(self):
+        return _Channel(self.url)
+
+    def depth(self) -> int:
+        with self.channel() as channel:
+            return sum(
+                channel.queue_declare(queue, passive=True).method.message_count for queue in self.queues
+            )
+
+
+class _Channel:
+    def __init__(self, url: str) -> None:
+        self._url = url
+
+    def __enter__(self):
+        self._connection = pika.BlockingConnection(pika.URLParameters(self._url))
+        return self._connection.channel()
+
+    def __exit__(self, *_):
+        if self._connection.is_open:
+            self._connection.close()
+
+
+@pytest.fixture
+def topology(broker):
+    """Makes topologies: topology(queues=3, **queue arguments)."""
+    made: list[Topology] = []
+
+    def make(*, queues: int = 3, **arguments) -> Topology:
+        name = f"faults.{secrets.token_hex(3)}"
+        names = [f"{name}.q{i}" for i in range(queues)]
+        one = Topology(
+            broker.url, name, names, {key.replace("_", "-"): value for key, value in arguments.items()}
+        )
+        one.declare()
+        made.append(one)
+        return one
+
+    yield make
+    for one in made:
+        one.remove()
+
+
+# -- the table -----------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Line:
+    scenario: str
+    release: str
+    messages: int
+    faults: int
+    confirmed: int
+    unknown: int
+    lost: int
+    unexpected: int
+    duplicated: int
+    seconds: float
+    control: str
+
+
+TABLE: list[Line] = []
+MEASURES: list[str] = []
+"""What else was measured, one line each."""
+
+
+@pytest.fixture
+def judge(broker, request):
+    """Book the outcome of a fault, and hold it against the promise: nothing lost, nothing unexpected."""
+    started = time.monotonic()
+
+    def judge(scenario, load, *, faults=1, control=None, may_lose=()):
+        ledger = load.ledger
+        lost = ledger.lost - set(may_lose)
+        totals = load.publisher.totals
+        TABLE.append(
+            Line(
+                scenario,
+                broker.version,
+                ledger.taken_in,
+                faults,
+                totals.confirmed,
+                totals.unknown,
+                len(lost),
+                len(ledger.unexpected),
+                ledger.duplicated,
+                time.monotonic() - started,
+                "" if control is None else f"{len(control.lost):,} of {control.taken_in:,}",
+            )
+        )
+        assert not lost, sorted(lost)[:10]
+        assert not ledger.unexpected, sorted(ledger.unexpected)[:10]
+        assert ledger.duplicated <= totals.resent
+        return ledger
+
+    return judge
+
+
+def pytest_terminal_summary(terminalreporter):
+    if TABLE or MEASURES:
+        terminalreporter.section("faults")
+    for measure in MEASURES:
+        terminalreporter.line(measure)
+    if not TABLE:
+        return
+    head = (
+        f"{'scenario':<44} {'release':<7} {'messages':>9} {'faults':>6} {'confirmed':>9} {'unknown':>7} "
+        f"{'lost':>5} {'unexp.':>6} {'dupl.':>6} {'s':>6}  control lost"
+    )
+    terminalreporter.line(head)
+    for line in TABLE:
+        terminalreporter.line(
+            f"{line.scenario:<44} {line.release:<7} {line.messages:>9,} {line.faults:>6} {line.confirmed:>9,} "
+            f"{line.unknown:>7,} {line.lost:>5} {line.unexpected:>6} {line.duplicated:>6,} {line.seconds:>6.1f}  "
+            f"{line.control}"
+        )

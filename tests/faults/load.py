@@ -1,0 +1,219 @@
+"""A stream of messages that faults are let loose on, and beside it the control stream.
+
+`Load` runs the publisher in a thread of its own, so that the test can do harm at a chosen moment ("when 3,000
+more are confirmed") and so that a publisher that hangs is seen: its end is waited for, for a limited time.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import sys
+import threading
+import time
+from contextlib import suppress
+
+import pika
+import pytest
+from pika.exceptions import AMQPError
+
+from rabbit_chx import Publisher
+from rabbit_chx.errors import RabbitChxError
+from tests.faults.ledger import Ledger, body, drain
+
+PATIENCE = 120.0
+"""What a test waits for, it waits for so long, and then fails."""
+
+
+def wait_until(condition, what: str, patience: float = PATIENCE) -> None:
+    deadline = time.monotonic() + patience
+    while not condition():
+        if time.monotonic() > deadline:
+            faulthandler.dump_traceback(file=sys.__stderr__)
+            pytest.fail(f"waited {patience:.0f} seconds for nothing: {what}")
+        time.sleep(0.005)
+
+
+def within(seconds: float, work, what: str):
+    """Run something that must come to an end, and return its result or raise what it raised."""
+    result: list = []
+
+    def run() -> None:
+        try:
+            result.append((work(), None))
+        except BaseException as error:  # noqa: BLE001 - handed to the caller
+            result.append((None, error))
+
+    thread = threading.Thread(target=run, daemon=True, name="within")
+    thread.start()
+    thread.join(seconds)
+    if thread.is_alive():
+        faulthandler.dump_traceback(file=sys.__stderr__)
+        pytest.fail(f"{what} did not end within {seconds:.0f} seconds")
+    value, error = result[0]
+    if error is not None:
+        raise error
+    return value
+
+
+class Load:
+    """Publishes as many messages as it is told to, until it is finished."""
+
+    def __init__(
+        self, url: str, exchange: str, *, size: int = 100, batch: int = 100, key=None, **options
+    ) -> None:
+        self.ledger = Ledger()
+        self.error: BaseException | None = None
+        self._size, self._batch = size, batch
+        self._key = key or (lambda row: f"customer-{row}")
+        self._quota = 0
+        self._special = None
+        self._changed = threading.Condition()
+        self._finishing = False
+        self.publisher = Publisher(url, exchange, on_failure=self.ledger.note, **options)
+        self._thread = threading.Thread(target=self._run, daemon=True, name="load")
+
+    def start(self, quota: int = 0) -> Load:
+        self._quota = quota
+        self._thread.start()
+        return self
+
+    def more(self, count: int) -> None:
+        """Publish that many more."""
+        with self._changed:
+            self._quota = self.publisher.totals.published + count
+            self._changed.notify()
+
+    def flow(self) -> None:
+        """Publish without end, until `hold`."""
+        self.more(sys.maxsize // 2)
+
+    def hold(self) -> None:
+        """Publish no more for now; what the publisher has taken in goes on."""
+        with self._changed:
+            self._quota = 0
+
+    def inject(self, special) -> None:
+        """Call something with the publisher, between two batches of the stream."""
+        self._special = special
+
+    def until_confirmed(self, count: int) -> None:
+        """Wait until that many more are confirmed than now."""
+        wanted = self.publisher.totals.confirmed + count
+        wait_until(
+            lambda: self.publisher.totals.confirmed >= wanted or self.error is not None,
+            f"{wanted} messages confirmed ({self.publisher.totals})",
+        )
+
+    def finish(self, limit: float) -> Ledger:
+        """Publish the rest of the quota, close, and return the books; fails if that takes longer."""
+        with self._changed:
+            self._finishing = True
+            self._changed.notify()
+        self._thread.join(limit)
+        if self._thread.is_alive():
+            faulthandler.dump_traceback(file=sys.__stderr__)
+            pytest.fail(
+                f"the publisher hangs: not closed within {limit:.0f} seconds ({self.publisher.totals})"
+            )
+        if self.error is not None and not isinstance(self.error, RabbitChxError):
+            raise self.error
+        totals = self.publisher.totals
+        self.ledger.taken_in = totals.published
+        assert totals.pending == 0
+        assert totals.failed == len(self.ledger.outcomes)
+        assert totals.confirmed + totals.failed == totals.published
+        return self.ledger
+
+    def drain(self, url: str, queues, *, quiet: float = 0.0) -> list[list[int]]:
+        """Empty the queues into the books; the rows of each queue in their order."""
+        found = drain(url, queues, quiet=quiet)
+        for rows in found:
+            self.ledger.received.update(rows)
+        return found
+
+    def _run(self) -> None:
+        try:
+            with self.publisher:
+                while self._may_publish():
+                    self._publish_batch()
+        except BaseException as error:  # noqa: BLE001 - looked at in finish()
+            self.error = error
+
+    def _may_publish(self) -> bool:
+        published = self.publisher.totals.published
+        with self._changed:
+            self._changed.wait_for(lambda: self._quota > published or self._finishing)
+            return self._quota > published
+
+    def _publish_batch(self) -> None:
+        special, self._special = self._special, None
+        if special is not None:
+            special(self.publisher)
+        first = self.publisher.totals.published
+        rows = range(first, min(first + self._batch, self._quota))
+        taken = self.publisher.publish_many(
+            [body(row, self._size) for row in rows], [self._key(row) for row in rows]
+        )
+        assert taken == rows
+
+
+class Control(threading.Thread):
+    """What many write first: publish in a loop; after an error connect again and go on with the next message."""
+
+    def __init__(
+        self, url: str, exchange: str, *, size: int = 100, confirms: bool = False, **parameters
+    ) -> None:
+        super().__init__(daemon=True, name="control")
+        self._parameters = pika.URLParameters(url)
+        self._parameters.heartbeat = 5
+        self._parameters.socket_timeout = self._parameters.stack_timeout = 2
+        for name, value in parameters.items():
+            setattr(self._parameters, name, value)
+        self._exchange, self._size, self._confirms = exchange, size, confirms
+        self._stopping = threading.Event()
+        self._flowing = threading.Event()
+        self._flowing.set()
+        self.ledger = Ledger()
+
+    def flow(self) -> None:
+        self._flowing.set()
+
+    def hold(self) -> None:
+        """Publish no more for now: what is sent far from any fault costs time and shows nothing."""
+        self._flowing.clear()
+
+    def run(self) -> None:
+        while not self._stopping.is_set():
+            with suppress(AMQPError, OSError, ConnectionError):
+                self._one_connection()
+            self._stopping.wait(0.05)
+
+    def _one_connection(self) -> None:
+        connection = pika.BlockingConnection(self._parameters)
+        try:
+            self._publish_over(connection.channel())
+        finally:
+            with suppress(AMQPError, OSError):
+                connection.close()
+
+    def _publish_over(self, channel) -> None:
+        if self._confirms:
+            channel.confirm_delivery()
+        properties = pika.BasicProperties(delivery_mode=2)
+        while not self._stopping.is_set():
+            self._flowing.wait()
+            row = self.ledger.taken_in
+            channel.basic_publish(self._exchange, f"customer-{row}", body(row, self._size), properties)
+            self.ledger.taken_in = row + 1  # no error: it is sent
+
+    def finish(self, url: str, queues, limit: float = 10.0) -> Ledger:
+        self._stopping.set()
+        self._flowing.set()
+        self.join(
+            limit
+        )  # pika's blocking connection hangs at times; what counts is what it has claimed by now
+        claimed = self.ledger.taken_in
+        for rows in drain(url, queues):
+            self.ledger.received.update(rows)
+        self.ledger.taken_in = claimed
+        return self.ledger

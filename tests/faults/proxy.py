@@ -1,0 +1,206 @@
+"""A TCP proxy between publisher and broker that makes a network as bad as a test wants it.
+
+Each connection is two threads, one a direction, and obeys the proxy's settings as they are when bytes pass:
+delay, bytes a second, the size of the slices they are passed in, and after how many bytes it is cut. Whatever
+is random comes from one seed. A cut is a reset (SO_LINGER 0), in the middle of a frame more often than not.
+"""
+
+from __future__ import annotations
+
+import random
+import select
+import socket
+import struct
+import threading
+import time
+from contextlib import suppress
+
+_RESET = struct.pack("ii", 1, 0)
+_CHUNK = 65_536
+
+
+class Proxy:
+    """Listens on a port of its own and passes bytes on to the address of the broker."""
+
+    def __init__(self, host: str, port: int, *, seed: int = 0) -> None:
+        self.random = random.Random(seed)
+        self.delay = 0.0
+        """Seconds that every chunk waits, in both directions."""
+        self.rate = 0
+        """Bytes a second towards the broker; 0 is no limit."""
+        self.slice = _CHUNK
+        """The most bytes of one send."""
+        self.cut_after: tuple[int, int] | None = None
+        """Each new connection is cut after that many bytes towards the broker: between these two."""
+        self.connections = 0
+        self.cuts = 0
+        self.held = 0
+        """Bytes that were held back."""
+        self._target = (host, port)
+        self._pairs: list[_Pair] = []
+        self._closing = threading.Event()
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listener.getsockname()[1]
+        self._thread = threading.Thread(target=self._accept, daemon=True)
+        self._thread.start()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self._closing.set()
+        with suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self._thread.join(10)
+        for pair in self._pairs:
+            pair.end()
+        for pair in self._pairs:
+            pair.join()
+
+    def cut(self) -> None:
+        """Reset every connection, now."""
+        for pair in self._pairs:
+            if pair.end():
+                self.cuts += 1
+
+    def orphan(self) -> None:
+        """Reset the publisher's side alone, and hold back what it had sent until `release`."""
+        for pair in self._pairs:
+            pair.orphan()
+
+    def hold(self) -> None:
+        """Keep what comes from the publisher, from now on."""
+        for pair in self._pairs:
+            pair.flowing.clear()
+
+    def release(self) -> None:
+        """Pass on what was held back."""
+        for pair in self._pairs:
+            pair.flowing.set()
+
+    @property
+    def alive(self) -> int:
+        return sum(not pair.ended for pair in self._pairs)
+
+    def _accept(self) -> None:
+        while not self._closing.is_set():
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            try:
+                server = socket.create_connection(self._target, timeout=10)
+            except OSError:
+                _reset(client)
+                continue
+            self.connections += 1
+            self._pairs.append(_Pair(self, client, server))
+
+
+class _Pair:
+    """One connection through the proxy."""
+
+    def __init__(self, proxy: Proxy, client: socket.socket, server: socket.socket) -> None:
+        self._proxy = proxy
+        self._client, self._server = client, server
+        self._lock = threading.Lock()
+        self.ended = False
+        self._orphaned = False
+        self.flowing = threading.Event()
+        self.flowing.set()
+        self._left = proxy.random.randint(*proxy.cut_after) if proxy.cut_after else None
+        self._threads = [
+            threading.Thread(target=self._to_broker, daemon=True),
+            threading.Thread(target=self._from_broker, daemon=True),
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def end(self) -> bool:
+        """Reset both sides; whether that was news."""
+        with self._lock:
+            news, self.ended = not self.ended, True
+            if news:
+                _reset(self._client)
+                _reset(self._server)
+        self.flowing.set()
+        return news
+
+    def orphan(self) -> None:
+        """The publisher sees a reset; the broker sees nothing yet."""
+        self._orphaned = True
+        _reset(self._client)
+
+    def join(self) -> None:
+        for thread in self._threads:
+            thread.join(10)
+
+    def _to_broker(self) -> None:
+        with suppress(OSError, ValueError):
+            while True:
+                data = self._read() if self.flowing.is_set() else self._hold()
+                if not data or not self._send(data):
+                    break
+        if self._orphaned:
+            # What was held back has just left: a reset behind it could throw it away.
+            with suppress(OSError):
+                self._server.shutdown(socket.SHUT_WR)
+            self._threads[1].join(10)
+        self.end()
+
+    def _read(self) -> bytes:
+        data = self._client.recv(_CHUNK)
+        if self._proxy.delay:
+            time.sleep(self._proxy.delay)
+        return data
+
+    def _hold(self) -> bytes:
+        """Read on without passing on, until the flow is released; that the publisher is gone is no reason to stop."""
+        held = b""
+        while not self.flowing.wait(0.01):
+            with suppress(OSError, ValueError):
+                if select.select([self._client], [], [], 0)[0]:
+                    data = self._client.recv(_CHUNK)
+                    self._proxy.held += len(data)
+                    held += data
+        return held or self._read()
+
+    def _from_broker(self) -> None:
+        with suppress(OSError):
+            while data := self._server.recv(_CHUNK):
+                if self._orphaned:
+                    continue
+                if self._proxy.delay:
+                    time.sleep(self._proxy.delay)
+                try:
+                    self._client.sendall(data)
+                except OSError:
+                    if not self._orphaned:
+                        raise
+        if not self._orphaned:
+            self.end()
+
+    def _send(self, data: bytes) -> bool:
+        """Pass bytes on as the settings want it; False when the connection was cut among them."""
+        proxy, view = self._proxy, memoryview(data)
+        while view:
+            size = min(proxy.slice, len(view))
+            if self._left is not None:
+                size = min(size, self._left)
+                self._left -= size
+            self._server.sendall(view[:size])
+            view = view[size:]
+            if self._left == 0:
+                proxy.cuts += self.end()
+                return False
+            if proxy.rate:
+                time.sleep(size / proxy.rate)
+        return True
+
+
+def _reset(sock: socket.socket) -> None:
+    with suppress(OSError):
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+        sock.shutdown(socket.SHUT_RD)  # wakes the thread that reads from it, and sends nothing
+    sock.close()

@@ -1,0 +1,111 @@
+"""The broker is short of memory or disk and stops reading: publishing waits, and goes on, or ends in time."""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+
+import pytest
+
+from rabbit_chx.broker.publishing.account import Outcome
+from tests.faults.load import Control, Load, wait_until
+
+pytestmark = pytest.mark.broker
+
+
+@pytest.fixture
+def alarm(broker):
+    """Raises and clears an alarm; the test's end clears it in any case."""
+    limits = "rabbit_disk_monitor:get_disk_free_limit(), vm_memory_monitor:get_vm_memory_high_watermark()"
+    disk, memory = re.findall(r"[0-9.]+", broker.eval(f"{{{limits}}}."))
+    commands = {
+        "memory": (["set_vm_memory_high_watermark", "0.0000001"], ["set_vm_memory_high_watermark", memory]),
+        "disk": (["set_disk_free_limit", "999999GB"], ["set_disk_free_limit", disk]),
+    }
+
+    up = set()
+
+    def set_alarm(kind, *, raised):
+        broker.ctl(*commands[kind][0 if raised else 1])
+        (up.add if raised else up.discard)(kind)
+
+    yield set_alarm
+    for kind in list(up):
+        set_alarm(kind, raised=False)
+
+
+# Once for longer than a missed heartbeat would take (they go on while the broker reads nothing), and twice.
+@pytest.mark.parametrize(("kind", "rounds", "seconds"), [("memory", 1, 8), ("disk", 2, 0.5)])
+def test_an_alarm_that_clears(broker, topology, judge, alarm, caplog, kind, rounds, seconds):
+    caplog.set_level(logging.INFO, "rabbit_chx.publisher")
+    used = topology()
+    load = Load(broker.url, used.exchange, heartbeat=2).start()
+    for _ in range(rounds):
+        load.flow()
+        load.until_confirmed(5_000)
+        before = load.publisher.totals.blocked_seconds
+        alarm(kind, raised=True)
+        wait_until(
+            lambda since=before: load.publisher.totals.blocked_seconds > since + seconds,
+            "publishing is blocked",
+        )
+        load.hold()
+        alarm(kind, raised=False)
+        wait_until(lambda: load.publisher.totals.pending == 0, "what waited is confirmed")
+    load.finish(30)
+    load.drain(broker.url, used.queues, quiet=1)
+
+    assert load.error is None
+    assert load.ledger.outcomes == {}
+    ours = [record for record in caplog.records if record.name == "rabbit_chx.publisher"]
+    assert [record.getMessage().split(":")[0] for record in ours if record.levelno >= logging.WARNING] == [
+        "the broker blocks publishing",
+        "the broker takes messages again",
+    ] * rounds
+    judge(f"{kind} alarm raised and cleared", load, faults=rounds)
+
+
+def test_an_alarm_that_does_not_clear(broker, topology, judge, alarm):
+    used = topology()
+    load = Load(broker.url, used.exchange, blocked_timeout=3).start()
+    load.flow()
+    load.until_confirmed(2_000)
+    alarm("memory", raised=True)
+    wait_until(lambda: load.publisher.totals.blocked_seconds > 0, "publishing is blocked")
+    started = time.monotonic()
+    load.finish(3 + 5)
+    took = time.monotonic() - started
+    alarm("memory", raised=False)
+    load.drain(broker.url, used.queues, quiet=2)
+
+    assert took < 3 + 5
+    assert "blocked publishing for too long" in str(load.error)
+    assert set(load.ledger.outcomes.values()) <= {Outcome.UNKNOWN, Outcome.UNSENT}
+    assert load.ledger.rows(Outcome.UNKNOWN)
+    judge("memory alarm never cleared", load)
+
+
+def test_an_alarm_that_ends_with_a_kill(broker, topology, judge, alarm):
+    used, other = topology(), topology()
+    control = Control(broker.url, other.exchange)
+    load = Load(broker.url, used.exchange).start()
+    load.flow()
+    load.until_confirmed(2_000)
+    alarm("memory", raised=True)
+    control.start()
+    wait_until(lambda: load.publisher.totals.blocked_seconds > 0, "publishing is blocked")
+    wait_until(lambda: control.ledger.taken_in, "the control believes to have sent something")
+    broker.kill()
+    load.hold()
+    control.hold()
+    broker.restart()  # which forgets the alarm, but let us not rely on it
+    alarm("memory", raised=False)
+    load.finish(60)
+    load.drain(broker.url, used.queues, quiet=1)
+    loss = control.finish(broker.url, other.queues)
+
+    assert load.error is None
+    assert load.ledger.outcomes == {}
+    judge("memory alarm, then kill -9", load, control=loss)
+    assert loss.lost

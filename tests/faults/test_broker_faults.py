@@ -1,0 +1,58 @@
+"""The broker dies or restarts: nothing that was confirmed is lost."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.faults.load import Control, Load
+
+pytestmark = pytest.mark.broker
+
+SMOKE = {"test_kills_lose_nothing", "test_graceful_restarts_lose_nothing"}
+
+
+@pytest.mark.parametrize("kind", ["classic", "quorum"])
+def test_kills_lose_nothing(broker, topology, judge, kind):
+    used, other = topology(x_queue_type=kind), topology(x_queue_type=kind)
+    control = Control(broker.url, other.exchange)
+    control.start()
+    load = Load(broker.url, used.exchange).start()
+    kills = 3
+    for _ in range(kills):
+        control.flow()
+        load.flow()
+        load.until_confirmed(5_000)
+        broker.kill()
+        load.hold()
+        control.hold()
+        broker.restart()
+    load.more(1_000)
+    load.finish(60)
+    load.drain(broker.url, used.queues)
+    loss = control.finish(broker.url, other.queues)
+
+    assert load.error is None
+    assert load.publisher.totals.connections == kills + 1
+    judge(f"kill -9, {kind} queues", load, faults=kills, control=loss)
+    assert loss.lost
+
+
+def test_graceful_restarts_lose_nothing(broker, topology, judge):
+    used, other = topology(), topology()
+    control = Control(broker.url, other.exchange)
+    control.start()
+    load = Load(broker.url, used.exchange).start()
+    for _ in range(2):
+        control.flow()
+        load.flow()
+        load.until_confirmed(5_000)
+        broker.restart()
+        load.hold()
+        control.hold()
+    load.more(1_000)
+    load.finish(60)
+    load.drain(broker.url, used.queues)
+    loss = control.finish(broker.url, other.queues)
+
+    assert load.error is None
+    judge("graceful restart", load, faults=2, control=loss)

@@ -1,0 +1,169 @@
+"""The broker hangs, is cut off, or closes the connection while it goes on living."""
+
+from __future__ import annotations
+
+import json
+import logging
+import urllib.request
+from base64 import b64encode
+from urllib.parse import quote
+
+import pytest
+
+from rabbit_chx.broker.publishing.account import Outcome
+from tests.faults.load import Control, Load, wait_until
+
+pytestmark = pytest.mark.broker
+
+
+@pytest.fixture
+def log(caplog):
+    """What the publisher logged."""
+    caplog.set_level(logging.INFO, "rabbit_chx.publisher")
+    return lambda text: [record for record in caplog.records if text in record.getMessage()]
+
+
+@pytest.mark.parametrize("seconds", ["short", "long"])
+def test_a_paused_broker(broker, topology, judge, log, seconds):
+    used = topology()
+    load = Load(broker.url, used.exchange, heartbeat=2, connect_timeout=2).start()
+    load.flow()
+    load.until_confirmed(5_000)
+    broker.pause()
+    load.hold()
+    if seconds == "long":
+        wait_until(lambda: log("trying again"), "the publisher sees that the broker is silent")
+    else:
+        wait_until(lambda: load.publisher.totals.pending, "messages are under way")
+    broker.unpause()
+    load.more(1_000)
+    load.finish(60)
+    load.drain(broker.url, used.queues, quiet=1)
+
+    assert load.error is None
+    assert load.publisher.totals.connections == (2 if seconds == "long" else 1)
+    assert load.ledger.outcomes == {}
+    judge(f"container paused ({seconds})", load)
+
+
+def test_a_broker_that_loses_its_network(broker, topology, judge):
+    used, other = topology(), topology()
+    control = Control(broker.url, other.exchange)
+    control.start()
+    load = Load(broker.url, used.exchange, heartbeat=2, connect_timeout=2).start()
+    for _ in range(2):
+        control.flow()
+        load.flow()
+        load.until_confirmed(5_000)
+        broker.disconnect()
+        load.hold()
+        control.hold()
+        broker.reconnect()
+    load.more(1_000)
+    load.finish(60)
+    load.drain(broker.url, used.queues, quiet=1)
+    loss = control.finish(broker.url, other.queues)
+
+    assert load.error is None
+    assert load.ledger.outcomes == {}
+    judge("network of the container disconnected", load, faults=2, control=loss)
+
+
+def test_a_connection_closed_by_the_management_api(broker, topology, judge, log):
+    used = topology()
+    load = Load(broker.url, used.exchange, name="to be closed").start()
+    closed = set()
+    for _ in range(2):
+        name = name_of_connection(broker, "to be closed", closed)
+        load.flow()
+        load.until_confirmed(5_000)
+        http(broker, "DELETE", f"/api/connections/{quote(name, safe='')}")
+        load.hold()
+        closed.add(name)
+    load.more(1_000)
+    load.finish(60)
+    load.drain(broker.url, used.queues)
+
+    assert load.error is None
+    assert load.publisher.totals.connections == 3
+    assert len(log("CONNECTION_FORCED")) == 2
+    judge("connection closed by the management API", load, faults=2)
+
+
+def test_a_channel_that_crashes_in_the_broker(broker, topology, judge, log):
+    used, other = topology(), topology()
+    control = Control(broker.url, other.exchange)
+    control.start()
+    load = Load(broker.url, used.exchange).start()
+    for _ in range(3):
+        control.flow()
+        load.flow()
+        load.until_confirmed(5_000)
+        broker.eval("[exit(Pid, kill) || Pid <- rabbit_channel:list_local()].")
+        load.hold()
+        control.hold()
+    load.more(1_000)
+    load.finish(60)
+    load.drain(broker.url, used.queues)
+    loss = control.finish(broker.url, other.queues)
+
+    assert load.error is None
+    assert load.publisher.totals.connections == 4
+    judge("channel crashes in the broker", load, faults=3, control=loss)
+
+
+def name_of_connection(broker, name, closed):
+    """What the broker calls the connection that calls itself so; the list is some seconds late."""
+    found = []
+
+    def look():
+        found[:] = [
+            each["name"]
+            for each in http(broker, "GET", "/api/connections")
+            if each.get("client_properties", {}).get("connection_name") == name and each["name"] not in closed
+        ]
+        return found
+
+    wait_until(look, f"the broker lists the connection named {name!r}")
+    return found[0]
+
+
+def http(broker, method, path):
+    token = b64encode(f"{broker.username}:{broker.password}".encode()).decode()
+    request = urllib.request.Request(
+        broker.management_url + path, method=method, headers={"Authorization": f"Basic {token}"}
+    )
+    with urllib.request.urlopen(request, timeout=30) as answer:
+        return json.loads(answer.read() or "null")
+
+
+@pytest.mark.parametrize("wakes_up", [True, False])
+def test_a_queue_that_hangs(broker, topology, judge, wakes_up):
+    """The connection is fine and its heartbeats flow, but nothing is confirmed."""
+    used = topology(queues=1)
+    process = (
+        "amqqueue:get_pid(element(2, rabbit_amqqueue:lookup("
+        f'rabbit_misc:r(<<"/">>, queue, <<"{used.queues[0]}">>))))'
+    )
+    load = Load(broker.url, used.exchange, confirm_timeout=30 if wakes_up else 3).start()
+    load.flow()
+    load.until_confirmed(2_000)
+    broker.eval(f"sys:suspend({process}).")
+    wait_until(lambda: load.publisher.totals.pending >= 3_000, "nothing is confirmed any more")
+    load.hold()
+    if wakes_up:
+        broker.eval(f"sys:resume({process}).")
+        load.finish(30)
+    else:
+        load.finish(3 + 5)
+        broker.eval(f"sys:resume({process}).")
+    load.drain(broker.url, used.queues, quiet=1)
+
+    assert load.publisher.totals.connections == 1
+    assert load.publisher.totals.resent == 0
+    if wakes_up:
+        assert load.ledger.outcomes == {}
+    else:
+        assert "confirmed nothing for 3 seconds" in load.publisher.failures[0].reply
+        assert set(load.ledger.outcomes.values()) <= {Outcome.UNKNOWN, Outcome.UNSENT}
+    judge(f"queue process hangs ({'and wakes up' if wakes_up else 'for good'})", load)

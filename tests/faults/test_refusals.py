@@ -1,0 +1,260 @@
+"""What cannot work is said at once, by its name, and without a secret in any text."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import time
+from contextlib import closing
+from urllib.parse import quote, urlsplit
+
+import pytest
+
+from rabbit_chx import Publisher
+from rabbit_chx.errors import BrokerUnavailable, InvalidValue, PublishFailed, RabbitChxError
+from tests.faults.load import within
+
+pytestmark = pytest.mark.broker
+
+CANARY = "geheim-7c2f"
+"""Stands in every password and every body of this file, and must stand in nothing that is written."""
+
+
+@pytest.fixture(autouse=True)
+def no_secret_is_written(caplog):
+    """Whatever is logged at DEBUG, by us and by pika, holds neither a password nor a body."""
+    caplog.set_level(logging.DEBUG)
+    yield
+    for record in [*caplog.get_records("setup"), *caplog.get_records("call")]:
+        assert CANARY not in caplog.handler.format(record), record.name
+
+
+@pytest.fixture
+def log(caplog):
+    """Lines of the publisher's log."""
+    return lambda: [record for record in caplog.records if record.name == "rabbit_chx.publisher"]
+
+
+@pytest.fixture
+def user(broker):
+    """A user with the canary as password, who may publish to amq.direct and nothing else."""
+    name = "little"
+    broker.ctl("add_user", name, CANARY)
+    broker.ctl("set_permissions", name, "^$", r"^amq\.direct$", "^$")
+    yield name
+    broker.ctl("delete_user", name)
+
+
+def url_of(broker, *, user="little", password=CANARY, vhost="/", port=None):
+    parts = urlsplit(broker.url)
+    host = f"{parts.hostname}:{port or parts.port}"
+    return f"amqp://{user}:{quote(password, safe='')}@{host}/{quote(vhost, safe='')}"
+
+
+def refusal(publisher, *, limit=5.0):
+    """What opening raises, and that it does not take long; the text goes through the canary's eyes."""
+    started = time.monotonic()
+    with pytest.raises(BrokerUnavailable) as caught:
+        within(limit + 5, publisher.open, "opening")
+    assert time.monotonic() - started < limit
+    assert_clean(caught.value, publisher)
+    return str(caught.value)
+
+
+def assert_clean(error, publisher=None):
+    seen = [str(error), repr(error), *map(repr, (error.__cause__, error.__context__)), repr(publisher)]
+    assert not any(CANARY in text or quote(CANARY) in text for text in seen)
+
+
+def test_a_wrong_password(broker, user, log):
+    publisher = Publisher(url_of(broker, password=f"wrong{CANARY}"))
+    assert refusal(publisher).endswith("refuses this user or password")
+    assert publisher.totals.connections == 0
+    assert log() == []  # nothing was tried again
+
+
+def test_an_unknown_user(broker, log):
+    assert "refuses this user or password" in refusal(Publisher(url_of(broker, user="nobody")))
+    assert log() == []
+
+
+@pytest.mark.parametrize("vhost", ["nope", "/nope/ and é"])
+def test_an_unknown_virtual_host(broker, user, log, vhost):
+    text = refusal(Publisher(url_of(broker, vhost=vhost)))
+    assert "no such virtual host, or the user may not use it" in text
+    assert repr(vhost) in text
+    assert log() == []
+
+
+def test_a_virtual_host_that_the_user_may_not_use(broker, user):
+    broker.ctl("add_vhost", "closed")
+    try:
+        text = refusal(Publisher(url_of(broker, vhost="closed")))
+        assert (
+            "virtual host 'closed', user 'little' has no such virtual host, or the user may not use it"
+            in text
+        )
+    finally:
+        broker.ctl("delete_vhost", "closed")
+
+
+def test_an_exchange_that_the_user_may_not_write_to(broker, user, log):
+    started = time.monotonic()
+    publisher = Publisher(url_of(broker), "amq.topic")
+    with pytest.raises(PublishFailed) as caught:
+        within(10, lambda: publish(publisher), "publishing")
+    assert time.monotonic() - started < 5
+    assert (
+        "ACCESS_REFUSED - write access to exchange 'amq.topic' in vhost '/' refused for user 'little'"
+        in str(caught.value)
+    )
+    assert publisher.totals.connections == 1
+    assert_clean(caught.value, publisher)
+    assert [record.levelname for record in log()] == ["INFO"]  # connected, and no second attempt
+
+
+def test_write_permission_on_the_exchange_is_all_that_publishing_takes(broker, user, connection):
+    connection.channel().queue_declare("for.little", exclusive=True)
+    connection.channel().queue_bind("for.little", "amq.direct", "k")
+    publisher = Publisher(url_of(broker), "amq.direct")
+    within(10, lambda: publish(publisher), "publishing")
+    assert publisher.totals.confirmed == 1
+
+
+def publish(publisher):
+    with publisher:
+        publisher.publish(f"a body with {CANARY}", "k", headers={"token": CANARY})
+
+
+def test_too_many_connections_are_no_reason_to_give_up_at_once(broker, user):
+    broker.ctl("set_user_limits", user, '{"max-connections": 1}')
+    with Publisher(url_of(broker)):
+        text = refusal(Publisher(url_of(broker), connect_timeout=1), limit=1 + 5)
+        assert "limit" in text
+        assert "attempts)" in text
+
+
+def test_a_host_that_is_down(broker, log):
+    with closing(socket.create_server(("127.0.0.1", 0))) as listener:
+        port = listener.getsockname()[1]
+    publisher = Publisher(f"amqp://little:{CANARY}@127.0.0.1:{port}", connect_timeout=1)
+    text = refusal(publisher, limit=1 + 5)
+    attempts = int(text.rpartition("(")[2].split()[0])
+    assert (
+        f"no broker answers at 127.0.0.1:{port}, virtual host '/', user 'little': Connection refused" in text
+    )
+    assert attempts >= 3
+    assert len(log()) == attempts - 1
+    assert [record.levelname for record in log()][:2] == ["WARNING", "INFO"]
+
+
+def test_a_host_that_takes_connections_and_says_nothing(broker):
+    with closing(socket.create_server(("127.0.0.1", 0))) as listener:
+        port = listener.getsockname()[1]
+        publisher = Publisher(f"amqp://little:{CANARY}@127.0.0.1:{port}", connect_timeout=1)
+        text = refusal(publisher, limit=1 + 5)
+    assert f"127.0.0.1:{port}" in text
+    assert "attempt" in text
+
+
+def test_a_name_that_does_not_resolve(broker):
+    text = refusal(Publisher(f"amqp://little:{CANARY}@no-such-host.invalid", connect_timeout=1), limit=1 + 5)
+    assert text.startswith("no broker answers at no-such-host.invalid:5672")
+
+
+def test_a_port_that_speaks_something_else(broker):
+    port = urlsplit(broker.management_url).port
+    text = refusal(Publisher(url_of(broker, port=port), connect_timeout=1), limit=1 + 5)
+    assert f":{port}" in text
+
+
+def test_the_first_of_several_that_answers_is_taken(broker, user):
+    with closing(socket.create_server(("127.0.0.1", 0))) as listener:
+        port = listener.getsockname()[1]
+    urls = [url_of(broker, port=port), url_of(broker, password=f"wrong{CANARY}"), url_of(broker)]
+    with Publisher(urls, connect_timeout=5) as publisher:
+        assert publisher.totals.connections == 1
+
+
+def test_all_of_several_are_named_when_none_answers(broker, user):
+    with closing(socket.create_server(("127.0.0.1", 0))) as listener:
+        port = listener.getsockname()[1]
+    urls = [url_of(broker, port=port), url_of(broker, password=f"wrong{CANARY}")]
+    text = refusal(Publisher(urls, connect_timeout=1), limit=1 + 5)
+    assert "Connection refused" in text
+    assert "refuses this user or password" in text
+
+
+def test_credentials_are_asked_for_on_each_connect(broker, user):
+    asked = []
+
+    def credentials():
+        asked.append(1)
+        return user, CANARY
+
+    with Publisher(
+        url_of(broker, user="", password="unused"), "amq.direct", credentials=credentials
+    ) as publisher:
+        broker.ctl("close_all_user_connections", user, "a test")
+        within(20, lambda: wait_for_connections(publisher, 2), "connecting again")
+    assert len(asked) == publisher.totals.connections == 2
+
+
+def wait_for_connections(publisher, count):
+    while publisher.totals.connections < count:
+        time.sleep(0.01)
+
+
+def test_credentials_that_cannot_be_had_are_asked_for_again(broker, user):
+    answers = [OSError("the token service is down")] * 2
+
+    def credentials():
+        if answers:
+            raise answers.pop()
+        return user, CANARY
+
+    with Publisher(url_of(broker), credentials=credentials, connect_timeout=5) as publisher:
+        assert publisher.totals.connections == 1
+
+    def never():
+        raise OSError("the token service is down")
+
+    text = refusal(Publisher(url_of(broker), credentials=never, connect_timeout=1), limit=1 + 5)
+    assert "the credentials for" in text
+    assert "OSError: the token service is down" in text
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "",
+        "rabbit",
+        f"http://little:{CANARY}@host",
+        f"amqp://little:{CANARY}/slash@host",
+        f"amqp://little:{CANARY}#hash@host",
+        f"amqp://little:{CANARY}?mark@host",
+        f"amqp://little:{CANARY}@host:port",
+        f"amqp://little:{CANARY}@host:99999",
+        f"amqp://little:{CANARY}@host:0",
+        f"amqp://little:{CANARY}@",
+        f"amqp://little:{CANARY}@host/a/b",
+        f"amqp://little:{CANARY}@host/?heartbeat=5",
+        f"amqp://little:{CANARY}@[::1",
+        f"amqp://little:{CANARY}\n@host",
+    ],
+)
+def test_a_malformed_url(url):
+    with pytest.raises(InvalidValue, match="the broker's URL is wrong") as caught:
+        Publisher(url)
+    assert_clean(caught.value)
+
+
+@pytest.mark.parametrize("url", [None, 5, b"amqp://host", [], [None], {"amqp://host": 1}])
+def test_a_url_that_is_none(url):
+    with pytest.raises(InvalidValue, match="the broker's URL"):
+        Publisher(url)
+
+
+def test_every_error_of_this_file_is_one_of_ours():
+    assert issubclass(BrokerUnavailable, RabbitChxError)
+    assert issubclass(PublishFailed, RabbitChxError)

@@ -1,0 +1,140 @@
+"""Messages that come back: each is recognised, whatever they have in common, and none of it is slow."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from rabbit_chx import Publisher
+from rabbit_chx.broker.publishing.account import Outcome
+from tests.faults.ledger import Ledger, body, drain
+from tests.faults.load import within
+
+pytestmark = pytest.mark.broker
+
+MIB = 1 << 20
+
+
+def publish(broker, ledger, work, *, limit=30.0, **options):
+    """Run `work(publisher)` to its end; the totals."""
+    publisher = Publisher(broker.url, on_failure=ledger.note, **{"retry_timeout": 0.5, **options})
+
+    def run():
+        with publisher:
+            work(publisher)
+
+    within(limit, run, "publishing")
+    ledger.taken_in = publisher.totals.published
+    return publisher.totals
+
+
+def test_equal_message_ids_are_told_apart(broker, topology):
+    used = topology(queues=1)
+    ledger = Ledger()
+
+    def work(publisher):
+        for row in range(1_000):
+            exchange = used.exchange if row % 2 else "amq.direct"  # nothing is bound there
+            publisher.publish(body(row), "k", exchange=exchange, message_id="the same")
+
+    publish(broker, ledger, work)
+    assert ledger.rows(Outcome.RETURNED) == list(range(0, 1_000, 2))
+    assert drain(broker.url, used.queues) == [list(range(1, 1_000, 2))]
+
+
+def test_messages_that_differ_in_a_header_alone_are_told_apart(broker, topology, connection):
+    used = topology(queues=1)
+    channel = connection.channel()
+    channel.exchange_declare(f"{used.exchange}.headers", "headers", auto_delete=True)
+    channel.queue_bind(used.queues[0], f"{used.exchange}.headers", "", {"x-match": "all", "wanted": "yes"})
+    ledger = Ledger()
+
+    def work(publisher):
+        for row in range(1_000):
+            headers = {"wanted": "yes"} if row % 3 else {"wanted": "no"} if row % 2 else None
+            publisher.publish(b"0 ", "k", exchange=f"{used.exchange}.headers", headers=headers)
+
+    publish(broker, ledger, work)
+    assert ledger.rows(Outcome.RETURNED) == list(range(0, 1_000, 3))
+
+
+# The broker gives these back otherwise than they were sent.
+ALTERED = {
+    "BCC, which the broker takes out": {"headers": {"BCC": ["nowhere"], "a": 1}},
+    "numbers of every size": {"headers": {"a": [1, -1, 2**31, -(2**40), 2**62], "b": {"c": [True, None]}}},
+    "text and bytes": {"headers": {"a": "é", "b": b"\xff\x00", "c": ""}},
+    "every property": {
+        "content_type": "text/plain", "content_encoding": "utf-8", "priority": 3, "correlation_id": "c",
+        "reply_to": "r", "expiration": "60000", "message_id": "m", "timestamp": 1_700_000_000, "type": "t",
+        "app_id": "a", "cluster_id": "", "delivery_mode": 1,
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ALTERED)
+def test_a_returned_message_is_recognised_whatever_its_properties(broker, kind):
+    ledger = Ledger()
+    publish(
+        broker,
+        ledger,
+        lambda publisher: publisher.publish(b"0 ", "k", exchange="amq.direct", **ALTERED[kind]),
+    )
+    assert ledger.outcomes == {0: Outcome.RETURNED}
+
+
+def test_a_returned_message_is_recognised_when_the_broker_adds_a_header(broker, topology):
+    """As message interceptors do: they stamp each message with the time and the node."""
+    used = topology(queues=1)
+    before = broker.eval(INTERCEPTORS.format(read="get", more=""))
+    broker.eval(INTERCEPTORS.format(read="put", more=f", {STAMP}"))
+    try:
+        ledger = Ledger()
+
+        def work(publisher):
+            for row in range(2_000):
+                publisher.publish(
+                    b"0 ", "k", exchange=used.exchange if row % 2 else "amq.direct", headers={"a": 1}
+                )
+
+        started = time.monotonic()
+        publish(broker, ledger, work)
+        assert time.monotonic() - started < 20
+        assert ledger.rows(Outcome.RETURNED) == list(range(0, 2_000, 2))
+    finally:
+        broker.eval(INTERCEPTORS.format(read="put", more=f", {before}"))
+
+
+# 4.x keeps its interceptors in a persistent term, of which every connection takes its copy.
+INTERCEPTORS = "persistent_term:{read}(message_interceptors{more})."
+STAMP = "[{rabbit_msg_interceptor_timestamp, #{overwrite => true, incoming => true}}]"
+
+
+def test_a_fully_returned_batch_of_large_bodies_does_not_crawl(broker):
+    ledger = Ledger()
+    content = b"x" * MIB
+    count = 64
+
+    def work(publisher):
+        publisher.publish_many([content] * count, "k", exchange="amq.direct")
+
+    started = time.monotonic()
+    totals = publish(broker, ledger, work, retry_timeout=1, limit=60)
+    took = time.monotonic() - started
+    passes = (totals.bytes / MIB) / count
+    assert ledger.rows(Outcome.RETURNED) == list(range(count))
+    assert passes >= 2  # each was tried again
+    assert took < 30, f"{passes:.1f} passes over {count} MiB took {took:.1f} s"
+
+
+def test_a_fully_returned_window_of_small_messages_does_not_crawl(broker):
+    ledger = Ledger()
+    started = time.monotonic()
+    publish(
+        broker,
+        ledger,
+        lambda publisher: publisher.publish_many([b"the same"] * 20_000, "k", exchange="amq.direct"),
+        limit=60,
+    )
+    assert len(ledger.rows(Outcome.RETURNED)) == 20_000
+    assert time.monotonic() - started < 40

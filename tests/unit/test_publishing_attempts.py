@@ -1,0 +1,257 @@
+"""When a publisher goes on trying, where, and with which words it gives up; and which message came back."""
+
+from __future__ import annotations
+
+import ssl
+from types import SimpleNamespace
+
+import pika
+import pytest
+from pika import exceptions
+
+from rabbit_chx import Publisher
+from rabbit_chx.broker.connect import Reason, parameters_of, why_down
+from rabbit_chx.broker.publishing.account import Account, Outcome
+from rabbit_chx.broker.publishing.attempts import Address, Attempts, Patience
+from rabbit_chx.broker.publishing.frames import Message, encode_properties
+from rabbit_chx.broker.publishing.returns import find_returned
+from rabbit_chx.broker.publishing.window import Window
+from rabbit_chx.errors import BrokerUnavailable, InvalidValue
+
+PATIENCE = Patience(connect=10, reconnect=100, retry=1, confirm=1, blocked=1)
+A, B = Address("a", parameters_of), Address("b", parameters_of)
+LOST = Reason("lost")
+REFUSED = Reason("refused", permanent=True)
+
+
+# -- attempts ------------------------------------------------------------------------------------------------
+
+
+def test_addresses_are_tried_in_turn():
+    attempts = Attempts([A, B], PATIENCE, 0)
+    tried = []
+    for now in range(4):
+        address, _ = attempts.next(now)
+        tried.append(address.where)
+        assert attempts.failed(address, LOST, was_up=False, now=now) is None
+    assert tried == ["a", "b", "a", "b"]
+
+
+def test_the_first_connection_has_the_connect_timeout_and_a_later_one_the_reconnect_timeout():
+    attempts = Attempts([A], PATIENCE, 0)
+    assert attempts.failed(A, LOST, was_up=False, now=10) is None
+    assert attempts.failed(A, LOST, was_up=False, now=10.1) == "lost (2 attempts)"
+    attempts = Attempts([A], PATIENCE, 0)
+    assert attempts.failed(A, LOST, was_up=True, now=50) is None
+    assert attempts.failed(A, LOST, was_up=False, now=100.1) == "lost (2 attempts)"
+
+
+def test_an_attempt_may_not_last_beyond_the_time_that_is_left():
+    attempts = Attempts([A], PATIENCE, 0)
+    assert attempts.next(0)[1] == 10
+    assert attempts.next(7)[1] == 3
+    assert attempts.next(9.9)[1] == 1
+
+
+def test_connections_that_open_and_do_nothing_do_not_count_as_success():
+    attempts = Attempts([A], PATIENCE, 0)
+    assert all(attempts.failed(A, LOST, was_up=True, now=now) is None for now in range(0, 101, 10))
+    assert attempts.failed(A, LOST, was_up=True, now=101) == "lost (12 attempts)"
+
+
+def test_after_one_that_did_its_work_everything_begins_anew():
+    attempts = Attempts([A, B], PATIENCE, 0)
+    attempts.failed(A, REFUSED, was_up=False, now=99)
+    attempts.went_well(1_000)
+    assert attempts.count == 0
+    assert attempts.next(1_000) == (A, 10)
+    assert attempts.failed(A, LOST, was_up=True, now=1_000) is None
+
+
+def test_what_cannot_be_mended_by_waiting_ends_it_at_once():
+    attempts = Attempts([A], PATIENCE, 0)
+    assert attempts.failed(A, REFUSED, was_up=False, now=0) == "refused"
+
+
+def test_an_address_that_refuses_is_not_tried_again_and_the_others_are():
+    attempts = Attempts([A, B], PATIENCE, 0)
+    assert attempts.failed(A, REFUSED, was_up=False, now=0) is None
+    assert [attempts.next(now)[0] for now in range(3)] == [B, B, B]
+    assert attempts.failed(B, LOST, was_up=False, now=11) == "refused; lost (2 attempts)"
+
+
+def test_what_ends_a_connection_that_was_up_is_no_matter_of_the_address():
+    attempts = Attempts([A, B], PATIENCE, 0)
+    assert attempts.failed(A, REFUSED, was_up=True, now=0) == "refused"
+
+
+@pytest.mark.parametrize("value", [0, -1, None, "5", True, float("nan"), float("inf")])
+@pytest.mark.parametrize("name", ["connect", "reconnect", "retry", "confirm", "blocked"])
+def test_a_timeout_that_is_no_time_is_refused(name, value):
+    with pytest.raises(InvalidValue, match=f"^{name}_timeout is wrong"):
+        Publisher("amqp://h", **{f"{name}_timeout": value})
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        *({"heartbeat": value} for value in (0, -1, 65_536, 1.5, None)),
+        *({"most_pending": value} for value in (0, 1.5, None)),
+        {"most_pending_bytes": 0},
+        {"most_body_bytes": -1},
+        {"fence": 5},
+        {"fence": "x" * 256},
+        {"sequence_header": 5},
+        {"properties": {"mesage_id": "a"}},
+        {"exchange": 5},
+    ],
+)
+def test_an_option_that_cannot_be_is_refused_before_anything_connects(option):
+    with pytest.raises(InvalidValue):
+        Publisher("amqp://h", **option)
+
+
+# -- reasons -------------------------------------------------------------------------------------------------
+
+CLOSED = exceptions.ConnectionClosedByBroker
+AUTHENTICATION, ACCESS = exceptions.ProbableAuthenticationError, exceptions.ProbableAccessDeniedError
+LOGIN = "ACCESS_REFUSED - Login was refused using authentication mechanism PLAIN. For details see the broker logfile."
+
+
+@pytest.mark.parametrize(
+    ("error", "permanent", "words"),
+    [
+        (AUTHENTICATION(repr(CLOSED(403, LOGIN))), True, "refuses this user or password"),
+        (AUTHENTICATION(repr(exceptions.StreamLostError("reset"))), False, "was lost while it was opened"),
+        (ACCESS(repr(CLOSED(530, "NOT_ALLOWED - vhost it's not found"))), True, "no such virtual host"),
+        (
+            ACCESS(repr(CLOSED(530, "NOT_ALLOWED - access: connection limit (1) is reached"))),
+            False,
+            "limit (1)",
+        ),
+        (
+            ACCESS(repr(CLOSED(541, "INTERNAL_ERROR - vhost '/' is down"))),
+            False,
+            "541 INTERNAL_ERROR - vhost '/'",
+        ),
+        (ACCESS(repr(exceptions.StreamLostError("reset"))), False, "was lost while it was opened"),
+        (exceptions.IncompatibleProtocolError(repr(exceptions.StreamLostError("EOF"))), False, "with TLS?"),
+        (
+            exceptions.IncompatibleProtocolError(
+                "SSLError(1, '[SSL: TLSV13_ALERT_CERTIFICATE_REQUIRED] tls')"
+            ),
+            True,
+            "TLS with the broker at h fails: TLSV13_ALERT_CERTIFICATE_REQUIRED",
+        ),
+        (exceptions.InvalidFrameError("x"), True, "does not speak AMQP 0-9-1"),
+        (CLOSED(320, "CONNECTION_FORCED - closed"), False, "320 CONNECTION_FORCED"),
+        (exceptions.ChannelClosedByBroker(404, "NOT_FOUND - no exchange"), True, "404 NOT_FOUND"),
+        (
+            exceptions.ChannelClosedByBroker(403, "ACCESS_REFUSED - write access to exchange 'login'"),
+            True,
+            "'login'",
+        ),
+        (exceptions.ChannelClosedByBroker(405, "RESOURCE_LOCKED"), False, "405"),
+        (exceptions.ConnectionBlockedTimeout("x"), True, "memory or disk alarm"),
+        (ssl.SSLEOFError(8, "EOF occurred"), False, "was lost while TLS was set up"),
+        (
+            ConnectionRefusedError(111, "Connection refused"),
+            False,
+            "no broker answers at h: Connection refused",
+        ),
+        (BrokerUnavailable("no credentials"), False, "no credentials"),
+    ],
+)
+def test_the_broker_s_words_decide_and_not_how_far_the_connection_had_come(error, permanent, words):
+    reason = why_down(error, "h")
+    assert reason.permanent is permanent
+    assert words in reason.text
+    assert "\n" not in reason.text
+
+
+def test_the_credentials_of_a_callable_are_checked():
+    assert parameters_of("amqp://h", credentials=lambda: ("u", "p")).credentials.username == "u"
+    for bad in (lambda: "secret", lambda: ("u", None), lambda: 1 / 0):
+        with pytest.raises(BrokerUnavailable, match="the credentials for h:5672") as caught:
+            parameters_of("amqp://h", credentials=bad)
+        assert "secret" not in str(caught.value)
+
+
+def test_a_password_in_a_bad_url_is_nowhere_in_the_error():
+    with pytest.raises(InvalidValue) as caught:
+        parameters_of("amqp://u:geheim@h:port")
+    assert "geheim" not in str(caught.value)
+    assert caught.value.__context__ is None
+
+
+# -- returns -------------------------------------------------------------------------------------------------
+
+
+def sent(row, properties, *, key=b"k", body=b""):
+    return Message(row, b"x", key, encode_properties(properties, frame_max=131_072), body)
+
+
+def look_up(messages, properties, *, key="k", body=b""):
+    window = Window()
+    window.sent(messages)
+    method = SimpleNamespace(exchange="x", routing_key=key)
+    found = find_returned(window, method, pika.BasicProperties(**{"delivery_mode": 2, **properties}), body)
+    return None if found is None else found.row
+
+
+def test_the_one_with_the_very_same_properties_is_preferred():
+    messages = [sent(0, {}), sent(1, {"headers": {"a": 1}}), sent(2, {"headers": {"a": 2}})]
+    assert look_up(messages, {"headers": {"a": 2}}) == 2
+    assert look_up(messages, {}) == 0
+
+
+def test_one_whose_properties_the_broker_has_added_to_or_taken_from_is_recognised():
+    messages = [sent(0, {"headers": {"a": 1}}), sent(1, {"headers": {"a": 2, "BCC": ["q"]}})]
+    assert look_up(messages, {"headers": {"a": 2}}) == 1
+    assert look_up(messages, {"headers": {"a": 2, "x-stamp": 7}, "timestamp": 5}) == 1
+    assert look_up(messages, {"headers": {"a": 3}}) == 0  # overwritten: nothing but the rest can tell
+
+
+def test_another_key_or_body_is_another_message():
+    messages = [sent(0, {}, body=b"b")]
+    assert look_up(messages, {}, key="other", body=b"b") is None
+    assert look_up(messages, {}, body=b"c") is None
+
+
+# -- the books when it is over -------------------------------------------------------------------------------
+
+
+def test_giving_up_tells_what_is_true_of_each_message():
+    failures = []
+    account = Account(most=10, most_bytes=100, on_failure=failures.append)
+    messages = [sent(row, {}) for row in range(6)]
+    account.take_in(messages, lambda: None)
+    account.to_send(4, 100)
+    in_flight, came_back, refused, lost = messages[:4]
+    came_back.verdict, came_back.reply = Outcome.RETURNED, "312 NO_ROUTE"
+    refused.verdict, refused.reply = Outcome.REJECTED, "nack"
+    lost.doubtful, lost.verdict, lost.reply = True, Outcome.REJECTED, "nack"
+    account.put_back([came_back, refused, lost], first=False)
+    account.give_up(BrokerUnavailable("over"), [in_flight])
+    assert {failure.row: (failure.outcome, failure.reply) for failure in failures} == {
+        0: (Outcome.UNKNOWN, "over"),
+        1: (Outcome.RETURNED, "312 NO_ROUTE"),
+        2: (Outcome.REJECTED, "nack"),
+        3: (Outcome.UNKNOWN, "over"),
+        4: (Outcome.UNSENT, "over"),
+        5: (Outcome.UNSENT, "over"),
+    }
+    assert account.totals().pending == 0
+
+
+def test_a_hook_that_fails_changes_nothing(caplog):
+    def on_failure(_):
+        raise ZeroDivisionError
+
+    account = Account(most=10, most_bytes=100, on_failure=on_failure)
+    account.take_in([sent(row, {}) for row in range(3)], lambda: None)
+    account.give_up(BrokerUnavailable("over"), [])
+    assert account.totals().unsent == 3
+    assert [record.getMessage() for record in caplog.records] == [
+        "the publisher's hook on_failure failed"
+    ] * 3

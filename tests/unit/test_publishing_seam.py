@@ -1,0 +1,173 @@
+"""What the publisher needs of pika beyond its documented names, held against the pika that is installed.
+
+No broker: a connection is fed with bytes, and what it would send is looked at.
+"""
+
+from __future__ import annotations
+
+import struct
+from contextlib import closing, contextmanager
+from types import SimpleNamespace
+
+import pika
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pika import frame, spec
+from pika.adapters.select_connection import IOLoop
+
+from rabbit_chx.broker.publishing import link
+from rabbit_chx.broker.publishing.link import SEAM, _Connection, seam_is_there
+
+
+class Recorder:
+    """The events of a link, as a list."""
+
+    def __init__(self):
+        self.seen = []
+
+    def __getattr__(self, name):
+        return lambda *args, **kwargs: self.seen.append((name, *args, *kwargs.values()))
+
+    @property
+    def confirms(self):
+        return [event[1:] for event in self.seen if event[0] == "on_confirm"]
+
+
+class Transport:
+    """Where pika writes to."""
+
+    def __init__(self):
+        self.written = b""
+
+    def write(self, data):
+        self.written += data
+
+    def get_write_buffer_size(self):
+        return len(self.written)
+
+
+@pytest.fixture
+def recorder():
+    return Recorder()
+
+
+@pytest.fixture
+def connection(recorder):
+    """A connection that has never connected, with a channel that takes confirms as `Link` makes it do."""
+    with new_connection(recorder) as connection:
+        yield connection
+
+
+@contextmanager
+def new_connection(recorder):
+    with closing(IOLoop()) as loop:
+        yield opened(recorder, loop)
+
+
+def opened(recorder, loop):
+    connection = _Connection(pika.ConnectionParameters(), custom_ioloop=loop, events=recorder)
+    connection._transport = Transport()
+    connection._set_connection_state(connection.CONNECTION_OPEN)
+    connection.server_capabilities = {"publisher_confirms": True, "basic.nack": True}
+    channel = connection.channel(1, on_open_callback=lambda _: None)
+    connection._on_data_available(frame.Method(1, spec.Channel.OpenOk()).marshal())
+    channel.confirm_delivery(
+        lambda each: recorder.on_confirm(
+            each.method.delivery_tag, each.method.multiple, isinstance(each.method, spec.Basic.Ack)
+        ),
+        callback=lambda _: None,
+    )
+    connection._on_data_available(frame.Method(1, spec.Confirm.SelectOk()).marshal())
+    channel.add_on_return_callback(
+        lambda _, method, properties, body: recorder.on_return(method.routing_key, bytes(body))
+    )
+    connection._transport.written = b""
+    return connection
+
+
+@pytest.mark.parametrize("name", SEAM)
+def test_the_installed_pika_has_every_name_of_the_seam(connection, name):
+    assert hasattr(connection, name)
+    assert seam_is_there(connection)
+    assert connection.fast
+
+
+@pytest.mark.parametrize("name", SEAM)
+def test_without_any_one_of_them_the_seam_is_not_there(name):
+    assert not seam_is_there(SimpleNamespace(**dict.fromkeys(set(SEAM) - {name})))
+
+
+def confirm(number, multiple, acked):
+    method = spec.Basic.Ack(number, multiple) if acked else spec.Basic.Nack(number, multiple, requeue=False)
+    return frame.Method(1, method).marshal()
+
+
+def returned(key, body):
+    pieces = [
+        frame.Method(1, spec.Basic.Return(312, "NO_ROUTE", "x", key)),
+        frame.Header(1, len(body), pika.BasicProperties(delivery_mode=2)),
+        *([frame.Body(1, body)] if body else []),
+    ]
+    return b"".join(piece.marshal() for piece in pieces)
+
+
+numbers = st.tuples(st.integers(1, 2**64 - 1), st.booleans(), st.booleans())
+events = st.lists(
+    st.one_of(
+        numbers.map(lambda one: ("confirm", one)),
+        st.tuples(st.text("ab", max_size=3), st.binary(max_size=30)).map(lambda one: ("return", one)),
+        st.just(("heartbeat", ())),
+    ),
+    max_size=30,
+)
+
+
+@settings(deadline=None, max_examples=200)
+@given(events, st.data())
+def test_confirms_are_read_as_pika_reads_them_wherever_the_stream_is_cut(sent, data):
+    recorder = Recorder()
+    make = {"confirm": confirm, "return": returned, "heartbeat": lambda: frame.Heartbeat().marshal()}
+    stream = b"".join(make[kind](*values) for kind, values in sent)
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=6)))
+    with new_connection(recorder) as connection:
+        before = connection.bytes_received
+        for start, end in zip([0, *cuts], [*cuts, len(stream)], strict=True):
+            if start < end:
+                connection._on_data_available(stream[start:end])
+        assert connection.bytes_received - before == len(stream)
+        assert not connection._frame_buffer
+    seen = [event for event in recorder.seen if event[0] in {"on_confirm", "on_return"}]
+    names = {"confirm": "on_confirm", "return": "on_return"}
+    assert seen == [(names[kind], *values) for kind, values in sent if kind in names]
+
+
+def test_confirms_alone_never_reach_pikas_decoder(connection, recorder, monkeypatch):
+    monkeypatch.setattr(connection, "_process_frame", lambda _: pytest.fail("pika decoded a confirm"))
+    stream = b"".join(confirm(number, False, True) for number in range(1, 1_001))
+    for start in range(0, len(stream), 4_096):  # as pika reads: the last frame is cut each time
+        connection._on_data_available(stream[start : start + 4_096])
+    assert [number for number, *_ in recorder.confirms] == list(range(1, 1_001))
+
+
+def test_the_heartbeat_checker_sees_what_was_read_and_sent(connection):
+    received, sent = connection.bytes_received, connection.bytes_sent
+    connection._on_data_available(confirm(1, False, True))
+    connection.emit(b"abc" * 100_000, frames=3)
+    assert connection.bytes_received == received + 21
+    assert connection.bytes_sent == sent + 300_000
+    assert connection._transport.written == b"abc" * 100_000
+    assert connection.unsent_bytes == 300_000
+
+
+def test_a_confirm_is_the_frame_that_the_fast_path_looks_for():
+    assert confirm(7, True, True) == link._ACK + struct.pack(">QB", 7, 1) + b"\xce"
+    assert confirm(7, False, False) == link._NACK + struct.pack(">QB", 7, 0) + b"\xce"
+
+
+def test_without_the_seam_pika_reads_and_sends_by_itself(recorder, monkeypatch):
+    monkeypatch.setattr(link, "SEAM", (*SEAM, "_a_name_that_pika_has_not"))
+    with new_connection(recorder) as connection:
+        assert not connection.fast
+        connection._on_data_available(confirm(5, True, True) + confirm(6, False, False))
+    assert recorder.confirms == [(5, True, True), (6, False, False)]
