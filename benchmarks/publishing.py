@@ -1,11 +1,17 @@
 """Confirmed publishing through a hash exchange: this publisher beside others and beside a bare socket.
 
     python benchmarks/publishing.py [--release 4.3] [--queues classic|quorum] [--size 100] [--rounds 5] [--json]
+    python benchmarks/publishing.py --connections 1,4,16 ...
 
 All ways publish the same persistent messages to the same exchange of one throw-away broker and wait until
 all are confirmed, turn by turn in every round, each round in another order. Rates and CPU time are medians over
 the rounds; ratios are taken within a round and then their median. CPU is that of this process alone, all its
 threads included; broker and client share the cores of the machine.
+
+With ``--connections`` as many publishers of this project, each in a thread of its own, go through the hash exchange,
+through 64 slots over the same queues, and straight to the queues behind those slots; the CPU time of the broker
+(all of its Erlang machine) stands beside it. There, connecting and the first reading of the topology are not timed,
+the readings that follow are.
 """
 
 from __future__ import annotations
@@ -20,9 +26,10 @@ import resource
 import socket
 import statistics
 import struct
+import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import metadata
 from urllib.parse import unquote, urlsplit
 
@@ -33,6 +40,8 @@ from rabbit_chx import Publisher
 from rabbit_chx.testing import Broker
 
 EXCHANGE = "benchmark"
+SLOTTED = "benchmark.slots"
+SLOTS = 64
 QUEUES = [f"benchmark.{number}" for number in range(4)]
 WINDOW = 5_000
 
@@ -44,9 +53,10 @@ class Load:
     url: str
     keys: list[str]
     body: bytes
+    management_url: str
 
     def first(self, count: int) -> Load:
-        return Load(self.url, self.keys[:count], self.body)
+        return replace(self, keys=self.keys[:count])
 
 
 def pika_blocking(load: Load) -> None:
@@ -132,9 +142,25 @@ class PikaWindow:
 def rabbit_chx_publisher(load: Load) -> None:
     """This project's publisher, through the exchange."""
     with Publisher(load.url, EXCHANGE) as publisher:
-        for start in range(0, len(load.keys), 10_000):
-            keys = load.keys[start : start + 10_000]
-            publisher.publish_many([load.body] * len(keys), keys)
+        publish(publisher, load)
+
+
+def rabbit_chx_direct(load: Load) -> None:
+    """The same, straight to the queues behind the slots."""
+    with straight(load) as publisher:
+        publish(publisher, load)
+    if publisher.direct.reason:
+        raise SystemExit(f"it did not stay direct: {publisher.direct.reason}")
+
+
+def straight(load: Load) -> Publisher:
+    return Publisher(load.url, SLOTTED, via="queues", management_url=load.management_url)
+
+
+def publish(publisher: Publisher, load: Load) -> None:
+    for start in range(0, len(load.keys), 10_000):
+        keys = load.keys[start : start + 10_000]
+        publisher.publish_many([load.body] * len(keys), keys)
 
 
 def bare_socket(load: Load) -> None:
@@ -205,9 +231,17 @@ WAYS: dict[str, tuple[Callable[[Load], object], float]] = {
     "aio-pika, gather of 1,000": (aio_pika_gather, 0.2),
     "pika SelectConnection, window": (PikaWindow, 0.5),
     "rabbit-chx Publisher": (rabbit_chx_publisher, 1.0),
+    "rabbit-chx Publisher, direct": (rabbit_chx_direct, 1.0),
     "bare socket": (bare_socket, 1.0),
 }
 OURS, BLOCKING, BARE = "rabbit-chx Publisher", "pika, blocking, each confirm", "bare socket"
+
+# What `--connections` compares.
+ROADS: dict[str, Callable[[Load], Publisher]] = {
+    "hash exchange": lambda load: Publisher(load.url, EXCHANGE),
+    "slots": lambda load: Publisher(load.url, SLOTTED),
+    "direct": straight,
+}
 
 
 def measure(way: Callable[[Load], object], load: Load) -> tuple[float, float]:
@@ -227,6 +261,12 @@ def declare(broker: Broker, kind: str) -> None:
         for queue in QUEUES:
             channel.queue_declare(queue, durable=True, arguments={"x-queue-type": kind})
             channel.queue_bind(queue, EXCHANGE, "1")
+        channel.exchange_declare(SLOTTED, "x-modulus-hash", durable=True)
+        for number in range(SLOTS):
+            slot = f"{SLOTTED}.{number}"
+            channel.exchange_declare(slot, "x-consistent-hash", durable=True, internal=True)
+            channel.exchange_bind(slot, SLOTTED, "1")
+            channel.queue_bind(QUEUES[number % len(QUEUES)], slot, "1")
 
 
 def drain(broker: Broker) -> int:
@@ -250,6 +290,107 @@ def run(broker: Broker, load: Load, rounds: int) -> dict[str, list[tuple[float, 
     return results
 
 
+def measure_road(broker: Broker, load: Load, road: str, connections: int) -> tuple[float, float, float]:
+    """Messages a second, and CPU microseconds a message of this process and of the broker."""
+    share = load.first(len(load.keys) // connections)
+    publishers = [ROADS[road](share) for _ in range(connections)]
+    for publisher in publishers:
+        publisher.open()
+    gate = threading.Barrier(connections + 1)
+
+    def work(publisher: Publisher) -> None:
+        gate.wait()
+        publish(publisher, share)
+        publisher.flush()
+
+    threads = [threading.Thread(target=work, args=(publisher,)) for publisher in publishers]
+    for thread in threads:
+        thread.start()
+    theirs = broker_cpu(broker)
+    before, start = resource.getrusage(resource.RUSAGE_SELF), time.perf_counter()
+    gate.wait()
+    for thread in threads:
+        thread.join()
+    seconds = time.perf_counter() - start
+    after = resource.getrusage(resource.RUSAGE_SELF)
+    theirs = broker_cpu(broker) - theirs
+    for publisher in publishers:
+        publisher.close()
+        assert publisher.direct is None or not publisher.direct.reason, publisher.direct
+    ours = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    count = len(share.keys) * connections
+    assert sum(publisher.totals.confirmed for publisher in publishers) == count
+    return count / seconds, ours / count * 1e6, theirs / count * 1e6
+
+
+def broker_cpu(broker: Broker) -> float:
+    """Seconds of CPU time that the Erlang machine has used."""
+    return int(broker.eval("element(1, erlang:statistics(runtime)).")) / 1e3
+
+
+def run_connections(broker: Broker, load: Load, rounds: int, connections: list[int]) -> dict:
+    results = {number: {road: [] for road in ROADS} for number in connections}
+    for number in range(rounds + 1):  # the first one warms up the broker
+        turns = [(count, road) for count in connections for road in ROADS]
+        random.Random(number).shuffle(turns)
+        for count, road in turns:
+            measured = measure_road(broker, load, road, count)
+            drain(broker)
+            if number:
+                results[count][road].append(measured)
+    return results
+
+
+def report_of_roads(results: dict, load: Load, version: str) -> dict:
+    """Medians, and the medians of the ratios within a round."""
+    rows = []
+    for connections, roads in results.items():
+        for road, rounds in roads.items():
+            rate, ours, theirs = map(statistics.median, zip(*rounds, strict=True))
+            ratios = {
+                name: statistics.median(
+                    own / other for (own, *_), (other, *_) in zip(rounds, roads[road_], strict=True)
+                )
+                for name, road_ in (("to_exchange", "hash exchange"), ("to_slots", "slots"))
+            }
+            rows.append(
+                {
+                    "connections": connections,
+                    "way": road,
+                    "messages_per_second": rate,
+                    "client_microseconds": ours,
+                    "broker_microseconds": theirs,
+                    **ratios,
+                }
+            )
+    return {
+        "rabbitmq": version,
+        "size": len(load.body),
+        "messages": len(load.keys),
+        "cores": os.cpu_count(),
+        "ways": rows,
+    }
+
+
+def roads_as_text(report: dict) -> str:
+    what = f"{report['messages']:,} messages of {report['size']} bytes a turn, median of {report['rounds']} rounds"
+    head = f"{'connections':<12} {'way':<14} {'msg/s':>9} {'client us/msg':>14} {'broker us/msg':>14}"
+    rows = (
+        f"{row['connections']:<12} {row['way']:<14} {row['messages_per_second']:>9,.0f} "
+        f"{row['client_microseconds']:>14.1f} {row['broker_microseconds']:>14.1f} "
+        f"{row['to_exchange']:>11.2f} {row['to_slots']:>8.2f}"
+        for row in report["ways"]
+    )
+    return "\n".join(
+        (
+            f"RabbitMQ {report['rabbitmq']}, 4 {report['queues']} queues, {what}, {report['cores']} cores",
+            "",
+            f"{head} {'/ exchange':>11} {'/ slots':>8}",
+            *rows,
+        )
+    )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -260,13 +401,23 @@ def main() -> None:
     parser.add_argument("--messages", type=int, help="of the fastest ways; by default as suits the size")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--json", action="store_true")
+    parser.add_argument("--connections", help="such as 1,4,16: through the exchange and direct, side by side")
     options = parser.parse_args()
     count = options.messages or min(60_000, (256 << 20) // (options.size + 100))
-    with Broker(release=options.release) as broker:
+    with Broker(release=options.release, plugins=["rabbitmq_sharding"]) as broker:
         declare(broker, options.queues)
-        load = Load(broker.url, [f"customer-{number:08d}" for number in range(count)], b"x" * options.size)
-        results = run(broker, load, options.rounds)
+        keys = [f"customer-{number:08d}" for number in range(count)]
+        load = Load(broker.url, keys, b"x" * options.size, broker.management_url)
         version = broker.version
+        if options.connections:
+            connections = [int(number) for number in options.connections.split(",")]
+            report = report_of_roads(
+                run_connections(broker, load, options.rounds, connections), load, version
+            )
+            report |= {"queues": options.queues, "rounds": options.rounds}
+            print(json.dumps(report) if options.json else roads_as_text(report))
+            return
+        results = run(broker, load, options.rounds)
     report = {
         "rabbitmq": version,
         "queues": options.queues,

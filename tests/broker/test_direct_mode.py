@@ -1,0 +1,426 @@
+"""Going straight to the queues: every message lands where the exchange would have put it, or its row is named."""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from contextlib import contextmanager, suppress
+
+import pytest
+from pika.exceptions import AMQPError
+
+from rabbit_chx import Publisher, Ring
+from rabbit_chx.broker.management import Management
+from rabbit_chx.broker.publishing.direct import KEY_HEADER
+from rabbit_chx.broker.publishing.direct_watch import LEASE_PREFIX, POLL_SECONDS, is_lease_of
+from rabbit_chx.errors import BrokerUnavailable, InvalidValue, Unpredictable
+
+pytestmark = pytest.mark.broker
+
+KEYS = [f"customer-{number}".encode() for number in range(1_500)]
+UNEVEN = [b"", "é🐇".encode(), b"x" * 255, b"\xff\x00", *KEYS]
+
+
+class Topology:
+    """An exchange under a name of its own, and what leads away from it; all of it is gone with the block."""
+
+    def __init__(self, broker, channel) -> None:
+        self.broker, self.channel = broker, channel
+        self.top = f"direct.{uuid.uuid4().hex[:8]}"
+        self.queues: list[str] = []
+        self.exchanges: list[str] = []
+        self.policies: list[str] = []
+
+    def exchange(self, name: str, kind: str, **arguments) -> str:
+        arguments = {key.replace("_", "-"): value for key, value in arguments.items()}
+        self.channel.exchange_declare(name, kind, durable=True, arguments=arguments)
+        self.exchanges.append(name)
+        return name
+
+    def queue(self, name: str, **arguments) -> str:
+        full = f"{self.top}.{name}"
+        arguments = {f"x-{key.replace('_', '-')}": value for key, value in arguments.items()}
+        self.channel.queue_declare(full, durable=True, arguments=arguments)
+        self.queues.append(full)
+        return full
+
+    def slots(self, count: int, queues: list[str], **arguments) -> list[str]:
+        """An x-modulus-hash over slots, each with one of the queues."""
+        self.exchange(self.top, "x-modulus-hash")
+        slots = [
+            self.exchange(f"{self.top}.slot{number}", "x-consistent-hash", **arguments)
+            for number in range(count)
+        ]
+        for number, slot in enumerate(slots):
+            self.channel.exchange_bind(slot, self.top, "1")
+            self.channel.queue_bind(queues[number % len(queues)], slot, "1")
+        return slots
+
+    def policy(self, pattern: str, definition: str, kind: str) -> None:
+        name = f"{self.top}.policy{len(self.policies)}"
+        self.broker.ctl("set_policy", name, pattern, definition, "--apply-to", kind)
+        self.policies.append(name)
+
+    def publisher(self, **options) -> Publisher:
+        return Publisher(self.broker.url, self.top, **options)
+
+    def straight(self, **options) -> Publisher:
+        options = {"management_url": self.broker.management_url} | options
+        return self.publisher(via="queues", **options)
+
+    def drain(self) -> dict[bytes, list[tuple[str, str, str, bytes | None]]]:
+        """For each body the queue, exchange, routing key and original key of every message that holds it."""
+        found: dict[bytes, list] = {}
+        for queue in self.queues:
+            while (got := self.channel.basic_get(queue, auto_ack=True))[0] is not None:
+                deliver, properties, body = got
+                key = (properties.headers or {}).get(KEY_HEADER)
+                key = key.encode() if isinstance(key, str) else key
+                found.setdefault(body, []).append((queue, deliver.exchange, deliver.routing_key, key))
+        return found
+
+    def landed(self) -> dict[bytes, str]:
+        """For each body its queue; a body that lies there twice is an error."""
+        found = self.drain()
+        assert all(len(places) == 1 for places in found.values())
+        return {body: places[0][0] for body, places in found.items()}
+
+    def leases(self) -> list[str]:
+        names = self.broker.ctl("list_queues", "name").split()
+        return [name for name in names if is_lease_of(name, self.top)]
+
+
+@contextmanager
+def topology_on(broker):
+    connection = broker.connection()
+    topology = Topology(broker, connection.channel())
+    try:
+        yield topology
+    finally:
+        with suppress(AMQPError):  # the broker may have been restarted meanwhile
+            connection.close()
+        for policy in topology.policies:
+            broker.ctl("clear_policy", policy)
+        with broker.connection() as another:
+            channel = another.channel()
+            for queue in topology.queues:
+                channel.queue_delete(queue)
+            for exchange in topology.exchanges:
+                channel.exchange_delete(exchange)
+
+
+@pytest.fixture
+def topology(broker):
+    with topology_on(broker) as topology:
+        yield topology
+
+
+@pytest.fixture
+def slots(topology):
+    """64 slots over four queues."""
+    return topology.slots(64, [topology.queue(f"q{number}") for number in range(4)])
+
+
+def numbered(count: int, first: int = 0) -> list[bytes]:
+    return [b"%d" % number for number in range(first, first + count)]
+
+
+def repoint(topology: Topology, slot: str, old: str, new: str) -> None:
+    topology.channel.queue_bind(new, slot, "1")
+    topology.channel.queue_unbind(old, slot, "1")
+
+
+def through_exchange(topology: Topology, keys: list[bytes]) -> dict[bytes, str]:
+    """Where the broker itself puts each key; the topology is as it was before."""
+    with topology.publisher() as publisher:
+        publisher.publish_many(keys, keys)
+    return topology.landed()
+
+
+# -- where messages land ---------------------------------------------------------------------------
+
+
+def test_every_key_lands_where_the_exchange_puts_it(topology, slots) -> None:
+    keys = list(dict.fromkeys(UNEVEN))
+    expected = through_exchange(topology, keys)
+    assert set(expected.values()) == set(topology.queues)
+    with topology.straight(properties={"content_type": "text/plain"}) as publisher:
+        publisher.publish_many(keys, keys, headers={"a": "b"})
+        for key in keys[:20]:
+            publisher.publish(b"single" + key, key)
+    assert publisher.direct.reason == ""
+    assert not publisher.direct.suspect
+    assert publisher.totals.confirmed == len(keys) + 20
+    found = topology.drain()
+    assert {body: [place[0] for place in places] for body, places in found.items()} == {
+        **{key: [expected[key]] for key in keys},
+        **{b"single" + key: [expected[key]] for key in keys[:20]},
+    }
+    for key in keys:
+        (queue, exchange, routing_key, original) = found[key][0]
+        assert (exchange, routing_key, original) == ("", queue, key)
+
+
+def test_queues_right_under_the_modulus_need_no_slots(topology) -> None:
+    topology.exchange(topology.top, "x-modulus-hash")
+    for number, key in enumerate(("b", "a", "a", "c", "")):
+        topology.channel.queue_bind(topology.queue(f"q{number}"), topology.top, key)
+    topology.channel.queue_bind(topology.queues[0], topology.top, "twice")
+    expected = through_exchange(topology, KEYS)
+    with topology.straight() as publisher:
+        publisher.publish_many(KEYS, KEYS)
+    assert topology.landed() == expected
+
+
+def test_a_ring_that_is_read_from_the_node(broker, topology) -> None:
+    topology.exchange(topology.top, "x-consistent-hash")
+    for number, weight in enumerate("31214"):
+        topology.channel.queue_bind(topology.queue(f"q{number}"), topology.top, weight)
+    expected = through_exchange(topology, KEYS)
+
+    def ring() -> Ring:
+        return Ring.read(broker.ring(topology.top), release=broker.version)
+
+    with topology.straight(ring=ring) as publisher:
+        publisher.publish_many(KEYS, KEYS)
+        publisher.flush()
+        assert topology.landed() == expected
+        # The bindings are the same afterwards, and the ring is not.
+        topology.channel.queue_unbind(topology.queues[0], topology.top, "3")
+        topology.channel.queue_bind(topology.queues[0], topology.top, "3")
+        publisher.publish_many(KEYS, KEYS)
+        publisher.flush()
+        assert not publisher.direct.active
+        assert publisher.direct.suspect == range(len(KEYS), 2 * len(KEYS))
+
+
+def test_messages_for_another_exchange_go_there(topology, slots) -> None:
+    other = topology.exchange(f"{topology.top}.other", "fanout")
+    topology.channel.queue_bind(topology.queues[0], other)
+    with topology.straight() as publisher:
+        publisher.publish(b"there", "key", exchange=other)
+    assert topology.drain() == {b"there": [(topology.queues[0], other, "key", None)]}
+
+
+# -- what changes while it runs --------------------------------------------------------------------
+
+
+def test_a_slot_that_is_pointed_elsewhere_is_noticed_and_its_rows_are_named(topology, slots) -> None:
+    keys = KEYS[:200]
+    before = through_exchange(topology, keys)
+    new = topology.queue("new")
+    with topology.straight() as publisher:
+        publisher.publish_many(numbered(200), keys)
+        publisher.flush()
+        old = topology.queues[0]
+        repoint(topology, slots[0], old, new)
+        changed, rows = time.monotonic(), 200
+        while publisher.direct.active and time.monotonic() < changed + 30:
+            publisher.publish_many(numbered(200, rows), keys)
+            rows += 200
+            time.sleep(0.05)
+        assert time.monotonic() - changed < POLL_SECONDS + 3
+        publisher.publish_many(numbered(200, rows), keys)
+        totals = publisher.flush()
+    assert totals.confirmed == rows + 200
+    assert "has changed" in publisher.direct.reason
+    landed = topology.landed()
+    assert landed.keys() == set(numbered(rows + 200))  # nothing is lost, nothing is there twice
+    after = through_exchange(topology, keys)
+    moved = {key for key in keys if before[key] != after[key]}
+    assert moved
+    assert {after[key] for key in moved} == {new}
+    suspect = publisher.direct.suspect
+    wrong = [row for row in range(200, rows + 200) if landed[b"%d" % row] != after[keys[row % 200]]]
+    assert wrong
+    assert set(wrong) <= set(suspect)
+    assert suspect.start >= 200
+    assert suspect.stop <= rows
+    assert all(landed[b"%d" % row] == before[keys[row]] for row in range(200))
+
+
+def test_a_change_in_the_last_seconds_is_noticed_by_the_end(topology, slots) -> None:
+    new = topology.queue("new")
+    with topology.straight() as publisher:
+        publisher.publish_many(numbered(100), KEYS[:100])
+        publisher.flush()
+        repoint(topology, slots[0], topology.queues[0], new)
+        publisher.publish_many(numbered(100, 100), KEYS[:100])
+    assert publisher.direct.suspect == range(100, 200)
+    assert publisher.totals.confirmed == 200
+
+
+def test_what_a_deleted_queue_gives_back_goes_through_the_exchange_at_once(topology, slots) -> None:
+    old, new = topology.queue("old"), topology.queue("new")
+    for slot, queue in ((slots[0], topology.queues[0]), (slots[1], topology.queues[1])):
+        repoint(topology, slot, queue, old)
+    with topology.straight() as publisher:
+        for slot in slots[:2]:
+            topology.channel.queue_bind(new, slot, "1")
+        topology.channel.queue_delete(old)
+        topology.queues.remove(old)
+        began = time.monotonic()
+        publisher.publish_many(KEYS, KEYS)
+        totals = publisher.flush()
+        assert time.monotonic() - began < POLL_SECONDS
+    assert totals.confirmed == len(KEYS)
+    assert totals.resent > 0
+    assert not publisher.direct.active
+    landed = topology.landed()
+    assert landed == through_exchange(topology, KEYS)
+    assert new in landed.values()
+
+
+def test_without_its_lease_a_publisher_goes_through_the_exchange(broker, topology, slots) -> None:
+    with topology.straight(name=topology.top) as publisher:
+        connections = broker.ctl("list_connections", "pid", "client_properties").splitlines()
+        (lease,) = [line for line in connections if f"{topology.top} (lease)" in line]
+        broker.ctl("close_connection", lease.split()[0], "by the test")
+        eventually(lambda: not publisher.direct.active)
+        assert "lease" in publisher.direct.reason
+        publisher.publish(b"body", "key")
+    assert [place[1:] for place in topology.drain()[b"body"]] == [(topology.top, "key", None)]
+
+
+def test_over_a_restart_of_the_broker_nothing_is_lost_and_nothing_lands_elsewhere(
+    broker, topology, slots
+) -> None:
+    expected = through_exchange(topology, KEYS)
+    with topology.straight() as publisher:
+        publisher.publish_many(KEYS, KEYS)
+        restart = threading.Thread(target=broker.restart)
+        restart.start()
+        rounds = 1
+        while restart.is_alive() or rounds < 3:
+            publisher.publish_many([b"%d %s" % (rounds, key) for key in KEYS], KEYS)
+            rounds += 1
+            restart.join(0.5)
+        totals = publisher.flush()
+    assert totals.confirmed == totals.published == rounds * len(KEYS)
+    assert totals.connections == 2
+    assert not publisher.direct.active
+    with broker.connection() as again:
+        topology.channel = again.channel()
+        found = topology.drain()
+    for round_ in range(rounds):
+        for key in KEYS:
+            places = found.pop(b"%d %s" % (round_, key) if round_ else key)
+            assert {place[0] for place in places} == {expected[key]}
+    assert not found
+
+
+# -- refusals --------------------------------------------------------------------------------------
+
+REFUSALS = {
+    "alternate exchange": lambda t: _over_a_queue(t, "x-modulus-hash", alternate_exchange="amq.fanout"),
+    "no binding": lambda t: t.exchange(t.top, "x-modulus-hash"),
+    "of type topic": lambda t: _over_a_queue(t, "topic"),
+    "has to read it": lambda t: _over_a_queue(t, "x-consistent-hash"),
+    "hash-header": lambda t: _over_a_queue(t, "x-consistent-hash", hash_header="tenant"),
+    "of type fanout": lambda t: t.channel.exchange_bind(
+        t.exchange(f"{t.top}.f", "fanout"), t.exchange(t.top, "x-modulus-hash"), "1"
+    ),
+    "2 bindings": lambda t: t.channel.queue_bind(t.queue("second"), t.slots(2, [t.queue("q")])[0], "1"),
+    "the policy": lambda t: (
+        t.slots(2, [t.queue("q")]),
+        t.policy(f"^{t.top}$", '{"alternate-exchange": "amq.fanout"}', "exchanges"),
+    ),
+    "slot.* has an alternate": lambda t: t.slots(2, [t.queue("q")], alternate_exchange="amq.fanout"),
+    "has .* a dead-letter exchange": lambda t: t.slots(2, [t.queue("q", dead_letter_exchange="amq.fanout")]),
+    "a policy may give it": lambda t: (
+        t.slots(2, [t.queue("q")]),
+        t.policy(f"^{t.top}.q", '{"dead-letter-exchange": "amq.fanout"}', "queues"),
+    ),
+    "leads to exchange": lambda t: t.channel.exchange_bind("amq.fanout", _empty_slot(t), "1"),
+}
+
+
+def _over_a_queue(topology: Topology, kind: str, **arguments) -> None:
+    topology.exchange(topology.top, kind, **arguments)
+    topology.channel.queue_bind(topology.queue("q"), topology.top, "1")
+
+
+def _empty_slot(topology: Topology) -> str:
+    topology.exchange(topology.top, "x-modulus-hash")
+    slot = topology.exchange(f"{topology.top}.slot", "x-consistent-hash")
+    topology.channel.exchange_bind(slot, topology.top, "1")
+    return slot
+
+
+@pytest.mark.parametrize("reason", REFUSALS)
+def test_what_is_not_wholly_known_is_refused_before_anything_leaves(topology, reason) -> None:
+    REFUSALS[reason](topology)
+    with pytest.raises(Unpredictable, match=reason), topology.straight():
+        pytest.fail("it was opened")
+    eventually(lambda: not topology.leases())
+
+
+def test_dead_letters_under_a_key_of_their_own_are_fine(topology) -> None:
+    queue = topology.queue("q", dead_letter_exchange="amq.fanout", dead_letter_routing_key="dead")
+    topology.slots(2, [queue])
+    with topology.straight() as publisher:
+        publisher.publish(b"body", "key")
+    assert not publisher.direct.suspect
+    assert topology.drain()[b"body"][0][0] == queue
+
+
+@pytest.mark.parametrize("headers", [{"CC": ["a"]}, {"BCC": ["a"]}, {KEY_HEADER: "mine"}])
+def test_headers_that_route_are_refused_with_their_row(topology, slots, headers) -> None:
+    with topology.straight() as publisher:
+        publisher.publish(b"first", "key")
+        with pytest.raises(InvalidValue, match="row 2"):
+            publisher.publish_many([b"a", b"b"], "key", headers=[{"x": "y"}, headers])
+    assert publisher.totals.published == 1
+
+
+def test_the_options_go_together(broker) -> None:
+    with pytest.raises(InvalidValue, match="management_url"):
+        Publisher(broker.url, "x", via="queues")
+    with pytest.raises(InvalidValue, match="via"):
+        Publisher(broker.url, "x", management_url=broker.management_url)
+    with pytest.raises(InvalidValue, match="via"):
+        Publisher(broker.url, "x", via="the queues")
+    with pytest.raises(InvalidValue, match="exchange"):
+        Publisher(broker.url, via="queues", management_url=broker.management_url)
+
+
+# -- the lease -------------------------------------------------------------------------------------
+
+
+def test_leases_are_there_for_all_to_see_and_gone_with_their_publishers(broker, topology, slots) -> None:
+    with topology.straight() as one, topology.straight() as other:
+        assert sorted(topology.leases()) == sorted([one.direct.lease, other.direct.lease])
+        user = f"{broker.username}:{broker.password}@"
+        management = Management(broker.management_url.replace("://", f"://{user}"))
+        names = management.queue_names("/", f"^{LEASE_PREFIX}{topology.top}".replace(".", "\\."))
+        assert sorted(names) == sorted(topology.leases())
+    eventually(lambda: not topology.leases())
+
+
+def test_the_documented_permissions_are_enough_and_needed(broker, topology, slots) -> None:
+    user = topology.top
+    broker.ctl("add_user", user, "secret")
+    try:
+        broker.ctl("set_user_tags", user, "management")
+        configure, top = r"^rabbit-chx\.lease\.", topology.top.replace(".", r"\.")
+        broker.ctl("set_permissions", "-p", "/", user, configure, rf"^({top}|amq\.default)$", "^$")
+        options = {"credentials": lambda: (user, "secret")}
+        with topology.straight(**options) as publisher:
+            publisher.publish(b"body", "key")
+        assert not publisher.direct.suspect
+        broker.ctl("set_permissions", "-p", "/", user, configure, rf"^{top}$", "^$")
+        with pytest.raises(BrokerUnavailable, match=r"amq\.default"), topology.straight(**options):
+            pytest.fail("it was opened")
+        broker.ctl("set_permissions", "-p", "/", user, "^$", rf"^({top}|amq\.default)$", "^$")
+        with pytest.raises(BrokerUnavailable, match="lease"), topology.straight(**options):
+            pytest.fail("it was opened")
+    finally:
+        broker.ctl("delete_user", user)
+
+
+def eventually(condition, seconds: float = 10.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)

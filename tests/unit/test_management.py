@@ -1,0 +1,224 @@
+"""The reader of the management API against a small server of our own: what it asks, and how it complains."""
+
+from __future__ import annotations
+
+import base64
+import json
+import socket
+import ssl
+import threading
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from rabbit_chx.broker.management import Bound, Exchange, Management, Overview, Policy, Queue
+from rabbit_chx.errors import BrokerUnavailable, InvalidValue
+from rabbit_chx.ring import ToExchange
+
+SECRET = "pa:ss/w%rd"
+
+
+class Api:
+    """Answers by path and query, and remembers what it was asked."""
+
+    def __init__(self, answers) -> None:
+        self.answers = answers
+        self.asked: list[tuple[str, str]] = []
+
+    def answer(self, path: str, authorization: str):
+        self.asked.append((path, authorization))
+        return self.answers.get(path, (404, {"error": "Object Not Found", "reason": "Not Found"}))
+
+
+@contextmanager
+def serving(answers, *, headers=()):
+    api = Api(answers)
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            found = api.answer(self.path, self.headers.get("Authorization", ""))
+            status, body = found if isinstance(found, tuple) else (200, found)
+            payload = body if isinstance(body, bytes) else json.dumps(body).encode()
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(payload)))
+            for name, value in headers:
+                self.send_header(name, value)
+            self.end_headers()
+            self.wfile.write(payload)
+
+        def log_message(self, *_) -> None:
+            """Not a word."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    api.url = f"http://127.0.0.1:{server.server_address[1]}"
+    try:
+        yield api
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def test_names_are_escaped_and_the_user_goes_along() -> None:
+    row = {"name": "a/b ü", "type": "fanout", "internal": False, "arguments": {}}
+    with serving({"/api/exchanges/%2F/a%2Fb%20%C3%BC": row}) as api:
+        url = api.url.replace("://", "://me%40home:pa%3Ass%2Fw%25rd@")
+        assert Management(url).exchange("/", "a/b ü") == Exchange("a/b ü", "fanout", internal=False)
+    _, authorization = api.asked[0]
+    assert base64.b64decode(authorization.removeprefix("Basic ")).decode() == f"me@home:{SECRET}"
+
+
+def test_credentials_are_asked_for_anew_unless_the_url_has_them() -> None:
+    users = iter(["one", "two"])
+    with serving({"/api/policies/v": []}) as api:
+        management = Management(api.url, credentials=lambda: (next(users), SECRET))
+        assert management.policies("v") == management.policies("v") == []
+        Management(api.url.replace("://", "://own:x@"), credentials=lambda: ("other", "y")).policies("v")
+        Management(api.url).policies("v")
+    asked = [base64.b64decode(token.removeprefix("Basic ")).decode() for _, token in api.asked]
+    assert asked == [f"one:{SECRET}", f"two:{SECRET}", "own:x", "guest:guest"]
+
+
+def test_what_there_is() -> None:
+    binding = {"source": "x", "destination": "d", "routing_key": "2", "arguments": {"n": 1}}
+    answers = {
+        "/api/overview": {"product_name": "RabbitMQ", "rabbitmq_version": "4.3.6"},
+        "/api/feature-flags": [{"name": "khepri_db", "state": "enabled"}, {"name": "b", "state": "disabled"}],
+        "/api/exchanges/v/amq.default": {
+            "name": "", "type": "direct", "internal": False, "arguments": [], "policy": "p",
+        },
+        "/api/exchanges/v/x/bindings/source": [
+            binding | {"destination_type": "queue"}, binding | {"destination_type": "exchange"},
+        ],
+        "/api/bindings/v": [binding | {"destination_type": "queue"}],
+        "/api/queues/v/q?columns=name%2Carguments%2Ceffective_policy_definition": {
+            "name": "q", "arguments": {"x-queue-type": "quorum"}, "effective_policy_definition": [],
+        },
+        "/api/policies/v": [
+            {"name": "p", "pattern": "^x", "apply-to": "all", "definition": {"a": 1}, "priority": 0}
+        ],
+    }  # fmt: skip
+    with serving(answers) as api:
+        management = Management(f"{api.url}/")
+        assert management.overview() == Overview("RabbitMQ", "4.3.6")
+        assert management.feature_flags() == {"khepri_db": True, "b": False}
+        assert management.exchange("v", "") == Exchange("", "direct", internal=False, policy="p")
+        to_queue, to_exchange = Bound("x", "d", "2", {"n": 1}), Bound("x", ToExchange("d"), "2", {"n": 1})
+        assert management.bindings_from("v", "x") == [to_queue, to_exchange]
+        assert management.bindings("v") == [to_queue]
+        assert management.queue("v", "q") == Queue("q", {"x-queue-type": "quorum"}, {})
+        assert management.policies("v") == [Policy("p", "^x", "all", {"a": 1})]
+
+
+def test_all_pages_are_read() -> None:
+    def page(number: int, *names: str):
+        rows = [{"name": n, "type": "fanout", "internal": True, "arguments": {}} for n in names]
+        return {"items": rows, "page": number, "page_count": 3}
+
+    pages = {1: page(1, "a", "b"), 2: page(2, "c"), 3: page(3)}
+    answers = {f"/api/exchanges/v?page={n}&page_size=500": found for n, found in pages.items()}
+    answers["/api/queues/v?page=1&page_size=500&name=%5El%5C.&use_regex=true&columns=name"] = {
+        "items": [{"name": "l.1"}], "page_count": 1,
+    }  # fmt: skip
+    with serving(answers) as api:
+        assert [one.name for one in Management(api.url).exchanges("v")] == ["a", "b", "c"]
+        assert Management(api.url).queue_names("v", r"^l\.") == ["l.1"]
+    assert len(api.asked) == 4
+
+
+LAVIN = {"lavinmq_version": "2.0.0", "rabbitmq_version": "4.3.6", "product_name": "RabbitMQ"}
+COMPLAINTS = [
+    ((401, {"error": "not_authorized", "reason": "Login failed"}), "refuses the user 'me' or its password"),
+    ((401, b"go away"), "refuses the user 'me' or its password"),
+    ((401, {"error": "not_authorised", "reason": "Not management user"}), "needs the tag management"),
+    ((404, b"nothing here"), "no management API: .*rabbitmq-plugins enable"),
+    ((200, b"<html>"), "no management API"),
+    ((200, []), "no management API"),
+    ((500, {"reason": "boom"}), "answers 500 to overview: boom"),
+    ((302, b""), "answers 302"),
+    ((200, LAVIN), "calls itself 'LavinMQ'"),
+    ((200, {"product_name": "Other"}), "calls itself 'Other'"),
+    ((200, {}), "calls itself ''"),
+]
+
+
+@pytest.mark.parametrize(("answer", "complaint"), COMPLAINTS)
+def test_complaints_tell_what_is_wrong_and_no_password(answer, complaint) -> None:
+    with serving({"/api/overview": answer}, headers=[("Location", "http://127.0.0.1:1/")]) as api:
+        management = Management(api.url, credentials=lambda: ("me", SECRET))
+        with pytest.raises(BrokerUnavailable, match=complaint) as raised:
+            management.overview()
+    assert SECRET not in str(raised.value)
+    assert SECRET not in repr(management)
+    assert len(api.asked) == 1  # the password goes nowhere else
+
+
+def test_what_is_not_there_is_named() -> None:
+    with serving({}) as api:
+        management = Management(api.url)
+        with pytest.raises(BrokerUnavailable, match="no exchange 'x' in virtual host 'v'"):
+            management.exchange("v", "x")
+        with pytest.raises(BrokerUnavailable, match="no queue 'q' in virtual host 'v'"):
+            management.queue("v", "q")
+        with pytest.raises(BrokerUnavailable, match="no virtual host 'v'"):
+            management.bindings("v")
+
+
+def test_a_port_where_nobody_listens() -> None:
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))  # bound and not listening: refused
+        url = f"http://127.0.0.1:{held.getsockname()[1]}"
+        with pytest.raises(BrokerUnavailable, match="rabbitmq-plugins enable rabbitmq_management"):
+            Management(url).overview()
+
+
+def test_silence_ends_with_the_timeout() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        with pytest.raises(BrokerUnavailable, match=r"did not answer in 0\.2 seconds"):
+            Management(url, timeout=0.2).overview()
+
+
+def test_a_port_that_speaks_something_else() -> None:
+    def speak() -> None:
+        connection, _ = server.accept()
+        with connection:
+            connection.recv(1 << 16)  # what is left unread would reset the connection
+            connection.sendall(b"AMQP\x00\x00\x09\x01")
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        thread = threading.Thread(target=speak)
+        thread.start()
+        url = f"http://127.0.0.1:{server.getsockname()[1]}"
+        with pytest.raises(BrokerUnavailable, match="does not speak HTTP"):
+            Management(url).overview()
+        thread.join()
+
+
+def test_tls_towards_a_port_without_it() -> None:
+    with serving({}) as api:
+        url = api.url.replace("http:", "https:")
+        with pytest.raises(BrokerUnavailable, match="TLS with the management API"):
+            Management(url, tls=ssl.create_default_context()).overview()
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "",
+        "host:15672",
+        "amqp://host",
+        "http://",
+        "http://h:0",
+        "http://h:x",
+        "http://u:p/w@h",
+        "http://h/?x=1",
+    ],
+)
+def test_a_url_that_is_none_is_refused_without_being_shown(url) -> None:
+    with pytest.raises(InvalidValue, match="the management URL") as raised:
+        Management(url)
+    assert "p/w" not in str(raised.value)
