@@ -3,7 +3,7 @@
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test lint unit broker bench constraints clean
+.PHONY: help demo test lint unit broker faults bench constraints clean
 
 BIN := .venv/bin
 CANDIDATES := $(or $(PYTHON),python3.13 python3.12 python3.11 python3)
@@ -46,6 +46,10 @@ unit: .venv/.test ## the tests that need no broker
 broker: .venv/.test ## the tests against real brokers
 	$(call bootstrap,broker)
 	@$(BIN)/python -m pytest tests/broker
+
+faults: .venv/.test ## the tests that break brokers and connections on purpose
+	$(call bootstrap,broker)
+	@$(BIN)/python -m pytest tests/faults
 
 bench: .venv/.test ## the benchmarks; each prints ratios taken in one run
 	@for program in benchmarks/*.py; do $(BIN)/python "$$program" || exit; done
