@@ -1,6 +1,11 @@
-"""The broker dies or restarts: nothing that was confirmed is lost."""
+"""The broker dies or restarts: nothing that was confirmed is lost.
+
+RABBIT_CHX_FAULT_KILLS=50 pytest tests/faults/test_broker_faults.py        (3 by default)
+"""
 
 from __future__ import annotations
+
+import os
 
 import pytest
 
@@ -17,7 +22,7 @@ def test_kills_lose_nothing(broker, topology, judge, kind):
     control = Control(broker.url, other.exchange)
     control.start()
     load = Load(broker.url, used.exchange).start()
-    kills = 3
+    kills = int(os.environ.get("RABBIT_CHX_FAULT_KILLS", "3"))
     for _ in range(kills):
         control.flow()
         load.flow()

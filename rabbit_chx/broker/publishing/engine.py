@@ -72,9 +72,10 @@ class Engine:
         self._link: Link | None = None
         self._woken = False
         self._window = Window()
-        self._waiting: list[Message] = []  # came back, and leave once more after a delay
+        self._waiting: dict[int, Message] = {}  # by row: came back, and leave once more after a delay
         self._unconfirmed: list[Message] = []
         self._acked: list[Message] = []
+        self._broker = ""
         self._begin_connection()
 
     def _begin_connection(self) -> None:
@@ -139,6 +140,7 @@ class Engine:
     def _one_connection(self, address: Address, timeout: float) -> Exception | Reason:
         """Open a connection, serve it until it ends, and return why it ended."""
         self._begin_connection()
+        self._broker = f"the broker at {address.where}"
         try:
             link = Link(address.parameters(timeout=timeout), self, fence=self._fence)
         except BrokerUnavailable as no_credentials:
@@ -167,12 +169,15 @@ class Engine:
         for message in lost:
             message.doubtful = True
             message.returned = False
-        self._account.put_back(self._waiting, first=False)
-        self._waiting = []
+        self._put_back_waiting()
         self._account.put_back(lost, first=True)
 
+    def _put_back_waiting(self) -> None:
+        self._account.put_back(self._waiting.values(), first=False)
+        self._waiting = {}
+
     def _give_up(self, last_words: str) -> None:
-        self._account.put_back(self._waiting, first=False)
+        self._put_back_waiting()
         self._account.give_up(BrokerUnavailable(last_words), self._window.abandon())
 
     def _watch(self, link: Link, timeout: float) -> None:
@@ -182,9 +187,9 @@ class Engine:
         if self._blocked or not self._window or self._unsent < unsent:
             self._moved = now
         if not link.ready and now - self._began > timeout + _WATCH:
-            self._fail(link, Reason("the broker takes the connection, but opens no channel"))
+            self._fail(link, Reason(f"{self._broker} takes the connection, but opens no channel"))
         elif link.ready and now - self._moved > self._patience.confirm:
-            text = f"the broker has confirmed nothing for {self._patience.confirm:.0f} seconds"
+            text = f"{self._broker} has confirmed nothing for {self._patience.confirm:.0f} seconds"
             self._fail(link, Reason(text, permanent=True))
         if self._down is None:
             link.loop.call_later(_WATCH, lambda: self._watch(link, timeout))
@@ -278,14 +283,14 @@ class Engine:
             else:
                 self._account.settle([message], _outcome(message))
         if again:
-            self._waiting += again
+            self._waiting.update((message.row, message) for message in again)
             assert self._link is not None
             longest = max(message.attempts for message in again)
             self._link.loop.call_later(_delay(longest), lambda: self._send_again(again))
 
     def _send_again(self, messages: list[Message]) -> None:
-        chosen = {id(message) for message in messages}
-        self._waiting = [message for message in self._waiting if id(message) not in chosen]
+        for message in messages:
+            del self._waiting[message.row]
         self._account.put_back(messages, first=False)
         self._pump()
 
@@ -297,7 +302,7 @@ class Engine:
             message.reply = f"{method.reply_code} {method.reply_text}"
         elif self._link is not None:
             # One of those in flight is this one, and its ack would make it confirmed.
-            self._fail(self._link, Reason("the broker returned a message that nobody sent"))
+            self._fail(self._link, Reason(f"{self._broker} returned a message that nobody sent"))
 
     def on_blocked(self, reason: str) -> None:
         """Stop sending, as the broker asks; pika ends the connection if it takes too long."""

@@ -238,8 +238,7 @@ class Link:
         self.ready = False
         if not self._down:
             self._report(error)
-            if self._connection.is_open:
-                self._connection.close()
+            self.close()
 
     def _on_down(self, error: Exception) -> None:
         self.ready = False
