@@ -81,7 +81,8 @@ def test_messages_are_persistent_unless_they_say_otherwise() -> None:
         ({"headers": {"a": object()}}, "as text"),
         ({"headers": {"a": "x" * FRAME_MAX}}, "one frame"),
         ({"priority": 300}, "what pika can encode"),
-        ({"timestamp": -1}, "what pika can encode"),
+        ({"timestamp": -1}, "seconds since 1970"),
+        ({"headers": "a=b"}, "mapping"),
     ],
 )
 def test_what_the_broker_would_close_the_connection_for_is_refused_before_the_wire(

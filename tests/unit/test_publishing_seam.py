@@ -27,11 +27,14 @@ class Recorder:
         self.seen = []
 
     def __getattr__(self, name):
-        return lambda *args, **kwargs: self.seen.append((name, *args, *kwargs.values()))
+        return lambda *args: self.seen.append((name, *args))
+
+    def on_confirms(self, confirms):
+        self.seen += [("confirm", *each) for each in confirms]
 
     @property
     def confirms(self):
-        return [event[1:] for event in self.seen if event[0] == "on_confirm"]
+        return [event[1:] for event in self.seen if event[0] == "confirm"]
 
 
 class Transport:
@@ -73,8 +76,8 @@ def opened(recorder, loop):
     channel = connection.channel(1, on_open_callback=lambda _: None)
     connection._on_data_available(frame.Method(1, spec.Channel.OpenOk()).marshal())
     channel.confirm_delivery(
-        lambda each: recorder.on_confirm(
-            each.method.delivery_tag, each.method.multiple, isinstance(each.method, spec.Basic.Ack)
+        lambda each: recorder.on_confirms(
+            [(each.method.delivery_tag, each.method.multiple, isinstance(each.method, spec.Basic.Ack))]
         ),
         callback=lambda _: None,
     )
@@ -137,8 +140,8 @@ def test_confirms_are_read_as_pika_reads_them_wherever_the_stream_is_cut(sent, d
                 connection._on_data_available(stream[start:end])
         assert connection.bytes_received - before == len(stream)
         assert not connection._frame_buffer
-    seen = [event for event in recorder.seen if event[0] in {"on_confirm", "on_return"}]
-    names = {"confirm": "on_confirm", "return": "on_return"}
+    seen = [event for event in recorder.seen if event[0] in {"confirm", "on_return"}]
+    names = {"confirm": "confirm", "return": "on_return"}
     assert seen == [(names[kind], *values) for kind, values in sent if kind in names]
 
 

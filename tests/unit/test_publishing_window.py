@@ -36,14 +36,17 @@ class WindowModel(RuleBasedStateMachine):
             self.next_number += 1
             self.row += 1
 
-    @rule(data=st.data(), multiple=st.booleans())
-    def confirm(self, data: st.DataObject, multiple: bool) -> None:
+    @rule(data=st.data(), multiple=st.booleans(), positive=st.booleans())
+    def confirm(self, data: st.DataObject, multiple: bool, positive: bool) -> None:
         number = data.draw(st.integers(0 if multiple else 1, self.next_number + 1))
         if multiple:
             spoken_of = [n for n in self.model if n <= number or number == 0]
         else:
             spoken_of = [n for n in self.model if n == number]
-        assert rows(self.window.settle(number, multiple=multiple)) == [self.model.pop(n) for n in spoken_of]
+        acked, nacked = self.window.settle([(number, multiple, positive)])
+        told, silent = (acked, nacked) if positive else (nacked, acked)
+        assert rows(told) == [self.model.pop(n) for n in spoken_of]
+        assert not silent
 
     @precondition(lambda self: self.model)
     @rule()
@@ -73,7 +76,7 @@ def test_a_return_of_something_that_is_not_in_flight_is_nothing() -> None:
     window = Window()
     window.sent([message(0, b"a")])
     assert window.find_returned(lambda one: one.routing_key == b"z") is None
-    window.settle(1, multiple=False)
+    window.settle([(1, False, True)])
     assert window.find_returned(lambda _: True) is None
 
 
@@ -84,3 +87,11 @@ def test_a_new_channel_looks_for_returns_from_its_own_first_message() -> None:
     window.sent(window.abandon())
     found = window.find_returned(lambda one: one.row == 0)
     assert found is not None
+
+
+def test_confirms_read_together_are_booked_one_after_the_other() -> None:
+    window = Window()
+    window.sent([message(row) for row in range(6)])
+    acked, nacked = window.settle([(3, False, True), (1, False, False), (4, True, True), (9, False, True)])
+    assert (rows(acked), rows(nacked)) == ([2, 1, 3], [0])
+    assert rows(window.abandon()) == [4, 5]

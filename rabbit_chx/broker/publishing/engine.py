@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from rabbit_chx.broker.publishing.account import Account
     from rabbit_chx.broker.publishing.frames import Message
+    from rabbit_chx.broker.publishing.window import Confirm
 
 __all__ = ["Engine"]
 
@@ -73,8 +74,6 @@ class Engine:
         self._woken = False
         self._window = Window()
         self._waiting: dict[int, Message] = {}  # by row: came back, and leave once more after a delay
-        self._unconfirmed: list[Message] = []
-        self._acked: list[Message] = []
         self._broker = ""
         self._begin_connection()
 
@@ -131,7 +130,7 @@ class Engine:
             reason = down if isinstance(down, Reason) else why_down(down, address.where)
             last_words = attempts.failed(address, reason, was_up=self._was_up, now=now)
             if last_words is not None:
-                self._give_up(last_words)
+                self._give_up(last_words, permanent=attempts.refused)
                 return
             # One line for one event: the attempts that follow are of interest to few.
             log.log(logging.WARNING if attempts.count == 1 else logging.INFO, "%s; trying again", reason)
@@ -176,9 +175,11 @@ class Engine:
         self._account.put_back(self._waiting.values(), first=False)
         self._waiting = {}
 
-    def _give_up(self, last_words: str) -> None:
+    def _give_up(self, last_words: str, *, permanent: bool = False) -> None:
         self._put_back_waiting()
-        self._account.give_up(BrokerUnavailable(last_words), self._window.abandon())
+        error = BrokerUnavailable(last_words)
+        error.permanent = permanent
+        self._account.give_up(error, self._window.abandon())
 
     def _watch(self, link: Link, timeout: float) -> None:
         """End a connection on which nothing moves although the broker is there: heartbeats do not see that."""
@@ -223,10 +224,12 @@ class Engine:
             link.loop.call_later(_LOOK_AGAIN, pump)
 
     def _send(self, link: Link, messages: list[Message]) -> None:
-        resent = sum(message.attempts > 0 for message in messages)
+        resent = 0
         for message in messages:
+            if message.attempts:
+                resent += 1
+                message.verdict = None
             message.attempts += 1
-            message.verdict = None
         self._window.sent(messages)
         self._moved = time.monotonic()
         hook = ExitStack()
@@ -247,36 +250,28 @@ class Engine:
         log.info("connected to RabbitMQ %s", self._link.server_version)
         self._pump()
 
-    def on_confirm(self, number: int, *, multiple: bool, acked: bool) -> None:
-        """Collect what was confirmed and what came back or was refused."""
+    def on_confirms(self, confirms: Sequence[Confirm]) -> None:
+        """Book what was confirmed, see to what came back or was refused, and go on sending."""
         if self._down is not None:  # nothing it says is of any use
             return
-        for message in self._window.settle(number, multiple=multiple):
-            if acked and not message.returned:
-                self._acked.append(message)
-                continue
-            message.verdict = Outcome.RETURNED if message.returned else Outcome.REJECTED
-            message.reply = message.reply if message.returned else "the broker refused it (basic.nack)"
-            message.returned = False
-            self._unconfirmed.append(message)
-
-    def on_confirms_read(self) -> None:
-        """Book what was collected, and go on sending."""
-        if self._down is not None:
-            return
         self._works, self._moved = True, time.monotonic()
-        acked, self._acked = self._acked, []
+        acked, refused = self._window.settle(confirms)
+        returned = [message for message in acked if message.returned]
+        if returned:
+            acked = [message for message in acked if not message.returned]
         self._account.settle(acked, Outcome.CONFIRMED)
-        if self._unconfirmed:
-            self._retry_or_settle()
+        if returned or refused:
+            self._retry_or_settle([*returned, *refused])
         self._pump()
 
-    def _retry_or_settle(self) -> None:
+    def _retry_or_settle(self, came_back: list[Message]) -> None:
         """A message that came back leaves once more until its time is over."""
-        came_back, self._unconfirmed = self._unconfirmed, []
         now = time.monotonic()
         again: list[Message] = []
         for message in came_back:
+            message.verdict = Outcome.RETURNED if message.returned else Outcome.REJECTED
+            message.reply = message.reply if message.returned else "the broker refused it (basic.nack)"
+            message.returned = False
             message.retry_until = message.retry_until or now + self._patience.retry
             if now < message.retry_until:
                 again.append(message)

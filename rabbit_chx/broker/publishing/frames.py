@@ -8,18 +8,32 @@ Properties are encoded by pika. This file opens no socket and knows nothing of c
 from __future__ import annotations
 
 import struct
+from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from rabbit_chx.errors import InvalidValue
+from rabbit_chx.fields import seconds
 from rabbit_chx.hashing import shortstr
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
 
     from rabbit_chx.broker.publishing.account import Outcome
 
-__all__ = ["FRAME_OVERHEAD", "Message", "encode", "encode_properties"]
+__all__ = [
+    "FRAME_OVERHEAD",
+    "LISTS_OF_KEYS",
+    "SHORT_STRINGS",
+    "Message",
+    "encode",
+    "encode_properties",
+    "encode_property",
+    "flag_of",
+    "most_bytes",
+    "with_defaults",
+]
 
 FRAME_OVERHEAD: Final = 8
 """Type, channel and size before a frame's payload, and the end byte behind it."""
@@ -33,11 +47,13 @@ _BASIC_HEADER: Final = struct.pack(">HH", 60, 0)  # class and weight
 _BODY_SIZE = struct.Struct(">Q").pack
 _PERSISTENT: Final = 2
 
-_SHORT_STRINGS: Final = (
+SHORT_STRINGS: Final = (
     *("app_id", "cluster_id", "content_encoding", "content_type", "correlation_id"),
     *("message_id", "reply_to", "type", "user_id"),
 )
-_PROPERTIES: Final = {*_SHORT_STRINGS, "delivery_mode", "expiration", "headers", "priority", "timestamp"}
+LISTS_OF_KEYS: Final = ("CC", "BCC")
+"""Headers whose value is a list of routing keys, or the broker closes the channel."""
+_PROPERTIES: Final = {*SHORT_STRINGS, "delivery_mode", "expiration", "headers", "priority", "timestamp"}
 
 
 @dataclass(slots=True)
@@ -66,19 +82,55 @@ class Message:
 
 def encode_properties(properties: Mapping[str, Any], *, frame_max: int) -> bytes:
     """The properties as they stand in a content header; messages are persistent unless they say otherwise."""
+    encoded = _encode(with_defaults(properties))
+    if len(encoded) > most_bytes(frame_max):
+        raise InvalidValue(
+            "the properties",
+            got=f"{len(encoded)} bytes",
+            allowed=f"one frame, so at most {most_bytes(frame_max)} bytes with all headers",
+            way_out="the broker would close the connection; put the data into the body",
+        )
+    return encoded
+
+
+def encode_property(name: str, value: Any) -> bytes:
+    """One property as it stands in a content header, without its flag."""
+    return _encode({name: value})[2:]
+
+
+def flag_of(name: str) -> int:
+    """The flag by which a content header says that it holds a property."""
+    import pika
+
+    return int(getattr(pika.BasicProperties, f"FLAG_{name.upper()}"))
+
+
+def with_defaults(properties: Mapping[str, Any]) -> dict[str, Any]:
+    """The properties that a message has; one that is None it has not."""
+    given = {name: value for name, value in properties.items() if value is not None}
+    return {"delivery_mode": _PERSISTENT} | given
+
+
+def most_bytes(frame_max: int) -> int:
+    """How long properties may be, since a content header is one frame."""
+    return frame_max - len(_BASIC_HEADER) - 8 - FRAME_OVERHEAD
+
+
+def _encode(properties: Mapping[str, Any]) -> bytes:
     import pika
     from pika.exceptions import AMQPError
 
     unknown = properties.keys() - _PROPERTIES
     if unknown:
-        raise InvalidValue("the properties", got=sorted(unknown), allowed=", ".join(sorted(_PROPERTIES)))
-    checked = {"delivery_mode": _PERSISTENT} | {
-        name: _CHECKS.get(name, _as_is)(name, value)
-        for name, value in properties.items()
-        if value is not None
-    }
+        raise InvalidValue(
+            "the properties",
+            got=sorted(unknown),
+            allowed=", ".join(sorted(_PROPERTIES)),
+            way_out="what AMQP has no property for goes into a header",
+        )
+    checked = {name: _CHECKS.get(name, _as_is)(name, value) for name, value in properties.items()}
     try:
-        encoded = b"".join(pika.BasicProperties(**checked).encode())
+        return b"".join(pika.BasicProperties(**checked).encode())
     except (AMQPError, struct.error, TypeError, AssertionError, ValueError) as error:
         raise InvalidValue(
             "the properties",
@@ -86,14 +138,6 @@ def encode_properties(properties: Mapping[str, Any], *, frame_max: int) -> bytes
             allowed="what pika can encode",
             way_out=f"pika says {type(error).__name__}; headers as text always work",
         ) from None
-    if len(encoded) + 12 + FRAME_OVERHEAD > frame_max:
-        raise InvalidValue(
-            "the properties",
-            got=f"{len(encoded)} bytes",
-            allowed=f"one frame, so at most {frame_max - 12 - FRAME_OVERHEAD} bytes with all headers",
-            way_out="the broker would close the connection; put the data into the body",
-        )
-    return encoded
 
 
 def _as_is(_name: str, value: Any) -> Any:
@@ -108,15 +152,47 @@ def _short(name: str, value: Any) -> Any:
 def _expiration(name: str, value: Any) -> str:
     text = str(value) if type(value) is int else value
     if not (isinstance(text, str) and text.isascii() and text.isdigit() and int(text) < 2**32):
-        raise InvalidValue(f"the property {name}", got=value, allowed="whole milliseconds, as text or int")
+        raise InvalidValue(
+            f"the property {name}",
+            got=value,
+            allowed="whole milliseconds below 2^32, as text or int",
+            way_out="the broker would close the channel; leave it out for a message that stays",
+        )
     return text
 
 
+def _timestamp(name: str, value: Any) -> int:
+    try:
+        number = seconds(value) if isinstance(value, datetime) else value
+    except OverflowError:
+        number = None
+    if type(number) is not int or not 0 <= number < 2**64:
+        raise InvalidValue(
+            f"the property {name}",
+            got=value,
+            allowed="a datetime, or whole seconds since 1970",
+            way_out="use int(time.time())",
+        )
+    return number
+
+
 def _headers(_name: str, value: Any) -> Any:
-    for name in ("CC", "BCC"):
+    if not isinstance(value, Mapping):
+        raise InvalidValue(
+            "the headers",
+            got=value,
+            allowed="a mapping of names to values",
+            way_out="a column of headers holds one mapping a row",
+        )
+    for name in LISTS_OF_KEYS:
         keys = value.get(name, [])
         if not (isinstance(keys, list) and all(isinstance(key, str) for key in keys)):
-            raise InvalidValue(f"the header {name}", got=keys, allowed="a list of str")
+            raise InvalidValue(
+                f"the header {name}",
+                got=keys,
+                allowed="a list of str",
+                way_out="the broker takes it for more routing keys, and would close the channel",
+            )
     for name, content in value.items():
         shortstr(name, "the name of a header")
         _whole_numbers(name, content)
@@ -136,9 +212,10 @@ def _whole_numbers(name: str, value: Any) -> None:
         _whole_numbers(name, content)
 
 
-_CHECKS: Final[dict[str, Any]] = dict.fromkeys(_SHORT_STRINGS, _short) | {
+_CHECKS: Final[dict[str, Any]] = dict.fromkeys(SHORT_STRINGS, _short) | {
     "expiration": _expiration,
     "headers": _headers,
+    "timestamp": _timestamp,
 }
 
 
@@ -148,11 +225,13 @@ def encode(messages: Iterable[Message], *, frame_max: int) -> bytes:
     pieces: list[bytes | memoryview] = []
     add = pieces.extend
     exchange = properties = None
+    heads_of: dict[bytes, _Heads] = {}
     for message in messages:
         if message.exchange is not exchange:
             exchange = message.exchange
-            method_start = _BASIC_PUBLISH + bytes([len(exchange)]) + exchange
-            heads = _Heads(method_start)
+            if exchange not in heads_of:
+                heads_of[exchange] = _Heads(_BASIC_PUBLISH + bytes([len(exchange)]) + exchange)
+            heads = heads_of[exchange]
         if message.properties is not properties:
             properties = message.properties
             middle = _middle(properties)

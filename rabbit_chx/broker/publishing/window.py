@@ -8,14 +8,18 @@ file knows no clock, no thread and no socket.
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING
+from itertools import islice
+from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from rabbit_chx.broker.publishing.frames import Message
 
-__all__ = ["Window"]
+__all__ = ["Confirm", "Window"]
+
+Confirm: TypeAlias = tuple[int, bool, bool]
+"""A number, whether all up to it are meant, and whether it is an ack; otherwise a nack. There are many of them."""
 
 
 class Window:
@@ -35,26 +39,29 @@ class Window:
         """These have left, in this order."""
         self._sent.extend(messages)
 
-    def settle(self, number: int, *, multiple: bool) -> list[Message]:
-        """The messages that an ack or nack speaks of; a number that is not known speaks of none."""
+    def settle(self, confirms: Iterable[Confirm]) -> tuple[list[Message], list[Message]]:
+        """The messages that were acked, and those that were nacked; a number that is not known speaks of none."""
         sent = self._sent
-        if multiple:
-            count = len(sent) if number == 0 else min(number - self._first + 1, len(sent))
-            if count <= 0:
-                return []
-            settled = [message for message in (sent.popleft() for _ in range(count)) if message is not None]
-            self._first += count
-        else:
+        acked: list[Message] = []
+        nacked: list[Message] = []
+        for number, multiple, positive in confirms:
+            settled = acked if positive else nacked
             position = number - self._first
-            if not 0 <= position < len(sent):
-                return []
-            message = sent[position]
-            sent[position] = None
-            settled = [] if message is None else [message]
-        while sent and sent[0] is None:
-            sent.popleft()
-            self._first += 1
-        return settled
+            if multiple:
+                count = len(sent) if number == 0 else max(min(position + 1, len(sent)), 0)
+                settled.extend(message for message in islice(sent, count) if message is not None)
+                for _ in range(count):
+                    sent.popleft()
+                self._first += count
+            elif 0 <= position < len(sent):
+                message = sent[position]
+                if message is not None:
+                    settled.append(message)
+                    sent[position] = None
+            while sent and sent[0] is None:
+                sent.popleft()
+                self._first += 1
+        return acked, nacked
 
     def find_returned(self, matches: Callable[[Message], bool]) -> Message | None:
         """The message that came back: the first that matches behind the one that came back before it.

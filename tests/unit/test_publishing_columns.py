@@ -1,0 +1,127 @@
+"""Columns encoded at one go against the same rows one by one, and what is said of the row that is wrong."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rabbit_chx.broker.publishing import columns
+from rabbit_chx.broker.publishing.columns import body_column, key_column, property_column
+from rabbit_chx.broker.publishing.frames import encode_properties
+from rabbit_chx.errors import InvalidValue
+from tests.unit.complaints import complaint
+
+FRAME_MAX = 131_072
+
+text = st.text(max_size=80)
+header_values = st.one_of(
+    text, st.integers(-(2**40), 2**40), st.booleans(), st.none(), st.lists(text, max_size=2)
+)
+tables = st.one_of(
+    st.dictionaries(text, text, max_size=4), st.dictionaries(text, header_values, max_size=4), st.none()
+)
+kinds: dict[str, st.SearchStrategy[Any]] = {
+    "headers": tables,
+    "message_id": st.one_of(text, st.none()),
+    "type": text,
+    "priority": st.integers(0, 255),
+    "expiration": st.one_of(st.integers(0, 10**6), st.integers(0, 10**6).map(str)),
+    "delivery_mode": st.sampled_from([1, 2]),
+    "content_type": st.sampled_from(["text/plain", "application/json"]),
+}
+
+
+@st.composite
+def batches(draw: st.DrawFn) -> tuple[dict[str, Any], dict[str, list[Any]], int]:
+    count = draw(st.integers(0, 6))
+    varying = draw(st.sets(st.sampled_from(sorted(kinds)), max_size=4))
+    constant = draw(st.sets(st.sampled_from(sorted(set(kinds) - varying)), max_size=3))
+    return (
+        {name: draw(kinds[name]) for name in constant},
+        {name: draw(st.lists(kinds[name], min_size=count, max_size=count)) for name in varying},
+        count,
+    )
+
+
+@settings(deadline=None)
+@given(batches())
+def test_a_batch_of_properties_is_the_same_as_its_rows_one_by_one(batch) -> None:
+    constant, varying, count = batch
+    rows = [{**constant, **{name: found[row] for name, found in varying.items()}} for row in range(count)]
+    expected = [encode_properties(row, frame_max=FRAME_MAX) for row in rows]
+    assert property_column(constant, varying, count, frame_max=FRAME_MAX) == expected
+
+
+def test_text_columns_need_no_closer_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    def closer_look(*_: Any) -> None:
+        raise AssertionError("these columns are plain")
+
+    monkeypatch.setattr(columns, "_row_by_row", closer_look)
+    varying = {"message_id": ["a", "b"], "headers": [{"tenant": "x"}, {"tenant": "é"}]}
+    first, second = property_column({"priority": 3}, varying, 2, frame_max=FRAME_MAX)
+    assert first != second
+
+
+def test_what_rows_have_in_common_is_one_object() -> None:
+    # The frames are packed anew only where the properties are another object.
+    first, second = property_column({"type": "t"}, {}, 2, frame_max=FRAME_MAX)
+    assert first is second
+
+
+@pytest.mark.parametrize(
+    ("varying", "what"),
+    [
+        ({"message_id": ["ok", "x" * 256]}, "the property message_id in row 1"),
+        ({"message_id": ["ok", 7]}, "the property message_id in row 1"),
+        ({"headers": [{"a": "b"}, {"CC": "not a list"}]}, "the header CC in row 1"),
+        ({"headers": [{"a": "b"}, {"n" * 256: "b"}]}, "the name of a header in row 1"),
+        ({"headers": [{"a": "b"}, {"a": "x" * FRAME_MAX}]}, "the properties in row 1"),
+        ({"headers": [{"a": "b"}, {"a": 2**63}]}, "the header a in row 1"),
+        ({"expiration": ["10", "-1"]}, "the property expiration in row 1"),
+        ({"flavour": ["a", "b"]}, "the properties in row 0"),
+    ],
+)
+def test_the_row_that_cannot_be_sent_is_named(varying: dict[str, list[Any]], what: str) -> None:
+    error = complaint(lambda: property_column({}, varying, 2, frame_max=FRAME_MAX))
+    assert error.what == what
+
+
+@pytest.mark.parametrize("keys", [["a", "é" * 128], ["a", None], ["a", b"x" * 256], ["a", "\ud800"]])
+def test_a_key_that_cannot_be_sent_is_named_by_its_row(keys: list[Any]) -> None:
+    assert complaint(lambda: key_column(keys, 2)).what == "the routing key in row 1"
+
+
+def test_keys_are_text_or_bytes_one_for_all_or_one_a_row() -> None:
+    assert key_column(["a", "é"], 2) == [b"a", "é".encode()]
+    assert key_column([b"a", b"\xff"], 2) == [b"a", b"\xff"]
+    assert key_column([b"a", "b", bytearray(b"c")], 3) == [b"a", b"b", b"c"]
+    assert key_column("a", 2) == [b"a", b"a"]
+
+
+def test_bodies_are_bytes_or_text_within_the_limit() -> None:
+    assert body_column([b"ab", b""], 2) == [b"ab", b""]
+    assert body_column(["é", b"ab", bytearray(b"c"), memoryview(b"d")], 2) == [
+        "é".encode(),
+        b"ab",
+        b"c",
+        b"d",
+    ]
+    for wrong in ([b"a", b"abc"], [b"a", "éa"], [b"a", None]):
+        assert complaint(lambda wrong=wrong: body_column(wrong, 2)).what == "the body in row 1"
+
+
+def test_columns_of_uneven_length_are_refused() -> None:
+    with pytest.raises(InvalidValue, match="as many as there are bodies, 3"):
+        key_column(["a", "b"], 3)
+
+
+def test_arrow_columns_are_taken_as_they_are() -> None:
+    pa = pytest.importorskip("pyarrow")
+    assert key_column(pa.array(["a", "b"]), 2) == [b"a", b"b"]
+    when = datetime(2026, 1, 2, tzinfo=UTC)
+    encoded = property_column({}, {"timestamp": [when, when]}, 2, frame_max=FRAME_MAX)
+    assert encoded[0] == encode_properties({"timestamp": when}, frame_max=FRAME_MAX)
