@@ -7,36 +7,47 @@ import logging
 import sys
 import time
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final
 
 import click
 
-from rabbit_chx.cli.options import output_option, url_option
+from rabbit_chx.cli.options import broker_options, output_option
+from rabbit_chx.cli.position import Position
 from rabbit_chx.errors import InvalidValue, PublishFailed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from rabbit_chx.broker.publishing.account import Totals
+    from rabbit_chx.broker.publishing.direct_watch import Direct
     from rabbit_chx.broker.publishing.publisher import Publisher
     from rabbit_chx.cli.sources import Batch
 
-_CHECKPOINT_SECONDS: Final = 5.0
 _FAILURES_SHOWN: Final = 5
+_DOUBTFUL: Final = 2
 
 
 @click.command(
-    epilog="""\b
+    epilog="""
+With --via queues (EXPERIMENTAL) each row goes straight to the queue that an x-modulus-hash exchange would choose,
+or the command refuses. Consumers see the exchange "", the queue's name as the routing key, and the key in the
+header x-rabbit-chx-key. The user needs the tag management, to configure names that begin with rabbit-chx.lease.
+and to write to amq.default and to X. When the topology changes meanwhile, the rest goes through the exchange;
+exit code 2 then means that every row was confirmed, but that those that are named may lie on another queue than
+the exchange would have chosen.
+
+\b
 Examples:
   rabbit-chx publish orders.csv --exchange orders --key-column customer
   rabbit-chx publish events.parquet -x events -k user --property message_id=id
   zcat log.jsonl.gz | rabbit-chx publish - --format jsonl -x logs --rate 5000
   rabbit-chx publish big.csv -x orders -k customer --resume big.position
+  rabbit-chx publish big.csv -x orders -k customer --via queues --management-url http://host:15672
 """
 )
 @click.argument("file")
-@url_option
+@broker_options
 @click.option("-x", "--exchange", required=True, metavar="X", help="Where the messages go.")
 @click.option(
     "-k", "--key-column", metavar="C", help="The column with the routing key; empty keys without it."
@@ -57,11 +68,26 @@ Examples:
 @click.option(
     "--resume", "position_file", metavar="FILE", help="Keep the position in FILE, and start from there."
 )
+@click.option(
+    "--via",
+    type=click.Choice(["exchange", "queues"]),
+    default="exchange",
+    show_default=True,
+    help="EXPERIMENTAL: queues sends past the exchange; see below.",
+)
+@click.option(
+    "--management-url",
+    envvar="RABBITMQ_MANAGEMENT_URL",
+    show_envvar=True,
+    metavar="URL",
+    help="With --via queues: the HTTP API by which the topology is watched, http://host:15672.",
+)
 @output_option
 def publish(
     *,
     file: str,
     url: str | None,
+    password_file: Path | None,
     exchange: str,
     key_column: str | None,
     body_column: str | None,
@@ -70,6 +96,8 @@ def publish(
     kind: str | None,
     rate: int | None,
     position_file: str | None,
+    via: str,
+    management_url: str | None,
     output: str,
 ) -> int:
     """Publish each row of FILE (- is stdin) as one message, persistent, mandatory and confirmed.
@@ -89,26 +117,24 @@ def publish(
     name = "standard input" if file == "-" else file
     kind = format_of(file, kind)
     position = Position.of(position_file, file)
-    pace = _Pace(rate)
-    with _open(file) as rows, Publisher(url, exchange, name=f"rabbit-chx publish {name}") as publisher:
+    options = _straight(via, management_url)
+    publisher = Publisher(
+        url, exchange, name=f"rabbit-chx publish {name}", credentials=password_file, **options
+    )
+    with _open(file) as rows, publisher:
         try:
-            row = 1
-            for columns in _shown(read_batches(rows, kind, name), publisher, name):
-                batch = picker.batch(columns, row, name)
-                row += len(batch.bodies)
-                _publish(publisher, position.skip(batch), pace)
-                position.maybe_save(publisher, row - 1)
-            if row == 1:
-                raise InvalidValue(f"the rows of {name}", got="no row", allowed="at least one")
+            batches = picker.batches(read_batches(rows, kind, name), name)
+            done = _publish_all(_shown(batches, publisher, name), publisher, position, _Pace(rate))
             totals = publisher.flush()
         except PublishFailed as failed:
             position.save_before(failed)
             _print_failures(failed, position.start)
-            _print(failed.totals, output)
+            _print(failed.totals, Way.of(publisher.direct, position.start), output)
             return 1
-        position.save(row - 1)
-    _print(totals, output)
-    return 0
+        position.save(done)
+    way = Way.of(publisher.direct, position.start)
+    _print(totals, way, output)
+    return _DOUBTFUL if way is not None and way.doubtful_rows else 0
 
 
 def _log_to_stderr() -> None:
@@ -116,6 +142,17 @@ def _log_to_stderr() -> None:
     handler = logging.StreamHandler()
     handler.setLevel(logging.WARNING)
     logging.getLogger("rabbit_chx").addHandler(handler)
+
+
+def _straight(via: str, management_url: str | None) -> dict[str, Any]:
+    """The publisher's options for its way; the URL may be set for other verbs, and then means nothing here."""
+    if via == "exchange":
+        return {}
+    if not management_url:
+        raise InvalidValue(
+            "--via queues", got="no management API", allowed="--management-url, or RABBITMQ_MANAGEMENT_URL"
+        )
+    return {"via": via, "management_url": management_url}
 
 
 def _mapping(pairs: tuple[str, ...], option: str) -> dict[str, str]:
@@ -132,6 +169,18 @@ def _open(path: str) -> IO[bytes]:
     from rabbit_chx.cli.keys import open_keys
 
     return open_keys(path)
+
+
+def _publish_all(batches: Iterator[Batch], publisher: Publisher, position: Position, pace: _Pace) -> int:
+    """Publish what was not confirmed by an earlier call, and return the number of the last row."""
+    done = 0
+    for batch in batches:
+        done += len(batch.bodies)
+        _publish(publisher, position.skip(batch), pace)
+        if position.is_due:
+            publisher.flush()
+            position.save(done)
+    return done
 
 
 def _publish(publisher: Publisher, batch: Batch, pace: _Pace) -> None:
@@ -163,98 +212,6 @@ class _Pace:
             end = min(start + step, count)
             self._due = max(self._due, time.monotonic() - 1.0) + (end - start) / self._rate
             yield slice(start, end)
-
-
-@dataclass
-class Position:
-    """How far a file was published, kept in a file of its own."""
-
-    path: Path | None
-    source: dict[str, Any]
-    start: int = 0
-    _saved_at: float = 0.0
-
-    @classmethod
-    def of(cls, path: str | None, file: str) -> Position:
-        """The position that was kept, or the beginning; a source that changed meanwhile is an error."""
-        if path is None:
-            return cls(None, {})
-        if file == "-":
-            raise InvalidValue("--resume", got="standard input", allowed="a file, which can be read again")
-        source = _identity(file)
-        kept = Path(path)
-        if not kept.exists():
-            return cls(kept, source)
-        try:
-            saved = json.loads(kept.read_text())
-            start, saved_source = int(saved["rows"]), saved["source"]
-        except (OSError, ValueError, KeyError, TypeError):
-            raise InvalidValue(
-                "--resume",
-                got=path,
-                allowed="a file that an earlier --resume wrote",
-                way_out="remove it to begin anew",
-            ) from None
-        if saved_source != source:
-            raise InvalidValue(
-                "--resume",
-                got=f"{file}, which is not the file it was (name, size or time differ)",
-                allowed="the same file",
-                way_out=f"remove {path} to begin anew",
-            )
-        return cls(kept, source, start)
-
-    def skip(self, batch: Batch) -> Batch:
-        """The batch without rows that were confirmed earlier."""
-        gone = min(max(self.start - (batch.first_row - 1), 0), len(batch.bodies))
-        if not gone:
-            return batch
-        from rabbit_chx.cli.sources import Batch
-
-        return Batch(
-            batch.bodies[gone:],
-            batch.keys if isinstance(batch.keys, str) else batch.keys[gone:],
-            None if batch.headers is None else batch.headers[gone:],
-            {name: values[gone:] for name, values in batch.properties.items()},
-            batch.first_row + gone,
-        )
-
-    def maybe_save(self, publisher: Publisher, rows: int) -> None:
-        """Every few seconds, wait for the confirms of what has left and keep the position."""
-        if self.path is not None and time.monotonic() - self._saved_at > _CHECKPOINT_SECONDS:
-            publisher.flush()
-            self.save(rows)
-            self._saved_at = time.monotonic()
-
-    def save_before(self, failed: PublishFailed) -> None:
-        """Keep the position before the first row that was not confirmed."""
-        if failed.failures:
-            self.save(self.start + failed.failures[0].row)
-
-    def save(self, rows: int) -> None:
-        """Keep the position behind so many rows, in one step that a crash cannot split."""
-        if self.path is None:
-            return
-        if _identity(self.source["file"]) != self.source:
-            raise InvalidValue(
-                "--resume",
-                got=f"{self.source['file']}, which changed while it was read",
-                allowed="a file at rest",
-            )
-        new = self.path.with_name(self.path.name + ".new")
-        new.write_text(json.dumps({"rows": rows, "source": self.source}))
-        new.replace(self.path)
-
-
-def _identity(file: str) -> dict[str, Any]:
-    """By what a file is known again."""
-    try:
-        state = Path(file).stat()
-    except OSError as error:
-        raise InvalidValue(
-            "the file", got=file, allowed="a readable file", way_out=str(error.strerror)
-        ) from None
-    return {"file": str(Path(file).resolve()), "size": state.st_size, "modified_ns": state.st_mtime_ns}
 
 
 def _shown(batches: Iterator[Any], publisher: Publisher, name: str) -> Iterator[Any]:
@@ -292,12 +249,44 @@ def _print_failures(failed: PublishFailed, skipped: int) -> None:
         )
 
 
-def _print(totals: Totals, output: str) -> None:
+@dataclass(frozen=True)
+class Way:
+    """How it went with ``--via queues``."""
+
+    straight: bool
+    reason: str
+    """Why not to the end."""
+    doubtful_rows: list[int]
+    """First and last of the file's rows that may lie on another queue; none where no row may."""
+
+    @classmethod
+    def of(cls, direct: Direct | None, skipped: int) -> Way | None:
+        """As the publisher tells it, whose rows begin at 0 behind those that an earlier call confirmed."""
+        if direct is None:
+            return None
+        doubtful = (
+            [skipped + direct.suspect.start + 1, skipped + direct.suspect.stop] if direct.suspect else []
+        )
+        return cls(direct.active, direct.reason, doubtful)
+
+    def __str__(self) -> str:
+        if self.straight:
+            return "straight to the queues, to the end"
+        text = f"straight to the queues, and from some row on through the exchange: {self.reason}"
+        if not self.doubtful_rows:
+            return f"{text}; no row is in doubt"
+        first, last = self.doubtful_rows
+        return f"{text}; rows {first} to {last} may lie on another queue than the exchange would have chosen"
+
+
+def _print(totals: Totals, way: Way | None, output: str) -> None:
     if output == "json":
-        click.echo(json.dumps(asdict(totals)))
+        click.echo(json.dumps(asdict(totals) | ({"via_queues": asdict(way)} if way is not None else {})))
         return
     click.echo(
         f"{totals.published:,} published, {totals.confirmed:,} confirmed, {totals.failed:,} failed "
         f"({totals.returned:,} returned, {totals.rejected:,} rejected, {totals.unknown:,} unknown, "
         f"{totals.unsent:,} unsent); {totals.resent:,} resent, {totals.bytes:,} bytes"
     )
+    if way is not None:
+        click.echo(way)

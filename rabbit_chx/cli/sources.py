@@ -167,6 +167,15 @@ class Picker:
     properties: dict[str, str] = field(default_factory=dict)
     """Property name -> column."""
 
+    def batches(self, source: Iterable[Columns], name: str) -> Iterator[Batch]:
+        """All batches of a file, numbered from row 1 on; a file without rows is an error."""
+        row = 1
+        for columns in source:
+            yield self.batch(columns, row, name)
+            row += len(next(iter(columns.values())))
+        if row == 1:
+            raise InvalidValue(f"the rows of {name}", got="no row", allowed="at least one")
+
     def batch(self, columns: Columns, first_row: int, name: str) -> Batch:
         """The columns of a batch as a publisher takes them."""
         rows = len(next(iter(columns.values())))

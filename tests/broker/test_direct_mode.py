@@ -6,14 +6,17 @@ import threading
 import time
 import uuid
 from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from decimal import Decimal
 
+import pika
 import pytest
 from pika.exceptions import AMQPError
 
 from rabbit_chx import Publisher, Ring
 from rabbit_chx.broker.management import Management
-from rabbit_chx.broker.publishing.direct import KEY_HEADER
 from rabbit_chx.broker.publishing.direct_watch import LEASE_PREFIX, POLL_SECONDS, is_lease_of
+from rabbit_chx.broker.publishing.direct_wire import KEY_HEADER
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue, Unpredictable
 
 pytestmark = pytest.mark.broker
@@ -195,6 +198,52 @@ def test_a_ring_that_is_read_from_the_node(broker, topology) -> None:
         assert publisher.direct.suspect == range(len(KEYS), 2 * len(KEYS))
 
 
+HEADERS = [
+    *({"tenant": f"tenant-{number}"} for number in range(200)),
+    *({"tenant": number} for number in (*range(-50, 50), 2**31, 2**40)),
+    *({"tenant": pika.compat.long(number)} for number in range(30)),
+    *({"before": ["x"], "tenant": one.encode()} for one in "abcdefgh"),
+    *({"tenant": Decimal(f"{number}.5")} for number in range(8)),
+    *({"tenant": datetime(2024, 5, day, tzinfo=UTC)} for day in range(1, 9)),
+    *({"tenant": one} for one in (True, False, None, "", "é🐇", [1, "a"], ["a", 1], {"k": "v"}, {"k": [5]})),
+    *({"other": "x"}, {}),
+]
+
+
+@pytest.mark.parametrize(
+    ("argument", "columns"),
+    [
+        ("hash_header", {"headers": HEADERS}),
+        (
+            "hash_property",
+            {"message_id": [None, "", "é", *(f"m{number}" for number in range(len(HEADERS) - 3))]},
+        ),
+    ],
+)
+def test_a_header_or_property_of_any_type_that_is_hashed(broker, topology, argument, columns) -> None:
+    hashed = {"hash_header": "tenant", "hash_property": "message_id"}[argument]
+    topology.exchange(topology.top, "x-consistent-hash", **{argument: hashed})
+    for number, weight in enumerate("3121421"):
+        topology.channel.queue_bind(topology.queue(f"q{number}"), topology.top, weight)
+    bodies = numbered(len(HEADERS))
+    with topology.publisher() as publisher:
+        publisher.publish_many(bodies, "key", **columns)
+    expected = topology.landed()
+    assert len(set(expected.values())) == 7
+    # The ring as of the default release: what is hashed is that of the broker's.
+    with topology.straight(ring=lambda: Ring.read(broker.ring(topology.top))) as publisher:
+        publisher.publish_many(bodies, "key", **columns)
+        for row, body in enumerate(bodies):
+            (one,) = ({name: column[row]} for name, column in columns.items())
+            publisher.publish(b"single " + body, "key", **one)
+    assert not publisher.direct.suspect
+    found = topology.drain()
+    assert {body: [(place[0], place[1]) for place in places] for body, places in found.items()} == {
+        **{body: [(queue, "")] for body, queue in expected.items()},
+        **{b"single " + body: [(queue, "")] for body, queue in expected.items()},
+    }
+
+
 def test_messages_for_another_exchange_go_there(topology, slots) -> None:
     other = topology.exchange(f"{topology.top}.other", "fanout")
     topology.channel.queue_bind(topology.queues[0], other)
@@ -272,6 +321,36 @@ def test_what_a_deleted_queue_gives_back_goes_through_the_exchange_at_once(topol
     assert new in landed.values()
 
 
+@pytest.mark.parametrize("by", ["argument", "policy"])
+def test_what_a_deleted_queue_gives_back_reaches_the_alternate_exchange_of_its_slot(topology, by) -> None:
+    unrouted = topology.queue("unrouted")
+    fallback = topology.exchange(f"{topology.top}.fallback", "fanout")
+    topology.channel.queue_bind(unrouted, fallback)
+    gone, stays = topology.queue("gone"), topology.queue("stays")
+    if by == "argument":
+        topology.slots(8, [gone, stays], alternate_exchange=fallback)
+    else:
+        topology.slots(8, [gone, stays])
+        topology.policy(rf"^{topology.top}\.slot", f'{{"alternate-exchange": "{fallback}"}}', "exchanges")
+    before = through_exchange(topology, KEYS)
+    assert set(before.values()) == {gone, stays}  # a slot with a queue has no use for its alternate
+    with topology.straight() as publisher:
+        publisher.publish_many(KEYS, KEYS)
+        publisher.flush()
+        assert publisher.direct.active
+        assert topology.landed() == before
+        topology.channel.queue_delete(gone)
+        topology.queues.remove(gone)
+        publisher.publish_many(KEYS, KEYS)
+        totals = publisher.flush()
+    assert totals.confirmed == 2 * len(KEYS)
+    assert totals.resent > 0
+    assert not publisher.direct.active
+    landed = topology.landed()
+    assert landed == {key: unrouted if queue == gone else stays for key, queue in before.items()}
+    assert landed == through_exchange(topology, KEYS)
+
+
 def test_without_its_lease_a_publisher_goes_through_the_exchange(broker, topology, slots) -> None:
     with topology.straight(name=topology.top) as publisher:
         connections = broker.ctl("list_connections", "pid", "client_properties").splitlines()
@@ -317,7 +396,7 @@ REFUSALS = {
     "no binding": lambda t: t.exchange(t.top, "x-modulus-hash"),
     "of type topic": lambda t: _over_a_queue(t, "topic"),
     "has to read it": lambda t: _over_a_queue(t, "x-consistent-hash"),
-    "hash-header": lambda t: _over_a_queue(t, "x-consistent-hash", hash_header="tenant"),
+    "hashes 'timestamp'": lambda t: _over_a_queue(t, "x-consistent-hash", hash_property="timestamp"),
     "of type fanout": lambda t: t.channel.exchange_bind(
         t.exchange(f"{t.top}.f", "fanout"), t.exchange(t.top, "x-modulus-hash"), "1"
     ),
@@ -326,7 +405,6 @@ REFUSALS = {
         t.slots(2, [t.queue("q")]),
         t.policy(f"^{t.top}$", '{"alternate-exchange": "amq.fanout"}', "exchanges"),
     ),
-    "slot.* has an alternate": lambda t: t.slots(2, [t.queue("q")], alternate_exchange="amq.fanout"),
     "has .* a dead-letter exchange": lambda t: t.slots(2, [t.queue("q", dead_letter_exchange="amq.fanout")]),
     "a policy may give it": lambda t: (
         t.slots(2, [t.queue("q")]),

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import io
 import json
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from rabbit_chx.cli.publish import Position
+from rabbit_chx.cli.position import Position
+from rabbit_chx.cli.publish import Way
 from rabbit_chx.cli.sources import Batch, Picker, format_of, read_batches
 from rabbit_chx.errors import InvalidValue
 from tests.unit.test_cli import error_of
@@ -52,11 +54,8 @@ FILES = {
 
 
 def read(kind: str, data: bytes, picker: Picker) -> list[Batch]:
-    batches, row = [], 1
-    for columns in read_batches(io.BufferedReader(io.BytesIO(data)), kind, "rows"):  # type: ignore[arg-type]
-        batches.append(picker.batch(columns, row, "rows"))
-        row += len(batches[-1].bodies)
-    return batches
+    source = read_batches(io.BufferedReader(io.BytesIO(data)), kind, "rows")  # type: ignore[arg-type]
+    return list(picker.batches(source, "rows"))
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -94,6 +93,7 @@ def test_without_a_body_column_the_body_is_the_row_as_json(name: str) -> None:
         ("jsonl", b'{"a": "x"}\n{"a": 5}\n', "column 'a' in row 2 of rows is wrong: got 'int'"),
         ("jsonl", b'{"a": "x"}\n{"b": "y"}\n', "column 'a' in row 2 of rows is wrong: got 'null'"),
         ("csv", b"aa,b\n1,2\n", "did you mean 'aa'"),
+        ("csv", b"a,b\n", "the rows of rows is wrong: got 'no row'"),
     ],
 )
 def test_bad_rows_name_the_row_and_what_is_allowed(kind: str, data: bytes, expected: str) -> None:
@@ -131,10 +131,37 @@ def test_a_position_skips_what_was_confirmed_and_no_more() -> None:
         (["x.csv", "-x", "e", "-U", "amqp://h", "--property", "message_id"], "NAME=COLUMN"),
         (["-", "--format", "csv", "-x", "e", "-U", "amqp://h", "--resume", "p"], "can be read again"),
         (["x.csv", "-x", "e", "-U", "amqp://h", "--rate", "0"], "--rate"),
+        (["x.csv", "-x", "e", "-U", "amqp://h", "--via", "queue"], "'exchange', 'queues'"),
+        (["x.csv", "-x", "e", "-U", "amqp://h", "--via", "queues"], "RABBITMQ_MANAGEMENT_URL"),
+        (["x.csv", "-x", "e", "-U", "amqp://h", "--via", "queues", "--management-url", "h:1"], "http://host"),
     ],
 )
 def test_wrong_usage_is_refused(arguments: list[str], expected: str) -> None:
     assert expected in error_of("publish", *arguments)
+
+
+@pytest.mark.parametrize(
+    ("straight", "suspect", "skipped", "expected"),
+    [
+        (True, range(0), 0, []),
+        (False, range(7, 7), 0, []),
+        (False, range(1), 0, [1, 1]),
+        (False, range(100, 200), 0, [101, 200]),
+        (False, range(100, 200), 50, [151, 250]),
+    ],
+)
+def test_doubtful_rows_are_those_of_the_file(
+    straight: bool, suspect: range, skipped: int, expected: list[int]
+) -> None:
+    direct: Any = SimpleNamespace(active=straight, reason="" if straight else "a change", suspect=suspect)
+    way = Way.of(direct, skipped)
+    assert way == Way(straight, direct.reason, expected)
+    assert ("a change" in str(way)) is not straight
+    assert (f"rows {expected[0]} to {expected[1]}" in str(way)) if expected else ("may lie" not in str(way))
+
+
+def test_through_the_exchange_there_is_no_other_way_to_tell_of() -> None:
+    assert Way.of(None, 0) is None
 
 
 def test_a_resume_file_of_another_source_is_refused(tmp_path: Any) -> None:
@@ -151,3 +178,21 @@ def test_a_resume_file_of_another_source_is_refused(tmp_path: Any) -> None:
     kept.write_text("nonsense")
     with pytest.raises(InvalidValue, match="remove it to begin anew"):
         Position.of(str(kept), str(source))
+
+
+def test_a_password_file_that_is_not_there_is_refused_before_anything_connects(tmp_path) -> None:
+    file = tmp_path / "rows.csv"
+    file.write_text("k\n1\n")
+    arguments = (
+        "publish",
+        str(file),
+        "-x",
+        "x",
+        "-U",
+        "amqp://u@127.0.0.1:1",
+        "--password-file",
+        str(tmp_path / "none"),
+    )
+    text = error_of(*arguments)
+    assert text.startswith("Error: the password file is wrong")
+    assert repr(str(tmp_path / "none")) in text

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import UTC, datetime
+from decimal import Decimal
 
 import pika
 import pytest
@@ -10,18 +12,29 @@ import pytest
 from rabbit_chx import ConsistentHashExchange, ModulusHashExchange, Release, Ring, ToExchange
 from rabbit_chx.broker.management import Bound, Exchange, Policy, Queue
 from rabbit_chx.broker.publishing.account import Outcome
-from rabbit_chx.broker.publishing.direct import KEY_HEADER, DirectRoute, Facts, Refusal, add_key, cut, decide
+from rabbit_chx.broker.publishing.direct import DirectRoute, Facts, Refusal, decide
 from rabbit_chx.broker.publishing.direct_account import DirectAccount
 from rabbit_chx.broker.publishing.direct_watch import is_lease_of
+from rabbit_chx.broker.publishing.direct_wire import KEY_HEADER, add_key, cut
 from rabbit_chx.broker.publishing.frames import Message, encode_properties
-from rabbit_chx.errors import InvalidValue
+from rabbit_chx.errors import BrokerWouldFail, InvalidValue
+from rabbit_chx.fields import Field
 from rabbit_chx.releases import Store
 
 KEYS = [b"customer-%d" % number for number in range(300)]
+PLAIN = encode_properties({}, frame_max=131_072)
+
+
+def message(row: int, *, exchange: bytes = b"top", properties: bytes = PLAIN) -> Message:
+    return Message(row, exchange, KEYS[row], properties, b"body")
+
+
+MESSAGES = [message(row) for row in range(len(KEYS))]
 
 
 def exchange(name: str, kind: str, *, policy: str | None = None, internal: bool = False, **arguments):
-    return Exchange(name, kind, internal, {k.replace("_", "-"): v for k, v in arguments.items()}, policy)
+    arguments = {k.replace("_", "-"): v for k, v in arguments.items()}
+    return Exchange(name, kind, internal=internal, arguments=arguments, policy=policy)
 
 
 def slotted(**changes) -> Facts:
@@ -56,13 +69,20 @@ def ringed(**changes) -> Facts:
     return replace(facts, **changes)
 
 
+RING = Ring.of({"q0": 2, "q1": 1})
+
+
+def hashing(ring=RING, release="4.3.6", **arguments) -> Facts:
+    return ringed(top=exchange("top", "x-consistent-hash", **arguments), ring=ring, release=release)
+
+
 def test_slots_under_a_modulus_lead_to_their_queues() -> None:
     route = decide(slotted())
     assert isinstance(route, DirectRoute)
     mirror = ModulusHashExchange([ToExchange(f"s{number}") for number in range(8)])
     expected = [b"q%d" % (int(mirror.route(key).name[1:]) % 2) for key in KEYS]
-    assert route.queues(KEYS) == expected
-    assert [route.queues([key])[0] for key in KEYS] == expected
+    assert route.queues(MESSAGES) == expected
+    assert [route.queues([one])[0] for one in MESSAGES] == expected
     assert set(expected) == {b"q0", b"q1"}
     assert route.queues([]) == []
 
@@ -71,7 +91,7 @@ def test_a_ring_leads_to_its_queues() -> None:
     route = decide(ringed())
     assert isinstance(route, DirectRoute)
     mirror = ConsistentHashExchange({"q0": 2, "q1": 1})
-    assert route.queues(KEYS) == [mirror.route(key).encode() for key in KEYS]
+    assert route.queues(MESSAGES) == [mirror.route(key).encode() for key in KEYS]
 
 
 def test_how_bindings_are_listed_makes_no_difference_and_where_they_lead_does() -> None:
@@ -103,7 +123,11 @@ def with_slot(slot=_SLOT, *destinations, **changes) -> Facts:
 
 def with_queue(arguments=None, effective=None, *policies) -> Facts:
     return slotted(
-        queues={"q0": Queue("q0", arguments or {}, effective or {}), "q1": Queue("q1")}, policies=policies
+        queues={
+            "q0": Queue("q0", arguments=arguments or {}, effective_policy=effective or {}),
+            "q1": Queue("q1"),
+        },
+        policies=policies,
     )
 
 
@@ -116,12 +140,11 @@ REFUSED = {
     "no binding": (slotted(bindings=[]), "no binding"),
     "twice": (slotted(bindings=[Bound("top", "q0", "1", {"n": n}) for n in (1, 2)]), "twice"),
     "alternate": (slotted(top=exchange("top", "x-modulus-hash", alternate_exchange="a")), "'top' has an alt"),
-    "alternate of a slot": (with_slot(exchange("s0", "x-consistent-hash", alternate_exchange="a")), "'s0'"),
     "alternate by policy": (
-        with_slot(exchange("s0", "x-consistent-hash", policy="p"), policies=[ALTERNATE]),
-        "policy 'p' gives 's0'",
+        slotted(top=exchange("top", "x-modulus-hash", policy="p"), policies=[ALTERNATE]),
+        "policy 'p' gives 'top'",
     ),
-    "unreadable policy": (with_slot(exchange("s0", "x-consistent-hash", policy="x")), "cannot be read"),
+    "unreadable policy": (slotted(top=exchange("top", "x-modulus-hash", policy="x")), "cannot be read"),
     "no slot": (with_slot(exchange("s0", "fanout")), "of type fanout"),
     "two queues": (with_slot(_SLOT, "q0", "q1"), "2 bindings"),
     "two bindings of a queue": (with_slot(_SLOT, "q0", "q0"), "2 bindings"),
@@ -149,8 +172,11 @@ REFUSED = {
     "another ring": (ringed(ring=Ring.of({"q0": 1, "q1": 1})), "does not agree"),
     "a ring of others": (ringed(ring=Ring.of({"q0": 2, "q2": 1})), "does not agree"),
     "a dead binding": (ringed(bindings=[Bound("top", "q0", w) for w in "12"]), "dead"),
-    "hash header": (ringed(top=exchange("top", "x-consistent-hash", hash_header="h")), "hash-header"),
-    "hash property": (ringed(top=exchange("top", "x-consistent-hash", hash_property="p")), "hash-property"),
+    "a header that the broker may set": (hashing(hash_header="x-routed-by"), "'x-routed-by'"),
+    "a property that the broker may set": (hashing(hash_property="timestamp"), "'timestamp'"),
+    "a header without a name": (hashing(hash_header=""), "hash_header"),
+    "a property of no hash": (hashing(hash_property="app_id"), "hash_property"),
+    "no ring over a header": (hashing(hash_header="h", ring=None), "not visible"),
 }  # fmt: skip
 
 
@@ -168,13 +194,107 @@ def test_what_is_not_wholly_known_is_refused(case) -> None:
         with_queue(_DEAD | {"x-dead-letter-routing-key": ""}),
         with_queue(None, None, Policy("p", "^q0$", "exchanges", {"dead-letter-exchange": "d"})),
         with_queue(None, None, Policy("p", "^other", "all", {"dead-letter-exchange": "d"})),
-        with_slot(
-            exchange("s0", "x-consistent-hash", policy="p"), policies=[Policy("p", "^s", "exchanges", {})]
+        slotted(
+            top=exchange("top", "x-modulus-hash", policy="p"), policies=[Policy("p", "^t", "exchanges", {})]
         ),
+        with_slot(exchange("s0", "x-consistent-hash", alternate_exchange="a")),
+        with_slot(exchange("s0", "x-consistent-hash", policy="p"), policies=[ALTERNATE]),
     ],
 )
 def test_what_changes_no_way_is_fine(facts) -> None:
     assert isinstance(decide(facts), DirectRoute)
+
+
+# -- what is hashed --------------------------------------------------------------------------------
+
+VALUES = [
+    *("", "acme", "é🐇", b"acme", b"\xff", True, False, None, Decimal("1.50"), Decimal(7)),
+    *(0, 5, -5, 2**31 - 1, 2**31, -(2**63), datetime(2024, 5, 1, 12, 30, tzinfo=UTC)),
+    *(["a", 1, [None]], [b"x", {"k": 2**40}], {"k": "v", "l": [True]}),
+]
+
+
+def with_properties(**properties) -> list[Message]:
+    """One message for each value of a column, each with some other properties and headers around it."""
+    ((name, values),) = properties.items()
+    rows = []
+    for row, value in enumerate(values):
+        others = {"content_type": "t", "priority": 1, "reply_to": "r"} if row % 2 else {}
+        encoded = encode_properties({**others, name: value}, frame_max=131_072)
+        rows.append(Message(row, b"top", b"", encoded, b""))
+    return rows
+
+
+@pytest.mark.parametrize("release", ["3.10.8", "4.0.5", "4.3.6"])
+def test_a_hashed_header_is_read_off_the_frames_with_its_type(release) -> None:
+    headers = [{"before": [1, "tenant"], "tenant": value, "after": 7} for value in VALUES]
+    headers += [{"tenant": f"t{number}"} for number in range(100)] + [{"other": 1}]
+    mirror = ConsistentHashExchange({"q0": 2, "q1": 1}, release=release, hash_header="tenant")
+    expected = [mirror.route(headers=one, client="pika").encode() for one in headers]
+    assert set(expected) == {b"q0", b"q1"}
+    # Whoever reads a ring may forget to say of which release.
+    for ring in (RING, Ring.of({"q0": 2, "q1": 1}, release=release)):
+        route = decide(hashing(ring, release, hash_header="tenant"))
+        assert route.queues(with_properties(headers=headers)) == expected
+        assert route.queues([message(0), *with_properties(headers=[{}])]) == expected[-1:] * 2
+
+
+def test_what_pika_read_is_hashed_with_the_type_that_it_writes() -> None:
+    wide = pika.compat.long(5)  # a whole number of 64 bits on the wire, whatever its size
+    mirror = ConsistentHashExchange({f"q{n}": 1 for n in range(50)}, release="3.10.8", hash_header="h")
+    wanted = [mirror.route(headers={"h": field}) for field in (Field("l", 5), Field("I", 5))]
+    assert wanted[0] != wanted[1]
+    ring = mirror.ring
+    facts = hashing(ring, "3.10.8", hash_header="h")
+    facts = replace(
+        facts,
+        bindings=[Bound("top", f"q{n}", "1") for n in range(50)],
+        queues={f"q{n}": Queue(f"q{n}") for n in range(50)},
+    )
+    messages = with_properties(headers=[{"h": wide}, {"h": 5}])
+    assert decide(facts).queues(messages) == [queue.encode() for queue in wanted]
+
+
+@pytest.mark.parametrize("name", ["message_id", "correlation_id"])
+def test_a_hashed_property_is_read_off_the_frames(name) -> None:
+    values = [f"m{number}" for number in range(100)] + ["", "é", None]
+    mirror = ConsistentHashExchange({"q0": 2, "q1": 1}, hash_property=name)
+    expected = [mirror.route(**{name: value}).encode() for value in values]
+    assert set(expected) == {b"q0", b"q1"}
+    assert decide(hashing(hash_property=name)).queues(with_properties(**{name: values})) == expected
+
+
+def test_what_is_hashed_tells_two_routes_apart() -> None:
+    routes = [decide(hashing(hash_header="a")), decide(hashing(hash_header="b")), decide(ringed())]
+    routes.append(decide(hashing(hash_property="message_id")))
+    assert all(isinstance(route, DirectRoute) for route in routes)
+    assert sum(one == other for one in routes for other in routes) == len(routes)
+
+
+def test_a_header_leads_through_slots_that_are_exchanges() -> None:
+    slots = [ToExchange(f"s{number}") for number in range(8)]
+    top = exchange("top", "x-consistent-hash", hash_header="h")
+    route = decide(slotted(top=top, ring=Ring.of(slots)))
+    assert isinstance(route, DirectRoute)
+    mirror = ConsistentHashExchange(slots, hash_header="h")
+    headers = [{"h": f"c{number}"} for number in range(100)]
+    expected = [b"q%d" % (int(mirror.route(headers=one).name[1:]) % 2) for one in headers]
+    assert route.queues(with_properties(headers=headers)) == expected
+
+
+def test_a_message_on_which_the_broker_fails_is_refused_with_its_row() -> None:
+    route = decide(hashing(release="3.13.2", hash_header="h"))
+    with pytest.raises(BrokerWouldFail, match=r"row 1: .*3\.13\.7"):
+        route.queues(with_properties(headers=[{"h": "x"}, {"i": "x"}]))
+    with pytest.raises(BrokerWouldFail, match=r"row 2: .*empty array"):
+        route.queues(with_properties(headers=[{"h": "x"}, {"h": [1]}, {"h": []}]))
+
+
+def test_a_header_that_is_there_twice_is_refused_with_its_row() -> None:
+    twice = encode_properties({"headers": {"h": "x", b"h": "y"}}, frame_max=131_072)
+    assert twice.count(b"\x01hS") == 2
+    with pytest.raises(InvalidValue, match=r"row 3 .*'h' 2 times"):
+        decide(hashing(hash_header="h")).queues([message(3, properties=twice)])
 
 
 # -- the header ------------------------------------------------------------------------------------
@@ -201,12 +321,6 @@ def test_the_key_joins_the_headers_and_all_else_stays(properties, key) -> None:
 
 # -- the books -------------------------------------------------------------------------------------
 
-PLAIN = encode_properties({}, frame_max=131_072)
-
-
-def message(row: int, *, exchange: bytes = b"top", properties: bytes = PLAIN) -> Message:
-    return Message(row, exchange, KEYS[row], properties, b"body")
-
 
 @pytest.fixture
 def account() -> DirectAccount:
@@ -224,7 +338,7 @@ def send(account: DirectAccount, *messages: Message) -> list[Message]:
 
 def test_messages_leave_for_their_queues_and_others_for_their_exchange(account) -> None:
     own, other = send(account, message(0), message(1, exchange=b"other"))
-    assert (own.exchange, own.routing_key) == (b"", decide(slotted()).queues([KEYS[0]])[0])
+    assert (own.exchange, own.routing_key) == (b"", decide(slotted()).queues([message(0)])[0])
     assert (other.exchange, other.routing_key, other.properties) == (b"other", KEYS[1], PLAIN)
 
 
@@ -272,6 +386,19 @@ def test_a_message_that_leaves_twice_is_turned_once(account) -> None:
     assert account.look.is_set()
 
 
+def test_what_a_queue_gives_back_goes_through_the_exchange_and_what_it_rejects_straight(account) -> None:
+    returned, rejected = send(account, message(0), message(1))
+    returned.verdict, rejected.verdict = Outcome.RETURNED, Outcome.REJECTED
+    account.put_back([returned, rejected], first=False)
+    again = account.to_send(10, 1_000)
+    assert [(one.exchange, one.routing_key) for one in again] == [
+        (b"top", KEYS[0]),
+        (b"", decide(slotted()).queues([message(1)])[0]),
+    ]
+    assert again[0].properties == PLAIN
+    assert account.first_in_doubt() == 1
+
+
 def test_a_failure_names_what_the_caller_gave_and_the_queue(account) -> None:
     (sent,) = send(account, message(0))
     sent.reply = "312 NO_ROUTE"
@@ -305,4 +432,4 @@ def test_leases_are_told_apart_by_their_exchange() -> None:
 
 def test_unused_release_of_a_ring_does_not_matter_for_routing_keys() -> None:
     old = replace(Ring.of({"q0": 2, "q1": 1}), release=Release.parse("3.10"))
-    assert decide(ringed(ring=old)).queues(KEYS) == decide(ringed()).queues(KEYS)
+    assert decide(ringed(ring=old)).queues(MESSAGES) == decide(ringed()).queues(MESSAGES)

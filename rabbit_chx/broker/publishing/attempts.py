@@ -97,5 +97,10 @@ class Attempts:
         return "; ".join(self._reasons.values()) + (once if self.count == 1 else f" ({self.count} attempts)")
 
     @property
+    def refused(self) -> bool:
+        """Whether there is no address left to try, each having answered that it is of no use."""
+        return not self._left
+
+    @property
     def _limit(self) -> float:
         return self._patience.reconnect if self._ever_up else self._patience.connect

@@ -2,25 +2,28 @@
 
 Straight is allowed only where the way of every message through the exchange is wholly known:
 
-- an ``x-modulus-hash`` exchange, whose order is visible, or an ``x-consistent-hash`` exchange over routing keys
-  whose ring was read from the node;
-- each destination a queue, or a slot: an ``x-consistent-hash`` exchange with exactly one binding, to a queue;
-- no alternate exchange on any of them, and no queue that would dead-letter under the key it was published with.
+- an ``x-modulus-hash`` exchange, whose order is visible, or an ``x-consistent-hash`` exchange whose ring was read
+  from the node and that hashes nothing that the broker may set itself before it routes;
+- each destination a queue, or a slot: an ``x-consistent-hash`` exchange with exactly one binding, to a queue. It may
+  have an alternate exchange: that is for a slot without a bucket, and what its queue does not take comes back and
+  then goes through the exchange;
+- no alternate exchange on the exchange itself, and no queue that would dead-letter under the key it was published
+  with.
 
 Everything else is refused, with the reason. What cannot be seen from outside: a slot whose only binding is dead
-(after one of two bindings of its queue was undone) returns messages that here reach the queue. Values in, values out:
-this file opens no socket.
+(after one of two bindings of its queue was undone) returns messages that here reach the queue, or hands them to its
+alternate exchange. Values in, values out: this file opens no socket.
 """
 
 from __future__ import annotations
 
 import re
-import struct
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
-from rabbit_chx.errors import RabbitChxError
+from rabbit_chx.broker.publishing.direct_wire import field_of, headers_of, property_of
+from rabbit_chx.errors import BrokerWouldFail, InvalidValue, RabbitChxError
 from rabbit_chx.exchange import ConsistentHashExchange
 from rabbit_chx.partitioning import ModulusHashExchange
 from rabbit_chx.releases import Release, Store
@@ -30,15 +33,18 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from rabbit_chx.broker.management import Bound, Exchange, Policy, Queue
+    from rabbit_chx.broker.publishing.frames import Message
     from rabbit_chx.ring import Destination, Ring
 
-__all__ = ["KEY_HEADER", "DirectRoute", "Facts", "Refusal", "add_key", "cut", "decide"]
+__all__ = ["DirectRoute", "Facts", "Refusal", "decide"]
 
-KEY_HEADER: Final = "x-rabbit-chx-key"
-"""The header of a message that went straight: the routing key that it was published with."""
-
+_TEXT: Final = ord("S")  # the tag of a header that is a long string
 _FEW: Final = 16  # below, the way of single keys is the faster one
 _ALTERNATE: Final = "alternate-exchange"
+_SET_BY_THE_BROKER: Final = re.compile(
+    r"timestamp_in_ms|x-routed-by|x-death|x-(first|last)-death-.*"
+).fullmatch
+"""Headers that it may set or change before it routes: rabbit_message_interceptor.erl and mc.erl, recover_deaths."""
 _OPAQUE: Final = re.compile(r"\\\w|\(\?|\[\[|\{,|--|&&|~~|\|\||[*+?}][+?]|[^\x20-\x7e]").search
 """What Python's regular expressions and Erlang's may read in two ways."""
 
@@ -73,25 +79,88 @@ class Refusal:
 
 @dataclass(frozen=True)
 class DirectRoute:
-    """From routing keys to queues; two are equal if they send every key to the same queue."""
+    """From messages to queues; two are equal if they send every message to the same queue."""
 
     release: str
+    hashed: str
+    """The exchange's type and what it hashes."""
     order: tuple[Destination, ...]
     """The destination of each bucket."""
     queue_of: tuple[tuple[Destination, str], ...]
     """The queue behind each destination."""
     _mirror: ModulusHashExchange | ConsistentHashExchange = field(compare=False, repr=False)
 
-    def queues(self, routing_keys: Sequence[bytes]) -> list[bytes]:
-        """The names of the queues, as the routing keys of the default exchange."""
-        if len(routing_keys) < _FEW:
-            return [self._behind[self._mirror.route(key)] for key in routing_keys]
+    def queues(self, messages: Sequence[Message]) -> list[bytes]:
+        """The name of the queue of each message, as its routing key for the default exchange.
+
+        Raises:
+            InvalidValue: a message holds the hashed header more than once; its row is named.
+            BrokerWouldFail: the broker would fail on a message; its row is named.
+        """
+        mirror = self._mirror
+        if isinstance(mirror, ModulusHashExchange) or mirror.hash_on.part == "routing_key":
+            keys = [message.routing_key for message in messages]
+            if len(keys) < _FEW:
+                return [self._behind[mirror.route(key)] for key in keys]
+            return self._at_once(keys)
+        rows: dict[bytes | None, int] = {}  # where each value is met first
+        values = []
+        properties = value = None
+        for message in messages:
+            if message.properties is not properties:
+                properties = message.properties
+                value = _hashed(message, mirror)
+                rows.setdefault(value, message.row)
+            values.append(value)
+        queue_of = self._each(mirror, rows)
+        return [queue_of[value] for value in values]
+
+    def _each(
+        self, mirror: ConsistentHashExchange, rows: Mapping[bytes | None, int]
+    ) -> dict[bytes | None, bytes]:
+        """The queue of each value: of text at once, and of all else one by one."""
+        header, part = mirror.hash_header, mirror.hash_on.part
+        texts: dict[bytes | None, str | bytes] = {}
+        others: dict[bytes | None, Any] = {}
+        for value in rows:
+            if value is None:
+                others[value] = None if header is None else {}
+            elif header is None:
+                texts[value] = value
+            elif value[0] == _TEXT:
+                texts[value] = value[5:].decode()
+            else:
+                others[value] = {header: field_of(value)}
+        queue_of = dict(zip(texts, self._at_once(list(texts.values())), strict=True))
+        for value, given in others.items():
+            try:
+                queue_of[value] = self._behind[mirror.route(**{part: given})]
+            except BrokerWouldFail as error:
+                raise BrokerWouldFail(f"the message in row {rows[value]}: {error}") from None
+        return queue_of
+
+    def _at_once(self, values: Sequence[str | bytes]) -> list[bytes]:
         names = [self._behind[destination] for destination in self._mirror.destinations]
-        return [names[index] for index in self._mirror.route_many(routing_keys).tolist()]
+        return [names[index] for index in self._mirror.route_many(values).tolist()]
 
     @cached_property
     def _behind(self) -> dict[Destination, bytes]:
         return {destination: queue.encode() for destination, queue in self.queue_of}
+
+
+def _hashed(message: Message, mirror: ConsistentHashExchange) -> bytes | None:
+    """The property or header that is hashed, as it stands in the message, a header with its tag; None without it."""
+    name = mirror.hash_header
+    if name is None:
+        return property_of(message.properties, mirror.hash_on.part)
+    found = headers_of(message.properties, name.encode())
+    if len(found) > 1:
+        raise InvalidValue(
+            f"the headers in row {message.row}",
+            got=f"{name!r} {len(found)} times",
+            allowed="the hashed header once",
+        )
+    return found[0] if found else None
 
 
 class _RefusedError(Exception):
@@ -113,7 +182,8 @@ def decide(facts: Facts) -> DirectRoute | Refusal:
         RabbitChxError
     ) as error:  # an unknown release, an order of no rule, bindings that cannot be counted
         return Refusal(str(error))
-    return DirectRoute(facts.release, order, queue_of, mirror)
+    hashed = "" if isinstance(mirror, ModulusHashExchange) else f" over {mirror.hash_on}"
+    return DirectRoute(facts.release, facts.top.type + hashed, order, queue_of, mirror)
 
 
 def _each_once(destinations: Sequence[Destination]) -> list[Destination]:
@@ -126,7 +196,7 @@ def _mirror(
 ) -> tuple[ModulusHashExchange | ConsistentHashExchange, tuple[Destination, ...]]:
     """The mirror of the top exchange, and the destinations of its buckets."""
     top = facts.top
-    _check_exchange(top, facts.policies)
+    _refuse_alternate(top, facts.policies)
     if top.internal:
         raise _RefusedError(f"exchange {top.name!r} is internal: nobody may publish to it")
     if not facts.bindings:
@@ -150,14 +220,16 @@ def _mirror(
 
 def _ring_mirror(facts: Facts) -> tuple[ConsistentHashExchange, tuple[Destination, ...]]:
     name, ring = facts.top.name, facts.ring
-    for argument in ("hash-header", "hash-property"):
-        if argument in facts.top.arguments:
-            raise _RefusedError(
-                f"exchange {name!r} has the argument {argument}: only routing keys are mirrored here"
-            )
+    header, property_ = (facts.top.arguments.get(argument) for argument in ("hash-header", "hash-property"))
+    if property_ == "timestamp" or (isinstance(header, str) and _SET_BY_THE_BROKER(header)):
+        raise _RefusedError(
+            f"exchange {name!r} hashes {header or property_!r}, which the broker may be configured to set before it "
+            "routes: that cannot be seen from outside"
+        )
     if ring is None:
         raise _RefusedError(
-            f"the order of the ring of {name!r} is not visible from outside: `ring` has to read it"
+            f"the order of the ring of {name!r} is not visible over HTTP: Publisher(ring=...) has to read it from "
+            "the node"
         )
     listed: dict[Destination, int] = {}
     for bound in facts.bindings:
@@ -170,10 +242,12 @@ def _ring_mirror(facts: Facts) -> tuple[ConsistentHashExchange, tuple[Destinatio
     held = {destination: buckets.count(destination) for destination in set(buckets)}
     if held != listed:
         raise _RefusedError(f"the ring that was read of {name!r} does not agree with its bindings")
-    return ConsistentHashExchange(ring), buckets
+    # Whoever read the ring need not have said of which release, and headers are hashed in several ways.
+    ring = replace(ring, release=Release.parse(facts.release))
+    return ConsistentHashExchange(ring, hash_header=header, hash_property=property_), buckets
 
 
-def _check_exchange(exchange: Exchange, policies: Sequence[Policy]) -> None:
+def _refuse_alternate(exchange: Exchange, policies: Sequence[Policy]) -> None:
     """No alternate exchange, neither by argument nor by policy."""
     if _ALTERNATE in exchange.arguments:
         raise _RefusedError(f"exchange {exchange.name!r} has an alternate exchange")
@@ -198,7 +272,6 @@ def _queue_behind(destination: Destination, facts: Facts) -> str:
         raise _RefusedError(
             f"the destination {destination} is of type {slot.type}: a slot is x-consistent-hash"
         )
-    _check_exchange(slot, facts.policies)
     if len(bindings) != 1:
         raise _RefusedError(f"slot {name!r} has {len(bindings)} bindings: a slot has exactly one, to a queue")
     queue = bindings[0].destination
@@ -234,32 +307,3 @@ def _may_apply(policy: Policy, name: str) -> bool:
         return re.search(policy.pattern, name) is not None
     except re.error:
         return True
-
-
-_ENTRY: Final = bytes([len(KEY_HEADER)]) + KEY_HEADER.encode() + b"S"
-_SIZE: Final = struct.Struct(">I")
-_FLAGS: Final = struct.Struct(">H")
-_HAS_HEADERS: Final = 0x2000
-_BEFORE_HEADERS: Final = (0x8000, 0x4000)  # content type and content encoding, both short strings
-
-
-def cut(properties: bytes) -> tuple[bytes, bytes, bytes]:
-    """Encoded properties, cut so that a header can be added: what precedes the header table, its entries, the rest."""
-    (flags,) = _FLAGS.unpack_from(properties)
-    at = _FLAGS.size
-    for flag in _BEFORE_HEADERS:
-        if flags & flag:
-            at += 1 + properties[at]
-    before = _FLAGS.pack(flags | _HAS_HEADERS) + properties[_FLAGS.size : at]
-    if not flags & _HAS_HEADERS:
-        return before, b"", properties[at:]
-    (size,) = _SIZE.unpack_from(properties, at)
-    at += _SIZE.size
-    return before, properties[at : at + size], properties[at + size :]
-
-
-def add_key(parts: tuple[bytes, bytes, bytes], key: bytes) -> bytes:
-    """Encoded properties with the header that holds the routing key."""
-    before, table, after = parts
-    size = len(table) + len(_ENTRY) + _SIZE.size + len(key)
-    return b"".join((before, _SIZE.pack(size), table, _ENTRY, _SIZE.pack(len(key)), key, after))

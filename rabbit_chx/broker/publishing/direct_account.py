@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pika
 
 from rabbit_chx.broker.publishing.account import Account, Outcome
-from rabbit_chx.broker.publishing.direct import KEY_HEADER, add_key, cut
+from rabbit_chx.broker.publishing.direct_wire import KEY_HEADER, add_key, cut
 from rabbit_chx.broker.publishing.frames import FRAME_OVERHEAD
 from rabbit_chx.errors import InvalidValue
 
@@ -83,7 +83,7 @@ class DirectAccount(Account):
         if route is not None:
             own = [message for message in messages if message.exchange == self._exchange]
             self._refuse_copies(own)
-            queues = route.queues([message.routing_key for message in own])
+            queues = route.queues(own)
             with self._turn:
                 if self._route is route:
                     self._queues.update(zip((message.row for message in own), queues, strict=True))
@@ -143,11 +143,18 @@ class DirectAccount(Account):
         return original is not None
 
     def put_back(self, messages: Iterable[Message], *, first: bool) -> None:
-        """As any account does; what a queue did not take is a reason to look at the topology."""
+        """As any account does; what a queue did not take is a reason to look at the topology.
+
+        What came back goes through the exchange, whatever that look finds: it was not enqueued, and the exchange
+        may have another way for it (the alternate exchange of a slot whose queue is gone).
+        """
         messages = list(messages)
         with self._turn:
-            if any(message.verdict and message.row in self._straight for message in messages):
-                self.look.set()
+            for message in messages:
+                if message.verdict and message.row in self._straight:
+                    self.look.set()
+                    if message.verdict is Outcome.RETURNED:
+                        self._turn_back(message)
         super().put_back(messages, first=first)
 
     def settle(self, messages: Sequence[Message], outcome: Outcome) -> None:

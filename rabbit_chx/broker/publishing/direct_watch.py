@@ -243,7 +243,7 @@ class Direct:
         self.reason, self.suspect = reason, self._account.go_through_exchange(self._good)
         rows = f"rows {self.suspect.start} to {self.suspect.stop - 1}" if self.suspect else "no row"
         log.warning(
-            "messages go through exchange %r from now on: %s; %s may lie on the wrong queue",
+            "messages go through exchange %r from now on: %s; %s (counted from 0) may lie on the wrong queue",
             *(self._exchange, reason, rows),
         )
 

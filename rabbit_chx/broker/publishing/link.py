@@ -14,28 +14,34 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import pika
 from pika.adapters.select_connection import IOLoop, SelectConnection
+from pika.exceptions import StreamLostError
 
+from rabbit_chx.broker.connect import NotAmqp
 from rabbit_chx.broker.publishing.frames import encode
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from rabbit_chx.broker.publishing.frames import Message
+    from rabbit_chx.broker.publishing.window import Confirm
 
 __all__ = ["Link", "LinkEvents", "seam_is_there"]
 
 SEAM: Final = (
-    *("_on_data_available", "_frame_buffer", "_adapter_emit_data", "_transport"),
+    *("_on_data_available", "_frame_buffer", "_adapter_emit_data", "_transport", "_error"),
     *("bytes_received", "frames_received", "bytes_sent", "frames_sent"),
 )
 """What of a connection of pika's is used although no page documents it."""
 
-# A confirm is a method frame of 21 bytes: 11 that are always the same, a number, and the flag "multiple".
+# A confirm is a method frame of 21 bytes: 11 that are always the same, a number, the flag "multiple", and the end.
 _ACK: Final = b"\x01\x00\x01\x00\x00\x00\x0d\x00\x3c\x00\x50"
 _NACK: Final = b"\x01\x00\x01\x00\x00\x00\x0d\x00\x3c\x00\x78"
-_CONFIRM_SIZE: Final = 21
-_NUMBER_AND_FLAGS = struct.Struct(">QB").unpack_from
+_CONFIRM: Final = struct.Struct(">11sQBx")
+_CONFIRMS: Final = {_ACK, _NACK}
 _MULTIPLE: Final = 1
+
+_FIRST_BYTES: Final = {b"\x01", b"A"}
+"""Of a method frame, or of the protocol header by which a server asks for another version."""
 
 _PIECE: Final = 1 << 17
 _GRACE: Final = 2.0
@@ -53,11 +59,8 @@ class LinkEvents(Protocol):
     def on_ready(self) -> None:
         """Messages can be sent."""
 
-    def on_confirm(self, number: int, *, multiple: bool, acked: bool) -> None:
-        """The broker confirmed a number, or all up to it; or refused to."""
-
-    def on_confirms_read(self) -> None:
-        """That was the last of the confirms received together."""
+    def on_confirms(self, confirms: Sequence[Confirm]) -> None:
+        """The broker confirmed numbers, or all up to one; or refused to. These were received together."""
 
     def on_return(self, method: Any, properties: pika.BasicProperties, body: bytes) -> None:
         """A message could not be routed; its confirm follows."""
@@ -86,27 +89,31 @@ class _Connection(SelectConnection):  # type: ignore[misc] # pika has no types
     def _on_data_available(self, data_in: bytes) -> None:
         if self.fast:
             # pika has taken every whole frame off its buffer, so what is left of it begins where a frame does.
-            data_in = self._read_confirms(self._frame_buffer + data_in)
+            data_in = self._frame_buffer + data_in
             self._frame_buffer = b""
+            if not self.bytes_received and data_in[:1] not in _FIRST_BYTES:
+                # pika would wait for the rest of a huge frame. A listener for TLS answers with an alert.
+                stranger = NotAmqp(data_in[:1])
+                self._events.on_down(stranger)
+                raise stranger  # by which pika ends a connection whose frames are wrong
+            data_in = self._read_confirms(data_in)
         if data_in:
             super()._on_data_available(data_in)
 
     def _read_confirms(self, data: bytes) -> bytes:
-        at, confirms = 0, 0
-        while len(data) - at >= _CONFIRM_SIZE:
-            start = data[at : at + 11]
-            if start not in {_ACK, _NACK}:
+        whole = len(data) - len(data) % _CONFIRM.size
+        confirms: list[Confirm] = []
+        for start, number, flags in _CONFIRM.iter_unpack(memoryview(data)[:whole]):
+            if start not in _CONFIRMS:
                 break
-            number, flags = _NUMBER_AND_FLAGS(data, at + 11)
-            self._events.on_confirm(number, multiple=bool(flags & _MULTIPLE), acked=start == _ACK)
-            at += _CONFIRM_SIZE
-            confirms += 1
+            confirms.append((number, flags & _MULTIPLE != 0, start == _ACK))
         if not confirms:
             return data
+        at = len(confirms) * _CONFIRM.size
         # The heartbeat checker watches these two.
         self.bytes_received += at
-        self.frames_received += confirms
-        self._events.on_confirms_read()
+        self.frames_received += len(confirms)
+        self._events.on_confirms(confirms)
         return data[at:]
 
     def emit(self, data: bytes, frames: int) -> None:
@@ -122,6 +129,15 @@ class _Connection(SelectConnection):  # type: ignore[misc] # pika has no types
         """What pika has taken and the socket has not."""
         transport = getattr(self, "_transport", None)
         return transport.get_write_buffer_size() if transport is not None else 0
+
+    def give_up(self) -> None:
+        """End it while it opens."""
+        if getattr(self, "_transport", None) is not None:
+            # In the middle of a handshake pika's close() trips over itself; that a stream is lost it can bear.
+            self._error = StreamLostError("given up")
+            self.abort()
+        else:
+            self.close()
 
     def abort(self) -> None:
         """End it without waiting for the other side; its end is reported as usual."""
@@ -200,8 +216,10 @@ class Link:
     def close(self) -> None:
         """Close the connection in good order, or without it if the other side keeps silent; ``on_down`` follows."""
         self.ready = False
-        if not (self._connection.is_closing or self._connection.is_closed):
-            self._connection.close()  # while it is opening, pika gives up the attempt
+        if self._connection.is_open:
+            self._connection.close()
+        elif not (self._connection.is_closing or self._connection.is_closed):
+            self._connection.give_up()
         self.loop.call_later(_GRACE, self._connection.abort)
 
     def _on_open(self, connection: _Connection) -> None:
@@ -230,8 +248,7 @@ class Link:
         """A confirm behind another frame, which pika has decoded."""
         method = frame.method
         acked = isinstance(method, pika.spec.Basic.Ack)
-        self._events.on_confirm(method.delivery_tag, multiple=method.multiple, acked=acked)
-        self._events.on_confirms_read()
+        self._events.on_confirms([(method.delivery_tag, method.multiple, acked)])
 
     def _on_channel_closed(self, _: Any, error: Exception) -> None:
         """Without its channel the connection is of no use; its own end reports the same."""

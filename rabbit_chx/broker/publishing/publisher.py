@@ -17,13 +17,21 @@ from contextlib import nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal, Self
 
-from rabbit_chx.broker.connect import describe, parameters_of
+from rabbit_chx.broker.connect import check_credentials, describe, parameters_of
 from rabbit_chx.broker.publishing.account import Account
 from rabbit_chx.broker.publishing.attempts import Address, Patience
+from rabbit_chx.broker.publishing.columns import (
+    body_column,
+    checked_body,
+    column,
+    key_column,
+    property_column,
+    values,
+)
 from rabbit_chx.broker.publishing.direct_account import DirectAccount
 from rabbit_chx.broker.publishing.direct_watch import direct_for
 from rabbit_chx.broker.publishing.engine import Engine
-from rabbit_chx.broker.publishing.frames import Message, encode_properties
+from rabbit_chx.broker.publishing.frames import Message, encode_properties, most_bytes
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue, PublishFailed
 from rabbit_chx.hashing import shortstr
 
@@ -33,7 +41,9 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from types import TracebackType
 
+    from rabbit_chx.broker.connect import Credentials
     from rabbit_chx.broker.publishing.account import Failure, Totals
+    from rabbit_chx.errors import RabbitChxError
     from rabbit_chx.ring import Ring
 
 __all__ = ["Publisher"]
@@ -62,7 +72,8 @@ class Publisher:
         confirm_timeout: seconds for which a broker may confirm nothing of what it was sent.
         retry_timeout: seconds for which a message that came back is sent again.
         heartbeat: seconds; they flow whatever the caller does.
-        credentials: called on each connect for user and password, where they are not in the URL or expire.
+        credentials: where they are not in the URL or expire: called on each connect for user and password; or the
+            ``Path`` of a file, read on each connect, whose one line is the password of the URL's user.
         tls: for amqps; by default certificates and host names are checked.
         name: of the connection, as the broker lists it.
         fence: the name of an exclusive queue that the next connection must win, so that the broker has surely
@@ -97,7 +108,7 @@ class Publisher:
         confirm_timeout: float = 120.0,
         retry_timeout: float = 10.0,
         heartbeat: int = 30,
-        credentials: Callable[[], tuple[str, str]] | None = None,
+        credentials: Credentials | None = None,
         tls: ssl.SSLContext | None = None,
         name: str = "rabbit-chx publisher",
         fence: str | None = None,
@@ -119,8 +130,7 @@ class Publisher:
         self._calls = threading.Lock()  # rows are numbered by one caller at a time
         self._most_body_bytes = most_body_bytes and _at_least_one("most_body_bytes", most_body_bytes)
         self._connect_timeout = connect_timeout
-        self._raises = on_failure is None
-        self._raised = 0
+        self._raises, self._raised = on_failure is None, 0
         self._account = _books(via)(
             most=_at_least_one("most_pending", most_pending),
             most_bytes=_at_least_one("most_pending_bytes", most_pending_bytes),
@@ -130,6 +140,7 @@ class Publisher:
             connect_timeout, reconnect_timeout, retry_timeout, confirm_timeout, blocked_timeout
         )
         heartbeat = _at_least_one("heartbeat", heartbeat, most=65_535)
+        check_credentials(credentials)
         parameters = partial(parameters_of, name=name, heartbeat=heartbeat, credentials=credentials, tls=tls)
         parameters = partial(parameters, blocked_timeout=patience.blocked)
         addresses = [Address(describe(one), partial(parameters, one)) for one in urls]
@@ -205,7 +216,7 @@ class Publisher:
     ) -> int:
         """Take in one message and return its row, the number by which failures name it."""
         target = self._exchange if exchange is None else shortstr(exchange, "the exchange")
-        key, checked = shortstr(routing_key, "the routing key"), self._body(body, 0)
+        key, checked = shortstr(routing_key, "the routing key"), checked_body(body, self.most_body_bytes, 0)
         with self._calls:
             row = self._account.next_row()
             if self._sequence_header is not None:
@@ -219,28 +230,25 @@ class Publisher:
         bodies: Iterable[bytes | str],
         routing_keys: str | bytes | Iterable[str | bytes] = "",
         *,
-        exchange: str | None = None,
+        exchange: str | Iterable[str | bytes] | None = None,
         headers: Mapping[str, Any] | Iterable[Mapping[str, Any] | None] | None = None,
         **properties: Any,
     ) -> range:
         """Take in a batch, given by columns, and return its rows.
 
-        Keys, headers and each property are one value for all, or a column (a list, tuple or Arrow array).
+        Keys, exchanges, headers and each property are one value for all, or a column (a list, tuple or Arrow array).
         The whole batch is checked before its first message leaves.
         """
-        column = [self._body(body, row) for row, body in enumerate(_values(bodies))]
-        keys = _column(routing_keys, len(column), "the routing keys")
-        if isinstance(keys, list):
-            keys = [shortstr(key, f"the routing key in row {row}") for row, key in enumerate(keys)]
-        else:
-            keys = [shortstr(keys, "the routing key")] * len(column)
-        target = self._exchange if exchange is None else shortstr(exchange, "the exchange")
+        checked = body_column(bodies, self.most_body_bytes)
+        keys = key_column(routing_keys, len(checked))
+        targets = key_column(self._exchange if exchange is None else exchange, len(checked), "the exchange")
         with self._calls:
             first = self._account.next_row()
-            rows = range(first, first + len(column))
+            rows = range(first, first + len(checked))
             encoded = self._encoded_column(rows, headers, properties)
             messages = [
-                Message(row, target, *rest) for row, *rest in zip(rows, keys, encoded, column, strict=True)
+                Message(row, target, key, own, body)
+                for row, target, key, own, body in zip(rows, targets, keys, encoded, checked, strict=True)
             ]
             self._take_in(messages)
         return rows
@@ -285,7 +293,22 @@ class Publisher:
         """Messages that were not confirmed: the hundred lowest rows of them."""
         return list(self._account.failures)
 
+    @property
+    def error(self) -> RabbitChxError | None:
+        """Why nothing more can be published; None while that is not so."""
+        return self._account.fatal
+
     # -- checking ----------------------------------------------------------------------------------
+
+    @property
+    def most_body_bytes(self) -> int:
+        """How long a body may be; before the first connection the largest that any release takes."""
+        return self._most_body_bytes or _BODY_LIMIT_BEFORE_4
+
+    @property
+    def most_property_bytes(self) -> int:
+        """How long a message's properties may be, headers included."""
+        return most_bytes(self._frame_max)
 
     def _learn_limits(self, server_version: str, frame_max: int) -> None:
         self._frame_max = frame_max
@@ -295,51 +318,34 @@ class Publisher:
             before_4 = server_version.partition(".")[0] in {"", "3"}
             self._most_body_bytes = _BODY_LIMIT_BEFORE_4 if before_4 else _BODY_LIMIT
 
-    def _body(self, body: bytes | str, row: int) -> bytes:
-        encoded = body.encode() if isinstance(body, str) else body
-        if not isinstance(encoded, (bytes, bytearray, memoryview)):
-            raise InvalidValue(
-                f"the body in row {row}", got=type(body).__name__, allowed="bytes, or str as UTF-8"
-            )
-        if len(encoded) > (self._most_body_bytes or _BODY_LIMIT_BEFORE_4):
-            raise InvalidValue(
-                f"the body in row {row}",
-                got=f"{len(encoded)} bytes",
-                allowed=f"at most {self._most_body_bytes} bytes",
-                way_out="the broker would close the channel; if its max_message_size is larger, say most_body_bytes",
-            )
-        return bytes(encoded)
-
     def _encode(self, properties: Mapping[str, Any], headers: Mapping[str, Any] | None) -> bytes:
         merged = {**self._properties, **properties}
         if headers is not None:
-            merged["headers"] = {**self._properties.get("headers", {}), **headers}
+            merged["headers"] = self._with_own(headers)
         return encode_properties(merged, frame_max=self._frame_max)
 
     def _encoded_column(self, rows: range, headers: Any, properties: Mapping[str, Any]) -> list[bytes]:
         """The properties of each row; encoded once where no column is among them."""
-        columns = {name: _column(value, len(rows), name) for name, value in properties.items()}
-        varying = {name: column for name, column in columns.items() if isinstance(column, list)}
-        constant = {name: value for name, value in columns.items() if name not in varying}
+        columns = {name: column(value, len(rows), name) for name, value in properties.items()}
+        varying = {name: found for name, found in columns.items() if isinstance(found, list)}
+        constant = {
+            **self._properties,
+            **{name: value for name, value in columns.items() if name not in varying},
+        }
         if headers is not None and not hasattr(headers, "items"):
-            varying["headers"] = _column(list(_values(headers)), len(rows), "headers")
-            headers = None
+            varying["headers"] = column(list(values(headers)), len(rows), "headers")
+        elif headers is not None:
+            constant["headers"] = self._with_own(headers)
         if self._sequence_header is not None:
-            given = varying.get("headers", [headers] * len(rows))
+            given = varying.get("headers", [constant.get("headers")] * len(rows))
             numbered = zip(rows, given, strict=True)
             varying["headers"] = [{**(own or {}), self._sequence_header: row} for row, own in numbered]
-        elif not varying:
-            return [self._encode(constant, headers)] * len(rows)
-        encoded = []
-        for row in range(len(rows)):
-            own = {name: column[row] for name, column in varying.items()}
-            try:
-                encoded.append(self._encode({**constant, **own}, own.get("headers", headers)))
-            except InvalidValue as error:
-                raise InvalidValue(
-                    f"{error.what} in row {row}", got=error.got, allowed=error.allowed, way_out=error.way_out
-                ) from None
-        return encoded
+        if "headers" in varying and "headers" in self._properties:
+            varying["headers"] = [self._with_own(own or {}) for own in varying["headers"]]
+        return property_column(constant, varying, len(rows), frame_max=self._frame_max)
+
+    def _with_own(self, headers: Mapping[str, Any]) -> dict[str, Any]:
+        return {**self._properties.get("headers", {}), **headers}
 
 
 def _urls(url: Any) -> list[str]:
@@ -347,33 +353,6 @@ def _urls(url: Any) -> list[str]:
     if not urls or not all(isinstance(one, str) for one in urls):
         raise InvalidValue("the broker's URL", got=type(url).__name__, allowed="a str, or a list of them")
     return urls
-
-
-def _values(column: Any) -> Iterable[Any]:
-    """The Python values of a column; Arrow's and NumPy's give theirs in one call."""
-    if isinstance(column, (str, bytes)):
-        raise InvalidValue(
-            "a column", got=column, allowed="a list or an Arrow column", way_out="use publish()"
-        )
-    for method in ("to_pylist", "tolist"):
-        if hasattr(column, method):
-            values: Iterable[Any] = getattr(column, method)()
-            return values
-    return list(column)
-
-
-def _column(value: Any, count: int, what: str) -> Any:
-    """A list of one value a row, or the value itself where it is one for all."""
-    if not (isinstance(value, (list, tuple)) or hasattr(value, "to_pylist") or hasattr(value, "tolist")):
-        return value
-    values = list(_values(value))
-    if len(values) != count:
-        raise _uneven(what, len(values), count)
-    return values
-
-
-def _uneven(what: str, got: int, count: int) -> InvalidValue:
-    return InvalidValue(what, got=f"{got} rows", allowed=f"as many as there are bodies, {count}")
 
 
 def _books(via: str) -> type[Account]:
