@@ -4,24 +4,44 @@ from __future__ import annotations
 
 import re
 import ssl
+import stat
+from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
-from urllib.parse import SplitResult, unquote, urlsplit
+from urllib.parse import SplitResult, quote, unquote, urlsplit
 
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     import pika
 
-__all__ = ["Reason", "connect", "describe", "parameters_of", "server_version", "why_down"]
+__all__ = [
+    "Credentials",
+    "NotAmqp",
+    "Reason",
+    "asked_for",
+    "at_vhost",
+    "check_credentials",
+    "connect",
+    "describe",
+    "management_of",
+    "parameters_of",
+    "server_version",
+    "vhost_of",
+    "why_down",
+]
+
+Credentials = Callable[[], tuple[str, str]] | Path
+"""Asked for user and password, or a file with the password of the URL's user; either way on each connect."""
 
 # Reply codes of the broker after which the same attempt would end the same way (AMQP 0-9-1, section 1.2).
 _PERMANENT_CODES: Final = {402, 403, 404, 406, 501, 503, 504, 505, 530, 540}
 # Where a connection ends before it is open, pika guesses why and keeps the broker's own words as text.
 _CLOSED_BY_BROKER = re.compile(r"ConnectionClosedByBroker: \((\d+)\) ['\"](.*)['\"]", re.DOTALL).search
 _TLS_ALERT = re.compile(r"\[SSL: (\w*ALERT\w*)\]").search
+_TLS_RECORDS: Final = (b"\x15", b"\x16")
+"""How an alert and a handshake begin."""
 _NOT_TLS: Final = {"WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "HTTP_REQUEST"}
 
 
@@ -36,11 +56,51 @@ class Reason:
         return self.text
 
 
+class NotAmqp(ConnectionError):
+    """What answers speaks another protocol; its first bytes tell which."""
+
+    def __init__(self, first: bytes) -> None:
+        super().__init__()
+        self.first = first
+
+
 def describe(url: str) -> str:
     """The broker of an AMQP URL for people to read: host, port, virtual host and user."""
     parts = _split(url)
     user, _ = _user_of(parts)
     return f"{parts.hostname}:{_port(parts)}, virtual host {_vhost(parts)!r}, user {user!r}"
+
+
+def at_vhost(url: str, vhost: str) -> str:
+    """The same broker with that virtual host, which the URL may leave open but not contradict."""
+    parts = _split(url)
+    if parts.path not in {"", "/"} and _vhost(parts) != vhost:
+        raise InvalidValue(
+            "the virtual host of the broker's URL",
+            got=_vhost(parts),
+            allowed=repr(vhost),
+            way_out="leave it out of the URL, since the file says which one",
+        )
+    return parts._replace(path="/" + quote(vhost, safe="")).geturl()
+
+
+def vhost_of(url: str) -> str:
+    """The virtual host that a URL names."""
+    return _vhost(_split(url))
+
+
+def management_of(url: str) -> str:
+    """Where the management API of a broker is by default, with user and password of its URL."""
+    parts = _split(url)
+    scheme, port = ("https", 15671) if parts.scheme == "amqps" else ("http", 15672)
+    user, _, _ = parts.netloc.rpartition("@")
+    host = f"[{parts.hostname}]" if parts.hostname and ":" in parts.hostname else parts.hostname
+    return f"{scheme}://{user + '@' if user else ''}{host}:{port}"
+
+
+def asked_for(credentials: Credentials | None, url: str) -> Callable[[], tuple[str, str]]:
+    """User and password for a broker, to be asked for anew each time."""
+    return lambda: _user_of(_split(url)) if credentials is None else _ask(credentials, url)
 
 
 def parameters_of(
@@ -50,18 +110,18 @@ def parameters_of(
     timeout: float = 5.0,
     heartbeat: int = 60,
     blocked_timeout: float = 60.0,
-    credentials: Callable[[], tuple[str, str]] | None = None,
+    credentials: Credentials | None = None,
     tls: ssl.SSLContext | None = None,
 ) -> pika.ConnectionParameters:
     """One attempt at the broker of a URL, which ends within about ``timeout`` seconds.
 
-    ``credentials`` is asked for user and password; they are otherwise the URL's. With ``amqps`` certificate
-    and host name are checked, unless ``tls`` is another context.
+    User and password are the URL's, unless there are ``credentials``. With ``amqps`` certificate and host name
+    are checked, unless ``tls`` is another context.
     """
     import pika
 
     parts = _split(url)
-    user, password = _ask(credentials, url) if credentials is not None else _user_of(parts)
+    user, password = _user_of(parts) if credentials is None else _ask(credentials, url)
     options = None
     if parts.scheme == "amqps":
         options = pika.SSLOptions(tls or ssl.create_default_context(), parts.hostname)
@@ -80,12 +140,19 @@ def parameters_of(
     )
 
 
-def connect(url: str, *, name: str = "rabbit-chx", timeout: float = 5.0) -> pika.BlockingConnection:
+def connect(
+    url: str,
+    *,
+    name: str = "rabbit-chx",
+    timeout: float = 5.0,
+    credentials: Credentials | None = None,
+    tls: ssl.SSLContext | None = None,
+) -> pika.BlockingConnection:
     """A blocking connection, for short work."""
     import pika
     from pika.exceptions import AMQPError
 
-    parameters = parameters_of(url, name=name, timeout=timeout)
+    parameters = parameters_of(url, name=name, timeout=timeout, credentials=credentials, tls=tls)
     try:
         return pika.BlockingConnection(parameters)
     except (AMQPError, OSError) as error:
@@ -117,6 +184,9 @@ def why_down(error: BaseException, where: str) -> Reason:
             return Reason(f"what answers at {where} does not speak AMQP 0-9-1", permanent=True)
         case exceptions.StreamLostError() | exceptions.AMQPHeartbeatTimeout():
             return Reason(f"the connection to {where} was lost: {error}")
+        case NotAmqp():
+            hint = ", but TLS: its URL begins with amqps" if error.first.startswith(_TLS_RECORDS) else ""
+            return Reason(f"what answers at {where} does not speak AMQP 0-9-1{hint}", permanent=True)
         case ssl.SSLError():
             return _why_no_tls(error, where)
         case OSError():
@@ -196,10 +266,48 @@ def _user_of(parts: SplitResult) -> tuple[str, str]:
     return unquote(parts.username or "guest"), unquote(parts.password or "guest")
 
 
-def _ask(credentials: Callable[[], tuple[str, str]], url: str) -> tuple[str, str]:
-    """What the callable says; that it fails is no broker's fault, and may pass."""
+def check_credentials(credentials: object) -> None:
+    """Refuse what will never tell a password, before anything connects."""
+    if isinstance(credentials, Path):
+        _password_in(credentials)
+    elif not (credentials is None or callable(credentials)):
+        raise InvalidValue(
+            "credentials",
+            got=type(credentials).__name__,  # never the value: it may be a password
+            allowed="a callable that returns user and password, or the pathlib.Path of a file with the password",
+        )
+
+
+def _password_in(path: Path) -> str:
+    """The one line of a file. What it holds stands in no complaint, nor in an error behind one."""
+    text = problem = ""
     try:
-        user, password = credentials()
+        if stat.S_ISREG(path.stat().st_mode):
+            text = path.read_text("utf-8").removesuffix("\n")
+            problem = "it is empty" if not text else "it has more lines" if "\n" in text else ""
+        else:
+            problem = "it is no regular file, and it is read again on each connect"
+    except OSError as error:
+        problem = str(error.strerror)
+    except UnicodeDecodeError:  # which would carry all that was read
+        problem = "it is no UTF-8"
+    if problem:
+        raise InvalidValue(
+            "the password file",
+            got=str(path),
+            allowed="a file with the password as its one line",
+            way_out=problem,
+        )
+    return text
+
+
+def _ask(credentials: Credentials, url: str) -> tuple[str, str]:
+    """What they are now; that they cannot be had is no broker's fault, and may pass."""
+    try:
+        if isinstance(credentials, Path):
+            user, password = _user_of(_split(url))[0], _password_in(credentials)
+        else:
+            user, password = credentials()
     except Exception as error:
         raise BrokerUnavailable(
             f"the credentials for {describe(url)} cannot be had: {type(error).__name__}: {error}"

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from rabbit_chx import __version__
-from rabbit_chx.cli.options import output_option, url_option
+from rabbit_chx.cli.options import broker_options, output_option
 from rabbit_chx.errors import RabbitChxError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 # What each optional package is for.
 _EXTRAS: Final = {
@@ -42,15 +43,15 @@ Examples:
   AMQP_URL=amqp://user:password@host rabbit-chx doctor
 """
 )
-@url_option
+@broker_options
 @output_option
-def doctor(*, url: str | None, output: str) -> int:
+def doctor(*, url: str | None, password_file: Path | None, output: str) -> int:
     """Check what is installed, and the broker if one is given, and say how to mend what is not right.
 
     Exit code 1 means that something which was asked for does not work.
     """
     checks: list[_Check] = []
-    for check in _checks(url):
+    for check in _checks(url, password_file):
         checks.append(check)
         if output == "json":
             click.echo(json.dumps(vars(check), ensure_ascii=False))
@@ -59,7 +60,7 @@ def doctor(*, url: str | None, output: str) -> int:
     return 1 if any(check.state == "failed" for check in checks) else 0
 
 
-def _checks(url: str | None) -> Iterator[_Check]:
+def _checks(url: str | None, password_file: Path | None) -> Iterator[_Check]:
     yield _Check("Python", "ok", platform.python_version())
     yield _Check("rabbit-chx", "ok", __version__)
     for package in ("numpy", "pika"):
@@ -73,7 +74,7 @@ def _checks(url: str | None) -> Iterator[_Check]:
     if url is None:
         yield _Check("broker", "missing", "none was named", "give --url, or set AMQP_URL")
     else:
-        yield from _broker_checks(url)
+        yield from _broker_checks(url, password_file)
 
 
 def _throw_away_broker() -> _Check:
@@ -86,13 +87,13 @@ def _throw_away_broker() -> _Check:
         return _Check("throw-away broker", "missing", reason, way_out)
 
 
-def _broker_checks(url: str) -> Iterator[_Check]:
+def _broker_checks(url: str, password_file: Path | None) -> Iterator[_Check]:
     from rabbit_chx.broker.connect import connect, describe, server_version
     from rabbit_chx.broker.scratch import Scratch
     from rabbit_chx.releases import Release
 
     try:
-        connection = connect(url)
+        connection = connect(url, credentials=password_file)
     except RabbitChxError as error:
         yield _Check("broker", "failed", str(error), "is it running, and is the URL right?")
         return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
     from rabbit_chx.ring import Destination
 
-__all__ = ["exchange_options", "output_option", "parse_queue", "url_option"]
+__all__ = ["broker_options", "exchange_options", "output_option", "parse_queue"]
 
 _Command = TypeVar("_Command", bound="Callable[..., Any]")
 
@@ -32,16 +33,24 @@ def output_option(command: _Command) -> _Command:
     return option(command)
 
 
-def url_option(command: _Command) -> _Command:
-    """``--url``: where the broker is."""
-    option = click.option(
+def broker_options(command: _Command) -> _Command:
+    """``--url``: where the broker is; ``--password-file``: what need not stand in it."""
+    url = click.option(
         "-U",
         "--url",
         envvar=["AMQP_URL", "RABBITMQ_URL"],
         metavar="URL",
         help="The broker: amqp://user:password@host:5672/vhost. [env var: AMQP_URL, RABBITMQ_URL]",
     )
-    return option(command)
+    password_file = click.option(
+        "--password-file",
+        type=click.Path(path_type=Path),
+        envvar="RABBITMQ_PASSWORD_FILE",
+        show_envvar=True,
+        metavar="FILE",
+        help="The password is the one line of FILE, read on each connect, and not in the URL.",
+    )
+    return url(password_file(command))
 
 
 def parse_queue(text: str) -> tuple[Destination, str]:

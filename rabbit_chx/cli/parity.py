@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from rabbit_chx.cli.options import output_option, url_option
+from rabbit_chx.cli.options import broker_options, output_option
 from rabbit_chx.errors import InvalidValue
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     import pika
 
@@ -31,14 +32,21 @@ Examples:
   rabbit-chx parity --throw-away 4.0
 """
 )
-@url_option
+@broker_options
 @click.option("--throw-away", metavar="R", help="Start a throw-away broker of this release instead of --url.")
 @click.option("-n", "--keys", default=10_000, show_default=True, type=click.IntRange(min=1), help="Messages.")
 @click.option("-r", "--release", help="Mirror this release instead of the one that the broker says it is.")
 @click.option("--store", type=click.Choice(["mnesia", "khepri"]), help="The broker's metadata store.")
 @output_option
 def parity(
-    *, url: str | None, throw_away: str | None, keys: int, release: str | None, store: str | None, output: str
+    *,
+    url: str | None,
+    password_file: Path | None,
+    throw_away: str | None,
+    keys: int,
+    release: str | None,
+    store: str | None,
+    output: str,
 ) -> int:
     """Publish keys through scratch exchanges of your broker and compare each queue with the mirror's.
 
@@ -46,7 +54,7 @@ def parity(
     bound again. Exit code 0 means no difference, 2 at least one. The user needs to configure, write and read
     names that begin with rabbit-chx.scratch.
     """
-    with _broker(url, throw_away) as connection:
+    with _broker(url, password_file, throw_away) as connection:
         mirrored = _release(connection, release, store)
         if output == "table":
             click.echo(f"RabbitMQ {mirrored}, {keys:,} messages")
@@ -56,7 +64,9 @@ def parity(
 
 
 @contextmanager
-def _broker(url: str | None, throw_away: str | None) -> Iterator[pika.BlockingConnection]:
+def _broker(
+    url: str | None, password_file: Path | None, throw_away: str | None
+) -> Iterator[pika.BlockingConnection]:
     from rabbit_chx.broker.connect import connect
 
     if throw_away is not None:
@@ -65,7 +75,7 @@ def _broker(url: str | None, throw_away: str | None) -> Iterator[pika.BlockingCo
         with Broker(release=throw_away) as broker, connect(broker.url) as connection:
             yield connection
     elif url is not None:
-        with connect(url) as connection:
+        with connect(url, credentials=password_file) as connection:
             yield connection
     else:
         raise InvalidValue(

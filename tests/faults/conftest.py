@@ -145,10 +145,14 @@ MEASURES: list[str] = []
 
 @pytest.fixture
 def judge(broker, request):
-    """Book the outcome of a fault, and hold it against the promise: nothing lost, nothing unexpected."""
+    """Book the outcome of a fault, and hold it against the promise: nothing lost, nothing unexpected.
+
+    The control has to have lost something, or the fault proves nothing. Where no loss is possible, `harmless`
+    says why, and the control, if there is one, has to have lost nothing.
+    """
     started = time.monotonic()
 
-    def judge(scenario, load, *, faults=1, control=None, may_lose=()):
+    def judge(scenario, load, *, faults=1, control=None, harmless="", may_lose=()):
         ledger = load.ledger
         lost = ledger.lost - set(may_lose)
         totals = load.publisher.totals
@@ -164,9 +168,13 @@ def judge(broker, request):
                 len(ledger.unexpected),
                 ledger.duplicated,
                 time.monotonic() - started,
-                "" if control is None else f"{len(control.lost):,} of {control.taken_in:,}",
+                ": ".join(
+                    filter(None, [harmless, control and f"{len(control.lost):,} of {control.taken_in:,}"])
+                ),
             )
         )
+        assert control or harmless or not faults, "a fault without a control"
+        assert not control or bool(control.lost) is not bool(harmless), "what the control lost"
         assert not lost, sorted(lost)[:10]
         assert not ledger.unexpected, sorted(ledger.unexpected)[:10]
         assert ledger.duplicated <= totals.resent

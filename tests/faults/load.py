@@ -20,6 +20,8 @@ from rabbit_chx import Publisher
 from rabbit_chx.errors import RabbitChxError
 from tests.faults.ledger import Ledger, body, drain
 
+ALIVE = "no loss is possible, the connection lives on"
+"""While it does, every byte is in one buffer or another, and TCP brings it on."""
 PATIENCE = 120.0
 """What a test waits for, it waits for so long, and then fails."""
 
@@ -53,6 +55,13 @@ def within(seconds: float, work, what: str):
     if error is not None:
         raise error
     return value
+
+
+def on_queues(broker, queues, call: str) -> None:
+    """Call something in the broker with the process of each queue."""
+    names = ", ".join(f'<<"{queue}">>' for queue in queues)
+    found = 'amqqueue:get_pid(element(2, rabbit_amqqueue:lookup(rabbit_misc:r(<<"/">>, queue, Name))))'
+    broker.eval(f"[{call} || Queue <- [{found} || Name <- [{names}]]].")
 
 
 class Load:
@@ -161,7 +170,14 @@ class Control(threading.Thread):
     """What many write first: publish in a loop; after an error connect again and go on with the next message."""
 
     def __init__(
-        self, url: str, exchange: str, *, size: int = 100, confirms: bool = False, **parameters
+        self,
+        url: str,
+        exchange: str,
+        *,
+        size: int = 100,
+        confirms: bool = False,
+        held: bool = False,
+        **parameters,
     ) -> None:
         super().__init__(daemon=True, name="control")
         self._parameters = pika.URLParameters(url)
@@ -172,11 +188,30 @@ class Control(threading.Thread):
         self._exchange, self._size, self._confirms = exchange, size, confirms
         self._stopping = threading.Event()
         self._flowing = threading.Event()
-        self._flowing.set()
+        if not held:
+            self.flow()
+        self.poison: pika.BasicProperties | None = None
+        """Of one more message, which is not in the books."""
+        self.connections = self.broken = 0
         self.ledger = Ledger()
 
     def flow(self) -> None:
         self._flowing.set()
+
+    def flood(self, count: int = 300) -> None:
+        """Publish on, and return when there is something on its way."""
+        before = self.ledger.taken_in
+        self.flow()
+        wait_until(lambda: self.ledger.taken_in > before + count, "the control is at work")
+
+    def jam(self, broker, queues) -> None:
+        """Publish into queues that hang, until every buffer on the way is full: what dies now, dies with its bytes."""
+        on_queues(broker, queues, "sys:suspend(Queue)")
+        self.flood()
+        seen = -1
+        while seen != self.ledger.taken_in:
+            seen = self.ledger.taken_in
+            time.sleep(0.5)
 
     def hold(self) -> None:
         """Publish no more for now: what is sent far from any fault costs time and shows nothing."""
@@ -186,12 +221,15 @@ class Control(threading.Thread):
         while not self._stopping.is_set():
             with suppress(AMQPError, OSError, ConnectionError):
                 self._one_connection()
+            self.broken += 1
             self._stopping.wait(0.05)
 
     def _one_connection(self) -> None:
         connection = pika.BlockingConnection(self._parameters)
         try:
-            self._publish_over(connection.channel())
+            channel = connection.channel()
+            self.connections += 1
+            self._publish_over(channel)
         finally:
             with suppress(AMQPError, OSError):
                 connection.close()
@@ -202,6 +240,9 @@ class Control(threading.Thread):
         properties = pika.BasicProperties(delivery_mode=2)
         while not self._stopping.is_set():
             self._flowing.wait()
+            if self.poison is not None:
+                channel.basic_publish(self._exchange, "k", b"-1 ", self.poison)
+                self.poison = None
             row = self.ledger.taken_in
             channel.basic_publish(self._exchange, f"customer-{row}", body(row, self._size), properties)
             self.ledger.taken_in = row + 1  # no error: it is sent

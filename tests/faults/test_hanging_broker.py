@@ -11,7 +11,7 @@ from urllib.parse import quote
 import pytest
 
 from rabbit_chx.broker.publishing.account import Outcome
-from tests.faults.load import Control, Load, wait_until
+from tests.faults.load import ALIVE, Control, Load, on_queues, wait_until
 
 pytestmark = pytest.mark.broker
 
@@ -20,45 +20,57 @@ pytestmark = pytest.mark.broker
 def log(caplog):
     """What the publisher logged."""
     caplog.set_level(logging.INFO, "rabbit_chx.publisher")
-    return lambda text: [record for record in caplog.records if text in record.getMessage()]
+    return lambda text: [
+        record
+        for record in caplog.records
+        if record.name == "rabbit_chx.publisher" and text in record.getMessage()
+    ]
 
 
 @pytest.mark.parametrize("seconds", ["short", "long"])
 def test_a_paused_broker(broker, topology, judge, log, seconds):
-    used = topology()
+    used, other = topology(), topology()
+    control = Control(broker.url, other.exchange, size=20_000, held=True, heartbeat=1)
+    control.start()
     load = Load(broker.url, used.exchange, heartbeat=2, connect_timeout=2).start()
     load.flow()
     load.until_confirmed(5_000)
     broker.pause()
     load.hold()
+    control.flow()
     if seconds == "long":
         wait_until(lambda: log("trying again"), "the publisher sees that the broker is silent")
+        wait_until(lambda: control.broken, "so does the control")
     else:
         wait_until(lambda: load.publisher.totals.pending, "messages are under way")
+        wait_until(lambda: control.ledger.taken_in, "the control believes to have sent something")
+    control.hold()
     broker.unpause()
     load.more(1_000)
     load.finish(60)
     load.drain(broker.url, used.queues, quiet=1)
+    loss = control.finish(broker.url, other.queues)
 
     assert load.error is None
     assert load.publisher.totals.connections == (2 if seconds == "long" else 1)
     assert load.ledger.outcomes == {}
-    judge(f"container paused ({seconds})", load)
+    judge(f"container paused ({seconds})", load, control=loss, harmless=ALIVE if seconds == "short" else "")
 
 
 def test_a_broker_that_loses_its_network(broker, topology, judge):
     used, other = topology(), topology()
-    control = Control(broker.url, other.exchange)
+    control = Control(broker.url, other.exchange, size=2_000, held=True)
     control.start()
     load = Load(broker.url, used.exchange, heartbeat=2, connect_timeout=2).start()
     for _ in range(2):
-        control.flow()
+        control.jam(broker, other.queues)
         load.flow()
         load.until_confirmed(5_000)
         broker.disconnect()
         load.hold()
         control.hold()
         broker.reconnect()
+        on_queues(broker, other.queues, "sys:resume(Queue)")
     load.more(1_000)
     load.finish(60)
     load.drain(broker.url, used.queues, quiet=1)
@@ -70,24 +82,40 @@ def test_a_broker_that_loses_its_network(broker, topology, judge):
 
 
 def test_a_connection_closed_by_the_management_api(broker, topology, judge, log):
-    used = topology()
+    used, other = topology(), topology()
+    control = Control(
+        broker.url,
+        other.exchange,
+        size=2_000,
+        held=True,
+        client_properties={"connection_name": "control to be closed"},
+    )
+    control.start()
     load = Load(broker.url, used.exchange, name="to be closed").start()
     closed = set()
     for _ in range(2):
-        name = name_of_connection(broker, "to be closed", closed)
+        names = [
+            name_of_connection(broker, name, closed) for name in ("to be closed", "control to be closed")
+        ]
+        control.jam(broker, other.queues)
         load.flow()
         load.until_confirmed(5_000)
-        http(broker, "DELETE", f"/api/connections/{quote(name, safe='')}")
+        for name in names:
+            http(broker, "DELETE", f"/api/connections/{quote(name, safe='')}")
         load.hold()
-        closed.add(name)
+        wait_until(lambda: control.broken == len(closed) // 2 + 1, "the control notices")
+        control.hold()
+        on_queues(broker, other.queues, "sys:resume(Queue)")
+        closed.update(names)
     load.more(1_000)
     load.finish(60)
     load.drain(broker.url, used.queues)
+    loss = control.finish(broker.url, other.queues)
 
     assert load.error is None
     assert load.publisher.totals.connections == 3
     assert len(log("CONNECTION_FORCED")) == 2
-    judge("connection closed by the management API", load, faults=2)
+    judge("connection closed by the management API", load, faults=2, control=loss)
 
 
 def test_a_channel_that_crashes_in_the_broker(broker, topology, judge, log):
@@ -140,24 +168,27 @@ def http(broker, method, path):
 @pytest.mark.parametrize("wakes_up", [True, False])
 def test_a_queue_that_hangs(broker, topology, judge, wakes_up):
     """The connection is fine and its heartbeats flow, but nothing is confirmed."""
-    used = topology(queues=1)
-    process = (
-        "amqqueue:get_pid(element(2, rabbit_amqqueue:lookup("
-        f'rabbit_misc:r(<<"/">>, queue, <<"{used.queues[0]}">>))))'
-    )
+    used, other = topology(queues=1), topology(queues=1)
+    control = Control(broker.url, other.exchange, held=True)
+    control.start()
     load = Load(broker.url, used.exchange, confirm_timeout=30 if wakes_up else 3).start()
     load.flow()
     load.until_confirmed(2_000)
-    broker.eval(f"sys:suspend({process}).")
+    on_queues(broker, [*used.queues, *other.queues], "sys:suspend(Queue)")
     wait_until(lambda: load.publisher.totals.pending >= 3_000, "nothing is confirmed any more")
     load.hold()
+    control.flood()
+    control.hold()
     if wakes_up:
-        broker.eval(f"sys:resume({process}).")
+        on_queues(broker, [*used.queues, *other.queues], "sys:resume(Queue)")
         load.finish(30)
     else:
         load.finish(3 + 5)
-        broker.eval(f"sys:resume({process}).")
+        on_queues(
+            broker, [*used.queues, *other.queues], "exit(Queue, kill)"
+        )  # what it had not read yet dies with it
     load.drain(broker.url, used.queues, quiet=1)
+    loss = control.finish(broker.url, other.queues)
 
     assert load.publisher.totals.connections == 1
     assert load.publisher.totals.resent == 0
@@ -166,4 +197,5 @@ def test_a_queue_that_hangs(broker, topology, judge, wakes_up):
     else:
         assert "confirmed nothing for 3 seconds" in load.publisher.failures[0].reply
         assert set(load.ledger.outcomes.values()) <= {Outcome.UNKNOWN, Outcome.UNSENT}
-    judge(f"queue process hangs ({'and wakes up' if wakes_up else 'for good'})", load)
+    what = f"queue process hangs ({'and wakes up' if wakes_up else 'until killed'})"
+    judge(what, load, control=loss, harmless=ALIVE if wakes_up else "")

@@ -48,7 +48,6 @@ def test_connections_reset_in_mid_stream(broker, topology, judge, proxy):
     loss = control.finish(broker.url, other.queues)
     assert load.publisher.totals.connections == 13
     judge("proxy: reset", load, faults=12, control=loss)
-    assert loss.lost
 
 
 def test_connections_cut_at_any_byte(broker, topology, judge, proxy):
@@ -65,7 +64,6 @@ def test_connections_cut_at_any_byte(broker, topology, judge, proxy):
     finish(load, broker, used)
     loss = control.finish(broker.url, other.queues)
     judge("proxy: cut at a random byte", load, faults=proxy.cuts, control=loss)
-    assert loss.lost
 
 
 def test_connections_cut_in_the_handshake(broker, topology, judge, proxy):
@@ -80,24 +78,29 @@ def test_connections_cut_in_the_handshake(broker, topology, judge, proxy):
     proxy.cut_after = None
     load.more(1_000)
     finish(load, broker, used)
-    judge("proxy: cut in the handshake", load, faults=proxy.cuts)
+    judge(
+        "proxy: cut in the handshake", load, faults=proxy.cuts, harmless="nothing is sent before it is over"
+    )
 
 
 def test_a_network_that_never_lets_a_message_through(broker, topology, judge, proxy):
-    used = topology()
+    used, other = topology(), topology()
+    control = Control(proxy.url, other.exchange, size=20_000)
     load = Load(proxy.url, used.exchange, size=20_000, reconnect_timeout=4).start(100)
     load.until_confirmed(100)
     proxy.cut_after = (2_000, 15_000)  # enough to open the connection, never enough for a message
     proxy.cut()
+    control.start()
     started = time.monotonic()
     load.more(200)
     load.finish(4 + 5)
     took = time.monotonic() - started
     load.drain(broker.url, used.queues, quiet=1)
+    loss = control.finish(broker.url, other.queues)
     assert took < 4 + 5
     assert "attempts)" in load.publisher.failures[0].reply
     assert set(load.ledger.outcomes.values()) <= {Outcome.UNKNOWN, Outcome.UNSENT}
-    judge("proxy: nothing gets through", load, faults=proxy.cuts)
+    judge("proxy: nothing gets through", load, faults=proxy.cuts, control=loss)
 
 
 @pytest.mark.parametrize(
@@ -116,7 +119,7 @@ def test_slow_networks(broker, topology, judge, proxy, what, settings, count, si
     finish(load, broker, used)
     assert load.publisher.totals.connections == 1
     assert load.publisher.totals.resent == 0
-    judge(f"proxy: {what}", load)
+    judge(f"proxy: {what}", load, harmless="no loss is possible, bytes are late and not gone")
 
 
 @pytest.mark.parametrize("fenced", [True, False], ids=["fenced", "control"])
@@ -136,7 +139,8 @@ def test_a_fence_keeps_an_old_connection_from_mixing_with_the_new_one(broker, to
         load.until_confirmed(load.publisher.totals.pending + 500)
     proxy.release()
     (rows,) = finish(load, broker, used)
-    judge(f"old connection lives on ({'fence' if fenced else 'no fence'})", load)
+    what = f"old connection lives on ({'fence' if fenced else 'no fence'})"
+    judge(what, load, harmless="no loss is possible, but disorder: without the fence")
     assert load.ledger.duplicated
     stale = rows[-1] < max(rows)  # an old copy came in behind what the new connection had sent
     assert stale is not fenced
@@ -160,4 +164,4 @@ def test_a_caller_that_stalls_for_three_heartbeats(broker, topology, judge):
     load.more(1_000)
     finish(load, broker, used)
     assert load.publisher.totals.connections == 1
-    judge("caller stalls for three heartbeats", load)
+    judge("caller stalls for three heartbeats", load, harmless="no loss is possible, nothing is under way")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import socket
+import threading
 import time
 from contextlib import closing
 from urllib.parse import quote, urlsplit
@@ -157,6 +158,20 @@ def test_a_host_that_takes_connections_and_says_nothing(broker):
     assert "attempt" in text
 
 
+def test_closing_in_the_middle_of_a_handshake(caplog):
+    with closing(socket.create_server(("127.0.0.1", 0))) as listener:
+        publisher = Publisher(f"amqp://little:{CANARY}@127.0.0.1:{listener.getsockname()[1]}")
+        opening = threading.Thread(target=lambda: refusal(publisher))
+        opening.start()
+        accepted, _ = listener.accept()
+        with closing(accepted):
+            assert accepted.recv(8) == b"AMQP\0\0\x09\x01"
+            within(10, lambda: publisher.close(timeout=1), "closing")
+            opening.join()
+            assert accepted.recv(8) == b""  # nothing is left behind
+    assert "the publisher's thread failed" not in caplog.text
+
+
 def test_a_name_that_does_not_resolve(broker):
     text = refusal(Publisher(f"amqp://little:{CANARY}@no-such-host.invalid", connect_timeout=1), limit=1 + 5)
     assert text.startswith("no broker answers at no-such-host.invalid:5672")
@@ -166,6 +181,28 @@ def test_a_port_that_speaks_something_else(broker):
     port = urlsplit(broker.management_url).port
     text = refusal(Publisher(url_of(broker, port=port), connect_timeout=1), limit=1 + 5)
     assert f":{port}" in text
+
+
+def test_a_server_that_speaks_first_and_not_amqp(log):
+    """It is named at once, although it would wait for ever."""
+    with closing(socket.create_server(("127.0.0.1", 0))) as listener:
+
+        def greet():
+            accepted, _ = listener.accept()
+            with closing(accepted):
+                accepted.sendall(b"SSH-2.0-OpenSSH_9.2p1\r\n")
+                while accepted.recv(100):
+                    pass
+
+        greeter = threading.Thread(target=greet)
+        greeter.start()
+        port = listener.getsockname()[1]
+        text = refusal(Publisher(f"amqp://little:{CANARY}@127.0.0.1:{port}"))
+        greeter.join()
+    assert text == (
+        f"what answers at 127.0.0.1:{port}, virtual host '/', user 'little' does not speak AMQP 0-9-1"
+    )
+    assert log() == []  # nothing was tried again
 
 
 def test_the_first_of_several_that_answers_is_taken(broker, user):
@@ -198,6 +235,27 @@ def test_credentials_are_asked_for_on_each_connect(broker, user):
         broker.ctl("close_all_user_connections", user, "a test")
         within(20, lambda: wait_for_connections(publisher, 2), "connecting again")
     assert len(asked) == publisher.totals.connections == 2
+
+
+def test_a_password_that_changes_in_its_file(broker, user, tmp_path):
+    file = tmp_path / "password"
+    file.write_text(f"{CANARY}\n")
+    publisher = Publisher(
+        url_of(broker, password="unused"), "amq.direct", credentials=file, retry_timeout=0.1
+    )
+
+    def work():
+        with publisher:
+            publisher.publish(b"before", "nowhere")
+            broker.ctl("change_password", user, f"another {CANARY}")
+            file.write_text(f"another {CANARY}\n")
+            broker.ctl("close_all_user_connections", user, "a test")
+            wait_for_connections(publisher, 2)
+            publisher.publish(b"after", "nowhere")
+
+    with pytest.raises(PublishFailed, match="312 NO_ROUTE"):
+        within(20, work, "publishing")
+    assert publisher.totals.returned == 2
 
 
 def wait_for_connections(publisher, count):

@@ -6,17 +6,19 @@ reachable from here on every machine; the restart at the end gives it back.
 
 from __future__ import annotations
 
+import logging
 import ssl
 import subprocess
 import time
 from urllib.parse import urlsplit
 
+import pika
 import pytest
 
 from rabbit_chx import Publisher
 from rabbit_chx.errors import BrokerUnavailable
 from tests.faults.ledger import body
-from tests.faults.load import Load, wait_until, within
+from tests.faults.load import Control, Load, wait_until, within
 from tests.faults.proxy import Proxy
 
 pytestmark = pytest.mark.broker
@@ -131,26 +133,32 @@ def test_publishing_over_tls(broker, topology, judge, listener, authority, versi
 
 def test_a_connection_over_tls_that_is_cut(broker, topology, judge, listener, authority):
     """In its handshake too, which is no reason to give up."""
-    used = topology()
+    used, other = topology(), topology()
     parts = urlsplit(listener.url)
     with Proxy(parts.hostname, parts.port, seed=2) as proxy:
         url = listener.url.replace(f"{parts.hostname}:{parts.port}", f"127.0.0.1:{proxy.port}")
+        control = Control(url, other.exchange, ssl_options=pika.SSLOptions(authority.context(), "127.0.0.1"))
         load = Load(url, used.exchange, tls=authority.context()).start()
         load.more(500)
         load.until_confirmed(500)
         proxy.cut_after = (1, 100_000)
         proxy.cut()
+        control.start()
         load.flow()
-        wait_until(lambda: proxy.cuts >= 4, "four connections are cut")
+        wait_until(lambda: proxy.cuts >= 8, "some connections are cut")
         load.hold()
+        control.hold()
         proxy.cut_after = (1, 1_500)
-        wait_until(lambda: proxy.cuts >= 8, "four connections are cut in the handshake")
+        proxy.cut()
+        before = proxy.cuts
+        wait_until(lambda: proxy.cuts >= before + 4, "four connections are cut in the handshake")
         proxy.cut_after = None
         load.finish(60)
         load.drain(broker.url, used.queues, quiet=1)
+        loss = control.finish(broker.url, other.queues)
     assert load.error is None
     assert load.ledger.outcomes == {}
-    judge("proxy: TLS, cut at a random byte", load, faults=proxy.cuts)
+    judge("proxy: TLS, cut at a random byte", load, faults=proxy.cuts, control=loss)
 
 
 def test_a_certificate_of_another_authority(listener, authority):
@@ -192,6 +200,9 @@ def test_tls_to_a_port_without(broker, authority):
     assert "is that a port without TLS?" in text
 
 
-def test_no_tls_to_a_port_with(listener):
-    text = refusal(listener.url.replace("amqps://", "amqp://"), None, connect_timeout=1, limit=1 + 5)
-    assert "is that a port with TLS?" in text
+def test_no_tls_to_a_port_with(listener, caplog):
+    """What a TLS listener answers is an alert, which no broker that is booting sends: one attempt is enough."""
+    caplog.set_level(logging.INFO, "rabbit_chx.publisher")
+    text = refusal(listener.url.replace("amqps://", "amqp://"), None)
+    assert text.endswith("does not speak AMQP 0-9-1, but TLS: its URL begins with amqps")
+    assert not [record for record in caplog.records if record.name == "rabbit_chx.publisher"]

@@ -51,4 +51,4 @@ def test_a_kill_loses_nothing(broker, topology, judge, no_seam):
     load.drain(broker.url, used.queues)
     assert load.error is None
     assert load.ledger.outcomes == {}
-    judge("seam missing, kill -9", load)
+    judge("seam missing, kill -9", load, harmless="its control is that of kill -9")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import ssl
 from types import SimpleNamespace
 
@@ -10,7 +11,7 @@ import pytest
 from pika import exceptions
 
 from rabbit_chx import Publisher
-from rabbit_chx.broker.connect import Reason, parameters_of, why_down
+from rabbit_chx.broker.connect import NotAmqp, Reason, parameters_of, why_down
 from rabbit_chx.broker.publishing.account import Account, Outcome
 from rabbit_chx.broker.publishing.attempts import Address, Attempts, Patience
 from rabbit_chx.broker.publishing.frames import Message, encode_properties
@@ -144,6 +145,8 @@ LOGIN = "ACCESS_REFUSED - Login was refused using authentication mechanism PLAIN
             "TLS with the broker at h fails: TLSV13_ALERT_CERTIFICATE_REQUIRED",
         ),
         (exceptions.InvalidFrameError("x"), True, "does not speak AMQP 0-9-1"),
+        (NotAmqp(b"S"), True, "what answers at h does not speak AMQP 0-9-1"),
+        (NotAmqp(b"\x15"), True, "does not speak AMQP 0-9-1, but TLS: its URL begins with amqps"),
         (CLOSED(320, "CONNECTION_FORCED - closed"), False, "320 CONNECTION_FORCED"),
         (exceptions.ChannelClosedByBroker(404, "NOT_FOUND - no exchange"), True, "404 NOT_FOUND"),
         (
@@ -175,6 +178,47 @@ def test_the_credentials_of_a_callable_are_checked():
         with pytest.raises(BrokerUnavailable, match="the credentials for h:5672") as caught:
             parameters_of("amqp://h", credentials=bad)
         assert "secret" not in str(caught.value)
+
+
+def test_a_password_file_is_read_on_each_connect(tmp_path):
+    file = tmp_path / "password"
+    for written, password in (("old\n", "old"), ("new", "new"), (" é \n", " é ")):
+        file.write_text(written)
+        credentials = parameters_of("amqp://u:unused@h", credentials=file).credentials
+        assert (credentials.username, credentials.password) == ("u", password)
+
+
+BAD_PASSWORD_FILES = {
+    "missing": (lambda file: None, "No such file or directory"),
+    "directory": (lambda file: file.mkdir(), "no regular file"),
+    "pipe": (os.mkfifo, "no regular file"),
+    "unreadable": (lambda file: file.symlink_to(file), "Too many levels of symbolic links"),
+    "empty": (lambda file: file.write_text("\n"), "it is empty"),
+    "two lines": (lambda file: file.write_text("user\ngeheim\n"), "it has more lines"),
+    "no text": (lambda file: file.write_bytes(b"geheim\xff"), "it is no UTF-8"),
+}
+
+
+@pytest.mark.parametrize(("make", "words"), BAD_PASSWORD_FILES.values(), ids=BAD_PASSWORD_FILES)
+def test_a_password_file_that_is_none_is_named_and_never_quoted(tmp_path, make, words):
+    file = tmp_path / "the file"
+    make(file)
+    with pytest.raises(InvalidValue) as at_once:
+        Publisher("amqp://u@h", credentials=file)
+    with pytest.raises(BrokerUnavailable) as later:
+        parameters_of("amqp://u@h", credentials=file)
+    for error in (at_once.value, later.value, later.value.__cause__):
+        assert repr(str(file)) in str(error)
+        assert words in str(error)
+    assert at_once.value.__context__ is later.value.__cause__.__context__ is None
+    assert "geheim" not in f"{at_once.value!r} {later.value!r}"
+
+
+@pytest.mark.parametrize("credentials", ["geheim", ("u", "geheim"), b"geheim"])
+def test_credentials_of_another_kind_are_refused_and_never_quoted(credentials):
+    with pytest.raises(InvalidValue, match="credentials is wrong") as caught:
+        Publisher("amqp://u@h", credentials=credentials)
+    assert "geheim" not in str(caught.value)
 
 
 def test_a_password_in_a_bad_url_is_nowhere_in_the_error():
