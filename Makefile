@@ -3,7 +3,7 @@
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test lint unit broker faults bench constraints clean
+.PHONY: help demo test lint unit broker spark faults bench constraints clean
 
 BIN := .venv/bin
 CANDIDATES := $(or $(PYTHON),python3.13 python3.12 python3.11 python3)
@@ -38,7 +38,7 @@ test: lint ## all checks and all tests, on real brokers where they can be had
 lint: .venv/.test ## style and types
 	@$(BIN)/ruff check --quiet .
 	@$(BIN)/ruff format --check --quiet .
-	@$(BIN)/mypy rabbit_chx scripts
+	@$(BIN)/mypy rabbit_chx spark_connector pyspark_rabbitmq scripts
 
 unit: .venv/.test ## the tests that need no broker
 	@$(BIN)/python -m pytest tests/unit tests/property
@@ -46,6 +46,10 @@ unit: .venv/.test ## the tests that need no broker
 broker: .venv/.test ## the tests against real brokers
 	$(call bootstrap,broker)
 	@$(BIN)/python -m pytest tests/broker
+
+spark: .venv/.test ## the tests that start a Spark
+	$(call bootstrap,broker)
+	@$(BIN)/python -m pytest tests/spark
 
 faults: .venv/.test ## the tests that break brokers and connections on purpose
 	$(call bootstrap,broker)

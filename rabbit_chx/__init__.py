@@ -14,10 +14,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from rabbit_chx.broker.management import Management
     from rabbit_chx.broker.publishing.account import Failure, Outcome, Totals
     from rabbit_chx.broker.publishing.publisher import Publisher
+    from rabbit_chx.broker.topology.apply import apply, apply_async
+    from rabbit_chx.broker.topology.reader import read
     from rabbit_chx.errors import (
         AmbiguousHeader,
+        ApplyStopped,
         BrokerUnavailable,
         BrokerWouldFail,
         Contradiction,
@@ -37,14 +41,24 @@ if TYPE_CHECKING:
     from rabbit_chx.partitioning import AnyOf, ModulusHashExchange, RandomExchange, SuperStream
     from rabbit_chx.releases import Release, Store
     from rabbit_chx.ring import Binding, Ring, ToExchange
+    from rabbit_chx.topology.drift import drift
+    from rabbit_chx.topology.lint import lint
+    from rabbit_chx.topology.load import load
+    from rabbit_chx.topology.model import Observed, Topology
+    from rabbit_chx.topology.plan import plan
+    from rabbit_chx.topology.steps import Plan
 
 __version__ = "0.1.0.dev0"
 
 _ROOMS = {
+    "broker.management": ("Management",),
     "broker.publishing.account": ("Failure", "Outcome", "Totals"),
     "broker.publishing.publisher": ("Publisher",),
+    "broker.topology.apply": ("apply", "apply_async"),
+    "broker.topology.reader": ("read",),
     "errors": (
         "AmbiguousHeader",
+        "ApplyStopped",
         "BrokerUnavailable",
         "BrokerWouldFail",
         "Contradiction",
@@ -64,12 +78,19 @@ _ROOMS = {
     "partitioning": ("AnyOf", "ModulusHashExchange", "RandomExchange", "SuperStream"),
     "releases": ("Release", "Store"),
     "ring": ("Binding", "Ring", "ToExchange"),
+    "topology.drift": ("drift",),
+    "topology.lint": ("lint",),
+    "topology.load": ("load",),
+    "topology.model": ("Observed", "Topology"),
+    "topology.plan": ("plan",),
+    "topology.steps": ("Plan",),
 }
 _ROOM_OF = {name: room for room, names in _ROOMS.items() for name in names}
 
 __all__ = [
     "AmbiguousHeader",
     "AnyOf",
+    "ApplyStopped",
     "Binding",
     "BrokerUnavailable",
     "BrokerWouldFail",
@@ -80,11 +101,14 @@ __all__ = [
     "Field",
     "Inference",
     "InvalidValue",
+    "Management",
     "MissingDependency",
     "ModulusHashExchange",
     "Movement",
+    "Observed",
     "Observer",
     "Outcome",
+    "Plan",
     "PublishFailed",
     "Publisher",
     "RabbitChxError",
@@ -95,11 +119,19 @@ __all__ = [
     "Store",
     "SuperStream",
     "ToExchange",
+    "Topology",
     "Totals",
     "Unpredictable",
     "Unroutable",
+    "apply",
+    "apply_async",
+    "drift",
     "infer",
+    "lint",
+    "load",
     "moved",
+    "plan",
+    "read",
     "shares",
 ]
 

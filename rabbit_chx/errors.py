@@ -9,6 +9,7 @@
     ├── Unroutable                           the exchange has no bucket: the message goes nowhere
     ├── Contradiction                        observed pairs that no ring could have produced
     ├── PublishFailed                        messages were not confirmed; which, and what became of them
+    ├── ApplyStopped                         a plan was not applied, or in part; what is done and what is not
     ├── MissingDependency (also an ImportError)   an optional package is not installed
     └── BrokerUnavailable                    no broker could be started or reached
 
@@ -22,6 +23,7 @@ from typing import Any
 
 __all__ = [
     "AmbiguousHeader",
+    "ApplyStopped",
     "BrokerUnavailable",
     "BrokerWouldFail",
     "Contradiction",
@@ -127,9 +129,45 @@ class PublishFailed(RabbitChxError):
         return str(self.args[0])
 
 
+class ApplyStopped(RabbitChxError):
+    """A plan was not applied to its end. Every step before the one that failed is done; none after it was tried.
+
+    What stands then is plain to see: plan again, and apply what is left.
+    """
+
+    def __init__(
+        self, reason: str, *, done: tuple[Any, ...] = (), failed: Any = None, remaining: tuple[Any, ...] = ()
+    ) -> None:
+        self.reason = reason
+        """Why, and the way out."""
+        self.done = done
+        """The steps that the broker has carried out, or had before."""
+        self.failed = failed
+        """The step that went wrong; None where none was begun."""
+        self.remaining = remaining
+        """The steps that were not tried."""
+        super().__init__(reason, done, failed, remaining)
+
+    def __str__(self) -> str:
+        if self.failed is None:
+            return f"nothing was changed: {self.reason}"
+        count = len(self.done) + 1 + len(self.remaining)
+        return f"stopped at step {len(self.done) + 1} of {count} ({self.failed}): {self.reason}"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (_rebuild_apply_stopped, self.args)
+
+
+def _rebuild_apply_stopped(reason: str, done: Any, failed: Any, remaining: Any) -> ApplyStopped:
+    return ApplyStopped(reason, done=done, failed=failed, remaining=remaining)
+
+
 class MissingDependency(RabbitChxError, ImportError):
     """An optional package is needed for this call; the message holds the line that installs it."""
 
 
 class BrokerUnavailable(RabbitChxError):
     """No broker could be started or reached; the message says what was tried and what would help."""
+
+    permanent = False
+    """Whether the broker's own answer makes another attempt useless: a refusal, not a broken connection."""

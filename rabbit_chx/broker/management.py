@@ -1,12 +1,13 @@
-"""What RabbitMQ's management HTTP API tells of exchanges, bindings, queues and policies. It reads, and changes nothing.
+"""What RabbitMQ's management HTTP API tells of a virtual host. It reads, and changes nothing but policies.
 
     management = Management("http://user:password@host:15672")
     management.overview().release
     management.bindings_from("/", "orders")
 
-The user needs the tag ``management`` and any permission in the virtual host. Passwords appear in no text. Of a
-queue this API knows the arguments at once, but the policy only from the next statistics on (five seconds): the
-policies themselves are always up to date. Every call is one request or one per page, each with the timeout.
+The user needs the tag ``management`` and any permission in the virtual host, and ``policymaker`` to change policies.
+Passwords appear in no text. Of a queue this API knows the arguments at once, but the policy and the messages only from
+the next statistics on (five seconds): the policies themselves are always up to date. Every call is one request or
+one per page, each with the timeout.
 """
 
 from __future__ import annotations
@@ -14,25 +15,28 @@ from __future__ import annotations
 import base64
 import json
 import ssl
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from http.client import HTTPException
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, get_args
 from urllib.error import HTTPError, URLError
 from urllib.parse import quote, unquote, urlencode, urlsplit
 from urllib.request import HTTPRedirectHandler, HTTPSHandler, Request, build_opener
 
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue
+from rabbit_chx.releases import Release, Store
 from rabbit_chx.ring import ToExchange
+from rabbit_chx.topology.model import Bound, Exchange, Policy, Queue, QueueType
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator
 
-    from rabbit_chx.ring import Destination
-
-__all__ = ["Bound", "Exchange", "Management", "Overview", "Policy", "Queue"]
+__all__ = ["Bound", "Exchange", "Management", "Overview", "Permission", "Policy", "Queue", "User"]
 
 _PRODUCT: Final = "RabbitMQ"
 _PAGE_SIZE: Final = 500  # the API's own maximum
+_QUEUE_COLUMNS: Final = "name,type,durable,auto_delete,exclusive,arguments,effective_policy_definition"
+_SINGULAR: Final = {"exchanges": "exchange", "queues": "queue", "policies": "policy"}
+_TAGS: Final = {"monitor": "monitoring", "administrator": "administrator", "policymaker": "policymaker"}
 _TURN_ON: Final = (
     "`rabbitmq-plugins enable rabbitmq_management` on the node turns it on, by default at port 15672"
 )
@@ -45,46 +49,27 @@ class Overview:
     product: str
     release: str
     """Of the node that answers; a cluster may run several while it is upgraded."""
+    exchange_types: frozenset[str] = frozenset()
+    """The types that can be declared."""
+    cluster: str = ""
+    """The name of the cluster, by default that of its first node."""
 
 
 @dataclass(frozen=True, slots=True)
-class Exchange:
-    """An exchange as it was declared, and the policy that applies to it."""
+class User:
+    """Who asks."""
 
     name: str
-    type: str
-    internal: bool
-    arguments: Mapping[str, Any] = field(default_factory=dict)
-    policy: str | None = None
+    tags: frozenset[str]
 
 
 @dataclass(frozen=True, slots=True)
-class Bound:
-    """A binding, with the exchange that it leads away from."""
+class Permission:
+    """What a user may do in a virtual host: regular expressions of names."""
 
-    source: str
-    destination: Destination
-    key: str
-    arguments: Mapping[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class Queue:
-    """A queue as it was declared, and the definition of the policy that applied when statistics were last taken."""
-
-    name: str
-    arguments: Mapping[str, Any] = field(default_factory=dict)
-    effective_policy: Mapping[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class Policy:
-    """A policy; of those whose pattern matches a name, the one of the highest priority applies to it."""
-
-    name: str
-    pattern: str
-    apply_to: str
-    definition: Mapping[str, Any] = field(default_factory=dict)
+    configure: str
+    write: str
+    read: str
 
 
 class _NoRedirects(HTTPRedirectHandler):
@@ -95,7 +80,7 @@ class _NoRedirects(HTTPRedirectHandler):
 
 
 class Management:
-    """A reader of one broker's management API.
+    """One broker's management API.
 
     Args:
         url: of the API, with or without user and password: ``http://host:15672``, also below a path.
@@ -131,9 +116,45 @@ class Management:
         product = "LavinMQ" if "lavinmq_version" in found else str(found.get("product_name", ""))
         if product != _PRODUCT:
             raise BrokerUnavailable(
-                f"the server at {self._base} calls itself {product!r}: what is true of RabbitMQ's exchanges need not be of its"
+                f"the server at {self._base} calls itself {product!r}: its x-consistent-hash, if it has one, is another "
+                "algorithm under the same name, and what is true of RabbitMQ's exchanges need not be of its"
             )
-        return Overview(product, str(found.get("rabbitmq_version", "")))
+        types = frozenset(
+            row["name"] for row in found.get("exchange_types") or () if row.get("enabled", True)
+        )
+        return Overview(
+            product, str(found.get("rabbitmq_version", "")), types, str(found.get("cluster_name", ""))
+        )
+
+    def whoami(self) -> User:
+        """The user who asks, and the tags."""
+        row = self._get(["whoami"])
+        tags = row["tags"] if isinstance(row["tags"], list) else row["tags"].split(",")  # up to 3.8 a text
+        return User(row["name"], frozenset(tags))
+
+    def permission(self, vhost: str, user: str) -> Permission | None:
+        """What a user may do in a virtual host, None without a permission there; only administrators may ask."""
+        for row in self._get(["vhosts", vhost, "permissions"]):
+            if row["user"] == user:
+                return Permission(row["configure"], row["write"], row["read"])
+        return None
+
+    def nodes(self) -> dict[str, bool]:
+        """The nodes of the cluster and whether each runs; this needs the tag ``monitoring``."""
+        return {row["name"]: row["running"] for row in self._get(["nodes"], columns="name,running")}
+
+    def store(self, release: str) -> Store | None:
+        """Where the bindings are kept, None if it cannot be read.
+
+        It makes a difference for some releases only: the feature flag came with 3.13, and from 4.3 on there is one store.
+        """
+        possible = [store for store in Store if _may_be_on(release, store)]
+        if len(possible) == 1:
+            return possible[0]
+        try:
+            return Store.KHEPRI if self.feature_flags().get("khepri_db") else Store.MNESIA
+        except BrokerUnavailable:
+            return None
 
     def feature_flags(self) -> dict[str, bool]:
         """Every feature flag and whether it is enabled; old releases (3.10) let only administrators ask."""
@@ -160,9 +181,18 @@ class Management:
 
     def queue(self, vhost: str, name: str) -> Queue:
         """One queue."""
-        row = self._get(["queues", vhost, name], columns="name,arguments,effective_policy_definition")
-        # An Erlang list without elements is [] in JSON, whatever it would hold.
-        return Queue(row["name"], row.get("arguments") or {}, row.get("effective_policy_definition") or {})
+        return _queue(self._get(["queues", vhost, name], columns=_QUEUE_COLUMNS))
+
+    def queues(self, vhost: str) -> list[tuple[Queue, int | None]]:
+        """All queues of a virtual host, each with its number of messages of some seconds ago, None for a stream.
+
+        Queues of other types than classic, quorum and stream (those of some MQTT subscribers) are left out, and
+        no policy is shown.
+        """
+        # Totals are kept without the statistics, which some brokers have switched off and which are slow to list.
+        rows = self._pages(["queues", vhost], disable_stats="true", enable_queue_totals="true")
+        known = get_args(QueueType)
+        return [(_queue(row), row.get("messages")) for row in rows if row.get("type", "classic") in known]
 
     def queue_names(self, vhost: str, pattern: str) -> list[str]:
         """The names of the queues that a regular expression of Erlang's finds."""
@@ -172,9 +202,25 @@ class Management:
     def policies(self, vhost: str) -> list[Policy]:
         """All policies of a virtual host."""
         return [
-            Policy(row["name"], row["pattern"], row["apply-to"], row["definition"] or {})
+            Policy(row["name"], row["pattern"], row["apply-to"], row["definition"] or {}, row["priority"])
             for row in self._get(["policies", vhost])
         ]
+
+    # -- what can be changed -----------------------------------------------------------------------
+
+    def put_policy(self, vhost: str, policy: Policy) -> None:
+        """Make a policy, or replace the one of that name."""
+        body = {
+            "pattern": policy.pattern,
+            "apply-to": policy.apply_to,
+            "definition": dict(policy.definition),
+            "priority": policy.priority,
+        }
+        self._request("PUT", ["policies", vhost, policy.name], body=body)
+
+    def delete_policy(self, vhost: str, name: str) -> None:
+        """Take a policy away; one that is not there is an error."""
+        self._request("DELETE", ["policies", vhost, name])
 
     # -- requests ----------------------------------------------------------------------------------
 
@@ -186,18 +232,30 @@ class Management:
             page, pages = page + 1, found["page_count"]
 
     def _get(self, path: list[str], **options: str) -> Any:
+        return self._request("GET", path, **options)
+
+    def _request(self, method: str, path: list[str], *, body: Any = None, **options: str) -> Any:
         """The answer to one request; the path comes in its parts, since names may hold slashes."""
         query = f"?{urlencode(options)}" if options else ""
         url = f"{self._base}/api/{'/'.join(quote(part, safe='') for part in path)}{query}"
         user, password = self._own or (self._credentials() if self._credentials else ("guest", "guest"))
         token = base64.b64encode(f"{user}:{password}".encode()).decode()
-        request = Request(url, headers={"Authorization": f"Basic {token}", "Accept": "application/json"})  # noqa: S310 - the scheme was checked
+        request = Request(  # noqa: S310 - the scheme was checked
+            url,
+            method=method,
+            data=None if body is None else json.dumps(body).encode(),
+            headers={
+                "Authorization": f"Basic {token}",
+                "Accept": "application/json",
+                "Content-Type": "application/json",
+            },
+        )
         try:
             with self._opener.open(request, timeout=self._timeout) as answer:
-                return json.load(answer)
+                return json.load(answer) if method == "GET" else None
         except HTTPError as error:
             with error:
-                raise self._refused(error, path, user) from None
+                raise self._refused(error, method, path, user) from None
         except ValueError:
             raise self._no_api() from None
         except HTTPException as error:
@@ -207,18 +265,21 @@ class Management:
         except OSError as error:
             raise self._unreachable(error) from None
 
-    def _refused(self, error: HTTPError, path: list[str], user: str) -> BrokerUnavailable:
+    def _refused(self, error: HTTPError, method: str, path: list[str], user: str) -> BrokerUnavailable:
         reason = _reason(error)
+        verb = "read" if method == "GET" else "change"
         if error.code == 404 and len(path) > 1 and reason:
             kind, vhost, *name = path
-            what = f"{kind.removesuffix('s')} {name[0]!r} in virtual host" if name else "virtual host"
+            what = "virtual host"
+            if name and kind in _SINGULAR:
+                what = f"{_SINGULAR[kind]} {name[0]!r} in virtual host"
             return BrokerUnavailable(f"the broker at {self._base} has no {what} {vhost!r}")
         if error.code == 404:
             return self._no_api()
-        if error.code in {401, 403} and reason.startswith(("Not ", "User not", "Access")):
+        if error.code in {401, 403} and (tag := _missing_tag(reason, method)):
             return BrokerUnavailable(
-                f"the user {user!r} may not read {path[0]} at {self._base} ({reason}): it needs the tag "
-                "management (`rabbitmqctl set_user_tags`) and a permission in the virtual host"
+                f"the user {user!r} may not {verb} {path[0]} at {self._base} ({reason}): it needs the tag "
+                f"{tag} (`rabbitmqctl set_user_tags`) and a permission in the virtual host"
             )
         if error.code in {401, 403}:
             return BrokerUnavailable(f"the broker at {self._base} refuses the user {user!r} or its password")
@@ -272,13 +333,52 @@ def _reason(error: HTTPError) -> str:
         return ""
 
 
+def _missing_tag(reason: str, method: str) -> str:
+    """The tag that the API's words ask for, if they ask for any: "Not monitor user", "User not authorised ..."."""
+    if not reason.startswith(("Not ", "User not", "Access")):
+        return ""
+    for word, tag in _TAGS.items():
+        if word in reason:
+            return tag
+    return "management" if method == "GET" else "policymaker"
+
+
+def _may_be_on(release: str, store: Store) -> bool:
+    try:
+        Release.parse(release, store=store)
+    except InvalidValue:
+        return False
+    return True
+
+
 def _exchange(row: Any) -> Exchange:
     return Exchange(
-        row["name"], row["type"], row["internal"], row.get("arguments") or {}, row.get("policy") or None
+        row["name"],
+        row["type"],
+        durable=row["durable"],
+        auto_delete=row["auto_delete"],
+        internal=row["internal"],
+        arguments=row["arguments"] or {},
+        policy=row.get("policy") or None,
+    )
+
+
+def _queue(row: Any) -> Queue:
+    # An Erlang list without elements is [] in JSON, whatever it would hold. From 4.0 on a classic queue shows
+    # its type among the arguments, too, whether or not it was declared with it.
+    arguments = {name: value for name, value in dict(row["arguments"]).items() if name != "x-queue-type"}
+    return Queue(
+        row["name"],
+        row["type"],
+        durable=row["durable"],
+        auto_delete=row["auto_delete"],
+        exclusive=bool(row["exclusive"]),  # null of a type that cannot be exclusive, where no statistics are
+        arguments=arguments,
+        effective_policy=row.get("effective_policy_definition") or {},
     )
 
 
 def _bound(row: Any) -> Bound:
     name = row["destination"]
     destination = name if row["destination_type"] == "queue" else ToExchange(name)
-    return Bound(row["source"], destination, row["routing_key"], row.get("arguments") or {})
+    return Bound(row["source"], destination, row["routing_key"], row["arguments"] or {})

@@ -28,10 +28,20 @@ _VERBS: Final = {
     "route": "Say which queue each key lands on.",
     "ring": "Show the buckets, the exact share of each queue, and what a restart makes of them.",
     "publish": "Publish the rows of a file, each message confirmed.",
+    "lint": "Check a topology file without a broker.",
+    "plan": "Show the steps from a broker to a topology file, and what they cost.",
+    "apply": "Make a broker what a topology file says.",
+    "check": "List how a broker differs from a topology file.",
+    "export": "Write a topology file from a broker.",
+    "import": "Write a topology file from a definitions.json.",
     "parity": "Prove the mirror against your own broker, or a throw-away one.",
     "doctor": "Check what is installed and reachable, and say how to mend what is not.",
     "demo": "Show it all on a throw-away broker.",
 }
+
+# Where the name of a verb is not the name of its file and function.
+_NAMES: Final = {"import": "import_"}
+_ROOMS: Final = {"import": "export"}
 
 
 class _Verbs(click.Group):
@@ -43,9 +53,10 @@ class _Verbs(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
         if cmd_name not in _VERBS:
             return None
-        command = getattr(import_module(f"{__name__}.{cmd_name}"), cmd_name)
+        name = _NAMES.get(cmd_name, cmd_name)
+        command = getattr(import_module(f"{__name__}.{_ROOMS.get(cmd_name, name)}"), name)
         assert isinstance(command, click.Command)
-        command.short_help = _VERBS[command.name or ""]
+        command.short_help = _VERBS[cmd_name]
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -3,6 +3,9 @@
 Drawing costs the same for every key, and a ring size knows only 2^21 different ones, so an answer once
 drawn is kept. The table fills itself with just the keys that were asked for, so that a short column
 draws a few thousand times; once half of it is known, the rest follows.
+
+A ring that grows bucket by bucket needs no table for every size: :class:`Visits` holds what changes from
+each to the next.
 """
 
 from __future__ import annotations
@@ -15,9 +18,11 @@ import numpy as np
 from rabbit_chx.kernel.exs1024 import EXS64_FACTOR, EXS1024_FACTOR, SEED_BITS, SEED_FACTORS, STATE_WORDS
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from numpy.typing import NDArray
 
-__all__ = ["SEEDS", "BucketTable", "bucket_table"]
+__all__ = ["SEEDS", "BucketTable", "Visits", "bucket_table"]
 
 SEEDS: Final = 1 << SEED_BITS
 """How many keys a ring can tell apart."""
@@ -77,13 +82,75 @@ class BucketTable:
         self._known[seeds] = _jump(seeds.astype(np.uint64), self.buckets) + 1
 
 
+class Visits:
+    """Which keys enter each bucket while a ring grows from ``low`` to ``high`` buckets, and where from.
+
+    The draws of a key visit buckets in rising order, and in a ring of n buckets it stays in the last one
+    below n. So one more bucket costs the keys that visit it, 2^21 / (n + 1) of them, and no new draw.
+    """
+
+    def __init__(self, low: int, high: int) -> None:
+        if not 1 <= low <= high:
+            raise ValueError(f"sizes rise from 1 or more, got {low!r} to {high!r}")
+        self.low = low
+        self.high = high
+        narrow = np.promote_types(np.uint16, np.min_scalar_type(high))  # 16 bits are sorted by radix
+        self._at_low = np.zeros(SEEDS, narrow)
+        parts: list[tuple[NDArray[Any], NDArray[Any], NDArray[Any]]] = []
+        for start in range(0, SEEDS, _ROWS):
+            seeds = np.arange(start, min(start + _ROWS, SEEDS), dtype=np.uint64)
+            for rows, reached, candidate in _rounds(seeds, high):
+                crosses = np.flatnonzero((reached < low) & (candidate >= low))
+                self._at_low[start + rows[crosses]] = reached[crosses]
+                enters = np.flatnonzero((candidate >= low) & (candidate < high))
+                buckets, came_from = candidate[enters].astype(narrow), reached[enters].astype(narrow)
+                parts.append((buckets, came_from, (rows[enters] + start).astype(np.int32)))
+        buckets, came_from, keys = (np.concatenate(column) for column in zip(*parts, strict=True))
+        order = np.argsort(buckets, kind="stable")
+        self._keys, self._came_from = keys[order], came_from[order]
+        self._ends = np.searchsorted(buckets[order], np.arange(low, high + 1, dtype=narrow))
+
+    def entering(self, low: int, high: int) -> NDArray[Any]:
+        """For every key that a ring of ``low`` buckets loses to the next ones below ``high``: its bucket there."""
+        came_from: NDArray[Any] = self._came_from[self._ends[low - self.low] : self._ends[high - self.low]]
+        return came_from if high - low == 1 else came_from[came_from < low]
+
+    def at(self, size: int) -> NDArray[Any]:
+        """The bucket of every key in a ring of that size, in an array of its own."""
+        buckets: NDArray[Any] = self._at_low.copy()
+        self.resize(buckets, self.low, size)
+        return buckets
+
+    def resize(self, buckets: NDArray[Any], size: int, to: int) -> None:
+        """Turn the buckets of a ring of one size into those of a ring of another, in place."""
+        for bucket in range(size, to):
+            buckets[self._keys[self._visiting(bucket)]] = bucket
+        for bucket in reversed(range(to, size)):
+            visiting = self._visiting(bucket)
+            buckets[self._keys[visiting]] = self._came_from[visiting]
+
+    def _visiting(self, bucket: int) -> slice:
+        return slice(self._ends[bucket - self.low], self._ends[bucket + 1 - self.low])
+
+
 # jump_consistent_hash/2 of the plugin over rand.erl's exs1024: rabbit_chx.kernel.jump, many keys abreast.
 def _jump(seeds: NDArray[np.uint64], buckets: int) -> NDArray[np.int64]:
-    state = _gen1024(seeds)
     bucket = np.zeros(len(seeds), np.int64)
     if buckets == 1:
         return bucket
-    rows = np.arange(len(seeds))  # those still drawing, and the bucket each has reached
+    for rows, reached, candidate in _rounds(seeds, buckets):
+        stays = candidate >= buckets
+        bucket[rows[stays]] = reached[stays]
+    return bucket
+
+
+# jump_consistent_hash_value/4: one round draws once for every key that is still below the last bucket.
+def _rounds(
+    seeds: NDArray[np.uint64], buckets: int
+) -> Iterator[tuple[NDArray[np.intp], NDArray[np.float64], NDArray[np.float64]]]:
+    """The keys still drawing, the bucket each has reached, and the next one: at or above ``buckets``, the end."""
+    state = _gen1024(seeds)
+    rows = np.arange(len(seeds))
     reached = np.zeros(len(seeds))
     s0 = state[0]
     index = 0
@@ -93,10 +160,9 @@ def _jump(seeds: NDArray[np.uint64], buckets: int) -> NDArray[np.int64]:
         state[index][rows] = s0
         uniform = (s0 * np.uint64(EXS1024_FACTOR)).astype(np.float64) * 2.0**-64
         candidate = np.trunc((reached + 1) / uniform)
+        yield rows, reached, candidate
         goes_on = candidate < buckets
-        bucket[rows[~goes_on]] = reached[~goes_on]
         rows, reached, s0 = rows[goes_on], candidate[goes_on], s0[goes_on]
-    return bucket
 
 
 # rand.erl, exs1024_calc/2.

@@ -25,8 +25,8 @@ from rabbit_chx.testing.node import (
     server_version,
     wait_for_amqp,
 )
-from rabbit_chx.testing.ring_state import parse_ring, ring_expression
 from rabbit_chx.testing.sources import none_left, sources
+from rabbit_chx.topology.ring_state import parse_ring, ring_expression
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -207,12 +207,7 @@ class Broker:
         if vhost is None:
             vhost = unquote(urlsplit(self.url).path[1:]) or "/"
         text = self.eval(ring_expression(exchange, vhost))
-        buckets = parse_ring(text, exchange=exchange, vhost=vhost)
-        if all(kind == "queue" for kind, _ in buckets):
-            return [name for _, name in buckets]
-        from rabbit_chx.ring import ToExchange
-
-        return [name if kind == "queue" else ToExchange(name) for kind, name in buckets]
+        return parse_ring(text, exchange=exchange, vhost=vhost)
 
     def eval(self, expression: str) -> str:
         """Evaluate an Erlang expression on the node and return what was printed, its value last."""

@@ -14,8 +14,9 @@ import pytest
 from pika.exceptions import AMQPError
 
 from rabbit_chx import Publisher, Ring
+from rabbit_chx.broker.claims import LEASE_PREFIX, is_lease_of
 from rabbit_chx.broker.management import Management
-from rabbit_chx.broker.publishing.direct_watch import LEASE_PREFIX, POLL_SECONDS, is_lease_of
+from rabbit_chx.broker.publishing.direct_watch import POLL_SECONDS
 from rabbit_chx.broker.publishing.direct_wire import KEY_HEADER
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue, Unpredictable
 

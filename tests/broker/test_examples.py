@@ -9,9 +9,19 @@ import uuid
 
 import pytest
 
-from tests.unit.test_examples import EXAMPLES, ONLINE
+from tests.unit.test_examples import DECLARING, EXAMPLES, ONLINE, SHARDING
 
 pytestmark = pytest.mark.broker
+
+
+def run(name: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-W", "error", EXAMPLES / name],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=os.environ | environment,
+    )
 
 
 @pytest.mark.parametrize("name", ONLINE)
@@ -24,15 +34,30 @@ def test_example_confirms_what_arrives(broker, name) -> None:
         for queue in queues:
             channel.queue_declare(queue, durable=True)
             channel.queue_bind(queue, exchange, "1")
-        done = subprocess.run(
-            [sys.executable, "-W", "error", EXAMPLES / name],
-            capture_output=True,
-            text=True,
-            check=False,
-            env=os.environ | {"AMQP_URL": broker.url, "EXCHANGE": exchange},
-        )
+        done = run(name, AMQP_URL=broker.url, EXCHANGE=exchange)
         arrived = sum(channel.queue_delete(queue).method.message_count for queue in queues)
         channel.exchange_delete(exchange)
     assert done.returncode == 0, done.stderr
     assert f"{arrived:,} confirmed" in done.stdout
     assert arrived >= 5_000
+
+
+@pytest.mark.parametrize("name", DECLARING)
+def test_example_predicts_what_arrives(broker, name) -> None:
+    count = 100_000 if broker.version.startswith("4.3") else 20_000
+    done = run(name, AMQP_URL=broker.url, COUNT=str(count))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"{count:,} confirmed" in done.stdout
+    rows = [line.split() for line in done.stdout.splitlines()[2:]]
+    assert len(rows) == 4
+    assert all(predicted == arrived for _, _, predicted, arrived in rows)
+    assert sum(int(row[-1].replace(",", "")) for row in rows) == count
+
+
+@pytest.mark.parametrize("name", SHARDING)
+def test_example_predicts_and_consumes_shards(broker, name) -> None:
+    url = broker.management_url.replace("://", f"://{broker.username}:{broker.password}@")
+    done = run(name, AMQP_URL=broker.url, RABBITMQ_MANAGEMENT_URL=url)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "5,000 confirmed" in done.stdout
+    assert "5,000 consumed by 4 consumers" in done.stdout

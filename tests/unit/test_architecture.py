@@ -188,6 +188,28 @@ def test_the_package_itself_loads_nothing() -> None:
     assert at_start("__init__") <= {"__future__", "importlib", "typing"}
 
 
+TOPOLOGY = [file for file in FILES if file.startswith("topology/")]
+READS_FILES = {"topology/source", "topology/schema", "topology/load", "topology/dump"}
+
+
+@pytest.mark.parametrize("file", TOPOLOGY)
+def test_topology_is_made_of_values(file: str) -> None:
+    assert not rooms(own_imports(file)) & {"broker", "cli", "testing"}
+    assert not foreign_imports(file) & (CLIENTS | {"socket", "urllib", "http"})
+
+
+@pytest.mark.parametrize("file", TOPOLOGY)
+def test_only_what_reads_files_needs_the_libraries_for_it(file: str) -> None:
+    if file not in READS_FILES:
+        assert not foreign_imports(file) & {"pydantic", "pydantic_core", "yaml", "tomlkit"}
+
+
+@pytest.mark.parametrize("file", ["topology/model", "topology/steps"])
+def test_the_words_of_a_topology_stand_below_everything_that_uses_them(file: str) -> None:
+    allowed = {"errors", "releases", "ring", "topology/model"}
+    assert own_imports(file) - {"topology/__init__"} <= allowed
+
+
 @pytest.mark.parametrize("file", FILES)
 def test_only_the_command_line_and_itself_know_the_throw_away_broker(file: str) -> None:
     if not file.startswith(("testing/", "cli/")):

@@ -10,12 +10,25 @@ import pytest
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 TABLE = (EXAMPLES / "README.md").read_text()
-OFFLINE = [line.split("](")[1].split(")")[0] for line in TABLE.splitlines() if line.endswith("| nothing |")]
-ONLINE = [line.split("](")[1].split(")")[0] for line in TABLE.splitlines() if line.endswith("| a broker |")]
+
+
+def needing(what: str) -> list[str]:
+    lines = (line for line in TABLE.splitlines() if line.endswith(f"| {what} |"))
+    return [line.split("](")[1].split(")")[0] for line in lines]
+
+
+OFFLINE = needing("nothing")
+ONLINE = needing("a broker")
+DECLARING = needing("a broker to declare on")
+SHARDING = needing("a broker with rabbitmq_sharding")
+TOPOLOGY = needing("a broker and its HTTP API")
+HANDOVER = needing("a broker to hand over on")
 
 
 def test_the_table_names_every_example() -> None:
-    assert sorted(OFFLINE + ONLINE) == sorted(path.name for path in EXAMPLES.glob("*.py"))
+    assert sorted(OFFLINE + ONLINE + DECLARING + SHARDING + TOPOLOGY + HANDOVER) == sorted(
+        path.name for path in EXAMPLES.glob("*.py")
+    )
 
 
 @pytest.mark.parametrize("name", OFFLINE)

@@ -12,11 +12,22 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from rabbit_chx.broker.management import Bound, Exchange, Management, Overview, Policy, Queue
+from rabbit_chx.broker.management import (
+    Bound,
+    Exchange,
+    Management,
+    Overview,
+    Permission,
+    Policy,
+    Queue,
+    User,
+)
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue
+from rabbit_chx.releases import Store
 from rabbit_chx.ring import ToExchange
 
 SECRET = "pa:ss/w%rd"
+FLAGS = {"durable": True, "auto_delete": False}
 
 
 class Api:
@@ -25,6 +36,7 @@ class Api:
     def __init__(self, answers) -> None:
         self.answers = answers
         self.asked: list[tuple[str, str]] = []
+        self.sent: list[tuple[str, str, object]] = []
 
     def answer(self, path: str, authorization: str):
         self.asked.append((path, authorization))
@@ -36,6 +48,14 @@ def serving(answers, *, headers=()):
     api = Api(answers)
 
     class Handler(BaseHTTPRequestHandler):
+        def do_PUT(self) -> None:
+            body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            api.sent.append((self.command, self.path, json.loads(body) if body else None))
+            self.do_GET()
+
+        def do_DELETE(self) -> None:
+            self.do_PUT()
+
         def do_GET(self) -> None:
             found = api.answer(self.path, self.headers.get("Authorization", ""))
             status, body = found if isinstance(found, tuple) else (200, found)
@@ -63,7 +83,7 @@ def serving(answers, *, headers=()):
 
 
 def test_names_are_escaped_and_the_user_goes_along() -> None:
-    row = {"name": "a/b ü", "type": "fanout", "internal": False, "arguments": {}}
+    row = {"name": "a/b ü", "type": "fanout", "internal": False, "arguments": {}, **FLAGS}
     with serving({"/api/exchanges/%2F/a%2Fb%20%C3%BC": row}) as api:
         url = api.url.replace("://", "://me%40home:pa%3Ass%2Fw%25rd@")
         assert Management(url).exchange("/", "a/b ü") == Exchange("a/b ü", "fanout", internal=False)
@@ -82,20 +102,27 @@ def test_credentials_are_asked_for_anew_unless_the_url_has_them() -> None:
     assert asked == [f"one:{SECRET}", f"two:{SECRET}", "own:x", "guest:guest"]
 
 
+QUEUE_COLUMNS = "name%2Ctype%2Cdurable%2Cauto_delete%2Cexclusive%2Carguments%2Ceffective_policy_definition"
+
+
 def test_what_there_is() -> None:
     binding = {"source": "x", "destination": "d", "routing_key": "2", "arguments": {"n": 1}}
     answers = {
-        "/api/overview": {"product_name": "RabbitMQ", "rabbitmq_version": "4.3.6"},
+        "/api/overview": {
+            "product_name": "RabbitMQ", "rabbitmq_version": "4.3.6", "cluster_name": "here",
+            "exchange_types": [{"name": "direct", "enabled": True}, {"name": "x-old", "enabled": False}],
+        },
         "/api/feature-flags": [{"name": "khepri_db", "state": "enabled"}, {"name": "b", "state": "disabled"}],
         "/api/exchanges/v/amq.default": {
-            "name": "", "type": "direct", "internal": False, "arguments": [], "policy": "p",
+            "name": "", "type": "direct", "internal": False, "arguments": [], "policy": "p", **FLAGS,
         },
         "/api/exchanges/v/x/bindings/source": [
             binding | {"destination_type": "queue"}, binding | {"destination_type": "exchange"},
         ],
         "/api/bindings/v": [binding | {"destination_type": "queue"}],
-        "/api/queues/v/q?columns=name%2Carguments%2Ceffective_policy_definition": {
-            "name": "q", "arguments": {"x-queue-type": "quorum"}, "effective_policy_definition": [],
+        f"/api/queues/v/q?columns={QUEUE_COLUMNS}": {
+            "name": "q", "type": "quorum", "exclusive": False, "effective_policy_definition": [], **FLAGS,
+            "arguments": {"x-queue-type": "quorum", "x-max-length": 9},
         },
         "/api/policies/v": [
             {"name": "p", "pattern": "^x", "apply-to": "all", "definition": {"a": 1}, "priority": 0}
@@ -103,19 +130,19 @@ def test_what_there_is() -> None:
     }  # fmt: skip
     with serving(answers) as api:
         management = Management(f"{api.url}/")
-        assert management.overview() == Overview("RabbitMQ", "4.3.6")
+        assert management.overview() == Overview("RabbitMQ", "4.3.6", frozenset({"direct"}), "here")
         assert management.feature_flags() == {"khepri_db": True, "b": False}
         assert management.exchange("v", "") == Exchange("", "direct", internal=False, policy="p")
         to_queue, to_exchange = Bound("x", "d", "2", {"n": 1}), Bound("x", ToExchange("d"), "2", {"n": 1})
         assert management.bindings_from("v", "x") == [to_queue, to_exchange]
         assert management.bindings("v") == [to_queue]
-        assert management.queue("v", "q") == Queue("q", {"x-queue-type": "quorum"}, {})
+        assert management.queue("v", "q") == Queue("q", "quorum", arguments={"x-max-length": 9})
         assert management.policies("v") == [Policy("p", "^x", "all", {"a": 1})]
 
 
 def test_all_pages_are_read() -> None:
     def page(number: int, *names: str):
-        rows = [{"name": n, "type": "fanout", "internal": True, "arguments": {}} for n in names]
+        rows = [{"name": n, "type": "fanout", "internal": True, "arguments": {}, **FLAGS} for n in names]
         return {"items": rows, "page": number, "page_count": 3}
 
     pages = {1: page(1, "a", "b"), 2: page(2, "c"), 3: page(3)}
@@ -129,6 +156,96 @@ def test_all_pages_are_read() -> None:
     assert len(api.asked) == 4
 
 
+def test_queues_come_with_their_messages_and_of_three_types_only() -> None:
+    def row(name: str, kind: str, **more):
+        return {"name": name, "type": kind, "exclusive": False, "arguments": {}, **FLAGS, **more}
+
+    rows = [
+        row("c", "classic", messages=3, durable=False, arguments={"x-queue-type": "classic"}),
+        row("s", "stream", arguments={"x-queue-type": "stream"}) | {"exclusive": None},
+        row("m", "rabbit_mqtt_qos0_queue", messages=1),
+        row("x", "classic", exclusive=True, auto_delete=True, messages=0),
+    ]
+    path = "/api/queues/%2F?page=1&page_size=500&disable_stats=true&enable_queue_totals=true"
+    with serving({path: {"items": rows, "page_count": 1}}) as api:
+        assert Management(api.url).queues("/") == [
+            (Queue("c", durable=False), 3),
+            (Queue("s", "stream"), None),
+            (Queue("x", auto_delete=True, exclusive=True), 0),
+        ]
+
+
+def test_who_asks_and_what_he_may() -> None:
+    answers = {
+        "/api/whoami": {"name": "me", "tags": ["management", "monitoring"]},
+        "/api/vhosts/a%2Fb/permissions": [
+            {"user": "you", "configure": "", "write": "", "read": ""},
+            {"user": "me", "configure": "^c", "write": "^w", "read": ".*"},
+        ],
+        "/api/nodes?columns=name%2Crunning": [
+            {"name": "rabbit@a", "running": True},
+            {"name": "b", "running": False},
+        ],
+    }
+    with serving(answers) as api:
+        management = Management(api.url)
+        assert management.whoami() == User("me", frozenset({"management", "monitoring"}))
+        assert management.permission("a/b", "me") == Permission("^c", "^w", ".*")
+        assert management.permission("a/b", "nobody") is None
+        assert management.nodes() == {"rabbit@a": True, "b": False}
+        with pytest.raises(BrokerUnavailable, match="no virtual host 'x'"):
+            management.permission("x", "me")
+
+
+@pytest.mark.parametrize(
+    ("release", "answer", "store"),
+    [
+        ("3.10.8", None, Store.MNESIA),
+        ("4.3.6", None, Store.KHEPRI),
+        ("4.0.5", [{"name": "khepri_db", "state": "enabled"}], Store.KHEPRI),
+        ("4.2.0", [{"name": "khepri_db", "state": "disabled"}], Store.MNESIA),
+        ("3.13.7", (401, {"error": "not_authorised", "reason": "Not administrator user"}), None),
+    ],
+)
+def test_the_store_is_asked_for_only_where_a_release_can_have_two(release, answer, store) -> None:
+    with serving({} if answer is None else {"/api/feature-flags": answer}) as api:
+        assert Management(api.url).store(release) is store
+    assert len(api.asked) == (answer is not None)
+
+
+def test_policies_are_made_and_taken_away() -> None:
+    done = {"/api/policies/a%2Fb/p%20%C3%BC": (204, b"")}
+    with serving(done) as api:
+        management = Management(api.url)
+        management.put_policy("a/b", Policy("p ü", "^x", "exchanges", {"alternate-exchange": "e"}, 7))
+        management.delete_policy("a/b", "p ü")
+        with pytest.raises(BrokerUnavailable, match="no policy 'none' in virtual host 'a/b'"):
+            management.delete_policy("a/b", "none")
+    body = {
+        "pattern": "^x", "apply-to": "exchanges", "definition": {"alternate-exchange": "e"}, "priority": 7,
+    }  # fmt: skip
+    path = "/api/policies/a%2Fb/p%20%C3%BC"
+    assert api.sent[:2] == [("PUT", path, body), ("DELETE", path, None)]
+
+
+@pytest.mark.parametrize(
+    ("answer", "complaint"),
+    [
+        (
+            (401, {"reason": "User not authorised to access object"}),
+            "'guest' may not change policies .*needs the tag policymaker",
+        ),
+        (
+            (400, {"reason": "Validation failed\n\n[] is not recognised"}),
+            "answers 400 to policies: Validation",
+        ),
+    ],
+)
+def test_a_policy_that_is_refused_tells_why(answer, complaint) -> None:
+    with serving({"/api/policies/v/p": answer}) as api, pytest.raises(BrokerUnavailable, match=complaint):
+        Management(api.url).put_policy("v", Policy("p", ""))
+
+
 LAVIN = {"lavinmq_version": "2.0.0", "rabbitmq_version": "4.3.6", "product_name": "RabbitMQ"}
 COMPLAINTS = [
     ((401, {"error": "not_authorized", "reason": "Login failed"}), "refuses the user 'me' or its password"),
@@ -139,7 +256,8 @@ COMPLAINTS = [
     ((200, []), "no management API"),
     ((500, {"reason": "boom"}), "answers 500 to overview: boom"),
     ((302, b""), "answers 302"),
-    ((200, LAVIN), "calls itself 'LavinMQ'"),
+    ((401, {"reason": "Not monitor user"}), "needs the tag monitoring"),
+    ((200, LAVIN), "calls itself 'LavinMQ': .*another algorithm under the same name"),
     ((200, {"product_name": "Other"}), "calls itself 'Other'"),
     ((200, {}), "calls itself ''"),
 ]

@@ -25,12 +25,12 @@ from typing import TYPE_CHECKING, Final
 import pika
 from pika.exceptions import AMQPError
 
+from rabbit_chx.broker.claims import LEASE_PREFIX, LOCK
 from rabbit_chx.broker.connect import why_down
 from rabbit_chx.broker.management import Management
 from rabbit_chx.broker.publishing.direct import DirectRoute, Facts, Refusal, decide
 from rabbit_chx.broker.publishing.direct_account import DirectAccount
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue, Unpredictable
-from rabbit_chx.releases import Release, Store
 from rabbit_chx.ring import ToExchange
 
 if TYPE_CHECKING:
@@ -42,18 +42,12 @@ if TYPE_CHECKING:
     from rabbit_chx.broker.publishing.attempts import Address
     from rabbit_chx.ring import Ring
 
-__all__ = ["LEASE_PREFIX", "Direct", "direct_for", "is_lease_of", "read_facts"]
+__all__ = ["Direct", "direct_for", "read_facts"]
 
 log = logging.getLogger("rabbit_chx.publisher")
 
-LEASE_PREFIX: Final = "rabbit-chx.lease."
 POLL_SECONDS: Final = 5.0
 _TICK: Final = 0.2
-
-
-def is_lease_of(queue: str, exchange: str) -> bool:
-    """Whether a queue of this name is the lease of a publisher that goes past this exchange."""
-    return re.fullmatch(re.escape(f"{LEASE_PREFIX}{exchange}.") + "[0-9a-f]{12}", queue) is not None
 
 
 def read_facts(
@@ -68,7 +62,7 @@ def read_facts(
     queues = sorted({bound.destination for bound in leading if isinstance(bound.destination, str)})
     return Facts(
         release=release,
-        store=_read_store(management, release),
+        store=management.store(release),
         top=top,
         bindings=bindings,
         slots=slots,
@@ -87,21 +81,6 @@ def _read_slots(
     exchanges = [exchange for exchange in management.exchanges(vhost) if exchange.name in names]
     bindings = management.bindings(vhost)
     return {one.name: (one, [bound for bound in bindings if bound.source == one.name]) for one in exchanges}
-
-
-def _read_store(management: Management, release: str) -> Store | None:
-    """Where it makes a difference: the flag came with 3.13, and from 4.3 on there is one store only."""
-    parsed = Release.parse(release)
-    for only in (Store.MNESIA, Store.KHEPRI):
-        other = Store.KHEPRI if only is Store.MNESIA else Store.MNESIA
-        try:
-            Release.parse(release, store=other)
-        except InvalidValue:
-            return Release.parse(parsed, store=only).store
-    try:
-        return Store.KHEPRI if management.feature_flags().get("khepri_db") else Store.MNESIA
-    except BrokerUnavailable:
-        return None
 
 
 def direct_for(
@@ -201,6 +180,11 @@ class Direct:
         self._thread.start()
 
     def _first_route(self) -> DirectRoute:
+        if LOCK in self._management.queue_names(self._vhost, f"^{re.escape(LOCK)}$"):
+            raise Unpredictable(
+                f"messages cannot go straight to the queues: somebody changes the topology (queue {LOCK!r} is held); "
+                "try again when they are done"
+            )
         route = self._read()
         if isinstance(route, Refusal):
             raise Unpredictable(f"messages cannot go straight to the queues: {route}")

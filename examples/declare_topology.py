@@ -1,0 +1,24 @@
+"""A topology declared: what stands is read, the difference is planned, and applied one step after the other."""
+
+import os
+
+from rabbit_chx import Management, apply, plan, read
+from rabbit_chx.topology.load import loads
+
+topology = loads(
+    """
+    schema: 1
+    exchanges:
+      example.orders:
+        type: x-consistent-hash
+        queues: {"example.orders.{0..3}": 1, example.vip: 3}
+    queues:
+      "example.orders.{0..3}": {preset: ordered}
+      example.vip: {}
+    """,
+    format="yaml",
+)
+management = Management(os.environ["RABBITMQ_MANAGEMENT_URL"])
+planned = plan(topology, read(management, topology.vhost))
+applied = apply(os.environ["AMQP_URL"], planned, management=management, on_step=print)
+print(f"{len(applied.done)} steps done")

@@ -1,0 +1,110 @@
+"""``rabbit-chx apply``: make a broker what a file says, one safe step after the other."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from rabbit_chx.cli.changes import print_findings, print_json, print_plan
+from rabbit_chx.cli.live import live_options
+from rabbit_chx.cli.options import output_option
+from rabbit_chx.cli.plan import plan_options
+from rabbit_chx.errors import ApplyStopped, InvalidValue
+
+if TYPE_CHECKING:
+    from rabbit_chx.cli.live import Live
+    from rabbit_chx.topology.steps import Plan, Step
+
+FAILED: Final = 1
+PENDING: Final = 2
+PARTLY: Final = 3
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  rabbit-chx apply topology.yaml --url amqp://user@host/ --password-file secret
+  rabbit-chx apply topology.yaml --yes
+  rabbit-chx apply topology.yaml --dry-run
+"""
+)
+@click.argument("file")
+@live_options
+@plan_options
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@click.option("--dry-run", is_flag=True, help="Show the plan and change nothing.")
+@output_option
+def apply(*, file: str, live: Live, yes: bool, dry_run: bool, output: str, **options: Any) -> int:
+    """Show the plan for FILE, ask, and carry it out: one step at a time, each read back, up to the first surprise.
+
+    A second apply does nothing. Exit code 3 means that it stopped on the way: plan again and apply what is left.
+    """
+    from rabbit_chx.topology.lint import lint
+    from rabbit_chx.topology.load import load
+    from rabbit_chx.topology.plan import plan
+
+    if not (yes or dry_run or sys.stdin.isatty()):
+        raise InvalidValue(
+            "the command",
+            got="nobody to ask, since standard input is no terminal",
+            allowed="--yes, or --dry-run",
+            way_out="`rabbit-chx plan FILE` shows what would be done",
+        )
+    wanted = load(file)
+    observed = live.read(wanted)
+    options["max_moved"] /= 100
+    made = plan(wanted, observed, **options)
+    findings = lint(wanted, observed)
+    print_findings(findings)
+    print_plan(made, output)
+    if made.refusals or any(finding.severity == "error" for finding in findings):
+        click.echo("Nothing was changed.", err=True)
+        return FAILED
+    if not made.steps:
+        return 0
+    if dry_run:
+        return PENDING
+    if not yes and not _agreed(made):
+        click.echo("Nothing was changed.", err=True)
+        return FAILED
+    return _apply(live, made, output)
+
+
+def _agreed(plan: Plan) -> bool:
+    count = len(plan.destructive)
+    warning = f" {count} of them take something away." if count else ""
+    return click.confirm(f"Apply {len(plan.steps)} steps?{warning}", err=True)
+
+
+def _apply(live: Live, plan: Plan, output: str) -> int:
+    from rabbit_chx.broker.topology.apply import apply as apply_steps
+
+    count = 0
+
+    def done(step: Step) -> None:
+        nonlocal count
+        count += 1
+        if output == "json":
+            print_json(done=count, of=len(plan.steps), step=str(step))
+        else:
+            click.echo(f"[{count}/{len(plan.steps)}] {step}")
+
+    with live.amqp(plan.vhost) as connection:
+        try:
+            applied = apply_steps(connection, plan, management=live.management(), on_step=done)
+        except ApplyStopped as stopped:
+            click.echo(f"Error: {stopped}", err=True)
+            if stopped.done:
+                left = len(stopped.remaining) + 1
+                click.echo(
+                    f"{len(stopped.done)} steps are done, {left} are not: the same command goes on from there.",
+                    err=True,
+                )
+            return PARTLY if stopped.done else FAILED
+    for what in applied.unverified:
+        click.echo(f"Not verified: {what}", err=True)
+    if output == "table":
+        click.echo(f"Done: {len(plan.steps)} steps.")
+    return 0

@@ -1,0 +1,87 @@
+"""``rabbit-chx check``: whether a broker still is what a file says."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from rabbit_chx.cli.changes import print_findings, print_json
+from rabbit_chx.cli.live import live_options
+from rabbit_chx.cli.options import output_option
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rabbit_chx.cli.live import Live
+    from rabbit_chx.topology.drift import Drift
+
+DRIFT: Final = 2
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  rabbit-chx check topology.yaml --url amqp://user@host/ --password-file secret
+  rabbit-chx check topology.yaml --strict --output json
+  rabbit-chx check topology.yaml --metrics /var/lib/node_exporter/rabbit_chx.prom
+"""
+)
+@click.argument("file")
+@live_options
+@click.option(
+    "--strict", is_flag=True, help="Also list exchanges, queues and policies that the file does not name."
+)
+@click.option(
+    "--metrics", "metrics_file", metavar="FILE", help="Write the numbers for Prometheus, as a textfile."
+)
+@output_option
+def check(*, file: str, live: Live, strict: bool, metrics_file: str | None, output: str) -> int:
+    """List every difference between a broker and FILE; change nothing.
+
+    Exit code 0 means no drift, 2 that there is some.
+    """
+    from rabbit_chx.topology.drift import drift
+    from rabbit_chx.topology.lint import lint
+    from rabbit_chx.topology.load import load
+
+    wanted = load(file)
+    observed = live.read(wanted)
+    drifts = drift(wanted, observed, strict=strict)
+    print_findings(lint(wanted, observed))
+    if metrics_file is not None:
+        _write_metrics(Path(metrics_file), drifts, wanted.vhost)
+    _print(drifts, wanted.vhost, output)
+    for what in observed.unseen:
+        click.echo(f"Not seen: {what}", err=True)
+    return DRIFT if drifts else 0
+
+
+def _print(drifts: Sequence[Drift], vhost: str, output: str) -> None:
+    if output == "json":
+        for one in drifts:
+            print_json(**_row(one))
+        return
+    for one in drifts:
+        click.echo(f"{click.style('drift:', fg='red')} {one}")
+    count = f"{len(drifts)} difference{'s' if len(drifts) != 1 else ''}" if drifts else "0 drift"
+    click.echo(f"Virtual host {vhost!r}: {count}.")
+
+
+def _row(one: Drift) -> dict[str, Any]:
+    return {"kind": one.kind, "where": one.where, "message": one.message, "misrouted": one.misrouted}
+
+
+def _write_metrics(path: Path, drifts: Sequence[Drift], vhost: str) -> None:
+    """In one step, since the exporter may read the file at any moment."""
+    from rabbit_chx.topology.metrics import metrics
+
+    text = metrics(drifts, vhost=vhost, checked_at=time.time())
+    with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
+        file.write(text)
+    os.chmod(file.name, 0o644)  # noqa: PTH101 - another user's exporter reads it
+    Path(file.name).replace(path)

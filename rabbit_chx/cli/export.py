@@ -1,0 +1,105 @@
+"""``rabbit-chx export`` and ``import``: topology files from a live broker, and from ``definitions.json``."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from rabbit_chx.cli.live import live_options
+from rabbit_chx.errors import InvalidValue
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from rabbit_chx.cli.live import Live
+    from rabbit_chx.topology.model import Topology
+
+__all__ = ["export", "import_"]
+
+
+def _format_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    command = click.option(
+        "-o",
+        "--out",
+        metavar="FILE",
+        help="Write to FILE, which must not exist; by default to standard output.",
+    )(command)
+    return click.option(
+        "--format",
+        "kind",
+        type=click.Choice(["yaml", "toml", "json", "definitions"]),
+        default="yaml",
+        show_default=True,
+        help="definitions is RabbitMQ's own definitions.json, whose import binds in random order.",
+    )(command)
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  rabbit-chx export --url amqp://user@host/ --password-file secret -o topology.yaml
+  rabbit-chx export --vhost orders --format definitions
+"""
+)
+@click.option("-V", "--vhost", default=None, metavar="VHOST", help="The virtual host; by default the URL's.")
+@live_options
+@_format_options
+def export(*, live: Live, vhost: str | None, kind: str, out: str | None) -> None:
+    """Write what stands in a virtual host as a topology file; rings are written in their own order."""
+    from rabbit_chx.broker.connect import vhost_of
+    from rabbit_chx.topology.dump import exportable
+    from rabbit_chx.topology.model import Topology
+
+    if live.amqp_only:
+        raise InvalidValue("export", got="--amqp-only", allowed="the management API: AMQP lists nothing")
+    observed = live.read(Topology(vhost=vhost_of(live.given) if vhost is None else vhost))
+    for name, ring in observed.rings.items():
+        if not ring.known:
+            click.echo(
+                f"Note: exchange {name!r} is written in an order of no meaning: {ring.why_unknown}", err=True
+            )
+    _write(_text(exportable(observed.topology), kind), out)
+
+
+@click.command(
+    "import",
+    epilog="""\b
+Examples:
+  rabbit-chx import definitions.json -o topology.yaml
+  rabbit-chx import topology.yaml --format json
+""",
+)
+@click.argument("file")
+@click.option("-V", "--vhost", metavar="VHOST", help="Of a definitions.json with several.")
+@_format_options
+def import_(*, file: str, vhost: str | None, kind: str, out: str | None) -> None:
+    """Turn FILE (a definitions.json, or a topology file) into a topology file. No broker is asked or changed."""
+    from rabbit_chx.topology.load import load
+
+    _write(_text(load(file, vhost=vhost), kind), out)
+
+
+def _text(topology: Topology, kind: str) -> str:
+    from rabbit_chx.topology.definitions import to_definitions
+    from rabbit_chx.topology.dump import dumps
+
+    if kind == "definitions":
+        return json.dumps(to_definitions(topology), indent=2, ensure_ascii=False) + "\n"
+    return dumps(topology, kind)  # type: ignore[arg-type]
+
+
+def _write(text: str, out: str | None) -> None:
+    if out is None:
+        click.echo(text, nl=False)
+        return
+    try:
+        with Path(out).open("x", encoding="utf-8") as file:
+            file.write(text)
+    except OSError as error:
+        raise InvalidValue(
+            "--out", got=out, allowed="a file that does not exist yet", way_out=str(error.strerror)
+        ) from None
+    click.echo(f"written: {out}", err=True)

@@ -1,0 +1,39 @@
+"""``rabbit-chx lint``: what is wrong with a topology file, found without a broker."""
+
+from __future__ import annotations
+
+import click
+
+from rabbit_chx.cli.changes import print_findings, print_json
+from rabbit_chx.cli.options import output_option
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  rabbit-chx lint topology.yaml
+  rabbit-chx lint definitions.json --output json
+"""
+)
+@click.argument("file")
+@output_option
+def lint(*, file: str, output: str) -> int:
+    """Check FILE without a broker: its form, and what a broker accepts although nobody wants it.
+
+    Exit code 1 means that there is an error; warnings alone are 0.
+    """
+    from rabbit_chx.topology.lint import lint as find
+    from rabbit_chx.topology.load import load
+
+    topology = load(file)
+    findings = find(topology)
+    if output == "json":
+        for one in findings:
+            print_json(severity=one.severity, code=one.code, where=one.where, message=one.message)
+    else:
+        print_findings(findings)
+        click.echo(
+            f"{file}: {len(topology.exchanges)} exchanges, {len(topology.queues)} queues, "
+            f"{len(topology.bindings)} bindings, {len(topology.policies)} policies; {len(findings)} findings"
+        )
+    return 1 if any(finding.severity == "error" for finding in findings) else 0

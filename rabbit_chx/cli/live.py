@@ -1,0 +1,170 @@
+"""A live broker as the verbs of topology reach it: over AMQP, over its management API, and on the node itself."""
+
+from __future__ import annotations
+
+import functools
+import ssl
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from rabbit_chx.cli.options import broker_options
+from rabbit_chx.errors import BrokerUnavailable, InvalidValue
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import pika
+
+    from rabbit_chx.broker.management import Management
+    from rabbit_chx.broker.topology.node import NodeCommand
+    from rabbit_chx.topology.model import Observed, Topology
+
+__all__ = ["Live", "live_options"]
+
+
+@dataclass(frozen=True)
+class Live:
+    """Where a broker is, and by what means it may be asked."""
+
+    url: str | None
+    password_file: Path | None = None
+    management_url: str | None = None
+    node: str | None = None
+    observe: float | None = None
+    amqp_only: bool = False
+    tls: ssl.SSLContext | None = None
+
+    @property
+    def given(self) -> str:
+        """The URL, which must be there."""
+        if self.url is None:
+            raise InvalidValue(
+                "the command",
+                got="no broker",
+                allowed="--url amqp://user:password@host/, or the environment variable AMQP_URL",
+                way_out="`rabbit-chx lint FILE` and `rabbit-chx plan FILE --against OTHER_FILE` need none",
+            )
+        return self.url
+
+    def amqp(self, vhost: str) -> pika.BlockingConnection:
+        """A connection to a virtual host."""
+        from rabbit_chx.broker.connect import at_vhost, connect
+
+        url = at_vhost(self.given, vhost)
+        return connect(url, name="rabbit-chx topology", credentials=self.password_file, tls=self.tls)
+
+    def management(self) -> Management | None:
+        """Its management API; None where AMQP has to do."""
+        from rabbit_chx.broker.connect import asked_for, management_of
+        from rabbit_chx.broker.management import Management
+
+        if self.amqp_only:
+            return None
+        credentials = asked_for(self.password_file, self.given)
+        return Management(
+            self.management_url or management_of(self.given), credentials=credentials, tls=self.tls
+        )
+
+    def read(self, wanted: Topology) -> Observed:
+        """What stands in the virtual host of a topology."""
+        from rabbit_chx.broker.topology.reader import read, read_existence
+
+        management = self.management()
+        if management is None:
+            with self.amqp(wanted.vhost) as connection:
+                return read_existence(connection, wanted)
+        node = self._node()
+        try:
+            observed = read(management, wanted.vhost, node=node)
+        except BrokerUnavailable as error:
+            if self.management_url or error.permanent:
+                raise
+            raise BrokerUnavailable(
+                f"{error}; --management-url names another place, and --amqp-only does without, though AMQP shows little"
+            ) from None
+        return observed if self.observe is None else self._observed(observed, node)
+
+    def _observed(self, observed: Observed, node: NodeCommand | None) -> Observed:
+        """With the rings that the messages of others betray."""
+        from rabbit_chx.broker.topology.observe import firehose
+        from rabbit_chx.broker.topology.rings import learn
+
+        assert self.observe is not None
+        with self.amqp(observed.topology.vhost) as connection:
+            click.echo(f"watching messages for {self.observe:g} seconds ...", err=True)
+            return learn(observed, firehose(connection, observed, self.observe, node=node))
+
+    def _node(self) -> NodeCommand | None:
+        from rabbit_chx.broker.topology.node import NodeCommand
+
+        return NodeCommand(self.node) if self.node else None
+
+
+def live_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The options that say how a broker is reached; the command gets it as ``live``."""
+
+    @broker_options
+    @click.option(
+        "--management-url",
+        envvar="RABBITMQ_MANAGEMENT_URL",
+        show_envvar=True,
+        metavar="URL",
+        help="Its HTTP API; by default port 15672 (15671 with amqps) of the same host.",
+    )
+    @click.option(
+        "--node",
+        metavar="COMMAND",
+        envvar="RABBIT_CHX_NODE",
+        show_envvar=True,
+        help="How to ask a node for its rings: 'docker exec NAME rabbitmqctl eval'.",
+    )
+    @click.option(
+        "--observe",
+        type=click.FloatRange(min=0, min_open=True),
+        metavar="SECONDS",
+        help="Work out rings of unknown order from messages that others publish meanwhile (rabbitmqctl trace_on).",
+    )
+    @click.option("--amqp-only", is_flag=True, help="Do without the HTTP API; says what it cannot see.")
+    @click.option(
+        "--tls-ca-cert-file",
+        type=click.Path(path_type=Path),
+        metavar="FILE",
+        help="Trust the authorities in FILE instead of the system's.",
+    )
+    @click.option("--tls-cert-file", type=click.Path(path_type=Path), metavar="FILE", help="Who we are.")
+    @click.option("--tls-key-file", type=click.Path(path_type=Path), metavar="FILE", help="Its private key.")
+    @functools.wraps(command)
+    def wrapper(
+        *,
+        tls_ca_cert_file: Path | None,
+        tls_cert_file: Path | None,
+        tls_key_file: Path | None,
+        **options: Any,
+    ) -> Any:
+        names = ("url", "password_file", "management_url", "node", "observe", "amqp_only")
+        reached = {name: options.pop(name) for name in names}
+        live = Live(**reached, tls=_tls(tls_ca_cert_file, tls_cert_file, tls_key_file))
+        return command(live=live, **options)
+
+    return wrapper
+
+
+def _tls(authorities: Path | None, certificate: Path | None, key: Path | None) -> ssl.SSLContext | None:
+    if authorities is None and certificate is None and key is None:
+        return None
+    named = {"--tls-ca-cert-file": authorities, "--tls-cert-file": certificate, "--tls-key-file": key}
+    try:
+        context = ssl.create_default_context(cafile=authorities)
+        if certificate is not None:
+            context.load_cert_chain(certificate, key)
+    except (OSError, ssl.SSLError) as error:
+        raise InvalidValue(
+            "the files for TLS",
+            got=", ".join(f"{option} {path}" for option, path in named.items() if path is not None),
+            allowed="readable files in PEM format, the key without a passphrase",
+            way_out=str(getattr(error, "strerror", None) or error),
+        ) from None
+    return context

@@ -1,0 +1,340 @@
+"""Where a message goes through a whole topology: from exchange to exchange, down to the queues.
+
+The walk is that of ``rabbit_exchange:route/3``: every exchange is asked once, a queue gets a message once, and an
+alternate exchange is asked where nothing matched. What only chance or a live broker knows is an `AnyOf`, never a
+guess. Pure: no socket is opened.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final
+
+from rabbit_chx.errors import InvalidValue, Unpredictable
+from rabbit_chx.exchange import ConsistentHashExchange
+from rabbit_chx.fields import Field, encode
+from rabbit_chx.hashing import check_client, shortstr
+from rabbit_chx.kernel.terms import format_term
+from rabbit_chx.partitioning import AnyOf, ModulusHashExchange
+from rabbit_chx.releases import Release
+from rabbit_chx.ring import ToExchange
+from rabbit_chx.topology.model import CONSISTENT_HASH, MODULUS_HASH, Bound, Exchange
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from rabbit_chx.fields import Client
+    from rabbit_chx.ring import Destination, Ring
+    from rabbit_chx.topology.model import Topology
+
+__all__ = ["Router", "headers_match", "route", "topic_matches"]
+
+_NO_RINGS: Final[Mapping[str, Ring]] = {}
+
+
+def route(
+    topology: Topology,
+    exchange: str,
+    *,
+    routing_key: str | bytes = "",
+    headers: Mapping[str, Any] | None = None,
+    properties: Mapping[str, Any] | None = None,
+    release: str | Release = "4.3",
+) -> tuple[str | AnyOf, ...]:
+    """The queues that one message reaches, each once, in the order of their names; for many, keep a `Router`."""
+    return Router(topology, release=release).route(
+        exchange, routing_key, headers=headers, properties=properties
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Message:
+    """What exchanges look at."""
+
+    keys: tuple[bytes, ...]
+    """The routing key, and behind it those of the headers CC and BCC."""
+    headers: Mapping[str, Any]
+    properties: Mapping[str, Any]
+
+
+class Router:
+    """Answers where messages go in one topology.
+
+    Args:
+        topology: as a file has it, or as it was read from a broker.
+        release: of the broker.
+        rings: of a live broker (``Observed.rings``); without them a ring is what the bindings make of it when
+            they are made in their order.
+        client: that sends the messages, where headers are hashed or matched that clients encode differently.
+    """
+
+    def __init__(
+        self,
+        topology: Topology,
+        *,
+        release: str | Release = "4.3",
+        rings: Mapping[str, Ring] = _NO_RINGS,
+        client: Client | None = None,
+    ) -> None:
+        check_client(client)
+        self._topology = topology
+        self._release = Release.parse(release)
+        self._rings = rings
+        self._client = client
+        self._mirrors: dict[str, ConsistentHashExchange | ModulusHashExchange] = {}
+
+    def route(
+        self,
+        exchange: str,
+        routing_key: str | bytes = "",
+        *,
+        headers: Mapping[str, Any] | None = None,
+        properties: Mapping[str, Any] | None = None,
+    ) -> tuple[str | AnyOf, ...]:
+        """The queues that a message reaches which is published to ``exchange``; none where it comes back.
+
+        ``properties`` are those that an exchange may hash: ``message_id``, ``correlation_id``, ``timestamp``.
+        """
+        keys = (shortstr(routing_key, "the routing key"), *_copies(headers or {}))
+        message = _Message(keys, headers or {}, properties or {})
+        if exchange == "":
+            names = {key.decode(errors="replace") for key in keys}
+            return tuple(sorted(name for name in names if self._topology.queue(name)))
+        self._check_start(exchange)
+        return tuple(sorted(self._walk(exchange, message, {exchange}), key=str))
+
+    def _check_start(self, exchange: str) -> None:
+        known = self._exchanges.get(exchange)
+        if known is None or known.internal:
+            raise InvalidValue(
+                "the exchange that a message is published to",
+                got=exchange if known is None else f"{exchange!r}, which is internal",
+                allowed="an exchange of the topology that is not internal, or '' for the default exchange",
+                way_out="a broker closes the channel on any other",
+            )
+
+    # -- the walk ------------------------------------------------------------------------------------
+
+    # rabbit_exchange.erl, route1/4 and process_route/2.
+    def _walk(self, start: str, message: _Message, seen: set[str]) -> set[str | AnyOf]:
+        found: set[str | AnyOf] = set()
+        waiting = [start]
+        while waiting:
+            for destination in self._next(self._exchanges[waiting.pop()], message):
+                if isinstance(destination, AnyOf):
+                    found.add(self._one_of(destination, message, seen))
+                elif isinstance(destination, str):
+                    found.add(destination)
+                elif destination.name not in seen and destination.name in self._exchanges:
+                    seen.add(destination.name)
+                    waiting.append(destination.name)
+        return found
+
+    def _one_of(self, choice: AnyOf, message: _Message, seen: set[str]) -> str | AnyOf:
+        """The queues that one throw of the dice can lead to; each way has to end in a single one."""
+        queues: set[Destination] = set()
+        for destination in choice.destinations:
+            if isinstance(destination, str):
+                queues.add(destination)
+                continue
+            name = destination.name
+            dead_end = name in seen or name not in self._exchanges
+            ends = set() if dead_end else self._walk(name, message, seen | {name})
+            if len(ends) != 1:
+                raise Unpredictable(
+                    f"chance may lead the message to {destination}, and from there to {len(ends)} queues: "
+                    "what it reaches cannot be said in one list"
+                )
+            end = ends.pop()
+            queues |= end.destinations if isinstance(end, AnyOf) else {end}
+        only = next(iter(queues))
+        return only if len(queues) == 1 and isinstance(only, str) else AnyOf(frozenset(queues))
+
+    def _next(self, exchange: Exchange, message: _Message) -> Sequence[Destination | AnyOf]:
+        """Where one exchange sends a message, or its alternate exchange where it sends it nowhere."""
+        found = self._matching(exchange, message)
+        if found:
+            return found
+        alternate = self._alternate(exchange)
+        return [] if alternate is None else [ToExchange(alternate)]
+
+    # rabbit_policy.erl, get_arg/3: the argument wins.
+    def _alternate(self, exchange: Exchange) -> str | None:
+        if exchange.alternate is not None:
+            return exchange.alternate
+        policy = self._topology.policy_of(exchange)
+        return policy.definition.get("alternate-exchange") if policy else None
+
+    def _matching(self, exchange: Exchange, message: _Message) -> Sequence[Destination | AnyOf]:
+        bindings = self._bindings.get(exchange.name, ())
+        match exchange.type:
+            case "direct":
+                return [bound.destination for bound in bindings if bound.key.encode() in message.keys]
+            case "fanout" | "x-recent-history":
+                return [bound.destination for bound in bindings]
+            case "topic":
+                return [bound.destination for bound in bindings if _on_topic(bound.key, message.keys)]
+            case "headers":
+                return [bound.destination for bound in bindings if self._headers_match(bound, message)]
+            case "x-random":
+                return _any_of(bound.destination for bound in bindings)
+            case "x-local-random":
+                return _any_of(bound.destination for bound in bindings if not bound.key)
+            case type_ if type_ == CONSISTENT_HASH:
+                return self._consistent_hash(exchange, message)
+            case type_ if type_ == MODULUS_HASH:
+                return self._modulus_hash(exchange, bindings, message) if bindings else []
+            case type_:
+                raise Unpredictable(
+                    f"exchange {exchange.name!r} is of type {type_}, and how that routes is not known here"
+                )
+
+    def _headers_match(self, bound: Bound, message: _Message) -> bool:
+        return headers_match(bound.arguments, message.headers, self._release, self._client)
+
+    def _consistent_hash(self, exchange: Exchange, message: _Message) -> Sequence[Destination | AnyOf]:
+        if exchange.name in self._queues_of_slot:
+            return _any_of(self._queues_of_slot[exchange.name])
+        mirror = self._mirrors.get(exchange.name)
+        if not isinstance(mirror, ConsistentHashExchange):
+            ring = self._rings.get(exchange.name)
+            if ring is None:
+                ring = self._topology.ring(exchange.name, self._release)
+            mirror = ConsistentHashExchange(
+                ring, hash_header=exchange.hash_header, hash_property=exchange.hash_property
+            )
+            self._mirrors[exchange.name] = mirror
+        if mirror.ring.known and not len(mirror.ring):
+            return []
+        part = mirror.hash_on.part
+        parts = {"routing_key": message.keys[0], "headers": message.headers}
+        value = parts[part] if part in parts else message.properties.get(part)
+        return [mirror.explain(value, client=self._client).destination]
+
+    def _modulus_hash(
+        self, exchange: Exchange, bindings: Sequence[Bound], message: _Message
+    ) -> Sequence[Destination]:
+        mirror = self._mirrors.get(exchange.name)
+        if not isinstance(mirror, ModulusHashExchange):
+            pairs = [(bound.destination, bound.key) for bound in bindings]
+            mirror = ModulusHashExchange(pairs, release=self._release)
+            self._mirrors[exchange.name] = mirror
+        return [mirror.route(message.keys[0], cc=message.keys[1:])]
+
+    # -- what the walk looks up ----------------------------------------------------------------------
+
+    @cached_property
+    def _exchanges(self) -> dict[str, Exchange]:
+        slots = (exchange for slots in self._topology.slots for exchange in slots.exchanges)
+        return {exchange.name: exchange for exchange in (*self._topology.exchanges, *slots)}
+
+    @cached_property
+    def _queues_of_slot(self) -> dict[str, tuple[str, ...]]:
+        """Of a written topology: which queue a slot leads to, only a broker knows."""
+        return {name: tuple(slots.queues) for slots in self._topology.slots for name in slots.names}
+
+    @cached_property
+    def _bindings(self) -> dict[str, list[Bound]]:
+        by_source: dict[str, list[Bound]] = {}
+        top = (bound for slots in self._topology.slots for bound in slots.top_bindings)
+        for bound in (*self._topology.bindings, *top):
+            by_source.setdefault(bound.source, []).append(bound)
+        return by_source
+
+
+def _any_of(destinations: Iterable[Destination]) -> list[Destination | AnyOf]:
+    found = frozenset(destinations)
+    return [AnyOf(found)] if len(found) > 1 else list(found)
+
+
+# rabbit_basic.erl, header_routes/1.
+def _copies(headers: Mapping[str, Any]) -> list[bytes]:
+    keys: list[bytes] = []
+    for name in ("CC", "BCC"):
+        copies = headers.get(name, [])
+        if not isinstance(copies, (list, tuple)):
+            raise InvalidValue(
+                f"the header {name}",
+                got=copies,
+                allowed="a list of routing keys",
+                way_out="a broker closes the channel on any other",
+            )
+        keys += [shortstr(key, f"a key of the header {name}") for key in copies]
+    return keys
+
+
+def _on_topic(pattern: str, keys: Sequence[bytes]) -> bool:
+    return any(topic_matches(pattern, key) for key in keys)
+
+
+# rabbit_db_topic_exchange.erl: a key is split at its dots, and the empty key has no word at all.
+def topic_matches(pattern: str | bytes, routing_key: str | bytes) -> bool:
+    """Whether a topic exchange takes a key for a binding: ``*`` is one word, ``#`` any number of them.
+
+    >>> topic_matches("order.#", "order"), topic_matches("order.*", "order")
+    (True, False)
+    """
+    words = _words(pattern)
+    places = _past_hashes(words, {0})
+    for word in _words(routing_key):
+        taking = {place for place in places if place < len(words) and words[place] in (b"#", b"*", word)}
+        places = _past_hashes(words, {place + (words[place] != b"#") for place in taking})
+    return len(words) in places
+
+
+def _words(key: str | bytes) -> list[bytes]:
+    encoded = key.encode() if isinstance(key, str) else key
+    return encoded.split(b".") if encoded else []
+
+
+def _past_hashes(words: Sequence[bytes], places: set[int]) -> set[int]:
+    """The places, and those that are reached from them while a ``#`` takes no word."""
+    reached = set(places)
+    for place in range(len(words)):
+        if place in reached and words[place] == b"#":
+            reached.add(place + 1)
+    return reached
+
+
+# rabbit_exchange_type_headers.erl, route/3.
+def headers_match(
+    arguments: Mapping[str, Any],
+    headers: Mapping[str, Any],
+    release: str | Release = "4.3",
+    client: Client | None = None,
+) -> bool:
+    """Whether a headers exchange takes a message for a binding with these arguments.
+
+    An argument without a value asks for the header's presence alone; names that begin with ``x-`` count only
+    where ``x-match`` is ``all-with-x`` or ``any-with-x``.
+
+    >>> headers_match({"x-match": "any", "type": "a", "size": 1}, {"size": 1})
+    True
+    """
+    parsed = Release.parse(release)
+    kind = arguments.get("x-match", "all")
+    with_x = kind in ("all-with-x", "any-with-x")
+    results = (
+        _header_matches(value, headers[name], parsed, client) if name in headers else False
+        for name, value in arguments.items()
+        if name != "x-match" and (with_x or not name.startswith("x-"))
+    )
+    return any(results) if kind in ("any", "any-with-x") else all(results)
+
+
+def _header_matches(wanted: object, value: object, release: Release, client: Client | None) -> bool:
+    pattern = _field(wanted, None)
+    if pattern.tag == "V":
+        return True
+    field = _field(value, client)
+    if release.typed_headers:
+        return bool(pattern.term == field.term)  # ==, to which 1 and 1.0 are equal
+    # From 3.13 on =:= tells them apart, and mc_amqpl holds the header in milliseconds but not the argument.
+    term = field.value * 1000 if field.tag == "T" else field.term
+    return format_term(pattern.term) == format_term(term)
+
+
+def _field(value: object, client: Client | None) -> Field:
+    """Of the three clients py-amqp can encode the most, and loses nothing of a float."""
+    return encode(value, client or "py-amqp")

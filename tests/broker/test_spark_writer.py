@@ -1,0 +1,487 @@
+"""The connector's writer against real brokers, without Spark: what is written, and what each failure becomes."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import types as t
+
+from rabbit_chx import BrokerUnavailable, InvalidValue
+from spark_connector import RabbitMQDataSource, WriteFailed, connections
+from spark_connector.partition import Task, write_partition
+from tests.inbox import Inbox
+
+pytestmark = pytest.mark.broker
+
+TEXT = t.StringType()
+ARROW = {
+    "string": pa.string(),
+    "binary": pa.binary(),
+    "boolean": pa.bool_(),
+    "tinyint": pa.int8(),
+    "smallint": pa.int16(),
+    "int": pa.int32(),
+    "bigint": pa.int64(),
+    "timestamp": pa.timestamp("us", "UTC"),
+}
+
+
+def frame(kinds, *rows):
+    """A schema as Spark has it, and the rows as one Arrow batch."""
+    schema = t.StructType([t.StructField(name, kind) for name, kind in kinds.items()])
+    columns = [
+        pa.array(column, arrow(kind))
+        for column, kind in zip(zip(*rows, strict=True), kinds.values(), strict=True)
+    ]
+    return schema, pa.record_batch(columns, names=list(kinds))
+
+
+def arrow(kind):
+    if isinstance(kind, t.MapType):
+        return pa.map_(arrow(kind.keyType), arrow(kind.valueType))
+    if isinstance(kind, t.ArrayType):
+        return pa.list_(arrow(kind.elementType))
+    if isinstance(kind, t.StructType):
+        return pa.struct([(field.name, arrow(field.dataType)) for field in kind.fields])
+    return ARROW[kind.simpleString()]
+
+
+@pytest.fixture
+def inbox(broker):
+    with Inbox(broker.url) as inbox:
+        yield inbox
+
+
+def source(broker, **options):
+    return RabbitMQDataSource({"url": broker.url, "retryTimeoutMs": "300"} | options)
+
+
+def write(broker, schema, *batches, **options):
+    """Write and commit, as Spark does with one partition."""
+    writer = source(broker, **options).writer(schema, overwrite=False)
+    written = writer.write(iter(batches))
+    writer.commit([written])
+    return written
+
+
+def rows(count, start=0):
+    return frame(
+        {"value": TEXT, "key": TEXT}, *((f"body {n}", f"key {n % 7}") for n in range(start, start + count))
+    )
+
+
+# ---- what arrives
+
+
+def test_every_row_arrives_with_its_key_and_body(broker, inbox):
+    schema, batch = rows(5000)
+    written = write(broker, schema, batch.slice(0, 3000), batch.slice(3000), exchange=inbox.exchange)
+    assert (written.rows, written.published, written.confirmed, written.connections) == (5000, 5000, 5000, 1)
+    found = inbox.take(5000)
+    assert [(one.key, one.body) for one in found] == [(f"key {n % 7}", b"body %d" % n) for n in range(5000)]
+    assert {one.properties.delivery_mode for one in found} == {2}
+
+
+def test_every_property_arrives_and_null_is_none(broker, inbox):
+    kinds = {
+        "body": t.BinaryType(),
+        **dict.fromkeys(("message_id", "correlation_id", "content_type", "content_encoding"), TEXT),
+        **dict.fromkeys(("reply_to", "type", "app_id", "expiration"), TEXT),
+        "priority": t.ByteType(),
+        "delivery_mode": t.IntegerType(),
+        "timestamp": t.TimestampType(),
+    }
+    moment = datetime(2024, 2, 29, 12, 30, 15, 999_999, tzinfo=UTC)
+    texts = ("m-é", "c", "application/json", "gzip", "r", "t", "a", "3600000")
+    schema, batch = frame(kinds, (b"\x00\xff", *texts, 7, 1, moment), (b"", *[None] * 11))
+    write(broker, schema, batch, exchange=inbox.exchange, routingKey="fixed")
+    full, empty = inbox.take(2)
+    names = [name for name in kinds if name not in {"body", "timestamp"}]
+    assert [getattr(full.properties, name) for name in names] == [*texts, 7, 1]
+    assert full.properties.timestamp == 1_709_209_815
+    assert (full.key, full.body, empty.key, empty.body) == ("fixed", b"\x00\xff", "fixed", b"")
+    assert [getattr(empty.properties, name) for name in [*names, "timestamp"]] == [None] * 9 + [2] + [None]
+
+
+@pytest.mark.parametrize("form", ["map", "array", "struct"])
+def test_headers_arrive_in_each_form(broker, inbox, form):
+    pair = t.StructType([t.StructField("key", TEXT), t.StructField("value", TEXT)])
+    kind, given = {
+        "map": (t.MapType(TEXT, TEXT), {"a": "1", "b": None, "é": "2"}),
+        "array": (
+            t.ArrayType(pair),
+            [{"key": "a", "value": "1"}, {"key": "b", "value": None}, {"key": "é", "value": "2"}],
+        ),
+        "struct": (
+            t.StructType([t.StructField("a", TEXT), t.StructField("b", TEXT), t.StructField("é", TEXT)]),
+            {"a": "1", "b": None, "é": "2"},
+        ),
+    }[form]
+    if form == "map":
+        given = list(given.items())
+    schema, batch = frame({"value": TEXT, "headers": kind}, ("x", given), ("y", None))
+    write(broker, schema, batch, exchange=inbox.exchange, routingKey="")
+    assert [one.properties.headers for one in inbox.take(2)] == [{"a": "1", "é": "2"}, None]
+
+
+def test_the_type_of_a_header_is_the_type_of_its_column(broker, inbox):
+    moment = datetime(2024, 2, 29, 12, 30, 15, tzinfo=UTC)
+    fields = {
+        "s": (TEXT, "text"),
+        "x": (t.BinaryType(), b"\xff"),
+        "t": (t.BooleanType(), True),
+        "i8": (t.ByteType(), -1),
+        "i16": (t.ShortType(), 300),
+        "i32": (t.IntegerType(), 5),
+        "i64": (t.LongType(), 5),
+        "at": (t.TimestampType(), moment),
+    }
+    kind = t.StructType([t.StructField(name, field[0]) for name, field in fields.items()])
+    schema, batch = frame(
+        {"value": TEXT, "headers": kind}, ("x", {name: field[1] for name, field in fields.items()})
+    )
+    write(broker, schema, batch, exchange=inbox.exchange, routingKey="")
+    (one,) = inbox.take(1)
+    assert one.properties.headers == {name: field[1] for name, field in fields.items()} | {
+        "at": moment.replace(tzinfo=None)
+    }
+    raw = b"".join(
+        one.properties.encode()
+    )  # pika decodes 64 bits into a type of its own, and so writes them again
+    for name, tag in [
+        ("s", b"S"),
+        ("x", b"x"),
+        ("t", b"t"),
+        ("i8", b"I"),
+        ("i16", b"I"),
+        ("i32", b"I"),
+        ("i64", b"l"),
+    ]:
+        assert bytes([len(name)]) + name.encode() + tag in raw
+
+
+def test_each_row_may_name_its_exchange(broker, inbox):
+    with Inbox(broker.url) as other:
+        names = [inbox.exchange, other.exchange, other.exchange, inbox.exchange]
+        schema, batch = frame(
+            {"value": TEXT, "key": TEXT, "exchange": TEXT},
+            *((f"{n}", "k", name) for n, name in enumerate(names)),
+        )
+        write(broker, schema, batch)
+        assert [one.body for one in inbox.take(2)] == [b"0", b"3"]
+        assert [one.body for one in other.take(2)] == [b"1", b"2"]
+
+
+def test_the_default_exchange_leads_to_a_queue_by_its_name(broker, inbox):
+    schema, batch = frame({"value": TEXT}, ("x",))
+    write(broker, schema, batch, exchange="", routingKey=inbox.queue)
+    assert inbox.bodies() == {b"x": 1}
+
+
+def test_tasks_can_sign_their_messages_and_messages_can_be_transient(broker, inbox):
+    schema, batch = frame({"value": TEXT}, ("x",))
+    write(
+        broker, schema, batch, exchange=inbox.exchange, routingKey="", taskHeaders="true", persistent="false"
+    )
+    (one,) = inbox.take(1)
+    assert one.properties.headers == {"x-spark-partition": 0, "x-spark-attempt": 0}
+    assert one.properties.delivery_mode == 1
+
+
+def test_a_rate_spreads_rows_over_time(broker, inbox):
+    schema, batch = rows(60)
+    began = time.monotonic()
+    write(broker, schema, batch, exchange=inbox.exchange, maxRatePerTask="100")
+    assert time.monotonic() - began > 0.4
+    assert len(inbox) == 60
+
+
+def test_an_empty_partition_opens_no_connection(broker):
+    schema, batch = rows(1)
+    writer = source(broker, exchange="no such exchange", checkExchange="false").writer(
+        schema, overwrite=False
+    )
+    for batches in ([], [batch.slice(0, 0)]):
+        written = writer.write(iter(batches))
+        assert (written.rows, written.connections, written.problem) == (0, 0, "")
+
+
+# ---- rows that cannot be sent
+
+
+def test_an_invalid_row_holds_back_its_whole_batch_and_fails_the_commit(broker, inbox):
+    kinds = {"value": TEXT, "key": TEXT}
+    _, sound = frame(kinds, ("0", "a"), ("1", "b"))
+    schema, bad = frame(kinds, ("2", "c"), ("3", "k" * 256), (None, "d"))
+    with pytest.raises(WriteFailed) as caught:
+        write(broker, schema, sound, bad, exchange=inbox.exchange)
+    text = str(caught.value)
+    assert "row 3 of partition 0: routing_key is longer than the 255 bytes" in text
+    assert "1 more in the same Arrow batch" in text
+    assert "2 rows are in the broker already" in text
+    assert inbox.bodies() == {b"0": 1, b"1": 1}
+
+
+def test_invalid_rows_can_be_dropped_and_are_counted(broker, inbox):
+    schema, batch = frame(
+        {"value": TEXT, "key": TEXT}, *((None if n % 2 else f"{n}", f"k{n}") for n in range(20))
+    )
+    written = write(broker, schema, batch, batch, exchange=inbox.exchange, invalidRows="drop")
+    assert (written.rows, written.confirmed, written.dropped) == (40, 20, 20)
+    assert [row.partition(":")[0] for row in written.first_dropped] == [
+        f"row {n} of partition 0" for n in (1, 3, 5, 7, 9)
+    ]
+    assert "'k1'" in written.first_dropped[0]
+    assert inbox.bodies() == {f"{n}".encode(): 2 for n in range(0, 20, 2)}
+
+
+def test_a_null_body_can_be_an_empty_message(broker, inbox):
+    schema, batch = frame({"value": TEXT, "key": TEXT}, (None, "k"))
+    write(broker, schema, batch, exchange=inbox.exchange, nullValue="empty")
+    assert inbox.bodies() == {b"": 1}
+
+
+def test_a_body_over_the_limit_of_the_broker_is_an_invalid_row(broker, inbox):
+    limit = 16 << 20 if int(broker.version.partition(".")[0]) >= 4 else 128 << 20
+    for size, options in [(1001, {"maxMessageBytes": "1000"}), (limit + 1, {})]:
+        schema, batch = frame({"value": t.BinaryType(), "key": TEXT}, (b"x" * size, "k"))
+        with pytest.raises(WriteFailed, match="row 0 of partition 0: value is longer than the"):
+            write(broker, schema, batch, exchange=inbox.exchange, **options)
+    assert len(inbox) == 0
+
+
+# ---- what the broker refuses
+
+
+def test_a_row_that_no_queue_takes_fails_the_commit_and_not_the_task(broker):
+    with Inbox(broker.url, kind="direct", binding="here") as inbox:
+        schema, batch = frame({"value": TEXT, "key": TEXT}, ("0", "here"), ("1", "nowhere"), ("2", "here"))
+        writer = source(broker, exchange=inbox.exchange).writer(schema, overwrite=False)
+        written = writer.write(iter([batch]))
+        assert (written.published, written.confirmed) == (3, 2)
+        with pytest.raises(WriteFailed, match=r"row 1 of partition 0 .*'nowhere'\), returned: 312 NO_ROUTE"):
+            writer.commit([written])
+        assert inbox.bodies() == {b"0": 1, b"2": 1}
+
+
+def test_a_missing_exchange_is_told_before_a_task_starts_or_in_its_report(broker):
+    schema, batch = rows(3)
+    with pytest.raises(InvalidValue, match="the exchange is wrong: got 'nope'"):
+        source(broker, exchange="nope").writer(schema, overwrite=False)
+    written = (
+        source(broker, exchange="nope", checkExchange="false")
+        .writer(schema, overwrite=False)
+        .write(iter([batch]))
+    )
+    assert "NOT_FOUND" in written.problem
+    assert written.confirmed == 0
+
+
+@pytest.fixture
+def stranger(broker):
+    """A user who may write to nothing but what its name allows."""
+    broker.ctl("add_user", "stranger", "CANARY-password")
+    broker.ctl("set_permissions", "-p", "/", "stranger", "", "^allowed", "")
+    host = broker.url.rpartition("@")[2]
+    yield f"amqp://stranger:CANARY-password@{host}"
+    broker.ctl("delete_user", "stranger")
+
+
+def test_a_missing_permission_is_told_before_a_task_starts_or_in_its_report(broker, inbox, stranger):
+    schema, batch = rows(3)
+    with pytest.raises(InvalidValue, match="ACCESS_REFUSED") as caught:
+        source(broker, url=stranger, exchange=inbox.exchange).writer(schema, overwrite=False)
+    assert "CANARY" not in str(caught.value)
+    options = {"url": stranger, "exchange": inbox.exchange, "checkExchange": "false"}
+    written = source(broker, **options).writer(schema, overwrite=False).write(iter([batch]))
+    assert "ACCESS_REFUSED" in written.problem
+    assert "CANARY" not in repr(written)
+    assert len(inbox) == 0
+
+
+def test_the_question_whether_one_may_publish_publishes_nothing(broker, inbox):
+    schema, _ = rows(1)
+    for _ in range(3):
+        source(broker, exchange=inbox.exchange).writer(schema, overwrite=False)
+    source(broker, exchange="").writer(schema, overwrite=False)
+    source(broker, exchange="amq.topic").writer(schema, overwrite=False)
+    assert len(inbox) == 0
+
+
+def test_topic_permissions_do_not_fail_the_question_since_they_depend_on_the_key(broker, stranger):
+    schema, _ = rows(1)
+    broker.ctl("set_permissions", "-p", "/", "stranger", "", ".*", "")
+    broker.ctl("set_topic_permissions", "-p", "/", "stranger", "amq.topic", "^only-this", "")
+    source(broker, url=stranger, exchange="amq.topic").writer(schema, overwrite=False)
+
+
+def test_a_wrong_password_is_told_before_a_task_starts_or_in_its_report(broker):
+    host = broker.url.rpartition("@")[2]
+    schema, batch = rows(1)
+    options = {"url": f"amqp://guest:CANARY@{host}", "exchange": "amq.fanout"}
+    with pytest.raises(BrokerUnavailable, match="refuses this user or password") as caught:
+        source(broker, **options).writer(schema, overwrite=False)
+    assert "CANARY" not in str(caught.value)
+    written = (
+        source(broker, checkExchange="false", **options).writer(schema, overwrite=False).write(iter([batch]))
+    )
+    assert "refuses this user or password" in written.problem
+
+
+def test_a_broker_that_is_not_there_fails_within_the_connect_timeout(broker, closed_port):
+    schema, batch = rows(1)
+    options = {"url": f"amqp://127.0.0.1:{closed_port}", "exchange": "x", "connectionTimeoutMs": "1000"}
+    began = time.monotonic()
+    with pytest.raises(BrokerUnavailable, match="no broker answers"):
+        source(broker, **options).writer(schema, overwrite=False)
+    writer = source(broker, checkExchange="false", **options).writer(schema, overwrite=False)
+    with pytest.raises(BrokerUnavailable, match="no broker answers"):  # raised: another attempt may find it
+        writer.write(iter([batch]))
+    assert time.monotonic() - began < 10
+
+
+@pytest.fixture
+def closed_port():
+    import socket
+
+    with socket.socket() as taken:  # bound and not listening: nobody else gets it meanwhile
+        taken.bind(("127.0.0.1", 0))
+        yield taken.getsockname()[1]
+
+
+# ---- secrets from elsewhere
+
+
+def test_the_password_may_come_from_a_file_or_the_environment(broker, inbox, tmp_path, monkeypatch):
+    schema, batch = rows(1)
+    url = f"amqp://{broker.username}@{broker.url.rpartition('@')[2]}"
+    file = tmp_path / "password"
+    file.write_text(broker.password + "\n")
+    monkeypatch.setenv("CONNECTOR_PASSWORD", broker.password)
+    write(broker, schema, batch, url=url, exchange=inbox.exchange, passwordFile=str(file))
+    write(broker, schema, batch, url=url, exchange=inbox.exchange, passwordEnv="CONNECTOR_PASSWORD")
+    write(broker, schema, batch, url=url, exchange=inbox.exchange, password=broker.password)
+    assert len(inbox) == 3
+
+
+def test_the_check_is_skipped_where_the_secret_is_not(broker, inbox, caplog):
+    schema, batch = rows(1)
+    for absent in ({"passwordFile": "/no/such/file"}, {"passwordEnv": "NOT_SET_ANYWHERE"}):
+        caplog.clear()
+        writer = source(broker, exchange=inbox.exchange, **absent, url="amqp://guest@127.0.0.1:1").writer(
+            schema, overwrite=False
+        )
+        (record,) = [one for one in caplog.records if one.name == "rabbit_chx.spark"]
+        assert "not checked on the driver" in record.getMessage()
+        # On an executor it has to be there, and another attempt would not find it either.
+        assert "is not set" in (problem := writer.write(iter([batch])).problem) or "is not on" in problem
+
+
+# ---- dry runs
+
+
+def test_a_dry_run_checks_everything_and_publishes_nothing(broker, inbox, stranger, caplog):
+    schema, batch = frame(
+        {"value": TEXT, "key": TEXT, "exchange": TEXT}, ("0", "k", inbox.exchange), (None, "k", "nope")
+    )
+    writer = source(broker, dryRun="true").writer(schema, overwrite=False)
+    assert "row 1 of partition 0: value is null" in writer.write(iter([batch])).problem
+    written = writer.write(iter([batch.slice(0, 1)]))
+    assert (written.rows, written.published, written.problem) == (1, 0, "")
+    with caplog.at_level("INFO"):
+        writer.commit([written])
+    assert '"event": "dry run"' in caplog.text
+    writer = source(broker, dryRun="true", nullValue="empty").writer(schema, overwrite=False)
+    assert "the exchange is wrong: got 'nope'" in writer.write(iter([batch])).problem
+    writer = source(broker, dryRun="true", url=stranger).writer(schema, overwrite=False)
+    assert "ACCESS_REFUSED" in writer.write(iter([batch.slice(0, 1)])).problem
+    assert len(inbox) == 0
+
+
+# ---- connections
+
+
+@pytest.fixture
+def reused_worker(monkeypatch):
+    monkeypatch.setenv("SPARK_REUSE_WORKER", "1")
+    yield
+    for publisher, timer in list(connections._kept.values()):
+        timer.cancel()
+        publisher.close()
+    connections._kept.clear()
+
+
+def test_a_worker_that_is_reused_keeps_its_connection(broker, inbox, reused_worker):
+    schema, batch = rows(3)
+    opened = [write(broker, schema, batch, exchange=inbox.exchange).connections for _ in range(4)]
+    assert opened == [1, 0, 0, 0]
+    assert len(inbox) == 12
+
+
+def test_a_worker_that_ends_with_its_task_keeps_none(broker, inbox):
+    schema, batch = rows(3)
+    assert [write(broker, schema, batch, exchange=inbox.exchange).connections for _ in range(2)] == [1, 1]
+    assert connections._kept == {}
+
+
+def test_an_idle_connection_is_closed(broker, inbox, reused_worker, monkeypatch):
+    monkeypatch.setattr(connections, "_IDLE_SECONDS", 0.2)
+    schema, batch = rows(3)
+    write(broker, schema, batch, exchange=inbox.exchange)
+    ((publisher, _),) = connections._kept.values()
+    deadline = time.monotonic() + 10
+    while "closed" not in repr(publisher) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert "closed" in repr(publisher)
+    assert connections._kept == {}
+
+
+def test_a_connection_that_met_a_failure_is_not_kept(broker, reused_worker):
+    with Inbox(broker.url, kind="direct", binding="here") as inbox:
+        schema, batch = frame({"value": TEXT, "key": TEXT}, ("0", "here"), ("1", "nowhere"))
+        writer = source(broker, exchange=inbox.exchange).writer(schema, overwrite=False)
+        assert writer.write(iter([batch])).problem
+        assert connections._kept == {}
+        written = writer.write(iter([batch.slice(0, 1)]))
+        assert (written.problem, written.connections, written.published) == ("", 1, 1)
+
+
+def test_a_connection_says_where_it_comes_from(broker, inbox, reused_worker):
+    schema, batch = rows(1)
+    plan = source(broker, exchange=inbox.exchange).writer(schema, overwrite=False)._plan
+    write_partition(iter([batch]), plan, Task(3, 1, "my app", "q-1", "17"))
+    listed = broker.ctl("list_connections", "client_properties")
+    assert "rabbit-chx spark my app query q-1 batch 17 partition 3 attempt 1" in listed
+
+
+def test_an_error_of_the_rows_themselves_comes_through_and_leaves_no_connection(broker, inbox, reused_worker):
+    schema, batch = rows(10)
+
+    def broken():
+        yield batch
+        raise LookupError("upstream")
+
+    writer = source(broker, exchange=inbox.exchange).writer(schema, overwrite=False)
+    with pytest.raises(LookupError, match="upstream"):
+        writer.write(broken())
+    assert connections._kept == {}
+
+
+def test_a_lost_connection_is_mended_by_the_publisher(broker, inbox):
+    schema, batch = rows(20_000)
+    writer = source(broker, exchange=inbox.exchange).writer(schema, overwrite=False)
+
+    def cut_in_the_middle():
+        for start in range(0, 20_000, 1000):
+            if start == 10_000:
+                listed = broker.ctl("list_connections", "pid", "client_properties").splitlines()
+                (ours,) = [line.split()[0] for line in listed if "rabbit-chx spark batch" in line]
+                broker.ctl("close_connection", ours, "by the test")
+            yield batch.slice(start, 1000)
+
+    written = writer.write(cut_in_the_middle())
+    assert (written.problem, written.confirmed, written.connections) == ("", 20_000, 2)
+    assert set(inbox.bodies()) == {b"body %d" % n for n in range(20_000)}

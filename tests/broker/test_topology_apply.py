@@ -1,0 +1,202 @@
+"""Plans applied to real brokers, through pika and through aio-pika: what stands afterwards, and how one goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+
+import aio_pika
+import pytest
+
+from rabbit_chx import ToExchange
+from rabbit_chx.broker.claims import LOCK
+from rabbit_chx.broker.topology.apply import apply
+from rabbit_chx.broker.topology.reader import read
+from rabbit_chx.errors import ApplyStopped
+from rabbit_chx.topology.model import CONSISTENT_HASH, Bound, Exchange, Policy, Queue, Topology
+from rabbit_chx.topology.plan import plan as make_plan
+from rabbit_chx.topology.steps import (
+    Bind,
+    ClearPolicy,
+    DeclareExchange,
+    DeclareQueue,
+    DeleteExchange,
+    DeleteQueue,
+    SetPolicy,
+    Unbind,
+)
+from tests.broker.topology_site import CHX, CLASSIC, FACES, Site, foundation, with_aio_pika, with_pika
+from tests.unit.test_examples import EXAMPLES, TOPOLOGY
+
+pytestmark = pytest.mark.broker
+
+
+@pytest.fixture
+def site(broker):
+    with Site(broker) as site:
+        yield site
+
+
+@pytest.fixture(params=FACES)
+def applied(request):
+    return request.param
+
+
+def test_every_kind_of_step_is_applied_and_can_be_read_back(site, applied) -> None:
+    plan = foundation(site)
+    told = []
+    result = applied(site.url(), plan, management=site.management, on_step=told.append)
+    assert result.done == plan.steps == tuple(told)
+    assert not result.skipped
+    assert not result.unverified
+
+    management = site.management
+    exchanges = {each.name: each for each in management.exchanges(site.vhost)}
+    assert exchanges["orders"] == CHX
+    assert exchanges["behind"].internal
+    assert exchanges["front"].alternate == "behind"
+    queues = {queue.name: queue for queue, _ in management.queues(site.vhost)}
+    assert {name: queue.type for name, queue in queues.items()} == {
+        "plain": "classic", "replicated": "quorum", "log": "stream", "limited": "classic",
+    }  # fmt: skip
+    assert queues["limited"].arguments == {"x-max-length": 10, "x-overflow": "reject-publish"}
+    assert (
+        site.broker.ring("orders", site.vhost) == ["plain"] * 2 + [ToExchange("behind")] + ["replicated"] * 3
+    )
+    assert Policy("limits", "^plain$", "queues", {"max-length": 5}, 3) in management.policies(site.vhost)
+
+    again = applied(site.url(), plan, management=site.management)
+    assert again.skipped == tuple(step for step in plan.steps if isinstance(step, (Bind, SetPolicy)))
+
+    away = site.plan(
+        Unbind(Bound("orders", "plain", "2", {"x-bind-seq": 1})),
+        Bind(Bound("orders", "plain", "1", {"x-bind-seq": 301})),
+        Unbind(Bound("orders", "replicated", "3", {"x-bind-seq": 300})),
+        Unbind(Bound("orders", ToExchange("behind"), "1", {"x-bind-seq": 2})),
+        ClearPolicy("limits"),
+        DeleteQueue("replicated"),
+        DeleteQueue("limited"),
+        DeleteQueue("log", force=True),
+        DeleteExchange("behind"),
+    )
+    result = applied(site.url(), away, management=site.management)
+    assert result.done == away.steps
+    assert any("replicated" in text for text in result.unverified)  # no quorum queue knows if-empty
+    assert site.broker.ring("orders", site.vhost) == ["plain"]
+    assert [queue.name for queue, _ in management.queues(site.vhost)] == ["plain"]
+    assert not management.policies(site.vhost)
+    assert "behind" not in {exchange.name for exchange in management.exchanges(site.vhost)}
+    assert LOCK not in management.queue_names(site.vhost, ".*")
+
+
+def test_pika_and_aio_pika_leave_equal_brokers_and_undo_each_others_work(broker) -> None:
+    with Site(broker) as one, Site(broker) as two:
+        numbers = [1, -1, 200, 40_000, 70_000, 2**31, 2**40]
+        for site, applied in ((one, with_pika), (two, with_aio_pika)):
+            steps = [DeclareExchange(Exchange("by", "headers")), DeclareQueue(CLASSIC)]
+            steps += [Bind(Bound("by", "plain", "", {"n": n, "deep": {"m": n}, "all": [n]})) for n in numbers]
+            applied(site.url(), site.plan(*steps), management=site.management)
+        assert one.bindings() == two.bindings()
+        assert len(one.bindings().splitlines()) == len(numbers) + 1
+        for site, applied in ((one, with_aio_pika), (two, with_pika)):
+            steps = [Unbind(each) for each in site.management.bindings_from(site.vhost, "by")]
+            result = applied(site.url(), site.plan(*steps), management=site.management)
+            assert len(result.done) == len(numbers)
+            assert not site.management.bindings_from(site.vhost, "by")
+
+
+def test_an_unbind_that_the_broker_ignores_is_noticed(site) -> None:
+    async def bind_with_a_byte() -> None:
+        async with await aio_pika.connect(site.url()) as connection:
+            channel = await connection.channel()
+            exchange = await channel.declare_exchange("orders", CONSISTENT_HASH, durable=True)
+            await (await channel.declare_queue("plain", durable=True)).bind(
+                exchange, "1", arguments={"x-bind-seq": 1}
+            )
+
+    asyncio.run(bind_with_a_byte())
+    plan = site.plan(Unbind(Bound("orders", "plain", "1", {"x-bind-seq": 1})), DeleteExchange("orders"))
+    with pytest.raises(ApplyStopped, match="another AMQP type") as stopped:
+        apply(site.url(), plan, management=site.management)
+    assert stopped.value.failed == plan.steps[0]
+    assert stopped.value.remaining == plan.steps[1:]
+
+
+# ---- broken off
+
+
+def test_an_apply_is_broken_off_and_resumed(site, applied) -> None:
+    plan = foundation(site)
+    told = []
+
+    def on_step(step) -> None:
+        told.append(step)
+        if len(told) == 8:
+            site.broker.ctl("close_all_connections", "--vhost", site.vhost, "on purpose")
+
+    with pytest.raises(ApplyStopped) as stopped:
+        applied(site.url(), plan, management=site.management, on_step=on_step)
+    error = stopped.value
+    assert error.done == plan.steps[:8]
+    assert error.failed == plan.steps[8]
+    assert error.remaining == plan.steps[9:]
+    assert "stopped at step 9 of 13" in str(error)
+    assert "plan again" in error.reason
+    assert set(site.management.bindings_from(site.vhost, "orders")[0].arguments) == {"x-bind-seq"}
+
+    resumed = applied(
+        site.url(), plan, management=site.management
+    )  # the same plan: what is done is done once
+    assert plan.steps[7] in resumed.skipped
+    assert all(step in resumed.done for step in error.remaining)
+    assert len(site.management.bindings_from(site.vhost, "orders")) == 3
+
+
+def test_what_is_left_of_an_apply_is_planned_again(site, applied) -> None:
+    queues = [Queue(f"q{number}") for number in range(6)]
+    wanted = Topology(
+        site.vhost, (CHX,), tuple(queues), tuple(Bound("orders", queue.name, "2") for queue in queues)
+    )
+    first = make_plan(wanted, read(site.management, site.vhost))
+
+    def on_step(step) -> None:
+        if step == first.steps[-4]:
+            site.broker.ctl("close_all_connections", "--vhost", site.vhost, "on purpose")
+
+    with pytest.raises(ApplyStopped, match="plan again") as stopped:
+        applied(site.url(), first, management=site.management, on_step=on_step)
+    second = make_plan(wanted, read(site.management, site.vhost))
+    assert len(second.steps) == len(stopped.value.remaining) + 1 == 3
+    assert applied(site.url(), second, management=site.management).done == second.steps
+    observed = read(site.management, site.vhost)
+    assert not make_plan(wanted, observed).steps
+    assert observed.ring_sources["orders"] == "x-bind-seq"  # nobody but our own binds was there
+    assert site.broker.ring("orders", site.vhost) == [queue.name for queue in queues for _ in range(2)]
+
+
+@pytest.mark.parametrize("name", TOPOLOGY)
+def test_the_example_declares_once(broker, name) -> None:
+    url = broker.management_url.replace("://", f"://{broker.username}:{broker.password}@")
+    names = [*(f"example.orders.{number}" for number in range(4)), "example.vip"]
+
+    def run() -> str:
+        return subprocess.run(
+            [sys.executable, "-W", "error", EXAMPLES / name],
+            capture_output=True,
+            text=True,
+            check=True,
+            env=os.environ | {"AMQP_URL": broker.url, "RABBITMQ_MANAGEMENT_URL": url},
+        ).stdout
+
+    try:
+        assert "11 steps done" in run()
+        assert broker.ring("example.orders") == [*names, "example.vip", "example.vip"]
+        assert run() == "0 steps done\n"
+    finally:
+        with broker.connection() as connection:
+            channel = connection.channel()
+            channel.exchange_delete("example.orders")
+            for queue in names:
+                channel.queue_delete(queue)

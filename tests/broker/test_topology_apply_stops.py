@@ -1,0 +1,255 @@
+"""What stops a plan on a real broker, through pika and through aio-pika, and what the user is told."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import shlex
+import uuid
+
+import aio_pika
+import pytest
+
+from rabbit_chx.broker.claims import LEASE_PREFIX, LOCK
+from rabbit_chx.broker.management import Management
+from rabbit_chx.broker.topology.apply import apply, apply_async
+from rabbit_chx.errors import ApplyStopped, BrokerUnavailable
+from rabbit_chx.topology.model import CONSISTENT_HASH, Bound, Exchange, Queue
+from rabbit_chx.topology.steps import Bind, DeclareExchange, DeclareQueue, DeleteQueue, Plan, Unbind
+from tests.broker.topology_site import CHX, CLASSIC, FACES, QUORUM, STREAM, Site, foundation
+
+pytestmark = pytest.mark.broker
+
+
+@pytest.fixture
+def site(broker):
+    with Site(broker) as site:
+        yield site
+
+
+@pytest.fixture(params=FACES)
+def applied(request):
+    return request.param
+
+
+# ---- what is there already
+
+
+def test_other_hash_arguments_are_noticed_that_the_broker_ignores(site, applied) -> None:
+    apply(site.url(), site.plan(DeclareExchange(CHX)), management=site.management)
+    other = Exchange("orders", CONSISTENT_HASH, arguments={"hash-header": "customer"})
+    plan = site.plan(DeclareExchange(other), DeclareQueue(CLASSIC))
+    with pytest.raises(ApplyStopped, match=r"tenant.*customer.*blue/green") as stopped:
+        applied(site.url(), plan, management=site.management)
+    assert (stopped.value.done, stopped.value.failed) == ((), plan.steps[0])
+    assert not site.management.queue_names(site.vhost, ".*")  # not the queue, and no lock either
+    blind = applied(site.url(), site.plan(DeclareExchange(other)))
+    assert any("hash-header" in text for text in blind.unverified)
+
+
+def test_an_exchange_or_a_queue_of_another_kind_is_left_alone(site, applied) -> None:
+    apply(site.url(), site.plan(DeclareExchange(CHX), DeclareQueue(CLASSIC)))
+    with pytest.raises(
+        ApplyStopped, match=r"'type' cannot be changed.*x-consistent-hash.*fanout.*blue/green"
+    ):
+        applied(site.url(), site.plan(DeclareExchange(Exchange("orders", "fanout"))))
+    with pytest.raises(ApplyStopped, match=r"queue 'plain' is there already.*another queue"):
+        applied(site.url(), site.plan(DeclareQueue(Queue("plain", "quorum"))))
+    assert site.management.exchange(site.vhost, "orders") == CHX
+
+
+def test_a_second_binding_of_a_destination_is_never_made(site, applied) -> None:
+    bound = Bound("orders", "plain", "1", {"x-bind-seq": 1})
+    apply(site.url(), site.plan(DeclareExchange(CHX), DeclareQueue(CLASSIC), Bind(bound)))
+    plan = site.plan(Bind(Bound("orders", "plain", "5", {"x-bind-seq": 2})))
+    with pytest.raises(ApplyStopped, match="second binding would be ignored"):
+        applied(site.url(), plan, management=site.management)
+    assert site.management.bindings_from(site.vhost, "orders") == [bound]
+
+
+def test_a_stranger_at_work_is_noticed(site) -> None:
+    apply(site.url(), site.plan(DeclareExchange(CHX), DeclareQueue(CLASSIC), DeclareQueue(QUORUM)))
+
+    def meddle(_: object) -> None:
+        with site.connection() as connection:
+            channel = connection.channel()
+            channel.queue_declare("stranger", durable=True)
+            channel.queue_bind("stranger", "orders", "1")
+
+    plan = site.plan(Bind(Bound("orders", "plain", "1")), Bind(Bound("orders", "replicated", "1")))
+    with pytest.raises(ApplyStopped, match="listed is stranger") as stopped:
+        apply(site.url(), plan, management=site.management, on_step=meddle)
+    assert stopped.value.failed == plan.steps[1]
+
+
+def test_a_queue_with_messages_is_deleted_by_force_only(site, applied) -> None:
+    kinds = (CLASSIC, QUORUM, STREAM)
+    apply(site.url(), site.plan(*map(DeclareQueue, kinds)))
+    with site.connection() as connection:
+        channel = connection.channel()
+        channel.confirm_delivery()
+        for queue in kinds:
+            channel.basic_publish("", queue.name, b"", mandatory=True)
+    for queue in kinds:
+        with pytest.raises(ApplyStopped, match="force it"):
+            applied(site.url(), site.plan(DeleteQueue(queue.name)), management=site.management)
+    assert len(site.management.queue_names(site.vhost, ".*")) == len(kinds)
+    with pytest.raises(ApplyStopped, match="give management="):
+        applied(site.url(), site.plan(DeleteQueue("plain")))
+    applied(site.url(), site.plan(*(DeleteQueue(queue.name, force=True) for queue in kinds)))
+    assert not site.management.queue_names(site.vhost, ".*")
+    gone = site.plan(DeleteQueue("plain"))
+    assert applied(site.url(), gone, management=site.management).skipped == gone.steps
+
+
+# ---- what is refused
+
+
+def test_a_missing_permission_comes_with_the_line_that_grants_it(site, applied) -> None:
+    user = f"u{uuid.uuid4().hex[:8]}"
+    site.management._request("PUT", ["users", user], body={"password": "secret", "tags": "management"})
+    own = Management(site.broker.management_url, credentials=lambda: (user, "secret"))
+    odd = Queue("a.b", arguments={"x-dead-letter-exchange": "dead"})
+    plan = site.plan(
+        DeclareExchange(Exchange("dead", "fanout")),
+        DeclareExchange(Exchange("orders", CONSISTENT_HASH, arguments={"alternate-exchange": "dead"})),
+        DeclareQueue(odd),
+        Bind(Bound("orders", odd.name, "1")),
+    )
+    try:
+        site.grant(user, "^(rabbit-chx[.]lock|dead|orders|a.*)$", "^dead$", ".*")
+        with pytest.raises(ApplyStopped) as stopped:
+            applied(site.url(user, "secret"), plan, management=own)
+        assert stopped.value.failed == plan.steps[3]
+        assert stopped.value.done == plan.steps[:3]
+        text = str(stopped.value)
+        assert f"user '{user}' has no write permission on queue 'a.b' in virtual host '{site.vhost}'" in text
+        assert "secret" not in text
+
+        site.grant(user, "^$", "^$", "^$")
+        with pytest.raises(ApplyStopped, match=f"no configure permission on queue '{LOCK}'"):
+            applied(site.url(user, "secret"), plan, management=own)
+
+        line = re.search("`rabbitmqctl (.*)`", text)
+        assert line
+        site.broker.ctl(*shlex.split(line[1]))
+        assert applied(site.url(user, "secret"), plan, management=own).done == plan.steps
+    finally:
+        site.management._request("DELETE", ["users", user])
+
+
+def test_an_unknown_type_comes_with_the_plugin_that_has_it(site, applied) -> None:
+    plan = site.plan(DeclareExchange(Exchange("recent", "x-recent-history")))
+    with pytest.raises(ApplyStopped, match="rabbitmq-plugins enable rabbitmq_recent_history_exchange"):
+        applied(site.url(), plan, management=site.management)
+
+
+def test_what_is_missing_is_named(site, applied) -> None:
+    apply(site.url(), site.plan(DeclareExchange(CHX)))
+    with pytest.raises(ApplyStopped, match=r"no queue 'nope'.*plan again"):
+        applied(site.url(), site.plan(Bind(Bound("orders", "nope", "1"))), management=site.management)
+    with pytest.raises(ApplyStopped, match="must be an integer"):
+        applied(site.url(), site.plan(DeclareQueue(CLASSIC), Bind(Bound("orders", "plain", "#"))))
+
+
+def test_a_plan_for_another_virtual_host_is_refused(site, applied) -> None:
+    plan = site.plan(DeclareQueue(CLASSIC))
+    with pytest.raises(ApplyStopped, match=r"nothing was changed.*the connection leads to '/'"):
+        applied(site.broker.url, plan, management=site.management)
+
+
+def test_a_dry_run_changes_nothing(site, applied) -> None:
+    plan = foundation(site)
+    assert applied(site.url(), plan, management=site.management, dry_run=True).remaining == plan.steps
+    assert not site.management.queue_names(site.vhost, ".*")
+    with pytest.raises(ApplyStopped, match="policies are set over HTTP"):
+        applied(site.url(), plan, dry_run=True)
+
+
+def test_no_broker_is_a_clear_error_without_the_password(applied) -> None:
+    with pytest.raises(BrokerUnavailable, match=r"127\.0\.0\.1:9") as error:
+        applied("amqp://u:secret@127.0.0.1:9/%2F", Plan("/", (DeclareQueue(CLASSIC),)))
+    assert "secret" not in str(error.value)
+
+
+# ---- one at a time
+
+
+def test_two_applies_exclude_each_other_and_the_second_is_told_who_is_first(site) -> None:
+    second = []
+
+    def meanwhile(_: object) -> None:
+        for options in ({"management": site.management}, {}):
+            with pytest.raises(ApplyStopped) as stopped:
+                apply(site.url(), site.plan(DeclareQueue(QUORUM)), **options)
+            second.append(str(stopped.value))
+
+    apply(site.url(), site.plan(DeclareQueue(CLASSIC)), management=site.management, on_step=meanwhile)
+    assert "nothing was changed" in second[0]
+    assert re.search(r" on .*, process \d+, since", second[0])
+    assert "cannot be seen without management" in second[1]
+    assert site.management.queue_names(site.vhost, ".*") == ["plain"]
+
+
+def test_two_applies_on_one_connection_exclude_each_other_too(site) -> None:
+    plans = [site.plan(*(DeclareQueue(Queue(f"{name}{n}")) for n in range(5))) for name in "ab"]
+
+    async def both() -> list[object]:
+        async with await aio_pika.connect_robust(site.url()) as connection:
+            channel = await connection.channel()
+            found = await asyncio.gather(
+                apply_async(connection, plans[0]), apply_async(channel, plans[1]), return_exceptions=True
+            )
+            assert not channel.is_closed  # it was only asked for its connection
+            return found
+
+    refused = [each for each in asyncio.run(both()) if isinstance(each, ApplyStopped)]
+    assert len(refused) == 1
+    assert "holds the lock" in str(refused[0])
+
+    with site.connection() as connection:
+        channel = connection.channel()
+
+        def meanwhile(_: object) -> None:
+            with pytest.raises(ApplyStopped, match="holds the lock"):
+                apply(channel, plans[1])
+
+        assert apply(channel, plans[0], on_step=meanwhile).done == plans[0].steps
+        assert channel.is_open
+
+
+def test_whoever_is_interrupted_gives_the_lock_back(site) -> None:
+    plan = site.plan(DeclareQueue(CLASSIC), DeclareQueue(QUORUM))
+
+    def interrupt(_: object) -> None:
+        raise KeyboardInterrupt
+
+    with site.connection() as connection:
+        with pytest.raises(KeyboardInterrupt):
+            apply(connection, plan, on_step=interrupt)
+        assert site.management.queue_names(site.vhost, ".*") == ["plain"]
+
+    async def cancelled() -> None:
+        async with await aio_pika.connect(site.url()) as connection:
+            task = asyncio.create_task(apply_async(connection, plan, on_step=lambda _: task.cancel()))
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            assert LOCK not in site.management.queue_names(site.vhost, ".*")
+
+    asyncio.run(cancelled())
+
+
+def test_a_publisher_that_goes_straight_to_the_queues_is_not_undercut(site, applied) -> None:
+    apply(site.url(), foundation(site), management=site.management)
+    with site.connection() as connection:
+        lease = f"{LEASE_PREFIX}front.{'0123456789ab'}"
+        connection.channel().queue_declare(lease, exclusive=True)
+        beside = site.plan(Unbind(Bound("behind", "limited")), Bind(Bound("behind", "limited", "x")))
+        plan = site.plan(Bind(Bound("orders", "log", "1")))  # front leads to orders
+        with pytest.raises(ApplyStopped, match=f"nothing was changed.*{lease}"):
+            applied(site.url(), plan, management=site.management)
+        with pytest.raises(ApplyStopped, match=lease):  # front leads there too, by its alternate exchange
+            applied(site.url(), beside, management=site.management)
+        blind = applied(site.url(), site.plan(DeclareQueue(CLASSIC)))
+        assert any("straight to the queues" in text for text in blind.unverified)
+    assert applied(site.url(), plan, management=site.management).done == plan.steps

@@ -1,0 +1,135 @@
+"""What happens to a broker behind the file's back, with real messages, and that drift names it."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from rabbit_chx import moved
+from rabbit_chx.broker.management import Management
+from rabbit_chx.broker.topology.reader import read
+from rabbit_chx.topology.drift import drift
+from rabbit_chx.topology.model import Bound, Exchange, Queue, Topology
+
+pytestmark = pytest.mark.broker
+
+QUEUES = ("drift.a", "drift.b", "drift.c")
+WANTED = Topology(
+    exchanges=(Exchange("drift", "x-consistent-hash", arguments={"hash-header": "tenant"}),),
+    queues=tuple(map(Queue, QUEUES)),
+    bindings=tuple(Bound("drift", queue, weight) for queue, weight in zip(QUEUES, "112", strict=True)),
+)
+
+
+@pytest.fixture
+def management(broker):
+    return Management(broker.management_url, credentials=lambda: (broker.username, broker.password))
+
+
+@pytest.fixture
+def channel(broker):
+    with broker.connection() as connection:
+        channel = connection.channel()
+        channel.confirm_delivery()
+        declare(channel)
+        yield channel
+        channel.exchange_delete("drift")
+        for queue in QUEUES:
+            channel.queue_delete(queue)
+
+
+def declare(channel) -> None:
+    for exchange in WANTED.exchanges:
+        channel.exchange_declare(
+            exchange.name, exchange.type, durable=True, arguments=dict(exchange.arguments)
+        )
+    for bound in WANTED.bindings:
+        channel.queue_declare(bound.destination, durable=True)
+        channel.queue_bind(bound.destination, "drift", bound.key)
+
+
+@pytest.fixture
+def look(broker, management):
+    """Read the broker and compare it with the file."""
+
+    def look(wanted=WANTED):
+        observed = read(management, "/", node=broker)
+        return observed, drift(wanted, observed)
+
+    return look
+
+
+def kinds(found) -> list[str]:
+    return [one.kind for one in found]
+
+
+def arrived(channel) -> Counter[str]:
+    """How many of 300 messages each queue gets; they are taken out again."""
+    for number in range(300):
+        channel.basic_publish("drift", f"customer-{number}", b"")
+    return Counter({queue: channel.queue_purge(queue).method.message_count for queue in QUEUES})
+
+
+def test_nothing_has_drifted_from_what_was_just_declared(look, channel):
+    assert look()[1] == ()
+
+
+def test_the_black_hole_of_a_weight_that_was_bound_before_the_old_one_was_unbound(look, channel):
+    channel.queue_bind("drift.c", "drift", "5")
+    assert kinds(look()[1]) == ["extra-binding"]
+    channel.queue_unbind("drift.c", "drift", "2")
+    assert kinds(look()[1]) == ["weight", "dead-binding", "ring"]
+    assert arrived(channel)["drift.c"] == 0
+    channel.queue_unbind("drift.c", "drift", "5")
+    channel.queue_bind("drift.c", "drift", "2")
+    assert look()[1] == ()
+
+
+def test_a_queue_that_was_bound_again_stands_elsewhere_in_the_ring(look, channel):
+    channel.queue_unbind("drift.a", "drift", "1")
+    channel.queue_bind("drift.a", "drift", "1")
+    observed, (one,) = look()
+    assert one.kind == "ring-order"
+    assert one.misrouted == moved(WANTED.ring("drift", observed.release), observed.rings["drift"]).share > 0.5
+
+
+def test_hash_arguments_that_a_second_declaration_did_not_change(look, channel):
+    channel.exchange_declare(
+        "drift", "x-consistent-hash", durable=True, arguments={"hash-header": "customer"}
+    )
+    assert look()[1] == ()
+    channel.exchange_delete("drift")
+    channel.exchange_declare(
+        "drift", "x-consistent-hash", durable=True, arguments={"hash-header": "customer"}
+    )
+    declare(channel)
+    (one,) = look()[1]
+    assert (one.kind, one.where) == ("arguments", "exchange 'drift'")
+
+
+def test_an_import_of_definitions_binds_in_an_order_of_its_own(look, management, channel):
+    names = [f"drift.import.{number:02}" for number in range(20)]
+    exchange = Exchange("drift.import", "x-consistent-hash")
+    wanted = Topology(
+        exchanges=(exchange,),
+        queues=tuple(map(Queue, names)),
+        bindings=tuple(Bound(exchange.name, name, "1") for name in names),
+    )
+    common = {"vhost": "/", "arguments": {}}
+    lasting = common | {"durable": True, "auto_delete": False}
+    to_queue = common | {"source": exchange.name, "destination_type": "queue", "routing_key": "1"}
+    definitions = {
+        "exchanges": [lasting | {"name": exchange.name, "type": exchange.type, "internal": False}],
+        "queues": [lasting | {"name": name} for name in names],
+        # A broker exports bindings in no order that means anything, and imports them side by side.
+        "bindings": [to_queue | {"destination": name} for name in reversed(names)],
+    }
+    management._request("POST", ["definitions"], body=definitions)
+    observed, found = look(wanted)
+    channel.exchange_delete(exchange.name)
+    for name in names:
+        channel.queue_delete(name)
+    assert kinds(found) == ["ring-order"]
+    assert observed.rings[exchange.name].bucket_map != tuple(names)
+    assert found[0].misrouted == moved(wanted.ring(exchange.name), observed.rings[exchange.name]).share

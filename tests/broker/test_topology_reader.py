@@ -1,0 +1,360 @@
+"""A virtual host is read back as it was made, and its rings as the node has them, whatever the way."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+import uuid
+from contextlib import contextmanager
+from itertools import count
+
+import pika
+import pytest
+
+from rabbit_chx import ToExchange
+from rabbit_chx.broker import management as management_module
+from rabbit_chx.broker.management import Management, Permission, User
+from rabbit_chx.broker.topology.node import NodeCommand
+from rabbit_chx.broker.topology.observe import firehose, probe
+from rabbit_chx.broker.topology.reader import read, read_existence
+from rabbit_chx.broker.topology.rings import MARKER, learn, marker
+from rabbit_chx.errors import BrokerUnavailable, InvalidValue, RingUnknown
+from rabbit_chx.topology.model import Bound, Exchange, Policy, Queue, Topology
+
+pytestmark = pytest.mark.broker
+
+ODD = "a/b c%2F#ü"
+
+
+@pytest.fixture
+def management(broker) -> Management:
+    return Management(broker.management_url, credentials=lambda: (broker.username, broker.password))
+
+
+@pytest.fixture(scope="module")
+def odd_vhost(broker):
+    """A virtual host with a name that has to be escaped."""
+    name = f"v/ü %2F {uuid.uuid4().hex[:8]}"
+    broker.ctl("add_vhost", name)
+    broker.ctl("set_permissions", "-p", name, broker.username, ".*", ".*", ".*")
+    yield name
+    broker.ctl("delete_vhost", name)
+
+
+@pytest.fixture
+def vhost(broker, management, odd_vhost):
+    """The same, empty before each test."""
+    yield odd_vhost
+    with connected(broker, odd_vhost) as connection:
+        channel = connection.channel()
+        for exchange in management.exchanges(odd_vhost):
+            if exchange.name and not exchange.name.startswith("amq."):
+                channel.exchange_delete(exchange.name)
+        for queue, _ in management.queues(odd_vhost):
+            channel.queue_delete(queue.name)
+
+
+@contextmanager
+def connected(broker, vhost):
+    parameters = pika.URLParameters(broker.url)
+    parameters.virtual_host = vhost
+    with pika.BlockingConnection(parameters) as connection:
+        yield connection
+
+
+@pytest.fixture
+def channel(broker, vhost):
+    with connected(broker, vhost) as connection:
+        yield connection.channel()
+
+
+@contextmanager
+def user(broker, vhost, tags: str):
+    """A reader of the API as somebody else."""
+    name = f"u{uuid.uuid4().hex[:8]}"
+    broker.ctl("add_user", name, "secret")
+    broker.ctl("set_user_tags", name, tags)
+    broker.ctl("set_permissions", "-p", vhost, name, "^c", "^w", ".*")
+    try:
+        yield name, Management(broker.management_url, credentials=lambda: (name, "secret"))
+    finally:
+        broker.ctl("delete_user", name)
+
+
+def until(condition, seconds: float = 20.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come true"
+        time.sleep(0.05)
+
+
+def declare(channel, exchange: Exchange) -> None:
+    channel.exchange_declare(
+        exchange.name, exchange.type, durable=exchange.durable, auto_delete=exchange.auto_delete,
+        internal=exchange.internal, arguments=dict(exchange.arguments),
+    )  # fmt: skip
+
+
+def bind(channel, bound: Bound) -> None:
+    if isinstance(bound.destination, ToExchange):
+        channel.exchange_bind(bound.destination.name, bound.source, bound.key, dict(bound.arguments))
+    else:
+        channel.queue_bind(bound.destination, bound.source, bound.key, dict(bound.arguments))
+
+
+def ring_exchange(
+    channel, *queues: tuple[str, int], name: str = ODD, numbered_from: int | None = None, **hashed
+):
+    """An exchange with a ring, bound in this order."""
+    arguments = {key.replace("_", "-"): value for key, value in hashed.items()}
+    declare(channel, Exchange(name, "x-consistent-hash", arguments=arguments))
+    numbers = count(numbered_from or 0)
+    for queue, weight in queues:
+        channel.queue_declare(queue, durable=True)
+        own = {} if numbered_from is None else {"x-bind-seq": next(numbers)}
+        bind(channel, Bound(name, queue, str(weight), own))
+
+
+SHUFFLED = [("q7", 2), (ODD, 1), ("q10", 3), ("q2", 1), ("q1", 10), ("z", 1), ("a", 1)]
+
+
+def test_a_topology_is_read_back_as_it_was_made(broker, management, vhost, channel, monkeypatch) -> None:
+    exchanges = (
+        Exchange(
+            ODD, "x-consistent-hash", arguments={"hash-header": "h ü", "alternate-exchange": "un routed"}
+        ),
+        Exchange("feed/1", "topic", auto_delete=True),
+        Exchange("un routed", "fanout", internal=True, policy="p/1 ü"),
+    )
+    queues = (
+        Queue(ODD, arguments={"x-max-length": 5, "x-dead-letter-exchange": ""}),
+        Queue("kept", "quorum", arguments={"x-single-active-consumer": True}),
+        Queue("log", "stream"),
+    )
+    bindings = (
+        Bound(ODD, "kept", "2"),
+        Bound(ODD, ODD, "1", {"x-bind-seq": 7}),
+        Bound("amq.topic", ToExchange("feed/1"), "a.*"),
+        Bound("feed/1", "log", "#", {"x": "y"}),
+        Bound("feed/1", ToExchange(ODD), "k/%"),
+    )
+    policy = Policy("p/1 ü", "^un", "exchanges", {"alternate-exchange": "amq.fanout"}, priority=3)
+    for exchange in exchanges:
+        declare(channel, exchange)
+    for queue in queues:
+        channel.queue_declare(queue.name, durable=True, arguments=queue.declared_arguments)
+    for bound in bindings:
+        bind(channel, bound)
+    channel.queue_declare("mine", exclusive=True)
+    channel.queue_bind("mine", "feed/1", "m")
+    channel.queue_declare("rabbit-chx.lease.x.0123456789ab", exclusive=True)
+    declare(channel, marker(1, "c"))
+    management.put_policy(vhost, policy)
+    channel.confirm_delivery()
+    for _ in range(3):
+        channel.basic_publish("", "kept", b"")
+    monkeypatch.setattr(management_module, "_PAGE_SIZE", 2)
+
+    observed = read(management, vhost, node=broker)
+
+    amq_topic = Exchange("amq.topic", "topic")
+    by_name = sorted((*exchanges, amq_topic), key=lambda exchange: exchange.name)
+    assert observed.topology == Topology(vhost, tuple(by_name), queues, bindings, (policy,))
+    assert observed.topology.exchange("un routed").policy == "p/1 ü"
+    assert (str(observed.release), observed.release.store.value) == (broker.version, broker.store)
+    assert observed.rings[ODD].bucket_map == ("kept", "kept", ODD)
+    assert observed.at_work == ("rabbit-chx.lease.x.0123456789ab",)
+    assert {"x-consistent-hash", "topic", "x-modulus-hash"} <= observed.exchange_types
+    assert observed.worker_pool_size >= 1
+    until(lambda: read(management, vhost).backlog == {ODD: 0, "kept": 3})
+    management.delete_policy(vhost, policy.name)
+    assert read(management, vhost).topology.policies == ()
+
+
+def test_an_exclusive_queue_counts_where_it_has_buckets(broker, management, vhost, channel) -> None:
+    ring_exchange(channel, ("q", 1))
+    channel.queue_declare("mine", exclusive=True)
+    channel.queue_bind("mine", ODD, "2")
+    observed = read(management, vhost, node=broker)
+    assert observed.topology.queue("mine").exclusive
+    assert observed.rings[ODD].bucket_map == ("q", "mine", "mine")
+
+
+def test_the_node_tells_every_ring_and_what_is_dead(broker, management, vhost, channel) -> None:
+    ring_exchange(channel, *SHUFFLED)
+    declare(channel, Exchange("slot", "x-consistent-hash"))
+    bind(channel, Bound(ODD, ToExchange("slot"), "2"))
+    bind(channel, Bound("slot", "a", "1"))  # the wrong way to change a weight:
+    bind(channel, Bound("slot", "a", "5"))  # this one is ignored,
+    channel.queue_unbind("a", "slot", "1")  # and then there is no bucket left
+    bind(channel, Bound(ODD, "a", "4"))
+    declare(channel, Exchange("empty", "x-consistent-hash"))
+
+    observed = read(management, vhost, node=_command(broker))
+
+    assert set(observed.ring_sources.values()) == {"node"}
+    assert [(bound.destination, bound.key) for bound in observed.rings["slot"].dead] == [("a", "5")]
+    for name in (ODD, "slot", "empty"):
+        assert list(observed.rings[name].bucket_map) == broker.ring(name, vhost)
+    assert len(observed.rings[ODD]) == sum(weight for _, weight in SHUFFLED) + 2
+    assert [bound.destination for bound in observed.topology.bindings_from(ODD)][:3] == ["q7", ODD, "q10"]
+    assert read(management, vhost).ring_sources == {ODD: "unknown", "slot": "trivial", "empty": "trivial"}
+
+
+def _command(broker):
+    """Access as a user has it, where there is a container."""
+    if broker.source.kind != "docker":
+        return broker
+    container = broker._node._container.get_wrapped_container()
+    return NodeCommand(f"docker exec -u rabbitmq {container.id} rabbitmqctl eval")
+
+
+def test_numbered_binds_tell_the_order_until_the_broker_forgets_it(broker, management, vhost) -> None:
+    cluster = management.overview().cluster
+    with connected(broker, vhost) as connection:
+        channel = connection.channel()
+        declare(channel, marker(1, cluster))
+        ring_exchange(channel, *SHUFFLED, numbered_from=1)
+    before = read(management, vhost)
+    assert before.ring_sources[ODD] == "x-bind-seq"
+    assert list(before.rings[ODD].bucket_map) == broker.ring(ODD, vhost)
+    assert before.topology.exchange(MARKER) is None
+
+    if broker.source.kind == "external":
+        return
+    broker.restart_app()  # which leaves the node's uptime as it is
+    until(lambda: management.exchanges(vhost))
+    after = read(management, vhost)
+    if broker.store == "mnesia":
+        assert after.ring_sources[ODD] == "unknown"
+        assert "rabbit-chx.order is gone" in after.rings[ODD].why_unknown
+    else:
+        assert after.rings == before.rings
+        assert list(after.rings[ODD].bucket_map) == broker.ring(ODD, vhost)
+
+    with connected(broker, vhost) as connection:  # the next ring is made since then
+        channel = connection.channel()
+        declare(channel, marker(8, cluster))
+        ring_exchange(channel, *SHUFFLED, name="next", numbered_from=8)
+    again = read(management, vhost)
+    assert again.ring_sources == {ODD: after.ring_sources[ODD], "next": "x-bind-seq"}
+    assert list(again.rings["next"].bucket_map) == broker.ring("next", vhost)
+
+
+@pytest.mark.parametrize("hashed", [{}, {"hash_header": "h"}, {"hash_property": "timestamp"}], ids=str)
+def test_probes_work_out_a_ring_and_leave_nothing_behind(broker, management, vhost, channel, hashed) -> None:
+    ring_exchange(channel, *SHUFFLED, **hashed)
+    declare(channel, Exchange("slot", "x-consistent-hash"))
+    channel.queue_declare("behind", durable=True)
+    bind(channel, Bound(ODD, ToExchange("slot"), "2"))
+    bind(channel, Bound("slot", "behind", "1"))
+    observed = read(management, vhost)
+    assert observed.ring_sources[ODD] == "unknown"
+    learnt = learn(observed, probe(channel.connection, observed, ODD))
+    assert learnt.ring_sources[ODD] == "inference"
+    assert list(learnt.rings[ODD].bucket_map) == broker.ring(ODD, vhost)
+    left = {queue: channel.queue_declare(queue, passive=True).method.message_count for queue, _ in SHUFFLED}
+    assert not any(left.values())
+
+
+def test_probes_stay_away_from_a_queue_in_use(management, vhost, channel) -> None:
+    ring_exchange(channel, ("q", 1), ("r", 1))
+    observed = read(management, vhost)
+    channel.basic_consume("r", lambda *_: None)
+    with pytest.raises(InvalidValue, match=r"queue 'r' .*got '0 messages and 1 consumers'"):
+        probe(channel.connection, observed, ODD)
+
+
+@contextmanager
+def publishing(broker, vhost, exchanges):
+    """Messages of somebody else's to each exchange, with the properties that it wants, until the end of the block."""
+    stop = threading.Event()
+
+    def publish() -> None:
+        source = random.Random(1)
+        with connected(broker, vhost) as connection:
+            channel = connection.channel()
+            while not stop.wait(0.002):
+                number = source.randrange(10**9)
+                for name, properties in exchanges.items():
+                    own = pika.BasicProperties(**properties(number))
+                    channel.basic_publish(name, f"k{number}", b"", own)
+
+    thread = threading.Thread(target=publish)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+
+
+def test_the_firehose_works_out_rings(broker, management, vhost, channel) -> None:
+    exchanges = {
+        ODD: lambda _: {},
+        "by header": lambda number: {"headers": {"h": f"v{number}"}},
+        "by timestamp": lambda number: {"timestamp": number},
+    }
+    ring_exchange(channel, *SHUFFLED)
+    ring_exchange(channel, *SHUFFLED[::-1], name="by header", hash_header="h")
+    ring_exchange(channel, *SHUFFLED[3:], name="by timestamp", hash_property="timestamp")
+    observed = read(management, vhost)
+    with publishing(broker, vhost, exchanges):
+        pairs = firehose(channel.connection, observed, 2.0, node=broker)
+    learnt = learn(observed, pairs)
+    for name in exchanges:
+        assert list(learnt.rings[name].bucket_map) == broker.ring(name, vhost)
+        assert learnt.ring_sources[name] == "inference"
+    erlang = ",".join(map(str, vhost.encode()))
+    assert broker.eval(f"rabbit_trace:enabled(<<{erlang}>>).") == "false"
+
+
+def test_a_silent_firehose_says_what_may_be_wrong(management, vhost, channel) -> None:
+    ring_exchange(channel, ("q", 1), ("r", 1))
+    with pytest.raises(RingUnknown, match="tracing is off: `rabbitmqctl trace_on"):
+        firehose(channel.connection, read(management, vhost), 0.1)
+
+
+def test_a_user_with_few_rights_sees_the_topology_and_is_told_the_rest(
+    broker, management, vhost, channel
+) -> None:
+    ring_exchange(channel, ("q", 1), ("r", 1), numbered_from=1)
+    with user(broker, vhost, "management") as (name, restricted):
+        declare(channel, marker(1, restricted.overview().cluster))
+        observed = read(restricted, vhost)
+        assert observed.topology.queue("q")
+        # On 3.10 it matters whether it is a lone node, which only a user with the tag monitoring sees.
+        source = "unknown" if broker.version.startswith("3.10") else "x-bind-seq"
+        assert observed.ring_sources[ODD] == source
+        assert any("default_worker_pool_size" in unseen for unseen in observed.unseen) == (
+            broker.store == "mnesia"
+        )
+        assert restricted.whoami() == User(name, frozenset({"management"}))
+        for forbidden in (lambda: restricted.permission(vhost, name), restricted.nodes):
+            with pytest.raises(BrokerUnavailable, match=r"needs the tag (administrator|monitoring)"):
+                forbidden()
+        with pytest.raises(BrokerUnavailable, match=r"may not change policies .* needs the tag policymaker"):
+            restricted.put_policy(vhost, Policy("p", "x", definition={"max-length": 1}))
+        assert management.permission(vhost, name) == Permission("^c", "^w", ".*")
+    assert management.permission(vhost, "nobody") is None
+    assert set(management.nodes().values()) == {True}
+    assert "administrator" in management.whoami().tags
+
+
+def test_over_amqp_alone_existence_is_seen_and_the_rest_is_named(vhost, channel) -> None:
+    ring_exchange(channel, ("q", 1), ("r", 1))
+    channel.basic_publish("", "q", b"")
+    until(lambda: channel.queue_declare("q", passive=True).method.message_count == 1)
+    wanted = Topology(
+        vhost,
+        (Exchange(ODD, "x-consistent-hash"), Exchange("none", "topic")),
+        (Queue("q"), Queue("missing", "quorum")),
+        (Bound(ODD, "q", "1"),),
+    )
+    observed = read_existence(channel.connection, wanted)
+    assert observed.topology == Topology(vhost, wanted.exchanges[:1], wanted.queues[:1])
+    assert observed.backlog == {"q": 1}
+    assert not observed.rings[ODD].known
+    assert "management API" in observed.rings[ODD].why_unknown
+    assert any("bindings" in unseen for unseen in observed.unseen)

@@ -1,0 +1,91 @@
+"""A virtual host of its own on the broker, for tests that change topologies, and the two ways to apply a plan."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from typing import Self
+from urllib.parse import quote, urlsplit
+
+import pika
+
+from rabbit_chx import ToExchange
+from rabbit_chx.broker.management import Management
+from rabbit_chx.broker.topology.apply import apply, apply_async
+from rabbit_chx.topology.model import CONSISTENT_HASH, Bound, Exchange, Policy, Queue
+from rabbit_chx.topology.steps import Bind, DeclareExchange, DeclareQueue, Plan, SetPolicy
+
+CHX = Exchange("orders", CONSISTENT_HASH, arguments={"hash-header": "tenant"})
+CLASSIC, QUORUM, STREAM = Queue("plain"), Queue("replicated", "quorum"), Queue("log", "stream")
+
+
+class Site:
+    """A virtual host of its own, and ways to reach it."""
+
+    def __init__(self, broker) -> None:
+        self.broker = broker
+        self.vhost = f"v/ü {uuid.uuid4().hex[:8]}"
+        self.management = Management(
+            broker.management_url, credentials=lambda: (broker.username, broker.password)
+        )
+        self.management._request("PUT", ["vhosts", self.vhost], body={})
+        self.grant(broker.username, ".*", ".*", ".*")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.management._request("DELETE", ["vhosts", self.vhost])
+
+    def grant(self, user: str, configure: str, write: str, read: str) -> None:
+        patterns = {"configure": configure, "write": write, "read": read}
+        self.management._request("PUT", ["permissions", self.vhost, user], body=patterns)
+
+    def url(self, user: str = "", password: str = "") -> str:
+        parts = urlsplit(self.broker.url)
+        own = f"{user}:{password}" if user else f"{parts.username}:{parts.password}"
+        return f"amqp://{own}@{parts.hostname}:{parts.port}/{quote(self.vhost, safe='')}"
+
+    def plan(self, *steps) -> Plan:
+        return Plan(self.vhost, steps)
+
+    def connection(self) -> pika.BlockingConnection:
+        return pika.BlockingConnection(pika.URLParameters(self.url()))
+
+    def bindings(self) -> str:
+        """All bindings of exchanges in Erlang's own words: types of arguments included, order of listing not."""
+        vhost = ",".join(str(byte) for byte in self.vhost.encode())
+        text = self.broker.eval(
+            f"[io:format('~0p~n', [{{element(4, S), K, element(4, D), A}}]) || {{binding, S, K, D, A}} <- "
+            f"rabbit_binding:list(<<{vhost}>>), element(4, S) =/= <<>>], done."
+        )
+        return "\n".join(sorted(text.splitlines()))
+
+
+def with_pika(given, plan, **options):
+    return apply(given, plan, **options)
+
+
+def with_aio_pika(given, plan, **options):
+    return asyncio.run(apply_async(given, plan, **options))
+
+
+FACES = [with_pika, with_aio_pika]
+
+
+def foundation(site: Site) -> Plan:
+    return site.plan(
+        DeclareExchange(CHX),
+        DeclareExchange(Exchange("behind", "fanout", internal=True)),
+        DeclareExchange(Exchange("front", "topic", arguments={"alternate-exchange": "behind"})),
+        DeclareQueue(CLASSIC),
+        DeclareQueue(QUORUM),
+        DeclareQueue(STREAM),
+        DeclareQueue(Queue("limited", arguments={"x-max-length": 10, "x-overflow": "reject-publish"})),
+        Bind(Bound("orders", "plain", "2", {"x-bind-seq": 1})),
+        Bind(Bound("orders", ToExchange("behind"), "1", {"x-bind-seq": 2})),
+        Bind(Bound("orders", "replicated", "3", {"x-bind-seq": 300})),
+        Bind(Bound("front", ToExchange("orders"), "order.#")),
+        Bind(Bound("behind", "limited")),
+        SetPolicy(Policy("limits", "^plain$", "queues", {"max-length": 5}, 3)),
+    )

@@ -1,0 +1,176 @@
+"""A topology that is written to a file reads back as it was, whatever its names and arguments are."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from dataclasses import asdict
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rabbit_chx import ToExchange
+from rabbit_chx.topology.dump import dumps
+from rabbit_chx.topology.families import expand, literal
+from rabbit_chx.topology.load import loads
+from rabbit_chx.topology.model import Bound, Exchange, Policy, Queue, Slots, Topology
+from rabbit_chx.topology.places import places_in_json, places_in_toml
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+TRAPS = st.sampled_from(
+    [
+        "010",
+        "1_000",
+        "12:30",
+        "no",
+        "null",
+        "~",
+        "<<",
+        "=",
+        "1e3",
+        "{0..3}",
+        "a: b",
+        "#",
+        "- a",
+        "'",
+        '"',
+        "\\",
+        " a ",
+        "",
+    ]
+)
+NAMES = st.one_of(TRAPS, TEXT).filter(lambda name: name and not name.startswith("amq."))
+SCALARS = st.one_of(
+    st.booleans(),
+    st.integers(-(2**63), 2**63 - 1),
+    st.floats(allow_nan=False, allow_infinity=False),
+    TEXT,
+    TRAPS,
+)
+VALUES = st.recursive(
+    SCALARS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=3),
+    max_leaves=6,
+)
+ARGUMENTS = st.dictionaries(TEXT | st.sampled_from(["x-max-length", "a.b"]), VALUES, max_size=3)
+TYPES = ["x-consistent-hash", "x-modulus-hash", "topic", "direct"]
+
+
+@st.composite
+def exchanges(draw: st.DrawFn) -> tuple[Exchange, ...]:
+    found = []
+    names = draw(st.lists(NAMES, max_size=4, unique=True))
+    for name in names:
+        kind = draw(st.sampled_from(TYPES))
+        arguments = draw(ARGUMENTS)
+        if kind == "x-consistent-hash" and draw(st.booleans()):
+            arguments["hash-header"] = draw(st.one_of(TEXT, st.integers(0, 9)))
+        elif kind == "x-consistent-hash" and draw(st.booleans()):
+            arguments["hash-property"] = draw(st.sampled_from(["message_id", "timestamp"]))
+        if draw(st.booleans()):
+            arguments["alternate-exchange"] = draw(st.sampled_from([*names, "amq.fanout"]))
+        flags = [draw(st.booleans()) for _ in range(3)]
+        found.append(Exchange(name, kind, *flags, arguments=arguments))
+    return tuple(found)
+
+
+@st.composite
+def queues(draw: st.DrawFn) -> tuple[Queue, ...]:
+    found = []
+    for name in draw(st.lists(NAMES, max_size=5, unique=True)):
+        kind = draw(st.sampled_from(["classic", "quorum", "stream"]))
+        flags = [draw(st.booleans()), draw(st.booleans())] if kind == "classic" else [True, False]
+        arguments = draw(ARGUMENTS)
+        if kind != "stream" and draw(st.booleans()):
+            arguments["x-single-active-consumer"] = draw(st.booleans())
+        found.append(Queue(name, kind, *flags, arguments=arguments))
+    return tuple(found)
+
+
+@st.composite
+def topologies(draw: st.DrawFn) -> Topology:
+    some_exchanges, some_queues = draw(exchanges()), draw(queues())
+    names = [queue.name for queue in some_queues]
+    bindings: list[Bound] = []
+    slots: list[Slots] = []
+    for index, exchange in enumerate(some_exchanges):
+        later = [
+            ToExchange(each.name) for each in some_exchanges[index + 1 :]
+        ]  # so that none lead in a circle
+        is_hash = exchange.type.startswith("x-")
+        if is_hash and names and draw(st.booleans()):
+            shared = draw(st.lists(st.sampled_from(names), min_size=1, max_size=4, unique=True))
+            weights = {name: draw(st.integers(1, 10_000)) for name in shared}
+            alternate = draw(st.sampled_from([None, "amq.fanout"]))
+            slots.append(Slots(exchange.name, draw(st.integers(4, 256)), weights, alternate))
+        elif names or later:
+            keys = (
+                st.sampled_from(["1", "2", "10000", "007", "+5"])
+                if exchange.type.startswith("x-c")
+                else TEXT | st.just("")
+            )
+            found = st.builds(
+                Bound,
+                st.just(exchange.name),
+                st.sampled_from([*names, *later]),
+                keys,
+                st.just({}) | ARGUMENTS,
+            )
+            bindings += draw(
+                st.lists(found, max_size=4, unique_by=lambda bound: (str(bound.destination), bound.key))
+            )
+    policies = st.builds(
+        Policy, NAMES, TEXT, st.sampled_from(["all", "queues"]), st.dictionaries(TEXT, VALUES, min_size=1, max_size=2),
+        st.integers(-5, 5),
+    )  # fmt: skip
+    pairs = [(one.name, two.name) for one in some_exchanges for two in some_exchanges
+             if one.name != two.name and one.type == two.type and one.type.startswith("x-")]  # fmt: skip
+    chosen = set(draw(st.lists(st.sampled_from(pairs), max_size=3))) if pairs else set()
+    return Topology(
+        vhost=draw(NAMES),
+        exchanges=some_exchanges,
+        queues=some_queues,
+        bindings=tuple(bindings),
+        policies=tuple(draw(st.lists(policies, max_size=2, unique_by=lambda each: each.name))),
+        slots=tuple(slots),
+        co_partitioned=tuple(pair for pair in pairs if pair in chosen),
+    )
+
+
+def spelt(topology: Topology) -> str:
+    return json.dumps(asdict(topology), sort_keys=True)
+
+
+@given(topologies(), st.sampled_from(["yaml", "toml", "json"]))
+def test_what_is_written_reads_back_as_it_was(topology, format_):
+    text = dumps(topology, format_)
+    again = loads(text, format=format_)
+    assert again == topology
+    assert spelt(again) == spelt(topology)  # 1, 1.0 and true are equal to Python, and not to a broker
+    assert dumps(again, format_) == text
+
+
+@given(topologies())
+def test_the_places_of_toml_and_json_are_those_of_every_value_that_their_parsers_find(topology):
+    for places, parsed in (
+        (places_in_toml(text := dumps(topology, "toml")), tomllib.loads(text)),
+        (places_in_json(text := dumps(topology, "json")), json.loads(text)),
+    ):
+        ways, keys = ways_of((), parsed)
+        assert set(places.values) == ways
+        assert set(places.keys) == keys
+
+
+def ways_of(loc, value):
+    ways, keys = {loc}, set()
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, item in items:
+        inner_ways, inner_keys = ways_of((*loc, key), item)
+        ways |= inner_ways
+        keys |= inner_keys | ({(*loc, key)} if isinstance(value, dict) else set())
+    return ways, keys
+
+
+@given(NAMES)
+def test_a_literal_name_is_no_family(name):
+    assert expand(literal(name)) == (name,)

@@ -1,0 +1,213 @@
+"""What brokers answered, word for word, and what a reader is told; and two codecs that write the same bytes."""
+
+from __future__ import annotations
+
+import re
+import shlex
+
+import pamqp.encode
+import pika.data
+import pytest
+
+from rabbit_chx import InvalidValue, Ring, ToExchange
+from rabbit_chx.broker.topology.aio_driver import as_pika_writes
+from rabbit_chx.broker.topology.handover import MARKER, _Drain, is_marker, waits, waits_of
+from rabbit_chx.broker.topology.refusals import why_refused
+from rabbit_chx.topology.model import Bound, Exchange, Observed, Queue, Slots, Topology
+from rabbit_chx.topology.plan import plan
+from rabbit_chx.topology.steps import Bind, DeclareExchange, DeclareQueue, DeleteQueue, SetPolicy, Unbind
+
+DECLARE = DeclareExchange(Exchange("x", "fanout"))
+
+
+@pytest.mark.parametrize(
+    ("code", "text", "told"),
+    [
+        (
+            406,
+            (
+                "PRECONDITION_FAILED - inequivalent arg 'type' for exchange 'x' in vhost '/': received 'fanout' but "
+                "current is ''x-consistent-hash''"
+            ),
+            r"exchange 'x' is there already, .*it is x-consistent-hash, and fanout is wanted.*blue/green",
+        ),
+        (
+            406,
+            (
+                "PRECONDITION_FAILED - inequivalent arg 'x-max-length' for queue 'plain' in vhost '/': received the "
+                "value '4' of type 'signedint' but current is none"
+            ),
+            r"'x-max-length' cannot be changed in place: it is none.*declare another queue",
+        ),
+        (
+            406,
+            "PRECONDITION_FAILED - unknown exchange type 'x-recent-history'",
+            "rabbitmq-plugins enable rabbitmq_recent",
+        ),
+        (
+            503,
+            "COMMAND_INVALID - unknown exchange type 'x-modulus-hash'",
+            "rabbitmq-plugins enable rabbitmq_sharding",
+        ),
+        (503, "COMMAND_INVALID - unknown exchange type 'x-local-random'", "came with release 4.0"),
+        (503, "COMMAND_INVALID - unknown exchange type 'x-foo'", "does not know the exchange type 'x-foo'"),
+        (
+            404,
+            "NOT_FOUND - no exchange 'nope' in vhost 'v'",
+            "no exchange 'nope' in virtual host 'v'.*plan again",
+        ),
+        (541, "INTERNAL_ERROR", "the broker itself failed.*its log"),
+        (
+            406,
+            "PRECONDITION_FAILED - exchange 'x' in vhost '/' in use",
+            "refuses: 406 .*exchange 'x' in vhost '/' in use: bindings lead away",
+        ),
+        (0, "pika cannot send it", "^pika cannot send it$"),
+    ],
+)
+def test_a_refusal_is_told_with_the_way_out(code, text, told) -> None:
+    assert re.search(told, why_refused(code, text, DECLARE, [DECLARE], "/"))
+
+
+@pytest.mark.parametrize(
+    ("step", "resource", "operation"),
+    [
+        (DECLARE, "exchange 'x'", "configure"),
+        (
+            DeclareExchange(Exchange("x", "fanout", arguments={"alternate-exchange": "a"})),
+            "exchange 'a'",
+            "write",
+        ),
+        (DeclareQueue(Queue("q")), "queue 'q'", "configure"),
+        (
+            DeclareQueue(Queue("q", arguments={"x-dead-letter-exchange": "d"})),
+            "queue 'q'",
+            "configure or read",
+        ),
+        (Bind(Bound("x", "q")), "queue 'q'", "write"),
+        (Unbind(Bound("x", "q")), "exchange 'x'", "read"),
+        (Bind(Bound("x", ToExchange("y"))), "exchange 'y'", "write"),
+        (DeleteQueue("q"), "queue 'q'", "configure"),
+        (None, "queue 'rabbit-chx.lock'", "configure"),
+    ],
+)
+def test_release_3_10_does_not_say_which_permission_is_missing_so_the_command_tells(
+    step, resource, operation
+) -> None:
+    steps = [step] if step else [DECLARE]
+    text = f"ACCESS_REFUSED - access to {resource} in vhost '/' refused for user 'p'"
+    said = why_refused(403, text, step, steps, "/")
+    assert said.startswith(f"user 'p' has no {operation} permission on {resource} in virtual host '/'; ")
+    newer = f"ACCESS_REFUSED - write access to {resource} in vhost '/' refused for user 'p'"
+    assert "no write permission" in why_refused(403, newer, step, steps, "/")
+
+
+def test_the_line_that_grants_it_survives_the_shell_and_matches_just_the_names() -> None:
+    odd = "a|b (c)'s ü*"
+    steps = [
+        DeclareExchange(Exchange("x.1", "fanout", arguments={"alternate-exchange": "a"})),
+        DeclareQueue(Queue(odd, arguments={"x-dead-letter-exchange": ""})),
+        Bind(Bound("x.1", odd)),
+    ]
+    text = "ACCESS_REFUSED - read access to exchange 'x.1' in vhost 'my vhost' refused for user 'it's me'"
+    line = re.search("`rabbitmqctl (.*)`", why_refused(403, text, steps[2], steps, "my vhost"))
+    assert line
+    command, flag, vhost, user, *patterns = shlex.split(line[1])
+    assert (command, flag, vhost, user) == ("set_permissions", "-p", "my vhost", "it's me")
+    wanted = [{"rabbit-chx.lock", "x.1", odd}, {"a", "amq.default", odd}, {"x.1", odd}]
+    for pattern, names in zip(patterns, wanted, strict=True):
+        assert all(re.search(pattern, name) for name in names)
+        assert not any(re.search(pattern, f"{name}?") or re.search(pattern, f"-{name}") for name in names)
+        assert not re.search(pattern, "x01")
+
+
+def test_a_plan_that_reads_nothing_asks_for_nothing_to_read() -> None:
+    text = "ACCESS_REFUSED - access to queue 'rabbit-chx.lock' in vhost '/' refused for user 'p'"
+    said = why_refused(403, text, None, [DeclareQueue(Queue("q"))], "/")
+    assert said.split("`")[1].endswith(r" '^(q|rabbit\-chx\.lock)$' '^$' '^$'")
+
+
+# ---- one encoding
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+@pytest.mark.parametrize("bits", [0, 1, 7, 8, 15, 16, 31, 32, 40, 62])
+def test_aio_pika_writes_the_integers_of_arguments_as_pika_does(bits, sign) -> None:
+    for number in (sign * 2**bits - 1, sign * 2**bits, sign * 2**bits + 1):
+        table = {"n": number, "deep": {"m": number}, "all": [number, True], "flag": False, "text": "1"}
+        written = as_pika_writes(table)
+        assert written == table
+        ordered = dict(sorted(table.items()))  # as pamqp writes them; the broker sorts them by itself
+        pieces: list[bytes] = []
+        pika.data.encode_table(pieces, ordered)
+        assert pamqp.encode.field_table(written) == b"".join(pieces)
+
+
+# ---- handover
+
+
+def test_who_waits_for_whom() -> None:
+    two, three = Ring.of(["a", "b"]), Ring.of(["a", "b", "c"])
+    assert waits(two, three) == {"c": {"a", "b"}}
+    assert waits(three, two) == {"a": {"c"}, "b": {"c"}}
+    assert waits(Ring.of(["a", "b"]), Ring.of(["b", "a"])) == {"a": {"b"}, "b": {"a"}}
+    assert waits(two, two) == waits(Ring(), two) == {}
+
+
+def slots_and_ring(last: str) -> Topology:
+    queues = {f"t{number}": 1 for number in range(int(last))}
+    ring = ["a", "b", "c"][: int(last)]
+    return Topology(
+        exchanges=(Exchange("top", "x-modulus-hash"), Exchange("x", "x-consistent-hash")),
+        queues=tuple(map(Queue, [*queues, *ring])),
+        bindings=tuple(Bound("x", queue, "1") for queue in ring),
+        slots=(Slots("top", 8, queues),),
+    )
+
+
+def test_who_waits_by_a_plan_counts_rings_and_slots() -> None:
+    two, three = slots_and_ring("2"), slots_and_ring("3")
+    pointed = [Bound(name, f"t{number % 2}", "1") for number, name in enumerate(two.slots[0].names)]
+    there = Topology(
+        exchanges=(*two.exchanges, *two.slots[0].exchanges),
+        queues=two.queues,
+        bindings=(*two.bindings, *two.slots[0].top_bindings, *pointed),
+    )
+    observed = Observed(
+        there, rings={"x": two.ring("x")}, exchange_types=frozenset({"x-modulus-hash", "x-consistent-hash"})
+    )
+    planned = plan(three, observed)
+    assert waits_of(planned) == {"c": {"a", "b"}, "t2": {"t0", "t1"}}
+
+
+def test_a_marker_is_known_by_its_header() -> None:
+    drain = _Drain(["a"])
+    assert is_marker(drain.headers("a"))
+    assert not is_marker({"x-other": 1})
+    assert not is_marker(None)
+
+
+def test_only_answers_to_this_drain_count_and_each_once() -> None:
+    drain, earlier = _Drain(["a", "b"]), _Drain(["a", "b"])
+    drain.passed(earlier.headers("a"))
+    drain.passed({MARKER: "forged"})
+    drain.passed(None)
+    assert drain.waiting == {"a", "b"}
+    drain.passed(drain.headers("a"))
+    drain.passed(drain.headers("a"))
+    assert drain.waiting == {"b"}
+    assert drain.not_in_time(5).queues == ("b",)
+    assert "'b'" in str(drain.not_in_time(5))
+
+
+@pytest.mark.parametrize("queues", ["abc", []])
+def test_the_queues_to_drain_are_a_list_of_names(queues) -> None:
+    with pytest.raises(InvalidValue, match="names of queues"):
+        _Drain(queues)
+
+
+def test_policies_need_no_permission_on_a_resource() -> None:
+    from rabbit_chx.broker.topology.refusals import Needs
+    from rabbit_chx.topology.model import Policy
+
+    assert Needs.of([SetPolicy(Policy("p", "x"))]) == Needs.of([])

@@ -1,0 +1,223 @@
+"""RabbitMQ's own definitions: exports of three releases read, and topologies written as such."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from rabbit_chx import ToExchange
+from rabbit_chx.topology.definitions import from_definitions, to_definitions
+from rabbit_chx.topology.load import InvalidTopology, load, loads
+from rabbit_chx.topology.model import Bound, Exchange, Policy, Queue, Slots, Topology
+
+POLICY = {
+    "vhost": "/",
+    "name": "shards",
+    "pattern": "^logs$",
+    "apply-to": "exchanges",
+    "definition": {"routing-key": "1234", "shards-per-node": 2},
+    "priority": 3,
+}
+
+
+def binding(source: str, kind: str, destination: str, key: str, **arguments: int) -> dict:
+    return {
+        "source": source,
+        "vhost": "/",
+        "destination": destination,
+        "destination_type": kind,
+        "routing_key": key,
+        "arguments": {name.replace("_", "-"): value for name, value in arguments.items()},
+    }
+
+
+BINDINGS = [
+    binding("orders", "queue", "q1", "3", x_bind_seq=2),
+    binding("hub", "exchange", "orders", "order.#"),
+    binding("orders", "queue", "q0", "1", x_bind_seq=1),
+]
+
+# As they leave the brokers; users and permissions, which hold nothing of a topology, are cut short.
+EXPORT_3_10 = {
+    "rabbit_version": "3.10.8",
+    "rabbitmq_version": "3.10.8",
+    "product_name": "RabbitMQ",
+    "users": [{"name": "guest", "password_hash": "x", "tags": ["administrator"], "limits": {}}],
+    "vhosts": [{"name": "other"}, {"name": "/"}],
+    "permissions": [{"user": "guest", "vhost": "other", "configure": ".*", "write": ".*", "read": ".*"}],
+    "global_parameters": [{"name": "internal_cluster_id", "value": "rabbitmq-cluster-id-0"}],
+    "policies": [POLICY],
+    "queues": [
+        {"name": "q9", "vhost": "other", "durable": True, "auto_delete": False, "arguments": {"x-queue-type": "stream"}},
+        {"name": "q1", "vhost": "/", "durable": True, "auto_delete": False, "arguments": {"x-max-length": 10}},
+        {"name": "q0", "vhost": "/", "durable": True, "auto_delete": False, "arguments": {"x-queue-type": "quorum"}},
+    ],
+    "exchanges": [
+        {"name": "orders", "vhost": "/", "type": "x-consistent-hash", "durable": True, "auto_delete": False,
+         "internal": True, "arguments": {"hash-header": "tenant"}},
+        {"name": "hub", "vhost": "/", "type": "topic", "durable": False, "auto_delete": False, "internal": False,
+         "arguments": {}},
+    ],
+    "bindings": BINDINGS,
+}  # fmt: skip
+# 4.3 writes the type of a queue beside its arguments and into them, and the exchange of its own log.
+EXPORT_4_3 = {
+    **EXPORT_3_10,
+    "rabbit_version": "4.3.6",
+    "rabbitmq_definition_format": "cluster",
+    "vhosts": [
+        {"name": name, "limits": {}, "metadata": {"default_queue_type": "classic"}} for name in ("other", "/")
+    ],
+    "queues": [
+        {**queue, "type": kind, "arguments": {**queue["arguments"], "x-queue-type": kind}}
+        for queue, kind in zip(EXPORT_3_10["queues"], ("stream", "classic", "quorum"), strict=True)
+    ],
+    "exchanges": [
+        {"name": "amq.rabbitmq.log", "vhost": "/", "type": "topic", "durable": True, "auto_delete": False,
+         "arguments": {}},
+        *EXPORT_3_10["exchanges"],
+    ],
+}  # fmt: skip
+
+SHOP = Topology(
+    exchanges=(
+        Exchange("hub", "topic", durable=False),
+        Exchange("orders", "x-consistent-hash", internal=True, arguments={"hash-header": "tenant"}),
+    ),
+    queues=(Queue("q0", "quorum"), Queue("q1", "classic", arguments={"x-max-length": 10})),
+    bindings=(
+        Bound("hub", ToExchange("orders"), "order.#"),
+        Bound("orders", "q0", "1", {"x-bind-seq": 1}),
+        Bound("orders", "q1", "3", {"x-bind-seq": 2}),
+    ),
+    policies=(Policy("shards", "^logs$", "exchanges", {"routing-key": "1234", "shards-per-node": 2}, 3),),
+)
+
+
+def of_one_vhost(export: dict, **more: object) -> dict:
+    """The export of one virtual host, which nothing in it names."""
+    sections = ("policies", "queues", "exchanges", "bindings")
+    return {
+        "rabbit_version": export["rabbit_version"],
+        **more,
+        **{
+            section: [
+                {name: value for name, value in item.items() if name != "vhost"}
+                for item in export[section]
+                if item["vhost"] == "/"
+            ]
+            for section in sections
+        },
+    }
+
+
+@pytest.mark.parametrize("export", [EXPORT_3_10, EXPORT_4_3])
+def test_an_export_of_a_broker_is_read_by_virtual_host_and_numbered_binds_are_put_in_order(export):
+    assert from_definitions(export, "/") == SHOP
+    assert from_definitions(export, vhost="other") == Topology("other", queues=(Queue("q9", "stream"),))
+
+
+@pytest.mark.parametrize("export", [EXPORT_3_10, EXPORT_4_3])
+def test_an_export_of_one_virtual_host_needs_no_name(export):
+    assert from_definitions(of_one_vhost(export)) == SHOP
+    assert from_definitions(of_one_vhost(export, original_vhost_name="shop")).vhost == "shop"
+    assert (
+        from_definitions(of_one_vhost(export, original_vhost_name="shop"), "elsewhere").vhost == "elsewhere"
+    )
+
+
+@pytest.mark.parametrize("vhost", [None, "nowhere"])
+def test_several_virtual_hosts_are_listed_where_none_of_them_is_named(vhost):
+    with pytest.raises(InvalidTopology, match="allowed is '/', 'other'"):
+        from_definitions(EXPORT_3_10, vhost)
+
+
+def test_a_file_of_rabbitmq_is_known_by_what_it_holds(tmp_path):
+    path = tmp_path / "definitions.json"
+    path.write_text(json.dumps(EXPORT_4_3))
+    assert load(path, vhost="/") == SHOP
+    with pytest.raises(InvalidTopology, match=r"definitions\.json: the virtual host"):
+        load(path)
+
+
+def test_bindings_without_numbers_stay_as_they_stand():
+    export = {**EXPORT_3_10, "bindings": [binding("orders", "queue", name, "1") for name in ("q1", "q0")]}
+    assert from_definitions(export, "/").bindings == (Bound("orders", "q1", "1"), Bound("orders", "q0", "1"))
+
+
+def test_bindings_of_queues_that_belong_to_a_connection_are_passed_over():
+    export = {
+        **EXPORT_3_10,
+        "bindings": [binding("hub", "queue", "amq.gen-1", "#"), binding("", "queue", "q0", "q0")],
+    }
+    assert from_definitions(export, "/").bindings == ()
+
+
+def test_an_export_that_lacks_an_internal_exchange_is_refused():
+    # As 4.3 writes it: the bindings of orders are there, the internal exchange itself is not.
+    export = {
+        **EXPORT_4_3,
+        "exchanges": [each for each in EXPORT_4_3["exchanges"] if each["name"] != "orders"],
+    }
+    with pytest.raises(InvalidTopology, match=r"exchange 'orders' .* lack internal exchanges") as caught:
+        from_definitions(export, "/")
+    assert len(caught.value.problems) == 1
+
+
+def test_malformed_definitions_are_told_with_their_places():
+    text = '{"rabbit_version": "4.3.6",\n "exchanges": [{"name": 5, "type": "topic"}],\n "queues": [{"nam": "q"}],\n "bindings": 1}'
+    with pytest.raises(InvalidTopology) as caught:
+        loads(text, format="json", name="d")
+    first, second, third = str(caught.value).splitlines()
+    assert first.startswith("d:2:25: exchanges[0].name is wrong: got 5")
+    assert second.startswith("d:3:13: queues[0].name is wrong: got nothing")
+    assert third.startswith("d:4:14: bindings is wrong")
+
+
+@pytest.mark.parametrize("value", [None, 5, "text", [], {"queues": {}}, {"exchanges": [5]}])
+def test_what_is_no_export_is_refused(value):
+    with pytest.raises(InvalidTopology):
+        from_definitions(value)
+
+
+def test_a_queue_of_a_type_that_nobody_knows_is_refused():
+    with pytest.raises(InvalidTopology, match="got 'mqtt', allowed is classic, quorum, stream"):
+        from_definitions({"queues": [{"name": "q", "type": "mqtt"}]})
+
+
+def test_what_is_written_reads_back_and_does_not_depend_on_the_order_of_the_topology():
+    assert from_definitions(to_definitions(SHOP)) == SHOP
+    turned = Topology(
+        exchanges=SHOP.exchanges[::-1], queues=SHOP.queues[::-1], bindings=(*SHOP.bindings[1:], SHOP.bindings[0]),
+        policies=SHOP.policies,
+    )  # fmt: skip
+    assert json.dumps(to_definitions(turned)) == json.dumps(to_definitions(SHOP))
+
+
+def test_an_own_exchange_of_the_written_form_is_as_the_broker_writes_it():
+    written = to_definitions(SHOP)
+    assert written["vhosts"] == [{"name": "/"}]
+    assert written["exchanges"][1] == EXPORT_3_10["exchanges"][0]
+    assert written["queues"] == EXPORT_3_10["queues"][:0:-1]
+    assert written["policies"] == [POLICY]
+    assert {"source": "hub", "destination": "orders", "destination_type": "exchange"}.items() <= written[
+        "bindings"
+    ][0].items()
+
+
+def test_slots_are_written_out_each_with_one_queue():
+    topology = Topology(
+        exchanges=(Exchange("top", "x-modulus-hash"),),
+        queues=(Queue("a", "quorum"), Queue("b", "quorum")),
+        slots=(Slots("top", 16, {"a": 1, "b": 3}, "rest"),),
+    )
+    written = to_definitions(topology)
+    slots = [each for each in written["exchanges"] if each["name"] != "top"]
+    assert [each["name"] for each in slots] == [f"top.slot.{number:02}" for number in range(16)]
+    assert all(each["internal"] and each["arguments"] == {"alternate-exchange": "rest"} for each in slots)
+    behind = [each["destination"] for each in written["bindings"] if each["source"] != "top"]
+    assert (behind.count("a"), behind.count("b")) == (4, 12)
+    assert [each["destination"] for each in written["bindings"] if each["source"] == "top"] == [
+        each["name"] for each in slots
+    ]

@@ -1,0 +1,347 @@
+"""Every kind of drift between a file and a broker, the exact shares among them, and what is no drift."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from rabbit_chx import Release, Ring, ToExchange, moved
+from rabbit_chx.topology.drift import KINDS, drift
+from rabbit_chx.topology.model import Bound, Exchange, Observed, Policy, Queue, Slots, Topology
+
+WANTED = Topology(
+    exchanges=(
+        Exchange("orders", "x-consistent-hash", arguments={"hash-header": "tenant"}),
+        Exchange("events", "topic"),
+    ),
+    queues=(Queue("a", "quorum"), Queue("b", "quorum"), Queue("c", "quorum", arguments={"x-max-length": 10})),
+    bindings=(
+        Bound("orders", "a", "1"),
+        Bound("orders", "b", "1"),
+        Bound("orders", "c", "2"),
+        Bound("events", ToExchange("orders"), "order.#"),
+    ),
+    policies=(Policy("shards", "^logs$", "exchanges", {"shards-per-node": 2}),),
+)
+RING = Ring.of({"a": 1, "b": 1, "c": 2})
+
+
+def live(topology=WANTED, ring=RING, **more) -> Observed:
+    return Observed(topology=topology, rings={} if ring is None else {"orders": ring}, **more)
+
+
+def kinds(observed, wanted=WANTED, **options) -> list[str]:
+    return [one.kind for one in drift(wanted, observed, **options)]
+
+
+def only(observed, wanted=WANTED, **options):
+    (one,) = drift(wanted, observed, **options)
+    assert one.kind in KINDS
+    return one
+
+
+def with_bindings(*bindings) -> Topology:
+    return replace(WANTED, bindings=bindings)
+
+
+def test_a_broker_as_its_file_has_not_drifted():
+    assert drift(WANTED, live(), strict=True) == ()
+
+
+def test_the_numbers_of_our_own_binds_are_no_drift():
+    numbered = [
+        replace(bound, arguments={"x-bind-seq": number}) for number, bound in enumerate(WANTED.bindings)
+    ]
+    assert drift(WANTED, live(with_bindings(*numbered))) == ()
+
+
+def test_nor_is_the_order_in_which_a_broker_lists_things():
+    turned = Topology(
+        exchanges=WANTED.exchanges[::-1],
+        queues=WANTED.queues[::-1],
+        bindings=WANTED.bindings[::-1],
+        policies=WANTED.policies,
+    )
+    assert drift(WANTED, live(turned)) == ()
+
+
+# -- things
+
+
+def test_all_that_is_missing_from_an_empty_broker():
+    found = drift(WANTED, Observed(exchange_types=frozenset({"topic"})))
+    assert [(one.kind, one.where) for one in found] == [
+        ("missing-type", "exchange type x-consistent-hash"),
+        ("missing-exchange", "exchange 'orders'"),
+        ("missing-exchange", "exchange 'events'"),
+        ("missing-queue", "queue 'a'"),
+        ("missing-queue", "queue 'b'"),
+        ("missing-queue", "queue 'c'"),
+        ("missing-policy", "policy 'shards'"),
+    ]
+
+
+def test_what_the_file_does_not_name_is_drift_only_when_asked_for():
+    extra = replace(
+        WANTED,
+        exchanges=(
+            *WANTED.exchanges,
+            Exchange("", "direct"),
+            Exchange("amq.topic", "topic"),
+            Exchange("x", "topic"),
+        ),
+        queues=(*WANTED.queues, Queue("q"), Queue("amq.gen-1"), Queue("mine", exclusive=True)),
+        policies=(*WANTED.policies, Policy("p", ".*")),
+    )
+    assert kinds(live(extra)) == []
+    found = drift(WANTED, live(extra), strict=True)
+    assert [(one.kind, one.where) for one in found] == [
+        ("extra-exchange", "exchange 'x'"),
+        ("extra-queue", "queue 'q'"),
+        ("extra-policy", "policy 'p'"),
+    ]
+
+
+def test_arguments_that_a_second_declaration_did_not_change():
+    other = replace(WANTED.exchanges[0], arguments={"hash-header": "customer"})
+    one = only(live(replace(WANTED, exchanges=(other, WANTED.exchanges[1]))))
+    assert (one.kind, one.where) == ("arguments", "exchange 'orders'")
+    assert "argument hash-header is 'customer', wanted is 'tenant'" in one.message
+
+
+@pytest.mark.parametrize(
+    "arguments", [{}, {"x-max-length": 11}, {"x-max-length": "10"}, {"x-max-length": 10.0}]
+)
+def test_arguments_of_queues(arguments):
+    queues = (*WANTED.queues[:2], replace(WANTED.queues[2], arguments=arguments))
+    one = only(live(replace(WANTED, queues=queues)))
+    assert (one.kind, one.where) == ("arguments", "queue 'c'")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"type": "x-modulus-hash"}, {"durable": False}, {"auto_delete": True}, {"internal": True}],
+    ids=str,
+)
+def test_attributes_of_exchanges(change):
+    other = replace(WANTED.exchanges[0], **change)
+    found = drift(WANTED, live(replace(WANTED, exchanges=(other, WANTED.exchanges[1]))))
+    assert [(one.kind, one.where) for one in found] == [("attributes", "exchange 'orders'")]
+
+
+@pytest.mark.parametrize("change", [{"type": "classic"}, {"durable": False}, {"exclusive": True}], ids=str)
+def test_attributes_of_queues(change):
+    queues = (replace(WANTED.queues[0], **change), *WANTED.queues[1:])
+    assert kinds(live(replace(WANTED, queues=queues))) == ["attributes"]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"pattern": "logs"}, {"apply_to": "all"}, {"priority": 1}, {"definition": {"shards-per-node": 3}}],
+    ids=str,
+)
+def test_policies(change):
+    other = replace(WANTED.policies[0], **change)
+    one = only(live(replace(WANTED, policies=(other,))))
+    assert (one.kind, one.where) == ("policy", "policy 'shards'")
+    assert next(iter(change)).replace("_", "-") in one.message
+
+
+# -- bindings
+
+
+def test_a_queue_unbound_behind_the_tools_back():
+    gone = with_bindings(*(bound for bound in WANTED.bindings if bound.destination != "b"))
+    after = RING.unbind("b")
+    binding, ring = drift(WANTED, live(gone, after))
+    assert (binding.kind, binding.where) == ("missing-binding", "binding of queue 'b' to exchange 'orders'")
+    assert ring.kind == "ring"
+    assert ring.misrouted == moved(RING, after).share
+    assert 0.25 < ring.misrouted < 1
+
+
+def test_a_weight_that_is_another():
+    other = with_bindings(
+        WANTED.bindings[0], WANTED.bindings[1], Bound("orders", "c", "3"), WANTED.bindings[3]
+    )
+    weight, ring = drift(WANTED, live(other, Ring.of({"a": 1, "b": 1, "c": 3})))
+    assert (weight.kind, weight.where) == ("weight", "binding of queue 'c' to exchange 'orders'")
+    assert "weight is 3, wanted is 2" in weight.message
+    assert ring.kind == "ring"
+
+
+def test_one_weight_in_two_spellings_is_no_drift():
+    other = with_bindings(*WANTED.bindings[:2], Bound("orders", "c", "+02"), WANTED.bindings[3])
+    assert kinds(live(other)) == []
+
+
+def test_an_extra_binding_takes_keys():
+    extra = with_bindings(*WANTED.bindings, Bound("orders", "d", "1"))
+    found = drift(WANTED, live(extra, RING.bind("d")))
+    assert [one.kind for one in found] == ["extra-binding", "ring"]
+    assert found[0].where == "binding of queue 'd' to exchange 'orders'"
+
+
+def test_the_black_hole_of_a_weight_change_done_in_the_wrong_order():
+    listed = with_bindings(*WANTED.bindings[:2], Bound("orders", "c", "5"), WANTED.bindings[3])
+    ring = RING.bind("c", 5).unbind("c", 2)
+    assert ring.bucket_map == ("a", "b")
+    found = drift(WANTED, live(listed, ring))
+    assert [one.kind for one in found] == ["weight", "dead-binding", "ring"]
+    assert found[1].where == "binding of queue 'c' to exchange 'orders'"
+
+
+def test_two_bindings_of_one_queue_even_where_the_ring_is_right():
+    twice = with_bindings(*WANTED.bindings, Bound("orders", "c", "7"))
+    one = only(live(twice, RING.bind("c", 7)))
+    assert one.kind == "extra-binding"
+    assert "there are 2 (weights 2, 7)" in one.message
+
+
+def test_plain_bindings_by_key_and_arguments():
+    other = with_bindings(*WANTED.bindings[:3], Bound("events", ToExchange("orders"), "order.*", {"n": 1}))
+    found = drift(WANTED, live(other))
+    assert [one.kind for one in found] == ["missing-binding", "extra-binding"]
+    assert "'order.*', arguments {'n': 1}" in found[1].message
+
+
+def test_a_consumer_that_looks_at_a_topic_for_a_while_is_no_drift_but_in_a_ring_it_is():
+    tap = Queue("tap", "classic", exclusive=True)
+    listening = replace(
+        WANTED, queues=(*WANTED.queues, tap), bindings=(*WANTED.bindings, Bound("events", "tap", "#"))
+    )
+    assert kinds(live(listening)) == []
+    assert kinds(live(listening), strict=True) == ["extra-binding"]
+    hashing = replace(listening, bindings=(*WANTED.bindings, Bound("orders", "tap", "1")))
+    assert kinds(live(hashing, RING.bind("tap"))) == ["extra-binding", "ring"]
+
+
+# -- rings
+
+
+def test_a_ring_in_another_order_and_the_exact_share_it_misroutes():
+    other = Ring.of({"c": 2, "b": 1, "a": 1})
+    one = only(live(ring=other))
+    assert (one.kind, one.where) == ("ring-order", "exchange 'orders'")
+    assert one.misrouted == moved(RING, other).share
+    assert f"{one.misrouted:.1%} of the keys" in one.message
+
+
+@pytest.mark.parametrize(
+    ("ring", "reason"),
+    [
+        (None, "nobody has read it"),
+        (Ring.of({"a": 1, "b": 1, "c": 2}, release="4.0").after_restart(), "concurrently when it boots"),
+    ],
+)
+def test_a_ring_that_nobody_knows_is_said_to_be_unknown(ring, reason):
+    one = only(live(ring=ring))
+    assert one.kind == "ring-unknown"
+    assert reason in one.message
+    assert one.misrouted is None
+
+
+@pytest.mark.parametrize(
+    ("possible", "words"),
+    [((["a", "b", "c"], ["b", "a", "c"]), "is one of 2"), ((["c", "b", "a"],), "is none of 1")],
+)
+def test_an_unknown_ring_of_which_messages_have_told_something(possible, words):
+    wanted = replace(WANTED, bindings=tuple(Bound("orders", queue, "1") for queue in "abc"))
+    unknown = Ring.of(["a", "b", "c"], release="4.0").after_restart()
+    rings = {"orders": tuple(Ring.of(order) for order in possible)}
+    one = only(live(wanted, unknown, possible_rings=rings), wanted)
+    assert one.kind == "ring-unknown"
+    assert f"the file's {words} orders" in one.message
+
+
+def test_over_amqp_alone_only_what_was_seen_is_compared():
+    topology = replace(WANTED, queues=WANTED.queues[1:], bindings=(), policies=())
+    unknown = Ring((), None, why_unknown="nobody can see its bindings")
+    found = drift(WANTED, live(topology, unknown, bindings_seen=False))
+    assert [one.kind for one in found] == ["missing-queue", "ring-unknown"]
+    assert "nobody can see its bindings" in found[1].message
+    assert kinds(replace(slotted(*"aabbbbbb", top=()), bindings_seen=False), TOP) == []
+
+
+def test_of_another_product_no_ring_is_known():
+    one = only(live(ring=RING, product="LavinMQ"))
+    assert one.kind == "ring-unknown"
+    assert "LavinMQ" in one.message
+
+
+# -- slots
+
+SLOTS = Slots("tenants", 8, {"a": 1, "b": 2}, alternate="lost")
+TOP = Topology(
+    exchanges=(Exchange("tenants", "x-modulus-hash"),),
+    queues=(Queue("a", "quorum"), Queue("b", "quorum"), Queue("old", "quorum")),
+    slots=(SLOTS,),
+)
+
+
+def slotted(*queues, top=SLOTS.top_bindings) -> Observed:
+    """A broker whose slots lead to these queues; a tuple stands for several, None for no queue."""
+    pairs = zip(SLOTS.names, queues, strict=True)
+    lists = [(name, one if isinstance(one, tuple) else (one,)) for name, one in pairs if one is not None]
+    leads = tuple(Bound(name, queue, "1") for name, several in lists for queue in several)
+    topology = replace(TOP, slots=(), exchanges=(*TOP.exchanges, *SLOTS.exchanges), bindings=(*top, *leads))
+    return Observed(topology=topology)
+
+
+# 8 slots by weights 1 and 2: 2.67 and 5.33, each rounded up or down.
+@pytest.mark.parametrize("queues", [("a",) * 3 + ("b",) * 5, ("b",) * 6 + ("a",) * 2, tuple("abbabbab")])
+def test_any_division_of_the_slots_by_the_weights_is_as_wanted(queues):
+    assert kinds(slotted(*queues), TOP) == []
+
+
+def test_a_division_beyond_what_rounding_allows():
+    found = drift(TOP, slotted(*"aaaabbbb"))
+    assert [one.kind for one in found] == ["slot-balance", "slot-balance"]
+    assert "queue 'a' has 4 of 8 slots, by its weight it should have 2.66667" in found[0].message
+
+
+def test_slots_that_are_unfinished_empty_or_lead_elsewhere():
+    found = drift(TOP, slotted("a", ("a", "b"), None, "old", *"bbbb"))
+    assert [(one.kind, one.where) for one in found] == [
+        ("slot", "slot exchange 'tenants.slot.1'"),
+        ("slot", "slot exchange 'tenants.slot.2'"),
+        ("slot", "slot exchange 'tenants.slot.3'"),
+    ]
+    assert "queue 'a', queue 'b'" in found[0].message
+    assert "is lost" in found[1].message
+    assert "queue 'old'" in found[2].message
+
+
+def test_slot_exchanges_and_the_bindings_to_them_are_part_of_what_is_wanted():
+    observed = slotted(*"aabbbbbb", top=SLOTS.top_bindings[1:])
+    assert [(one.kind, one.where) for one in drift(TOP, observed)] == [
+        ("missing-binding", "binding of exchange 'tenants.slot.0' to exchange 'tenants'")
+    ]
+    without = replace(
+        observed.topology,
+        exchanges=tuple(each for each in observed.topology.exchanges if each.name != "tenants.slot.7"),
+        bindings=(*SLOTS.top_bindings[:7], *observed.topology.bindings_from("tenants.slot.0")),
+    )
+    found = drift(TOP, replace(observed, topology=without))
+    assert ("missing-exchange", "exchange 'tenants.slot.7'") in {(one.kind, one.where) for one in found}
+
+
+def test_a_slot_without_its_alternate_exchange():
+    observed = slotted(*"aabbbbbb")
+    bare = tuple(replace(each, arguments={}) for each in observed.topology.exchanges)
+    found = drift(TOP, replace(observed, topology=replace(observed.topology, exchanges=bare)))
+    assert [one.kind for one in found] == ["arguments"] * 8
+
+
+def test_a_slot_whose_only_binding_is_dead():
+    observed = slotted(*"aabbbbbb")
+    dead = Ring.of(["b"]).bind("b", 2).unbind("b", 1)
+    one = only(replace(observed, rings={SLOTS.names[7]: dead}), TOP)
+    assert (one.kind, one.where) == ("dead-binding", "binding of queue 'b' to exchange 'tenants.slot.7'")
+
+
+def test_kinds_are_listed_in_one_order():
+    observed = Observed(release=Release.parse("4.0"), exchange_types=frozenset())
+    found = kinds(observed)
+    assert found == sorted(found, key=KINDS.index)

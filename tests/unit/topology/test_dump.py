@@ -1,0 +1,133 @@
+"""Topologies written as files: what the text looks like, and what cannot be written."""
+
+from __future__ import annotations
+
+import pytest
+
+from rabbit_chx import ToExchange
+from rabbit_chx.topology.dump import dumps, exportable
+from rabbit_chx.topology.load import loads
+from rabbit_chx.topology.model import Bound, Exchange, Policy, Queue, Slots, Topology
+from tests.unit.complaints import complaint
+
+SHOP = Topology(
+    vhost="shop",
+    exchanges=(
+        Exchange(
+            "orders", "x-consistent-hash", arguments={"hash-header": "tenant", "alternate-exchange": "rest"}
+        ),
+        Exchange("pay", "x-modulus-hash"),
+        Exchange("rest", "fanout", durable=False, auto_delete=True, internal=True),
+    ),
+    queues=(
+        Queue("q{0}", "quorum", arguments={"x-single-active-consumer": True}),
+        Queue("no", "classic", arguments={"x-max-length": 10, "note": "010"}),
+    ),
+    bindings=(Bound("orders", "no", "1"), Bound("orders", "q{0}", "3"), Bound("rest", "no", "a b")),
+    policies=(Policy("p", "^logs$", "exchanges", {"shards-per-node": 2}, 5),),
+    slots=(Slots("pay", 64, {"q{0}": 2}, "rest"),),
+    co_partitioned=(("orders", "pay"),),
+)
+
+
+def test_yaml_is_short_and_quotes_what_needs_quotes():
+    assert dumps(SHOP, "yaml") == (
+        "schema: 1\n"
+        "vhost: shop\n"
+        "exchanges:\n"
+        "  orders:\n"
+        "    type: x-consistent-hash\n"
+        "    hash-header: tenant\n"
+        "    alternate-exchange: rest\n"
+        "    co-partitioned-with: pay\n"
+        '    queues: {"no": 1, "q{{0}}": 3}\n'
+        '  pay: {type: x-modulus-hash, alternate-exchange: rest, slots: 64, queues: {"q{{0}}": 2}}\n'
+        "  rest:\n"
+        "    type: fanout\n"
+        "    durable: false\n"
+        "    auto-delete: true\n"
+        "    internal: true\n"
+        '    bindings: [{queue: "no", key: "a b"}]\n'
+        "queues:\n"
+        '  "q{{0}}": {type: quorum, single-active-consumer: true}\n'
+        '  "no": {type: classic, arguments: {x-max-length: 10, note: "010"}}\n'
+        "policies:\n"
+        '  p: {pattern: "^logs$", apply-to: exchanges, priority: 5, definition: {shards-per-node: 2}}\n'
+    )
+
+
+def test_toml_has_tables_for_what_is_long():
+    text = dumps(SHOP, "toml")
+    assert '\n[exchanges.orders]\ntype = "x-consistent-hash"\n' in text
+    assert '\n[queues]\n"q{{0}}" = { type = "quorum", single-active-consumer = true }\n' in text
+
+
+@pytest.mark.parametrize("format_", ["yaml", "toml", "json"])
+def test_a_hundred_queues_are_not_one_line(format_):
+    names = [f"orders.{number:03}" for number in range(100)]
+    topology = Topology(
+        exchanges=(Exchange("x", "x-consistent-hash"), Exchange("t", "topic")),
+        queues=tuple(Queue(name, "quorum") for name in names),
+        bindings=(
+            *(Bound("x", name, "1") for name in names),
+            *(Bound("t", name, f"k.{name}") for name in names),
+        ),
+    )
+    text = dumps(topology, format_)
+    assert max(map(len, text.splitlines())) <= 120
+    assert loads(text, format=format_) == topology
+
+
+def test_the_number_of_a_bind_command_is_left_out():
+    numbered = Topology(
+        exchanges=(Exchange("x", "x-consistent-hash"),),
+        queues=(Queue("q", "quorum"),),
+        bindings=(Bound("x", "q", "2", {"x-bind-seq": 7}),),
+    )
+    text = dumps(numbered, "yaml")
+    assert "queues: {q: 2}" in text
+    assert loads(text, format="yaml").bindings == (Bound("x", "q", "2"),)
+
+
+def test_what_toml_cannot_hold_is_refused_and_yaml_takes_it():
+    topology = Topology(
+        exchanges=(Exchange("h", "headers"),),
+        queues=(Queue("q", "quorum"),),
+        bindings=(Bound("h", "q", "", {"x-match": "all", "present": None}),),
+    )
+    assert "yaml or json" in complaint(lambda: dumps(topology, "toml")).way_out
+    assert loads(dumps(topology, "yaml"), format="yaml") == topology
+
+
+def test_an_exclusive_queue_and_an_unknown_format_are_refused():
+    complaint_of = complaint(lambda: dumps(Topology(queues=(Queue("q", exclusive=True),)), "yaml"))
+    assert "exportable" in complaint_of.way_out
+    with pytest.raises(ValueError, match="yaml, toml, json"):
+        dumps(Topology(), "ini")
+
+
+def test_an_export_holds_what_was_declared_in_the_order_of_names():
+    live = Topology(
+        exchanges=(
+            Exchange("b", "x-consistent-hash"),
+            Exchange("amq.topic", "topic"),
+            Exchange("", "direct"),
+        ),
+        queues=(Queue("z"), Queue("a"), Queue("mine", exclusive=True), Queue("amq.gen-1")),
+        bindings=(
+            Bound("", "a", "a"),
+            Bound("b", "z", "1", {"x-bind-seq": 1}),
+            Bound("b", "a", "1", {"x-bind-seq": 2}),
+            Bound("amq.topic", "mine", "#"),
+            Bound("amq.topic", ToExchange("b"), "#"),
+        ),
+    )
+    kept = exportable(live)
+    assert kept == Topology(
+        exchanges=(Exchange("b", "x-consistent-hash"),),
+        queues=(Queue("a"), Queue("z")),
+        bindings=(Bound("amq.topic", ToExchange("b"), "#"), Bound("b", "z", "1"), Bound("b", "a", "1")),
+    )
+    again = loads(dumps(kept, "yaml"), format="yaml")
+    for source in ("amq.topic", "b"):
+        assert again.bindings_from(source) == kept.bindings_from(source)

@@ -1,0 +1,64 @@
+"""Numbered families: which names a name stands for."""
+
+from __future__ import annotations
+
+import pytest
+
+from rabbit_chx.topology.families import expand, literal
+from tests.unit.complaints import complaint
+
+
+@pytest.mark.parametrize(
+    ("name", "members"),
+    [
+        ("orders", ("orders",)),
+        ("orders.{00..03}", ("orders.00", "orders.01", "orders.02", "orders.03")),
+        ("{8..10}", ("8", "9", "10")),
+        ("a{08..10}b", ("a08b", "a09b", "a10b")),
+        ("a{7..7}", ("a7",)),
+        ("a{000..001}", ("a000", "a001")),
+        ("{{id}}", ("{id}",)),
+        ("{{{1..2}}}", ("{1}", "{2}")),
+        ("{{1..2}}", ("{1..2}",)),
+        ("", ("",)),
+    ],
+)
+def test_a_name_stands_for_its_members_in_the_order_of_numbers(name, members):
+    assert expand(name) == members
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "a{0..3",
+        "a}",
+        "{}",
+        "{0..}",
+        "{a..b}",
+        "{0...3}",
+        "{0..1}{0..1}",
+        "{-1..2}",
+        "{0..1_0}",
+        "{\u0660..\u0663}",
+        "{ 0..3}",
+    ],
+)
+def test_a_malformed_family_is_refused(name):
+    error = complaint(lambda: expand(name))
+    assert "{{" in error.way_out
+
+
+@pytest.mark.parametrize("name", ["a{3..1}", "a{00..5}", "a{0..05}", "a{000..10}"])
+def test_a_range_has_its_lower_number_first_and_one_width(name):
+    assert "the range" in complaint(lambda: expand(name)).what
+
+
+def test_a_family_has_ten_thousand_members_at_most():
+    assert len(expand("a{0..9999}")) == 10_000
+    assert "10001 names" in str(complaint(lambda: expand("a{0..10000}")))
+    complaint(lambda: expand("a{0..99999999999999999999999999999999}"))
+
+
+@pytest.mark.parametrize("name", ["a", "{0..3}", "a{b", "}}", "{{", "{}{"])
+def test_a_literal_name_stands_for_itself_alone(name):
+    assert expand(literal(name)) == (name,)

@@ -1,0 +1,194 @@
+"""Files that are right, in three formats: what they mean."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+
+from rabbit_chx import MissingDependency, ToExchange
+from rabbit_chx.topology.load import load, loads
+from rabbit_chx.topology.model import Bound, Exchange, Policy, Queue, Slots, Topology
+
+DOCUMENTATION = Path(__file__).parents[3] / "docs" / "topology-file.md"
+EXAMPLES = dict(
+    re.findall(r"^```(yaml|toml|json)\n(.*?)^```", DOCUMENTATION.read_text(), re.DOTALL | re.MULTILINE)
+)
+
+
+def yaml(text: str) -> Topology:
+    return loads("schema: 1\n" + dedent(text), format="yaml")
+
+
+def test_the_least_file_is_an_empty_topology():
+    assert (
+        yaml("") == loads("schema = 1", format="toml") == loads('{"schema": 1}', format="json") == Topology()
+    )
+
+
+def test_the_example_of_the_documentation_loads_to_what_it_says():
+    topology = loads(EXAMPLES["yaml"], format="yaml")
+    assert topology.vhost == "shop"
+    assert topology.exchange("orders") == Exchange(
+        "orders", "x-consistent-hash", arguments={"hash-header": "tenant", "alternate-exchange": "unrouted"}
+    )
+    assert topology.bindings_from("orders") == (
+        *(Bound("orders", f"orders.{number:02}", "1") for number in range(4)),
+        Bound("orders", "vip", "3"),
+    )
+    assert topology.slots == (
+        Slots("payments", 64, {"payments.0": 1, "payments.1": 1, "payments.2": 2}, "unrouted"),
+    )
+    assert topology.bindings_from("amq.topic") == (Bound("amq.topic", ToExchange("events"), "shop.#"),)
+    assert topology.queue("orders.03") == Queue(
+        "orders.03", "quorum", arguments={"x-single-active-consumer": True}
+    )
+    assert topology.queue("vip").arguments == {"x-max-length": 100000, "x-overflow": "reject-publish"}
+    assert topology.policies == (
+        Policy("shards", "^logs$", "exchanges", {"shards-per-node": 2, "routing-key": "1234"}),
+    )
+
+
+def test_the_three_formats_of_the_documentation_say_the_same():
+    topologies = [loads(text, format=name) for name, text in EXAMPLES.items()]
+    assert len(topologies) == 3
+    assert topologies[1:] == topologies[:-1]
+
+
+@pytest.mark.parametrize("suffix", [".yaml", ".yml", ".YAML", ".toml", ".json"])
+def test_the_name_of_a_file_tells_its_format(tmp_path, suffix):
+    text = {".toml": 'schema = 1\nvhost = "v"', ".json": '{"schema": 1, "vhost": "v"}'}
+    path = tmp_path / f"topology{suffix}"
+    path.write_text(text.get(suffix, "schema: 1\nvhost: v"))
+    assert load(path).vhost == load(str(path)).vhost == "v"
+
+
+def test_a_byte_order_mark_of_utf_8_is_no_part_of_the_text(tmp_path):
+    path = tmp_path / "topology.json"
+    path.write_bytes(b'\xef\xbb\xbf{"schema": 1, "vhost": "v"}')
+    assert load(path).vhost == "v"
+
+
+def test_queues_are_quorum_queues_unless_they_say_otherwise():
+    topology = yaml(
+        "queues: {a: {}, b: , c: {type: classic, durable: false, auto-delete: true}, d: {type: stream}}"
+    )
+    assert topology.queues == (
+        Queue("a", "quorum"),
+        Queue("b", "quorum"),
+        Queue("c", "classic", durable=False, auto_delete=True),
+        Queue("d", "stream"),
+    )
+
+
+@pytest.mark.parametrize(
+    "said", ["{preset: ordered}", "{single-active-consumer: true}", "{type: quorum, preset: ordered}"]
+)
+def test_the_preset_for_order_is_a_quorum_queue_with_a_single_active_consumer(said):
+    assert yaml(f"queues: {{a: {said}}}").queues == (
+        Queue("a", "quorum", arguments={"x-single-active-consumer": True}),
+    )
+
+
+def test_a_list_of_queues_gives_each_the_weight_1_in_bind_order():
+    topology = yaml(
+        "queues: {'q{0..2}': {}}\nexchanges: {x: {type: x-consistent-hash, queues: [q2, 'q{0..1}']}}"
+    )
+    assert topology.bindings == (Bound("x", "q2", "1"), Bound("x", "q0", "1"), Bound("x", "q1", "1"))
+    assert topology.ring("x").bucket_map == ("q2", "q0", "q1")
+
+
+def test_destinations_may_be_queues_and_exchanges():
+    topology = yaml(
+        """
+        exchanges:
+          x: {type: x-consistent-hash, destinations: [{exchange: y}, {queue: "q{0..1}", weight: 2}]}
+          y: {type: fanout}
+        queues: {"q{0..1}": {}}"""
+    )
+    assert topology.bindings == (
+        Bound("x", ToExchange("y"), "1"),
+        Bound("x", "q0", "2"),
+        Bound("x", "q1", "2"),
+    )
+
+
+def test_the_bindings_of_a_modulus_exchange_have_empty_keys():
+    topology = yaml("queues: {'q{0..1}': {}}\nexchanges: {x: {type: x-modulus-hash, queues: ['q{0..1}']}}")
+    assert topology.bindings == (Bound("x", "q0"), Bound("x", "q1"))
+
+
+def test_bindings_say_what_the_short_forms_cannot():
+    topology = yaml(
+        """
+        queues: {q: {}}
+        exchanges:
+          h: {type: headers, bindings: [{queue: q, arguments: {x-match: all, n: 1, f: 1.5, t: true, v: null}}]}
+          x: {type: x-consistent-hash, bindings: [{queue: q, key: "007", arguments: {note: kept}}, {queue: q, key: "2"}]}
+        """
+    )
+    assert topology.bindings == (
+        Bound("h", "q", "", {"x-match": "all", "n": 1, "f": 1.5, "t": True, "v": None}),
+        Bound("x", "q", "007", {"note": "kept"}),
+        Bound("x", "q", "2"),
+    )
+
+
+def test_co_partitioned_exchanges_are_pairs():
+    kind = "{type: x-consistent-hash"
+    topology = yaml(
+        f"exchanges: {{a: {kind}, co-partitioned-with: [b, c]}}, b: {kind}, co-partitioned-with: c}}, c: {kind}}}}}"
+    )
+    assert topology.co_partitioned == (("a", "b"), ("a", "c"), ("b", "c"))
+
+
+def test_an_anchor_shares_a_value():
+    topology = yaml("queues: {a: &limits {arguments: {x-max-length: 7}}, b: *limits, c: *limits}")
+    assert [queue.arguments for queue in topology.queues] == [{"x-max-length": 7}] * 3
+
+
+@pytest.mark.parametrize(
+    ("written", "value"),
+    [
+        ("1", 1),
+        ("-1", -1),
+        ("0", 0),
+        ("1.5", 1.5),
+        ("1.0e+3", 1000.0),
+        ("true", True),
+        ("False", False),
+        ("~", None),
+    ]
+    + [(f"'{text}'", text) for text in ("010", "no", "12:30", "1e3", "~", "2024-01-01")]
+    + [(text, text) for text in ("1.2.3", "a:b", "10.0.0.1", "x", "0.1-rc", "y", "3d")],
+)
+def test_plain_scalars_that_all_readers_read_alike_are_taken(written, value):
+    found = yaml(f"queues: {{a: {{arguments: {{n: {written}}}}}}}").queues[0].arguments["n"]
+    assert (found, type(found)) == (value, type(value))
+
+
+def test_json_may_be_indented_with_tabs_and_spell_characters_as_pairs():
+    text = '{\n\t"schema":\t1,\n\t"vhost": "\\ud83d\\ude00\\/"}'
+    assert loads(text, format="json").vhost == "\U0001f600/"
+
+
+def test_a_schema_for_the_editor_may_be_named():
+    assert loads('{"$schema": "topology.schema.json", "schema": 1}', format="json") == Topology()
+
+
+@pytest.mark.parametrize(
+    ("package", "format_"), [("pydantic", "json"), ("pydantic", "yaml"), ("yaml", "yaml")]
+)
+def test_a_missing_package_is_named_with_the_line_that_installs_it(monkeypatch, package, format_):
+    monkeypatch.setitem(__import__("sys").modules, package, None)
+    with pytest.raises(MissingDependency, match=r"pip install 'rabbit-chx\[topology\]'"):
+        loads("schema: 1" if format_ == "yaml" else json.dumps({"schema": 1}), format=format_)
+
+
+def test_yaml_is_read_alike_where_pyyaml_comes_without_its_c_library(monkeypatch):
+    with_it = loads(EXAMPLES["yaml"], format="yaml")
+    monkeypatch.delattr("yaml.CSafeLoader", raising=False)
+    assert loads(EXAMPLES["yaml"], format="yaml") == with_it

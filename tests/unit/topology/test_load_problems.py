@@ -1,0 +1,363 @@
+"""Files that are wrong: each problem with its place, all problems of a file at once, and no traceback ever."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+from rabbit_chx.errors import InvalidValue
+from rabbit_chx.topology.load import InvalidTopology, load, loads
+
+
+def problems(text: str, format_: str = "yaml") -> list[str]:
+    with pytest.raises(InvalidTopology) as caught:
+        loads(text, format=format_, name="t")
+    return str(caught.value).splitlines()
+
+
+def problem(text: str, format_: str = "yaml") -> str:
+    (only,) = problems(text, format_)
+    return only
+
+
+def test_all_problems_of_a_file_are_told_at_once_in_their_order():
+    found = problems(
+        """schema: 1
+exchange: {}
+exchanges:
+  x:
+    type: x-consistent-hash
+    hash_header: tenant
+    queues: {a: 0, gost: 1, 010: 2}
+    alternate-exchange: nowhere
+  y: {type: fanout, slots: 3}
+queues:
+  ghost: {type: quorun}
+  "a{3..1}": {}
+  ghost: {durable: no}
+"""
+    )
+    told = [
+        ("t:2:1: ", "did you mean 'exchanges'?"),
+        ("t:6:5: ", "did you mean 'hash-header'?"),
+        ("t:7:17: ", "a whole number from 1 to 10000"),
+        ("t:7:20: ", "did you mean 'ghost'?"),
+        ("t:7:29: ", "'010'"),
+        ("t:8:25: ", "got 'nowhere'"),
+        ("t:9:21: ", "x-consistent-hash or x-modulus-hash"),
+        ("t:12:3: ", "the lower number first"),
+        ("t:13:3: ", "the first is in line 11"),
+        ("t:13:20: ", "'no'"),
+    ]
+    assert len(found) == len(told)
+    for line, (place, part) in zip(found, told, strict=True):
+        assert line.startswith(place)
+        assert part in line
+
+
+def test_the_error_is_an_invalid_value_and_survives_pickling():
+    with pytest.raises(InvalidValue) as caught:
+        loads("schema: 2", format="yaml", name="t")
+    again = pickle.loads(pickle.dumps(caught.value))
+    assert type(again) is InvalidTopology
+    assert str(again) == str(caught.value)
+    assert again.problems == caught.value.problems
+
+
+AMBIGUOUS = """
+010 1_000 12:30 12:30:45 0x10 0o17 0b1 1e3 1.5e3 +5 .5 5. .inf -.inf .nan 1_0.5 yes No ON off 2024-01-31
+"""
+
+
+@pytest.mark.parametrize("written", [*AMBIGUOUS.split(), "2024-01-31 10:00:00"])
+def test_a_plain_scalar_that_readers_of_yaml_read_differently_is_refused(written):
+    found = problem(f"schema: 1\nqueues:\n  a: {{arguments: {{n: {written}}}}}")
+    assert found.startswith("t:3:22: ")
+    assert f"got {written}," in found
+    assert f"needs quotes: '{written}'" in found
+
+
+@pytest.mark.parametrize(
+    ("text", "place", "part"),
+    [
+        ("vhost: /", "t:1:1", "schema is wrong: got nothing, allowed is 1"),
+        ("schema: 2", "t:1:9", "got 2, allowed is 1; a later version"),
+        ("schema: true", "t:1:9", "got true, allowed is 1"),
+        ("schema: 1.0", "t:1:9", "got 1.0, allowed is 1"),
+        ("schema: '1'", "t:1:9", "without quotes"),
+        ("schema: 1\nvhost:", "t:2:7", "leave the key out"),
+        ("schema: 1\nvhost: 5", "t:2:8", "put it in quotes"),
+        ("schema: 1\nqueues: [a]", "t:2:1", "got a list, allowed is a mapping; write each as a key"),
+        ("schema: 1\nexchanges: {x: {}}", "t:2:13", "exchanges.x.type is wrong: got nothing"),
+        ("schema: 1\nexchanges: {x: 5}", "t:2:16", "got 5, allowed is a mapping"),
+        ("schema: 1\nexchanges: {x: {type: topic, durable: 'true'}}", "t:2:39", "without quotes"),
+        ("schema: 1\nexchanges: {'': {type: topic}}", "t:2:13", "default exchange"),
+        ("schema: 1\nexchanges: {amq.x: {type: topic}}", "t:2:21", "the broker's own"),
+        ("schema: 1\nexchanges: {x: {type: x-consistent-hash, queues: 5}}", "t:2:50", "or a list of names"),
+        ("schema: 1\nqueues: {amq.x: {}}", "t:2:10", "the broker's own"),
+        ("schema: 1\nqueues: {'': {}}", "t:2:10", "an empty name"),
+        ("schema: 1\nqueues: {" + "ä" * 128 + ": {}}", "t:2:10", "a name of 256 bytes"),
+        ("schema: 1\nqueues: {'" + "a" * 250 + "{000000..000001}': {}}", "t:2:10", "a name of 256 bytes"),
+        ("schema: 1\nqueues: {'a{0..10000}': {}}", "t:2:10", "10001 names"),
+        ("schema: 1\nqueues: {'a{0..3}': {}, 'a{2..5}': {}}", "t:2:25", "'a{0..3}' stands for too"),
+        (
+            "schema: 1\nqueues: {a: {preset: ordered, type: classic}}",
+            "t:2:37",
+            "got 'classic', allowed is quorum",
+        ),
+        ("schema: 1\nqueues: {a: {durable: false}}", "t:2:23", "always durable"),
+        ("schema: 1\nqueues: {a: {auto-delete: true}}", "t:2:27", "x-expires"),
+        ("schema: 1\nqueues: {a: {exclusive: true}}", "t:2:14", "an unknown key"),
+        ("schema: 1\nqueues: {a: {arguments: {x-queue-type: quorum}}}", "t:2:26", "the key type"),
+        ("schema: 1\nqueues: {a: {arguments: {n: 99999999999999999999}}}", "t:2:29", "64 bits"),
+        (
+            "schema: 1\npolicies: {p: {definition: {a: 1}}}",
+            "t:2:12",
+            "policies.p.pattern is wrong: got nothing",
+        ),
+        ("schema: 1\npolicies: {p: {pattern: a, definition: {}}}", "t:2:28", "an empty mapping"),
+        ("schema: 1\nvhost: [a\nqueues: {}", "t:3:7", "from line 2 on"),
+        ("schema: 1\n\tqueues: {}", "t:2:1", "spaces, not tabs"),
+        ("schema: 1\n'a\x01b': 1", "t:2:3", "can be printed"),
+        ("schema: 1\nvhost: a\0b", "t:2:9", "NUL"),
+        ("schema: 1\n---\nschema: 1", "t:2:1", "a second document"),
+        ("schema: 1\nvhost: !!str 5", "t:2:8", "no tags"),
+        ("schema: 1\nvhost: !mine x", "t:2:8", "no tags"),
+        ("schema: 1\nqueues: {a: &a {}, b: {<<: *a}}", "t:2:24", "no merge keys"),
+        ("schema: 1\nqueues: {a: &a {arguments: *a}}", "t:2:28", "no value can hold itself"),
+        ("schema: 1\nqueues: {a: *b}", "t:2:13", "no &b stands before it"),
+        ("schema: 1\nqueues: {? [a] : {}}", "t:2:12", "a key is wrong"),
+        ("schema: 1\nqueues: {orders.{0..3}: {}}", "t:2:17", "the YAML is wrong"),
+        ("schema: 1\nqueues: {5: {}}", "t:2:10", "put it in quotes: '5'"),
+        ("schema: 1\nvhost: \ud800", "t:2:8", "the YAML is wrong"),
+        ("hello", "t:1:1", "got 'hello', allowed is a mapping"),
+        ("- a", "t:1:1", "got a list, allowed is a mapping"),
+        ("", "t", "the least is `schema: 1`"),
+        ("# only a comment\n", "t", "the least is `schema: 1`"),
+        ("[" * 100_000, "t:1:52", "50 levels at most"),
+        ("- " * 100_000, "t:1:103", "50 levels at most"),
+    ],
+)
+def test_a_problem_has_its_place_and_says_what_is_wrong(text, place, part):
+    found = problem(text)
+    assert found.startswith(f"{place}: ")
+    assert part in found
+
+
+FRAME = """schema: 1
+queues: {"q{0..3}": {}, s: {type: stream}}
+exchanges:
+  t: {type: topic}
+  x: {type: """
+
+
+@pytest.mark.parametrize(
+    ("exchange", "part"),
+    [
+        ("x-consistent-hash, queues: {q0: §10001}", "from 1 to 10000; a weight"),
+        ("x-consistent-hash, queues: {q0: §'1'}", "without quotes"),
+        ("x-consistent-hash, queues: {q0: §true}", "got true"),
+        ("x-consistent-hash, queues: {q0: §1.5}", "got 1.5"),
+        ("x-consistent-hash, queues: {q0: §~}", "got nothing"),
+        ("x-consistent-hash, queues: [q0, §q0]", "queue 'q0' for the second time"),
+        ("x-consistent-hash, queues: {'q{0..3}': 1, §'q{2..3}': 1}", "queue 'q2' for the second time"),
+        ("x-consistent-hash, queues: [§q9]", "got 'q9', allowed is a queue of this file"),
+        ("x-consistent-hash, queues: [§5]", "queues[0] is wrong: got 5, allowed is text"),
+        ("x-consistent-hash, destinations: [{exchange: §z}]", "an exchange of this file"),
+        ("x-consistent-hash, destinations: [{exchange: §''}]", "the default exchange cannot be bound"),
+        ("x-consistent-hash, destinations: [§{weight: 1}]", "got neither"),
+        ("x-consistent-hash, destinations: [§{queue: q0, exchange: t}]", "got both"),
+        ("x-consistent-hash, destinations: [{queue: q0, §wieght: 1}]", "did you mean 'weight'?"),
+        (
+            "x-consistent-hash, destinations: [{exchange: t}, §{exchange: t}]",
+            "exchange t for the second time",
+        ),
+        ("x-consistent-hash, queues: [q0], §bindings: []", "one of queues, destinations and bindings"),
+        ("x-consistent-hash, bindings: [{queue: q0, key: §1.5}]", "allowed is text"),
+        ("x-consistent-hash, bindings: [{queue: q0, key: §'0'}]", "the weight of queue 'q0'"),
+        ("x-consistent-hash, bindings: [§{queue: q0}]", "the weight of queue 'q0'"),
+        ("topic, bindings: [{queue: q0}, §{queue: q0}]", "the same binding for the second time"),
+        ("topic, bindings: [{queue: q0, arguments: {x-bind-seq: §1}}]", "the order of the file"),
+        (f"topic, bindings: [{{queue: q0, key: §{'ä' * 128}}}]", "at most 255 bytes"),
+        ("topic, §hash-header: a", "allowed is x-consistent-hash"),
+        ("x-consistent-hsh, §queues: [q0]", "did you mean 'x-consistent-hash'?"),
+        ("topic, §queues: [q0]", "other types have bindings"),
+        ("x-modulus-hash, §hash-property: message_id", "allowed is x-consistent-hash"),
+        ("x-modulus-hash, queues: {q0: §2}", "knows no weights"),
+        ("x-consistent-hash, hash-header: a, §hash-property: timestamp", "one exchange hashes one thing"),
+        ("x-consistent-hash, hash-property: §app_id", "'message_id', 'correlation_id' or 'timestamp'"),
+        ("x-consistent-hash, arguments: {hash-property: §app_id}", "message_id, correlation_id, timestamp"),
+        ("x-consistent-hash, hash-header: a, arguments: {§hash-header: a}", "one of the two"),
+        ("x-consistent-hash, hash-header: §''", "at least one character"),
+        ("x-modulus-hash, slots: §0, queues: [q0]", "from 1 to 256"),
+        ("x-modulus-hash, slots: §257, queues: [q0]", "from 1 to 256"),
+        ("x-modulus-hash, §slots: 64", "slots without queues"),
+        ("x-modulus-hash, slots: 64, §destinations: [{queue: q0}]", "it beside slots"),
+        ("x-modulus-hash, slots: §3, queues: ['q{0..3}']", "3 slots for 4 queues"),
+        ("direct, §slots: 64", "x-consistent-hash or x-modulus-hash"),
+        ("x-consistent-hash, co-partitioned-with: §x", "another exchange"),
+        ("x-consistent-hash, co-partitioned-with: §z", "an exchange of this file"),
+        ("x-consistent-hash, co-partitioned-with: §t", "of type 'topic'"),
+        ("x-consistent-hash, co-partitioned-with: §5", "a name, or a list of names"),
+        ("x-consistent-hash, arguments: {alternate-exchange: §z}", "an exchange of this file"),
+        ("topic, bindings: [{exchange: §x}]", "got x -> x"),
+    ],
+)
+def test_a_problem_of_an_exchange_has_its_place(exchange, part):
+    text = FRAME + exchange + "}\n"
+    column = text.splitlines()[-1].index("§") + 1
+    found = problem(text.replace("§", ""))
+    assert found.startswith(f"t:5:{column}: ")
+    assert part in found
+
+
+def test_of_a_section_that_stands_twice_the_last_is_looked_at():
+    found = problems("schema: 1\nqueues: {a: {typ: quorum}}\nqueues: {b: {tpye: quorum}}\nexchanges: {x: {}}")
+    assert [line.partition(" ")[0] for line in found] == ["t:3:1:", "t:3:14:", "t:4:13:"]
+
+
+def test_a_slot_must_not_have_the_name_of_an_exchange():
+    text = "schema: 1\nqueues: {q: {}}\nexchanges: {x: {type: x-modulus-hash, slots: 64, queues: [q]}, x.slot.07: {type: fanout}}"
+    assert "'x.slot.07' is an exchange too" in problem(text)
+
+
+def test_a_cycle_of_exchange_bindings_is_named():
+    found = problems(
+        """schema: 1
+exchanges:
+  a: {type: topic, bindings: [{exchange: b}]}
+  b: {type: topic, bindings: [{exchange: c}]}
+  c: {type: topic, bindings: [{exchange: a}]}
+  d: {type: topic, bindings: [{exchange: amq.topic}]}
+  amq.topic: {bindings: [{exchange: d}]}
+"""
+    )
+    assert len(found) == 2
+    assert found[0].startswith("t:5:42: ")
+    assert any(
+        f"got {cycle}," in found[0] for cycle in ("a -> b -> c -> a", "b -> c -> a -> b", "c -> a -> b -> c")
+    )
+    assert found[1].startswith("t:7:37: ")
+
+
+def test_a_long_chain_of_exchanges_is_no_trouble():
+    lines = [
+        f"  e{number}: {{type: fanout, bindings: [{{exchange: e{number + 1}}}]}}" for number in range(3000)
+    ]
+    text = "\n".join(["schema: 1", "exchanges:", *lines, "  e3000: {type: fanout}"])
+    assert len(loads(text, format="yaml").bindings) == 3000
+
+
+def test_aliases_that_grow_without_end_are_refused():
+    lines = ["schema: 1", "a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
+    lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 12)]
+    found = problem("\n".join(lines))
+    assert "more than 200000, aliases expanded" in found
+
+
+def test_families_that_grow_without_end_are_refused():
+    lines = ["schema: 1", "queues:", *(f"  'a{n}.{{0..9999}}': {{}}" for n in range(11))]
+    found = problems("\n".join(lines))
+    assert found[-1].startswith("t:13:3: ")
+    assert "more than 100000" in found[-1]
+
+
+@pytest.mark.parametrize(
+    ("text", "place", "part"),
+    [
+        ('{"schema": 1, "vhost": "a", "vhost": "b"}', "t:1:29", "the first is in line 1"),
+        ('{"schema": 1,\n "queues": {"a": {}, "b": {}, "a": {}}}', "t:2:31", "the key 'a'"),
+        ('{"schema": 1,\n\t"vhsot": "a"}', "t:2:2", "did you mean 'vhost'?"),
+        ('{"schema": 1,\n "vhost": 5}', "t:2:11", "allowed is text"),
+        ('{"schema": 1,}', "t:1:14", "the JSON is wrong"),
+        ('{"schema": 1', "t:1:13", "the JSON is wrong"),
+        ('{"schema": 01}', "t:1:13", "the JSON is wrong"),
+        ('{"schema": 1} {}', "t:1:15", "Extra data"),
+        ("", "t:1:1", "the least is"),
+        ("[]", "t", "the least is"),
+        ("[1]", "t:1:1", "got a list"),
+        ("[" * 200_000, "t", "without end"),
+        ('{"a":' * 60 + "1" + "}" * 60, "t", "without end"),
+        ('{"schema": 1, "queues": {"a": {"arguments": {"n": NaN}}}}', "t:1:51", "no infinity"),
+        ('{"schema": 1, "queues": {"a": {"arguments": {"n": 1e999}}}}', "t:1:51", "no infinity"),
+        ('{"schema": ' + "9" * 5000 + "}", "t:1:12", "64 bits"),
+        ('{"schema": 1, "vhost": "\\ud800"}', "t:1:24", "lone surrogates"),
+        ('{"schema": 1, "queues": {"\\ud800": {}}}', "t:1:26", "lone surrogates"),
+    ],
+)
+def test_a_problem_of_json_has_its_place(text, place, part):
+    found = problems(text, "json")[0]
+    assert found.startswith(f"{place}: ")
+    assert part in found
+
+
+@pytest.mark.parametrize(
+    ("text", "place", "part"),
+    [
+        ('schema = 1\nvhost = "a"\nvhost = "b"', "t:3:", "Cannot overwrite"),
+        ("schema = 1\nvhost = 5", "t:2:9:", "allowed is text"),
+        ("schema = 1\n[queues]\na = {typ = 'quorum'}", "t:3:6:", "did you mean 'type'?"),
+        ("schema = 1\n[queues.a]\ntype = 'quorun'", "t:3:8:", "did you mean 'quorum'?"),
+        ("schema = 1\nqueues.a.b = 1", "t:2:1:", "the key 'b' in queues.a"),
+        ("schema = 1\nqueues = {'a.b' = {}, \"q\\u0061\" = {x = 1}}", "t:2:36:", "the key 'x' in queues.qa"),
+        ("schema = 1\n[queues.orders.00]", "t:2:1:", "the key '00' in queues.orders"),
+        ("schema = 1\nqueues.a.arguments.n = 2024-01-31", "t:2:24:", "in quotes"),
+        ("schema = 1\nqueues.a.arguments.n = inf", "t:2:24:", "no infinity"),
+        ("schema = 1\nqueues.a.arguments.n = 0x1_0000_0000_0000_0000", "t:2:24:", "64 bits"),
+        ("schema = 1\n[[queues]]\na = 1", "t:2:1:", "got a list"),
+        ("schema = 1\nvhost =", "t:2:8:", "the TOML is wrong"),
+        ("schema = " + "9" * 5000, "t:", "the TOML is wrong"),
+        ("", "t:", "the least is `schema = 1`"),
+        ("a = " + "[" * 200_000, "t:", "without end"),
+        ("a." * 100_000 + "a = 1", "t:1:1:", "without end"),
+        ("a = " + "[" * 60 + "]" * 60, "t:", "without end"),
+    ],
+)
+def test_a_problem_of_toml_has_its_place(text, place, part):
+    found = problems(text, "toml")[0]
+    assert found.startswith(place)
+    assert part in found
+
+
+def of_file(path) -> str:
+    with pytest.raises(InvalidTopology) as caught:
+        load(path)
+    (only,) = caught.value.problems
+    assert only.file == str(path)
+    return str(only)
+
+
+def test_files_that_cannot_be_read_are_named(tmp_path):
+    assert "No such file" in of_file(tmp_path / "missing.yaml")
+    assert "directory" in of_file(tmp_path)
+    assert "system says" in of_file("a\0b.yaml")
+
+
+@pytest.mark.parametrize(
+    ("data", "part"),
+    [
+        (b"", "the least is"),
+        (b"schema: 1\nvhost: \xff", "2:8: the encoding"),
+        ("schema: 1".encode("utf-16"), "UTF-16"),
+        ("schema: 1".encode("utf-16-be"), "NUL"),
+        (b"\x7fELF\x02\x01\x01\x00\x00", "NUL"),
+        (b"\x89PNG\r\n\x1a\n\x00", "1:1: the encoding"),
+        (b"#" * ((8 << 20) + 1), "8 MiB"),
+    ],
+)
+def test_files_that_are_no_text_of_ours_are_refused(tmp_path, data, part):
+    path = tmp_path / "topology.yaml"
+    path.write_bytes(data)
+    assert part in of_file(path)
+
+
+def test_a_name_that_tells_no_format_is_refused(tmp_path):
+    path = tmp_path / "topology.txt"
+    path.write_text("schema: 1")
+    assert "ends in .yaml, .yml, .toml, .json" in of_file(path)
+
+
+def test_an_unknown_format_is_refused():
+    with pytest.raises(InvalidValue, match="yaml, toml, json"):
+        loads("", format="xml")

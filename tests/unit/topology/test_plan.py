@@ -1,0 +1,382 @@
+"""Plans, carried out on a small model of a broker."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from rabbit_chx import InvalidValue, Ring, ToExchange, moved, shares
+from rabbit_chx.topology.model import (
+    BIND_SEQUENCE,
+    CONSISTENT_HASH,
+    MODULUS_HASH,
+    Bound,
+    Exchange,
+    Observed,
+    Policy,
+    Queue,
+    Topology,
+)
+from rabbit_chx.topology.plan import plan
+from rabbit_chx.topology.steps import Bind, DeleteQueue, Unbind
+from tests.unit.topology.broker_model import Broker, hashed
+
+FOUR = hashed("x", ["a", "b", "c", "d"])
+
+
+def made(wanted: Topology, **kind) -> Broker:
+    """A broker on which a topology was planned and applied."""
+    broker = Broker(**kind)
+    broker.carry_out(plan(wanted, broker.seen()).steps)
+    broker.rings_seen.clear()
+    return broker
+
+
+def shown(found) -> list[str]:
+    return [str(step) for step in found.steps]
+
+
+# ---- order and idempotence
+
+
+def test_a_fresh_topology_is_built_from_the_far_end() -> None:
+    wanted = Topology(
+        exchanges=(
+            Exchange("in", "topic"),
+            Exchange("x", CONSISTENT_HASH, arguments={"alternate-exchange": "lost"}),
+            Exchange("lost", "fanout"),
+        ),
+        queues=(Queue("a", "quorum"), Queue("b", "quorum"), Queue("l")),
+        bindings=(
+            Bound("in", ToExchange("x"), "#"),
+            Bound("x", "a", "1"),
+            Bound("x", "b", "2"),
+            Bound("lost", "l"),
+        ),
+        policies=(Policy("p", "^x$"),),
+    )
+    found = plan(wanted, Observed())
+    assert shown(found) == [
+        "declare exchange 'in' of type topic",
+        "declare exchange 'lost' of type fanout",
+        "declare exchange 'x' of type x-consistent-hash",
+        "declare quorum queue 'a'",
+        "declare quorum queue 'b'",
+        "declare classic queue 'l'",
+        "set policy 'p' on '^x$'",
+        "bind queue 'a' to exchange 'x' with key '1'",
+        "bind queue 'b' to exchange 'x' with key '2'",
+        "bind exchange 'x' to exchange 'in' with key '#'",
+        "bind queue 'l' to exchange 'lost' with key ''",
+    ]
+    assert not found.refusals
+    assert not found.destructive
+    assert all(step.moved == 0.0 for step in found.steps)
+    assert not plan(wanted, made(wanted).seen())
+
+
+def test_binds_to_a_ring_carry_their_number() -> None:
+    binds = [step.bound.arguments for step in plan(FOUR, Observed()).steps if isinstance(step, Bind)]
+    assert binds == [{BIND_SEQUENCE: n} for n in (1, 2, 3, 4)]
+    more = plan(hashed("x", "abcde"), made(FOUR).seen())
+    assert [step.bound.arguments for step in more.steps if isinstance(step, Bind)] == [{BIND_SEQUENCE: 5}]
+
+
+def test_exchanges_that_lead_to_each_other_in_a_circle_are_planned_all_the_same() -> None:
+    wanted = Topology(
+        exchanges=(Exchange("a", "fanout"), Exchange("b", "fanout")),
+        bindings=(Bound("a", ToExchange("b")), Bound("b", ToExchange("a"))),
+    )
+    assert not plan(wanted, made(wanted).seen())
+
+
+def test_a_build_that_was_cut_off_goes_on() -> None:
+    for done in range(10):
+        broker = Broker().carry_out(plan(FOUR, Observed()).steps[:done])
+        rest = plan(FOUR, broker.seen())
+        assert not rest.refusals
+        assert broker.carry_out(rest.steps).rings["x"].destinations == tuple("abcd")
+
+
+# ---- rings
+
+
+def test_a_queue_more_is_appended_at_the_cost_of_its_share() -> None:
+    found = plan(hashed("x", "abcde"), made(FOUR).seen())
+    (change,) = found.changes
+    assert change.moved == change.moved_between == shares(Ring.of(list("abcde")))["e"]
+    assert [way.name for way in change.ways if way.chosen] == ["append"]
+    assert not found.refusals
+
+
+def test_a_change_in_place_over_the_limit_is_refused_and_the_other_ways_are_named() -> None:
+    wanted = hashed("x", "bcd")
+    found = plan(wanted, made(FOUR).seen())
+    (refusal,) = found.refusals
+    between = moved(Ring.of(list("abcd")), Ring.of(list("bcd"))).share
+    assert f"{between:.2%}" in refusal
+    assert all(name in refusal for name in ("swap", "remove-last", "blue/green", "slots"))
+    assert not plan(wanted, made(FOUR).seen(), force=True).refusals
+    assert not plan(wanted, made(FOUR).seen(), max_moved=1).refusals
+
+
+@pytest.mark.parametrize("way", ["in place", "swap", "append", "remove-last"])
+def test_every_way_ends_where_it_says_and_asks_for_nothing_more(way: str) -> None:
+    broker, wanted = made(FOUR), hashed("x", ["a", "c", "d"])
+    found = plan(wanted, broker.seen(), way=way, force=True)
+    broker.carry_out(found.steps)
+    (change,) = found.changes
+    assert broker.rings["x"].runs == change.after.runs
+    chosen = next(each for each in change.ways if each.chosen)
+    order = chosen.order or ("a", "c", "d")
+    assert broker.rings["x"].destinations == order
+    assert not plan(hashed("x", order), broker.seen())
+
+
+def test_blue_and_green_leaves_the_old_ring_alone_until_the_switch() -> None:
+    upstream = (Exchange("in", CONSISTENT_HASH),)
+    into = (Bound("in", ToExchange("x"), "1"),)
+    wanted = replace(FOUR, exchanges=FOUR.exchanges + upstream, bindings=FOUR.bindings + into)
+    broker = made(wanted)
+    fewer = hashed("x", "bcd")
+    fewer = replace(fewer, exchanges=fewer.exchanges + upstream, bindings=fewer.bindings + into)
+    found = plan(fewer, broker.seen(), way="blue/green")
+    assert not found.refusals
+    broker.carry_out(found.steps)
+    assert {name for name, ring in broker.rings_seen if ring.bindings} == {"x.v2", "in"}
+    assert all(ring.bindings for name, ring in broker.rings_seen if name == "in")
+    assert broker.rings["in"].destinations == (ToExchange("x.v2"),)
+    assert broker.rings["x.v2"].destinations == tuple("bcd")
+    renamed = Topology(
+        exchanges=(Exchange("x.v2", CONSISTENT_HASH), *upstream),
+        queues=fewer.queues,
+        bindings=(
+            *(replace(b, source="x.v2") for b in fewer.bindings[:3]),
+            Bound("in", ToExchange("x.v2"), "1"),
+        ),
+    )
+    assert not plan(renamed, broker.seen())
+    (way,) = [way for way in found.changes[0].ways if way.chosen]
+    assert "no message is lost or duplicated" in way.summary
+
+
+def test_what_the_switch_does_depends_on_what_stands_upstream() -> None:
+    def summary(*upstream) -> str:
+        broker = made(replace(FOUR, exchanges=(*FOUR.exchanges, *(e for e, _ in upstream))))
+        for _, bound in upstream:
+            broker.bind(bound)
+        ways = plan(hashed("x", "abcde"), broker.seen()).changes[0].ways
+        return next(way.summary for way in ways if way.name == "blue/green")
+
+    assert "let publishers publish to 'x.v2'" in summary()
+    assert "goes to both" in summary((Exchange("in", "topic"), Bound("in", ToExchange("x"), "#")))
+    assert "no message is lost" in summary(
+        (Exchange("in", CONSISTENT_HASH), Bound("in", ToExchange("x"), "1"))
+    )
+
+
+def test_a_way_that_does_not_apply_is_refused() -> None:
+    (refusal,) = plan(hashed("x", "abcde"), made(FOUR).seen(), way="remove-last").refusals
+    assert "'append'" in refusal
+    with pytest.raises(InvalidValue, match="blue/green"):
+        plan(FOUR, Observed(), way="sideways")
+    with pytest.raises(InvalidValue, match="max_moved"):
+        plan(FOUR, Observed(), max_moved=50)
+
+
+def test_another_order_alone_is_a_note_unless_the_caller_asks() -> None:
+    broker, wanted = made(FOUR), hashed("x", "abdc")
+    found = plan(wanted, broker.seen())
+    assert not found
+    share = moved(Ring.of(list("abcd")), Ring.of(list("abdc"))).share
+    assert any(f"{share:.2%}" in note for note in found.notes)
+    asked = plan(wanted, broker.seen(), way="in place", force=True)
+    assert broker.carry_out(asked.steps).rings["x"].destinations == tuple("abdc")
+
+
+def test_a_ring_of_unknown_order_is_not_guessed() -> None:
+    broker = made(FOUR, release="3.10.8")
+    unknown = broker.seen(rings={"x": broker.rings["x"].after_restart()})
+    assert not plan(FOUR, unknown)
+    assert any("order of its ring is unknown" in note for note in plan(FOUR, unknown).notes)
+    more = plan(hashed("x", "abcde"), unknown)
+    assert more.changes[0].moved is None
+    assert not more.refusals
+    (refusal,) = plan(hashed("x", "abc"), unknown).refusals
+    assert "cannot be told" in refusal
+
+
+def test_dead_and_double_bindings_are_cleaned() -> None:
+    for spoil in (
+        [Bind(Bound("x", "d", "7"))],
+        [Bind(Bound("x", "d", "7")), Unbind(Bound("x", "d", "1", {BIND_SEQUENCE: 4}))],
+    ):
+        broker = made(FOUR).carry_out(spoil)
+        found = plan(FOUR, broker.seen())
+        assert found
+        ring = broker.carry_out(found.steps).rings["x"]
+        assert (ring.destinations, len(ring.bindings), ring.dead) == (tuple("abcd"), 4, ())
+        assert not plan(FOUR, broker.seen())
+
+
+def test_a_release_that_tears_rings_with_double_bindings_is_not_planned_on() -> None:
+    broker = made(FOUR, release="3.10.5")
+    double = Bound("x", "d", "7")
+    topology = replace(broker.seen().topology, bindings=(*broker.bindings, double))
+    (refusal,) = plan(FOUR, broker.seen(topology=topology)).refusals
+    assert "bound twice" in refusal
+    assert "blue/green" in refusal
+
+
+def test_a_file_that_binds_a_queue_twice_is_refused() -> None:
+    wanted = replace(FOUR, bindings=(*FOUR.bindings, Bound("x", "a", "2")))
+    assert any("'a' twice" in refusal for refusal in plan(wanted, Observed()).refusals)
+
+
+def test_backlog_at_risk_is_that_of_the_queues_that_lose_keys() -> None:
+    broker = made(FOUR)
+    broker.backlog = {"a": 1, "b": 20, "c": 300, "d": 4000}
+    (step,) = plan(hashed("x", "abc"), broker.seen()).steps
+    assert (step.at_risk, step.moved) == (4000, shares(Ring.of(list("abcd")))["d"])
+    appended = plan(hashed("x", "abcde"), broker.seen()).steps[-1]
+    assert appended.at_risk == 4321
+    assert plan(hashed("x", "abc"), broker.seen(backlog={})).steps[0].at_risk is None
+
+
+def test_an_exchange_behind_a_ring_puts_its_queues_at_risk() -> None:
+    wanted = Topology(
+        exchanges=(Exchange("x", CONSISTENT_HASH), Exchange("f", "fanout")),
+        queues=(Queue("a"), Queue("b")),
+        bindings=(Bound("x", "a", "1"), Bound("x", ToExchange("f"), "1"), Bound("f", "b")),
+    )
+    broker = made(wanted)
+    broker.backlog = {"a": 5, "b": 70}
+    (step,) = plan(replace(wanted, bindings=(wanted.bindings[0], wanted.bindings[2])), broker.seen()).steps
+    assert step.at_risk == 70
+
+
+def test_a_restart_is_described_for_each_store() -> None:
+    assert any("Khepri keeps" in note for note in plan(FOUR, Observed()).notes)
+    old = Broker("3.10.8")
+    assert any("order that nobody knows" in note for note in plan(FOUR, old.seen()).notes)
+    assert any("this very ring" in note for note in plan(FOUR, old.seen(worker_pool_size=1)).notes)
+    unsorted = hashed("x", "dabc")
+    share = moved(Ring.of(list("dabc")), Ring.of(list("abcd"))).share
+    notes = plan(unsorted, old.seen(worker_pool_size=1)).notes
+    assert any(f"{share:.2%}" in note for note in notes)
+
+
+# ---- what cannot be changed in place
+
+
+@pytest.mark.parametrize(
+    ("standing", "said"),
+    [
+        (Exchange("x", "topic"), 'type "topic"'),
+        (Exchange("x", CONSISTENT_HASH, durable=False), "durable false"),
+        (Exchange("x", CONSISTENT_HASH, arguments={"hash-header": "h"}), "hash-header"),
+    ],
+)
+def test_an_exchange_with_other_properties_is_refused_with_a_new_name(standing, said) -> None:
+    broker = Broker()
+    broker.exchanges["x"] = standing
+    found = plan(FOUR, broker.seen())
+    (refusal,) = found.refusals
+    assert said in refusal
+    assert "'x.v2'" in refusal
+    assert not found.destructive
+
+
+def test_a_queue_with_other_properties_is_refused_and_never_deleted() -> None:
+    broker = Broker()
+    broker.queues["a"] = Queue("a", "classic", arguments={"x-max-length": 5})
+    found = plan(FOUR, broker.seen(), prune=True, force=True)
+    (refusal,) = found.refusals
+    assert "x-max-length" in refusal
+    assert "'a.v2'" in refusal
+    assert not found.destructive
+
+
+def test_a_type_that_the_broker_lacks_is_refused_with_its_plugin() -> None:
+    (refusal,) = plan(FOUR, Observed(exchange_types=frozenset({"direct"}))).refusals
+    assert "rabbitmq_consistent_hash_exchange" in refusal
+
+
+def test_a_policy_that_differs_is_set() -> None:
+    wanted = Topology(policies=(Policy("p", "^a", definition={"max-length": 5}),))
+    broker = made(wanted)
+    assert not plan(wanted, broker.seen())
+    broker.policies["p"] = replace(wanted.policies[0], definition={"max-length": 6})
+    assert shown(plan(wanted, broker.seen())) == ["set policy 'p' on '^a'"]
+
+
+# ---- prune
+
+
+def test_what_the_file_does_not_name_is_left_alone_and_told() -> None:
+    wanted = Topology(exchanges=(Exchange("in", "topic"),))
+    broker = made(wanted).carry_out(plan(hashed("y", "q"), Observed()).steps)
+    broker.bind(Bound("in", "q", "#"))
+    found = plan(wanted, broker.seen())
+    assert not found
+    assert any("left alone" in note for note in found.notes)
+
+
+def test_pruning_leaves_only_what_the_file_names() -> None:
+    wanted = Topology(exchanges=(Exchange("in", "topic"),), queues=(Queue("keep"),))
+    broker = made(wanted).carry_out(plan(hashed("y", ["q", "r"]), Observed()).steps)
+    broker.bind(Bound("in", "q", "#"))
+    broker.bind(Bound("in", ToExchange("y"), "#"))
+    broker.policies["p"] = Policy("p", ".*")
+    broker.queues["amq.gen-1"] = Queue("amq.gen-1", exclusive=True)
+    found = plan(wanted, broker.seen(), prune=True)
+    assert not found.refusals
+    broker.carry_out(found.steps)
+    assert set(broker.exchanges) == {"in"}
+    assert set(broker.queues) == {"keep", "amq.gen-1"}
+    assert not broker.policies
+    assert not broker.bindings
+    assert not plan(wanted, broker.seen(), prune=True)
+
+
+def test_a_queue_with_messages_is_pruned_only_by_force() -> None:
+    broker = Broker()
+    broker.queues["q"], broker.backlog["q"] = Queue("q"), 12
+    (refusal,) = plan(Topology(), broker.seen(), prune=True).refusals
+    assert "12 messages" in refusal
+    forced = plan(Topology(), broker.seen(), prune=True, force=True)
+    assert forced.steps == (DeleteQueue("q", force=True),)
+    assert not forced.refusals
+
+
+def test_shards_belong_to_their_plugin() -> None:
+    wanted = Topology(exchanges=(Exchange("s", MODULUS_HASH),))
+    broker = made(wanted)
+    shard = "sharding: s - rabbit@a - 0"
+    broker.queues[shard] = Queue(shard)
+    broker.bind(Bound("s", shard))
+    assert not plan(wanted, broker.seen(), prune=True)
+
+
+# ---- modulus
+
+
+def test_a_modulus_exchange_says_what_another_number_of_queues_moves() -> None:
+    def over(names) -> Topology:
+        return Topology(
+            exchanges=(Exchange("m", MODULUS_HASH),),
+            queues=tuple(map(Queue, names)),
+            bindings=tuple(Bound("m", name) for name in names),
+        )
+
+    broker = made(over("abc"))
+    (declared, step) = plan(over("abcd"), broker.seen()).steps
+    hashes = range(1 << 27)
+    period = [(h % 3, h % 4) for h in range(12)]
+    differs = [a != b for a, b in period]
+    rest = len(hashes) % 12
+    assert step.moved == (len(hashes) // 12 * sum(differs) + sum(differs[:rest])) / len(hashes)
+    (refusal,) = plan(over("ab"), broker.seen()).refusals
+    assert "slots" in refusal
+    assert str(declared) == "declare classic queue 'd'"

@@ -1,0 +1,103 @@
+"""The reader against an API that changes between two questions."""
+
+from __future__ import annotations
+
+import base64
+
+import pytest
+
+from rabbit_chx import ConsistentHashExchange
+from rabbit_chx.broker.management import Overview
+from rabbit_chx.broker.topology.reader import read
+from rabbit_chx.errors import BrokerUnavailable
+from rabbit_chx.releases import Store
+from rabbit_chx.topology.model import Bound, Exchange, Queue
+
+HASH = Exchange("x", "x-consistent-hash")
+A, B = Bound("x", "a", "1"), Bound("x", "b", "1")
+
+
+class Api:
+    """What the reader asks, of a broker with one ring; its bindings were ``bindings`` and are ``now``."""
+
+    def __init__(self, bindings, now=None, store=Store.KHEPRI, release="4.3.6") -> None:
+        self.listed, self.now, self._store, self._release = bindings, now or bindings, store, release
+
+    def overview(self) -> Overview:
+        return Overview("RabbitMQ", self._release, frozenset({"direct"}), "here")
+
+    def store(self, release: str) -> Store | None:
+        return self._store
+
+    def bindings(self, vhost: str) -> list[Bound]:
+        return [Bound("", "a", "a"), *self.listed]
+
+    def bindings_from(self, vhost: str, source: str) -> list[Bound]:
+        return self.now
+
+    def exchanges(self, vhost: str) -> list[Exchange]:
+        return [Exchange("", "direct"), HASH, Exchange("amq.topic", "topic")]
+
+    def queues(self, vhost: str):
+        return [(Queue("b"), 2), (Queue("a", "stream"), None), (Queue("rabbit-chx.lock", exclusive=True), 0)]
+
+    def policies(self, vhost: str):
+        return []
+
+    def nodes(self):
+        raise BrokerUnavailable("not for you")
+
+
+class Node:
+    """Says which queues have a bucket of the ring ``x``."""
+
+    def __init__(self, *queues: str, name: str = "x") -> None:
+        names = [base64.b64encode(queue.encode()).decode() for queue in queues]
+        ring = [f"{bucket} queue {queue}" for bucket, queue in enumerate(names)]
+        self.rings = "\n".join([f"ring {base64.b64encode(name.encode()).decode()}", *ring, "done"])
+
+    def eval(self, expression: str) -> str:
+        return self.rings if "ring_state" in expression else "4"
+
+
+def test_what_belongs_into_a_file_and_what_only_a_broker_has() -> None:
+    observed = read(Api([A, B]), "v", node=Node("b", "a"))
+    assert observed.topology.exchanges == (HASH,)
+    assert [queue.name for queue in observed.topology.queues] == ["a", "b"]
+    assert observed.topology.bindings == (B, A)
+    assert observed.backlog == {"b": 2}
+    assert (observed.at_work, observed.worker_pool_size) == (("rabbit-chx.lock",), 4)
+    assert (observed.cluster, observed.unseen) == ("here", ())
+
+
+def test_a_dead_binding_is_told_from_one_that_went_meanwhile() -> None:
+    dead = read(Api([A, B]), "v", node=Node("b"))
+    assert [binding.destination for binding in dead.rings["x"].dead] == ["a"]
+    gone = read(Api([A, B], now=[B]), "v", node=Node("b"))
+    assert gone.ring_sources == {"x": "unknown"}
+    assert gone.rings["x"].why_unknown == "it changed while it was read"
+
+
+def test_an_exchange_that_the_node_does_not_know_has_no_ring() -> None:
+    assert read(Api([A, B]), "v", node=Node(name="y")).ring_sources == {"x": "unknown"}
+
+
+def test_a_weight_that_is_refused_here_is_named() -> None:
+    observed = read(Api([A, Bound("x", "b", "99999")]), "v")
+    assert observed.rings == {}
+    assert "the ring of exchange 'x'" in observed.unseen[0]
+    assert "'99999'" in observed.unseen[0]
+
+
+@pytest.mark.parametrize(("store", "unseen"), [(None, ["whether", "default_worker"]), (Store.KHEPRI, [])])
+def test_what_could_not_be_seen_is_told(store, unseen) -> None:
+    found = read(Api([A], store=store, release="4.0.5"), "v").unseen
+    assert [line.startswith(begin) for line, begin in zip(found, unseen, strict=True)] == [True] * len(unseen)
+
+
+def test_observed_messages_can_be_given_at_once() -> None:
+    mirror = ConsistentHashExchange(["b", "a"], release="4.3.6")
+    pairs = [(f"k{number}", mirror.route(f"k{number}")) for number in range(20)]
+    observed = read(Api([A, B]), "v", pairs={"x": pairs})
+    assert observed.ring_sources["x"] == "inference"
+    assert observed.topology.bindings == (B, A)

@@ -1,0 +1,264 @@
+"""The walk of a message through a topology; what the broker says to the same is in tests/broker."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import pytest
+
+from rabbit_chx import (
+    AnyOf,
+    ConsistentHashExchange,
+    ModulusHashExchange,
+    Ring,
+    RingUnknown,
+    ToExchange,
+    Unpredictable,
+)
+from rabbit_chx.topology.model import Bound, Exchange, Policy, Queue, Slots, Topology
+from rabbit_chx.topology.routes import Router, headers_match, route, topic_matches
+from tests.unit.complaints import complaint
+
+
+def world(*bindings, **types) -> Topology:
+    """Exchanges by name and type, and bindings as (source, destination, key, arguments) with ``>x`` for exchange x."""
+    bounds = []
+    for source, destination, *rest in bindings:
+        target = ToExchange(destination[1:]) if destination.startswith(">") else destination
+        bounds.append(Bound(source, target, *rest))
+    queues = sorted({bound.destination for bound in bounds if isinstance(bound.destination, str)})
+    return Topology(
+        exchanges=tuple(Exchange(name, type_.replace("_", "-")) for name, type_ in types.items()),
+        queues=tuple(Queue(name) for name in queues),
+        bindings=tuple(bounds),
+    )
+
+
+# -- topics: the rules of AMQP 0-9-1, section 3.1.3.3
+
+
+@pytest.mark.parametrize(
+    ("pattern", "yes", "no"),
+    [
+        ("", [""], ["a", "."]),
+        ("a", ["a"], ["", "a.", "a.a", "b"]),
+        ("*", ["a", "*", "#"], ["", "a.b", "."]),
+        ("#", ["", "a", "a.b", "..."], []),
+        ("a.*", ["a.b", "a."], ["a", "a.b.c"]),
+        ("a.#", ["a", "a.b", "a.b.c", "a."], ["", "b", "ab"]),
+        ("#.a", ["a", "b.a", "c.b.a"], ["", "a.b"]),
+        ("*.#", ["a", "a.b"], [""]),
+        ("#.*", ["a", "a.b"], [""]),
+        ("a.#.z", ["a.z", "a.b.z", "a.b.c.z", "a.z.z"], ["a", "z", "a.b"]),
+        ("#.b.#", ["b", "a.b", "b.c", "a.b.c"], ["", "a", "ab"]),
+        ("*.*.*", ["a.b.c", ".."], ["a.b", "a.b.c.d"]),
+        ("a*", ["a*"], ["ab"]),
+        ("é.#", ["é.x"], ["e.x"]),
+    ],
+)
+def test_topics(pattern, yes, no):
+    assert [key for key in yes if not topic_matches(pattern, key)] == []
+    assert [key for key in no if topic_matches(pattern, key)] == []
+
+
+def test_a_topic_of_many_wildcards_takes_no_time():
+    assert not topic_matches("#.a" * 20 + ".b", "a." * 60 + "c")
+
+
+# -- headers
+
+
+@pytest.mark.parametrize(
+    ("arguments", "headers", "matches"),
+    [
+        ({}, {}, True),
+        ({}, {"a": 1}, True),
+        ({"x-match": "any"}, {"a": 1}, False),
+        ({"a": 1}, {"a": 1, "b": 2}, True),
+        ({"a": 1, "b": 2}, {"a": 1}, False),
+        ({"a": 1, "b": 2, "x-match": "any"}, {"b": 2}, True),
+        ({"a": 1, "b": 2, "x-match": "any"}, {"a": 2, "b": 1}, False),
+        ({"a": None}, {"a": "whatever"}, True),
+        ({"a": None}, {}, False),
+        ({"a": "1"}, {"a": 1}, False),
+        ({"a": True}, {"a": 1}, False),
+        ({"a": "t"}, {"a": b"t"}, True),
+        ({"x-a": 1}, {}, True),
+        ({"x-a": 1, "x-match": "any"}, {"x-a": 1}, False),
+        ({"x-a": 1, "x-match": "all-with-x"}, {}, False),
+        ({"x-a": 1, "x-match": "all-with-x"}, {"x-a": 1}, True),
+        ({"x-a": 1, "b": 1, "x-match": "any-with-x"}, {"x-a": 1}, True),
+    ],
+)
+@pytest.mark.parametrize("release", ["3.10", "4.3"])
+def test_headers(arguments, headers, matches, release):
+    assert headers_match(arguments, headers, release) is matches
+
+
+def test_numbers_of_two_types_are_equal_up_to_3_12():
+    assert headers_match({"a": 1}, {"a": 1.0}, "3.12")
+    assert not headers_match({"a": 1}, {"a": 1.0}, "3.13")
+
+
+def test_a_time_never_matches_a_time_from_3_13_on():
+    then = datetime(2026, 1, 1, tzinfo=UTC)
+    assert headers_match({"a": then}, {"a": then}, "3.12")
+    assert not headers_match({"a": then}, {"a": then}, "3.13")
+
+
+# -- the walk
+
+
+def test_each_plain_type():
+    topology = world(
+        ("d", "one", "k"), ("d", "two", "k"), ("d", "three", "l"),
+        ("f", "one", "ignored"), ("f", "two"),
+        ("t", "one", "k.#"), ("t", "two", "*"),
+        ("h", "one", "", {"type": "a"}), ("h", "two", "", {"type": "b"}),
+        ("r", "one"), ("r", "two"),
+        d="direct", f="fanout", t="topic", h="headers", r="x_recent_history",
+    )  # fmt: skip
+    assert route(topology, "d", routing_key="k") == ("one", "two")
+    assert route(topology, "d", routing_key="m") == ()
+    assert route(topology, "f", routing_key="k") == ("one", "two")
+    assert route(topology, "t", routing_key="k.l") == ("one",)
+    assert route(topology, "h", headers={"type": "b"}) == ("two",)
+    assert route(topology, "r") == ("one", "two")
+
+
+def test_hash_exchanges_answer_as_their_mirrors_do():
+    topology = world(
+        ("c", "a", "1"), ("c", "b", "2"), ("m", "a", "x"), ("m", "b", "x"), ("m", "b", "y"),
+        c="x_consistent_hash", m="x_modulus_hash",
+    )  # fmt: skip
+    hashing, modulus = (
+        ConsistentHashExchange({"a": 1, "b": 2}),
+        ModulusHashExchange([("a", "x"), ("b", "x"), ("b", "y")]),
+    )
+    router = Router(topology)
+    for key in (f"customer-{number}" for number in range(50)):
+        assert router.route("c", key) == (hashing.route(key),)
+        assert router.route("m", key) == (modulus.route(key),)
+    assert router.route("m", "k", headers={"CC": ["l"], "BCC": ("m",)}) == (
+        modulus.route("k", cc=["l"], bcc=["m"]),
+    )
+    assert router.route("c", "k", headers={"CC": ["l"]}) == (hashing.route("k"),)
+
+
+@pytest.mark.parametrize(
+    ("argument", "name", "message"),
+    [
+        ("hash-header", "tenant", {"headers": {"tenant": "acme"}}),
+        ("hash-property", "message_id", {"properties": {"message_id": "m-1"}}),
+        ("hash-property", "timestamp", {"properties": {"timestamp": 1_700_000_000}}),
+    ],
+)
+def test_what_is_hashed_is_the_part_that_the_arguments_name(argument, name, message):
+    topology = world(*(("c", queue, "1") for queue in "abcdefgh"), c="x_consistent_hash")
+    exchange = replace(topology.exchanges[0], arguments={argument: name})
+    topology = replace(topology, exchanges=(exchange,))
+    mirror = ConsistentHashExchange(list("abcdefgh"), **{argument.replace("-", "_"): name})
+    ((part, values),) = message.items()
+    given = {"headers": values} if part == "headers" else values
+    assert route(topology, "c", routing_key="k", **message) == (mirror.route("k", **given),)
+    absent = {"headers": {}} if part == "headers" else {name: None}
+    assert route(topology, "c", routing_key="k") == (mirror.route("k", **absent),)
+
+
+def test_several_hops_a_circle_and_a_queue_that_is_reached_twice():
+    topology = world(
+        ("in", ">mid", "a.#"), ("in", ">other", "#.b"), ("in", "direct", "a.b"),
+        ("mid", "deep"), ("other", "deep"), ("other", ">in"), ("other", ">nowhere"),
+        **{"in": "topic", "mid": "fanout", "other": "fanout"},
+    )  # fmt: skip
+    assert route(topology, "in", routing_key="a.b") == ("deep", "direct")
+    assert route(topology, "other", routing_key="a.x") == ("deep",)
+    assert route(topology, "in", routing_key="c") == ()
+
+
+def test_copies_go_where_their_keys_lead():
+    topology = world(("d", "one", "k"), ("d", "two", "l"), ("d", "three", "m"), d="direct")
+    assert route(topology, "d", routing_key="k", headers={"CC": ["l"], "BCC": ["m"]}) == (
+        "one",
+        "three",
+        "two",
+    )
+    assert route(topology, "", routing_key="one", headers={"CC": ["nobody"]}) == ("one",)
+    assert complaint(lambda: route(topology, "d", headers={"CC": "l"})).got == "l"
+
+
+def test_an_alternate_exchange_takes_what_matched_nothing():
+    topology = world(("d", "one", "k"), ("alt", "lost"), d="direct", alt="fanout", e="x_consistent_hash")
+    named = [replace(each, arguments={"alternate-exchange": "alt"}) for each in topology.exchanges]
+    topology = replace(topology, exchanges=(named[0], topology.exchanges[1], named[2]))
+    assert route(topology, "d", routing_key="k") == ("one",)
+    assert route(topology, "d", routing_key="other") == ("lost",)
+    assert route(topology, "e", routing_key="any") == ("lost",)
+
+
+def test_an_alternate_exchange_by_policy_gives_way_to_one_by_argument():
+    topology = world(("alt", "policy"), ("own", "argument"), alt="fanout", own="fanout", d="direct")
+    policy = Policy("lost", "^d$", "exchanges", {"alternate-exchange": "alt"})
+    topology = replace(
+        topology, policies=(policy, Policy("low", "d", "all", {"alternate-exchange": "own"}, -1))
+    )
+    assert route(topology, "d") == ("policy",)
+    argued = replace(topology.exchanges[2], arguments={"alternate-exchange": "own"})
+    assert route(replace(topology, exchanges=(*topology.exchanges[:2], argued)), "d") == ("argument",)
+
+
+def test_a_live_ring_goes_before_the_order_of_the_bindings():
+    topology = world(("c", "a", "1"), ("c", "b", "1"), c="x_consistent_hash")
+    live = Ring.of(["b", "a"])
+    assert route(topology, "c", routing_key="k") != Router(topology, rings={"c": live}).route("c", "k")
+    unknown = Ring.of(["b", "a"], release="4.0").after_restart()
+    with pytest.raises(RingUnknown):
+        Router(topology, release="4.0", rings={"c": unknown}).route("c", "k")
+    assert Router(topology, rings={"c": Ring()}).route("c", "k") == ()
+
+
+# -- what only chance or a broker knows
+
+
+def test_an_exchange_that_throws_dice():
+    topology = world(
+        ("r", "a", "x"), ("r", ">f"), ("f", "b"), ("l", "a"), ("l", "b"), ("l", "c", "never"), ("one", "a"),
+        r="x_random", f="fanout", l="x_local_random", one="x_random",
+    )  # fmt: skip
+    assert route(topology, "r") == (AnyOf(frozenset({"a", "b"})),)
+    assert route(topology, "l") == (AnyOf(frozenset({"a", "b"})),)
+    assert route(topology, "one") == ("a",)
+
+
+@pytest.mark.parametrize("behind", [(), (("f", "b"), ("f", "c"))], ids=["nothing", "two queues"])
+def test_dice_that_lead_to_none_or_several(behind):
+    topology = world(("r", "a"), ("r", ">f"), *behind, r="x_random", f="fanout")
+    with pytest.raises(Unpredictable, match="chance may lead the message to exchange f"):
+        route(topology, "r")
+
+
+def test_which_queue_a_slot_leads_to_is_not_written_in_the_file():
+    slots = Slots("top", 16, {"a": 1, "b": 1}, alternate="lost")
+    topology = Topology(exchanges=(Exchange("top", "x-modulus-hash"),), slots=(slots,))
+    assert route(topology, "top", routing_key="k") == (AnyOf(frozenset({"a", "b"})),)
+    owners = ["a", "b"] * 8
+    observed = Topology(
+        exchanges=(*topology.exchanges, *slots.exchanges),
+        bindings=(*slots.top_bindings, *(Bound(n, q, "1") for n, q in zip(slots.names, owners, strict=True))),
+    )
+    mirror = ModulusHashExchange([ToExchange(name) for name in slots.names])
+    for key in "abcdefghij":
+        slot = slots.names.index(mirror.route(key).name)
+        assert route(observed, "top", routing_key=key) == (owners[slot],)
+
+
+def test_a_type_that_nobody_here_knows():
+    with pytest.raises(Unpredictable, match="x-delayed-message"):
+        route(world(("x", "a"), x="x_delayed_message"), "x")
+
+
+def test_where_a_message_cannot_be_published():
+    topology = replace(world(d="direct"), exchanges=(Exchange("d", "direct", internal=True),))
+    assert "internal" in complaint(lambda: route(topology, "d")).got
+    assert complaint(lambda: route(topology, "nope")).got == "nope"
