@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -10,13 +11,15 @@ import click
 
 from rabbit_chx.errors import InvalidValue
 from rabbit_chx.exchange import ConsistentHashExchange
+from rabbit_chx.releases import Release
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from rabbit_chx.ring import Destination
+    from rabbit_chx.topology.model import Topology
 
-__all__ = ["broker_options", "exchange_options", "output_option", "parse_queue"]
+__all__ = ["Described", "broker_options", "exchange_options", "output_option", "parse_queue", "the_exchange"]
 
 _Command = TypeVar("_Command", bound="Callable[..., Any]")
 
@@ -59,8 +62,83 @@ def parse_queue(text: str) -> tuple[Destination, str]:
     return (name, weight) if equals else (text, "1")
 
 
+@dataclass(frozen=True)
+class Described:
+    """An exchange as the options describe it: by its queues, or as one of a topology file."""
+
+    queues: tuple[str, ...] = ()
+    hash_header: str | None = None
+    hash_property: str | None = None
+    release: str = "4.3"
+    store: str | None = None
+    file: str | None = None
+    exchange: str | None = None
+
+    def __post_init__(self) -> None:
+        by_queues = self.queues or self.hash_header or self.hash_property
+        if self.file is None and (self.exchange or not self.queues):
+            raise InvalidValue(
+                "the command",
+                got="--exchange without --file" if self.exchange else "no --queue",
+                allowed="--queue NAME[=WEIGHT], once for each queue in bind order, or --file FILE",
+                way_out="for example: --queue q0 --queue q1 --queue q2=2",
+            )
+        if self.file is not None and by_queues:
+            raise InvalidValue(
+                "the command",
+                got="--file, and options that describe an exchange",
+                allowed="one of the two",
+                way_out="the file says which queues there are, and what is hashed",
+            )
+
+    def mirror(self) -> ConsistentHashExchange:
+        """The mirror of a consistent-hash exchange; any other is refused."""
+        if self.file is not None:
+            topology, name = self.in_file()
+            found = topology.exchange(name)
+            return ConsistentHashExchange(
+                topology.ring(name, self._release()),
+                hash_header=found and found.hash_header,
+                hash_property=found and found.hash_property,
+            )
+        return ConsistentHashExchange(
+            [parse_queue(queue) for queue in self.queues],
+            release=self.release,
+            store=self.store,
+            hash_header=self.hash_header,
+            hash_property=self.hash_property,
+        )
+
+    def in_file(self) -> tuple[Topology, str]:
+        """The topology of the file, and the name of the exchange in it."""
+        from rabbit_chx.topology.load import load
+
+        assert self.file is not None
+        topology = load(self.file)
+        return topology, the_exchange(topology, self.exchange)
+
+    def _release(self) -> Release:
+        return Release.parse(self.release, store=self.store)
+
+
+def the_exchange(topology: Topology, name: str | None) -> str:
+    """The exchange of a topology that is meant; it need not be named where only one of them hashes."""
+    from rabbit_chx.topology.model import CONSISTENT_HASH, MODULUS_HASH
+
+    known = [each.name for each in topology.exchanges if each.type in {CONSISTENT_HASH, MODULUS_HASH}]
+    if name is None and len(known) == 1:
+        return known[0]
+    if name is None:
+        raise InvalidValue(
+            "the command",
+            got="no --exchange",
+            allowed=", ".join(known) or "a file with an exchange that hashes",
+        )
+    return name
+
+
 def exchange_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The options that describe an exchange; the command gets it as ``exchange``."""
+    """The options that describe an exchange; the command gets them as ``described``."""
 
     @click.option(
         "-q",
@@ -74,6 +152,8 @@ def exchange_options(command: Callable[..., Any]) -> Callable[..., Any]:
     @click.option(
         "--hash-property", metavar="P", help="The exchange hashes message_id, correlation_id or timestamp."
     )
+    @click.option("-f", "--file", metavar="FILE", help="A topology file that has the exchange, instead.")
+    @click.option("-x", "--exchange", metavar="X", help="Which exchange of --file, where several hash.")
     @click.option(
         "-r", "--release", default="4.3", show_default=True, metavar="R", help="The broker's release."
     )
@@ -83,29 +163,8 @@ def exchange_options(command: Callable[..., Any]) -> Callable[..., Any]:
         help="The broker's metadata store, where it is not its release's default.",
     )
     @functools.wraps(command)
-    def wrapper(
-        *,
-        queues: tuple[str, ...],
-        hash_header: str | None,
-        hash_property: str | None,
-        release: str,
-        store: str | None,
-        **others: Any,
-    ) -> Any:
-        if not queues:
-            raise InvalidValue(
-                "the command",
-                got="no --queue",
-                allowed="--queue NAME[=WEIGHT], once for each queue in bind order",
-                way_out="for example: --queue q0 --queue q1 --queue q2=2",
-            )
-        exchange = ConsistentHashExchange(
-            [parse_queue(queue) for queue in queues],
-            release=release,
-            store=store,
-            hash_header=hash_header,
-            hash_property=hash_property,
-        )
-        return command(exchange=exchange, **others)
+    def wrapper(**options: Any) -> Any:
+        given = {name: options.pop(name) for name in Described.__dataclass_fields__}
+        return command(described=Described(**given), **options)
 
     return wrapper

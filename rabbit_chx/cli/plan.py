@@ -8,8 +8,7 @@ import click
 
 from rabbit_chx.cli.changes import print_findings, print_plan, print_ways
 from rabbit_chx.cli.live import live_options
-from rabbit_chx.cli.options import output_option, parse_queue
-from rabbit_chx.errors import InvalidValue
+from rabbit_chx.cli.options import output_option, parse_queue, the_exchange
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -102,7 +101,7 @@ def plan(
 
     wanted = load(file)
     if add or remove or weights:
-        _advise(wanted, _the_exchange(wanted, exchange), add, remove, weights, release, output)
+        _advise(wanted, the_exchange(wanted, exchange), add, remove, weights, release, output)
         return 0
     observed = assumed(load(against), release) if against else live.read(wanted)
     options["max_moved"] /= 100
@@ -110,22 +109,6 @@ def plan(
     print_findings(lint(wanted, observed))
     print_plan(made, output)
     return FAILED if made.refusals else PENDING if made.steps else 0
-
-
-def _the_exchange(topology: Topology, name: str | None) -> str:
-    """The exchange that is meant; it need not be named where there is one only."""
-    from rabbit_chx.topology.model import CONSISTENT_HASH, MODULUS_HASH
-
-    known = [each.name for each in topology.exchanges if each.type in {CONSISTENT_HASH, MODULUS_HASH}]
-    if name is None and len(known) == 1:
-        return known[0]
-    if name is None:
-        raise InvalidValue(
-            "the command",
-            got="no --exchange",
-            allowed=", ".join(known) or "a file with an exchange that hashes",
-        )
-    return name
 
 
 def _advise(

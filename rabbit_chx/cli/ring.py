@@ -13,8 +13,11 @@ from rabbit_chx.cli.options import exchange_options, output_option
 from rabbit_chx.errors import InvalidValue
 
 if TYPE_CHECKING:
+    from rabbit_chx.cli.options import Described
     from rabbit_chx.exchange import ConsistentHashExchange
     from rabbit_chx.ring import Destination, Ring
+
+__all__ = ["read_pairs", "ring"]
 
 
 @click.command(
@@ -22,6 +25,7 @@ if TYPE_CHECKING:
 Examples:
   rabbit-chx ring --queue q0 --queue q1 --queue q2=2
   rabbit-chx ring --queue q0 --queue q1 --release 3.10 --worker-pool-size 1
+  rabbit-chx ring --file topology.yaml --exchange orders
   rabbit-chx ring --infer pairs.csv --queue q0 --queue q1 --queue q2=2
 """
 )
@@ -40,12 +44,13 @@ Examples:
 )
 @output_option
 def ring(
-    *, exchange: ConsistentHashExchange, worker_pool_size: int | None, pairs_file: str | None, output: str
+    *, described: Described, worker_pool_size: int | None, pairs_file: str | None, output: str
 ) -> None:
     """Show the buckets of each queue, its exact share of all keys, and the ring after a restart.
 
     With --infer, the order of the --queue options does not matter: it is worked out.
     """
+    exchange = described.mirror()
     live = exchange.ring if pairs_file is None else _inferred(exchange, pairs_file)
     restarted = live.after_restart(worker_pool_size=worker_pool_size)
     rows = _rows(live, restarted)
@@ -120,7 +125,7 @@ def _inferred(exchange: ConsistentHashExchange, path: str) -> Ring:
     from rabbit_chx.inference import infer
 
     inference = infer(
-        _read_pairs(path),
+        read_pairs(path, option="--infer"),
         exchange.ring.bindings,
         release=exchange.release,
         hash_header=exchange.hash_header,
@@ -136,13 +141,14 @@ def _inferred(exchange: ConsistentHashExchange, path: str) -> Ring:
     return inference.ring
 
 
-def _read_pairs(path: str) -> list[tuple[str, str]]:
+def read_pairs(path: str, *, option: str) -> list[tuple[str, str]]:
+    """The lines of ``key,queue`` in a CSV file, which may begin with these two words."""
     try:
         with Path(path).open(encoding="utf-8", newline="") as file:
             rows = [row for row in csv.reader(file) if row]
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise InvalidValue(
-            "--infer", got=path, allowed="a readable CSV file in UTF-8", way_out=str(error)
+            option, got=path, allowed="a readable CSV file in UTF-8", way_out=str(error)
         ) from None
     if rows and rows[0] == ["key", "queue"]:
         del rows[0]

@@ -12,6 +12,7 @@ order is left alone unless the caller asks for ``way="in place"``, since to reor
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import count
 from typing import TYPE_CHECKING
 
 from rabbit_chx.errors import InvalidValue
@@ -26,17 +27,18 @@ from rabbit_chx.topology.bindings import (
 )
 from rabbit_chx.topology.changes import WAYS, Options, Outcome, change_ring, ring_of
 from rabbit_chx.topology.lint import other_product
-from rabbit_chx.topology.model import CONSISTENT_HASH, MODULUS_HASH, Exchange
+from rabbit_chx.topology.model import BIND_SEQUENCE, CONSISTENT_HASH, MODULUS_HASH, Exchange
 from rabbit_chx.topology.objects import declarations, is_a_clients, leftovers, objections, policies
 from rabbit_chx.topology.slots import SlotPlan, plan_slots
 from rabbit_chx.topology.steps import Bind, DeleteExchange, DeleteQueue, Plan, Unbind
 from rabbit_chx.topology.ways import Case
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from rabbit_chx.ring import Ring
     from rabbit_chx.topology.model import Bound, Observed, Slots, Topology
+    from rabbit_chx.topology.steps import Step
 
 __all__ = ["plan"]
 
@@ -104,7 +106,7 @@ class _Planner:
         sum_of.refusals += [product] if product else []
         return Plan(
             self.wanted.vhost,
-            tuple(sum_of.steps),
+            tuple(_numbered(sum_of.steps, self.observed.topology)),
             tuple(sum_of.changes),
             {top: each.moved for top, each in self._slot_plans.items() if each.moved},
             tuple(sum_of.notes),
@@ -230,6 +232,24 @@ class _Planner:
             return change.after
         ring = ring_of(exchange, self.observed)
         return ring if ring.bindings else self.wanted.ring(exchange, self.observed.release)
+
+
+def _numbered(steps: Iterable[Step], there: Topology) -> Iterator[Step]:
+    """The same steps, whose binds go on counting where the virtual host stands.
+
+    One count for all exchanges, because the broker keeps one mark: from which number on they are to be believed.
+    """
+    numbers = count(1 + max((bound.sequence or 0 for bound in there.bindings), default=0))
+    made: list[tuple[Bound, Bound]] = []  # what this plan itself binds, and perhaps unbinds again
+    for step in steps:
+        if isinstance(step, Bind) and step.bound.sequence is not None:
+            bound = replace(step.bound, arguments={**step.bound.arguments, BIND_SEQUENCE: next(numbers)})
+            made.append((step.bound, bound))
+            yield replace(step, bound=bound)
+        elif isinstance(step, Unbind):
+            yield replace(step, bound=next((now for was, now in made if was == step.bound), step.bound))
+        else:
+            yield step
 
 
 def _after_restart(ring: Ring, worker_pool_size: int | None) -> str:

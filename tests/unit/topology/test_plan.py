@@ -83,6 +83,32 @@ def test_binds_to_a_ring_carry_their_number() -> None:
     assert [step.bound.arguments for step in more.steps if isinstance(step, Bind)] == [{BIND_SEQUENCE: 5}]
 
 
+def test_the_numbers_of_binds_rise_through_the_whole_virtual_host() -> None:
+    # The broker keeps one mark for all exchanges: from which number on they were made since its rings were built.
+    there = made(hashed("x", "abcd"))
+    second = hashed("y", "ab")
+    both = Topology(
+        exchanges=(*hashed("x", "abcd").exchanges, *second.exchanges),
+        queues=hashed("x", "abcd").queues,
+        bindings=(*hashed("x", "abcd").bindings, *second.bindings),
+    )
+    binds = [step.bound for step in plan(both, there.seen()).steps if isinstance(step, Bind)]
+    assert [(bound.source, bound.sequence) for bound in binds] == [("y", 5), ("y", 6)]
+
+
+def test_what_a_plan_binds_for_a_moment_it_unbinds_by_the_same_number() -> None:
+    there = made(hashed("x", "a"))
+    heavier = Topology(
+        exchanges=hashed("x", "a").exchanges,
+        queues=hashed("x", "ab").queues,
+        bindings=(Bound("x", "a", "3"), Bound("x", "b", "1")),
+    )
+    found = plan(heavier, there.seen(), force=True)
+    broker = there.carry_out(found.steps)
+    assert dict(broker.rings["x"].runs or ()) == {"a": 3, "b": 1}
+    assert not plan(heavier, broker.seen())
+
+
 def test_exchanges_that_lead_to_each_other_in_a_circle_are_planned_all_the_same() -> None:
     wanted = Topology(
         exchanges=(Exchange("a", "fanout"), Exchange("b", "fanout")),
