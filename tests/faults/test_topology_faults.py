@@ -176,7 +176,12 @@ def test_a_channel_closed_by_the_broker_in_the_middle_of_the_window(broker, topo
     load.flow()
     load.until_confirmed(2_000)
     control.flood()
+    broker.pause()  # so that what follows the poison is on its way before the broker sees it
     control.poison = pika.BasicProperties(user_id="somebody else")
+    wait_until(lambda: control.poison is None, "the poison is on its way")
+    sent = control.ledger.taken_in
+    wait_until(lambda: control.ledger.taken_in >= sent + 5, "so are messages behind it")
+    broker.unpause()
     wait_until(lambda: control.broken, "the control notices")
     control.hold()
     rows = []
