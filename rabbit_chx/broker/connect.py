@@ -150,11 +150,16 @@ def connect(
 ) -> pika.BlockingConnection:
     """A blocking connection, for short work."""
     import pika
+    from pika.adapters.utils.connection_workflow import AMQPConnectorException
     from pika.exceptions import AMQPError
 
     parameters = parameters_of(url, name=name, timeout=timeout, credentials=credentials, tls=tls)
     try:
         return pika.BlockingConnection(parameters)
+    except AMQPConnectorException:  # of a peer that keeps silent; it is none of pika's AMQPError
+        raise BrokerUnavailable(
+            f"what answers at {describe(url)} took the connection and said nothing: is that the port of AMQP?"
+        ) from None
     except (AMQPError, OSError) as error:
         raise BrokerUnavailable(str(why_down(error, describe(url)))) from None
 

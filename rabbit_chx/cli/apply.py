@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from rabbit_chx.cli.changes import print_findings, print_json, print_plan
+from rabbit_chx.cli.changes import counted, print_findings, print_json, print_plan, print_rings
 from rabbit_chx.cli.live import live_options
 from rabbit_chx.cli.options import output_option
 from rabbit_chx.cli.plan import plan_options
@@ -25,7 +25,7 @@ PARTLY: Final = 3
 @click.command(
     epilog="""\b
 Examples:
-  rabbit-chx apply topology.yaml --url amqp://user@host/ --password-file secret
+  rabbit-chx apply topology.yaml -U amqp://user@host/ --password-file pw
   rabbit-chx apply topology.yaml --yes
   rabbit-chx apply topology.yaml --dry-run
 """
@@ -36,7 +36,9 @@ Examples:
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @click.option("--dry-run", is_flag=True, help="Show the plan and change nothing.")
 @output_option
-def apply(*, file: str, live: Live, yes: bool, dry_run: bool, output: str, **options: Any) -> int:
+def apply(
+    *, file: str, live: Live, yes: bool, dry_run: bool, output: str, verbose: bool, **options: Any
+) -> int:
     """Show the plan for FILE, ask, and carry it out: one step at a time, each read back, up to the first surprise.
 
     A second apply does nothing. Exit code 3 means that it stopped on the way: plan again and apply what is left.
@@ -56,10 +58,11 @@ def apply(*, file: str, live: Live, yes: bool, dry_run: bool, output: str, **opt
     observed = live.read(wanted)
     options["max_moved"] /= 100
     made = plan(wanted, observed, **options)
-    findings = lint(wanted, observed)
-    print_findings(findings)
-    print_plan(made, output)
-    if made.refusals or any(finding.severity == "error" for finding in findings):
+    print_findings(lint(wanted, observed))
+    print_rings(observed, verbose=verbose)
+    print_plan(made, output, verbose=verbose)
+    # What is wrong with the broker is what this mends, or the plan refuses; the file itself has to be right.
+    if made.refusals or any(finding.severity == "error" for finding in lint(wanted)):
         click.echo("Nothing was changed.", err=True)
         return FAILED
     if not made.steps:
@@ -74,37 +77,44 @@ def apply(*, file: str, live: Live, yes: bool, dry_run: bool, output: str, **opt
 
 def _agreed(plan: Plan) -> bool:
     count = len(plan.destructive)
-    warning = f" {count} of them take something away." if count else ""
-    return click.confirm(f"Apply {len(plan.steps)} steps?{warning}", err=True)
+    warning = f" {count} of them take{'s' * (count == 1)} something away." if count else ""
+    return click.confirm(f"Apply {counted(len(plan.steps), 'step')}?{warning}", err=True)
 
 
 def _apply(live: Live, plan: Plan, output: str) -> int:
     from rabbit_chx.broker.topology.apply import apply as apply_steps
 
+    total = len(plan.steps)
     count = 0
 
     def done(step: Step) -> None:
         nonlocal count
         count += 1
         if output == "json":
-            print_json(done=count, of=len(plan.steps), step=str(step))
+            print_json(done=count, of=total, step=str(step))
         else:
-            click.echo(f"[{count}/{len(plan.steps)}] {step}")
+            click.echo(f"[{count}/{total}] {step}")
 
     with live.amqp(plan.vhost) as connection:
         try:
             applied = apply_steps(connection, plan, management=live.management(), on_step=done)
         except ApplyStopped as stopped:
             click.echo(f"Error: {stopped}", err=True)
-            if stopped.done:
-                left = len(stopped.remaining) + 1
-                click.echo(
-                    f"{len(stopped.done)} steps are done, {left} are not: the same command goes on from there.",
-                    err=True,
-                )
+            _say_what_is_done(len(stopped.done), total)
             return PARTLY if stopped.done else FAILED
+        except KeyboardInterrupt:
+            _say_what_is_done(count, total)
+            raise
     for what in applied.unverified:
         click.echo(f"Not verified: {what}", err=True)
     if output == "table":
-        click.echo(f"Done: {len(plan.steps)} steps.")
+        click.echo(f"Done: {counted(total, 'step')}.")
     return 0
+
+
+def _say_what_is_done(count: int, total: int) -> None:
+    if count:
+        are = "is" if count == 1 else "are"
+        click.echo(
+            f"{counted(count, 'step')} of {total} {are} done: the same command goes on from there.", err=True
+        )

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+import os
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -11,9 +13,32 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from rabbit_chx.topology.lint import Finding
-    from rabbit_chx.topology.steps import Plan, RingChange, Step, Way
+    from rabbit_chx.topology.model import Observed, RingSource
+    from rabbit_chx.topology.steps import Plan, RingChange, Way
 
-__all__ = ["print_findings", "print_json", "print_plan", "print_ways"]
+__all__ = ["coloured", "counted", "print_findings", "print_json", "print_plan", "print_rings", "print_ways"]
+
+_MOST_ORDERS: Final = 5
+_SOURCES: Final[dict[RingSource, str]] = {
+    "trivial": "it has one binding at most, so there is no order",
+    "node": "the node itself told its order",
+    "x-bind-seq": "its order is told by the numbers that its binds carry",
+    "inference": "its order was worked out from messages that were observed",
+}
+
+
+def counted(count: int, singular: str, plural: str = "") -> str:
+    """How many of them.
+
+    >>> counted(1, "step"), counted(2, "policy", "policies")
+    ('1 step', '2 policies')
+    """
+    return f"{count} {singular if count == 1 else plural or singular + 's'}"
+
+
+def coloured(text: str, colour: str) -> str:
+    """The text in a colour, which goes away in a pipe; click alone would not heed NO_COLOR."""
+    return text if os.environ.get("NO_COLOR") else click.style(text, fg=colour)
 
 
 def print_json(**row: Any) -> None:
@@ -23,71 +48,97 @@ def print_json(**row: Any) -> None:
 
 def print_findings(findings: Iterable[Finding]) -> None:
     """What lint says, on standard error."""
-    for finding in findings:
-        colour = "red" if finding.severity == "error" else "yellow"
-        label = click.style(f"{finding.severity}:", fg=colour)
-        click.echo(f"{label} {finding.where}: {finding.message} [{finding.code}]", err=True)
+    from rabbit_chx.cli.fold import fold
+
+    by_severity = groupby(findings, key=lambda finding: finding.severity)
+    for severity, found in by_severity:
+        label = coloured(f"{severity}:", "red" if severity == "error" else "yellow")
+        for text in fold(f"{one.where}: {one.message} [{one.code}]" for one in found):
+            click.echo(f"{label} {text}", err=True)
 
 
-def print_plan(plan: Plan, output: str) -> None:
+def print_rings(observed: Observed, *, verbose: bool) -> None:
+    """The orders that messages left possible, and with ``verbose`` how each ring is known, on standard error.
+
+    Why a ring is unknown stands in the notes of a plan and among the drift, too.
+    """
+    from rabbit_chx.cli.fold import fold
+
+    said = []
+    for name, ring in observed.rings.items():
+        if verbose:
+            how = _SOURCES[observed.ring_sources[name]] if ring.known else f"unknown: {ring.why_unknown}"
+            said.append(f"Ring of exchange {name!r}: {how}")
+        possible = observed.possible_rings.get(name, ())
+        for number, each in enumerate(possible[:_MOST_ORDERS], start=1):
+            order = ", ".join(f"{destination} ({weight})" for destination, weight in each.runs or ())
+            said.append(f"Possible ring of exchange {name!r}, {number} of {len(possible)}: {order}")
+    for line in fold(said):
+        click.echo(line, err=True)
+
+
+def print_plan(plan: Plan, output: str, *, verbose: bool = False) -> None:
     """All of a plan: its steps, what they cost, the other ways, and what has to be known."""
+    from rabbit_chx.cli.fold import fold, percent
+
     if output == "json":
         _print_plan_as_json(plan)
         return
     if plan.steps:
-        _print_steps(plan)
-    else:
+        _print_steps(plan, verbose=verbose)
+    elif not plan.refusals:
         click.echo(f"Virtual host {plan.vhost!r} is as the file says: nothing to do.")
     for change in plan.changes:
         _print_change(change)
     for exchange, share in plan.slot_moves.items():
-        click.echo(f"Exchange {exchange!r}: re-pointed slots take {share:.2%} of its keys along.")
-    for note in plan.notes:
+        click.echo(f"Exchange {exchange!r}: re-pointed slots take {percent(share)} of its keys along.")
+    for note in fold(plan.notes):
         click.echo(f"Note: {note}")
-    for refusal in plan.refusals:
-        click.echo(click.style("Refused: ", fg="red") + refusal, err=True)
+    for refusal in fold(plan.refusals):
+        click.echo(coloured("Refused: ", "red") + refusal, err=True)
 
 
-def _print_steps(plan: Plan) -> None:
+def _print_steps(plan: Plan, *, verbose: bool) -> None:
+    from rich.markup import escape
+
+    from rabbit_chx.cli.fold import rows_of
     from rabbit_chx.cli.tables import console, table
 
-    shown = table("#", "step", "keys moved", "waiting", right=("#", "keys moved", "waiting"))
-    for number, step in enumerate(plan.steps, start=1):
-        mark = "[red]-[/]" if step.destructive else "[green]+[/]"
-        waiting = "" if not step.moved or step.at_risk is None else f"{step.at_risk:,}"
-        shown.add_row(str(number), f"{mark} {_escaped(step)}", _step_share(step), waiting)
+    rows = rows_of(plan, verbose=verbose)
+    # Columns without anything in them would only make the steps narrow.
+    extra = ["keys moved"] * any(row.share for row in rows)
+    extra += ["waiting"] * any(row.waiting is not None for row in rows)
+    shown = table("#", "step", *extra, right=("#", "keys moved", "waiting"))
+    number = 1
+    for row in rows:
+        last = number + row.count - 1
+        mark = "[red]-[/]" if row.destructive else "[green]+[/]"
+        cells = {
+            "keys moved": row.share,
+            "waiting": "" if row.waiting is None else f"{row.waiting:,}",
+        }
+        numbers = str(number) if number == last else f"{number}-{last}"
+        shown.add_row(numbers, f"{mark} {escape(row.text)}", *(cells[name] for name in extra))
+        number = last + 1
     out = console()
-    count = len(plan.steps)
-    out.print(f"Virtual host {plan.vhost!r}: {count} step{'s' if count > 1 else ''}", style="bold")
+    out.print(f"Virtual host {escape(repr(plan.vhost))}: {counted(len(plan.steps), 'step')}", style="bold")
     out.print(shown)
 
 
-def _escaped(step: Step) -> str:
-    from rich.markup import escape
-
-    return escape(str(step))
-
-
-def _step_share(step: Step) -> str:
-    if step.exchange_moved is None:
-        return ""
-    return "unknown" if step.moved is None else f"{step.moved:.2%}"
-
-
-def _share(share: float | None) -> str:
-    return "unknown" if share is None else f"{share:.2%}"
-
-
 def _print_change(change: RingChange) -> None:
+    from rabbit_chx.cli.fold import percent
+
     if change.moved is None:
         click.echo(
             f"Exchange {change.exchange!r}: how many keys move is unknown. {change.before.why_unknown}"
         )
     elif change.before.bindings:
         between = (
-            f", {_share(change.moved_between)} at some moment" if change.moved_between != change.moved else ""
+            f", {percent(change.moved_between)} at some moment"
+            if change.moved_between != change.moved
+            else ""
         )
-        click.echo(f"Exchange {change.exchange!r}: {change.moved:.2%} of its keys move{between}.")
+        click.echo(f"Exchange {change.exchange!r}: {percent(change.moved)} of its keys move{between}.")
     if len(change.ways) > 1:
         print_ways(change.ways, "table", exchange=change.exchange)
 
@@ -101,13 +152,14 @@ def print_ways(ways: Iterable[Way], output: str, *, exchange: str) -> None:
         return
     from rich.markup import escape
 
+    from rabbit_chx.cli.fold import percent
     from rabbit_chx.cli.tables import console, table
 
     shown = table("way", "keys moved", "at some moment", "what", right=("keys moved", "at some moment"))
     for way in ways:
         name = f"[bold]{way.name}[/] *" if way.chosen else way.name
         order = "" if way.order is None else f"; write this order into the file: {', '.join(way.order)}"
-        shown.add_row(name, _share(way.moved), _share(way.moved_between), escape(way.summary + order))
+        shown.add_row(name, percent(way.moved), percent(way.moved_between), escape(way.summary + order))
     console().print(shown)
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from rabbit_chx.cli.changes import print_findings, print_json
+from rabbit_chx.cli.changes import coloured, counted, print_findings, print_json, print_rings
 from rabbit_chx.cli.live import live_options
 from rabbit_chx.cli.options import output_option
 
@@ -26,9 +26,9 @@ DRIFT: Final = 2
 @click.command(
     epilog="""\b
 Examples:
-  rabbit-chx check topology.yaml --url amqp://user@host/ --password-file secret
+  rabbit-chx check topology.yaml -U amqp://user@host/ --password-file pw
   rabbit-chx check topology.yaml --strict --output json
-  rabbit-chx check topology.yaml --metrics /var/lib/node_exporter/rabbit_chx.prom
+  rabbit-chx check topology.yaml --metrics /var/lib/metrics/rabbit_chx.prom
 """
 )
 @click.argument("file")
@@ -39,8 +39,13 @@ Examples:
 @click.option(
     "--metrics", "metrics_file", metavar="FILE", help="Write the numbers for Prometheus, as a textfile."
 )
+@click.option(
+    "-v", "--verbose", is_flag=True, help="Every difference on its own, and how each ring is known."
+)
 @output_option
-def check(*, file: str, live: Live, strict: bool, metrics_file: str | None, output: str) -> int:
+def check(
+    *, file: str, live: Live, strict: bool, metrics_file: str | None, verbose: bool, output: str
+) -> int:
     """List every difference between a broker and FILE; change nothing.
 
     Exit code 0 means no drift, 2 that there is some.
@@ -55,20 +60,24 @@ def check(*, file: str, live: Live, strict: bool, metrics_file: str | None, outp
     print_findings(lint(wanted, observed))
     if metrics_file is not None:
         _write_metrics(Path(metrics_file), drifts, wanted.vhost)
-    _print(drifts, wanted.vhost, output)
+    print_rings(observed, verbose=verbose)
+    _print(drifts, wanted.vhost, output, verbose=verbose)
     for what in observed.unseen:
         click.echo(f"Not seen: {what}", err=True)
     return DRIFT if drifts else 0
 
 
-def _print(drifts: Sequence[Drift], vhost: str, output: str) -> None:
+def _print(drifts: Sequence[Drift], vhost: str, output: str, *, verbose: bool) -> None:
+    from rabbit_chx.cli.fold import fold
+
     if output == "json":
         for one in drifts:
             print_json(**_row(one))
         return
-    for one in drifts:
-        click.echo(f"{click.style('drift:', fg='red')} {one}")
-    count = f"{len(drifts)} difference{'s' if len(drifts) != 1 else ''}" if drifts else "0 drift"
+    lines = list(map(str, drifts))
+    for line in lines if verbose else fold(lines):
+        click.echo(f"{coloured('drift:', 'red')} {line}")
+    count = counted(len(drifts), "difference") if drifts else "0 drift"
     click.echo(f"Virtual host {vhost!r}: {count}.")
 
 

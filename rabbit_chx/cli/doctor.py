@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from rabbit_chx import __version__
-from rabbit_chx.cli.options import broker_options, output_option
+from rabbit_chx.cli.options import broker_options, management_option, output_option
 from rabbit_chx.errors import RabbitChxError
 
 if TYPE_CHECKING:
@@ -23,6 +23,9 @@ _EXTRAS: Final = {
     "pyarrow": ("arrow", "Arrow columns in route_many"),
     "aio-pika": ("aio", "asyncio applications"),
     "mmh3": ("streams", "super streams"),
+    "pydantic": ("topology", "topology files"),
+    "PyYAML": ("topology", "topology files in YAML"),
+    "pyspark": ("spark", "the Spark connector"),
     "testcontainers": ("testing", "throw-away brokers in Docker"),
 }
 
@@ -44,14 +47,15 @@ Examples:
 """
 )
 @broker_options
+@management_option
 @output_option
-def doctor(*, url: str | None, password_file: Path | None, output: str) -> int:
+def doctor(*, url: str | None, password_file: Path | None, management_url: str | None, output: str) -> int:
     """Check what is installed, and the broker if one is given, and say how to mend what is not right.
 
     Exit code 1 means that something which was asked for does not work.
     """
     checks: list[_Check] = []
-    for check in _checks(url, password_file):
+    for check in _checks(url, password_file, management_url):
         checks.append(check)
         if output == "json":
             click.echo(json.dumps(vars(check), ensure_ascii=False))
@@ -60,7 +64,7 @@ def doctor(*, url: str | None, password_file: Path | None, output: str) -> int:
     return 1 if any(check.state == "failed" for check in checks) else 0
 
 
-def _checks(url: str | None, password_file: Path | None) -> Iterator[_Check]:
+def _checks(url: str | None, password_file: Path | None, management_url: str | None) -> Iterator[_Check]:
     yield _Check("Python", "ok", platform.python_version())
     yield _Check("rabbit-chx", "ok", __version__)
     for package in ("numpy", "pika"):
@@ -75,6 +79,7 @@ def _checks(url: str | None, password_file: Path | None) -> Iterator[_Check]:
         yield _Check("broker", "missing", "none was named", "give --url, or set AMQP_URL")
     else:
         yield from _broker_checks(url, password_file)
+        yield _management(url, password_file, management_url)
 
 
 def _throw_away_broker() -> _Check:
@@ -112,6 +117,22 @@ def _broker_checks(url: str, password_file: Path | None) -> Iterator[_Check]:
             yield _Check("hash exchange", "failed", str(error))
         else:
             yield _Check("hash exchange", "ok", "a scratch exchange could be declared and bound")
+
+
+def _management(url: str, password_file: Path | None, management_url: str | None) -> _Check:
+    """It is needed by the verbs of topology only, so that none is no fault unless one was named."""
+    from rabbit_chx.broker.connect import asked_for, management_of
+    from rabbit_chx.broker.management import Management
+
+    try:
+        where = management_url or management_of(url)
+        management = Management(where, credentials=asked_for(password_file, url))
+        user, tags = management.whoami().name, ", ".join(sorted(management.whoami().tags))
+        release = management.overview().release
+    except RabbitChxError as error:
+        way_out = "give --management-url; plan, check and export need it"
+        return _Check("management API", "failed" if management_url else "missing", str(error), way_out)
+    return _Check("management API", "ok", f"RabbitMQ {release}, user {user!r} with the tags {tags or 'none'}")
 
 
 def _print(checks: list[_Check]) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import click
 
@@ -40,7 +42,7 @@ def _format_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.command(
     epilog="""\b
 Examples:
-  rabbit-chx export --url amqp://user@host/ --password-file secret -o topology.yaml
+  rabbit-chx export -U amqp://user@host/ --password-file pw -o topology.yaml
   rabbit-chx export --vhost orders --format definitions
 """
 )
@@ -55,7 +57,9 @@ def export(*, live: Live, vhost: str | None, kind: str, out: str | None) -> None
 
     if live.amqp_only:
         raise InvalidValue("export", got="--amqp-only", allowed="the management API: AMQP lists nothing")
-    observed = live.read(Topology(vhost=vhost_of(live.given) if vhost is None else vhost))
+    wanted = Topology(vhost=vhost_of(live.given) if vhost is None else vhost)
+    bare = urlsplit(live.given)._replace(path="").geturl()  # --vhost wins
+    observed = replace(live, url=bare).read(wanted)
     for name, ring in observed.rings.items():
         if not ring.known:
             click.echo(

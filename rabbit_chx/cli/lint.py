@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from rabbit_chx.cli.changes import print_findings, print_json
+from rabbit_chx.cli.changes import counted, print_findings, print_json
 from rabbit_chx.cli.options import output_option
 
 
@@ -33,7 +33,8 @@ def lint(*, file: str, output: str) -> int:
     else:
         print_findings(findings)
         click.echo(
-            f"{file}: {len(topology.exchanges)} exchanges, {len(topology.queues)} queues, "
-            f"{len(topology.bindings)} bindings, {len(topology.policies)} policies; {len(findings)} findings"
+            f"{file}: {counted(len(topology.exchanges), 'exchange')}, {counted(len(topology.queues), 'queue')}, "
+            f"{counted(len(topology.bindings), 'binding')}, {counted(len(topology.policies), 'policy', 'policies')}; "
+            f"{counted(len(findings), 'finding')}"
         )
     return 1 if any(finding.severity == "error" for finding in findings) else 0

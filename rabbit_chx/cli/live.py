@@ -6,11 +6,11 @@ import functools
 import ssl
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from rabbit_chx.cli.options import broker_options
+from rabbit_chx.cli.options import broker_options, management_option
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue
 
 if TYPE_CHECKING:
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Live", "live_options"]
 
+_PLUGIN: Final = "rabbitmq-plugins enable rabbitmq_management"
+"""Stands in the errors of a management API that is not there, and in no refusal of one that is."""
+
 
 @dataclass(frozen=True)
 class Live:
@@ -34,6 +37,8 @@ class Live:
     management_url: str | None = None
     node: str | None = None
     observe: float | None = None
+    pairs: tuple[tuple[str, str], ...] = ()
+    """Exchanges, each with a file of what was hashed and where it was seen."""
     amqp_only: bool = False
     tls: ssl.SSLContext | None = None
 
@@ -70,8 +75,10 @@ class Live:
 
     def read(self, wanted: Topology) -> Observed:
         """What stands in the virtual host of a topology."""
+        from rabbit_chx.broker.connect import at_vhost
         from rabbit_chx.broker.topology.reader import read, read_existence
 
+        at_vhost(self.given, wanted.vhost)  # a URL that names another is a mistake
         management = self.management()
         if management is None:
             with self.amqp(wanted.vhost) as connection:
@@ -80,22 +87,48 @@ class Live:
         try:
             observed = read(management, wanted.vhost, node=node)
         except BrokerUnavailable as error:
-            if self.management_url or error.permanent:
+            if _PLUGIN not in str(error):
                 raise
             raise BrokerUnavailable(
                 f"{error}; --management-url names another place, and --amqp-only does without, though AMQP shows little"
             ) from None
-        return observed if self.observe is None else self._observed(observed, node)
+        return self._learnt(observed, node)
 
-    def _observed(self, observed: Observed, node: NodeCommand | None) -> Observed:
-        """With the rings that the messages of others betray."""
-        from rabbit_chx.broker.topology.observe import firehose
+    def _learnt(self, observed: Observed, node: NodeCommand | None) -> Observed:
+        """With the rings that messages betray: those in files, and those of others that pass meanwhile."""
         from rabbit_chx.broker.topology.rings import learn
 
-        assert self.observe is not None
+        if self.pairs:
+            observed = learn(observed, self._seen(observed))
+        if self.observe is None:
+            return observed
+        from rabbit_chx.broker.topology.observe import firehose
+
         with self.amqp(observed.topology.vhost) as connection:
             click.echo(f"watching messages for {self.observe:g} seconds ...", err=True)
             return learn(observed, firehose(connection, observed, self.observe, node=node))
+
+    def _seen(self, observed: Observed) -> dict[str, list[tuple[Any, str]]]:
+        """The pairs of the files by exchange, several files of one put together."""
+        from rabbit_chx.cli.fold import fold
+        from rabbit_chx.cli.ring import read_pairs
+
+        seen: dict[str, list[tuple[Any, str]]] = {}
+        for name, path in self.pairs:
+            exchange = observed.topology.exchange(name)
+            if exchange is None or name not in observed.rings:
+                raise InvalidValue(
+                    "--pairs",
+                    got=name,
+                    allowed="an x-consistent-hash exchange of the broker: "
+                    + (", ".join(fold(map(repr, observed.rings))) or "it has none"),
+                )
+            seconds = exchange.hash_property == "timestamp"
+            seen.setdefault(name, []).extend(
+                (int(key) if seconds and key.isdecimal() else key, queue)
+                for key, queue in read_pairs(path, option="--pairs")
+            )
+        return seen
 
     def _node(self) -> NodeCommand | None:
         from rabbit_chx.broker.topology.node import NodeCommand
@@ -107,13 +140,7 @@ def live_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """The options that say how a broker is reached; the command gets it as ``live``."""
 
     @broker_options
-    @click.option(
-        "--management-url",
-        envvar="RABBITMQ_MANAGEMENT_URL",
-        show_envvar=True,
-        metavar="URL",
-        help="Its HTTP API; by default port 15672 (15671 with amqps) of the same host.",
-    )
+    @management_option
     @click.option(
         "--node",
         metavar="COMMAND",
@@ -126,6 +153,12 @@ def live_options(command: Callable[..., Any]) -> Callable[..., Any]:
         type=click.FloatRange(min=0, min_open=True),
         metavar="SECONDS",
         help="Work out rings of unknown order from messages that others publish meanwhile (rabbitmqctl trace_on).",
+    )
+    @click.option(
+        "--pairs",
+        multiple=True,
+        metavar="X=PAIRS.csv",
+        help="Work out the ring of exchange X from lines of key,queue, as consumers log them.",
     )
     @click.option("--amqp-only", is_flag=True, help="Do without the HTTP API; says what it cannot see.")
     @click.option(
@@ -144,12 +177,22 @@ def live_options(command: Callable[..., Any]) -> Callable[..., Any]:
         tls_key_file: Path | None,
         **options: Any,
     ) -> Any:
-        names = ("url", "password_file", "management_url", "node", "observe", "amqp_only")
+        options["pairs"] = tuple(map(_parse_pairs, options["pairs"]))
+        names = ("url", "password_file", "management_url", "node", "observe", "pairs", "amqp_only")
         reached = {name: options.pop(name) for name in names}
         live = Live(**reached, tls=_tls(tls_ca_cert_file, tls_cert_file, tls_key_file))
         return command(live=live, **options)
 
     return wrapper
+
+
+def _parse_pairs(text: str) -> tuple[str, str]:
+    name, equals, path = text.partition("=")
+    if not (name and equals and path):
+        raise InvalidValue(
+            "--pairs", got=text, allowed="EXCHANGE=FILE", way_out="for example: --pairs orders=seen.csv"
+        )
+    return name, path
 
 
 def _tls(authorities: Path | None, certificate: Path | None, key: Path | None) -> ssl.SSLContext | None:

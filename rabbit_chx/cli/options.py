@@ -19,7 +19,15 @@ if TYPE_CHECKING:
     from rabbit_chx.ring import Destination
     from rabbit_chx.topology.model import Topology
 
-__all__ = ["Described", "broker_options", "exchange_options", "output_option", "parse_queue", "the_exchange"]
+__all__ = [
+    "Described",
+    "broker_options",
+    "exchange_options",
+    "management_option",
+    "output_option",
+    "parse_queue",
+    "the_exchange",
+]
 
 _Command = TypeVar("_Command", bound="Callable[..., Any]")
 
@@ -54,6 +62,18 @@ def broker_options(command: _Command) -> _Command:
         help="The password is the one line of FILE, read on each connect, and not in the URL.",
     )
     return url(password_file(command))
+
+
+def management_option(command: _Command) -> _Command:
+    """``--management-url``: where the broker's HTTP API is."""
+    option = click.option(
+        "--management-url",
+        envvar="RABBITMQ_MANAGEMENT_URL",
+        show_envvar=True,
+        metavar="URL",
+        help="Its HTTP API; by default port 15672 (15671 with amqps) of the same host.",
+    )
+    return option(command)
 
 
 def parse_queue(text: str) -> tuple[Destination, str]:
@@ -97,9 +117,9 @@ class Described:
             topology, name = self.in_file()
             found = topology.exchange(name)
             return ConsistentHashExchange(
-                topology.ring(name, self._release()),
-                hash_header=found and found.hash_header,
-                hash_property=found and found.hash_property,
+                topology.ring(name, self.parsed_release),
+                hash_header=found.hash_header if found else None,
+                hash_property=found.hash_property if found else None,
             )
         return ConsistentHashExchange(
             [parse_queue(queue) for queue in self.queues],
@@ -117,7 +137,9 @@ class Described:
         topology = load(self.file)
         return topology, the_exchange(topology, self.exchange)
 
-    def _release(self) -> Release:
+    @property
+    def parsed_release(self) -> Release:
+        """The release and its store."""
         return Release.parse(self.release, store=self.store)
 
 

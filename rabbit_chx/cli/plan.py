@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from rabbit_chx.cli.changes import print_findings, print_plan, print_ways
+from rabbit_chx.cli.changes import print_findings, print_plan, print_rings, print_ways
 from rabbit_chx.cli.live import live_options
-from rabbit_chx.cli.options import output_option, parse_queue, the_exchange
+from rabbit_chx.cli.options import output_option, the_exchange
+from rabbit_chx.errors import InvalidValue
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -40,6 +41,9 @@ def plan_options(command: Callable[..., Any]) -> Callable[..., Any]:
         ),
         click.option("--prune", is_flag=True, help="Also take away what the file does not name."),
         click.option(
+            "-v", "--verbose", is_flag=True, help="List every single step, and how each ring is known."
+        ),
+        click.option(
             "--force", is_flag=True, help="Do it although it moves more, or a queue to delete holds messages."
         ),
     ):
@@ -50,10 +54,10 @@ def plan_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.command(
     epilog="""\b
 Examples:
-  rabbit-chx plan topology.yaml --url amqp://user@host/ --password-file secret
+  rabbit-chx plan topology.yaml -U amqp://user@host/ --password-file pw
   rabbit-chx plan topology.yaml --against deployed.yaml
   rabbit-chx plan topology.yaml --add 2
-  rabbit-chx plan topology.yaml --exchange orders --remove orders.01 --weight orders.00=3
+  rabbit-chx plan topology.yaml --remove orders.01 --weight orders.00=3
 """
 )
 @click.argument("file")
@@ -88,6 +92,7 @@ def plan(
     exchange: str | None,
     release: str,
     output: str,
+    verbose: bool,
     **options: Any,
 ) -> int:
     """Show the steps from what stands on a broker to what FILE says, and the exact share of keys each moves.
@@ -107,7 +112,9 @@ def plan(
     options["max_moved"] /= 100
     made = plan_steps(wanted, observed, **options)
     print_findings(lint(wanted, observed))
-    print_plan(made, output)
+    if not against:
+        print_rings(observed, verbose=verbose)
+    print_plan(made, output, verbose=verbose)
     return FAILED if made.refusals else PENDING if made.steps else 0
 
 
@@ -125,15 +132,17 @@ def _advise(
     new: int | list[str] = (
         int(add) if add and add.isascii() and add.isdigit() else add.split(",") if add else 0
     )
-    weighed = {str(queue): int_weight(queue, weight) for queue, weight in map(parse_queue, weights)}
+    weighed = dict(map(_parse_weight, weights))
     ways = advise(topology, exchange, add=new, remove=remove, weights=weighed, release=release)
     if output == "table":
         click.echo(f"Exchange {exchange!r}, RabbitMQ {release}, from the file alone")
     print_ways(ways, output, exchange=exchange)
 
 
-def int_weight(queue: Any, weight: str) -> int:
-    """The weight of an option as a number."""
+def _parse_weight(text: str) -> tuple[str, int]:
     from rabbit_chx.ring import parse_weight
 
-    return parse_weight(weight, of=queue)
+    name, equals, weight = text.rpartition("=")
+    if not equals:
+        raise InvalidValue("--weight", got=text, allowed="NAME=WEIGHT")
+    return name, parse_weight(weight, of=name)

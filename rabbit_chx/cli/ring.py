@@ -43,9 +43,7 @@ Examples:
     help="Work out the order of the buckets from observed lines of key,queue.",
 )
 @output_option
-def ring(
-    *, described: Described, worker_pool_size: int | None, pairs_file: str | None, output: str
-) -> None:
+def ring(*, described: Described, worker_pool_size: int | None, pairs_file: str | None, output: str) -> None:
     """Show the buckets of each queue, its exact share of all keys, and the ring after a restart.
 
     With --infer, the order of the --queue options does not matter: it is worked out.

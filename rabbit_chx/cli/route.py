@@ -15,9 +15,14 @@ from rabbit_chx.ring import ToExchange
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from rabbit_chx.cli.options import Described
     from rabbit_chx.exchange import ConsistentHashExchange, Explanation
     from rabbit_chx.kernel.columns import Binaries
+    from rabbit_chx.releases import Release
     from rabbit_chx.ring import Destination
+    from rabbit_chx.topology.model import Topology
+
+__all__ = ["evidence", "key_field", "route", "value_of"]
 
 
 @click.command(
@@ -26,6 +31,7 @@ Examples:
   rabbit-chx route customer-42 -q q0 -q q1 -q q2=2
   rabbit-chx route customer-42 -q q0 -q q1 --release 3.10 --explain
   rabbit-chx route --hash-header tenant --header tenant=acme -q q0 -q q1
+  rabbit-chx route customer-42 --file topology.yaml --exchange orders
   cut -f1 orders.tsv | rabbit-chx route --keys - --count -q q0 -q q1
 """
 )
@@ -36,7 +42,7 @@ Examples:
     "headers",
     multiple=True,
     metavar="N=V",
-    help="A header of one message, as text; repeat it for each. Needs --hash-header.",
+    help="A header of one message, as text; repeat it for each. Needs --hash-header, or --file.",
 )
 @click.option("--keys", "keys_file", metavar="FILE", help="Read keys from a file, one a line; - is stdin.")
 @click.option("--raw", is_flag=True, help="Lines of --keys are bytes, not UTF-8 text.")
@@ -45,7 +51,7 @@ Examples:
 @output_option
 def route(
     *,
-    exchange: ConsistentHashExchange,
+    described: Described,
     keys: tuple[str, ...],
     headers: tuple[str, ...],
     keys_file: str | None,
@@ -57,21 +63,31 @@ def route(
     """Say which queue each KEY lands on.
 
     KEY is what the exchange hashes: the routing key or, with --hash-header or --hash-property, the text
-    of that header or property.
+    of that header or property. With --file a message is followed through all exchanges of the file to the
+    queues; there KEY is the routing key where the exchange hashes nothing, and --header may stand beside it.
     """
+    found = None if described.file is None else described.in_file()
+    alone = found is None or _is_alone(*found)
     given = [name for name, value in (("KEY", keys), ("--keys", keys_file), ("--header", headers)) if value]
-    if len(given) != 1:
+    if len(given) != 1 and (alone or given != ["KEY", "--header"]):
         raise InvalidValue(
             "the command",
             got=" and ".join(given) or "no key",
             allowed="KEYs, or --keys FILE, or --header N=V for one message",
             way_out="for example: rabbit-chx route customer-42 --queue q0 --queue q1",
         )
+    if found is not None and not alone:
+        shown = {"count": count, "explain": explain, "output": output}
+        _walk(found, described.parsed_release, keys, headers, keys_file, raw=raw, **shown)
+        return
+    exchange = described.mirror()
     if keys_file is not None:
         _route_file(exchange, keys_file, raw=raw, count=count, explain=explain, output=output)
         return
     messages = (
-        [(_parse_headers(exchange, headers))] if headers else [(key, _value(exchange, key)) for key in keys]
+        [(" ".join(headers), _hashed_headers(exchange, headers))]
+        if headers
+        else [(key, value_of(exchange, key)) for key in keys]
     )
     answers = [(key, exchange.explain(value)) for key, value in messages]
     if count:
@@ -83,7 +99,36 @@ def route(
         _print_answers(answers, explain=explain)
 
 
-def _value(exchange: ConsistentHashExchange, key: str) -> Any:
+def _is_alone(topology: Topology, exchange: str) -> bool:
+    from rabbit_chx.cli.walk import is_alone
+
+    return is_alone(topology, exchange)
+
+
+def _walk(
+    found: tuple[Topology, str],
+    release: Release,
+    keys: tuple[str, ...],
+    headers: tuple[str, ...],
+    keys_file: str | None,
+    *,
+    raw: bool,
+    **shown: Any,
+) -> None:
+    from rabbit_chx.cli.walk import Walk, print_answers, rows_of
+
+    walk = Walk(*found, release)
+    if keys_file is None:
+        print_answers(walk, keys or ("",), _parse_headers(headers), **shown)
+        return
+    from rabbit_chx.cli.keys import open_keys, read_keys
+
+    name = "standard input" if keys_file == "-" else keys_file
+    with open_keys(keys_file) as file:
+        print_answers(walk, rows_of(read_keys(file, name=name, raw=raw)), {}, **shown)
+
+
+def value_of(exchange: ConsistentHashExchange, key: str) -> Any:
     """What the exchange hashes, from the text of an argument; bytes that are no UTF-8 stay what they were."""
     part = exchange.hash_on.part
     if part == "headers":
@@ -93,7 +138,7 @@ def _value(exchange: ConsistentHashExchange, key: str) -> Any:
     return key.encode("utf-8", "surrogateescape")
 
 
-def _parse_headers(exchange: ConsistentHashExchange, headers: tuple[str, ...]) -> tuple[str, dict[str, str]]:
+def _hashed_headers(exchange: ConsistentHashExchange, headers: tuple[str, ...]) -> dict[str, str]:
     if exchange.hash_on.part != "headers":
         raise InvalidValue(
             "--header",
@@ -101,13 +146,17 @@ def _parse_headers(exchange: ConsistentHashExchange, headers: tuple[str, ...]) -
             allowed=f"nothing, since the exchange hashes {exchange.hash_on}",
             way_out="name the header that the exchange hashes with --hash-header",
         )
+    return _parse_headers(headers)
+
+
+def _parse_headers(headers: tuple[str, ...]) -> dict[str, str]:
     parsed: dict[str, str] = {}
     for text in headers:
         name, equals, value = text.partition("=")
         if not equals or not name:
             raise InvalidValue("--header", got=text, allowed="NAME=VALUE")
         parsed[name] = value
-    return " ".join(headers), parsed
+    return parsed
 
 
 def _print_answers(answers: list[tuple[str, Explanation]], *, explain: bool) -> None:
@@ -120,22 +169,29 @@ def _print_answers(answers: list[tuple[str, Explanation]], *, explain: bool) -> 
 
 
 def _json(key: str | bytes, destination: Destination, bucket: int, answer: Explanation | None = None) -> str:
-    line: dict[str, Any] = {"key": key} if isinstance(key, str) else _bytes_key(key)
-    line |= _json_destination(destination) | {"bucket": bucket}
+    line = key_field(key) | _json_destination(destination) | {"bucket": bucket}
     if answer is not None:
-        from rabbit_chx.kernel.terms import format_term
-
-        line |= {
-            "what": answer.what,
-            "hashed": format_term(answer.term),
-            "hash": answer.hash,
-            "seed": answer.seed,
-            "buckets": answer.buckets,
-        }
+        line |= evidence(answer)
     return json.dumps(line, ensure_ascii=False)
 
 
-def _bytes_key(key: bytes) -> dict[str, Any]:
+def evidence(answer: Explanation) -> dict[str, Any]:
+    """What was hashed and what came of it, for programs."""
+    from rabbit_chx.kernel.terms import format_term
+
+    return {
+        "what": answer.what,
+        "hashed": format_term(answer.term),
+        "hash": answer.hash,
+        "seed": answer.seed,
+        "buckets": answer.buckets,
+    }
+
+
+def key_field(key: str | bytes) -> dict[str, Any]:
+    """A key as it was given; bytes that are no text as Base64."""
+    if isinstance(key, str):
+        return {"key": key}
     try:
         return {"key": key.decode()}
     except UnicodeDecodeError:

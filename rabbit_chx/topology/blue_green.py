@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from rabbit_chx.movement import moved_through, shares
 from rabbit_chx.ring import Ring, ToExchange
 from rabbit_chx.topology.model import BIND_SEQUENCE, CONSISTENT_HASH, MODULUS_HASH, Bound
 from rabbit_chx.topology.steps import Bind, DeclareExchange, Unbind, Way
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from rabbit_chx.topology.ways import Case
 
 __all__ = ["blue_green", "next_name"]
+
+_HASHING: Final = (CONSISTENT_HASH, MODULUS_HASH)
 
 
 def next_name(name: str, taken: Collection[str] = ()) -> str:
@@ -61,7 +64,10 @@ def blue_green(case: Case, exchange: Exchange, there: Topology, walker: Walker |
         Bind(Bound(name, destination, str(weight), {BIND_SEQUENCE: number}))
         for number, (destination, weight) in enumerate(case.target, 1)
     ]
-    steps += _switch(case.exchange, name, upstream, moved=moved, at_risk=at_risk)
+    by_steps: tuple[float | None, float | None] = None, None
+    if moved is not None and len(upstream) == 1:  # of several, nobody knows which keys come by which
+        by_steps = _moved_by_steps(case.before, after, moved, exchange, upstream[0], name, there)
+    steps += _switch(case.exchange, name, upstream, moved=by_steps, at_risk=at_risk)
     return Way(
         "blue/green",
         f"build {name!r} with the wanted ring, then {_at_the_switch(case.exchange, name, upstream, there)}",
@@ -73,15 +79,46 @@ def blue_green(case: Case, exchange: Exchange, there: Topology, walker: Walker |
 
 
 def _switch(
-    old: str, new: str, upstream: Sequence[Bound], *, moved: float | None, at_risk: int | None
+    old: str,
+    new: str,
+    upstream: Sequence[Bound],
+    *,
+    moved: tuple[float | None, float | None],
+    at_risk: int | None,
 ) -> Iterator[Step]:
-    """The new exchange first, so that nothing is lost; the keys count as moved once the old one is gone."""
+    """The new exchange first, so that nothing is lost."""
+    first, second = moved
     for bound in upstream:
         arguments = {name: value for name, value in bound.arguments.items() if name != BIND_SEQUENCE}
         if bound.sequence is not None:
             arguments[BIND_SEQUENCE] = bound.sequence + 1
-        yield Bind(Bound(bound.source, ToExchange(new), bound.key, arguments))
-        yield Unbind(bound, exchange_moved=old, moved=moved, at_risk=at_risk)
+        # A copy that goes elsewhere moves no key: those count once the old exchange is gone.
+        waiting = 0 if first == 0.0 else at_risk
+        binding = Bound(bound.source, ToExchange(new), bound.key, arguments)
+        yield Bind(binding, exchange_moved=old, moved=first, at_risk=waiting)
+        yield Unbind(bound, exchange_moved=old, moved=second, at_risk=at_risk)
+
+
+def _moved_by_steps(
+    before: Ring, after: Ring, moved: float, exchange: Exchange, bound: Bound, new: str, there: Topology
+) -> tuple[float | None, float | None]:
+    """What it moves to bind the new exchange, and then to unbind the old one; None where nobody knows."""
+    source = there.exchange(bound.source)
+    if source is None or source.type not in _HASHING:
+        return 0.0, moved
+    if len(there.bindings_from(source.name)) > 1:
+        return None, None
+    if source.type == MODULUS_HASH:
+        first = (
+            moved / 2
+        )  # it hashes a list that holds the key: another hash, which knows nothing of this one
+    else:
+        both = Ring.of([(bound.destination, bound.key), (ToExchange(new), bound.key)])
+        if (source.hash_header, source.hash_property) == (exchange.hash_header, exchange.hash_property):
+            first = moved_through(both, ToExchange(new), before, after)
+        else:
+            first = moved * shares(both)[ToExchange(new)]
+    return first, moved - first
 
 
 def _at_the_switch(old: str, new: str, upstream: Sequence[Bound], there: Topology) -> str:
@@ -97,9 +134,9 @@ def _at_the_switch(old: str, new: str, upstream: Sequence[Bound], there: Topolog
         found = there.exchange(source)
         kind = "" if found is None else found.type
         others = [bound for bound in there.bindings_from(source) if bound.destination != ToExchange(old)]
-        if kind == CONSISTENT_HASH and not others:
+        if kind in _HASHING and not others:
             said = "no message is lost or duplicated"
-        elif kind in {CONSISTENT_HASH, MODULUS_HASH}:
+        elif kind in _HASHING:
             said = f"it has other destinations too, and the keys of {source!r} itself move as its plan says"
         else:
             said = "a message that passes while both are bound goes to both: pause publishers, or take duplicates"

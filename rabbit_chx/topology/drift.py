@@ -251,8 +251,8 @@ def _ring(wanted: Topology, observed: Observed, name: str) -> Iterator[Drift]:
         yield Drift(
             "ring-unknown",
             where,
-            f"the order of its buckets is unknown ({reason}){_explained(wanted, observed, name)}: `rabbit-chx ring` tells "
-            "the ways to read it",
+            f"the order of its buckets is unknown ({reason}){_explained(wanted, observed, name)}: a node tells it "
+            "(--node), or messages do (--observe, --pairs)",
         )
         return
     yield from _dead(name, ring)

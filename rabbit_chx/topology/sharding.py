@@ -80,7 +80,7 @@ class Sharding:
         if len(self.nodes) > 1:
             raise Unpredictable(
                 f"the shards of {self.exchange!r} stand on {len(self.nodes)} nodes, and which node's were bound "
-                "first only the ring tells: read it with `rabbit-chx ring`"
+                "first only the ring tells: read it from the node"
             )
         bindings = [(shard, self.routing_key) for shard in self.shards]
         return ConsistentHashExchange(bindings, release=release, store=store)

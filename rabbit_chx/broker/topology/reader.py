@@ -180,9 +180,10 @@ def read_existence(connection: pika.BlockingConnection, wanted: Topology) -> Obs
     Those that exist are listed as they are wanted, because nothing shows how they were declared.
     """
     release = Release.parse(server_version(connection))
+    slots = (exchange for slots in wanted.slots for exchange in slots.exchanges)
     exchanges = [
         exchange
-        for exchange in wanted.exchanges
+        for exchange in (*wanted.exchanges, *slots)
         if _passive(connection, "exchange_declare", exchange=exchange.name) is not None
     ]
     found = {queue.name: _passive(connection, "queue_declare", queue=queue.name) for queue in wanted.queues}

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from rabbit_chx import InvalidValue, Ring, ToExchange, moved, shares
+from rabbit_chx import ConsistentHashExchange, InvalidValue, Ring, ToExchange, moved, shares
 from rabbit_chx.topology.model import (
     BIND_SEQUENCE,
     CONSISTENT_HASH,
@@ -197,9 +197,36 @@ def test_what_the_switch_does_depends_on_what_stands_upstream() -> None:
 
     assert "let publishers publish to 'x.v2'" in summary()
     assert "goes to both" in summary((Exchange("in", "topic"), Bound("in", ToExchange("x"), "#")))
-    assert "no message is lost" in summary(
-        (Exchange("in", CONSISTENT_HASH), Bound("in", ToExchange("x"), "1"))
-    )
+    for type_ in (CONSISTENT_HASH, MODULUS_HASH):
+        assert "no message is lost" in summary((Exchange("in", type_), Bound("in", ToExchange("x"), "1")))
+
+
+def test_each_step_of_the_switch_says_what_it_moves() -> None:
+    def steps(type_: str, *keys: str, arguments=None):
+        front = Exchange("in", type_, arguments=arguments or {})
+        broker = made(replace(FOUR, exchanges=(*FOUR.exchanges, front)))
+        for key in keys:
+            broker.bind(Bound("in", ToExchange("x"), key))
+        found = plan(hashed("x", "abcde"), broker.seen(), way="blue/green")
+        return found.changes[0].moved, [step.moved for step in found.steps[-2 * len(keys) :]]
+
+    # Two buckets share the keys for a moment, and a half of those that move goes over at once.
+    moved, (first, second) = steps(CONSISTENT_HASH, "1", arguments={"hash-header": "other"})
+    assert first == pytest.approx(moved / 2, rel=0.01)
+    assert first + second == pytest.approx(moved)
+    moved, (first, second) = steps(MODULUS_HASH, "")
+    assert first == second == moved / 2
+    # Where both hash the same, they know of one another, and the halves are not alike.
+    moved, (first, second) = steps(CONSISTENT_HASH, "1")
+    keys = [f"key {number}" for number in range(20_000)]
+    old, new, both = (ConsistentHashExchange(dict.fromkeys(names, 1)) for names in ("abcd", "abcde", "xy"))
+    early = sum(old.route(key) != new.route(key) and both.route(key) == "y" for key in keys)
+    assert first == pytest.approx(early / len(keys), abs=0.01)
+    assert first + second == pytest.approx(moved)
+
+    moved, each = steps("direct", "k")
+    assert each == [0.0, moved]  # a copy moves no key
+    assert steps("direct", "k", "l")[1] == [None] * 4  # nobody knows which keys come by which
 
 
 def test_a_way_that_does_not_apply_is_refused() -> None:

@@ -86,7 +86,7 @@ def test_the_mirror_of_a_consistent_hash_has_the_routing_key_for_its_weight():
 
 
 def test_in_a_cluster_only_the_ring_tells_who_was_bound_first():
-    with pytest.raises(Unpredictable, match="rabbit-chx ring"):
+    with pytest.raises(Unpredictable, match="from the node"):
         Sharding("logs", 2, "1", NODES).mirror("x-consistent-hash")
 
 

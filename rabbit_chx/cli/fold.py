@@ -1,0 +1,142 @@
+"""Long lists in few lines: what differs in one running number is said once, and slots that change are counted.
+
+Texts in, texts out. ``--verbose`` and JSON have every single step.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import dataclass, replace
+from itertools import groupby
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from rabbit_chx.topology.steps import Bind, Unbind
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from rabbit_chx.topology.steps import Plan, Step
+
+__all__ = ["Row", "fold", "percent", "rows_of"]
+
+_Other = TypeVar("_Other")
+
+# The number at the end of a quoted name, but no key or name that is all number.
+_NUMBER: Final = re.compile(r"(?<=[^'0-9])([0-9]+)(?=')")
+_SLOT: Final = re.compile(r"(.+)\.slot\.[0-9]+")
+
+
+@dataclass(frozen=True)
+class Row:
+    """Steps of a plan that stand on one line."""
+
+    text: str
+    count: int
+    destructive: bool
+    share: str
+    """The share of an exchange's keys that moves, for people; empty where no keys are spoken of."""
+    waiting: int | None
+    """Messages in the queues that lose these keys."""
+
+
+def percent(share: float | None) -> str:
+    """A share for people."""
+    return "unknown" if share is None else f"{share:.2%}"
+
+
+def fold(texts: Iterable[str]) -> list[str]:
+    """The texts, of which runs that differ in the number of one name become one: ``'q.{0..7}'``."""
+    return [text for text, _, _ in _runs((text, None) for text in texts)]
+
+
+def rows_of(plan: Plan, *, verbose: bool = False) -> list[Row]:
+    """The lines for the steps of a plan."""
+    if verbose:
+        return [_row(step) for step in plan.steps]
+    rows: list[Row] = []
+    for top, steps in groupby(plan.steps, key=_top_of):
+        if top is not None:
+            rows.append(_slots_row(top, list(steps), plan))
+            continue
+        found = [_row(step) for step in steps]
+        runs = _runs((row.text, replace(row, text="")) for row in found)
+        rows += [replace(row, text=text, count=count) for text, row, count in runs]
+    return rows
+
+
+def _row(step: Step) -> Row:
+    share = "" if step.exchange_moved is None else percent(step.moved)
+    return Row(str(step), 1, step.destructive, share, step.at_risk if step.moved else None)
+
+
+def _runs(items: Iterable[tuple[str, _Other]]) -> Iterator[tuple[str, _Other, int]]:
+    """Each run as one text, with what all of it have in common, and how many they are."""
+    run: list[list[str]] = []
+    place: int | None = None
+    common: _Other | None = None
+    for text, other in items:
+        parts = _NUMBER.split(text)  # numbers stand at odd places
+        found = _next_place(run[-1], parts) if run and other == common else None
+        if found is not None and place in (None, found):
+            place = found
+            run.append(parts)
+            continue
+        if run:
+            yield _as_one(run, place), common, len(run)  # type: ignore[misc]
+        run, place, common = [parts], None, other
+    if run:
+        yield _as_one(run, place), common, len(run)  # type: ignore[misc]
+
+
+def _next_place(last: Sequence[str], parts: Sequence[str]) -> int | None:
+    """The place of the one number that is the next one here, where nothing else differs."""
+    if len(last) != len(parts):
+        return None
+    differing = [index for index, (old, new) in enumerate(zip(last, parts, strict=True)) if old != new]
+    if len(differing) != 1 or differing[0] % 2 == 0:
+        return None
+    old, new = last[differing[0]], parts[differing[0]]
+    following = str(int(old) + 1)
+    return differing[0] if new in (following, following.zfill(len(old))) else None
+
+
+def _as_one(run: Sequence[Sequence[str]], place: int | None) -> str:
+    parts = list(run[0])
+    if place is not None:
+        parts[place] = f"{{{run[0][place]}..{run[-1][place]}}}"
+    return "".join(parts)
+
+
+def _top_of(step: Step) -> str | None:
+    """The exchange over the slot whose queue a step changes."""
+    found = _SLOT.fullmatch(step.bound.source) if isinstance(step, (Bind, Unbind)) else None
+    return found and found[1]
+
+
+def _slots_row(top: str, steps: Sequence[Step], plan: Plan) -> Row:
+    """All slots of an exchange, by where they led and where they will lead."""
+    old: dict[str, list[str]] = {}
+    new: dict[str, list[str]] = {}
+    waiting: dict[str, int | None] = {}
+    for step in steps:
+        assert isinstance(step, (Bind, Unbind))
+        queue = str(step.bound.destination)
+        (new if isinstance(step, Bind) else old).setdefault(step.bound.source, []).append(queue)
+        if isinstance(step, Unbind) and step.moved:
+            waiting[queue] = step.at_risk
+    slots = dict.fromkeys([*old, *new])
+    ways = Counter(
+        f"{','.join(old.get(slot, ()))} -> {','.join(new.get(slot, ()))}".strip() for slot in slots
+    )
+    listed = ", ".join(f"{way} ({count})" for way, count in ways.items())
+    moved = None if any(step.moved is None for step in steps) else plan.slot_moves.get(top, 0.0)
+    counts = list(waiting.values())
+    known = [count for count in counts if count is not None]
+    return Row(
+        f"point {len(slots)} slot{'s' * (len(slots) != 1)} of {top!r}: {listed}",
+        len(steps),
+        destructive=any(step.destructive for step in steps),
+        share=percent(moved) if any(old.values()) or moved else "",
+        waiting=sum(known) if counts and len(known) == len(counts) else None,
+    )

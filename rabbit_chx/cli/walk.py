@@ -1,0 +1,167 @@
+"""``rabbit-chx route --file``: where a message ends, through all exchanges of a topology file. No broker is asked."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from rabbit_chx.cli.route import evidence, key_field, value_of
+from rabbit_chx.errors import InvalidValue
+from rabbit_chx.exchange import ConsistentHashExchange
+from rabbit_chx.partitioning import AnyOf, ModulusHashExchange
+from rabbit_chx.topology.model import CONSISTENT_HASH
+from rabbit_chx.topology.routes import Router
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from rabbit_chx.exchange import Explanation
+    from rabbit_chx.releases import Release
+    from rabbit_chx.topology.model import Topology
+
+__all__ = ["Answer", "Walk", "is_alone", "print_answers"]
+
+_SLOTS: Final = (
+    "Note: which queue a slot leads to stands on the broker and not in the file: `rabbit-chx export -o LIVE.yaml` "
+    "writes it down, and `--file LIVE.yaml` answers then."
+)
+
+
+def is_alone(topology: Topology, exchange: str) -> bool:
+    """Whether it is a ring of queues and nothing else, so that its mirror alone has the answer."""
+    found = topology.exchange(exchange)
+    if found is None or found.type != CONSISTENT_HASH or topology.slots_of(exchange):
+        return False
+    bindings = topology.bindings_from(exchange)
+    return bool(bindings) and all(isinstance(bound.destination, str) for bound in bindings)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Where one message ends."""
+
+    key: str | bytes
+    ends: tuple[str | AnyOf, ...]
+    slot: str | None
+    """The slot that it takes under the exchange."""
+    explanation: Explanation | None
+    """The evidence of the exchange's own ring, where it keeps one."""
+
+    @property
+    def text(self) -> str:
+        """The queues for people."""
+        ends = ", ".join(map(str, self.ends)) or "nowhere: it would come back"
+        return ends if self.slot is None else f"{self.slot}: {ends}"
+
+    def json(self, *, explain: bool) -> dict[str, Any]:
+        """The queues for programs; of several that only chance or the broker knows, all."""
+        queues = [
+            {"any_of": sorted(map(str, end.destinations))} if isinstance(end, AnyOf) else end
+            for end in self.ends
+        ]
+        line = key_field(self.key) | {"queues": queues}
+        if self.slot is not None:
+            line["slot"] = self.slot
+        if explain and self.explanation is not None:
+            line |= {"bucket": self.explanation.bucket, **evidence(self.explanation)}
+        return line
+
+
+class Walk:
+    """Answers for messages that are published to one exchange of a topology."""
+
+    def __init__(self, topology: Topology, exchange: str, release: Release) -> None:
+        self._router = Router(topology, release=release)
+        self._name = exchange
+        self.has_slots = bool(topology.slots)
+        self.ring: ConsistentHashExchange | None = None
+        self._modulus: ModulusHashExchange | None = None
+        self._slots = topology.slots_of(exchange)
+        found = topology.exchange(exchange)
+        if found is not None and found.type == CONSISTENT_HASH:
+            ring = topology.ring(exchange, release)
+            on = {"hash_header": found.hash_header, "hash_property": found.hash_property}
+            self.ring = ConsistentHashExchange(ring, **on)
+        elif self._slots is not None:
+            pairs = [(bound.destination, bound.key) for bound in self._slots.top_bindings]
+            self._modulus = ModulusHashExchange(pairs, release=release)
+
+    def answer(self, key: str | bytes, headers: Mapping[str, str]) -> Answer:
+        """A key is what the exchange hashes: its routing key, unless its ring is one of a header or property."""
+        text = key.decode("utf-8", "surrogateescape") if isinstance(key, bytes) else key
+        encoded = text.encode("utf-8", "surrogateescape")
+        part = self.ring.hash_on.part if self.ring else "routing_key"
+        if self.ring is None or part == "routing_key":
+            value: Any = encoded
+            ends = self._router.route(self._name, encoded, headers=headers)
+        elif part == "headers":
+            value = headers or value_of(self.ring, text)
+            ends = self._router.route(self._name, headers=value)
+        else:
+            value = value_of(self.ring, text)
+            ends = self._router.route(self._name, headers=headers, properties={part: value})
+        explanation = self.ring.explain(value) if self.ring is not None and len(self.ring.ring) else None
+        slot = None
+        if self._slots is not None:
+            found = explanation.destination if explanation else self._modulus and self._modulus.route(encoded)
+            slot = getattr(found, "name", None)
+        return Answer(key, ends, slot, explanation)
+
+
+def print_answers(
+    walk: Walk,
+    keys: Iterable[str | bytes],
+    headers: Mapping[str, str],
+    *,
+    count: bool,
+    explain: bool,
+    output: str,
+) -> None:
+    """A line for each message, or with ``count`` one for each place where messages end."""
+    if explain and walk.ring is None:
+        got, allowed = "an exchange that keeps no ring", f"an exchange of type {CONSISTENT_HASH}"
+        raise InvalidValue("--explain", got=got, allowed=allowed)
+    counts: Counter[str] = Counter()
+    unsure = False
+    width = max(map(len, keys)) if isinstance(keys, tuple) else 0  # those of a file are not all known
+    for answer in (walk.answer(key, headers) for key in keys):
+        unsure = unsure or any(isinstance(end, AnyOf) for end in answer.ends)
+        counts[answer.text] += 1
+        if count:
+            continue
+        if output == "json":
+            click.echo(json.dumps(answer.json(explain=explain), ensure_ascii=False))
+        else:
+            click.echo(_line(answer, width, explain=explain))
+    if count:
+        _print_counts(counts, output)
+    if unsure and walk.has_slots:
+        click.echo(_SLOTS, err=True)
+
+
+def _line(answer: Answer, width: int, *, explain: bool) -> str:
+    key = answer.key.decode("utf-8", "replace") if isinstance(answer.key, bytes) else answer.key
+    if explain:
+        return f"key:         {key}\n{answer.explanation or 'it has no bucket'}\nends in:     {answer.text}\n"
+    return f"{key:<{width}}  {answer.text}" if width else f"{key}\t{answer.text}"
+
+
+def _print_counts(counts: Counter[str], output: str) -> None:
+    total = counts.total()
+    if output == "json":
+        for end, keys in sorted(counts.items()):
+            click.echo(json.dumps({"end": end, "keys": keys, "share": keys / total}, ensure_ascii=False))
+        return
+    from rabbit_chx.cli.tables import print_shares
+
+    print_shares(dict(sorted(counts.items())), title=f"{total:,} keys")
+
+
+def rows_of(columns: Iterable[Any]) -> Iterator[bytes]:
+    """The keys of columns, one by one."""
+    for column in columns:
+        yield from (column[row] for row in range(len(column)))

@@ -1,0 +1,332 @@
+"""The verbs for topologies on a real broker: what they do, what they say when it goes wrong, and their exit codes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import uuid
+from urllib.parse import urlsplit
+
+import click
+import pytest
+
+from rabbit_chx.broker.claims import LOCK
+from rabbit_chx.cli import _exit_code
+from tests.broker.topology_site import Site
+
+pytestmark = pytest.mark.broker
+
+QUEUES = "\n".join(f"  {name}: {{type: classic}}" for name in ("a", "b", "c", "lost"))
+ORDERS = f"""
+schema: 1
+vhost: "VHOST"
+exchanges:
+  events:
+    type: topic
+    bindings: [{{exchange: orders, key: "order.#"}}]
+  orders:
+    type: x-consistent-hash
+    hash-header: tenant
+    queues: {{a: 1, b: 1, c: 2}}
+    alternate-exchange: lost
+  lost:
+    type: fanout
+    bindings: [{{queue: lost}}]
+queues:
+{QUEUES}
+policies:
+  limit: {{pattern: "^lost$", apply-to: queues, definition: {{max-length: 1000, overflow: reject-publish}}}}
+"""
+SLOTS = """
+schema: 1
+vhost: "VHOST"
+exchanges:
+  tenants:
+    type: x-modulus-hash
+    slots: 16
+    queues: {a: 1, b: 1}
+queues: {a: {type: classic}, b: {type: classic}}
+"""
+
+
+class Result:
+    def __init__(self, code: int, out: str, err: str) -> None:
+        self.code, self.out, self.err = code, out, err
+
+    @property
+    def rows(self) -> list[dict[str, object]]:
+        return [json.loads(line) for line in self.out.splitlines()]
+
+
+@pytest.fixture
+def site(broker):
+    with Site(broker) as site:
+        yield site
+
+
+@pytest.fixture
+def environment(broker, monkeypatch):
+    """Where the broker is, as a user sets it once."""
+    parts = urlsplit(broker.url)
+    found = {
+        "AMQP_URL": f"amqp://{parts.netloc}",
+        "RABBITMQ_MANAGEMENT_URL": broker.management_url,
+    }
+    for name, value in found.items():
+        monkeypatch.setenv(name, value)
+    return found
+
+
+@pytest.fixture
+def run(environment, capsys):
+    def run(*arguments: object) -> Result:
+        capsys.readouterr()
+        code = _exit_code(list(map(str, arguments)))
+        found = Result(code, *capsys.readouterr())
+        assert "Traceback" not in found.err
+        return found
+
+    return run
+
+
+@pytest.fixture
+def write(tmp_path, site):
+    def write(text: str = ORDERS, vhost: str | None = None) -> str:
+        path = tmp_path / f"{uuid.uuid4().hex}.yaml"
+        path.write_text(text.replace("VHOST", site.vhost if vhost is None else vhost))
+        return str(path)
+
+    return write
+
+
+@pytest.fixture
+def restricted(site):
+    """A user who may do anything with all but the queue c, and the URL of that user."""
+    user = f"u{uuid.uuid4().hex[:8]}"
+    site.management._request("PUT", ["users", user], body={"password": "sesame", "tags": "policymaker"})
+    site.grant(user, "^([^c].*)$", ".*", ".*")
+    yield f"amqp://{user}:sesame@{urlsplit(site.broker.url).netloc.rpartition('@')[2]}"
+    site.management._request("DELETE", ["users", user])
+
+
+# ---- the way of a topology
+
+
+def test_from_nothing_to_applied_and_what_is_changed_behind_its_back_is_named(run, site, write) -> None:
+    file = write()
+    planned = run("plan", file, "--output", "json")
+    assert planned.code == 2
+    steps = [row for row in planned.rows if "do" in row]
+    assert run("check", file).code == 2
+    assert not site.management.queue_names(site.vhost, ".*")
+
+    applied = run("apply", file, "--yes")
+    assert applied.code == 0, applied.err
+    assert f"Done: {len(steps)} steps." in applied.out
+    again = run("apply", file, "--yes")
+    assert (again.code, "nothing to do" in again.out) == (0, True)
+    assert run("plan", file).code == 0
+    checked = run("check", file, "--verbose")
+    assert checked.code == 0, checked.out
+    assert "0 drift" in checked.out
+    assert "numbers that its binds carry" in checked.err
+
+    (bound,) = (b for b in site.management.bindings_from(site.vhost, "orders") if b.destination == "b")
+    with site.connection() as connection:
+        connection.channel().queue_unbind("b", "orders", bound.key, dict(bound.arguments))
+    drifted = run("check", file, "--output", "json")
+    assert drifted.code == 2
+    (missing,) = (row for row in drifted.rows if row["kind"] == "missing-binding")
+    assert "'b'" in f"{missing['where']} {missing['message']}"
+    assert "'orders'" in f"{missing['where']} {missing['message']}"
+
+
+def test_the_numbers_of_a_check_are_written_for_prometheus(run, write, tmp_path) -> None:
+    metrics = tmp_path / "rabbit_chx.prom"
+    assert run("check", write(), "--metrics", metrics).code == 2
+    lines = metrics.read_text().splitlines()
+    assert any('kind="missing-queue"' in line and line.endswith(" 4") for line in lines)
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
+    assert run("check", write(), "--metrics", tmp_path / "nowhere" / "x.prom").code in {1, 64}
+
+
+def test_what_is_exported_stands_in_another_virtual_host_after_one_apply(run, site, write, tmp_path) -> None:
+    for text in (ORDERS, SLOTS):
+        assert run("apply", write(text), "--yes").code == 0
+    out = tmp_path / "live.yaml"
+    assert run("export", "--vhost", site.vhost, "-o", out).code == 0
+    assert run("check", out, "--strict").code == 0
+    with Site(site.broker) as other:
+        copy = write(
+            out.read_text().replace(json.dumps(site.vhost, ensure_ascii=False), '"VHOST"'), other.vhost
+        )
+        assert run("apply", copy, "--yes").code == 0
+        assert run("check", copy, "--strict").out.count("0 drift") == 1
+        told = run("route", "k", "--file", copy, "--exchange", "tenants", "--output", "json")
+        (row,) = told.rows
+        assert row["queues"] in (["a"], ["b"])  # the file of a live broker knows where slots lead
+
+
+def test_a_dry_run_and_amqp_alone_change_and_show_only_what_they_can(run, site, write) -> None:
+    file = write()
+    assert run("apply", file, "--dry-run").code == 2
+    blind = run("apply", file, "--yes", "--amqp-only")
+    assert blind.code == 1
+    assert not site.management.queue_names(site.vhost, ".*")
+    assert run("apply", file, "--yes").code == 0
+    seen = run("check", file, "--amqp-only")
+    assert seen.code == 2  # nobody can say that a ring is right which nobody saw
+    assert "Not seen: bindings" in seen.err
+    assert "missing" not in seen.out
+    assert run("export", "--amqp-only").code == 64
+
+
+def test_pruning_spares_a_queue_with_messages_unless_forced(run, site, write) -> None:
+    file = write()
+    assert run("apply", file, "--yes").code == 0
+    with site.connection() as connection:
+        channel = connection.channel()
+        channel.queue_declare("left", durable=True)
+        channel.confirm_delivery()
+        channel.basic_publish("", "left", b"precious", mandatory=True)
+    assert run("check", file).code == 0
+    assert "'left'" in run("check", file, "--strict").out
+    refused = run("apply", file, "--yes", "--prune")
+    assert refused.code in {1, 3}
+    assert "'left'" in refused.err
+    assert "force" in refused.err
+    assert site.management.queue_names(site.vhost, "^left$") == ["left"]
+    assert run("apply", file, "--yes", "--prune", "--force").code == 0
+    assert site.management.queue_names(site.vhost, "^left$") == []
+
+
+# ---- applies that end on the way
+
+
+def test_a_step_that_is_not_allowed_ends_it_and_names_the_line_that_allows_it(
+    run, site, write, restricted
+) -> None:
+    file = write()
+    stopped = run("apply", file, "--yes", "--url", restricted)
+    assert stopped.code == 3
+    assert "no configure permission on queue 'c'" in stopped.err
+    assert "rabbitmqctl set_permissions -p" in stopped.err
+    assert "the same command goes on from there" in stopped.err
+    assert "sesame" not in stopped.err
+    assert site.management.queue_names(site.vhost, "^[ac]$") == ["a"]
+    assert run("apply", file, "--yes").code == 0
+    assert run("check", file).code == 0
+
+
+def test_a_connection_that_is_closed_midway_is_gone_on_from(run, site, write, monkeypatch) -> None:
+    file, echo, closed = write(SLOTS), click.echo, []
+
+    def closing(message=None, **options) -> None:
+        echo(message, **options)
+        if str(message).startswith("[20/") and not closed:
+            closed.append(message)
+            site.broker.ctl("close_all_connections", "--vhost", site.vhost, "a test")
+
+    monkeypatch.setattr(click, "echo", closing)
+    stopped = run("apply", file, "--yes")
+    assert stopped.code == 3
+    assert "20 steps of" in stopped.err
+    resumed = run("apply", file, "--yes")
+    assert resumed.code == 0, resumed.err
+    assert run("check", file).code == 0
+
+
+def test_ctrl_c_says_what_is_done_and_gives_the_lock_back(run, site, write, environment) -> None:
+    file = write(SLOTS.replace("16", "64"))  # for there has to be something left to do
+    with subprocess.Popen(
+        [sys.executable, "-m", "rabbit_chx", "apply", file, "--yes", "--output", "json"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | environment,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        while '"done": 5,' not in process.stdout.readline():
+            assert process.poll() is None
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "done: the same command goes on from there" in err
+    assert "Traceback" not in err
+    assert site.management.queue_names(site.vhost, LOCK) == []
+    resumed = run("apply", file, "--yes")
+    assert resumed.code == 0, resumed.err
+
+
+# ---- what is refused
+
+
+def test_an_exchange_of_another_type_is_never_deleted(run, site, write) -> None:
+    with site.connection() as connection:
+        connection.channel().exchange_declare("orders", "fanout", durable=True)
+    for arguments in (("apply", "--yes"), ("apply", "--yes", "--force", "--prune")):
+        refused = run(*arguments, write())
+        assert refused.code == 1
+        assert "blue/green" in refused.err
+        assert "Nothing was changed." in refused.err
+    assert site.management.exchange(site.vhost, "orders").type == "fanout"
+    assert not site.management.queue_names(site.vhost, ".*")
+
+
+def test_a_virtual_host_that_is_missing_or_contradicted_is_named(run, site, write) -> None:
+    for verb in ("plan", "check", "apply"):
+        missing = run(verb, write(vhost="no such"), *(["--yes"] if verb == "apply" else []))
+        assert missing.code == 1
+        assert "'no such'" in missing.err
+        assert "--amqp-only" not in missing.err
+    assert run("check", write(), "--url", f"{os.environ['AMQP_URL']}/other").code == 64
+
+
+@pytest.mark.parametrize("scheme", ["amqp", "amqps"])
+def test_ports_that_speak_something_else_are_told_apart(run, site, write, scheme) -> None:
+    file = write()
+    amqp, http = urlsplit(site.broker.url), urlsplit(site.broker.management_url)
+    crossed = run("plan", file, "--management-url", f"http://{amqp.hostname}:{amqp.port}")
+    assert crossed.code == 1
+    assert f"{amqp.hostname}:{amqp.port}" in crossed.err
+    assert "--management-url" in crossed.err or "port of AMQP" in crossed.err  # it may also just hang up
+    own = f"{amqp.username}:{amqp.password}"
+    port = http.port if scheme == "amqp" else amqp.port
+    other = run("apply", file, "--yes", "--url", f"{scheme}://{own}@{amqp.hostname}:{port}")
+    assert other.code == 1
+    assert f"{amqp.hostname}:{port}" in other.err
+    assert scheme == "amqp" or "port without TLS" in other.err
+    assert not site.management.queue_names(site.vhost, ".*")
+
+
+def test_without_the_management_api_the_way_without_it_is_named(run, write) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        free = server.getsockname()[1]
+    found = run("plan", write(), "--management-url", f"http://127.0.0.1:{free}")
+    assert found.code == 1
+    assert "rabbitmq-plugins enable rabbitmq_management" in found.err
+    assert "--amqp-only" in found.err
+
+
+def test_a_wrong_password_is_refused_and_not_shown(run, site, write) -> None:
+    host = urlsplit(site.broker.url).netloc.rpartition("@")[2]
+    for options in ([], ["--amqp-only"]):
+        found = run("check", write(), "--url", f"amqp://nobody:sesame@{host}", *options)
+        assert found.code == 1
+        assert "refuses" in found.err
+        assert "sesame" not in found.err
+
+
+def test_doctor_looks_at_the_management_api(run, site) -> None:
+    rows = {str(row["name"]): row for row in run("doctor", "--output", "json").rows}
+    assert rows["management API"]["state"] == "ok"
+    assert "administrator" in str(rows["management API"]["found"])
+    assert rows["pydantic"]["state"] == rows["PyYAML"]["state"] == "ok"
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        free = server.getsockname()[1]
+    assert run("doctor", "--management-url", f"http://127.0.0.1:{free}").code == 1

@@ -1,0 +1,482 @@
+"""The verbs for topologies without a broker: files, plans from file to file, refusals, prompts and exit codes."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import socket
+import subprocess
+import sys
+from contextlib import nullcontext
+from pathlib import Path
+
+import pytest
+
+from rabbit_chx.broker.topology import apply as broker_apply
+from rabbit_chx.cli import _exit_code
+from rabbit_chx.cli.fold import fold, rows_of
+from rabbit_chx.cli.live import Live
+from rabbit_chx.errors import ApplyStopped
+from rabbit_chx.ring import Ring
+from rabbit_chx.topology.model import Bound, Exchange, Observed, Queue, Topology
+from rabbit_chx.topology.steps import Bind, DeclareQueue, Plan, Unbind
+
+ORDERS = """
+schema: 1
+exchanges:
+  orders:
+    type: x-consistent-hash
+    queues: {"q.{0..2}": 1, vip: 2}
+queues:
+  "q.{0..2}": {}
+  vip: {}
+"""
+SLOTS = """
+schema: 1
+exchanges:
+  tenants:
+    type: x-modulus-hash
+    slots: 64
+    queues: {"t.{0..%d}": 1}
+queues:
+  "t.{0..5}": {}
+"""
+EVENTS = """
+schema: 1
+exchanges:
+  events:
+    type: topic
+    bindings: [{exchange: orders, key: "order.#"}, {queue: audit, key: "#"}]
+  orders:
+    type: x-consistent-hash
+    hash-header: tenant
+    queues: [a, b]
+queues: {a: {}, b: {}, audit: {}}
+"""
+
+
+class Result:
+    def __init__(self, code: int, out: str, err: str) -> None:
+        self.code, self.out, self.err = code, out, err
+
+    @property
+    def rows(self) -> list[dict[str, object]]:
+        return [json.loads(line) for line in self.out.splitlines()]
+
+
+@pytest.fixture
+def run(capsys, monkeypatch):
+    for name in ("AMQP_URL", "RABBITMQ_URL", "RABBITMQ_MANAGEMENT_URL", "RABBIT_CHX_NODE"):
+        monkeypatch.delenv(name, raising=False)
+
+    def run(*arguments: object) -> Result:
+        code = _exit_code(list(map(str, arguments)))
+        return Result(code, *capsys.readouterr())
+
+    return run
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write(text: str | bytes, name: str = "topology.yaml") -> Path:
+        path = tmp_path / name
+        path.write_bytes(text if isinstance(text, bytes) else text.encode())
+        return path
+
+    return write
+
+
+@pytest.fixture
+def empty_broker(monkeypatch):
+    """Reads find nothing, and no connection is made."""
+    monkeypatch.setattr(Live, "read", lambda _self, wanted: Observed(Topology(vhost=wanted.vhost)))
+    monkeypatch.setattr(Live, "amqp", lambda _self, _vhost: nullcontext())
+    monkeypatch.setattr(Live, "management", lambda _self: None)
+
+
+@pytest.fixture
+def answer(monkeypatch):
+    """Somebody at a terminal who says this."""
+
+    def answer(text: str) -> None:
+        stdin = io.StringIO(text)
+        stdin.isatty = lambda: True
+        monkeypatch.setattr(sys, "stdin", stdin)
+
+    return answer
+
+
+# ---- route and ring through a file
+
+
+def test_a_ring_of_a_file_answers_as_the_queues_on_the_command_line_do(run, write) -> None:
+    keys = [f"k{number}" for number in range(40)]
+    by_file = run("route", *keys, "--file", write(ORDERS), "--output", "json")
+    by_queues = run("route", *keys, "-q", "q.0", "-q", "q.1", "-q", "q.2", "-q", "vip=2", "--output", "json")
+    assert by_file.rows == by_queues.rows
+    assert {row["queue"] for row in by_file.rows} == {"q.0", "q.1", "q.2", "vip"}
+
+
+def test_a_message_is_followed_through_all_exchanges(run, write) -> None:
+    file = write(EVENTS)
+    command = ("route", "order.new", "--file", file, "--exchange", "events", "--header", "tenant=acme")
+    (row,) = run(*command, "--output", "json").rows
+    (alone,) = run("route", "acme", "--hash-header", "tenant", "-q", "a", "-q", "b", "--output", "json").rows
+    assert row == {"key": "order.new", "queues": sorted(["audit", alone["queue"]])}
+    assert run("route", "other", "-f", file, "-x", "events").out.split() == ["other", "audit"]
+    assert run("route", "acme", "-f", file, "-x", "orders").out.split() == ["acme", alone["queue"]]
+
+
+def test_of_slots_the_slot_is_named_and_the_queue_left_to_the_broker(run, write) -> None:
+    found = run("route", "customer-42", "--file", write(SLOTS % 1), "--output", "json")
+    # erlang:phash2([<<"customer-42">>], 134217728) rem 64 is 24, as Erlang prints it
+    assert found.rows == [
+        {"key": "customer-42", "queues": [{"any_of": ["t.0", "t.1"]}], "slot": "tenants.slot.24"}
+    ]
+    assert "rabbit-chx export" in found.err
+    counted = run("route", "a", "b", "c", "--file", write(SLOTS % 1), "--count", "--output", "json")
+    assert sum(int(row["keys"]) for row in counted.rows) == 3
+
+
+def test_ring_takes_an_exchange_of_a_file(run, write) -> None:
+    rows = run("ring", "--file", write(ORDERS), "--output", "json").rows
+    assert [(row["queue"], row["weight"]) for row in rows] == [("q.0", 1), ("q.1", 1), ("q.2", 1), ("vip", 2)]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["k", "--file", "FILE", "-q", "a"], "one of the two"),
+        (["k", "--exchange", "orders"], "--exchange without --file"),
+        (["k", "--file", "FILE", "--exchange", "nope"], "got 'nope'"),
+        (["--file", "FILE"], "no key"),
+        (["k", "--file", "FILE", "-x", "events", "--explain"], "x-consistent-hash"),
+        (["k", "--file", "/does/not/exist.yaml"], "No such file"),
+    ],
+)
+def test_route_through_a_file_says_what_is_wrong(run, write, arguments, expected) -> None:
+    file = str(write(EVENTS))
+    found = run("route", *(file if argument == "FILE" else argument for argument in arguments))
+    assert (found.code, found.out) == (64, "")
+    assert expected in found.err
+
+
+def test_routing_one_key_loads_nothing_of_topologies() -> None:
+    program = (
+        "import sys; from rabbit_chx.cli import _exit_code; _exit_code(['route', 'k', '-q', 'a', '-q', 'b']); "
+        "sys.exit(' '.join(name for name in sys.modules if 'topology' in name or name == 'pydantic'))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=False)
+    assert done.stderr == b"\n"
+
+
+# ---- files
+
+
+@pytest.mark.parametrize("verb", ["lint", "plan", "apply", "check", "import"])
+@pytest.mark.parametrize("content", [None, b"", b"\x00\x01\xff\xfe\x80", "directory"])
+def test_a_file_that_is_none_is_a_clear_error(run, write, tmp_path, verb, content) -> None:
+    path = tmp_path / "missing.yaml"
+    if content == "directory":
+        path = tmp_path
+    elif content is not None:
+        path = write(content)
+    options = ["--yes"] if verb == "apply" else []
+    found = run(verb, path, *options)
+    assert (found.code, found.out) == (64, "")
+    assert found.err.startswith("Error: ")
+    assert str(path) in found.err
+    assert "Traceback" not in found.err
+
+
+def test_all_problems_of_a_file_are_told_at_once(run, write) -> None:
+    file = write("schema: 1\nexchanges:\n  x: {type: fanout, durabel: true}\nqueues: {q: {type: quorun}}\n")
+    found = run("lint", file)
+    assert found.code == 64
+    assert f"{file}:3:" in found.err
+    assert f"{file}:4:" in found.err
+    assert "durable" in found.err
+
+
+def test_lint_tells_warnings_from_errors_by_its_exit_code(run, write) -> None:
+    fine = run("lint", write(ORDERS))
+    assert fine.code == 0
+    assert "1 exchange, 4 queues, 4 bindings, 0 policies; 0 findings" in fine.out
+    exchange = {"name": "x", "vhost": "/", "type": "x-consistent-hash", "arguments": {"hash-header": 5}}
+    definitions = {"rabbit_version": "4.0.5", "vhosts": [{"name": "/"}], "exchanges": [exchange]}
+    found = run("lint", write(json.dumps(definitions), "definitions.json"), "--output", "json")
+    assert found.code == 1
+    assert "hash-header-type" in {row["code"] for row in found.rows if row["severity"] == "error"}
+
+
+def test_import_turns_definitions_into_a_topology_that_loads_again(run, write, tmp_path) -> None:
+    out = tmp_path / "definitions.json"
+    assert run("import", write(ORDERS), "--format", "definitions", "-o", out).code == 0
+    assert json.loads(out.read_text())["exchanges"][0]["type"] == "x-consistent-hash"
+    again = run("import", out)
+    assert again.code == 0
+    assert "x-consistent-hash" in again.out
+    kept = out.read_text()
+    assert run("import", write(ORDERS), "-o", out).code == 64  # what is there is never overwritten
+    assert out.read_text() == kept
+
+
+# ---- plans from a file
+
+
+def test_a_plan_against_another_file_exits_by_whether_there_is_something_to_do(run, write) -> None:
+    old = write(ORDERS, "old.yaml")
+    same = run("plan", old, "--against", old)
+    assert (same.code, same.err) == (0, "")
+    assert "nothing to do" in same.out
+    new = write(ORDERS.replace("vip: 2", "vip: 2, new: 1") + "  new: {}\n", "new.yaml")
+    grown = run("plan", new, "--against", old, "--output", "json")
+    assert grown.code == 2
+    steps = [row["do"] for row in grown.rows if "do" in row]
+    assert steps == [
+        "declare quorum queue 'new'",
+        "bind queue 'new' to exchange 'orders' with key '1'",
+    ]
+    # 6 buckets where there were 5: a sixth of the keys goes to the new one
+    (change,) = [row for row in grown.rows if "ways" in row]
+    assert change["moved"] == pytest.approx(1 / 6, abs=0.001)
+    reordered = ORDERS.replace('{"q.{0..2}": 1, vip: 2}', '{vip: 2, "q.{0..2}": 1}')
+    refused = run("plan", write(reordered, "turned.yaml"), "--against", old, "--way", "in place")
+    assert refused.code == 1
+    assert "Refused:" in refused.err
+
+
+@pytest.mark.parametrize(
+    ("change", "moved"),
+    [
+        (["--add", "1"], 1 / 6),
+        (["--add", "q.3,q.4"], 2 / 7),
+        (["--remove", "vip"], 2 / 5),
+        (["--weight", "vip=3"], 1 / 6 * 3 / 5),  # of the sixth for its new bucket, 2 of 5 were its own
+    ],
+)
+def test_advice_is_from_the_file_alone_and_exact(run, write, change, moved) -> None:
+    rows = run("plan", write(ORDERS), *change, "--output", "json").rows
+    (chosen,) = [row for row in rows if row["chosen"]]
+    assert chosen["moved"] == pytest.approx(moved, abs=0.001)
+    assert "way" in run("plan", write(ORDERS), *change).out
+
+
+def test_wrong_advice_is_refused(run, write) -> None:
+    for change in (["--remove", "nope"], ["--weight", "vip=0"], ["--add", "vip"], ["--weight", "vip"]):
+        found = run("plan", write(ORDERS), *change)
+        assert (found.code, found.out) == (64, ""), change
+        assert change[1].partition("=")[0] in found.err
+
+
+def test_many_slots_are_one_line_unless_every_step_is_asked_for(run, write) -> None:
+    old, new = write(SLOTS % 3, "old.yaml"), write(SLOTS % 5, "new.yaml")
+    short = run("plan", new, "--against", old).out
+    assert "point 20 slots of 'tenants'" in short
+    assert "31.25%" in short  # 20 of 64
+    full = run("plan", new, "--against", old, "--verbose").out
+    assert full.count("bind queue") == 40
+    rows = run("plan", new, "--against", old, "--output", "json").rows
+    assert sum("step" in row for row in rows) == 40
+
+
+@pytest.mark.parametrize("columns", ["80", "140"])
+def test_a_plan_fits_its_terminal(run, write, monkeypatch, columns) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", columns)
+    monkeypatch.setenv("NO_COLOR", "1")
+    old, new = write(SLOTS % 3, "old.yaml"), write(SLOTS % 5, "new.yaml")
+    lines = run("plan", new, "--against", old).out.splitlines()
+    plain = [re.sub(r"\x1b\[[0-9;]*m", "", line) for line in lines]
+    table = [line for line in plain if not line.startswith(("Exchange", "Note"))]
+    assert max(map(len, table)) <= int(columns)
+    assert not any("\x1b[3" in line for line in lines)  # bold may stay, colours may not
+
+
+# ---- how lists are folded
+
+
+def test_runs_of_one_running_number_become_one_line() -> None:
+    lines = [f"queue 'q.{number}' is gone" for number in (8, 9, 10)]
+    assert fold(lines) == ["queue 'q.{8..10}' is gone"]
+    assert fold([*lines, "queue 'q.12' is gone"]) == ["queue 'q.{8..10}' is gone", "queue 'q.12' is gone"]
+    assert fold(["queue 'q.09'", "queue 'q.10'"]) == ["queue 'q.{09..10}'"]
+    alone = ["queue 'q' key '1'", "queue 'q' key '2'"]
+    assert fold(alone) == alone  # weights are no names
+    both = ["'a.0' to 'x.0'", "'a.1' to 'x.1'"]
+    assert fold(both) == both
+    turning = ["'a.0' to 'x.0'", "'a.1' to 'x.0'", "'a.1' to 'x.1'"]
+    assert fold(turning) == ["'a.{0..1}' to 'x.0'", "'a.1' to 'x.1'"]
+    assert fold([]) == []
+
+
+def test_steps_that_cost_differently_are_not_folded_and_none_is_lost() -> None:
+    binds = [
+        Bind(Bound("x", f"q.{number}", "1"), exchange_moved="x", moved=share)
+        for number, share in enumerate((0.5, 0.5, 0.25))
+    ]
+    slot = [Bind(Bound("t.slot.7", "b", "1")), Unbind(Bound("t.slot.7", "a", "1"), moved=0.1, at_risk=3)]
+    plan = Plan("/", (DeclareQueue(Queue("q.1")), *binds, *slot))
+    rows = rows_of(plan)
+    assert [row.count for row in rows] == [1, 2, 1, 2]
+    assert [row.share for row in rows[1:3]] == ["50.00%", "25.00%"]
+    assert "a -> b (1)" in rows[3].text
+    assert rows[3].waiting == 3
+    assert len(rows_of(plan, verbose=True)) == len(plan.steps)
+
+
+# ---- apply asks
+
+
+def test_apply_without_a_terminal_wants_yes(run, write, monkeypatch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO(""))
+    found = run("apply", write(ORDERS), "--url", "amqp://127.0.0.1:1/")
+    assert (found.code, found.out) == (64, "")
+    assert "--yes" in found.err
+
+
+@pytest.mark.usefixtures("empty_broker")
+@pytest.mark.parametrize("said", ["n\n", "\n", "what\nno\n"])
+def test_whoever_does_not_say_yes_changes_nothing(run, write, answer, monkeypatch, said) -> None:
+    monkeypatch.setattr(broker_apply, "apply", lambda *_, **__: pytest.fail("it was applied"))
+    answer(said)
+    found = run("apply", write(ORDERS))
+    assert found.code == 1
+    assert "Apply 9 steps?" in found.err
+    assert "Nothing was changed." in found.err
+
+
+@pytest.mark.usefixtures("empty_broker")
+def test_a_dry_run_shows_and_changes_nothing(run, write, monkeypatch) -> None:
+    monkeypatch.setattr(broker_apply, "apply", lambda *_, **__: pytest.fail("it was applied"))
+    found = run("apply", write(ORDERS), "--dry-run")
+    assert found.code == 2
+    assert "declare quorum queue 'q.{0..2}'" in found.out
+
+
+def stops_after(count: int, error: type[BaseException]):
+    def apply(_, plan, *, on_step, **__):
+        for step in plan.steps[:count]:
+            on_step(step)
+        if error is ApplyStopped:
+            raise ApplyStopped(
+                "enough", done=plan.steps[:count], failed=plan.steps[count], remaining=plan.steps[count + 1 :]
+            )
+        raise error
+
+    return apply
+
+
+@pytest.mark.usefixtures("empty_broker")
+@pytest.mark.parametrize(
+    ("count", "error", "code"),
+    [
+        (2, ApplyStopped, 3),
+        (0, ApplyStopped, 1),
+        (2, KeyboardInterrupt, 130),
+        (0, KeyboardInterrupt, 130),
+    ],
+)
+def test_an_apply_that_ends_early_says_what_is_done(
+    run, write, answer, monkeypatch, count, error, code
+) -> None:
+    monkeypatch.setattr(broker_apply, "apply", stops_after(count, error))
+    answer("y\n")
+    found = run("apply", write(ORDERS))
+    assert found.code == code
+    assert found.out.count("] declare") == count
+    assert ("2 steps of 9 are done" in found.err) == (count == 2)
+    assert "Traceback" not in found.err
+
+
+# ---- brokers that cannot be reached
+
+
+@pytest.mark.parametrize("verb", ["plan", "check", "apply", "export"])
+@pytest.mark.parametrize(
+    ("url", "code"),
+    [
+        ("amqp://me:ses/ame@host/", 64),
+        ("amqp://me:ses#ame@host/", 64),
+        ("amqp://me:ses?ame@host/", 64),
+        ("amqp://me:sesame@host:port/", 64),
+        ("http://me:sesame@host/", 64),
+        ("amqp://me:sesame@127.0.0.1:1/", 1),
+        ("amqps://me:sesame@127.0.0.1:1/", 1),
+    ],
+)
+def test_a_url_is_refused_without_showing_its_password(run, write, verb, url, code) -> None:
+    arguments = [] if verb == "export" else [write(ORDERS), *(["--yes"] if verb == "apply" else [])]
+    where = ["--management-url", "http://127.0.0.1:1"] if code == 1 else []
+    found = run(verb, *arguments, "--url", url, *where)
+    assert (found.code, found.out) == (code, "")
+    assert "ame" not in found.err.replace("name", "").replace("parameter", "")
+    if code == 1:
+        assert "rabbitmq-plugins enable rabbitmq_management" in found.err
+        assert "--amqp-only" in found.err
+
+
+def test_a_port_that_takes_the_connection_and_says_nothing_is_no_traceback(run, write) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"amqp://me:sesame@127.0.0.1:{silent.getsockname()[1]}"
+        found = run("check", write(ORDERS), "--amqp-only", "--url", url)
+    assert (found.code, found.out) == (1, "")
+    assert "said nothing" in found.err
+    assert "sesame" not in found.err
+
+
+def test_no_broker_at_all_names_the_verbs_that_need_none(run, write) -> None:
+    found = run("check", write(ORDERS))
+    assert found.code == 64
+    assert "AMQP_URL" in found.err
+    assert "--against" in found.err
+
+
+def test_files_for_tls_and_of_pairs_are_named_when_they_are_wrong(run, write) -> None:
+    file = write(ORDERS)
+    for options, expected in (
+        (["--tls-ca-cert-file", "/does/not/exist"], "/does/not/exist"),
+        (["--pairs", "orders"], "EXCHANGE=FILE"),
+        (["--observe", "0"], "observe"),
+    ):
+        found = run("check", file, "--url", "amqp://127.0.0.1:1/", *options)
+        assert found.code == 64
+        assert expected in found.err
+
+
+def test_pairs_teach_a_ring_or_leave_what_is_possible(run, write, monkeypatch) -> None:
+    bounds = tuple(Bound("orders", queue, "1") for queue in ("a", "b", "c"))
+    exchange = Exchange("orders", "x-consistent-hash")
+    bindings = Topology(exchanges=(exchange,), bindings=bounds).ring_bindings("orders")
+    unknown = Observed(
+        Topology(exchanges=(exchange,), queues=tuple(Queue(name) for name in "abc"), bindings=bounds),
+        rings={"orders": Ring(bindings, None)},
+        ring_sources={"orders": "unknown"},
+    )
+    monkeypatch.setenv("AMQP_URL", "amqp://nowhere")
+    monkeypatch.setattr(Live, "management", lambda _self: object())
+    monkeypatch.setattr("rabbit_chx.broker.topology.reader.read", lambda *_, **__: unknown)
+    classic = "queues: {a: {type: classic}, b: {type: classic}, c: {type: classic}}\n"
+    file = write("schema: 1\nexchanges: {orders: {type: x-consistent-hash, queues: [c, a, b]}}\n" + classic)
+    keys = [f"k{number}" for number in range(60)]
+    routed = run("route", *keys, "-q", "c", "-q", "a", "-q", "b", "--output", "json").rows
+    pairs = [f"{row['key']},{row['queue']}\n" for row in routed]
+    enough = write("key,queue\n" + "".join(pairs), "enough.csv")
+    learnt = run("check", file, "--pairs", f"orders={enough}", "--verbose")
+    assert learnt.code == 0
+    assert "worked out from messages" in learnt.err
+    few = run("check", file, "--pairs", f"orders={write(pairs[0], 'few.csv')}")
+    assert few.code == 2
+    assert "Possible ring of exchange 'orders', 2 of" in few.err
+    assert "orders" in run("check", file, "--pairs", f"nope={enough}").err
+    assert run("check", file, "--pairs", "orders=/does/not/exist").code == 64
+
+
+@pytest.mark.parametrize("verb", ["lint", "plan", "apply", "check", "export", "import"])
+def test_every_verb_has_help_that_fits_80_columns(run, monkeypatch, verb) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    text = run(verb, "--help").out
+    _, _, examples = text.partition("Examples:")
+    assert examples.count("rabbit-chx") == len([line for line in examples.splitlines() if line.strip()]) > 0
+    assert max(map(len, text.splitlines())) <= 80
