@@ -300,7 +300,9 @@ class Management:
             words = getattr(reason, "verify_message", "") or reason.reason or str(reason)
             return BrokerUnavailable(f"TLS with the management API at {self._base} fails: {words}")
         if isinstance(reason, ConnectionResetError):
-            return BrokerUnavailable(f"what answers at {self._base} ends the connection: is it the port of AMQP?")
+            return BrokerUnavailable(
+                f"what answers at {self._base} ends the connection: is it the port of AMQP?"
+            )
         words = (reason.strerror if isinstance(reason, OSError) else None) or str(reason)
         return BrokerUnavailable(f"no management API answers at {self._base} ({words}): {_TURN_ON}")
 

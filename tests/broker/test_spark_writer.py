@@ -145,9 +145,16 @@ def test_the_type_of_a_header_is_the_type_of_its_column(broker, inbox):
     )
     write(broker, schema, batch, exchange=inbox.exchange, routingKey="")
     (one,) = inbox.take(1)
-    assert one.properties.headers == {name: field[1] for name, field in fields.items()} | {
-        "at": moment.replace(tzinfo=None)
-    }
+    found = one.properties.headers
+    assert found.pop("at").timetuple()[:6] == (
+        2024,
+        2,
+        29,
+        12,
+        30,
+        15,
+    )  # with a zone or without, as pika likes
+    assert found == {name: field[1] for name, field in fields.items() if name != "at"}
     raw = b"".join(
         one.properties.encode()
     )  # pika decodes 64 bits into a type of its own, and so writes them again

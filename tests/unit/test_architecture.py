@@ -217,6 +217,11 @@ def test_only_the_command_line_and_itself_know_the_throw_away_broker(file: str) 
 
 
 @pytest.mark.parametrize("file", FILES)
+def test_nothing_here_knows_spark(file: str) -> None:
+    assert not foreign_imports(file) & {"pyspark", "spark_connector", "pyspark_rabbitmq"}
+
+
+@pytest.mark.parametrize("file", FILES)
 def test_nothing_knows_the_command_line(file: str) -> None:
     if not file.startswith("cli/") and file != "__main__":
         assert "cli" not in rooms(own_imports(file))

@@ -28,6 +28,14 @@ REFUSED = Reason("refused", permanent=True)
 # -- attempts ------------------------------------------------------------------------------------------------
 
 
+def test_whether_it_was_refused_or_only_lost_is_known_at_the_end():
+    for reason, refused in [(REFUSED, True), (LOST, False)]:
+        attempts = Attempts([A], PATIENCE, 0)
+        address, _ = attempts.next(0)
+        assert attempts.failed(address, reason, was_up=False, now=11)  # past its patience either way
+        assert attempts.refused is refused
+
+
 def test_addresses_are_tried_in_turn():
     attempts = Attempts([A, B], PATIENCE, 0)
     tried = []

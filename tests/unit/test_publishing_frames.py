@@ -73,6 +73,8 @@ def test_messages_are_persistent_unless_they_say_otherwise() -> None:
         ({"message_id": 5}, "str"),
         ({"expiration": "10s"}, "milliseconds"),
         ({"expiration": -1}, "milliseconds"),
+        ({"expiration": 2**32}, "milliseconds"),
+        ({"expiration": "9" * 5_000}, "milliseconds"),
         ({"headers": {"CC": "a"}}, "list of str"),
         ({"headers": {"x" * 256: 1}}, "255 bytes"),
         ({"headers": {"a": 1.5}}, "as text"),

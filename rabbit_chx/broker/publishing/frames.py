@@ -151,7 +151,9 @@ def _short(name: str, value: Any) -> Any:
 
 def _expiration(name: str, value: Any) -> str:
     text = str(value) if type(value) is int else value
-    if not (isinstance(text, str) and text.isascii() and text.isdigit() and int(text) < 2**32):
+    digits = text.lstrip("0") if isinstance(text, str) and text.isascii() and text.isdigit() else None
+    # Ten digits first: Python refuses to read thousands of them.
+    if digits is None or len(digits) > 10 or int(digits or "0") >= 2**32:
         raise InvalidValue(
             f"the property {name}",
             got=value,

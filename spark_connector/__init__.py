@@ -1,0 +1,65 @@
+"""DataFrames to RabbitMQ: ``df.write.format("rabbitmq")``, batch and structured streaming, every row confirmed.
+
+    df.write.format("rabbitmq").option("url", url).option("exchange", "orders").mode("append").save()
+
+Names are loaded when they are first used: ```import spark_connector``` starts no JVM and imports no PySpark.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from spark_connector.cluster import queue_of, register_queue_of
+    from spark_connector.columns import AMQP_TAGS, COLUMNS
+    from spark_connector.options import OPTIONS
+    from spark_connector.order import order_for
+    from spark_connector.source import RabbitMQDataSource, register
+    from spark_connector.spreading import HotKey, QueueShare, Spread, spread
+    from spark_connector.streaming import foreach_batch
+    from spark_connector.validity import split_valid
+    from spark_connector.writer import WriteFailed
+
+_ROOMS = {
+    "cluster": ("queue_of", "register_queue_of"),
+    "columns": ("AMQP_TAGS", "COLUMNS"),
+    "options": ("OPTIONS",),
+    "order": ("order_for",),
+    "source": ("RabbitMQDataSource", "register"),
+    "spreading": ("HotKey", "QueueShare", "Spread", "spread"),
+    "streaming": ("foreach_batch",),
+    "validity": ("split_valid",),
+    "writer": ("WriteFailed",),
+}
+_ROOM_OF = {name: room for room, names in _ROOMS.items() for name in names}
+
+__all__ = [
+    "AMQP_TAGS",
+    "COLUMNS",
+    "OPTIONS",
+    "HotKey",
+    "QueueShare",
+    "RabbitMQDataSource",
+    "Spread",
+    "WriteFailed",
+    "foreach_batch",
+    "order_for",
+    "queue_of",
+    "register",
+    "register_queue_of",
+    "split_valid",
+    "spread",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _ROOM_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f"{__name__}.{_ROOM_OF[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return [*__all__]

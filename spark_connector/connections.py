@@ -1,0 +1,273 @@
+"""Connections of a Python worker: at most one for each set of options, kept from task to task, closed when idle.
+
+Spark reuses its Python workers, each for one task at a time. A stateful stream runs hundreds of small tasks a
+minute; a connection for each would keep the broker busy with handshakes alone. The publisher's own thread keeps
+a kept connection alive, and reconnects it. Secrets are read here, where the connection is made, and no earlier.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import ssl
+import threading
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import unquote, urlsplit
+
+from rabbit_chx.broker.connect import connect, describe
+from rabbit_chx.broker.publishing.publisher import Publisher
+from rabbit_chx.errors import BrokerUnavailable, InvalidValue, RabbitChxError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    import pika
+
+    from rabbit_chx.broker.connect import Credentials
+    from spark_connector.options import Options
+
+__all__ = ["AbsentHere", "borrow", "check_access", "discard", "give_back"]
+
+_IDLE_SECONDS: Final = 30.0
+"""Less than the minute after which Spark kills an idle worker, so that the broker sees a connection end well."""
+_FLUSH_SECONDS: Final = 1.0
+_REUSED: Final = "SPARK_REUSE_WORKER"
+"""Set by Spark where a worker lives on after its task."""
+
+_NOT_AN_EXPIRATION: Final = "none: rabbit-chx asks whether it may publish"
+"""It stands in the broker's log, and should explain itself there."""
+
+
+class AbsentHere(InvalidValue):
+    """A secret or a file that is not on this machine, though it may be on another."""
+
+
+# -- one for each worker ----------------------------------------------------------------------------
+
+_kept: dict[tuple[Any, ...], tuple[Publisher, threading.Timer]] = {}
+_guard = threading.Lock()
+
+
+def borrow(options: Options, name: str) -> Publisher:
+    """An open publisher: the one that is kept, if it still works, or a new one, which bears the name."""
+    with _guard:
+        publisher, timer = _kept.pop(options.connection, (None, None))
+    if publisher is not None and timer is not None:
+        timer.cancel()
+        if publisher.error is None:
+            return publisher
+        discard(publisher)
+    publisher = _publisher(options, name)
+    publisher.open()
+    return publisher
+
+
+def give_back(options: Options, publisher: Publisher) -> None:
+    """Keep a publisher of which every message is confirmed, until it was idle for a while."""
+    if not os.environ.get(_REUSED):
+        publisher.close()
+        return
+    timer = threading.Timer(_IDLE_SECONDS, _close_idle, [options.connection, publisher])
+    timer.daemon = True
+    with _guard:
+        _kept[options.connection] = (publisher, timer)
+    timer.start()
+
+
+def _close_idle(key: tuple[Any, ...], publisher: Publisher) -> None:
+    with _guard:
+        if _kept.get(key, (None, None))[0] is not publisher:
+            return
+        del _kept[key]
+    discard(publisher)
+
+
+def discard(publisher: Publisher) -> None:
+    """Close a publisher, whatever became of its messages: that was reported, or is about to be."""
+    with suppress(RabbitChxError):
+        publisher.close(timeout=_FLUSH_SECONDS)
+
+
+def _publisher(options: Options, name: str) -> Publisher:
+    return Publisher(
+        options.urls,
+        properties=None if options.persistent else {"delivery_mode": 1},
+        most_pending=options.max_in_flight,
+        most_body_bytes=options.max_message_bytes,
+        connect_timeout=options.connection_timeout_ms / 1000,
+        reconnect_timeout=options.reconnect_timeout_ms / 1000,
+        blocked_timeout=options.blocked_timeout_ms / 1000,
+        confirm_timeout=options.confirm_timeout_ms / 1000,
+        retry_timeout=options.retry_timeout_ms / 1000,
+        heartbeat=options.heartbeat_seconds,
+        credentials=_credentials(options),
+        tls=_tls(options),
+        name=name,
+    )
+
+
+# -- what stands on this machine only ---------------------------------------------------------------
+
+
+def _credentials(options: Options) -> Credentials | None:
+    """Where the password comes from, if it is not in the URL; read anew on each connect."""
+    if options.password_file is not None:
+        return _file(options.password_file, "passwordFile")
+    user = unquote(urlsplit(options.urls[0]).username or "guest")
+    if options.password is not None:
+        password = options.password
+        return lambda: (user, password)
+    if options.password_env is not None:
+        name = options.password_env
+        if name not in os.environ:
+            raise AbsentHere(
+                "the option passwordEnv",
+                got=f"{name}, which is not set on {socket.gethostname()}",
+                allowed="an environment variable of the Python workers",
+                way_out=f"spark.executorEnv.{name} sets it on executors",
+            )
+        return lambda: (user, os.environ[name])
+    return None
+
+
+class _NamedContext(ssl.SSLContext):
+    """Expects one name in the certificate, whatever host is connected to."""
+
+    name = ""
+
+    def wrap_socket(self, sock: socket.socket, *args: Any, **kwargs: Any) -> ssl.SSLSocket:
+        """As ever, with the expected name."""
+        return super().wrap_socket(sock, *args, **kwargs | {"server_hostname": self.name})
+
+
+def _tls(options: Options) -> ssl.SSLContext | None:
+    """The context of the TLS options; None where there are none to speak of, which checks everything."""
+    if not options.urls[0].startswith("amqps:"):
+        return None
+    context: ssl.SSLContext = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    if options.tls_server_name is not None:
+        context = _NamedContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.name = options.tls_server_name
+    if not options.tls_verify:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    elif options.tls_ca_file is None:
+        context.load_default_certs()
+    else:
+        ca_file = _file(options.tls_ca_file, "tlsCaFile")
+        _load("tlsCaFile", lambda: context.load_verify_locations(ca_file))
+    if options.tls_cert_file is not None:
+        certificate = _file(options.tls_cert_file, "tlsCertFile")
+        key = None if options.tls_key_file is None else _file(options.tls_key_file, "tlsKeyFile")
+        # An empty password, or OpenSSL would ask for one on the terminal.
+        password = options.tls_key_password or ""
+        _load("tlsCertFile", lambda: context.load_cert_chain(certificate, key, password))
+    return context
+
+
+def _load(option: str, load: Any) -> None:
+    try:
+        load()
+    except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
+        raise InvalidValue(
+            f"the file of the option {option}",
+            got=getattr(error, "reason", None) or type(error).__name__,
+            allowed="certificates and keys in PEM form",
+            way_out="tlsKeyPassword opens a key that is encrypted; openssl x509 -in FILE -text shows a certificate",
+        ) from None
+
+
+def _file(path: str, option: str) -> Path:
+    """A file on this machine, or one that Spark has brought here (``--files``, ``addFile``, ``addArtifacts``)."""
+    from pyspark import SparkFiles
+
+    candidates = [Path(path)]
+    with suppress(Exception):  # where there is no Spark there is no folder of its files either
+        candidates.append(Path(SparkFiles.get(path)))
+    for candidate in candidates:
+        if candidate.is_file():
+            return candidate
+    raise AbsentHere(
+        f"the option {option}",
+        got=f"{path}, which is not on {socket.gethostname()}",
+        allowed="a file on every executor, or the name of one that Spark distributes",
+        way_out=f"spark-submit --files {path}, or spark.sparkContext.addFile({path!r}), and give its name alone",
+    )
+
+
+# -- may it be written? -----------------------------------------------------------------------------
+
+
+def check_access(options: Options, exchanges: Iterable[str]) -> None:
+    """Connect as the write will, and ask whether the user may publish to these exchanges. Nothing is published.
+
+    The question is a message whose expiration is no number. RabbitMQ looks at the permission first, then at the
+    exchange, then at that property (``rabbit_channel:handle_method/3``, the clause of ``basic.publish``), and
+    refuses it before it is routed: what it complains of tells how far the message came.
+    """
+    with closing(_connected(options)) as connection:
+        for exchange in exchanges:
+            _ask(connection, exchange, options)
+
+
+def _connected(options: Options) -> pika.BlockingConnection:
+    credentials, tls = _credentials(options), _tls(options)
+    timeout = options.connection_timeout_ms / 1000
+    reasons: list[str] = []
+    for url in options.urls:
+        try:
+            return connect(
+                url,
+                name=f"{options.connection_name} check",
+                timeout=timeout,
+                credentials=credentials,
+                tls=tls,
+            )
+        except BrokerUnavailable as reason:
+            reasons.append(str(reason))
+    raise BrokerUnavailable(
+        f"{'; '.join(reasons)}. If only executors can reach the broker, say checkExchange=false"
+    )
+
+
+def _nothing(_record: logging.LogRecord) -> bool:
+    return False
+
+
+def _ask(connection: pika.BlockingConnection, exchange: str, options: Options) -> None:
+    import pika
+    from pika.exceptions import ChannelClosedByBroker
+
+    channel = connection.channel()
+    unheard = logging.getLogger("pika.channel")
+    unheard.addFilter(_nothing)  # pika warns of the very answer that is wanted
+    try:
+        channel.basic_publish(exchange, "", b"", pika.BasicProperties(expiration=_NOT_AN_EXPIRATION))
+        channel.basic_qos(prefetch_count=1)  # its answer, or the complaint instead of it
+    except ChannelClosedByBroker as closed:
+        code, words = closed.reply_code, closed.reply_text
+    else:
+        channel.close()
+        return
+    finally:
+        unheard.removeFilter(_nothing)
+    where = describe(options.urls[0])
+    # Permissions on topics depend on the key, so the rows will tell; this one came as far as its key.
+    if (code == 406 and "expiration" in words) or (code == 403 and "topic" in words):
+        return
+    if code == 404:
+        raise InvalidValue(
+            "the exchange",
+            got=exchange,
+            allowed=f"one that exists on {where}",
+            way_out="declare it first (rabbit-chx apply does), or say checkExchange=false if something else will",
+        )
+    raise InvalidValue(
+        f"the exchange {exchange!r}",
+        got=f"{code} {words}",
+        allowed=f"one to which the user may publish on {where}",
+        way_out="rabbitmqctl set_permissions -p VHOST USER CONFIGURE WRITE READ grants it",
+    )

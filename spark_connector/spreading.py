@@ -1,0 +1,211 @@
+"""``spread``: how the rows of a DataFrame would spread over the queues, counted on the cluster before anything is sent.
+
+Two passes over the data, of any size. The first asks the mirror and counts rows exactly; distinct keys, and which
+may be the hottest, come from Spark's own sketches. The second counts those few exactly, since of very many keys
+alike a sketch makes hot ones. What comes back is a small value. Nothing here opens a socket.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.sql import functions as F  # noqa: N812 - as everywhere
+
+from rabbit_chx.errors import InvalidValue
+from spark_connector.cluster import Prediction
+from spark_connector.columns import sql_type
+from spark_connector.mirror import headers_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from pyspark.sql import Column, DataFrame
+
+    from spark_connector.cluster import ColumnOrName, HashExchange
+
+__all__ = ["HotKey", "QueueShare", "Spread", "spread"]
+
+_TRACKED: Final = 10_000
+"""Keys that the sketch of each queue remembers: one with more than some thousandth of its rows is not missed."""
+_CANDIDATES: Final = 10
+"""For each hot key wanted, so many are counted exactly."""
+_MOST_HOT: Final = 1_000
+_MISSING: Final = "(missing)"
+
+
+@dataclass(frozen=True, slots=True)
+class QueueShare:
+    """What one queue gets."""
+
+    queue: str
+    rows: int
+    keys: int
+    """Distinct keys, within some percent."""
+    share: float
+    """Of the rows."""
+    exact: float
+    """The share of all possible keys that the exchange gives to this queue."""
+
+
+@dataclass(frozen=True, slots=True)
+class HotKey:
+    """A key with many rows."""
+
+    key: str
+    queue: str
+    rows: int
+    share: float
+    """Of all rows."""
+
+
+@dataclass(frozen=True)
+class Spread:
+    """How rows spread over queues; ``str()`` of it is a table."""
+
+    rows: int
+    queues: tuple[QueueShare, ...]
+    """In the order of the buckets, those that get nothing included."""
+    hot: tuple[HotKey, ...]
+    """The keys with the most rows, the hottest first."""
+
+    @property
+    def skew(self) -> float:
+        """The rows of the fullest queue, as a multiple of the mean; 1.0 where all queues are alike."""
+        return max(queue.rows for queue in self.queues) * len(self.queues) / self.rows if self.rows else 1.0
+
+    @property
+    def chi_squared(self) -> float:
+        """How far the rows are from the exact shares.
+
+        About :attr:`degrees_of_freedom` where every row has a key of its own. More rows to a key make it larger
+        by as much, which is no fault of the ring's.
+        """
+        expected = ((queue.rows, self.rows * queue.exact) for queue in self.queues)
+        return sum((rows - mean) ** 2 / mean for rows, mean in expected if mean)
+
+    @property
+    def degrees_of_freedom(self) -> int:
+        """One less than there are queues."""
+        return len(self.queues) - 1
+
+    def __str__(self) -> str:
+        table = [("queue", "rows", "share", "exact", "keys (about)")]
+        table += [
+            (one.queue, f"{one.rows:,}", f"{one.share:.2%}", f"{one.exact:.2%}", f"{one.keys:,}")
+            for one in self.queues
+        ]
+        summary = (
+            f"{self.rows:,} rows on {len(self.queues)} queues; max/mean {self.skew:.2f}; "
+            f"chi-squared {self.chi_squared:,.1f} ({self.degrees_of_freedom} degrees of freedom)"
+        )
+        hot = [("hottest keys", "rows", "share", "queue")]
+        hot += [(repr(one.key), f"{one.rows:,}", f"{one.share:.2%}", one.queue) for one in self.hot]
+        return "\n".join([summary, "", *_aligned(table), *(["", *_aligned(hot)] if self.hot else [])])
+
+
+_LEFT: Final = {"queue", "hottest keys"}
+
+
+def _aligned(table: Sequence[tuple[str, ...]]) -> list[str]:
+    """Lines with columns of one width; numbers stand right."""
+    columns = [
+        [text.ljust(width) if column[0] in _LEFT else text.rjust(width) for text in column]
+        for column in zip(*table, strict=True)
+        for width in [max(map(len, column))]
+    ]
+    return ["  ".join(line).rstrip() for line in zip(*columns, strict=True)]
+
+
+def spread(
+    df: DataFrame,
+    column: ColumnOrName | None = None,
+    exchange: HashExchange | None = None,
+    *,
+    hot: int = 10,
+    slots: Mapping[str, str] | None = None,
+    **message: ColumnOrName,
+) -> Spread:
+    """Count how the rows of a DataFrame would spread over the queues of an exchange.
+
+        print(spread(df, "routing_key", exchange))
+
+    The arguments are those of :func:`spark_connector.queue_of`, and ``hot`` is how many of the hottest keys to
+    name. Cache what is expensive to compute: it is read twice. Needs PySpark 4.1 or newer.
+    """
+    if df.isStreaming:
+        raise InvalidValue(
+            "the DataFrame of spread",
+            got="a streaming one",
+            allowed="a batch",
+            way_out="call it on a micro-batch, in foreachBatch: see spark_connector.foreach_batch",
+        )
+    if type(hot) is not int or not 0 <= hot <= _MOST_HOT:
+        raise InvalidValue(
+            "hot", got=hot, allowed=f"a whole number up to {_MOST_HOT}", way_out="0 names no key"
+        )
+    prediction = Prediction.of(column, exchange, slots=slots, **message)
+    keys = df.select(prediction.index.alias("number"), _key(df, prediction).alias("key"))
+    counted = keys.groupBy("number").agg(
+        F.count("*").alias("rows"),
+        F.approx_count_distinct("key").alias("keys"),
+        F.expr(f"approx_top_k(key, {max(hot, 1)}, {_TRACKED})").alias("hot"),
+    )
+    found = counted.collect()
+    likely = _likely(found, hot * _CANDIDATES)
+    exact = keys.where(F.col("key").isin(list(likely))).groupBy("key").count().collect() if likely else []
+    hottest = sorted(((row["count"], row["key"]) for row in exact), key=lambda one: (-one[0], one[1]))[:hot]
+    return _summary(prediction, found, [(key, likely[key], rows) for rows, key in hottest])
+
+
+def _likely(found: Iterable[Any], most: int) -> dict[str, int]:
+    """The keys that sketches take for the hottest, each with the number of its destination."""
+    estimates = [(entry["count"], entry["item"], row["number"]) for row in found for entry in row["hot"]]
+    return {key: number for _, key, number in sorted(estimates, reverse=True)[:most]}
+
+
+def _key(df: DataFrame, prediction: Prediction) -> Column:
+    """What is hashed, as text that people can read."""
+    source = prediction.source
+    column = F.col(source) if isinstance(source, str) else source
+    data_type = df.select(column).schema.fields[0].dataType
+    if prediction.header is not None:
+        column = _header(column, data_type, prediction.header)
+        data_type = df.select(column).schema.fields[0].dataType
+    text = F.hex(column) if sql_type(data_type) == "binary" else column.cast("string")
+    return F.coalesce(text, F.lit(_MISSING))
+
+
+def _header(column: Column, data_type: Any, name: str) -> Column:
+    """One header out of a column of all, as :func:`spark_connector.mirror.header_column` takes it in Python."""
+    headers = headers_of(data_type, name)
+    if headers.form != "array":
+        return column[name]
+    fields = data_type.elementType.names
+    named = F.filter(column, lambda entry: entry[fields[headers.key_at]] == name)
+    return F.get(named, F.lit(0))[fields[1 - headers.key_at]]
+
+
+def _summary(
+    prediction: Prediction, counted: Iterable[Any], hottest: Iterable[tuple[str, int, int]]
+) -> Spread:
+    """What was counted for each number, as shares of queues; of slots, several are one queue."""
+    names = prediction.names
+    exact: dict[str, float] = dict.fromkeys(names, 0.0)
+    rows: Counter[str] = Counter()
+    keys: Counter[str] = Counter()
+    for name, share in zip(names, prediction.exact_shares, strict=True):
+        exact[name] += share
+    for row in counted:
+        rows[names[row["number"]]] += row["rows"]
+        keys[names[row["number"]]] += row["keys"]
+    total = rows.total()
+    return Spread(
+        total,
+        tuple(
+            QueueShare(queue, rows[queue], keys[queue], rows[queue] / total if total else 0.0, share)
+            for queue, share in exact.items()
+        ),
+        tuple(HotKey(key, names[number], count, count / total) for key, number, count in hottest),
+    )

@@ -1,0 +1,215 @@
+"""``df.write.format("rabbitmq")`` in a real Spark: nothing is registered here, PySpark finds the format by itself."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import threading
+import time
+
+import pytest
+
+from spark_connector import register
+from tests.inbox import Inbox
+
+pytestmark = [pytest.mark.spark, pytest.mark.broker]
+
+CANARY = "CANARY-2f7a"
+
+
+@pytest.fixture(scope="module")
+def broker(rabbitmq_broker):
+    return rabbitmq_broker
+
+
+@pytest.fixture
+def inbox(broker):
+    with Inbox(broker.url) as inbox:
+        yield inbox
+
+
+@pytest.fixture
+def functions(spark):
+    from pyspark.sql import functions
+
+    return functions
+
+
+def writer(frame, broker, **options):
+    chosen = {"url": broker.url, "retryTimeoutMs": "300", **options}
+    return frame.write.format("rabbitmq").options(**chosen).mode("append")
+
+
+def numbers(spark, count, partitions=2):
+    return spark.range(0, count, 1, partitions).selectExpr(
+        "cast(id as string) as value", "concat('key-', id % 1000) as key"
+    )
+
+
+def test_100_000_rows_arrive_once_each_as_they_were(spark, broker, inbox):
+    frame = numbers(spark, 100_000, 4).selectExpr(
+        "value",
+        "key",
+        "concat('m-', value) as message_id",
+        "named_struct('n', cast(value as int), 'k', key) as headers",
+    )
+    writer(frame, broker, exchange=inbox.exchange).save()
+    found = inbox.take(100_000, timeout=120)
+    seen = {int(one.body): one for one in found}
+    assert len(seen) == 100_000
+    wrong = [
+        number
+        for number, one in seen.items()
+        if (one.key, one.properties.message_id, one.properties.headers)
+        != (f"key-{number % 1000}", f"m-{number}", {"n": number, "k": f"key-{number % 1000}"})
+    ]
+    assert wrong == []
+
+
+def test_maps_arrays_and_times_come_from_spark_as_they_are(spark, broker, inbox):
+    frame = spark.sql(
+        "select 'a' as value, map('x', 5L, 'y', null) as headers, timestamp '2024-02-29 12:30:15.999 UTC' as timestamp "
+    )
+    writer(frame, broker, exchange=inbox.exchange, routingKey="").save()
+    frame = spark.sql(
+        "select encode('b', 'utf-8') as body, array(named_struct('key', 'x', 'value', encode('z', 'utf-8'))) as headers"
+    )
+    writer(frame, broker, exchange=inbox.exchange, routingKey="").save()
+    first, second = inbox.take(2)
+    assert (first.properties.headers, first.properties.timestamp) == ({"x": 5}, 1_709_209_815)
+    assert (second.body, second.properties.headers) == (b"b", {"x": b"z"})
+
+
+@pytest.mark.parametrize("partitions", [1, 64])
+def test_any_number_of_partitions_and_empty_ones(spark, broker, inbox, partitions):
+    writer(numbers(spark, 10, partitions), broker, exchange=inbox.exchange).save()
+    writer(numbers(spark, 0, 1), broker, exchange=inbox.exchange).save()
+    assert inbox.bodies() == {b"%d" % n: 1 for n in range(10)}
+
+
+def test_sql_inserts_with_options_of_the_insert_or_of_a_view(spark, broker, inbox):
+    options = f"url '{broker.url}', exchange '{inbox.exchange}', routingKey ''"
+    spark.sql(f"CREATE TEMPORARY VIEW to_rabbit (value string) USING rabbitmq OPTIONS ({options})")
+    spark.sql("INSERT INTO to_rabbit VALUES ('by view')")
+    spark.catalog.dropTempView("to_rabbit")
+    assert inbox.bodies() == {b"by view": 1}
+
+
+# ---- errors
+
+
+def failure(call):
+    with pytest.raises(Exception) as caught:  # noqa: PT011 - Spark has many, and their text is what users see
+        call()
+    assert CANARY not in str(caught.value)
+    return str(caught.value)
+
+
+def test_mistakes_are_told_before_a_task_starts(spark, broker, inbox):
+    frame = numbers(spark, 10)
+    for change, words in [
+        ({"exchnge": "x"}, "did you mean exchange?"),
+        ({"uri": f"amqp://u:{CANARY}@h"}, "it is called url here"),
+        ({"exchange": "no-such-exchange"}, "the exchange is wrong: got 'no-such-exchange'"),
+    ]:
+        options = {"exchange": inbox.exchange, **change}
+        assert words in failure(lambda options=options: writer(frame, broker, **options).save())
+    good = {"exchange": inbox.exchange}
+    assert 'to_json(struct("*"))' in failure(lambda: writer(spark.range(3), broker, **good).save())
+    assert "append" in failure(lambda: writer(frame, broker, **good).mode("overwrite").save())
+    assert "partitioning" in failure(lambda: writer(frame, broker, **good).partitionBy("key").save())
+    assert "writes" in failure(lambda: spark.read.format("rabbitmq").load())
+    assert len(inbox) == 0
+
+
+def test_a_permanent_error_publishes_no_row_twice(spark, broker):
+    """That a failed task does publish its rows again is what the test of the killed worker shows."""
+    with Inbox(broker.url, kind="direct", binding="known") as inbox:
+        frame = numbers(spark, 40_000)
+        lost = frame.selectExpr("value", "if(value = '39000', 'nowhere', 'known') as key")
+        text = failure(lambda: writer(lost, broker, exchange=inbox.exchange).save())
+        assert "returned: 312 NO_ROUTE" in text
+        assert "rows are in the broker already" in text
+        once = inbox.bodies()
+        assert set(once.values()) == {1}
+        assert b"39000" not in once
+
+
+def test_an_invalid_row_is_named_and_can_be_dropped(spark, broker, inbox):
+    frame = numbers(spark, 30_000).selectExpr("nullif(value, '29000') as value", "key")
+    text = failure(lambda: writer(frame, broker, exchange=inbox.exchange).save())
+    assert "row 14000 of partition 1: value is null" in text
+    assert "'key-0'" in text
+    inbox.take_all()
+    writer(frame, broker, exchange=inbox.exchange, invalidRows="drop").save()
+    assert inbox.bodies() == {b"%d" % n: 1 for n in range(30_000) if n != 29_000}
+
+
+def test_speculation_is_refused_unless_it_is_allowed(spark, broker, inbox):
+    spark.sparkContext.setLocalProperty("spark.speculation", "true")
+    try:
+        text = failure(lambda: writer(numbers(spark, 10), broker, exchange=inbox.exchange).save())
+        assert "allowSpeculation=true" in text
+        assert len(inbox) == 0
+        writer(numbers(spark, 10), broker, exchange=inbox.exchange, allowSpeculation="true").save()
+        assert len(inbox) == 10
+    finally:
+        spark.sparkContext.setLocalProperty("spark.speculation", None)
+
+
+def test_files_that_spark_distributes_are_found(spark, broker, inbox, tmp_path):
+    file = tmp_path / "rabbit-password"
+    file.write_text(broker.password)
+    spark.sparkContext.addFile(str(file))
+    url = f"amqp://{broker.username}@{broker.url.rpartition('@')[2]}"
+    frame = numbers(spark, 10)
+    writer(frame, broker, url=url, exchange=inbox.exchange, passwordFile="rabbit-password").save()
+    assert len(inbox) == 10
+
+
+# ---- workers
+
+
+def worker_pids(broker, name):
+    """The Python workers that hold a connection of this name, which bears their number."""
+    listed = broker.ctl("list_connections", "client_properties")
+    return {int(pid) for pid in re.findall(rf"{name} .* pid (\d+)", listed)}
+
+
+def test_a_worker_that_is_killed_loses_no_row(spark, broker, inbox):
+    frame = numbers(spark, 40_000)
+    errors = []
+
+    def run():
+        try:
+            register(spark)  # on a thread of one's own Spark finds no format that is written in Python
+            slow = {"maxRatePerTask": "3000", "connectionName": "rabbit-chx spark slow"}
+            writer(frame, broker, exchange=inbox.exchange, **slow).save()
+        except Exception as error:  # noqa: BLE001 - shown below
+            errors.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    deadline = time.monotonic() + 60
+    while len(inbox) < 2000 and not errors and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert errors == []
+    victim = min(worker_pids(broker, "rabbit-chx spark slow"))
+    os.kill(victim, signal.SIGKILL)
+    thread.join(120)
+    assert errors == []
+    counts = inbox.bodies()
+    assert set(counts) == {b"%d" % n for n in range(40_000)}
+    assert counts.total() > 40_000  # what it had published before was published again
+
+
+def test_tasks_of_a_worker_share_its_connection(spark, broker, inbox):
+    created = "element(2, hd(ets:lookup(connection_churn_metrics, node())))."
+    writer(numbers(spark, 2), broker, exchange=inbox.exchange).save()
+    before = int(broker.eval(created))
+    for _ in range(3):
+        writer(numbers(spark, 400, 40), broker, exchange=inbox.exchange, checkExchange="false").save()
+    assert len(inbox) == 1202
+    opened = int(broker.eval(created)) - before
+    assert opened <= 2 + 1  # each of two workers; one more if Spark replaced a worker meanwhile

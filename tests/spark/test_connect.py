@@ -1,0 +1,75 @@
+"""Spark Connect: the same writes from a session that has no JVM of its own, batch, stream and ``foreachBatch``."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.inbox import Inbox
+
+pytestmark = [pytest.mark.spark, pytest.mark.broker]
+
+# A process of its own: one process holds no classic session and a Connect session at a time.
+PROGRAM = """
+import sys, tempfile
+from pyspark.sql import SparkSession
+from spark_connector import foreach_batch, register
+
+url, exchange = sys.argv[1:]
+options = {"url": url, "exchange": exchange}
+session = SparkSession.builder.remote("local[2]").config("spark.ui.enabled", "false")
+for name in ("spark.driver.host", "spark.driver.bindAddress"):
+    session = session.config(name, "127.0.0.1")
+spark = session.getOrCreate()
+assert type(spark).__module__.startswith("pyspark.sql.connect"), type(spark)
+register(spark)
+
+frame = spark.range(100).selectExpr("concat('batch-', id) as value", "'k' as key")
+frame.write.format("rabbitmq").options(**options).mode("append").save()
+try:
+    frame.write.format("rabbitmq").options(**options, maxInFlite="1").mode("append").save()
+except Exception as error:
+    assert "did you mean maxInFlight?" in str(error), error
+else:
+    raise AssertionError("an unknown option was taken")
+
+def stream():
+    rate = spark.readStream.format("rate").option("rowsPerSecond", 50).load()
+    return rate.selectExpr("concat('{}-', value) as value".format(kind), "'k' as key").writeStream.option(
+        "checkpointLocation", tempfile.mkdtemp()
+    )
+
+def run(query):
+    try:
+        while not any(one["batchId"] >= 2 for one in query.recentProgress):
+            assert not query.awaitTermination(0.5), query.exception()
+    finally:
+        query.stop()
+
+kind = "stream"
+run(stream().format("rabbitmq").options(**options).start())
+kind = "foreach"
+run(stream().foreachBatch(foreach_batch(**options)).start())
+spark.stop()
+"""
+
+
+def test_batch_and_stream_writes_work_over_connect(rabbitmq_broker, tmp_path):
+    pytest.importorskip("grpc")
+    with Inbox(rabbitmq_broker.url) as inbox:
+        done = subprocess.run(
+            [sys.executable, "-W", "ignore", "-c", PROGRAM, rabbitmq_broker.url, inbox.exchange],
+            env=os.environ | {"PYSPARK_PYTHON": sys.executable, "PYTHONPATH": str(Path.cwd())},
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=240,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr[-3000:]
+        kinds = {body.partition(b"-")[0] for body in inbox.bodies()}
+        assert kinds == {b"batch", b"stream", b"foreach"}

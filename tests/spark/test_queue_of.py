@@ -1,0 +1,131 @@
+"""The queue of each row as Spark's workers tell it, beside the scalar mirror on the driver, row by row."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+from pyspark.errors import PythonException
+from pyspark.sql import functions as F  # noqa: N812
+
+from rabbit_chx import ConsistentHashExchange, Field, ModulusHashExchange, ToExchange
+from spark_connector.cluster import queue_of, register_queue_of
+
+pytestmark = pytest.mark.spark
+
+RELEASES = ["3.10.8", "4.3.6"]
+QUEUES = {"q0": 1, 'it\'s \\ a "queue"': 2, "q2": 1, "größe": 3}
+KEYS = [letter * count for letter in "xé" for count in range(256 // len(letter.encode()))]
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+MOMENT = datetime(2024, 2, 29, 23, 59, 59, 999_999, UTC)
+HEADERS = {
+    "string": ("S", ["acme", "", "Zoë", None], ["acme", "", "Zoë", None]),
+    "binary": ("x", [b"acme", bytes(256), b"", None], [b"acme", bytes(256), b"", None]),
+    "boolean": ("t", [True, False, True, None], [True, False, True, None]),
+    "tinyint": ("I", [5, -5, 127, None], [5, -5, 127, None]),
+    "smallint": ("I", [5, -300, 300, None], [5, -300, 300, None]),
+    "int": ("I", [5, -(2**31), 2**27, None], [5, -(2**31), 2**27, None]),
+    "bigint": ("l", [5, 2**63 - 1, -1, None], [5, 2**63 - 1, -1, None]),
+    "timestamp": ("T", [MOMENT, EPOCH, MOMENT, None], [1_709_251_199, 0, 1_709_251_199, None]),
+}
+
+
+def values(df, column) -> list[object]:
+    return [row[0] for row in df.coalesce(1).select(column).collect()]
+
+
+@pytest.fixture(scope="module")
+def keys(spark):
+    return spark.createDataFrame([(key,) for key in KEYS], "routing_key string").cache()
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_routing_keys_of_every_length(keys, release):
+    exchange = ConsistentHashExchange(QUEUES, release=release)
+    assert values(keys, queue_of("routing_key", exchange)) == [exchange.route(key) for key in KEYS]
+
+
+def forms(exchange, column: str) -> dict[str, object]:
+    """A column of the header's values, and the three forms in which one column holds all headers."""
+    header = F.col(column)
+    entry = F.struct(F.lit("h").alias("key"), header.alias("value"))
+    return {
+        "value": queue_of(column, exchange),
+        "map": queue_of(exchange=exchange, headers=F.create_map(F.lit("h"), header)),
+        "struct": queue_of(exchange=exchange, headers=F.struct(F.lit(1).alias("x"), header.alias("h"))),
+        "array": queue_of(exchange=exchange, headers=F.array(entry)),
+    }
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_headers_of_every_type(spark, release):
+    exchange = ConsistentHashExchange(QUEUES, release=release, hash_header="h")
+    rows = list(zip(*(given for _, given, _ in HEADERS.values()), strict=True))
+    df = spark.createDataFrame(rows, ", ".join(f"`{type_}` {type_}" for type_ in HEADERS)).coalesce(1)
+    columns = {(type_, form): made for type_ in HEADERS for form, made in forms(exchange, type_).items()}
+    found = df.select(*(made.alias(" as ".join(name)) for name, made in columns.items())).collect()
+    for (type_, form), answers in zip(columns, zip(*found, strict=True), strict=True):
+        tag, _, carried = HEADERS[type_]
+        messages = [{} if value is None else {"h": Field(tag, value)} for value in carried]
+        assert list(answers) == [exchange.route(headers=headers) for headers in messages], (type_, form)
+
+
+def test_properties(spark):
+    ids = ["m-1", None, "", "Zoë"]
+    df = spark.createDataFrame([(one, MOMENT) for one in ids], "id string, at timestamp")
+    by_id = ConsistentHashExchange(QUEUES, hash_property="message_id")
+    assert values(df, queue_of("id", by_id)) == [by_id.route(message_id=one) for one in ids]
+    by_time = ConsistentHashExchange(QUEUES, hash_property="timestamp")
+    assert (
+        values(df, queue_of(exchange=by_time, timestamp=F.col("at"))) == [by_time.route(timestamp=MOMENT)] * 4
+    )
+
+
+def test_modulus_exchange_and_slots_behind_it(keys):
+    slots = {f"slot-{number}": f"q{number % 3}" for number in range(64)}
+    exchange = ModulusHashExchange([ToExchange(name) for name in slots])
+    expected = [slots[exchange.route(key).name] for key in KEYS]
+    assert values(keys, queue_of("routing_key", exchange, slots=slots)) == expected
+
+
+def test_as_a_filter_and_as_a_group(keys):
+    exchange = ConsistentHashExchange(QUEUES)
+    queue = queue_of("routing_key", exchange)
+    expected = [key for key in KEYS if exchange.route(key) == "q2"]
+    assert values(keys.where(queue == "q2"), "routing_key") == expected
+    counts = {row["queue"]: row["count"] for row in keys.groupBy(queue).count().collect()}
+    assert counts["q2"] == len(expected)
+    assert sum(counts.values()) == len(KEYS)
+
+
+def test_in_sql(spark, keys):
+    exchange = ConsistentHashExchange(QUEUES)
+    keys.createOrReplaceTempView("messages")
+    register_queue_of(spark, exchange)
+    answers = spark.sql("SELECT routing_key, queue_of(routing_key) AS queue FROM messages").collect()
+    assert {row["routing_key"]: row["queue"] for row in answers} == {key: exchange.route(key) for key in KEYS}
+
+
+def test_sql_over_all_headers(spark):
+    exchange = ConsistentHashExchange(QUEUES, hash_header="h")
+    register_queue_of(spark, exchange, name="queue_by_tenant", headers="MAP<STRING, STRING>")
+    (row,) = spark.sql("SELECT queue_by_tenant(map('a', 'x', 'h', 'acme')) AS queue").collect()
+    assert row["queue"] == exchange.route(headers={"h": "acme"})
+
+
+def test_it_works_on_a_stream(spark, keys, tmp_path):
+    keys.write.parquet(str(tmp_path / "in"))
+    exchange = ConsistentHashExchange(QUEUES)
+    stream = spark.readStream.schema("routing_key string").parquet(str(tmp_path / "in"))
+    stream = stream.withColumn("queue", queue_of("routing_key", exchange))
+    query = stream.writeStream.format("memory").queryName("routed").trigger(availableNow=True).start()
+    assert query.awaitTermination(60)
+    found = {row["routing_key"]: row["queue"] for row in spark.table("routed").collect()}
+    assert found == {key: exchange.route(key) for key in KEYS}
+
+
+@pytest.mark.parametrize(("key", "shown"), [("NULL", "got None"), ("repeat('k', 256)", "256 bytes")])
+def test_a_key_that_cannot_be_sent_fails_the_job_in_plain_words(spark, key, shown):
+    df = spark.range(1).select(F.expr(key).cast("string").alias("routing_key"))
+    with pytest.raises(PythonException, match=rf"the routing key is wrong: .*{shown}"):
+        df.select(queue_of("routing_key", ConsistentHashExchange(QUEUES))).collect()

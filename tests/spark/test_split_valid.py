@@ -1,0 +1,220 @@
+"""split_valid against what the writer itself refuses: the same rows, for the same reason."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+from pyspark.sql import functions as F  # noqa: N812
+
+from rabbit_chx import InvalidValue
+from rabbit_chx.broker.publishing.frames import most_bytes
+from spark_connector.columns import layout_of
+from spark_connector.rows import Limits, invalid_rows
+from spark_connector.validity import split_valid
+
+pytestmark = pytest.mark.spark
+
+FINE = {"value": b"x", "routing_key": "k"}
+NO_UTF8 = [
+    b"\xff",
+    b"\xc0\x80",
+    b"\xed\xa0\x80",
+    b"\xf4\x90\x80\x80",
+    b"\xe2\x82",
+    b"\xf0\x9f\x98\x80",
+    b"\xef\xbf\xbf",
+]
+BEFORE_1970 = datetime(1969, 12, 31, 23, 59, 59, 999_999, UTC)
+LAST_MOMENT = datetime(9999, 12, 31, 23, 59, 59, 999_999, UTC)
+MOST_HEADERS = most_bytes(131_072) - 2_500
+NAMES = (
+    *("message_id", "correlation_id", "content_type", "content_encoding"),
+    *("reply_to", "type", "app_id", "user_id"),
+)
+
+
+def writer_refuses(df, *, body=1_000, empty_for_null=False, given=frozenset({"exchange"})) -> dict[int, str]:
+    """The rows by their column ``n`` that the writer's own check finds, and why."""
+    layout = layout_of(df.schema, ignore_unknown=True, given=given)
+    limits = Limits(body, most_bytes(131_072))
+    found: dict[int, str] = {}
+    for batch in df.toArrow().to_batches():
+        for wrong in invalid_rows(batch, layout, limits, empty_for_null=empty_for_null):
+            reason = wrong.reason.partition(" (routing key")[0]
+            found[batch.column("n")[wrong.row].as_py()] = reason
+    return found
+
+
+def assert_agrees(df, **options) -> dict[int, str]:
+    """Both halves together are the whole, and the bad one is what the writer refuses."""
+    df = df.withColumn("n", F.monotonically_increasing_id()).localCheckpoint()
+    good, bad = split_valid(df, exchange="x", maxMessageBytes=1_000, ignoreUnknownColumns=True, **options)
+    expected = writer_refuses(df, empty_for_null=options.get("nullValue") == "empty")
+    assert {row["n"]: row["reason"] for row in bad.select("n", "reason").collect()} == expected
+    assert good.columns == df.columns
+    assert {row["n"] for row in good.select("n").collect()} == {
+        row["n"] for row in df.select("n").collect()
+    } - set(expected)
+    return expected
+
+
+def frame(spark, schema: str, rows: list[dict]):
+    fields = [field.split()[0] for field in schema.split(", ")]
+    return spark.createDataFrame([tuple(row.get(name) for name in fields) for row in rows], schema)
+
+
+def test_bodies_and_keys(spark):
+    lengths = [
+        {**FINE, "routing_key": letter * count} for letter in "xé" for count in (0, 127, 128, 255, 256)
+    ]
+    rows = [FINE, {**FINE, "value": None}, {**FINE, "value": b""}, {**FINE, "value": b"x" * 1_000}]
+    rows += [{**FINE, "value": b"x" * 1_001}, {**FINE, "routing_key": None}, {}, *lengths]
+    df = frame(spark, "value binary, routing_key string", rows)
+    assert len(assert_agrees(df)) == 8
+    assert len(assert_agrees(df, nullValue="empty")) == 7
+
+
+def test_text_that_is_no_utf8(spark):
+    df = frame(spark, "value binary, raw binary", [{"value": b"x", "raw": raw} for raw in NO_UTF8])
+    text = F.col("raw").cast("string")
+    assert len(assert_agrees(df.select("value", text.alias("routing_key")))) == 5
+    headers = F.create_map(F.lit("h"), text)
+    assert (
+        len(assert_agrees(df.select("value", F.lit("k").alias("routing_key"), headers.alias("headers")))) == 5
+    )
+    struct = F.struct(text.alias("h"))
+    assert (
+        len(assert_agrees(df.select("value", F.lit("k").alias("routing_key"), struct.alias("headers")))) == 5
+    )
+    names = F.create_map(text, F.lit(1))
+    assert (
+        len(assert_agrees(df.select("value", F.lit("k").alias("routing_key"), names.alias("headers")))) == 5
+    )
+
+
+def test_properties(spark):
+    rows = [{**FINE, name: text} for name in NAMES for text in (None, "", "x" * 255, "x" * 256, "é" * 128)]
+    rows += [{**FINE, "priority": number} for number in (None, -1, 0, 255, 256)]
+    rows += [{**FINE, "delivery_mode": number} for number in (None, 0, 1, 2, 3)]
+    rows += [
+        {**FINE, "timestamp": moment} for moment in (None, BEFORE_1970, datetime(1970, 1, 1, tzinfo=UTC))
+    ]
+    schema = "value binary, routing_key string, priority int, delivery_mode bigint, timestamp timestamp"
+    df = frame(spark, f"{schema}, {', '.join(f'{name} string' for name in NAMES)}", rows)
+    assert len(assert_agrees(df)) == 2 * len(NAMES) + 2 + 2 + 1
+
+
+EXPIRATIONS = [
+    "0",
+    "007",
+    "4294967295",
+    "4294967296",
+    "9" * 30,
+    "",
+    " 1",
+    "1\n",
+    "+1",
+    "-1",
+    "1.5",
+    "1e3",
+    "x",
+    "\N{ARABIC-INDIC DIGIT ONE}",
+]
+
+
+def test_expiration_as_text_and_as_a_number(spark):
+    rows = [{**FINE, "expiration": text} for text in (None, *EXPIRATIONS)]
+    text = frame(spark, "value binary, routing_key string, expiration string", rows)
+    assert len(assert_agrees(text)) == len(EXPIRATIONS) - 3
+    rows = [{**FINE, "expiration": number} for number in (None, -1, 0, 2**32 - 1, 2**32)]
+    number = frame(spark, "value binary, routing_key string, expiration bigint", rows)
+    assert len(assert_agrees(number)) == 2
+
+
+MAPS = [
+    *(None, {}, {"a": "b"}, {"a": None}, {"": "b"}, {"x" * 255: "b"}, {"x" * 256: "b"}, {"é" * 128: "b"}),
+    *(
+        {"CC": "b"},
+        {"BCC": "b"},
+        {"cc": "b"},
+        {"a": "x" * (MOST_HEADERS - 7)},
+        {"a": "x" * (MOST_HEADERS - 6)},
+    ),
+]
+
+
+def test_headers_as_a_map(spark):
+    rows = [{**FINE, "headers": headers} for headers in MAPS]
+    df = frame(spark, "value binary, routing_key string, headers map<string,string>", rows)
+    assert len(assert_agrees(df)) == 5
+
+
+def test_headers_as_an_array(spark):
+    lists = [None if one is None else list(one.items()) for one in MAPS]
+    lists += [[("a", "b"), ("a", "c")], [("a", "b"), ("A", "c")], [(None, "b")], [None], [("a", "b"), None]]
+    rows = [{**FINE, "headers": entries} for entries in lists]
+    schema = "value binary, routing_key string, headers array<struct<key:string,value:string>>"
+    assert len(assert_agrees(frame(spark, schema, rows))) == 5 + 4
+
+
+def test_headers_as_a_struct_and_times_in_them(spark):
+    moments = [None, BEFORE_1970, datetime(1970, 1, 1, tzinfo=UTC), LAST_MOMENT]
+    rows = [{"value": b"x", "routing_key": "k", "at": moment} for moment in moments]
+    df = frame(spark, "value binary, routing_key string, at timestamp", rows)
+    later = F.col("at") + F.expr("INTERVAL 1 MICROSECOND")
+    big = F.repeat(F.lit("x"), F.when(F.col("at").isNull(), MOST_HEADERS).otherwise(1))
+    struct = F.struct(
+        "at", later.alias("then"), F.lit(1).alias("`n`"), F.lit(True).alias("flag"), big.alias("big")
+    )
+    base = ("value", "routing_key")
+    assert len(assert_agrees(df.select(*base, struct.alias("headers")))) == 3
+    assert len(assert_agrees(df.select(*base, F.create_map(F.lit("at"), "at").alias("headers")))) == 1
+
+
+def test_the_size_of_headers_to_the_byte(spark):
+    schema = "value binary, routing_key string, size int"
+    df = frame(spark, schema, [{**FINE, "size": size} for size in range(MOST_HEADERS - 60, MOST_HEADERS)])
+    text = F.repeat(F.lit("x"), F.col("size"))
+    for mixed in (
+        F.struct(
+            text.alias("text"), F.lit(1).cast("bigint").alias("long"), F.lit(None).cast("int").alias("none")
+        ),
+        F.struct(
+            text.cast("binary").alias("blob"), F.lit(False).alias("flag"), F.current_timestamp().alias("at")
+        ),
+        F.create_map(F.lit("a"), text, F.lit("größe"), F.lit("ß")),
+    ):
+        found = assert_agrees(df.select("value", "routing_key", mixed.alias("headers")))
+        assert 0 < len(found) < 60
+
+
+def test_a_stream_is_split_too(spark, tmp_path):
+    frame(spark, "value binary, routing_key string", [FINE, {"value": b"y"}]).write.parquet(
+        str(tmp_path / "in")
+    )
+    stream = spark.readStream.schema("value binary, routing_key string").parquet(str(tmp_path / "in"))
+    _, bad = split_valid(stream, exchange="x")
+    query = bad.writeStream.format("memory").queryName("bad").trigger(availableNow=True).start()
+    assert query.awaitTermination(60)
+    assert [row["reason"] for row in spark.table("bad").collect()] == ["routing_key is null"]
+
+
+def test_aliases_and_capitals_of_columns(spark):
+    df = frame(spark, "Body string, KEY string", [{"Body": "x"}, {"KEY": "k"}, {"Body": "x", "KEY": "k"}])
+    good, bad = split_valid(df, exchange="x")
+    assert (good.count(), bad.count()) == (1, 2)
+
+
+def test_a_schema_that_cannot_be_written_is_an_error_at_once(spark):
+    df = spark.range(1)
+    with pytest.raises(InvalidValue, match="to_json"):
+        split_valid(df, exchange="x", ignoreUnknownColumns=True)
+    with pytest.raises(InvalidValue, match="maxMesageBytes"):
+        split_valid(df, maxMesageBytes=1)
+
+
+def test_a_column_named_reason_is_in_the_way(spark):
+    df = spark.createDataFrame([(b"x", "k", "r")], "value binary, routing_key string, Reason string")
+    with pytest.raises(InvalidValue, match="rename yours"):
+        split_valid(df, exchange="x", ignoreUnknownColumns=True)

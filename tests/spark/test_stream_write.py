@@ -1,0 +1,207 @@
+"""``writeStream.format("rabbitmq")`` in a real Spark: restarts, guards, and the helper for ``foreachBatch``."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from spark_connector import foreach_batch
+from tests.inbox import Inbox
+
+pytestmark = [pytest.mark.spark, pytest.mark.broker]
+
+CANARY = "CANARY-8c1d"
+DEADLINE = 60
+
+
+@pytest.fixture(scope="module")
+def broker(rabbitmq_broker):
+    return rabbitmq_broker
+
+
+@pytest.fixture
+def inbox(broker):
+    with Inbox(broker.url) as inbox:
+        yield inbox
+
+
+def stream(frame, broker, checkpoint, **options):
+    chosen = {"url": broker.url, "retryTimeoutMs": "300", "checkpointLocation": str(checkpoint), **options}
+    return frame.writeStream.format("rabbitmq").options(**chosen)
+
+
+def rates(spark, rows=200):
+    return spark.readStream.format("rate").option("rowsPerSecond", rows).load()
+
+
+def lines(spark, folder):
+    """A stream of the lines of a folder's files, one file a micro-batch."""
+    return spark.readStream.option("maxFilesPerTrigger", 1).text(str(folder))
+
+
+def put(folder: Path, name: str, *texts: str) -> None:
+    """A file that is there at once: Spark would read one that is still being written."""
+    folder.mkdir(exist_ok=True)
+    hidden = folder / f".{name}"
+    hidden.write_text("".join(f"{text}\n" for text in texts))
+    hidden.rename(folder / name)
+
+
+def run_out(query):
+    """Wait for the end of a query that ends by itself, and raise what ended it."""
+    try:
+        assert query.awaitTermination(DEADLINE), "still running"
+    finally:
+        query.stop()
+
+
+def wait_until(condition):
+    deadline = time.monotonic() + DEADLINE
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come to pass"
+        time.sleep(0.1)
+
+
+def progressed(query):
+    """The rows that a query says it has written, which is what its sink has told it."""
+    return sum(max(one["sink"]["numOutputRows"], 0) for one in query.recentProgress)
+
+
+def test_a_rate_goes_on_where_it_stopped(spark, broker, inbox, tmp_path):
+    found: set[int] = set()
+    recorded = 0
+    for _ in range(2):
+        frame = rates(spark).selectExpr("cast(value as string) as value", "'k' as routing_key")
+        query = stream(frame, broker, tmp_path, exchange=inbox.exchange).start()
+        wait_until(lambda query=query: query.exception() or progressed(query) >= 300)
+        query.stop()
+        assert query.exception() is None
+        recorded += progressed(query)
+        found |= {int(one.body) for one in inbox.take_all()}
+    # Stopped in the middle of a micro-batch, a query leaves a part of that one, and writes it again later.
+    assert recorded >= 600
+    assert set(range(recorded)) <= found
+
+
+def test_each_file_is_written_once_over_restarts(spark, broker, inbox, tmp_path):
+    folder, checkpoint = tmp_path / "in", tmp_path / "checkpoint"
+    put(folder, "a", "a1", "a2")
+    put(folder, "b", "b1")
+
+    def run():
+        frame = lines(spark, folder).selectExpr("value", "value as key")
+        query = stream(frame, broker, checkpoint, exchange=inbox.exchange, taskHeaders="true")
+        run_out(query.trigger(availableNow=True).start())
+
+    run()
+    put(folder, "c", "c1")
+    run()
+    run()
+    found = inbox.take(4)
+    assert sorted(one.body for one in found) == [b"a1", b"a2", b"b1", b"c1"]
+    assert {one.properties.headers["x-spark-batch-id"] for one in found} == {"0", "1", "2"}
+    assert len({one.properties.headers["x-spark-query-id"] for one in found}) == 1
+
+
+def test_a_row_that_cannot_be_sent_ends_the_query_once_and_is_dropped_on_demand(
+    spark, broker, inbox, tmp_path
+):
+    folder, checkpoint = tmp_path / "in", tmp_path / "checkpoint"
+    put(folder, "a", "good", "poison", "fine")
+    frame = lines(spark, folder).selectExpr("nullif(value, 'poison') as value", "value as key")
+
+    def query(**options):
+        return stream(frame, broker, checkpoint, exchange=inbox.exchange, **options).trigger(
+            availableNow=True
+        )
+
+    with pytest.raises(Exception, match="row 1 of partition 0: value is null"):
+        run_out(query().start())
+    assert len(inbox) == 0
+    run_out(query(invalidRows="drop").start())
+    assert sorted(one.body for one in inbox.take(2)) == [b"fine", b"good"]
+
+
+def test_a_continuous_trigger_writes_nothing_and_records_nothing_as_done(spark, broker, inbox, tmp_path):
+    frame = rates(spark).selectExpr("cast(value as string) as value", "'k' as key")
+    query = (
+        stream(frame, broker, tmp_path, exchange=inbox.exchange)
+        .trigger(continuous="500 milliseconds")
+        .start()
+    )
+    try:
+        wait_until(lambda: (tmp_path / "sources").exists() or (tmp_path / "metadata").exists())
+        query.awaitTermination(4)  # several epochs
+        assert [one for one in (tmp_path / "commits").glob("*") if one.name.isdigit()] == []
+        assert len(inbox) == 0
+    finally:
+        query.stop()
+
+
+def test_what_spark_refuses_is_refused_before_a_row_leaves(spark, broker, inbox, tmp_path):
+    folder = tmp_path / "in"
+    put(folder, "a", "x")
+    counts = lines(spark, folder).groupBy("value").count().selectExpr("value", "value as key")
+    for mode, words in [("complete", "foreach_batch"), ("update", "Update mode")]:
+        query = stream(counts, broker, tmp_path / mode, exchange=inbox.exchange).outputMode(mode)
+        with pytest.raises(Exception, match=words):
+            run_out(query.trigger(availableNow=True).start())
+    ordered = lines(spark, folder).selectExpr("value", "value as key").sortWithinPartitions("key")
+    with pytest.raises(Exception, match="Sorting is not supported on streaming"):
+        stream(ordered, broker, tmp_path / "sorted", exchange=inbox.exchange).start()
+    assert len(inbox) == 0
+
+
+def test_counts_are_written_by_the_helper_in_the_mode_that_a_sink_may_not_have(
+    spark, broker, inbox, tmp_path
+):
+    folder = tmp_path / "in"
+    put(folder, "a", "x", "x", "y")
+    put(folder, "b", "x")
+    counts = lines(spark, folder).groupBy("value").count()
+    write = foreach_batch(
+        lambda batch: batch.selectExpr("concat(value, '=', count) as body", "value as key").orderBy("key"),
+        url=broker.url,
+        exchange=inbox.exchange,
+    )
+    query = counts.writeStream.outputMode("update").foreachBatch(write)
+    run_out(query.option("checkpointLocation", str(tmp_path / "c")).trigger(availableNow=True).start())
+    found = sorted(one.body for one in inbox.take_all())
+    assert found in ([b"x=2", b"x=3", b"y=1"], [b"x=1", b"x=3", b"y=1"])  # files come in either order
+
+
+def test_a_secret_stands_in_no_text_of_a_query(spark, broker, tmp_path):
+    folder = tmp_path / "in"
+    put(folder, "a", "x")
+    frame = lines(spark, folder).selectExpr("value", "value as key")
+    url = f"amqp://nobody:{CANARY}@{broker.url.rpartition('@')[2]}"
+    query = (
+        stream(frame, broker, tmp_path / "c", url=url, exchange="amq.fanout")
+        .trigger(availableNow=True)
+        .start()
+    )
+    with pytest.raises(Exception, match="refuses this user or password") as caught:
+        run_out(query)
+    texts = [str(caught.value), str(query.exception()), str(query.recentProgress), str(query.status)]
+    texts += [query._jsq.explainInternal(True)]
+    texts += [file.read_text(errors="replace") for file in (tmp_path / "c").rglob("*") if file.is_file()]
+    assert not [text for text in texts if CANARY in text]
+    assert "nobody" in texts[0]
+
+
+def test_many_small_tasks_share_one_connection_for_each_worker(spark, broker, inbox, tmp_path):
+    created = "element(2, hd(ets:lookup(connection_churn_metrics, node())))."
+    frame = rates(spark).selectExpr("cast(value as string) as value", "'k' as key").repartition(30)
+    before = int(broker.eval(created))
+    query = (
+        stream(frame, broker, tmp_path, exchange=inbox.exchange)
+        .trigger(processingTime="500 milliseconds")
+        .start()
+    )
+    wait_until(lambda: query.exception() or (query.lastProgress and query.lastProgress["batchId"] >= 5))
+    query.stop()
+    assert query.exception() is None
+    assert len(inbox) > 0
+    assert int(broker.eval(created)) - before <= 2 + 1  # two workers; one more if Spark replaced one

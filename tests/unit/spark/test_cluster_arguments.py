@@ -1,0 +1,75 @@
+"""What queue_of says of arguments that it cannot use; no Spark is started."""
+
+from __future__ import annotations
+
+import pytest
+from pyspark.sql import functions as F  # noqa: N812
+
+from rabbit_chx import (
+    ConsistentHashExchange,
+    InvalidValue,
+    MissingDependency,
+    ModulusHashExchange,
+    Ring,
+    ToExchange,
+    Unroutable,
+)
+from spark_connector.cluster import Prediction, index_behind, queue_of, register_queue_of
+
+BY_KEY = ConsistentHashExchange(["q0", "q1"])
+BY_HEADER = ConsistentHashExchange(["q0", "q1"], hash_header="tenant")
+MODULUS = ModulusHashExchange(["q0", "q1"])
+
+
+@pytest.mark.parametrize(
+    ("exchange", "given", "shown"),
+    [
+        (BY_KEY, {}, "got 'none', allowed is one alone: the first argument, or routing_key="),
+        (BY_KEY, {"headers": "h"}, "got 'headers'"),
+        (BY_KEY, {"routing_key": "k", "message_id": "m"}, "got 'routing_key, message_id'"),
+        (BY_HEADER, {"routing_key": "k"}, "or headers=, which the exchange hashes"),
+        (MODULUS, {"message_id": "m"}, "or routing_key=, which the exchange hashes"),
+    ],
+)
+def test_the_one_column_that_the_exchange_hashes_is_wanted(exchange, given, shown):
+    with pytest.raises(InvalidValue, match="the column that is hashed is wrong") as error:
+        queue_of(exchange=exchange, **given)
+    assert shown in str(error.value)
+
+
+def test_the_column_cannot_be_said_twice():
+    with pytest.raises(InvalidValue, match="got 'column, routing_key'"):
+        queue_of("k", BY_KEY, routing_key="k")
+
+
+@pytest.mark.parametrize("exchange", [None, "orders", ["q0", "q1"]])
+def test_an_exchange_is_wanted(exchange):
+    with pytest.raises(InvalidValue, match="allowed is a ConsistentHashExchange or a ModulusHashExchange"):
+        queue_of("k", exchange)
+
+
+def test_an_exchange_without_buckets_leads_nowhere():
+    with pytest.raises(Unroutable):
+        queue_of("k", ConsistentHashExchange(Ring()))
+
+
+def test_pyspark_4_0_is_told_what_is_missing(monkeypatch):
+    monkeypatch.delattr(F, "arrow_udf")
+    with pytest.raises(MissingDependency, match=r"PySpark 4\.1 or newer.*pip install 'pyspark>=4\.1'"):
+        queue_of("k", BY_KEY)
+
+
+@pytest.mark.parametrize("name", ["queue of", "x; DROP TABLE y", "", "größe", None])
+def test_a_sql_function_has_a_plain_name(name):
+    with pytest.raises(InvalidValue, match="the name of the SQL function"):
+        register_queue_of(None, BY_KEY, name=name)
+
+
+def test_slots_stand_for_the_queues_behind_them():
+    exchange = ModulusHashExchange([ToExchange("a"), ToExchange("b"), "c"])
+    assert Prediction.of("k", exchange, slots={"a": "q0"}).names == ("q0", "exchange b", "c")
+
+
+@pytest.mark.parametrize("column", ["routing_key", None, 5])
+def test_other_columns_have_no_number_of_a_queue(column):
+    assert index_behind(column) is None

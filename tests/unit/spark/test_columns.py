@@ -1,0 +1,140 @@
+"""A schema is accepted with every column at its place, or refused before a task starts."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+from pyspark.sql import types as t
+
+from spark_connector.columns import AMQP_TAGS, COLUMNS, Headers, amqp_tag, layout_of
+from tests.unit.complaints import complaint
+
+TEXT, BYTES = t.StringType(), t.BinaryType()
+BOTH = frozenset({"exchange", "routing_key"})
+
+
+def schema(**columns: t.DataType) -> t.StructType:
+    return t.StructType([t.StructField(name, kind) for name, kind in columns.items()])
+
+
+def test_every_documented_column_is_taken_with_each_of_its_types() -> None:
+    kinds = {
+        "string": TEXT,
+        "binary": BYTES,
+        "tinyint": t.ByteType(),
+        "smallint": t.ShortType(),
+        "int": t.IntegerType(),
+        "bigint": t.LongType(),
+        "timestamp": t.TimestampType(),
+        "map": t.MapType(TEXT, TEXT),
+        "array": t.ArrayType(schema(key=TEXT, value=BYTES)),
+        "struct": schema(a=TEXT),
+    }
+    for column in COLUMNS:
+        for kind in column.types:
+            layout = layout_of(
+                schema(**{"value": BYTES, column.name: kinds[kind]}), given=BOTH - {column.name}
+            )
+            assert layout.types[column.name] == kind
+            assert layout.positions[column.name] == (0 if column.name == "value" else 1)
+
+
+def test_aliases_and_names_in_other_cases_are_the_same_columns() -> None:
+    layout = layout_of(schema(KEY=TEXT, Body=TEXT), given=frozenset({"exchange"}))
+    assert dict(layout.positions) == {"routing_key": 0, "value": 1}
+
+
+def test_texts_of_limited_length_are_texts() -> None:
+    layout = layout_of(schema(value=t.VarcharType(5), key=t.CharType(3)), given=frozenset({"exchange"}))
+    assert layout.types == {"value": "string", "routing_key": "string"}
+
+
+def test_a_frame_without_value_is_told_the_line_that_makes_one() -> None:
+    error = complaint(lambda: layout_of(schema(id=t.LongType(), key=TEXT), given=BOTH))
+    assert 'to_json(struct("*")).alias("value")' in error.way_out
+
+
+@pytest.mark.parametrize(
+    ("columns", "words"),
+    [
+        ({"value": TEXT, "keyy": TEXT}, "did you mean key?"),
+        ({"value": TEXT, "zzz": TEXT}, "ignoreUnknownColumns=true"),
+        ({"value": TEXT, "body": TEXT}, "['value', 'body']"),
+        ({"value": TEXT, "key": TEXT}, "both a column and the option routingKey"),
+        ({"value": TEXT, "exchange": TEXT}, "both a column and the option exchange"),
+        ({"value": TEXT, "Value": TEXT}, "['value', 'Value']"),
+        ({"value": t.DecimalType(10, 2)}, "decimal(10,2)"),
+        ({"value": schema(a=TEXT)}, "to_json"),
+        ({"value": TEXT, "priority": TEXT}, 'cast("tinyint")'),
+        ({"value": TEXT, "timestamp": t.TimestampNTZType()}, 'cast("timestamp")'),
+        ({"value": TEXT, "message_id": t.LongType()}, 'cast("string")'),
+        ({"value": TEXT, "headers": TEXT}, "struct("),
+        ({"value": TEXT, "headers": t.MapType(TEXT, t.DoubleType())}, "double"),
+        ({"value": TEXT, "headers": t.MapType(t.LongType(), TEXT)}, "map<bigint,string>"),
+        ({"value": TEXT, "headers": t.ArrayType(TEXT)}, "array<string>"),
+        ({"value": TEXT, "headers": t.ArrayType(schema(name=TEXT, value=TEXT))}, "struct<name"),
+        ({"value": TEXT, "headers": schema(a=schema(b=TEXT))}, "the header a"),
+        ({"value": TEXT, "headers": schema(CC=TEXT)}, "CC and BCC"),
+        ({"value": TEXT, "headers": schema(**{"h" * 256: TEXT})}, "255 bytes"),
+    ],
+)
+def test_a_schema_that_cannot_be_written_is_refused(columns: dict[str, t.DataType], words: str) -> None:
+    assert words in str(complaint(lambda: layout_of(schema(**columns), given=BOTH)))
+
+
+def test_names_that_stand_there_twice_are_refused() -> None:
+    twice = t.StructType([t.StructField("value", TEXT), t.StructField("value", TEXT)])
+    assert "['value', 'value']" in str(complaint(lambda: layout_of(twice, given=BOTH)))
+    headers = t.StructType([t.StructField("a", TEXT), t.StructField("a", TEXT)])
+    assert "each name once" in str(
+        complaint(lambda: layout_of(schema(value=TEXT, headers=headers), given=BOTH))
+    )
+
+
+def test_key_and_exchange_come_from_somewhere() -> None:
+    error = complaint(lambda: layout_of(schema(value=TEXT), given=frozenset({"exchange"})))
+    assert 'option("routingKey", "")' in error.way_out
+    error = complaint(lambda: layout_of(schema(value=TEXT), given=frozenset({"routing_key"})))
+    assert 'option("exchange", "")' in error.way_out
+
+
+def test_unknown_columns_can_be_left_out() -> None:
+    layout = layout_of(schema(id=t.DoubleType(), value=TEXT), ignore_unknown=True, given=BOTH)
+    assert dict(layout.positions) == {"value": 1}
+
+
+def test_headers_keep_their_names_and_tags() -> None:
+    def headers(kind: t.DataType) -> Headers | None:
+        return layout_of(schema(value=TEXT, headers=kind), given=BOTH).headers
+
+    assert headers(t.MapType(TEXT, t.LongType())) == Headers("map", ("l",))
+    assert headers(schema(a=TEXT, b=t.IntegerType())) == Headers("struct", ("S", "I"), ("a", "b"))
+    assert headers(t.ArrayType(schema(value=BYTES, key=TEXT))) == Headers("array", ("x",), key_at=1)
+
+
+def test_the_table_of_tags() -> None:
+    assert dict(AMQP_TAGS) == {
+        "string": "S",
+        "binary": "x",
+        "boolean": "t",
+        "timestamp": "T",
+        "tinyint": "I",
+        "smallint": "I",
+        "int": "I",
+        "bigint": "l",
+    }
+    assert amqp_tag(t.LongType(), "it") == "l"
+    assert "cast" in complaint(lambda: amqp_tag(t.DateType(), "the header")).way_out
+
+
+def test_columns_and_options_are_known_without_spark() -> None:
+    script = (
+        "import sys, spark_connector, spark_connector.columns, spark_connector.options, pyspark_rabbitmq; "
+        "print(*sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert not {"pyspark", "pyarrow", "pika", "numpy"} & set(done.stdout.split())

@@ -1,0 +1,209 @@
+"""What the driver makes of the reports of its tasks, and what is refused before there is a task."""
+
+from __future__ import annotations
+
+import json
+import logging
+import pickle
+import sys
+from dataclasses import replace
+from types import ModuleType
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import types as t
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceArrowWriter,
+    DataSourceStreamWriter,
+    WriterCommitMessage,
+)
+
+import pyspark_rabbitmq
+import spark_connector
+from rabbit_chx import InvalidValue
+from spark_connector import RabbitMQDataSource, WriteFailed, connections, foreach_batch
+from spark_connector.options import Options
+from spark_connector.partition import Plan, Task, Written, write_partition
+from spark_connector.writer import BatchWriter, StreamWriter
+from tests.unit.complaints import complaint
+
+URL = "amqp://user:CANARY@127.0.0.1:1"
+SCHEMA = t.StructType([t.StructField("value", t.StringType()), t.StructField("key", t.StringType())])
+BATCH = pa.record_batch([pa.array(["a"]), pa.array(["k"])], names=["value", "key"])
+
+
+def source(**options: str) -> RabbitMQDataSource:
+    return RabbitMQDataSource({"url": URL, "exchange": "x", "checkExchange": "false", **options})
+
+
+def plan(**options: str) -> Plan:
+    return source(**options)._plan(SCHEMA)
+
+
+def test_a_write_that_is_complete_is_told_in_one_line(caplog: pytest.LogCaptureFixture) -> None:
+    first = Written(
+        0, rows=5, published=4, confirmed=4, dropped=1, first_dropped=("row 3",), bytes=100, connections=1
+    )
+    second = Written(1, query_id="q", rows=2, published=2, confirmed=2, resent=1, bytes=50, seconds=1.5)
+    with caplog.at_level(logging.INFO):
+        StreamWriter(plan()).commit([first, second], 7)
+    (record,) = caplog.records
+    assert json.loads(record.getMessage()) == {
+        "event": "written",
+        "exchange": "x",
+        "batch": 7,
+        "query": "q",
+        "partitions": 2,
+        "rows": 7,
+        "confirmed": 6,
+        "dropped": 1,
+        "resent": 1,
+        "bytes": 150,
+        "connections": 1,
+        "seconds": 1.5,
+        "first_dropped": ["row 3"],
+    }
+
+
+def test_a_problem_of_a_task_fails_the_commit_and_counts_what_is_in_the_broker() -> None:
+    messages = [Written(0, rows=9, published=9, confirmed=9)]
+    messages += [Written(n, rows=3, published=2, confirmed=1, problem=f"trouble {n}") for n in range(1, 6)]
+    with pytest.raises(WriteFailed) as caught:
+        BatchWriter(plan()).commit(list(messages))
+    text = str(caught.value)
+    assert "trouble 1; trouble 2; trouble 3; and 2 more partitions" in text
+    assert "14 rows are in the broker already" in text
+
+
+def test_a_task_that_reported_nothing_is_no_success() -> None:
+    for messages in ([None, None], [Written(0), None]):
+        with pytest.raises(WriteFailed, match=r"trigger\(continuous"):
+            StreamWriter(plan()).commit(messages, 3)
+
+
+def test_a_row_that_is_not_confirmed_is_never_called_written() -> None:
+    with pytest.raises(WriteFailed, match="1 rows were published and not confirmed"):
+        BatchWriter(plan()).commit([Written(0, rows=2, published=2, confirmed=1)])
+
+
+def test_an_abort_tells_what_cannot_be_taken_back(caplog: pytest.LogCaptureFixture) -> None:
+    BatchWriter(plan()).abort([Written(0, confirmed=5), None])
+    StreamWriter(plan()).abort([Written(0, confirmed=7), None], 1)
+    assert "at least 5 rows from 1 of 2 partitions" in caplog.text
+    assert "at least 7 rows" in caplog.text
+
+
+def test_both_writers_take_arrow_batches_on_every_release() -> None:
+    batch, stream = source().writer(SCHEMA, False), source().streamWriter(SCHEMA, False)
+    assert isinstance(batch, DataSourceArrowWriter)
+    assert isinstance(stream, DataSourceArrowWriter)
+    assert isinstance(stream, DataSourceStreamWriter)
+    assert issubclass(Written, WriterCommitMessage)
+    assert issubclass(RabbitMQDataSource, DataSource)
+    assert RabbitMQDataSource.name() == "rabbitmq"
+
+
+def test_writers_travel_and_show_no_secret() -> None:
+    writer = pickle.loads(pickle.dumps(source(password="CANARY", url="amqp://h").writer(SCHEMA, False)))
+    assert writer._plan.options.password == "CANARY"
+    assert "CANARY" not in repr(writer) + repr(writer._plan) + repr(vars(writer))
+
+
+def test_modes_that_would_replace_are_refused() -> None:
+    assert "append" in str(complaint(lambda: source().writer(SCHEMA, True)))
+    assert "foreach_batch" in str(complaint(lambda: source().streamWriter(SCHEMA, True)))
+    assert "writes" in str(complaint(lambda: source().schema()))
+
+
+def test_speculation_is_refused_before_anything_is_sent() -> None:
+    task = Task(2, speculation=True)
+    written = write_partition(iter([BATCH]), plan(), task)
+    assert "allowSpeculation=true" in written.problem
+    assert written == replace(Written(2), problem=written.problem)
+
+
+def test_an_empty_partition_reports_all_the_same() -> None:
+    written = write_partition(iter([BATCH.slice(0, 0)]), plan(), Task())
+    assert (written.rows, written.problem) == (0, "")
+
+
+def test_the_helper_for_foreach_batch_checks_its_options_at_once() -> None:
+    assert callable(foreach_batch(url=URL, exchange="x", maxInFlight=7, persistent=False))
+    assert "did you mean exchange?" in str(complaint(lambda: foreach_batch(url=URL, exchnge="x")))
+    assert "function" in str(complaint(lambda: foreach_batch({"url": URL})))  # type: ignore[arg-type]
+
+
+# ---- the doors
+
+
+def test_pyspark_finds_the_source_by_the_shim() -> None:
+    assert pyspark_rabbitmq.DefaultSource is RabbitMQDataSource
+    assert not hasattr(pyspark_rabbitmq, "SomethingElse")
+
+
+def test_a_shim_that_cannot_be_loaded_offers_nothing_and_breaks_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    broken = ModuleType("spark_connector.source")  # which has no RabbitMQDataSource
+    monkeypatch.setitem(sys.modules, "spark_connector.source", broken)
+    assert not hasattr(pyspark_rabbitmq, "DefaultSource")
+
+
+def test_every_public_name_can_be_had_and_is_documented() -> None:
+    assert sorted(name for names in spark_connector._ROOMS.values() for name in names) == sorted(
+        spark_connector.__all__
+    )
+    for name in spark_connector.__all__:
+        value = getattr(spark_connector, name)
+        assert not isinstance(value, ModuleType), name
+        assert name.isupper() or (value.__doc__ or "").strip(), name
+    with pytest.raises(AttributeError, match="no attribute 'sprad'"):
+        spark_connector.sprad  # noqa: B018
+
+
+def test_errors_are_those_of_the_toolkit() -> None:
+    assert issubclass(WriteFailed, spark_connector.writer.RabbitChxError)
+    with pytest.raises(InvalidValue):
+        source(maxInFlight="0").writer(SCHEMA, False)
+    assert str(pickle.loads(pickle.dumps(WriteFailed("text")))) == "text"
+
+
+# ---- what the publisher is told
+
+
+def test_options_reach_the_publisher_in_its_own_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: dict[str, object] = {}
+    monkeypatch.setattr(connections, "Publisher", lambda urls, **options: told.update(options, urls=urls))
+    options = Options.of(
+        {
+            "url": "amqp://me@h1,amqp://me@h2",
+            "password": "CANARY",
+            "maxInFlight": "7",
+            "maxMessageBytes": "8",
+            "connectionTimeoutMs": "1500",
+            "reconnectTimeoutMs": "2000",
+            "confirmTimeoutMs": "3000",
+            "retryTimeoutMs": "4000",
+            "heartbeatSeconds": "5",
+            "persistent": "false",
+        }
+    )
+    connections._publisher(options, "a name")
+    credentials = told.pop("credentials")
+    assert callable(credentials)
+    assert credentials() == ("me", "CANARY")
+    assert told == {
+        "urls": ["amqp://me@h1", "amqp://me@h2"],
+        "properties": {"delivery_mode": 1},
+        "most_pending": 7,
+        "most_body_bytes": 8,
+        "connect_timeout": 1.5,
+        "reconnect_timeout": 2.0,
+        "blocked_timeout": 900.0,
+        "confirm_timeout": 3.0,
+        "retry_timeout": 4.0,
+        "heartbeat": 5,
+        "tls": None,
+        "name": "a name",
+    }
