@@ -92,6 +92,7 @@ def print_plan(plan: Plan, output: str, *, verbose: bool = False) -> None:
         _print_change(change)
     for exchange, share in plan.slot_moves.items():
         click.echo(f"Exchange {exchange!r}: re-pointed slots take {percent(share)} of its keys along.")
+    _print_waits(plan)
     for note in fold(plan.notes):
         click.echo(f"Note: {note}")
     for refusal in fold(plan.refusals):
@@ -123,6 +124,35 @@ def _print_steps(plan: Plan, *, verbose: bool) -> None:
     out = console()
     out.print(f"Virtual host {escape(repr(plan.vhost))}: {counted(len(plan.steps), 'step')}", style="bold")
     out.print(shown)
+
+
+def _print_waits(plan: Plan) -> None:
+    """What would keep the order of the keys that move."""
+    from rich.markup import escape
+
+    from rabbit_chx.cli.fold import fold
+    from rabbit_chx.cli.tables import console
+    from rabbit_chx.topology.waits import waits_of
+
+    waiting = waits_of(plan)
+    if not waiting:
+        return
+
+    def named(queues: set[Any]) -> str:
+        return ", ".join(fold(sorted(repr(str(each)) for each in queues)))
+
+    gain, lose = set(waiting), set().union(*waiting.values())
+    if gain & lose:
+        said = (
+            f"{named(gain & lose)} both gain and lose keys, so no draining keeps the order of those: stop the consumers "
+            "until all queues are empty."
+        )
+    else:
+        said = (
+            f"it is kept if the consumers of {named(gain)} are held from before the change until {named(lose)} are drained "
+            "(rabbit_chx.broker.topology.handover)."
+        )
+    console().print(escape(f"Order: {said}"))
 
 
 def _print_change(change: RingChange) -> None:
@@ -176,6 +206,8 @@ def _way(way: Way) -> dict[str, Any]:
 
 
 def _print_plan_as_json(plan: Plan) -> None:
+    from rabbit_chx.topology.waits import waits_of
+
     for number, step in enumerate(plan.steps, start=1):
         print_json(
             step=number,
@@ -194,6 +226,8 @@ def _print_plan_as_json(plan: Plan) -> None:
         )
     for exchange, share in plan.slot_moves.items():
         print_json(exchange=exchange, moved=share)
+    for gainer, losers in waits_of(plan).items():
+        print_json(hold=str(gainer), until_drained=sorted(map(str, losers)))
     for note in plan.notes:
         print_json(note=note)
     for refusal in plan.refusals:

@@ -37,6 +37,7 @@ class Live:
     management_url: str | None = None
     node: str | None = None
     observe: float | None = None
+    probe: str | None = None
     pairs: tuple[tuple[str, str], ...] = ()
     """Exchanges, each with a file of what was hashed and where it was seen."""
     amqp_only: bool = False
@@ -100,13 +101,17 @@ class Live:
 
         if self.pairs:
             observed = learn(observed, self._seen(observed))
-        if self.observe is None:
+        if self.observe is None and self.probe is None:
             return observed
-        from rabbit_chx.broker.topology.observe import firehose
+        from rabbit_chx.broker.topology.observe import firehose, probe
 
         with self.amqp(observed.topology.vhost) as connection:
-            click.echo(f"watching messages for {self.observe:g} seconds ...", err=True)
-            return learn(observed, firehose(connection, observed, self.observe, node=node))
+            if self.probe is not None:
+                observed = learn(observed, probe(connection, observed, self.probe))
+            if self.observe is not None:
+                click.echo(f"watching messages for {self.observe:g} seconds ...", err=True)
+                observed = learn(observed, firehose(connection, observed, self.observe, node=node))
+        return observed
 
     def _seen(self, observed: Observed) -> dict[str, list[tuple[Any, str]]]:
         """The pairs of the files by exchange, several files of one put together."""
@@ -155,6 +160,11 @@ def live_options(command: Callable[..., Any]) -> Callable[..., Any]:
         help="Work out rings of unknown order from messages that others publish meanwhile (rabbitmqctl trace_on).",
     )
     @click.option(
+        "--probe",
+        metavar="X",
+        help="Work out the ring of exchange X with messages of our own: only if it and its queues are quiet.",
+    )
+    @click.option(
         "--pairs",
         multiple=True,
         metavar="X=PAIRS.csv",
@@ -178,7 +188,7 @@ def live_options(command: Callable[..., Any]) -> Callable[..., Any]:
         **options: Any,
     ) -> Any:
         options["pairs"] = tuple(map(_parse_pairs, options["pairs"]))
-        names = ("url", "password_file", "management_url", "node", "observe", "pairs", "amqp_only")
+        names = ("url", "password_file", "management_url", "node", "observe", "probe", "pairs", "amqp_only")
         reached = {name: options.pop(name) for name in names}
         live = Live(**reached, tls=_tls(tls_ca_cert_file, tls_cert_file, tls_key_file))
         return command(live=live, **options)

@@ -145,6 +145,26 @@ def test_from_nothing_to_applied_and_what_is_changed_behind_its_back_is_named(ru
     assert "'orders'" in f"{missing['where']} {missing['message']}"
 
 
+def test_a_quiet_exchange_is_probed_for_the_order_of_its_ring(run, site, write) -> None:
+    with site.connection() as connection:  # bound by another program, so that no number tells the order
+        channel = connection.channel()
+        channel.exchange_declare(
+            "orders", "x-consistent-hash", durable=True, arguments={"hash-header": "tenant"}
+        )
+        for queue, weight in (("c", "2"), ("a", "1"), ("b", "1")):
+            channel.queue_declare(queue, durable=True)
+            channel.queue_bind(queue, "orders", weight)
+    file = write(
+        'schema: 1\nvhost: "VHOST"\nexchanges:\n  orders:\n    type: x-consistent-hash\n    hash-header: tenant\n'
+        "    queues: {c: 2, a: 1, b: 1}\nqueues: {a: {type: classic}, b: {type: classic}, c: {type: classic}}\n"
+    )
+    unknown = run("check", file)
+    assert unknown.code == 2
+    assert "the order of its buckets is unknown" in unknown.out
+    known = run("check", file, "--probe", "orders")
+    assert (known.code, known.out.strip()[-8:]) == (0, "0 drift.")
+
+
 def test_the_numbers_of_a_check_are_written_for_prometheus(run, write, tmp_path) -> None:
     metrics = tmp_path / "rabbit_chx.prom"
     assert run("check", write(), "--metrics", metrics).code == 2

@@ -247,6 +247,23 @@ def test_a_plan_against_another_file_exits_by_whether_there_is_something_to_do(r
     assert "Refused:" in refused.err
 
 
+def test_a_plan_says_whose_consumers_wait_for_whom_if_order_is_to_be_kept(run, write) -> None:
+    old = write(ORDERS, "old.yaml")
+    new = write(ORDERS.replace("vip: 2", "vip: 2, new: 1") + "  new: {}\n", "new.yaml")
+    grown = run("plan", new, "--against", old)
+    assert (
+        "the consumers of 'new' are held from before the change until 'q.{0..2}', 'vip' are drained"
+        in grown.out
+    )
+    rows = run("plan", new, "--against", old, "--output", "json").rows
+    assert {"hold": "new", "until_drained": ["q.0", "q.1", "q.2", "vip"]} in rows
+    # Without q.1 the buckets behind it shift: q.2 loses some of its keys and gains others.
+    shifted = ORDERS.replace('{"q.{0..2}": 1, vip: 2}', "{q.0: 1, q.2: 1, vip: 2}")
+    assert (
+        "both gain and lose keys" in run("plan", write(shifted, "less.yaml"), "--against", old, "--force").out
+    )
+
+
 @pytest.mark.parametrize(
     ("change", "moved"),
     [

@@ -34,8 +34,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from rabbit_chx.errors import InvalidValue, RabbitChxError
-from rabbit_chx.movement import moved
-from rabbit_chx.topology.steps import Bind, Unbind
+from rabbit_chx.topology.waits import waits, waits_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -45,8 +44,6 @@ if TYPE_CHECKING:
     from pika.adapters.blocking_connection import BlockingChannel
     from pika.spec import Basic
 
-    from rabbit_chx.ring import Destination, Ring
-    from rabbit_chx.topology.steps import Plan
 
 __all__ = [
     "MARKER",
@@ -76,40 +73,6 @@ class NotDrained(RabbitChxError, TimeoutError):
 
     def __str__(self) -> str:
         return str(self.args[0])
-
-
-def waits(before: Ring, after: Ring) -> dict[Destination, frozenset[Destination]]:
-    """Which destinations gain keys when one ring becomes the other, each with those that lose keys to it.
-
-    >>> from rabbit_chx import Ring
-    >>> waits(Ring.of(["q0", "q1"]), Ring.of(["q0", "q1", "q2"])) == {"q2": frozenset({"q0", "q1"})}
-    True
-    """
-    found: dict[Destination, set[Destination]] = {}
-    for (loser, gainer), share in moved(before, after).flows.items():
-        if share and loser != gainer and loser is not None and gainer is not None:
-            found.setdefault(gainer, set()).add(loser)
-    return {gainer: frozenset(losers) for gainer, losers in found.items()}
-
-
-def waits_of(plan: Plan) -> dict[Destination, frozenset[Destination]]:
-    """As `waits`, of a plan: its rings, and the slots that it points from one queue to another."""
-    found: dict[Destination, frozenset[Destination]] = {}
-
-    def add(gainer: Destination, losers: frozenset[Destination]) -> None:
-        found[gainer] = found.get(gainer, frozenset()) | losers
-
-    for change in plan.changes:
-        for gainer, losers in waits(change.before, change.after).items():
-            add(gainer, losers)
-    rings = {change.exchange for change in plan.changes}
-    taken = [step.bound for step in plan.steps if isinstance(step, Unbind) and step.bound.source not in rings]
-    given = {step.bound.source: step.bound.destination for step in plan.steps if isinstance(step, Bind)}
-    for bound in taken:
-        to = given.get(bound.source)
-        if isinstance(bound.destination, str) and isinstance(to, str) and to != bound.destination:
-            add(to, frozenset({bound.destination}))
-    return found
 
 
 def is_marker(headers: Mapping[str, Any] | None) -> bool:
