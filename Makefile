@@ -3,7 +3,7 @@
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test lint unit broker spark faults bench constraints clean
+.PHONY: help demo test lint unit broker spark faults oldest bench constraints clean
 
 BIN := .venv/bin
 CANDIDATES := $(or $(PYTHON),python3.13 python3.12 python3.11 python3)
@@ -34,6 +34,7 @@ demo: .venv/.demo ## see it work: predict, publish to a throw-away broker, compa
 test: lint ## all checks and all tests, on real brokers where they can be had
 	$(call bootstrap,broker)
 	@$(BIN)/python -m pytest
+	@$(MAKE) --no-print-directory oldest
 
 lint: .venv/.test ## style and types
 	@$(BIN)/ruff check --quiet .
@@ -54,6 +55,13 @@ spark: .venv/.test ## the tests that start a Spark
 faults: .venv/.test ## the tests that break brokers and connections on purpose
 	$(call bootstrap,broker)
 	@$(BIN)/python -m pytest tests/faults
+
+oldest: .venv/.test ## the publisher's tests on the oldest pika that it allows
+	$(call bootstrap,oldest-pika)
+	$(call bootstrap,broker)
+	@PYTHONPATH=.venv/oldest-pika $(BIN)/python -m pytest tests/unit/test_publishing_*.py tests/unit/test_direct.py
+	@PYTHONPATH=.venv/oldest-pika $(BIN)/python -m pytest tests/broker/test_publish_command.py \
+	  tests/faults/test_without_the_seam.py tests/faults/test_broker_faults.py -k 4.3
 
 bench: .venv/.test ## the benchmarks; each prints ratios taken in one run
 	@for program in benchmarks/*.py; do $(BIN)/python "$$program" || exit; done

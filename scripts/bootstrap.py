@@ -2,6 +2,7 @@
 
     bootstrap.py demo                  .venv with the package and what starts a broker
     bootstrap.py test                  .venv with the tools and libraries of the tests as well
+    bootstrap.py oldest-pika           the oldest pika that the package allows, in a folder of its own
     bootstrap.py broker                a RabbitMQ server, where the machine has no way to one
     bootstrap.py constraints           constraints.txt, renewed
 
@@ -44,6 +45,8 @@ def main(verb: str = "", *arguments: str) -> None:
             demo()
         case "test", ():
             test()
+        case "oldest-pika", ():
+            oldest_pika()
         case "broker", ():
             broker()
         case "constraints", ():
@@ -66,6 +69,20 @@ def test() -> None:
     say("installing rabbit-chx and what its tests need")
     install(VENV, *dev_requirements(), pinned=True)
     (VENV / ".folder").write_text(f"{ROOT}\n")
+
+
+def oldest_pika() -> None:
+    """Install it beside the newest, for PYTHONPATH: the publisher leans on names of pika's that no page documents."""
+    (allowed,) = [
+        one
+        for one in tomllib.loads(Path("pyproject.toml").read_text())["project"]["dependencies"]
+        if one.startswith("pika>=")
+    ]
+    oldest = allowed.partition(">=")[2].partition(",")[0]
+    folder = VENV / "oldest-pika"
+    if not (folder / f"pika-{oldest}.dist-info").exists():
+        say(f"installing pika {oldest} into {folder.relative_to(ROOT)}")
+        install(VENV, "--target", str(folder), "--upgrade", "--no-deps", f"pika=={oldest}", pinned=False)
 
 
 def dev_requirements() -> list[str]:
