@@ -9,10 +9,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from urllib.parse import unquote, urlsplit
 
-import aio_pika
 import pika
 
-from rabbit_chx import Publisher
+import rabbit_chx
 
 EXCHANGE = "benchmark"
 SLOTTED = "benchmark.slots"
@@ -46,6 +45,7 @@ def pika_blocking(load: Load) -> None:
 
 def aio_pika_gather(load: Load) -> None:
     """A thousand at a time through aio-pika."""
+    import aio_pika
 
     async def publish() -> None:
         async with await aio_pika.connect(load.url) as connection:
@@ -116,7 +116,7 @@ class PikaWindow:
 
 def rabbit_chx_publisher(load: Load) -> None:
     """This project's publisher, through the exchange."""
-    with Publisher(load.url, EXCHANGE) as publisher:
+    with rabbit_chx.Publisher(load.url, EXCHANGE) as publisher:
         publish(publisher, load)
 
 
@@ -128,11 +128,11 @@ def rabbit_chx_direct(load: Load) -> None:
         raise SystemExit(f"it did not stay direct: {publisher.direct.reason}")
 
 
-def straight(load: Load) -> Publisher:
-    return Publisher(load.url, SLOTTED, via="queues", management_url=load.management_url)
+def straight(load: Load) -> rabbit_chx.Publisher:
+    return rabbit_chx.Publisher(load.url, SLOTTED, via="queues", management_url=load.management_url)
 
 
-def publish(publisher: Publisher, load: Load) -> None:
+def publish(publisher: rabbit_chx.Publisher, load: Load) -> None:
     for start in range(0, len(load.keys), 10_000):
         keys = load.keys[start : start + 10_000]
         publisher.publish_many([load.body] * len(keys), keys)
@@ -212,8 +212,8 @@ WAYS: dict[str, tuple[Callable[[Load], object], float]] = {
 OURS, BLOCKING, BARE = "rabbit-chx Publisher", "pika, blocking, each confirm", "bare socket"
 
 # What `--connections` compares.
-ROADS: dict[str, Callable[[Load], Publisher]] = {
-    "hash exchange": lambda load: Publisher(load.url, EXCHANGE),
-    "slots": lambda load: Publisher(load.url, SLOTTED),
+ROADS: dict[str, Callable[[Load], rabbit_chx.Publisher]] = {
+    "hash exchange": lambda load: rabbit_chx.Publisher(load.url, EXCHANGE),
+    "slots": lambda load: rabbit_chx.Publisher(load.url, SLOTTED),
     "direct": straight,
 }

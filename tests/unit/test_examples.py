@@ -1,4 +1,4 @@
-"""Every example runs: those without a broker here, the others in tests/broker/test_examples.py."""
+"""Every example runs: those without a broker here, the others in tests/broker and tests/spark."""
 
 from __future__ import annotations
 
@@ -23,10 +23,11 @@ DECLARING = needing("a broker to declare on")
 SHARDING = needing("a broker with rabbitmq_sharding")
 TOPOLOGY = needing("a broker and its HTTP API")
 HANDOVER = needing("a broker to hand over on")
+SPARK = needing("a broker and Spark")
 
 
 def test_the_table_names_every_example() -> None:
-    assert sorted(OFFLINE + ONLINE + DECLARING + SHARDING + TOPOLOGY + HANDOVER) == sorted(
+    assert sorted(OFFLINE + ONLINE + DECLARING + SHARDING + TOPOLOGY + HANDOVER + SPARK) == sorted(
         path.name for path in EXAMPLES.glob("*.py")
     )
 

@@ -1,0 +1,248 @@
+"""Rows of a key and a body through Spark into a hash exchange: this connector, what is written by hand, and the limit.
+
+    python benchmarks/spark.py [--rows 200000] [--rounds 3] [--connections N] [--release 4.3] [--json]
+    python benchmarks/spark.py --rows 2000000        what the documentation shows; some minutes
+
+All ways publish persistent, mandatory messages to the same exchange of one throw-away broker, over as many
+connections at once, and wait until all are confirmed, turn by turn in every round, each round in another order. The
+slow ways write a part of the rows. After each turn the messages in the queues are counted: a wrong number ends the
+run with exit code 1. Rates and CPU times are medians over the rounds; ratios are taken within a round and then
+their median.
+
+The time is that of the whole job, the start of its tasks and their connecting included, which weighs less the more
+rows there are. CPU is that of all Python processes under Spark's JVM, the peak of memory (VmHWM) that of the largest
+of them; each way has workers of its own. Spark, workers and broker share the cores. Linux only: /proc knows.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import random
+import sys
+from contextlib import suppress
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from statistics import median
+from time import perf_counter
+
+from publishing import declare, drain
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+from ways.publishing import Load
+from ways.spark import LIMIT, OURS, SPARK_WAYS, bare_sockets
+
+from rabbit_chx.testing import Broker
+
+TICKS = os.sysconf("SC_CLK_TCK")
+BAR_CPU, BAR_LIMIT = 4.0, 0.8
+
+
+@dataclass(frozen=True)
+class Turn:
+    """What was measured of one way in one round."""
+
+    rows_per_second: float
+    cpu_microseconds: float
+    peak_megabytes: float | None
+
+
+# ---- processes
+
+
+def stat(pid: int) -> list[str]:
+    """The fields of /proc/PID/stat from the state on."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+
+
+def under(jvm: int) -> list[int]:
+    """The processes under the JVM, its children's children included."""
+    parents = {}
+    for path in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            parents[int(path.name)] = int(stat(int(path.name))[1])
+    found = [jvm]
+    for pid in found:  # it grows while it is walked
+        found += [child for child, parent in parents.items() if parent == pid]
+    return found[1:]
+
+
+def ticks(pid: int, *, children: bool) -> int:
+    """The CPU time of a process, or of the children whose end it has seen; 0 if it is gone."""
+    with suppress(OSError):
+        return sum(map(int, stat(pid)[13:15] if children else stat(pid)[11:13]))
+    return 0
+
+
+def peak(pid: int) -> int:
+    """The most memory that a process held, in bytes; 0 if it is gone."""
+    with suppress(OSError):
+        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024
+    return 0
+
+
+class Workers:
+    """The Python processes of a Spark, from the beginning of a turn on."""
+
+    def __init__(self, jvm: int) -> None:
+        self.jvm = jvm
+        self.before, self.gone = self.look()
+        for pid in self.before:
+            with suppress(OSError):
+                Path(f"/proc/{pid}/clear_refs").write_text("5")  # the peak begins anew
+
+    def look(self) -> tuple[dict[int, int], int]:
+        """What each process that lives has used, and what those have that ended: their parents know."""
+        living = {pid: ticks(pid, children=False) for pid in under(self.jvm)}
+        return living, sum(ticks(pid, children=True) for pid in (self.jvm, *living))
+
+    def since(self) -> tuple[float, float]:
+        """CPU seconds, and the peak of the largest process that has worked, in megabytes."""
+        now, gone = self.look()
+        used = sum(now.values()) + gone - sum(self.before.values()) - self.gone
+        busy = [pid for pid, spent in now.items() if spent > self.before.get(pid, 0)]
+        return used / TICKS, max(map(peak, busy), default=0) / 1e6
+
+
+# ---- turns
+
+
+def session(connections: int) -> SparkSession:
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    settings = {
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.driver.memory": "2g",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.executorEnv.PYTHONPATH": str(Path(__file__).parent),
+    }
+    spark = SparkSession.builder.master(f"local[{connections}]").config(map=settings).getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    return spark
+
+
+def frame(spark: SparkSession, rows: int, size: int, partitions: int) -> DataFrame:
+    """As many partitions as threads: each way then has one connection a thread."""
+    key = F.concat(F.lit("customer-"), F.lpad(F.col("id").cast("string"), 8, "0"))
+    body = F.lit(b"x" * size)
+    return spark.range(0, rows, 1, partitions).select(key.alias("key"), body.alias("body"))
+
+
+def spark_turn(spark: SparkSession, name: str, url: str, given: argparse.Namespace) -> tuple[Turn, int]:
+    way, part = SPARK_WAYS[name]
+    rows = max(int(given.rows * part), 1)
+    df = frame(spark, rows, given.size, given.connections)
+    spark.sparkContext.environment["BENCHMARK_WAY"] = name  # workers of another environment are other workers
+    workers = Workers(spark.sparkContext._jvm.java.lang.ProcessHandle.current().pid())  # noqa: SLF001
+    start = perf_counter()
+    way(df, url)
+    seconds = perf_counter() - start
+    cpu, memory = workers.since()
+    return Turn(rows / seconds, cpu / rows * 1e6, memory), rows
+
+
+def limit_turn(load: Load, given: argparse.Namespace) -> tuple[Turn, int]:
+    seconds, cpu = bare_sockets(load, given.connections)
+    return Turn(given.rows / seconds, cpu / given.rows * 1e6, None), given.rows
+
+
+def run(broker: Broker, spark: SparkSession, given: argparse.Namespace) -> dict[str, list[Turn]]:
+    keys = [f"customer-{number:08d}" for number in range(given.rows)]
+    load = Load(broker.url, keys, b"x" * given.size, broker.management_url)
+    results: dict[str, list[Turn]] = {name: [] for name in (*SPARK_WAYS, LIMIT)}
+    for number in range(given.rounds + 1):  # the first one warms up broker, JVM and workers
+        order = list(results)
+        random.Random(number).shuffle(order)
+        for name in order:
+            turn, rows = (
+                limit_turn(load, given) if name == LIMIT else spark_turn(spark, name, broker.url, given)
+            )
+            arrived = drain(broker)
+            if arrived != rows:
+                sys.exit(f"{name}: {arrived} messages arrived, not {rows}")
+            if number:
+                results[name].append(turn)
+    return results
+
+
+# ---- what came of it
+
+
+def report_of(results: dict[str, list[Turn]], given: argparse.Namespace, version: str) -> dict:
+    ways = {}
+    for name, turns in results.items():
+        to_limit = [
+            one.rows_per_second / limit.rows_per_second
+            for one, limit in zip(turns, results[LIMIT], strict=True)
+        ]
+        peaks = [turn.peak_megabytes for turn in turns if turn.peak_megabytes is not None]
+        ways[name] = {
+            "rows_per_second": median(turn.rows_per_second for turn in turns),
+            "cpu_microseconds": median(turn.cpu_microseconds for turn in turns),
+            "peak_megabytes": max(peaks, default=None),
+            "of_limit": median(to_limit),
+        }
+    return {
+        "rabbitmq": version,
+        "python": platform.python_version(),
+        **{name: metadata.version(name) for name in ("pyspark", "pyarrow", "pika")},
+        **{name: getattr(given, name) for name in ("rows", "size", "rounds", "connections")},
+        "cores": os.cpu_count(),
+        "ways": ways,
+    }
+
+
+def as_text(report: dict) -> str:
+    ours = report["ways"][OURS]
+    versions = ", ".join(
+        f"{name} {report[name]}" for name in ("rabbitmq", "pyspark", "pyarrow", "pika", "python")
+    )
+    what = f"{report['rows']:,} rows of {report['size']} bytes, {report['connections']} connections"
+    lines = [
+        f"{versions}, {report['cores']} cores",
+        f"{what}, median of {report['rounds']} rounds",
+        "",
+        f"{'way':<38} {'rows/s':>9} {'Python us/row':>14} {'peak MB':>8} {'/ limit':>8}",
+    ]
+    for name, way in report["ways"].items():
+        memory = "" if way["peak_megabytes"] is None else f"{way['peak_megabytes']:.0f}"
+        rate, cpu = f"{way['rows_per_second']:,.0f}", f"{way['cpu_microseconds']:.1f}"
+        lines.append(f"{name:<38} {rate:>9} {cpu:>14} {memory:>8} {way['of_limit']:>8.2f}")
+    lines += [
+        "",
+        f"Python CPU of this connector:   {ours['cpu_microseconds']:.1f} us a row (bar: {BAR_CPU})",
+        f"this connector / bare sockets:  {ours['of_limit']:.2f} (bar: {BAR_LIMIT})",
+    ]
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--rows", type=int, default=200_000, help="of the fast ways")
+    parser.add_argument("--size", type=int, default=100, help="bytes of a body")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--connections", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--release", default=None)
+    parser.add_argument("--json", action="store_true")
+    given = parser.parse_args()
+    with Broker(release=given.release, plugins=["rabbitmq_sharding"]) as broker:
+        declare(broker, "classic")
+        spark = session(given.connections)
+        try:
+            results = run(broker, spark, given)
+        finally:
+            spark.stop()
+        report = report_of(results, given, broker.version)
+    print(json.dumps(report) if given.json else as_text(report))
+
+
+if __name__ == "__main__":
+    main()
