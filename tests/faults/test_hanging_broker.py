@@ -36,16 +36,18 @@ def test_a_paused_broker(broker, topology, judge, log, seconds):
     load.flow()
     load.until_confirmed(5_000)
     broker.pause()
-    load.hold()
-    control.flow()
-    if seconds == "long":
-        wait_until(lambda: log("trying again"), "the publisher sees that the broker is silent")
-        wait_until(lambda: control.broken, "so does the control")
-    else:
-        wait_until(lambda: load.publisher.totals.pending, "messages are under way")
-        wait_until(lambda: control.ledger.taken_in, "the control believes to have sent something")
-    control.hold()
-    broker.unpause()
+    try:
+        load.hold()
+        control.flow()
+        if seconds == "long":
+            wait_until(lambda: log("trying again"), "the publisher sees that the broker is silent")
+            wait_until(lambda: control.broken, "so does the control")
+        else:
+            wait_until(lambda: load.publisher.totals.pending, "messages are under way")
+            wait_until(lambda: control.ledger.taken_in, "the control believes to have sent something")
+        control.hold()
+    finally:
+        broker.unpause()
     load.more(1_000)
     load.finish(60)
     load.drain(broker.url, used.queues, quiet=1)

@@ -170,18 +170,24 @@ def test_an_exchange_deleted(broker, topology, judge):
 
 def test_a_channel_closed_by_the_broker_in_the_middle_of_the_window(broker, topology, judge):
     used, other = topology(), topology()
-    control = Control(broker.url, other.exchange, size=20_000, held=True)
+    control = Control(broker.url, other.exchange, size=1_000, held=True)
     control.start()
     load = Load(broker.url, used.exchange).start()
     load.flow()
     load.until_confirmed(2_000)
     control.flood()
-    broker.pause()  # so that what follows the poison is on its way before the broker sees it
-    control.poison = pika.BasicProperties(user_id="somebody else")
-    wait_until(lambda: control.poison is None, "the poison is on its way")
+    control.hold()
+    wait_until(lambda: other.depth() >= control.ledger.taken_in, "every buffer on the way is empty")
     sent = control.ledger.taken_in
-    wait_until(lambda: control.ledger.taken_in >= sent + 5, "so are messages behind it")
-    broker.unpause()
+    broker.pause()  # so that what follows the poison is on its way before the broker sees it
+    try:
+        control.poison = pika.BasicProperties(user_id="somebody else")
+        control.flow()
+        wait_until(
+            lambda: control.ledger.taken_in >= sent + 5, "the poison is on its way, and messages behind it"
+        )
+    finally:
+        broker.unpause()
     wait_until(lambda: control.broken, "the control notices")
     control.hold()
     rows = []
