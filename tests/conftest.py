@@ -1,10 +1,14 @@
-"""Rules for all tests: where CI is set, a broker test that is skipped is a test that failed."""
+"""Rules for all tests: where CI is set, a test of a broker or of Spark that is skipped is a test that failed."""
 
 from __future__ import annotations
 
 import os
 
 import pytest
+
+
+REAL = ("broker", "spark")
+"""Markers, and the folders of the same names."""
 
 
 def in_ci() -> bool:
@@ -14,7 +18,7 @@ def in_ci() -> bool:
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item, call):
     report = yield
-    if report.skipped and not hasattr(report, "wasxfail") and item.get_closest_marker("broker"):
+    if report.skipped and not hasattr(report, "wasxfail") and any(map(item.get_closest_marker, REAL)):
         _forbid(report)
     return report
 
@@ -22,7 +26,7 @@ def pytest_runtest_makereport(item, call):
 @pytest.hookimpl(wrapper=True)
 def pytest_make_collect_report(collector):
     report = yield
-    if report.skipped and collector.path.parent.name == "broker":  # a whole file, as by importorskip
+    if report.skipped and collector.path.parent.name in REAL:  # a whole file, as by importorskip
         _forbid(report)
     return report
 
@@ -30,4 +34,4 @@ def pytest_make_collect_report(collector):
 def _forbid(report) -> None:
     if in_ci():
         report.outcome = "failed"
-        report.longrepr = f"CI is set, and a broker test was skipped: {report.longrepr[2]}"
+        report.longrepr = f"CI is set, and a test of a broker or of Spark was skipped: {report.longrepr[2]}"
