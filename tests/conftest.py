@@ -6,7 +6,6 @@ import os
 
 import pytest
 
-
 REAL = ("broker", "spark")
 """Markers, and the folders of the same names."""
 

@@ -5,72 +5,21 @@ from __future__ import annotations
 import time
 from datetime import UTC, datetime
 
-import pyarrow as pa
 import pytest
 from pyspark.sql import types as t
 
 from rabbit_chx import BrokerUnavailable, InvalidValue
-from spark_connector import RabbitMQDataSource, WriteFailed, connections
-from spark_connector.partition import Task, write_partition
+from spark_connector import WriteFailed
+from tests.broker.spark_frames import TEXT, frame, rows, source, write
 from tests.inbox import Inbox
 
 pytestmark = pytest.mark.broker
-
-TEXT = t.StringType()
-ARROW = {
-    "string": pa.string(),
-    "binary": pa.binary(),
-    "boolean": pa.bool_(),
-    "tinyint": pa.int8(),
-    "smallint": pa.int16(),
-    "int": pa.int32(),
-    "bigint": pa.int64(),
-    "timestamp": pa.timestamp("us", "UTC"),
-}
-
-
-def frame(kinds, *rows):
-    """A schema as Spark has it, and the rows as one Arrow batch."""
-    schema = t.StructType([t.StructField(name, kind) for name, kind in kinds.items()])
-    columns = [
-        pa.array(column, arrow(kind))
-        for column, kind in zip(zip(*rows, strict=True), kinds.values(), strict=True)
-    ]
-    return schema, pa.record_batch(columns, names=list(kinds))
-
-
-def arrow(kind):
-    if isinstance(kind, t.MapType):
-        return pa.map_(arrow(kind.keyType), arrow(kind.valueType))
-    if isinstance(kind, t.ArrayType):
-        return pa.list_(arrow(kind.elementType))
-    if isinstance(kind, t.StructType):
-        return pa.struct([(field.name, arrow(field.dataType)) for field in kind.fields])
-    return ARROW[kind.simpleString()]
 
 
 @pytest.fixture
 def inbox(broker):
     with Inbox(broker.url) as inbox:
         yield inbox
-
-
-def source(broker, **options):
-    return RabbitMQDataSource({"url": broker.url, "retryTimeoutMs": "300"} | options)
-
-
-def write(broker, schema, *batches, **options):
-    """Write and commit, as Spark does with one partition."""
-    writer = source(broker, **options).writer(schema, overwrite=False)
-    written = writer.write(iter(batches))
-    writer.commit([written])
-    return written
-
-
-def rows(count, start=0):
-    return frame(
-        {"value": TEXT, "key": TEXT}, *((f"body {n}", f"key {n % 7}") for n in range(start, start + count))
-    )
 
 
 # ---- what arrives
@@ -406,89 +355,3 @@ def test_a_dry_run_checks_everything_and_publishes_nothing(broker, inbox, strang
     writer = source(broker, dryRun="true", url=stranger).writer(schema, overwrite=False)
     assert "ACCESS_REFUSED" in writer.write(iter([batch.slice(0, 1)])).problem
     assert len(inbox) == 0
-
-
-# ---- connections
-
-
-@pytest.fixture
-def reused_worker(monkeypatch):
-    monkeypatch.setenv("SPARK_REUSE_WORKER", "1")
-    yield
-    for publisher, timer in list(connections._kept.values()):
-        timer.cancel()
-        publisher.close()
-    connections._kept.clear()
-
-
-def test_a_worker_that_is_reused_keeps_its_connection(broker, inbox, reused_worker):
-    schema, batch = rows(3)
-    opened = [write(broker, schema, batch, exchange=inbox.exchange).connections for _ in range(4)]
-    assert opened == [1, 0, 0, 0]
-    assert len(inbox) == 12
-
-
-def test_a_worker_that_ends_with_its_task_keeps_none(broker, inbox):
-    schema, batch = rows(3)
-    assert [write(broker, schema, batch, exchange=inbox.exchange).connections for _ in range(2)] == [1, 1]
-    assert connections._kept == {}
-
-
-def test_an_idle_connection_is_closed(broker, inbox, reused_worker, monkeypatch):
-    monkeypatch.setattr(connections, "_IDLE_SECONDS", 0.2)
-    schema, batch = rows(3)
-    write(broker, schema, batch, exchange=inbox.exchange)
-    ((publisher, _),) = connections._kept.values()
-    deadline = time.monotonic() + 10
-    while "closed" not in repr(publisher) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    assert "closed" in repr(publisher)
-    assert connections._kept == {}
-
-
-def test_a_connection_that_met_a_failure_is_not_kept(broker, reused_worker):
-    with Inbox(broker.url, kind="direct", binding="here") as inbox:
-        schema, batch = frame({"value": TEXT, "key": TEXT}, ("0", "here"), ("1", "nowhere"))
-        writer = source(broker, exchange=inbox.exchange).writer(schema, overwrite=False)
-        assert writer.write(iter([batch])).problem
-        assert connections._kept == {}
-        written = writer.write(iter([batch.slice(0, 1)]))
-        assert (written.problem, written.connections, written.published) == ("", 1, 1)
-
-
-def test_a_connection_says_where_it_comes_from(broker, inbox, reused_worker):
-    schema, batch = rows(1)
-    plan = source(broker, exchange=inbox.exchange).writer(schema, overwrite=False)._plan
-    write_partition(iter([batch]), plan, Task(3, 1, "my app", "q-1", "17"))
-    listed = broker.ctl("list_connections", "client_properties")
-    assert "rabbit-chx spark my app query q-1 batch 17 partition 3 attempt 1" in listed
-
-
-def test_an_error_of_the_rows_themselves_comes_through_and_leaves_no_connection(broker, inbox, reused_worker):
-    schema, batch = rows(10)
-
-    def broken():
-        yield batch
-        raise LookupError("upstream")
-
-    writer = source(broker, exchange=inbox.exchange).writer(schema, overwrite=False)
-    with pytest.raises(LookupError, match="upstream"):
-        writer.write(broken())
-    assert connections._kept == {}
-
-
-def test_a_lost_connection_is_mended_by_the_publisher(broker, inbox):
-    schema, batch = rows(20_000)
-    writer = source(broker, exchange=inbox.exchange).writer(schema, overwrite=False)
-
-    def cut_in_the_middle():
-        for start in range(0, 20_000, 1000):
-            if start == 10_000:
-                listed = broker.ctl("list_connections", "pid", "client_properties").splitlines()
-                (ours,) = [line.split()[0] for line in listed if "rabbit-chx spark batch" in line]
-                broker.ctl("close_connection", ours, "by the test")
-            yield batch.slice(start, 1000)
-
-    written = writer.write(cut_in_the_middle())
-    assert (written.problem, written.confirmed, written.connections) == ("", 20_000, 2)
-    assert set(inbox.bodies()) == {b"body %d" % n for n in range(20_000)}

@@ -17,6 +17,7 @@ import pytest
 from rabbit_chx.broker.claims import LOCK
 from rabbit_chx.cli import _exit_code
 from tests.broker.topology_site import Site
+from tests.verbs import Result
 
 pytestmark = pytest.mark.broker
 
@@ -51,15 +52,6 @@ exchanges:
     queues: {a: 1, b: 1}
 queues: {a: {type: classic}, b: {type: classic}}
 """
-
-
-class Result:
-    def __init__(self, code: int, out: str, err: str) -> None:
-        self.code, self.out, self.err = code, out, err
-
-    @property
-    def rows(self) -> list[dict[str, object]]:
-        return [json.loads(line) for line in self.out.splitlines()]
 
 
 @pytest.fixture

@@ -1,0 +1,106 @@
+"""The connections that the connector's writer keeps, names and mends, on real brokers and without Spark."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from spark_connector import connections
+from spark_connector.partition import Task, write_partition
+from tests.broker.spark_frames import TEXT, frame, rows, source, write
+from tests.inbox import Inbox
+
+pytestmark = pytest.mark.broker
+
+
+@pytest.fixture
+def inbox(broker):
+    with Inbox(broker.url) as inbox:
+        yield inbox
+
+
+# ---- connections
+
+
+@pytest.fixture
+def reused_worker(monkeypatch):
+    monkeypatch.setenv("SPARK_REUSE_WORKER", "1")
+    yield
+    for publisher, timer in list(connections._kept.values()):
+        timer.cancel()
+        publisher.close()
+    connections._kept.clear()
+
+
+def test_a_worker_that_is_reused_keeps_its_connection(broker, inbox, reused_worker):
+    schema, batch = rows(3)
+    opened = [write(broker, schema, batch, exchange=inbox.exchange).connections for _ in range(4)]
+    assert opened == [1, 0, 0, 0]
+    assert len(inbox) == 12
+
+
+def test_a_worker_that_ends_with_its_task_keeps_none(broker, inbox):
+    schema, batch = rows(3)
+    assert [write(broker, schema, batch, exchange=inbox.exchange).connections for _ in range(2)] == [1, 1]
+    assert connections._kept == {}
+
+
+def test_an_idle_connection_is_closed(broker, inbox, reused_worker, monkeypatch):
+    monkeypatch.setattr(connections, "_IDLE_SECONDS", 0.2)
+    schema, batch = rows(3)
+    write(broker, schema, batch, exchange=inbox.exchange)
+    ((publisher, _),) = connections._kept.values()
+    deadline = time.monotonic() + 10
+    while "closed" not in repr(publisher) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert "closed" in repr(publisher)
+    assert connections._kept == {}
+
+
+def test_a_connection_that_met_a_failure_is_not_kept(broker, reused_worker):
+    with Inbox(broker.url, kind="direct", binding="here") as inbox:
+        schema, batch = frame({"value": TEXT, "key": TEXT}, ("0", "here"), ("1", "nowhere"))
+        writer = source(broker, exchange=inbox.exchange).writer(schema, overwrite=False)
+        assert writer.write(iter([batch])).problem
+        assert connections._kept == {}
+        written = writer.write(iter([batch.slice(0, 1)]))
+        assert (written.problem, written.connections, written.published) == ("", 1, 1)
+
+
+def test_a_connection_says_where_it_comes_from(broker, inbox, reused_worker):
+    schema, batch = rows(1)
+    plan = source(broker, exchange=inbox.exchange).writer(schema, overwrite=False)._plan
+    write_partition(iter([batch]), plan, Task(3, 1, "my app", "q-1", "17"))
+    listed = broker.ctl("list_connections", "client_properties")
+    assert "rabbit-chx spark my app query q-1 batch 17 partition 3 attempt 1" in listed
+
+
+def test_an_error_of_the_rows_themselves_comes_through_and_leaves_no_connection(broker, inbox, reused_worker):
+    schema, batch = rows(10)
+
+    def broken():
+        yield batch
+        raise LookupError("upstream")
+
+    writer = source(broker, exchange=inbox.exchange).writer(schema, overwrite=False)
+    with pytest.raises(LookupError, match="upstream"):
+        writer.write(broken())
+    assert connections._kept == {}
+
+
+def test_a_lost_connection_is_mended_by_the_publisher(broker, inbox):
+    schema, batch = rows(20_000)
+    writer = source(broker, exchange=inbox.exchange).writer(schema, overwrite=False)
+
+    def cut_in_the_middle():
+        for start in range(0, 20_000, 1000):
+            if start == 10_000:
+                listed = broker.ctl("list_connections", "pid", "client_properties").splitlines()
+                (ours,) = [line.split()[0] for line in listed if "rabbit-chx spark batch" in line]
+                broker.ctl("close_connection", ours, "by the test")
+            yield batch.slice(start, 1000)
+
+    written = writer.write(cut_in_the_middle())
+    assert (written.problem, written.confirmed, written.connections) == ("", 20_000, 2)
+    assert set(inbox.bodies()) == {b"body %d" % n for n in range(20_000)}

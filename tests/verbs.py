@@ -1,0 +1,47 @@
+"""What a verb of the command line left behind, and the topology files that its tests are about."""
+
+from __future__ import annotations
+
+import json
+
+ORDERS = """
+schema: 1
+exchanges:
+  orders:
+    type: x-consistent-hash
+    queues: {"q.{0..2}": 1, vip: 2}
+queues:
+  "q.{0..2}": {}
+  vip: {}
+"""
+SLOTS = """
+schema: 1
+exchanges:
+  tenants:
+    type: x-modulus-hash
+    slots: 64
+    queues: {"t.{0..%d}": 1}
+queues:
+  "t.{0..5}": {}
+"""
+EVENTS = """
+schema: 1
+exchanges:
+  events:
+    type: topic
+    bindings: [{exchange: orders, key: "order.#"}, {queue: audit, key: "#"}]
+  orders:
+    type: x-consistent-hash
+    hash-header: tenant
+    queues: [a, b]
+queues: {a: {}, b: {}, audit: {}}
+"""
+
+
+class Result:
+    def __init__(self, code: int, out: str, err: str) -> None:
+        self.code, self.out, self.err = code, out, err
+
+    @property
+    def rows(self) -> list[dict[str, object]]:
+        return [json.loads(line) for line in self.out.splitlines()]
