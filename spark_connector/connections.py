@@ -7,10 +7,8 @@ a kept connection alive, and reconnects it. Secrets are read here, where the con
 
 from __future__ import annotations
 
-import logging
 import os
 import socket
-import ssl
 import threading
 from contextlib import closing, suppress
 from pathlib import Path
@@ -18,10 +16,14 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote, urlsplit
 
 from rabbit_chx.broker.connect import connect, describe
+from rabbit_chx.broker.permissions import Needs, why_denied
+from rabbit_chx.broker.publishing import may_publish
 from rabbit_chx.broker.publishing.publisher import Publisher
+from rabbit_chx.broker.tls import context
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue, RabbitChxError
 
 if TYPE_CHECKING:
+    import ssl
     from collections.abc import Iterable
 
     import pika
@@ -36,9 +38,6 @@ _IDLE_SECONDS: Final = 30.0
 _FLUSH_SECONDS: Final = 1.0
 _REUSED: Final = "SPARK_REUSE_WORKER"
 """Set by Spark where a worker lives on after its task."""
-
-_NOT_AN_EXPIRATION: Final = "none: rabbit-chx asks whether it may publish"
-"""It stands in the broker's log, and should explain itself there."""
 
 
 class AbsentHere(InvalidValue):
@@ -133,51 +132,24 @@ def _credentials(options: Options) -> Credentials | None:
     return None
 
 
-class _NamedContext(ssl.SSLContext):
-    """Expects one name in the certificate, whatever host is connected to."""
-
-    name = ""
-
-    def wrap_socket(self, sock: socket.socket, *args: Any, **kwargs: Any) -> ssl.SSLSocket:
-        """As ever, with the expected name."""
-        return super().wrap_socket(sock, *args, **kwargs | {"server_hostname": self.name})
-
-
 def _tls(options: Options) -> ssl.SSLContext | None:
     """The context of the TLS options; None where there are none to speak of, which checks everything."""
     if not options.urls[0].startswith("amqps:"):
         return None
-    context: ssl.SSLContext = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    if options.tls_server_name is not None:
-        context = _NamedContext(ssl.PROTOCOL_TLS_CLIENT)
-        context.name = options.tls_server_name
-    if not options.tls_verify:
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
-    elif options.tls_ca_file is None:
-        context.load_default_certs()
-    else:
-        ca_file = _file(options.tls_ca_file, "tlsCaFile")
-        _load("tlsCaFile", lambda: context.load_verify_locations(ca_file))
-    if options.tls_cert_file is not None:
-        certificate = _file(options.tls_cert_file, "tlsCertFile")
-        key = None if options.tls_key_file is None else _file(options.tls_key_file, "tlsKeyFile")
-        # An empty password, or OpenSSL would ask for one on the terminal.
-        password = options.tls_key_password or ""
-        _load("tlsCertFile", lambda: context.load_cert_chain(certificate, key, password))
-    return context
+    return context(
+        options=("the option tlsCaFile", "the option tlsCertFile"),
+        way_out="tlsKeyPassword opens a key that is encrypted; openssl x509 -in FILE -text shows a certificate",
+        ca_file=_file_or_none(options.tls_ca_file, "tlsCaFile"),
+        cert_file=_file_or_none(options.tls_cert_file, "tlsCertFile"),
+        key_file=_file_or_none(options.tls_key_file, "tlsKeyFile"),
+        key_password=options.tls_key_password or "",
+        server_name=options.tls_server_name,
+        verify=options.tls_verify,
+    )
 
 
-def _load(option: str, load: Any) -> None:
-    try:
-        load()
-    except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
-        raise InvalidValue(
-            f"the file of the option {option}",
-            got=getattr(error, "reason", None) or type(error).__name__,
-            allowed="certificates and keys in PEM form",
-            way_out="tlsKeyPassword opens a key that is encrypted; openssl x509 -in FILE -text shows a certificate",
-        ) from None
+def _file_or_none(path: str | None, option: str) -> Path | None:
+    return None if path is None else _file(path, option)
 
 
 def _file(path: str, option: str) -> Path:
@@ -202,12 +174,7 @@ def _file(path: str, option: str) -> Path:
 
 
 def check_access(options: Options, exchanges: Iterable[str]) -> None:
-    """Connect as the write will, and ask whether the user may publish to these exchanges. Nothing is published.
-
-    The question is a message whose expiration is no number. RabbitMQ looks at the permission first, then at the
-    exchange, then at that property (``rabbit_channel:handle_method/3``, the clause of ``basic.publish``), and
-    refuses it before it is routed: what it complains of tells how far the message came.
-    """
+    """Connect as the write will, and ask whether the user may publish to these exchanges. Nothing is published."""
     with closing(_connected(options)) as connection:
         for exchange in exchanges:
             _ask(connection, exchange, options)
@@ -229,45 +196,26 @@ def _connected(options: Options) -> pika.BlockingConnection:
         except BrokerUnavailable as reason:
             reasons.append(str(reason))
     raise BrokerUnavailable(
-        f"{'; '.join(reasons)}. If only executors can reach the broker, say checkExchange=false"
+        f"{'; '.join(reasons)}; if only executors can reach the broker, say checkExchange=false"
     )
 
 
-def _nothing(_record: logging.LogRecord) -> bool:
-    return False
-
-
 def _ask(connection: pika.BlockingConnection, exchange: str, options: Options) -> None:
-    import pika
-    from pika.exceptions import ChannelClosedByBroker
-
-    channel = connection.channel()
-    unheard = logging.getLogger("pika.channel")
-    unheard.addFilter(_nothing)  # pika warns of the very answer that is wanted
-    try:
-        channel.basic_publish(exchange, "", b"", pika.BasicProperties(expiration=_NOT_AN_EXPIRATION))
-        channel.basic_qos(prefetch_count=1)  # its answer, or the complaint instead of it
-    except ChannelClosedByBroker as closed:
-        code, words = closed.reply_code, closed.reply_text
-    else:
-        channel.close()
+    no = may_publish.ask(connection, exchange)
+    if no is None:
         return
-    finally:
-        unheard.removeFilter(_nothing)
     where = describe(options.urls[0])
-    # Permissions on topics depend on the key, so the rows will tell; this one came as far as its key.
-    if (code == 406 and "expiration" in words) or (code == 403 and "topic" in words):
-        return
-    if code == 404:
+    if no.code == 404:
         raise InvalidValue(
             "the exchange",
             got=exchange,
             allowed=f"one that exists on {where}",
             way_out="declare it first (rabbit-chx apply does), or say checkExchange=false if something else will",
         )
+    denied = why_denied(no.words, Needs(), what="writing to this exchange")
     raise InvalidValue(
         f"the exchange {exchange!r}",
-        got=f"{code} {words}",
+        got=f"{no.code} {no.words}",
         allowed=f"one to which the user may publish on {where}",
-        way_out="rabbitmqctl set_permissions -p VHOST USER CONFIGURE WRITE READ grants it",
+        way_out=denied or "rabbitmqctl set_permissions -p VHOST USER CONFIGURE WRITE READ grants it",
     )

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import re
 import ssl
 import stat
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import SplitResult, quote, unquote, urlsplit
 
+from rabbit_chx.broker.reasons import why_down
+from rabbit_chx.broker.tls import warn_if_unchecked
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue
 
 if TYPE_CHECKING:
@@ -18,10 +18,9 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Credentials",
-    "NotAmqp",
-    "Reason",
     "asked_for",
     "at_vhost",
+    "by_certificate",
     "check_credentials",
     "connect",
     "describe",
@@ -29,46 +28,20 @@ __all__ = [
     "parameters_of",
     "server_version",
     "vhost_of",
-    "why_down",
 ]
 
 Credentials = Callable[[], tuple[str, str]] | Path
 """Asked for user and password, or a file with the password of the URL's user; either way on each connect."""
 
-# Reply codes of the broker after which the same attempt would end the same way (AMQP 0-9-1, section 1.2).
-_PERMANENT_CODES: Final = {402, 403, 404, 406, 501, 503, 504, 505, 530, 540}
-# Where a connection ends before it is open, pika guesses why and keeps the broker's own words as text.
-_CLOSED_BY_BROKER = re.compile(r"ConnectionClosedByBroker: \((\d+)\) ['\"](.*)['\"]", re.DOTALL).search
-_TLS_ALERT = re.compile(r"\[SSL: (\w*ALERT\w*)\]").search
-_TLS_RECORDS: Final = (b"\x15", b"\x16")
-"""How an alert and a handshake begin."""
-_NOT_TLS: Final = {"WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "HTTP_REQUEST"}
-
-
-@dataclass(frozen=True, slots=True)
-class Reason:
-    """Why a connection is down, for people, and whether trying again is of no use."""
-
-    text: str
-    permanent: bool = False
-
-    def __str__(self) -> str:
-        return self.text
-
-
-class NotAmqp(ConnectionError):
-    """What answers speaks another protocol; its first bytes tell which."""
-
-    def __init__(self, first: bytes) -> None:
-        super().__init__()
-        self.first = first
+_EXTERNAL: Final = "auth_mechanism=external"
+"""Behind the ? of a URL: the client's certificate says who the user is (SASL EXTERNAL), and there is no password."""
 
 
 def describe(url: str) -> str:
     """The broker of an AMQP URL for people to read: host, port, virtual host and user."""
     parts = _split(url)
-    user, _ = _user_of(parts)
-    return f"{parts.hostname}:{_port(parts)}, virtual host {_vhost(parts)!r}, user {user!r}"
+    user = "user of the certificate" if _by_certificate(parts) else f"user {_user_of(parts)[0]!r}"
+    return f"{parts.hostname}:{_port(parts)}, virtual host {_vhost(parts)!r}, {user}"
 
 
 def at_vhost(url: str, vhost: str) -> str:
@@ -98,9 +71,25 @@ def management_of(url: str) -> str:
     return f"{scheme}://{user + '@' if user else ''}{host}:{port}"
 
 
+def by_certificate(url: str) -> bool:
+    """Whether the client's certificate stands for user and password."""
+    return _by_certificate(_split(url))
+
+
 def asked_for(credentials: Credentials | None, url: str) -> Callable[[], tuple[str, str]]:
     """User and password for a broker, to be asked for anew each time."""
-    return lambda: _user_of(_split(url)) if credentials is None else _ask(credentials, url)
+
+    def ask() -> tuple[str, str]:
+        if _by_certificate(_split(url)):
+            raise InvalidValue(
+                "the user of the management API",
+                got=_EXTERNAL,
+                allowed="a user and a password: this API takes no certificates for them",
+                way_out="write both into the management URL",
+            )
+        return _user_of(_split(url)) if credentials is None else _ask(credentials, url)
+
+    return ask
 
 
 def parameters_of(
@@ -115,13 +104,17 @@ def parameters_of(
 ) -> pika.ConnectionParameters:
     """One attempt at the broker of a URL, which ends within about ``timeout`` seconds.
 
-    User and password are the URL's, unless there are ``credentials``. With ``amqps`` certificate and host name
-    are checked, unless ``tls`` is another context.
+    User and password are the URL's, unless there are ``credentials``; with ``?auth_mechanism=external`` the certificate
+    in ``tls`` stands for both. With ``amqps`` certificate and host name are checked, unless ``tls`` is another context.
     """
     import pika
 
     parts = _split(url)
-    user, password = _user_of(parts) if credentials is None else _ask(credentials, url)
+    if _by_certificate(parts):
+        _no_password_beside(credentials)
+        who: Any = pika.credentials.ExternalCredentials()
+    else:
+        who = pika.PlainCredentials(*(_user_of(parts) if credentials is None else _ask(credentials, url)))
     options = None
     if parts.scheme == "amqps":
         options = pika.SSLOptions(tls or ssl.create_default_context(), parts.hostname)
@@ -129,7 +122,7 @@ def parameters_of(
         host=parts.hostname,
         port=_port(parts),
         virtual_host=_vhost(parts),
-        credentials=pika.PlainCredentials(user, password),
+        credentials=who,
         ssl_options=options,
         heartbeat=heartbeat,
         blocked_connection_timeout=blocked_timeout,
@@ -154,6 +147,8 @@ def connect(
     from pika.exceptions import AMQPError
 
     parameters = parameters_of(url, name=name, timeout=timeout, credentials=credentials, tls=tls)
+    if parameters.ssl_options is not None:
+        warn_if_unchecked(tls, describe(url))
     try:
         return pika.BlockingConnection(parameters)
     except AMQPConnectorException:  # of a peer that keeps silent; it is none of pika's AMQPError
@@ -162,69 +157,6 @@ def connect(
         ) from None
     except (AMQPError, OSError) as error:
         raise BrokerUnavailable(str(why_down(error, describe(url)))) from None
-
-
-def why_down(error: BaseException, where: str) -> Reason:
-    """The one sentence behind an exception of pika's, whose own is often empty."""
-    from pika import exceptions
-
-    error = _innermost(error)
-    match error:
-        case BrokerUnavailable():
-            return Reason(str(error))
-        case exceptions.ProbableAuthenticationError() | exceptions.ProbableAccessDeniedError():
-            return _why_not_opened(str(error), where, "was lost while it was opened")
-        case exceptions.IncompatibleProtocolError():
-            silence = "ended before the broker said a word (is that a port with TLS? then amqps)"
-            return _why_not_opened(str(error), where, silence)
-        case exceptions.ConnectionBlockedTimeout():
-            return Reason(
-                f"the broker at {where} blocked publishing for too long (memory or disk alarm)",
-                permanent=True,
-            )
-        case exceptions.ConnectionClosedByBroker() | exceptions.ChannelClosedByBroker():
-            text = f"the broker at {where} closed it: {error.reply_code} {error.reply_text}"
-            return Reason(text, permanent=error.reply_code in _PERMANENT_CODES)
-        case exceptions.ProtocolVersionMismatch() | exceptions.InvalidFrameError():
-            return Reason(f"what answers at {where} does not speak AMQP 0-9-1", permanent=True)
-        case exceptions.StreamLostError() | exceptions.AMQPHeartbeatTimeout():
-            return Reason(f"the connection to {where} was lost: {error}")
-        case NotAmqp():
-            hint = ", but TLS: its URL begins with amqps" if error.first.startswith(_TLS_RECORDS) else ""
-            return Reason(f"what answers at {where} does not speak AMQP 0-9-1{hint}", permanent=True)
-        case ssl.SSLError():
-            return _why_no_tls(error, where)
-        case OSError():
-            return Reason(f"no broker answers at {where}: {error.strerror or error}")
-        case _:
-            return Reason(f"no broker answers at {where}: {error or type(error).__name__}")
-
-
-def _why_not_opened(text: str, where: str, otherwise: str) -> Reason:
-    """Why a connection ended before it was open: what the broker said counts, not how far it had come."""
-    if alert := _TLS_ALERT(text):
-        return Reason(f"TLS with the broker at {where} fails: {alert[1]}", permanent=True)
-    said = _CLOSED_BY_BROKER(text)
-    if said is None:  # it died, as with a broker that is killed: that says nothing of user or password
-        return Reason(f"the connection to {where} {otherwise}")
-    code, words = int(said[1]), said[2]
-    if code == 403:
-        return Reason(f"the broker at {where} refuses this user or password", permanent=True)
-    if code == 530 and "limit" not in words:
-        return Reason(
-            f"the broker at {where} has no such virtual host, or the user may not use it; "
-            "`rabbitmqctl list_permissions -p VHOST` tells",
-            permanent=True,
-        )
-    return Reason(f"the broker at {where} closed it: {code} {words}")
-
-
-def _why_no_tls(error: ssl.SSLError, where: str) -> Reason:
-    if isinstance(error, (ssl.SSLEOFError, ssl.SSLZeroReturnError)):
-        return Reason(f"the connection to {where} was lost while TLS was set up")
-    words = getattr(error, "verify_message", "") or error.reason or str(error)
-    hint = " (is that a port without TLS?)" if error.reason in _NOT_TLS else ""
-    return Reason(f"TLS with the broker at {where} fails: {words}{hint}", permanent=True)
 
 
 def server_version(connection: pika.BlockingConnection) -> str:
@@ -247,7 +179,13 @@ def _split(url: str) -> SplitResult:
             got="a text that is none",
             allowed="amqp://user:password@host:5672/vhost, or amqps://",
             way_out="write special characters of user, password and virtual host as %XX (a slash is %2F); "
-            "options behind a ? are not taken",
+            f"behind a ? only {_EXTERNAL} is taken",
+        )
+    if _by_certificate(parts) and (parts.scheme != "amqps" or parts.username is not None):
+        raise InvalidValue(
+            "the broker's URL",
+            got=f"{_EXTERNAL} with a user, or without TLS",
+            allowed=f"amqps://host:5671/vhost?{_EXTERNAL}, with the client's certificate",
         )
     return parts
 
@@ -263,16 +201,23 @@ def _parsed(url: str) -> SplitResult | None:
     except ValueError:
         return None
     # An unescaped password ends where one of / ? # stands in it; what follows holds the @ of the host.
-    strange = "/" in parts.path[1:] or "@" in parts.path or parts.query or parts.fragment
+    options = parts.query and not _by_certificate(parts)
+    strange = "/" in parts.path[1:] or "@" in parts.path or options or parts.fragment
     return parts if usable and not strange else None
+
+
+def _by_certificate(parts: SplitResult) -> bool:
+    return parts.query.lower() == _EXTERNAL
 
 
 def _user_of(parts: SplitResult) -> tuple[str, str]:
     return unquote(parts.username or "guest"), unquote(parts.password or "guest")
 
 
-def check_credentials(credentials: object) -> None:
+def check_credentials(credentials: object, url: str) -> None:
     """Refuse what will never tell a password, before anything connects."""
+    if _by_certificate(_split(url)):
+        _no_password_beside(credentials)
     if isinstance(credentials, Path):
         _password_in(credentials)
     elif not (credentials is None or callable(credentials)):
@@ -280,6 +225,16 @@ def check_credentials(credentials: object) -> None:
             "credentials",
             got=type(credentials).__name__,  # never the value: it may be a password
             allowed="a callable that returns user and password, or the pathlib.Path of a file with the password",
+        )
+
+
+def _no_password_beside(credentials: object) -> None:
+    if credentials is not None:
+        raise InvalidValue(
+            "credentials",
+            got=f"a password beside {_EXTERNAL}",
+            allowed="one of the two",
+            way_out="leave the password out: the certificate stands for it",
         )
 
 
@@ -328,17 +283,3 @@ def _port(parts: SplitResult) -> int:
 
 def _vhost(parts: SplitResult) -> str:
     return unquote(parts.path[1:]) or "/"
-
-
-def _innermost(error: BaseException) -> BaseException:
-    """The error that pika has wrapped, maybe more than once."""
-    while True:
-        inner = error.args[0] if error.args else None
-        if not isinstance(inner, BaseException):
-            inner = getattr(error, "exception", None)
-        if not isinstance(inner, BaseException):
-            exceptions = getattr(error, "exceptions", None)
-            inner = exceptions[-1] if exceptions else None
-        if not isinstance(inner, BaseException):
-            return error
-        error = inner

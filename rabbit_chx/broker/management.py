@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import base64
 import json
+import shlex
 import ssl
 from dataclasses import dataclass
 from http.client import HTTPException
@@ -22,6 +23,9 @@ from urllib.error import HTTPError, URLError
 from urllib.parse import quote, unquote, urlencode, urlsplit
 from urllib.request import HTTPRedirectHandler, HTTPSHandler, Request, build_opener
 
+from rabbit_chx.broker.permissions import Needs
+from rabbit_chx.broker.reasons import why_no_tls
+from rabbit_chx.broker.tls import warn_if_unchecked
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue
 from rabbit_chx.releases import Release, Store
 from rabbit_chx.ring import ToExchange
@@ -101,6 +105,8 @@ class Management:
         self._own = own
         self._credentials = credentials
         self._timeout = timeout
+        if self._base.startswith("https:"):
+            warn_if_unchecked(tls, self._base)
         self._opener = build_opener(_NoRedirects, HTTPSHandler(context=tls or ssl.create_default_context()))
 
     def __repr__(self) -> str:
@@ -268,18 +274,21 @@ class Management:
     def _refused(self, error: HTTPError, method: str, path: list[str], user: str) -> BrokerUnavailable:
         reason = _reason(error)
         verb = "read" if method == "GET" else "change"
-        if error.code == 404 and len(path) > 1 and reason:
+        unseen = error.code == 404 or "virtual host" in reason
+        if unseen and len(path) > 1 and reason:
             kind, vhost, *name = path
-            what = "virtual host"
-            if name and kind in _SINGULAR:
-                what = f"{_SINGULAR[kind]} {name[0]!r} in virtual host"
-            return BrokerUnavailable(f"the broker at {self._base} has no {what} {vhost!r}")
+            if error.code == 404 and name and kind in _SINGULAR:
+                missing = f"{_SINGULAR[kind]} {name[0]!r} in virtual host {vhost!r}"
+            else:
+                way_in = f"`{Needs().line(vhost, user)}` lets it look"
+                missing = f"virtual host {vhost!r}, or none for the user {user!r}: {way_in}"
+            return BrokerUnavailable(f"the broker at {self._base} has no {missing}")
         if error.code == 404:
             return self._no_api()
         if error.code in {401, 403} and (tag := _missing_tag(reason, method)):
             return BrokerUnavailable(
                 f"the user {user!r} may not {verb} {path[0]} at {self._base} ({reason}): it needs the tag "
-                f"{tag} (`rabbitmqctl set_user_tags`) and a permission in the virtual host"
+                f"{tag} (`rabbitmqctl set_user_tags {shlex.quote(user)} {tag}`) and a permission in the virtual host"
             )
         if error.code in {401, 403}:
             return BrokerUnavailable(f"the broker at {self._base} refuses the user {user!r} or its password")
@@ -297,8 +306,7 @@ class Management:
                 f"the management API at {self._base} did not answer in {self._timeout} seconds"
             )
         if isinstance(reason, ssl.SSLError):
-            words = getattr(reason, "verify_message", "") or reason.reason or str(reason)
-            return BrokerUnavailable(f"TLS with the management API at {self._base} fails: {words}")
+            return BrokerUnavailable(str(why_no_tls(reason, f"the management API at {self._base}")))
         if isinstance(reason, ConnectionResetError):
             return BrokerUnavailable(
                 f"what answers at {self._base} ends the connection: is it the port of AMQP?"

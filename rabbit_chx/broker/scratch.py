@@ -7,21 +7,48 @@ closes, however it closes. Nothing of the broker's other topology is touched.
 from __future__ import annotations
 
 import secrets
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
 
+from rabbit_chx.broker.permissions import Beginning, Needs, Resources, why_denied
 from rabbit_chx.errors import BrokerUnavailable, Unroutable
 from rabbit_chx.ring import Ring
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     import pika
 
     from rabbit_chx.releases import Release
 
-__all__ = ["Scratch"]
+__all__ = ["Scratch", "check_known"]
 
 _PATIENCE: Final = 30.0
+_NAMES: Final = Beginning("rabbit-chx.scratch.")
+_EXCHANGE: Final[Resources] = {("exchange", _NAMES)}
+_QUEUE: Final[Resources] = {("queue", _NAMES)}
+_ALL: Final = Needs(_EXCHANGE | _QUEUE, _EXCHANGE | _QUEUE, _EXCHANGE | _QUEUE)
+
+
+def check_known(connection: pika.BlockingConnection) -> None:
+    """Raise where the broker does not know the exchange type, or fails over it; this takes no permission.
+
+    A broker looks at the type first and at the permission then (``rabbit_channel:handle_method/3``, the clause of
+    ``exchange.declare``), so that a refusal for want of it says that the type is known.
+    """
+    from pika.exceptions import AMQPError, ChannelClosedByBroker
+
+    name = _new_name()
+    try:
+        channel = connection.channel()
+        channel.exchange_declare(name, "x-consistent-hash", auto_delete=True)
+        channel.exchange_delete(name)
+        channel.close()
+    except ChannelClosedByBroker as error:
+        if error.reply_code != 403:
+            raise BrokerUnavailable(_why_refused(error)) from None
+    except AMQPError as error:
+        raise BrokerUnavailable(_why_refused(error)) from None
 
 
 class Scratch:
@@ -34,29 +61,29 @@ class Scratch:
         arguments: Mapping[str, str] | None = None,
         release: Release,
     ) -> None:
-        from pika.exceptions import ChannelClosed, ConnectionClosed
-
-        self.exchange = f"rabbit-chx.scratch.{secrets.token_hex(4)}"
+        self.exchange = _new_name()
         self.ring = Ring(release=release)
+        self._connection = connection
         self._channel = connection.channel()
         self._channel.confirm_delivery()
-        try:
+        with self._asking(Needs(configure=_EXCHANGE)):
             self._channel.exchange_declare(
                 self.exchange, "x-consistent-hash", auto_delete=True, arguments=dict(arguments or {})
             )
-        except (ConnectionClosed, ChannelClosed) as error:
-            raise BrokerUnavailable(_why_refused(str(error))) from None
 
     def bind(self, queue: str, weight: int = 1) -> None:
         """Declare a queue and bind it; the ring follows."""
-        self._channel.queue_declare(self._name(queue), exclusive=True)
-        self._channel.queue_bind(self._name(queue), self.exchange, routing_key=str(weight))
+        with self._asking(Needs(configure=_QUEUE)):
+            self._channel.queue_declare(self._name(queue), exclusive=True)
+        with self._asking(Needs(write=_QUEUE, read=_EXCHANGE)):
+            self._channel.queue_bind(self._name(queue), self.exchange, routing_key=str(weight))
         self.ring = self.ring.bind(queue, weight)
 
     def unbind(self, queue: str) -> None:
         """Take a queue's only binding away; the ring follows."""
         (binding,) = (known for known in self.ring.bindings if known.destination == queue)
-        self._channel.queue_unbind(self._name(queue), self.exchange, routing_key=binding.key)
+        with self._asking(Needs(write=_QUEUE, read=_EXCHANGE)):
+            self._channel.queue_unbind(self._name(queue), self.exchange, routing_key=binding.key)
         self.ring = self.ring.unbind(queue)
 
     def publish(
@@ -69,24 +96,30 @@ class Scratch:
         from pika.exceptions import UnroutableError
 
         count = 0
-        for routing_key, properties in messages:
-            try:
-                self._channel.basic_publish(
-                    self.exchange,
-                    routing_key,  # pika encodes str and lets bytes through
-                    str(count).encode(),
-                    pika.BasicProperties(**properties),
-                    mandatory=True,
-                )
-            except UnroutableError:
-                raise Unroutable(f"the broker returned the message with key {routing_key!r}") from None
-            count += 1
-            advance(1)
+        with self._asking(Needs(write=_EXCHANGE)):
+            for routing_key, properties in messages:
+                try:
+                    self._channel.basic_publish(
+                        self.exchange,
+                        routing_key,  # pika encodes str and lets bytes through
+                        str(count).encode(),
+                        pika.BasicProperties(**properties),
+                        mandatory=True,
+                    )
+                except UnroutableError:
+                    raise Unroutable(f"the broker returned the message with key {routing_key!r}") from None
+                count += 1
+                advance(1)
         return count
 
     def landed(self, count: int, advance: Callable[[int], object] = lambda _: None) -> list[str]:
-        """The queue of each of ``count`` messages in publish order, after taking them all out."""
+        """The queue of each of ``count`` messages in publish order, or "", after taking them all out."""
         where: dict[int, str] = {}
+        with self._asking(Needs(read=_QUEUE)):
+            self._take_out(where, advance)
+        return [where.get(index, "") for index in range(count)]
+
+    def _take_out(self, where: dict[int, str], advance: Callable[[int], object]) -> None:
         for queue in map(str, self.ring.destinations):
             name = self._name(queue)
             waiting = self._channel.queue_declare(name, passive=True).method.message_count
@@ -103,13 +136,37 @@ class Scratch:
                 if not waiting:
                     break
             self._channel.cancel()
-        return [where[index] for index in range(count)]
 
     def _name(self, queue: str) -> str:
         return f"{self.exchange}.{queue}"
 
+    @contextmanager
+    def _asking(self, at: Needs) -> Iterator[None]:
+        """Put commands to the broker that need these permissions; where it says no, nothing is left behind."""
+        from pika.exceptions import AMQPError
 
-def _why_refused(text: str) -> str:
+        try:
+            yield
+        except AMQPError as error:
+            self._remove()
+            raise BrokerUnavailable(_why_refused(error, at)) from None
+
+    def _remove(self) -> None:
+        """An exchange goes by itself once it had a queue, and only then."""
+        from pika.exceptions import AMQPError
+
+        with suppress(AMQPError):
+            self._connection.channel().exchange_delete(self.exchange)
+
+
+def _new_name() -> str:
+    return f"{_NAMES}{secrets.token_hex(4)}"
+
+
+def _why_refused(error: Exception, at: Needs | None = None) -> str:
+    text = getattr(error, "reply_text", "") or str(error)
+    if denied := why_denied(text, _ALL, at=at, what="a scratch exchange"):
+        return denied
     if "COMMAND_INVALID" in text or "exchange type" in text:
         return (
             "the broker does not know the exchange type x-consistent-hash: "

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import functools
-import ssl
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -14,7 +12,9 @@ from rabbit_chx.cli.options import broker_options, management_option
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue
 
 if TYPE_CHECKING:
+    import ssl
     from collections.abc import Callable
+    from pathlib import Path
 
     import pika
 
@@ -171,26 +171,10 @@ def live_options(command: Callable[..., Any]) -> Callable[..., Any]:
         help="Work out the ring of exchange X from lines of key,queue, as consumers log them.",
     )
     @click.option("--amqp-only", is_flag=True, help="Do without the HTTP API; says what it cannot see.")
-    @click.option(
-        "--tls-ca-cert-file",
-        type=click.Path(path_type=Path),
-        metavar="FILE",
-        help="Trust the authorities in FILE instead of the system's.",
-    )
-    @click.option("--tls-cert-file", type=click.Path(path_type=Path), metavar="FILE", help="Who we are.")
-    @click.option("--tls-key-file", type=click.Path(path_type=Path), metavar="FILE", help="Its private key.")
     @functools.wraps(command)
-    def wrapper(
-        *,
-        tls_ca_cert_file: Path | None,
-        tls_cert_file: Path | None,
-        tls_key_file: Path | None,
-        **options: Any,
-    ) -> Any:
+    def wrapper(**options: Any) -> Any:
         options["pairs"] = tuple(map(_parse_pairs, options["pairs"]))
-        names = ("url", "password_file", "management_url", "node", "observe", "probe", "pairs", "amqp_only")
-        reached = {name: options.pop(name) for name in names}
-        live = Live(**reached, tls=_tls(tls_ca_cert_file, tls_cert_file, tls_key_file))
+        live = Live(**{each.name: options.pop(each.name) for each in fields(Live)})
         return command(live=live, **options)
 
     return wrapper
@@ -203,21 +187,3 @@ def _parse_pairs(text: str) -> tuple[str, str]:
             "--pairs", got=text, allowed="EXCHANGE=FILE", way_out="for example: --pairs orders=seen.csv"
         )
     return name, path
-
-
-def _tls(authorities: Path | None, certificate: Path | None, key: Path | None) -> ssl.SSLContext | None:
-    if authorities is None and certificate is None and key is None:
-        return None
-    named = {"--tls-ca-cert-file": authorities, "--tls-cert-file": certificate, "--tls-key-file": key}
-    try:
-        context = ssl.create_default_context(cafile=authorities)
-        if certificate is not None:
-            context.load_cert_chain(certificate, key)
-    except (OSError, ssl.SSLError) as error:
-        raise InvalidValue(
-            "the files for TLS",
-            got=", ".join(f"{option} {path}" for option, path in named.items() if path is not None),
-            allowed="readable files in PEM format, the key without a passphrase",
-            way_out=str(getattr(error, "strerror", None) or error),
-        ) from None
-    return context

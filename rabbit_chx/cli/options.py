@@ -14,6 +14,7 @@ from rabbit_chx.exchange import ConsistentHashExchange
 from rabbit_chx.releases import Release
 
 if TYPE_CHECKING:
+    import ssl
     from collections.abc import Callable
 
     from rabbit_chx.ring import Destination
@@ -44,24 +45,81 @@ def output_option(command: _Command) -> _Command:
     return option(command)
 
 
-def broker_options(command: _Command) -> _Command:
-    """``--url``: where the broker is; ``--password-file``: what need not stand in it."""
-    url = click.option(
+_FILE = click.Path(path_type=Path)
+
+
+def broker_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """``--url``: where the broker is, and how it is known; the command gets ``url``, ``password_file`` and ``tls``."""
+
+    @click.option(
         "-U",
         "--url",
         envvar=["AMQP_URL", "RABBITMQ_URL"],
         metavar="URL",
         help="The broker: amqp://user:password@host:5672/vhost. [env var: AMQP_URL, RABBITMQ_URL]",
     )
-    password_file = click.option(
+    @click.option(
         "--password-file",
-        type=click.Path(path_type=Path),
+        type=_FILE,
         envvar="RABBITMQ_PASSWORD_FILE",
         show_envvar=True,
         metavar="FILE",
         help="The password is the one line of FILE, read on each connect, and not in the URL.",
     )
-    return url(password_file(command))
+    @click.option(
+        "--tls-ca-cert-file",
+        type=_FILE,
+        metavar="FILE",
+        help="With amqps and https: trust the authorities in FILE instead of the system's.",
+    )
+    @click.option("--tls-cert-file", type=_FILE, metavar="FILE", help="Our own certificate.")
+    @click.option("--tls-key-file", type=_FILE, metavar="FILE", help="Its key, where it is in another file.")
+    @click.option("--insecure", is_flag=True, help="Do not check who answers: for tests only.")
+    @functools.wraps(command)
+    def wrapper(
+        *,
+        tls_ca_cert_file: Path | None,
+        tls_cert_file: Path | None,
+        tls_key_file: Path | None,
+        insecure: bool,
+        **options: Any,
+    ) -> Any:
+        urls = [options["url"], options.get("management_url")]
+        tls = _tls(urls, tls_ca_cert_file, tls_cert_file, tls_key_file, insecure=insecure)
+        return command(tls=tls, **options)
+
+    return wrapper
+
+
+def _tls(
+    urls: list[str | None],
+    authorities: Path | None,
+    certificate: Path | None,
+    key: Path | None,
+    *,
+    insecure: bool,
+) -> ssl.SSLContext | None:
+    """What the options say of TLS; None where they say nothing, which checks everything."""
+    named = {"--tls-ca-cert-file": authorities, "--tls-cert-file": certificate, "--tls-key-file": key}
+    given = [option for option, path in named.items() if path is not None] + ["--insecure"] * insecure
+    if not given:
+        return None
+    if any(urls) and not any(url and url.startswith(("amqps:", "https:")) for url in urls):
+        raise InvalidValue(given[0], got="a connection without TLS", allowed="amqps:// or https:// URLs")
+    if insecure and authorities:
+        raise InvalidValue("the command", got="--insecure and --tls-ca-cert-file", allowed="one of them")
+    if key and not certificate:
+        raise InvalidValue("the command", got="--tls-key-file alone", allowed="--tls-cert-file too")
+    from rabbit_chx.broker.tls import context
+
+    return context(
+        options=("--tls-ca-cert-file", "--tls-cert-file"),
+        way_out="the key has to be the certificate's own, without a passphrase",
+        ca_file=authorities,
+        cert_file=certificate,
+        key_file=key,
+        verify=not insecure,
+    )
 
 
 def management_option(command: _Command) -> _Command:

@@ -13,6 +13,7 @@ from rabbit_chx.cli.options import broker_options, output_option
 from rabbit_chx.errors import InvalidValue
 
 if TYPE_CHECKING:
+    import ssl
     from collections.abc import Iterator
     from pathlib import Path
 
@@ -42,6 +43,7 @@ def parity(
     *,
     url: str | None,
     password_file: Path | None,
+    tls: ssl.SSLContext | None,
     throw_away: str | None,
     keys: int,
     release: str | None,
@@ -54,7 +56,7 @@ def parity(
     bound again. Exit code 0 means no difference, 2 at least one. The user needs to configure, write and read
     names that begin with rabbit-chx.scratch.
     """
-    with _broker(url, password_file, throw_away) as connection:
+    with _broker(url, password_file, tls, throw_away) as connection:
         mirrored = _release(connection, release, store)
         if output == "table":
             click.echo(f"RabbitMQ {mirrored}, {keys:,} messages")
@@ -65,7 +67,7 @@ def parity(
 
 @contextmanager
 def _broker(
-    url: str | None, password_file: Path | None, throw_away: str | None
+    url: str | None, password_file: Path | None, tls: ssl.SSLContext | None, throw_away: str | None
 ) -> Iterator[pika.BlockingConnection]:
     from rabbit_chx.broker.connect import connect
 
@@ -75,7 +77,7 @@ def _broker(
         with Broker(release=throw_away) as broker, connect(broker.url) as connection:
             yield connection
     elif url is not None:
-        with connect(url, credentials=password_file) as connection:
+        with connect(url, credentials=password_file, tls=tls) as connection:
             yield connection
     else:
         raise InvalidValue(

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from rich.progress import Progress
 
-__all__ = ["bytes_progress", "items_progress"]
+__all__ = ["bytes_progress", "items_progress", "waiting"]
 
 
 @contextmanager
@@ -38,6 +38,18 @@ def items_progress(title: str, total: int) -> Iterator[Callable[[int], object]]:
     with _progress(MofNCompleteColumn()) as progress:
         task = progress.add_task(title, total=total)
         yield lambda count: progress.advance(task, count)
+
+
+@contextmanager
+def waiting(title: str) -> Iterator[None]:
+    """What is waited for, where nobody knows how long."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    from rich.console import Console
+
+    with Console(stderr=True).status(title):
+        yield
 
 
 def _progress(*columns: object) -> Progress:

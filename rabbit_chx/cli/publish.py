@@ -16,6 +16,7 @@ from rabbit_chx.cli.position import Position
 from rabbit_chx.errors import InvalidValue, PublishFailed
 
 if TYPE_CHECKING:
+    import ssl
     from collections.abc import Iterator
     from pathlib import Path
 
@@ -88,6 +89,7 @@ def publish(
     file: str,
     url: str | None,
     password_file: Path | None,
+    tls: ssl.SSLContext | None,
     exchange: str,
     key_column: str | None,
     body_column: str | None,
@@ -119,7 +121,7 @@ def publish(
     position = Position.of(position_file, file)
     options = _straight(via, management_url)
     publisher = Publisher(
-        url, exchange, name=f"rabbit-chx publish {name}", credentials=password_file, **options
+        url, exchange, name=f"rabbit-chx publish {name}", credentials=password_file, tls=tls, **options
     )
     with _open(file) as rows, publisher:
         try:
@@ -240,11 +242,12 @@ def _print_failures(failed: PublishFailed, skipped: int) -> None:
     click.echo(
         f"Error: {totals.failed:,} of {totals.published:,} rows were not confirmed; the first:", err=True
     )
+    said = ""
     for failure in failed.failures[:_FAILURES_SHOWN]:
         row = skipped + failure.row + 1
+        reply, said = "as above" if failure.reply == said else failure.reply, failure.reply
         click.echo(
-            f"  row {row}: {failure.outcome.value}, exchange {failure.exchange!r}, key {failure.routing_key!r}: "
-            f"{failure.reply}",
+            f"  row {row}: {failure.outcome.value}, exchange {failure.exchange!r}, key {failure.routing_key!r}: {reply}",
             err=True,
         )
 

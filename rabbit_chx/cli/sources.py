@@ -10,6 +10,7 @@ import csv
 import io
 import json
 import sys
+from contextlib import suppress
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from itertools import islice
@@ -86,6 +87,9 @@ def _csv(file: IO[bytes], name: str) -> Iterator[Columns]:
         raise InvalidValue(f"line {reader.line_num} of {name}", got=str(error), allowed="CSV") from None
     except UnicodeDecodeError as error:
         raise InvalidValue(f"{name}, near line {reader.line_num}", got=str(error), allowed="UTF-8") from None
+    finally:
+        with suppress(ValueError):  # the file is closed already
+            text.detach()  # or it would be closed here, and be complained of
 
 
 def _jsonl(file: IO[bytes], name: str) -> Iterator[Columns]:

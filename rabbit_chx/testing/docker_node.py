@@ -82,6 +82,7 @@ class DockerNode:
         self._image = image
         self._settings = settings
         self._container: DockerContainer | None = None
+        self._addresses: dict[int, tuple[str, int]] = {}  # asked for again and again, and slow to learn
 
     @property
     def url(self) -> str:
@@ -119,6 +120,7 @@ class DockerNode:
     def stop(self) -> None:
         """Remove the container and its data."""
         container, self._container = self._container, None
+        self._addresses.clear()
         if container is not None:
             with contextlib.suppress(NotFound):  # somebody else removed it
                 container.stop()
@@ -155,6 +157,7 @@ class DockerNode:
         # Docker appends the new address behind the old one, which may be another container's by now.
         hosts = f"127.0.0.1 localhost\\n{address} {HOST_NAME}\\n"
         container.exec_run(["sh", "-c", f"printf '{hosts}' >/etc/hosts"], user="root")
+        self._addresses.clear()
         wait_for_amqp(self.url)
 
     def ctl(self, *arguments: str) -> str:
@@ -200,6 +203,7 @@ class DockerNode:
 
     def _wait(self, *, boots: int) -> None:
         wait_for_boot(boots, logs=self.logs, running=self._running)
+        self._addresses.clear()
         wait_for_amqp(self.url)
 
     def _running(self) -> bool:
@@ -214,8 +218,13 @@ class DockerNode:
 
     def _address(self, port: int) -> tuple[str, int]:
         container = self._started()
-        host = container.get_container_host_ip()
-        return (LOOPBACK if _is_loopback(host) else host), container.get_exposed_port(port)
+        if port not in self._addresses:
+            host = container.get_container_host_ip()
+            self._addresses[port] = (
+                LOOPBACK if _is_loopback(host) else host,
+                container.get_exposed_port(port),
+            )
+        return self._addresses[port]
 
 
 def _has(client: docker.DockerClient, image: str) -> bool:

@@ -15,7 +15,7 @@ from rabbit_chx.broker.claims import LEASE_PREFIX
 from rabbit_chx.broker.management import Management
 from rabbit_chx.broker.publishing.direct_watch import POLL_SECONDS
 from rabbit_chx.broker.publishing.direct_wire import KEY_HEADER
-from rabbit_chx.errors import BrokerUnavailable, InvalidValue, Unpredictable
+from rabbit_chx.errors import InvalidValue, Unpredictable
 from tests.broker.direct_topology import Topology, topology_on
 
 pytestmark = pytest.mark.broker
@@ -385,27 +385,6 @@ def test_leases_are_there_for_all_to_see_and_gone_with_their_publishers(broker, 
         names = management.queue_names("/", f"^{LEASE_PREFIX}{topology.top}".replace(".", "\\."))
         assert sorted(names) == sorted(topology.leases())
     eventually(lambda: not topology.leases())
-
-
-def test_the_documented_permissions_are_enough_and_needed(broker, topology, slots) -> None:
-    user = topology.top
-    broker.ctl("add_user", user, "secret")
-    try:
-        broker.ctl("set_user_tags", user, "management")
-        configure, top = r"^rabbit-chx\.lease\.", topology.top.replace(".", r"\.")
-        broker.ctl("set_permissions", "-p", "/", user, configure, rf"^({top}|amq\.default)$", "^$")
-        options = {"credentials": lambda: (user, "secret")}
-        with topology.straight(**options) as publisher:
-            publisher.publish(b"body", "key")
-        assert not publisher.direct.suspect
-        broker.ctl("set_permissions", "-p", "/", user, configure, rf"^{top}$", "^$")
-        with pytest.raises(BrokerUnavailable, match=r"amq\.default"), topology.straight(**options):
-            pytest.fail("it was opened")
-        broker.ctl("set_permissions", "-p", "/", user, "^$", rf"^({top}|amq\.default)$", "^$")
-        with pytest.raises(BrokerUnavailable, match="lease"), topology.straight(**options):
-            pytest.fail("it was opened")
-    finally:
-        broker.ctl("delete_user", user)
 
 
 def eventually(condition, seconds: float = 10.0) -> None:

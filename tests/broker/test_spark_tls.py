@@ -2,64 +2,19 @@
 
 from __future__ import annotations
 
-import socket
-import ssl
-import subprocess
-import threading
-from contextlib import suppress
-from urllib.parse import urlsplit
-
 import pyarrow as pa
 import pytest
 from pyspark.sql import types as t
 
 from rabbit_chx import BrokerUnavailable, InvalidValue
 from spark_connector import RabbitMQDataSource
-from tests.faults.test_tls import Authority
 from tests.inbox import Inbox
+from tests.tls import Authority, Listener
 
 pytestmark = pytest.mark.broker
 
 SCHEMA = t.StructType([t.StructField("value", t.StringType())])
 BATCH = pa.record_batch([pa.array(["x"])], names=["value"])
-
-
-class Listener:
-    """Takes TLS on a port of its own and hands what is inside on to the broker; remembers the clients' names."""
-
-    def __init__(self, context, url):
-        parts = urlsplit(url)
-        self._broker, self._context = (parts.hostname, parts.port), context
-        self.clients = []
-        self._socket = socket.create_server(("127.0.0.1", 0))
-        self.port = self._socket.getsockname()[1]
-        threading.Thread(target=self._serve, daemon=True).start()
-
-    def close(self):
-        self._socket.close()
-
-    def _serve(self):
-        with suppress(OSError):
-            while True:
-                plain, _ = self._socket.accept()
-                threading.Thread(target=self._handle, args=(plain,), daemon=True).start()
-
-    def _handle(self, plain):
-        with suppress(OSError), self._context.wrap_socket(plain, server_side=True) as client:
-            subject = dict(pair for (pair,) in (client.getpeercert() or {}).get("subject", ()))
-            self.clients.append(subject.get("commonName"))
-            with socket.create_connection(self._broker) as broker:
-                back = threading.Thread(target=_pump, args=(broker, client), daemon=True)
-                back.start()
-                _pump(client, broker)
-                back.join(5)
-
-
-def _pump(source, target):
-    with suppress(OSError):
-        while data := source.recv(65536):
-            target.sendall(data)
-        target.shutdown(socket.SHUT_WR)
 
 
 @pytest.fixture(scope="module")
@@ -68,18 +23,7 @@ def authority(tmp_path_factory):
     authority.issue("good")
     authority.issue("elsewhere", names="DNS:elsewhere.example")
     authority.issue("client")
-    command = [
-        "openssl",
-        "pkey",
-        "-in",
-        "client.key",
-        "-aes128",
-        "-passout",
-        "pass:CANARY",
-        "-out",
-        "locked.key",
-    ]
-    subprocess.run(command, cwd=authority.folder, check=True, capture_output=True)
+    authority.lock("client", "CANARY")
     return authority
 
 
@@ -88,10 +32,7 @@ def listen(broker, authority):
     listeners = []
 
     def start(name):
-        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=authority.folder / "ca.pem")
-        context.load_cert_chain(authority.folder / f"{name}.pem", authority.folder / f"{name}.key")
-        context.verify_mode = ssl.CERT_OPTIONAL
-        listeners.append(Listener(context, broker.url))
+        listeners.append(Listener(authority.server(name), broker.url))
         return listeners[-1]
 
     yield start

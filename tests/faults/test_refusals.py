@@ -106,7 +106,7 @@ def test_an_exchange_that_the_user_may_not_write_to(broker, user, log):
         within(10, lambda: publish(publisher), "publishing")
     assert time.monotonic() - started < 5
     assert (
-        "ACCESS_REFUSED - write access to exchange 'amq.topic' in vhost '/' refused for user 'little'"
+        "403 ACCESS_REFUSED, user 'little' has no write permission on exchange 'amq.topic' in virtual host '/'"
         in str(caught.value)
     )
     assert publisher.totals.connections == 1

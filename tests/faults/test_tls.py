@@ -7,58 +7,27 @@ reachable from here on every machine; the restart at the end gives it back.
 from __future__ import annotations
 
 import logging
+import secrets
 import ssl
-import subprocess
 import time
+from dataclasses import replace
 from urllib.parse import urlsplit
 
 import pika
 import pytest
 
-from rabbit_chx import Publisher
+from rabbit_chx import Publisher, RabbitChxError
 from rabbit_chx.errors import BrokerUnavailable
 from tests.faults.ledger import body
 from tests.faults.load import Control, Load, wait_until, within
 from tests.faults.proxy import Proxy
+from tests.faults.tls_clients import CLIENTS, Access, CommandFailed
+from tests.inbox import Inbox
+from tests.tls import UNKNOWN_AUTHORITY, Authority
 
 pytestmark = pytest.mark.broker
 
 MANAGEMENT_PORT = 15672
-# Which of the two depends on whether the server sends its CA along.
-UNKNOWN_AUTHORITY = ("unable to get local issuer certificate", "self-signed certificate in certificate chain")
-
-
-class Authority:
-    """A folder with a CA and the certificates it has signed, each as NAME.pem and NAME.key."""
-
-    def __init__(self, folder, hosts):
-        self.folder = folder
-        self._hosts = hosts
-        for ca in ("ca", "other-ca"):
-            self._openssl(
-                "req", "-x509", "-days", "2", "-subj", f"/CN={ca}", *self._new_key(ca), "-out", f"{ca}.pem"
-            )
-
-    def issue(self, name, *, names=None, dates=("-days", "2")):
-        self._openssl("req", "-subj", f"/CN={name}", *self._new_key(name), "-out", f"{name}.csr")
-        (self.folder / "ext").write_text(f"subjectAltName={names or self._hosts}\n")
-        signed = ("-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-extfile", "ext")
-        self._openssl("x509", "-req", "-in", f"{name}.csr", *signed, *dates, "-out", f"{name}.pem")
-
-    def context(self, *, ca="ca", client="client"):
-        context = ssl.create_default_context(cafile=self.folder / f"{ca}.pem")
-        if client:
-            context.load_cert_chain(self.folder / f"{client}.pem", self.folder / f"{client}.key")
-        return context
-
-    def _new_key(self, name):
-        return ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-keyout", f"{name}.key")
-
-    def _openssl(self, *arguments):
-        done = subprocess.run(
-            ["openssl", *arguments], cwd=self.folder, capture_output=True, check=False, text=True
-        )
-        assert done.returncode == 0, done.stderr
 
 
 @pytest.fixture(scope="module")
@@ -105,6 +74,61 @@ def listener(broker, authority):
     )
     yield listener
     broker.restart()
+
+
+WITHOUT_EXTERNAL = "application:set_env(rabbit, auth_mechanisms, ['PLAIN', 'AMQPLAIN'])"
+WITH_EXTERNAL = "application:set_env(rabbit, auth_mechanisms, ['PLAIN', 'EXTERNAL'])"
+
+
+@pytest.fixture(scope="module")
+def external(broker, authority, listener):
+    """EXTERNAL is offered, and the certificate `client` names a user; gives the access of any client."""
+    authority.issue("nobody")
+    safe = "[{verify, verify_peer}, {fail_if_no_peer_cert, true}]"  # the plugin looks here, whatever the listener has
+    broker.eval(
+        f"{WITH_EXTERNAL}, application:set_env(rabbit, ssl_cert_login_from, common_name), "
+        f"application:set_env(rabbit, ssl_options, {safe})"
+    )
+    broker.ctl("add_user", "client", secrets.token_hex(12))
+    broker.ctl("set_permissions", "client", "^$", "^(inbox-.*|never)$", "^$")
+    parts = urlsplit(listener.url)
+    url = f"amqps://{parts.hostname}:{parts.port}/%2F?auth_mechanism=external"
+    with Inbox(broker.url) as inbox:
+        yield Access(url, "https://unused", inbox.exchange, authority.folder, client="client")
+    broker.ctl("delete_user", "client")
+
+
+# The management API takes no certificate for a user.
+OVER_AMQP = sorted(set(CLIENTS) - {"Management", "rabbit-chx plan"})
+
+
+@pytest.mark.parametrize("client", OVER_AMQP)
+def test_a_certificate_stands_for_user_and_password(client, external):
+    CLIENTS[client](external)
+
+
+@pytest.mark.parametrize("client", OVER_AMQP)
+def test_a_certificate_of_no_user_is_refused_and_named(client, external):
+    text = complaint(client, replace(external, client="nobody"))
+    assert "lets nobody in by this certificate" in text
+    assert "ssl_cert_login_from" in text
+
+
+def test_a_broker_that_does_not_offer_external_says_so(external, broker):
+    broker.eval(WITHOUT_EXTERNAL)
+    try:
+        texts = [complaint(client, external) for client in OVER_AMQP]
+    finally:
+        broker.eval(WITH_EXTERNAL)
+    for text in texts:
+        assert "rabbitmq_auth_mechanism_ssl" in text
+        assert "auth_mechanisms.1 = EXTERNAL" in text
+
+
+def complaint(client, access):
+    with pytest.raises((RabbitChxError, CommandFailed)) as caught:
+        within(10, lambda: CLIENTS[client](access), "connecting")
+    return str(caught.value)
 
 
 def refusal(url, context, *, limit=5.0, **options):

@@ -327,7 +327,7 @@ def test_files_for_tls_and_of_pairs_are_named_when_they_are_wrong(run, write) ->
         (["--pairs", "orders"], "EXCHANGE=FILE"),
         (["--observe", "0"], "observe"),
     ):
-        found = run("check", file, "--url", "amqp://127.0.0.1:1/", *options)
+        found = run("check", file, "--url", "amqps://127.0.0.1:1/", *options)
         assert found.code == 64
         assert expected in found.err
 

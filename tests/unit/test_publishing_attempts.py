@@ -11,12 +11,13 @@ import pytest
 from pika import exceptions
 
 from rabbit_chx import Publisher
-from rabbit_chx.broker.connect import NotAmqp, Reason, parameters_of, why_down
+from rabbit_chx.broker.connect import parameters_of
 from rabbit_chx.broker.publishing.account import Account, Outcome
 from rabbit_chx.broker.publishing.attempts import Address, Attempts, Patience
 from rabbit_chx.broker.publishing.frames import Message, encode_properties
 from rabbit_chx.broker.publishing.returns import find_returned
 from rabbit_chx.broker.publishing.window import Window
+from rabbit_chx.broker.reasons import NotAmqp, Reason, why_down
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue
 
 PATIENCE = Patience(connect=10, reconnect=100, retry=1, confirm=1, blocked=1)

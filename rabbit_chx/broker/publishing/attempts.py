@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     import pika
 
-    from rabbit_chx.broker.connect import Reason
+    from rabbit_chx.broker.reasons import Reason
 
 __all__ = ["Address", "Attempts", "Patience"]
 

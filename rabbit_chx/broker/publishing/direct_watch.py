@@ -1,4 +1,4 @@
-r"""Going straight to the queues, for as long as the topology is what it was: the lease and the watch.
+"""Going straight to the queues, for as long as the topology is what it was: the lease and the watch.
 
 EXPERIMENTAL. While a publisher goes straight, it holds a lease, an exclusive queue by the name of
 ``rabbit-chx.lease.<exchange>.<12 hex digits>``, so that whoever is about to change the topology can see it. The
@@ -8,9 +8,8 @@ for good; ``suspect`` names the rows that went straight since the last good read
 between two readings is not seen.
 
 Consumers see the exchange ``""``, the queue's name as the routing key, and the original key in the header
-``x-rabbit-chx-key``; after dead-lettering that is what ``x-death`` tells, too. The user needs, for an exchange ``orders``, the tag ``management`` and
-
-    rabbitmqctl set_permissions -p VHOST USER '^rabbit-chx\.lease\.' '^(orders|amq\.default)$' '^$'
+``x-rabbit-chx-key``; after dead-lettering that is what ``x-death`` tells, too. The user needs the tag ``management`` and what
+`needs_of` says.
 """
 
 from __future__ import annotations
@@ -23,13 +22,15 @@ import time
 from typing import TYPE_CHECKING, Final
 
 import pika
-from pika.exceptions import AMQPError
+from pika.exceptions import AMQPError, ChannelClosedByBroker
 
 from rabbit_chx.broker.claims import LEASE_PREFIX, LOCK
-from rabbit_chx.broker.connect import why_down
 from rabbit_chx.broker.management import Management
+from rabbit_chx.broker.permissions import DEFAULT_EXCHANGE, Beginning, Needs
+from rabbit_chx.broker.publishing import may_publish
 from rabbit_chx.broker.publishing.direct import DirectRoute, Facts, Refusal, decide
 from rabbit_chx.broker.publishing.direct_account import DirectAccount
+from rabbit_chx.broker.reasons import why_down
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue, Unpredictable
 from rabbit_chx.ring import ToExchange
 
@@ -88,6 +89,7 @@ def direct_for(
     addresses: Sequence[Address],
     exchange: str,
     management_url: str | None,
+    credentials: Callable[[], tuple[str, str]],
     ring: Callable[[], Ring] | None,
     tls: ssl.SSLContext | None,
 ) -> Direct | None:
@@ -103,13 +105,14 @@ def direct_for(
             allowed="the URL of the management API, such as http://host:15672, where via is queues",
         )
 
-    def credentials() -> tuple[str, str]:
-        found = addresses[0].parameters(timeout=1.0).credentials
-        return found.username, found.password
+    management = Management(management_url, credentials=credentials, tls=tls)
+    return Direct(account, management, addresses, exchange, ring)
 
-    return Direct(
-        account, Management(management_url, credentials=credentials, tls=tls), addresses, exchange, ring
-    )
+
+def needs_of(exchange: str) -> Needs:
+    """What going straight past an exchange takes: the lease, every queue, and the exchange to fall back upon."""
+    write = {("exchange", exchange), ("exchange", DEFAULT_EXCHANGE)}
+    return Needs(configure={("queue", Beginning(LEASE_PREFIX))}, write=write)
 
 
 class Direct:
@@ -237,7 +240,7 @@ class Direct:
     # -- the lease ---------------------------------------------------------------------------------
 
     def _take_lease(self) -> pika.BlockingConnection:
-        """A connection that holds the queue; that it may publish to it shows what the queues need."""
+        """A connection that holds the queue, after a look whether the user may publish to queues and exchange."""
         reason = ""
         for address in self._addresses:
             connection = None
@@ -249,17 +252,17 @@ class Direct:
                 channel.queue_declare(self.lease, exclusive=True, auto_delete=True)
                 channel.confirm_delivery()
                 channel.basic_publish("", self.lease, b"", mandatory=True)
+                no = may_publish.ask(connection, self._exchange)
+                if no is not None and no.code == 403:
+                    raise ChannelClosedByBroker(*no)
             except (AMQPError, OSError, BrokerUnavailable) as error:
-                reason = str(why_down(error, address.where))
+                reason = str(why_down(error, address.where, needs=needs_of(self._exchange)))
                 if connection is not None:
                     _close(connection)
             else:
                 self._vhost = parameters.virtual_host
                 return connection
-        raise BrokerUnavailable(
-            f"the lease {self.lease!r} cannot be had: {reason}; the user must be allowed to configure "
-            f"{LEASE_PREFIX}* and to write to amq.default"
-        )
+        raise BrokerUnavailable(f"the lease {self.lease!r} cannot be had: {reason}")
 
     def _watch(self, connection: pika.BlockingConnection) -> None:
         """Hold the lease while anything goes straight, or did and has no outcome."""

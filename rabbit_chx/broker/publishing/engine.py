@@ -13,12 +13,12 @@ import time
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Final
 
-from rabbit_chx.broker.connect import Reason, why_down
 from rabbit_chx.broker.publishing.account import Outcome, harmless
 from rabbit_chx.broker.publishing.attempts import Address, Attempts, Patience
 from rabbit_chx.broker.publishing.link import Link
 from rabbit_chx.broker.publishing.returns import find_returned
 from rabbit_chx.broker.publishing.window import Window
+from rabbit_chx.broker.reasons import Reason, why_down
 from rabbit_chx.errors import BrokerUnavailable
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     import pika
 
+    from rabbit_chx.broker.permissions import Needs
     from rabbit_chx.broker.publishing.account import Account
     from rabbit_chx.broker.publishing.frames import Message
     from rabbit_chx.broker.publishing.window import Confirm
@@ -59,6 +60,7 @@ class Engine:
         patience: Patience,
         *,
         fence: str | None,
+        needs: Needs,
         on_limits: Callable[[str, int], object],
         around_batch: Callable[[int], AbstractContextManager[object]],
     ) -> None:
@@ -66,6 +68,7 @@ class Engine:
         self._account = account
         self._patience = patience
         self._fence = fence
+        self._needs = needs
         self._on_limits = on_limits
         self._around_batch = around_batch
         self._thread = threading.Thread(target=self._run, name="rabbit-chx publisher", daemon=True)
@@ -128,7 +131,7 @@ class Engine:
             now = time.monotonic()
             if self._works:
                 attempts.went_well(now)
-            reason = down if isinstance(down, Reason) else why_down(down, address.where)
+            reason = down if isinstance(down, Reason) else why_down(down, address.where, needs=self._needs)
             last_words = attempts.failed(address, reason, was_up=self._was_up, now=now)
             if last_words is not None:
                 self._give_up(last_words, permanent=attempts.refused)

@@ -16,8 +16,8 @@ import pika
 from pika.adapters.select_connection import IOLoop, SelectConnection
 from pika.exceptions import StreamLostError
 
-from rabbit_chx.broker.connect import NotAmqp
 from rabbit_chx.broker.publishing.frames import encode
+from rabbit_chx.broker.reasons import NotAmqp
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

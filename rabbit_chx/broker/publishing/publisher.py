@@ -17,7 +17,8 @@ from contextlib import nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal, Self
 
-from rabbit_chx.broker.connect import check_credentials, describe, parameters_of
+from rabbit_chx.broker.connect import asked_for, check_credentials, describe, parameters_of
+from rabbit_chx.broker.permissions import Needs
 from rabbit_chx.broker.publishing.account import Account
 from rabbit_chx.broker.publishing.attempts import Address, Patience
 from rabbit_chx.broker.publishing.columns import (
@@ -29,9 +30,10 @@ from rabbit_chx.broker.publishing.columns import (
     values,
 )
 from rabbit_chx.broker.publishing.direct_account import DirectAccount
-from rabbit_chx.broker.publishing.direct_watch import direct_for
+from rabbit_chx.broker.publishing.direct_watch import direct_for, needs_of
 from rabbit_chx.broker.publishing.engine import Engine
 from rabbit_chx.broker.publishing.frames import Message, encode_properties, most_bytes
+from rabbit_chx.broker.tls import warn_if_unchecked
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue, PublishFailed
 from rabbit_chx.hashing import shortstr
 
@@ -119,13 +121,12 @@ class Publisher:
         management_url: str | None = None,
         ring: Callable[[], Ring] | None = None,
     ) -> None:
-        urls = _urls(url)
+        urls = _urls(url, credentials, tls)
         self._where = ", ".join(map(describe, urls))
-        self._state = "new"
+        self._state, self._frame_max = "new", _FRAME_MAX
         self._exchange = shortstr(exchange, "the exchange")
         self._properties = dict(properties or {})
         self._sequence_header = _name("the sequence header", sequence_header)
-        self._frame_max = _FRAME_MAX
         self._plain = self._encode({}, None)
         self._calls = threading.Lock()  # rows are numbered by one caller at a time
         self._most_body_bytes = most_body_bytes and _at_least_one("most_body_bytes", most_body_bytes)
@@ -140,16 +141,17 @@ class Publisher:
             connect_timeout, reconnect_timeout, retry_timeout, confirm_timeout, blocked_timeout
         )
         heartbeat = _at_least_one("heartbeat", heartbeat, most=65_535)
-        check_credentials(credentials)
         parameters = partial(parameters_of, name=name, heartbeat=heartbeat, credentials=credentials, tls=tls)
         parameters = partial(parameters, blocked_timeout=patience.blocked)
         addresses = [Address(describe(one), partial(parameters, one)) for one in urls]
-        self.direct = direct_for(self._account, addresses, exchange, management_url, ring, tls)
+        asked = asked_for(credentials, urls[0])
+        self.direct = direct_for(self._account, addresses, exchange, management_url, asked, ring, tls)
         self._engine = Engine(
             addresses,
             self._account,
             patience,
             fence=_name("the fence", fence),
+            needs=_needs(exchange, fence, via),
             on_limits=self._learn_limits,
             around_batch=around_batch,
         )
@@ -348,10 +350,15 @@ class Publisher:
         return {**self._properties.get("headers", {}), **headers}
 
 
-def _urls(url: Any) -> list[str]:
+def _urls(url: Any, credentials: Credentials | None, tls: ssl.SSLContext | None) -> list[str]:
+    """The URLs, with a look at how we are known there and how they are."""
     urls = [url] if isinstance(url, str) else list(url) if isinstance(url, (list, tuple)) else []
     if not urls or not all(isinstance(one, str) for one in urls):
         raise InvalidValue("the broker's URL", got=type(url).__name__, allowed="a str, or a list of them")
+    for one in urls:
+        check_credentials(credentials, one)
+        if one.startswith("amqps:"):
+            warn_if_unchecked(tls, describe(one))
     return urls
 
 
@@ -360,6 +367,18 @@ def _books(via: str) -> type[Account]:
     if via not in books:
         raise InvalidValue("via", got=via, allowed=" or ".join(books))
     return books[via]
+
+
+def _needs(exchange: str, fence: str | None, via: str) -> Needs:
+    """The permissions that publishing takes, as far as it is known before the first message."""
+    needs = (
+        needs_of(exchange)
+        if via == "queues"
+        else Needs(write={("exchange", exchange)} if exchange else set())
+    )
+    if fence is not None:
+        needs.configure.add(("queue", fence))
+    return needs
 
 
 def _name(what: str, value: str | None) -> str | None:

@@ -6,16 +6,26 @@ The channel is aiormq's, below aio-pika's: a robust one would come back by itsel
 from __future__ import annotations
 
 import asyncio
+import ssl
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from rabbit_chx.broker.connect import describe, why_down
+from rabbit_chx.broker.connect import by_certificate, describe
+from rabbit_chx.broker.reasons import why_down, why_no_external, why_not_let_in, why_not_reached
+from rabbit_chx.broker.tls import warn_if_unchecked
 from rabbit_chx.broker.topology.protocol import Command, Lost, OnChannel, OverHttp, Refused
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue, MissingDependency
 
 try:
     import aio_pika
-    from aiormq.exceptions import AMQPError, ChannelClosed, ChannelInvalidStateError, ConnectionClosed
+    from aiormq.exceptions import (
+        AMQPError,
+        AuthenticationError,
+        ChannelClosed,
+        ChannelInvalidStateError,
+        ConnectionClosed,
+        ProbableAuthenticationError,
+    )
 except ImportError as missing:
     raise MissingDependency("this needs aio-pika: `pip install 'rabbit-chx[aio]'`") from missing
 
@@ -47,22 +57,19 @@ _CODES: Final = {
 }
 
 
+_PATIENCE: Final = 5.0
+"""Seconds for a connection, as with pika."""
+
+
 @asynccontextmanager
-async def opened(given: object) -> AsyncIterator[AbstractConnection]:
+async def opened(given: object, tls: ssl.SSLContext | None = None) -> AsyncIterator[AbstractConnection]:
     """The connection that was given, by itself or by a channel; or one for as long as this lasts, to a URL."""
     if isinstance(given, aio_pika.abc.AbstractConnection) and given.transport is not None:
         yield given.transport.connection
     elif isinstance(given, aio_pika.abc.AbstractChannel):
         yield (await given.get_underlay_channel()).connection
     elif isinstance(given, str):
-        where = describe(given)
-        try:
-            connection = await aio_pika.connect(
-                given, client_properties={"connection_name": "rabbit-chx topology"}
-            )
-        except (AMQPError, OSError) as error:
-            raise BrokerUnavailable(str(why_down(error, where))) from None
-        async with connection:
+        async with await _connect(given, tls) as connection:
             assert connection.transport is not None  # it has just connected
             yield connection.transport.connection
     else:
@@ -72,6 +79,30 @@ async def opened(given: object) -> AsyncIterator[AbstractConnection]:
             allowed="an open connection or channel of aio-pika's, or an AMQP URL",
             way_out="with pika: apply(...)",
         )
+
+
+async def _connect(url: str, tls: ssl.SSLContext | None) -> aio_pika.abc.AbstractConnection:
+    """A connection as `rabbit_chx.broker.connect.connect` makes it, or the same complaint."""
+    where, secure = describe(url), url.startswith("amqps:")
+    if secure:
+        warn_if_unchecked(tls, where)
+    external = by_certificate(url)
+    try:
+        return await aio_pika.connect(
+            url.partition("?")[0] + ("?auth=external" if external else ""),
+            ssl_context=(tls or ssl.create_default_context()) if secure else None,
+            timeout=_PATIENCE,
+            client_properties={"connection_name": "rabbit-chx topology"},
+        )
+    except ProbableAuthenticationError as error:
+        reason = why_not_let_in(403, str(error), where)
+    except AuthenticationError:
+        reason = why_no_external(where)
+    except ConnectionClosed as error:
+        reason = why_not_let_in(int(error.args[0]), str(error.args[-1]), where)
+    except (AMQPError, OSError) as error:
+        reason = why_not_reached(error.__cause__ or error, where)
+    raise BrokerUnavailable(str(reason))
 
 
 class AioDriver:

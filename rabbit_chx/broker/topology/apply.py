@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 from rabbit_chx.broker.topology.commands import Applied, applying, check_plan
 
 if TYPE_CHECKING:
+    import ssl
     from collections.abc import Callable
 
     from aio_pika.abc import AbstractChannel, AbstractConnection
@@ -39,6 +40,7 @@ def apply(
     management: Management | None = None,
     on_step: Callable[[Step], object] | None = None,
     dry_run: bool = False,
+    tls: ssl.SSLContext | None = None,
 ) -> Applied:
     r"""Apply a plan with pika.
 
@@ -58,6 +60,7 @@ def apply(
             ``Applied.unverified`` lists what may have been ignored.
         on_step: called with each step once it is done, or was found done.
         dry_run: change nothing, and return all steps as remaining.
+        tls: for an amqps URL; by default certificate and host name are checked.
 
     Raises:
         ApplyStopped: it was not applied to its end; what is done, and why.
@@ -65,7 +68,7 @@ def apply(
     """
     from rabbit_chx.broker.topology.pika_driver import PikaDriver, opened
 
-    with opened(connection_or_channel) as connection:
+    with opened(connection_or_channel, tls) as connection:
         driver = PikaDriver(connection, management)
         check_plan(plan, driver.vhost, seen=management is not None)
         if dry_run:
@@ -81,6 +84,7 @@ async def apply_async(
     management: Management | None = None,
     on_step: Callable[[Step], object] | None = None,
     dry_run: bool = False,
+    tls: ssl.SSLContext | None = None,
 ) -> Applied:
     """Apply a plan with aio-pika: as `apply`, with a connection or a channel of aio-pika's, or an AMQP URL.
 
@@ -91,7 +95,7 @@ async def apply_async(
     """
     from rabbit_chx.broker.topology.aio_driver import AioDriver, opened
 
-    async with opened(connection_or_channel) as connection:
+    async with opened(connection_or_channel, tls) as connection:
         driver = AioDriver(connection, management)
         check_plan(plan, driver.vhost, seen=management is not None)
         if dry_run:

@@ -141,7 +141,7 @@ _TROUBLE: Final = (Refused, Lost, Surprise, BrokerUnavailable)
 def _why(trouble: Exception, step: Step | None, plan: Plan) -> str:
     match trouble:
         case Refused():
-            return why_refused(trouble.code, trouble.text, step, plan.steps, plan.vhost)
+            return why_refused(trouble.code, trouble.text, step, plan.steps)
         case Lost() if step is not None:
             return f"{trouble}; whether this step was still done is not known: plan again"
         case BrokerUnavailable() if step is not None:

@@ -30,20 +30,23 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
 
-from rabbit_chx.errors import InvalidValue, RabbitChxError
+from rabbit_chx.broker.permissions import DEFAULT_EXCHANGE, Beginning, Needs, why_denied
+from rabbit_chx.broker.reasons import why_down
+from rabbit_chx.errors import BrokerUnavailable, InvalidValue, RabbitChxError
 from rabbit_chx.topology.waits import waits, waits_of
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Iterator, Mapping
 
     from aio_pika.abc import AbstractChannel, AbstractConnection, AbstractIncomingMessage
     from pika import BasicProperties, BlockingConnection
     from pika.adapters.blocking_connection import BlockingChannel
     from pika.spec import Basic
 
+    from rabbit_chx.broker.permissions import Resources
 
 __all__ = [
     "MARKER",
@@ -122,6 +125,19 @@ def _no_queue(queue: str) -> InvalidValue:
     )
 
 
+@contextmanager
+def _told(errors: type[Exception]) -> Iterator[None]:
+    """A refusal of the broker's, or a connection that is lost, as an error of ours."""
+    try:
+        yield
+    except errors as error:
+        words = str(error.args[-1]) if error.args else ""
+        replies: Resources = {("queue", Beginning("amq.gen-"))}
+        needs = Needs(configure=replies, write={("exchange", DEFAULT_EXCHANGE)}, read=replies)
+        reason = why_denied(words, needs, what="a drain") or why_down(error, "this connection")
+        raise BrokerUnavailable(f"the queues cannot be drained: {reason}") from None
+
+
 # ---- with pika
 
 
@@ -160,16 +176,17 @@ def drain(
         InvalidValue: there is no such queue.
     """
     import pika
-    from pika.exceptions import NackError, UnroutableError
+    from pika.exceptions import AMQPError, NackError, UnroutableError
 
     from rabbit_chx.broker.topology.pika_driver import opened
 
     state = _Drain(queues)
     deadline = time.monotonic() + timeout
-    with opened(connection_or_channel) as connection, connection.channel() as channel:
+    with opened(connection_or_channel) as connection, _told(AMQPError), connection.channel() as channel:
         replies = channel.queue_declare("", exclusive=True).method.queue
         channel.confirm_delivery()
-        connection.sleep(settle)
+        for _ in channel.consume(replies, auto_ack=True, inactivity_timeout=settle):
+            break  # nothing can come yet: it is only the time that passes
         for queue in sorted(state.waiting):
             properties = pika.BasicProperties(headers=state.headers(queue), reply_to=replies, delivery_mode=2)
             try:
@@ -210,7 +227,7 @@ async def drain_async(
     settle: float = 1.0,
 ) -> None:
     """As `drain`, with a connection or a channel of aio-pika's."""
-    from aiormq.exceptions import DeliveryError
+    from aiormq.exceptions import AMQPError, DeliveryError
     from pamqp.commands import Basic
 
     from rabbit_chx.broker.topology.aio_driver import opened
@@ -226,17 +243,22 @@ async def drain_async(
     async with opened(connection_or_channel) as connection:
         channel = await connection.channel()
         try:
-            replies = str((await channel.queue_declare("", exclusive=True)).queue)
-            await channel.basic_consume(replies, on_answer, no_ack=True)
-            await asyncio.sleep(settle)
-            for queue in sorted(state.waiting):
-                properties = Basic.Properties(headers=state.headers(queue), reply_to=replies, delivery_mode=2)
-                try:
-                    await channel.basic_publish(b"", routing_key=queue, properties=properties, mandatory=True)
-                except DeliveryError:
-                    raise _no_queue(queue) from None
-            with suppress(TimeoutError):
-                await asyncio.wait_for(all_passed.wait(), max(0.0, timeout - settle))
+            with _told(AMQPError):
+                replies = str((await channel.queue_declare("", exclusive=True)).queue)
+                await channel.basic_consume(replies, on_answer, no_ack=True)
+                await asyncio.sleep(settle)
+                for queue in sorted(state.waiting):
+                    properties = Basic.Properties(
+                        headers=state.headers(queue), reply_to=replies, delivery_mode=2
+                    )
+                    try:
+                        await channel.basic_publish(
+                            b"", routing_key=queue, properties=properties, mandatory=True
+                        )
+                    except DeliveryError:
+                        raise _no_queue(queue) from None
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(all_passed.wait(), max(0.0, timeout - settle))
             if state.waiting:
                 raise state.not_in_time(timeout)
         finally:

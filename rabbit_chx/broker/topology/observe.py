@@ -14,13 +14,15 @@ from __future__ import annotations
 import secrets
 import time
 from contextlib import contextmanager, suppress
+from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final
 
 from pika import BasicProperties
 from pika.exceptions import AMQPError, UnroutableError
 
-from rabbit_chx.broker.connect import why_down
+from rabbit_chx.broker.permissions import Beginning, Needs, why_denied
+from rabbit_chx.broker.reasons import why_down
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue, RingUnknown, Unroutable
 from rabbit_chx.exchange import ConsistentHashExchange
 from rabbit_chx.observer import Observer
@@ -28,11 +30,12 @@ from rabbit_chx.ring import Ring, ToExchange
 from rabbit_chx.topology.ring_state import erlang_binary
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from pika import BlockingConnection
     from pika.adapters.blocking_connection import BlockingChannel
 
+    from rabbit_chx.broker.permissions import Resources
     from rabbit_chx.broker.topology.node import NodeAccess
     from rabbit_chx.ring import Destination
     from rabbit_chx.topology.model import Exchange, Observed, Topology
@@ -80,16 +83,20 @@ def firehose(
         channel.cancel()
         channel.close()
     except (AMQPError, OSError) as error:
-        raise BrokerUnavailable(
-            f"the firehose cannot be watched: {why_down(error, _HERE)}; the user needs to configure, write and read "
-            f"{_WATCH}* and to read {_TRACE}"
-        ) from None
+        queue_of_ours: Resources = {("queue", Beginning(_WATCH))}
+        needs = Needs(queue_of_ours, queue_of_ours, queue_of_ours | {("exchange", _TRACE)})
+        raise BrokerUnavailable(f"the firehose cannot be watched: {_why(error, needs)}") from None
     if not traced:
         raise RingUnknown(
             f"nobody was seen to publish to {', '.join(map(repr, watches))} within {seconds:g} seconds"
             + ("" if node else f"; or tracing is off: `rabbitmqctl trace_on -p {topology.vhost}` turns it on")
         )
     return {name: list(watch.observer.pairs) for name, watch in watches.items() if watch.observer.pairs}
+
+
+def _why(error: Exception, needs: Needs) -> str:
+    words = getattr(error, "reply_text", "")
+    return why_denied(words, needs) or str(why_down(error, _HERE))
 
 
 class _Watch:
@@ -158,11 +165,13 @@ def probe(
         channel = connection.channel()
         _check_quiet(channel, queues)
         token = secrets.token_hex(8)
+        takers = _Takers(channel, queues, token)
         sent = _publish(channel, exchange, found.hash_header, on, values, token)
-        landed = _take_out(connection, channel, queues, token, sent)
+        landed = takers.wait(connection, sent)
         channel.close()
     except (AMQPError, OSError) as error:
-        raise BrokerUnavailable(f"probing exchange {exchange!r}: {why_down(error, _HERE)}") from None
+        needs = Needs(write={("exchange", exchange)}, read={("queue", queue) for queue in queues})
+        raise BrokerUnavailable(f"probing exchange {exchange!r}: {_why(error, needs)}") from None
     if sent < len(values):
         raise Unroutable(f"the broker returned a probe: exchange {exchange!r} has no bucket for it")
     return {exchange: [(values[number], queues[queue]) for number, queue in sorted(landed.items())]}
@@ -203,45 +212,45 @@ def _not_quiet(queue: str, got: str) -> InvalidValue:
     )
 
 
-def _take_out(
-    connection: BlockingConnection,
-    channel: BlockingChannel,
-    queues: Mapping[str, Destination],
-    token: str,
-    count: int,
-) -> dict[int, str]:
-    """The queue of each of the probes, all of which are out of their queues afterwards."""
-    landed: dict[int, str] = {}
-    foreign: list[str] = []
+class _Takers:
+    """Consumers of the queues behind the exchange.
 
-    def taker(queue: str) -> Any:
-        def take(channel: BlockingChannel, method: Any, _: object, body: bytes) -> None:
-            ours, _, number = body.decode("latin-1").partition(" ")
-            if ours == token:
-                landed[int(number)] = queue
-                channel.basic_ack(method.delivery_tag)
-            else:  # it goes back when the channel closes
-                foreign.append(queue)
+    They are there before the first probe is: where the user may not read, none is left behind.
+    """
 
-        return take
+    def __init__(self, channel: BlockingChannel, queues: Iterable[str], token: str) -> None:
+        self._channel = channel
+        self._token = token
+        self._landed: dict[int, str] = {}
+        self._foreign: list[str] = []
+        for queue in queues:
+            channel.basic_consume(queue, partial(self._take, queue))
 
-    for queue in queues:
-        channel.basic_consume(queue, taker(queue))
-    heard = time.monotonic()
-    while len(landed) < count:
-        before = len(landed)
-        connection.process_data_events(time_limit=_TICK)
-        if len(landed) > before:
-            heard = time.monotonic()
-        elif time.monotonic() - heard > _PATIENCE:
-            raise BrokerUnavailable(
-                f"{count - len(landed)} of {count} probes were not delivered within {_PATIENCE:g} seconds"
-            )
-    if foreign:
-        with suppress(AMQPError):
-            channel.close()
-        raise _not_quiet(foreign[0], "a message of somebody else's")
-    return landed
+    def _take(self, queue: str, channel: BlockingChannel, method: Any, _: object, body: bytes) -> None:
+        ours, _, number = body.decode("latin-1").partition(" ")
+        if ours == self._token:
+            self._landed[int(number)] = queue
+            channel.basic_ack(method.delivery_tag)
+        else:  # it goes back when the channel closes
+            self._foreign.append(queue)
+
+    def wait(self, connection: BlockingConnection, count: int) -> dict[int, str]:
+        """The queue of each of the probes, all of which are out of their queues afterwards."""
+        heard = time.monotonic()
+        while len(self._landed) < count:
+            before = len(self._landed)
+            connection.process_data_events(time_limit=_TICK)
+            if len(self._landed) > before:
+                heard = time.monotonic()
+            elif time.monotonic() - heard > _PATIENCE:
+                raise BrokerUnavailable(
+                    f"{count - len(self._landed)} of {count} probes were not delivered within {_PATIENCE:g} seconds"
+                )
+        if self._foreign:
+            with suppress(AMQPError):
+                self._channel.close()
+            raise _not_quiet(self._foreign[0], "a message of somebody else's")
+        return self._landed
 
 
 def _queues_to_probe(topology: Topology, exchange: str) -> dict[str, Destination]:

@@ -15,11 +15,13 @@ from pika.exceptions import (
     UnsupportedAMQPFieldException,
 )
 
-from rabbit_chx.broker.connect import connect, why_down
+from rabbit_chx.broker.connect import connect
+from rabbit_chx.broker.reasons import why_down
 from rabbit_chx.broker.topology.protocol import Command, Lost, OnChannel, OverHttp, Refused
 from rabbit_chx.errors import InvalidValue
 
 if TYPE_CHECKING:
+    import ssl
     from collections.abc import Generator, Iterator
 
     from rabbit_chx.broker.management import Management
@@ -33,12 +35,14 @@ OVER_A_COMMAND: Final = {501, 502, 503, 504, 505, 530, 540, 541}
 
 
 @contextmanager
-def opened(given: BlockingConnection | BlockingChannel | str) -> Iterator[BlockingConnection]:
+def opened(
+    given: BlockingConnection | BlockingChannel | str, tls: ssl.SSLContext | None = None
+) -> Iterator[BlockingConnection]:
     """The connection that was given, by itself or by a channel; or one for as long as this lasts, to a URL."""
     if not isinstance(given, str):
         yield connection_of(given)
         return
-    connection = connect(given, name="rabbit-chx topology")
+    connection = connect(given, name="rabbit-chx topology", tls=tls)
     try:
         yield connection
     finally:

@@ -11,9 +11,12 @@ Exclusive queues bound to a consistent-hash exchange stay, since their buckets a
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from rabbit_chx.broker.connect import server_version, why_down
+from rabbit_chx.broker.connect import server_version
+from rabbit_chx.broker.permissions import Needs, why_denied
+from rabbit_chx.broker.reasons import why_down
 from rabbit_chx.broker.topology.node import read_rings, read_worker_pool_size
 from rabbit_chx.broker.topology.rings import CHANGED, MARKER, Memory, in_ring_order, learn, ring_of
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue, RingUnknown
@@ -27,6 +30,7 @@ if TYPE_CHECKING:
     import pika
 
     from rabbit_chx.broker.management import Management
+    from rabbit_chx.broker.permissions import Resources
     from rabbit_chx.broker.topology.node import NodeAccess
     from rabbit_chx.ring import Destination
     from rabbit_chx.topology.model import Bound, Exchange, Queue, RingSource
@@ -181,12 +185,12 @@ def read_existence(connection: pika.BlockingConnection, wanted: Topology) -> Obs
     """
     release = Release.parse(server_version(connection))
     slots = (exchange for slots in wanted.slots for exchange in slots.exchanges)
-    exchanges = [
-        exchange
-        for exchange in (*wanted.exchanges, *slots)
-        if _passive(connection, "exchange_declare", exchange=exchange.name) is not None
-    ]
-    found = {queue.name: _passive(connection, "queue_declare", queue=queue.name) for queue in wanted.queues}
+    every = (*wanted.exchanges, *slots)
+    write: Resources = {("exchange", exchange.name) for exchange in every}
+    write |= {("queue", queue.name) for queue in wanted.queues}
+    ask = partial(_passive, connection, Needs(write=write))
+    exchanges = [each for each in every if ask("exchange", each.name) is not None]
+    found = {queue.name: ask("queue", queue.name) for queue in wanted.queues}
     queues = tuple(queue for queue in wanted.queues if found[queue.name] is not None)
     backlog = {queue.name: found[queue.name].method.message_count for queue in queues}
     why = "over AMQP alone nobody can see its bindings; turn on the management API"
@@ -208,18 +212,22 @@ def read_existence(connection: pika.BlockingConnection, wanted: Topology) -> Obs
     )
 
 
-def _passive(connection: pika.BlockingConnection, method: str, **name: str) -> Any:
-    """The answer to a declaration that only asks, on a channel of its own, since a no closes it; None for a no."""
+def _passive(connection: pika.BlockingConnection, needs: Needs, kind: str, name: str) -> Any:
+    """The answer to a declaration that only asks, on a channel of its own, since a no closes it; None for a no.
+
+    From 4.3.1 on this takes any of the three permissions, of which write does least harm; before, it takes none.
+    """
     from pika.exceptions import AMQPError, ChannelClosedByBroker
 
     try:
         channel = connection.channel()
-        answer = getattr(channel, method)(passive=True, **name)
+        answer = getattr(channel, f"{kind}_declare")(name, passive=True)
         channel.close()
     except ChannelClosedByBroker as error:
         if error.reply_code == _NOT_FOUND:
             return None
-        raise BrokerUnavailable(str(why_down(error, "this connection"))) from None
+        denied = why_denied(error.reply_text, needs, what="this look")
+        raise BrokerUnavailable(denied or str(why_down(error, "this connection"))) from None
     except (AMQPError, OSError) as error:
         raise BrokerUnavailable(str(why_down(error, "this connection"))) from None
     return answer

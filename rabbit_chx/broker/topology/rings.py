@@ -91,7 +91,8 @@ def why_not_by_number(bindings: Sequence[Bound], memory: Memory) -> str:
     release = memory.release
     if release.store is Store.MNESIA and (release.major, release.minor) < (3, 11) and memory.nodes != 1:
         # Up to 3.10 a node that goes down takes its durable classic queues out of the rings of the others.
-        return f"its binds are numbered, but RabbitMQ {release} keeps their order on a single node only"
+        who = "" if memory.nodes else ", and how many there are is shown to users with the tag monitoring"
+        return f"its binds are numbered, but RabbitMQ {release} keeps their order on a single node only{who}"
     return ""
 
 

@@ -12,8 +12,8 @@ import pytest
 from rabbit_chx import InvalidValue, Ring, ToExchange
 from rabbit_chx.broker.topology.aio_driver import as_pika_writes
 from rabbit_chx.broker.topology.handover import MARKER, _Drain, is_marker, waits, waits_of
-from rabbit_chx.broker.topology.refusals import why_refused
-from rabbit_chx.topology.model import Bound, Exchange, Observed, Queue, Slots, Topology
+from rabbit_chx.broker.topology.refusals import needs_of, why_refused
+from rabbit_chx.topology.model import Bound, Exchange, Observed, Policy, Queue, Slots, Topology
 from rabbit_chx.topology.plan import plan
 from rabbit_chx.topology.steps import Bind, DeclareExchange, DeclareQueue, DeleteQueue, SetPolicy, Unbind
 
@@ -66,7 +66,7 @@ DECLARE = DeclareExchange(Exchange("x", "fanout"))
     ],
 )
 def test_a_refusal_is_told_with_the_way_out(code, text, told) -> None:
-    assert re.search(told, why_refused(code, text, DECLARE, [DECLARE], "/"))
+    assert re.search(told, why_refused(code, text, DECLARE, [DECLARE]))
 
 
 @pytest.mark.parametrize(
@@ -96,10 +96,10 @@ def test_release_3_10_does_not_say_which_permission_is_missing_so_the_command_te
 ) -> None:
     steps = [step] if step else [DECLARE]
     text = f"ACCESS_REFUSED - access to {resource} in vhost '/' refused for user 'p'"
-    said = why_refused(403, text, step, steps, "/")
+    said = why_refused(403, text, step, steps)
     assert said.startswith(f"user 'p' has no {operation} permission on {resource} in virtual host '/'; ")
     newer = f"ACCESS_REFUSED - write access to {resource} in vhost '/' refused for user 'p'"
-    assert "no write permission" in why_refused(403, newer, step, steps, "/")
+    assert "no write permission" in why_refused(403, newer, step, steps)
 
 
 def test_the_line_that_grants_it_survives_the_shell_and_matches_just_the_names() -> None:
@@ -110,7 +110,7 @@ def test_the_line_that_grants_it_survives_the_shell_and_matches_just_the_names()
         Bind(Bound("x.1", odd)),
     ]
     text = "ACCESS_REFUSED - read access to exchange 'x.1' in vhost 'my vhost' refused for user 'it's me'"
-    line = re.search("`rabbitmqctl (.*)`", why_refused(403, text, steps[2], steps, "my vhost"))
+    line = re.search("`rabbitmqctl (.*)`", why_refused(403, text, steps[2], steps))
     assert line
     command, flag, vhost, user, *patterns = shlex.split(line[1])
     assert (command, flag, vhost, user) == ("set_permissions", "-p", "my vhost", "it's me")
@@ -123,8 +123,8 @@ def test_the_line_that_grants_it_survives_the_shell_and_matches_just_the_names()
 
 def test_a_plan_that_reads_nothing_asks_for_nothing_to_read() -> None:
     text = "ACCESS_REFUSED - access to queue 'rabbit-chx.lock' in vhost '/' refused for user 'p'"
-    said = why_refused(403, text, None, [DeclareQueue(Queue("q"))], "/")
-    assert said.split("`")[1].endswith(r" '^(q|rabbit\-chx\.lock)$' '^$' '^$'")
+    said = why_refused(403, text, None, [DeclareQueue(Queue("q"))])
+    assert said.split("`")[1].endswith(r" '^(q|rabbit-chx\.lock)$' '^$' '^$'")
 
 
 # ---- one encoding
@@ -207,7 +207,4 @@ def test_the_queues_to_drain_are_a_list_of_names(queues) -> None:
 
 
 def test_policies_need_no_permission_on_a_resource() -> None:
-    from rabbit_chx.broker.topology.refusals import Needs
-    from rabbit_chx.topology.model import Policy
-
-    assert Needs.of([SetPolicy(Policy("p", "x"))]) == Needs.of([])
+    assert needs_of([SetPolicy(Policy("p", "x"))]) == needs_of([])

@@ -1,0 +1,199 @@
+"""The page of permissions as data: each command with the lines that grant it, and those lines with one thing less.
+
+`Shop` is a virtual host with a user of few rights, and the ways in which the page's commands are called.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import shlex
+import uuid
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import NamedTuple
+
+import yaml
+
+from rabbit_chx.broker.management import Management
+from rabbit_chx.broker.topology.apply import apply
+from rabbit_chx.broker.topology.reader import read
+from rabbit_chx.cli import _exit_code
+from rabbit_chx.errors import RabbitChxError
+from rabbit_chx.topology.load import load
+from rabbit_chx.topology.plan import plan
+from tests.broker.topology_site import Site
+
+PAGE = Path(__file__).parents[2] / "docs" / "permissions.md"
+PASSWORD = "geheim-91d0"
+OPERATIONS = ("configure", "write", "read")
+
+
+@dataclass(frozen=True)
+class Grant:
+    """What a user may do: three patterns, and a tag or none."""
+
+    configure: str
+    write: str
+    read: str
+    tag: str = ""
+
+    @property
+    def patterns(self):
+        return [getattr(self, each) for each in OPERATIONS]
+
+    def line(self, vhost, user):
+        return " ".join(["rabbitmqctl set_permissions -p", *map(shlex.quote, (vhost, user, *self.patterns))])
+
+    def weaker(self):
+        """The same without one of the names of one of the patterns, or without the tag."""
+        for operation in OPERATIONS:
+            for name, rest in _less(getattr(self, operation)):
+                yield Less(operation, name, replace(self, **{operation: rest}))
+        if self.tag:
+            yield Less("tag", self.tag, replace(self, tag="" if self.tag == "management" else "management"))
+
+
+class Less(NamedTuple):
+    """A grant in which something is missing: a permission on a name, or a tag."""
+
+    missing: str
+    name: str
+    left: Grant
+
+    def __str__(self):
+        return f"without {self.missing} {self.name}"
+
+
+def _less(pattern):
+    """Each of the names that stand in a pattern, and the pattern without it."""
+    if pattern == "^$":
+        return
+    found = re.fullmatch(r"\^\((.*)\)(\$?)", pattern)
+    names = found[1].split("|") if found else [pattern]
+    for name in names:
+        others = [other for other in names if other != name]
+        yield name, f"^({'|'.join(others)}){found[2]}" if others else "^$"
+
+
+def sections():
+    """The page: the commands of each block, and what they need."""
+    found = {}
+    for block in re.findall(r"^```sh\n(.*?)^```", PAGE.read_text(), re.DOTALL | re.MULTILINE):
+        for part in block.strip().split("\n\n"):
+            lines = part.splitlines()
+            commands = [line[2:].partition("  ")[0] for line in lines if line.startswith("# ")]
+            grant = _grant([line for line in lines if not line.startswith("# ")])
+            assert not set(commands) & set(found), commands
+            found.update(dict.fromkeys(commands, grant))
+    return found
+
+
+def _grant(lines):
+    (permissions, *tags) = map(shlex.split, lines)
+    assert permissions[:5] == ["rabbitmqctl", "set_permissions", "-p", "VHOST", "USER"], permissions
+    assert len(permissions) == 8
+    for line in tags:
+        assert line[:3] == ["rabbitmqctl", "set_user_tags", "USER"]
+    return Grant(*permissions[5:], *[line[3] for line in tags])
+
+
+class Shop(Site):
+    """A virtual host with a user who may do what is granted, and nothing before."""
+
+    def __init__(self, broker, folder):
+        super().__init__(broker)
+        self.folder = folder
+        self.user = f"u{uuid.uuid4().hex[:8]}"
+        self.own_url = self.url(self.user, PASSWORD)
+        self.own_management = Management(broker.management_url, credentials=lambda: (self.user, PASSWORD))
+
+    def __exit__(self, *exc):
+        self.management._request("DELETE", ["users", self.user])
+        super().__exit__(*exc)
+
+    def allow(self, grant):
+        self.management._request("PUT", ["users", self.user], body={"password": PASSWORD, "tags": grant.tag})
+        self.grant(self.user, *grant.patterns)
+
+    def write(self, name, text):
+        """A topology file for this virtual host."""
+        content = {"schema": 1, "vhost": self.vhost, **(yaml.safe_load(text) or {})}
+        path = self.folder / name
+        path.write_text(yaml.safe_dump(content, sort_keys=False))
+        return path
+
+    def be(self, path):
+        """Make the virtual host anew, as a file says."""
+        for wanted in (self.write("nothing.yaml", ""), path):
+            steps = plan(load(wanted), read(self.management, self.vhost), prune=True, force=True)
+            apply(self.url(), steps, management=self.management)
+
+    def seen(self):
+        """All that others can see here; our own names come and go."""
+        management = self.management
+        found = [
+            *(
+                each
+                for each in management.exchanges(self.vhost)
+                if not each.name.startswith("rabbit-chx.order")
+            ),
+            *(each for each, _ in management.queues(self.vhost)),
+            *management.bindings(self.vhost),
+            *management.policies(self.vhost),
+        ]
+        return sorted(map(repr, found))
+
+    @contextmanager
+    def environment(self, monkeypatch):
+        """Where the broker is, as a user sets it once; what a command adds to the log's handlers goes with it."""
+        handlers = logging.getLogger("rabbit_chx").handlers
+        before = list(handlers)
+        with monkeypatch.context() as patch:
+            patch.setenv("AMQP_URL", self.own_url)
+            patch.setenv("RABBITMQ_MANAGEMENT_URL", self.broker.management_url)
+            patch.chdir(self.folder)
+            yield
+        handlers[:] = before
+
+
+def run_cli(command, capsys):
+    """The exit code of a command line and what it said."""
+    capsys.readouterr()
+    program, *arguments = shlex.split(command)
+    assert program == "rabbit-chx"
+    if arguments[0] == "doctor":  # whose table breaks lines
+        arguments += ["--output", "json"]
+    code = _exit_code(arguments)
+    return code, "".join(capsys.readouterr())
+
+
+def complaint_of(call):
+    """What an error of ours says; nothing where there is none."""
+    try:
+        call()
+    except RabbitChxError as error:
+        return str(error)
+    return ""
+
+
+def check_complaint(text, less, shop, grant):
+    """The error names what is missing, and shows the very line of the page."""
+    assert PASSWORD not in text
+    assert "Traceback" not in text
+    if less.missing == "tag":
+        assert f"it needs the tag {grant.tag} (`rabbitmqctl set_user_tags {shop.user} {grant.tag}`)" in text
+        return
+    found = re.search(r"user '(\w+)' has no ([a-z ]+) permission on (?:queue|exchange) '(.*?)' in", text)
+    assert found, text
+    user, operations, name = found.groups()
+    assert user == shop.user
+    assert less.missing in operations.split(" or ")
+    assert re.search(getattr(grant, less.missing), name)
+    assert not re.search(getattr(less.left, less.missing), name)
+    assert f"`{grant.line(shop.vhost, shop.user)}`" in text
+
+
+def release_of(broker):
+    return tuple(map(int, re.findall(r"\d+", broker.version)[:3]))

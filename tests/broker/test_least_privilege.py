@@ -1,0 +1,200 @@
+"""Publishing, looking and draining with the permissions of docs/permissions.md, and with each of them taken away."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import threading
+from contextlib import contextmanager
+from functools import partial
+
+import click
+import pika
+import pytest
+
+from rabbit_chx import BrokerUnavailable, Publisher, read
+from rabbit_chx.broker.topology.handover import drain, pass_marker
+from rabbit_chx.cli import cli
+from spark_connector import RabbitMQDataSource
+from tests.broker.privileges import (
+    PASSWORD,
+    Grant,
+    Shop,
+    check_complaint,
+    complaint_of,
+    release_of,
+    run_cli,
+    sections,
+)
+from tests.broker.spark_frames import rows
+
+pytestmark = pytest.mark.broker
+
+WORK = {what: grant for what, grant in sections().items() if "--yes" not in what}
+TOPOLOGY = """
+exchanges: {orders: {type: x-consistent-hash, queues: [a, b]}}
+queues: {a: {type: classic}, b: {type: classic}}
+"""
+
+
+@pytest.fixture(scope="module")
+def shop(broker, tmp_path_factory):
+    """Two hash exchanges over two queues; the ring of one is of unknown order, so that there is something to learn."""
+    with Shop(broker, tmp_path_factory.mktemp("shop")) as shop:
+        shop.write("topology.yaml", TOPOLOGY)
+        (shop.folder / "rows.csv").write_text("customer,amount\nc1,5\nc2,7\n")
+        with shop.connection() as connection:
+            channel = connection.channel()
+            for exchange, kind in (("orders", "x-consistent-hash"), ("tenants", "x-modulus-hash")):
+                channel.exchange_declare(exchange, kind, durable=True)
+                for queue in ("a", "b"):
+                    channel.queue_declare(queue, durable=True)
+                    channel.queue_bind(queue, exchange, "1")
+        broker.ctl("trace_on", "-p", shop.vhost)
+        yield shop
+
+
+# -- how each is called -----------------------------------------------------------------------------------------
+
+
+def command_line(shop, what, capsys, monkeypatch):
+    with shop.environment(monkeypatch):
+        code, text = run_cli(what, capsys)
+    fine = (
+        {0, 2} if re.search(" (plan|check|apply) ", what) else {0}
+    )  # pending changes and drift are no failures
+    assert text
+    return "" if code in fine else text
+
+
+def python(shop, what):
+    """What the page says, word for word."""
+    names = {
+        "url": shop.own_url,
+        "management_url": shop.broker.management_url,
+        "management": shop.own_management,
+        "vhost": shop.vhost,
+        "Publisher": partial(Publisher, credentials=lambda: (shop.user, PASSWORD)),
+        "read": read,
+        "drain": partial(drain, settle=0.1, timeout=20),
+    }
+    if "connection" not in what:
+        made = eval(what, names)
+        if isinstance(made, Publisher):
+            with made:
+                made.publish(b"body", "key")
+        return
+    with pika.BlockingConnection(pika.URLParameters(shop.own_url)) as connection:
+        eval(what, {**names, "connection": connection})
+
+
+def spark(shop, what):
+    schema, batch = rows(2)
+    options = dict(re.findall(r'\.option\("(\w+)", "(\w+)"\)', what))
+    writer = RabbitMQDataSource({"url": shop.own_url, **options}).writer(schema, overwrite=False)
+    writer.commit([writer.write(iter([batch]))])
+
+
+def attempt(shop, what, capsys, monkeypatch):
+    """What somebody without a permission is told; nothing where it worked."""
+    with meanwhile(shop, what):
+        if what.startswith("rabbit-chx "):
+            return command_line(shop, what, capsys, monkeypatch)
+        return complaint_of(lambda: (spark if what.startswith("df.") else python)(shop, what))
+
+
+@contextmanager
+def meanwhile(shop, what):
+    """What others do at the same time: publish where that is watched, consume where a drain waits for it."""
+    others = {"--observe": publish_on, "drain(": consume_on}
+    work = next((work for sign, work in others.items() if sign in what), None)
+    if work is None:
+        yield
+        return
+    over = threading.Event()
+    thread = threading.Thread(target=work, args=(shop, over))
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def publish_on(shop, over):
+    with shop.connection() as connection:
+        channel = connection.channel()
+        number = 0
+        while not over.is_set():
+            number += 1
+            channel.basic_publish("orders", f"key {number}", b"")
+            connection.process_data_events(time_limit=0.005)
+
+
+def consume_on(shop, over):
+    with shop.connection() as connection:
+        channel = connection.channel()
+        for found in channel.consume("a", inactivity_timeout=0.05):
+            if found[0] is not None:
+                assert pass_marker(channel, found[0], found[1])
+            if over.is_set():
+                break
+        channel.cancel()
+
+
+def emptied(shop):
+    """Take out all messages, and return how many there were."""
+    with shop.connection() as connection:
+        channel = connection.channel()
+        return sum(channel.queue_purge(queue).method.message_count for queue in ("a", "b"))
+
+
+# -- the tests --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("what", WORK)
+def test_it_takes_what_the_page_says_and_nothing_less(what, shop, broker, capsys, monkeypatch):
+    grant = WORK[what]
+    before = shop.seen()
+    for less in grant.weaker():
+        shop.allow(less.left)
+        text = attempt(shop, what, capsys, monkeypatch)
+        if "--amqp-only" in what and release_of(broker) < (4, 3, 1):
+            assert text == ""
+            continue
+        check_complaint(text, less, shop, grant)
+        assert emptied(shop) == 0 or "--observe" in what
+    shop.allow(grant)
+    assert attempt(shop, what, capsys, monkeypatch) == ""
+    published = emptied(shop)
+    assert (published > 0) is bool(
+        re.search(r"publish|Publisher|df\.|--observe", what) and "dryRun" not in what
+    )
+    assert shop.seen() == before
+
+
+def test_a_user_without_a_place_in_the_virtual_host_is_told_how_to_get_one(shop, capsys, monkeypatch):
+    shop.allow(Grant("^$", "^$", "^$", "management"))
+    shop.management._request("DELETE", ["permissions", shop.vhost, shop.user])
+    text = attempt(shop, "rabbit-chx check topology.yaml", capsys, monkeypatch)
+    line = Grant("^$", "^$", "^$").line(shop.vhost, shop.user)
+    assert f"or none for the user '{shop.user}': `{line}` lets it look" in text
+    with pytest.raises(BrokerUnavailable, match="has no such virtual host, or the user may not use it"):
+        Publisher(shop.own_url).open()
+
+
+def test_the_lines_are_what_rabbitmqctl_takes(shop):
+    shop.allow(Grant("^$", "^$", "^$"))
+    grant = WORK['Publisher(url, "orders", fence="orders.fence")']
+    shop.broker.ctl(*shlex.split(grant.line(shop.vhost, shop.user))[1:])
+    found = shop.management.permission(shop.vhost, shop.user)
+    assert [found.configure, found.write, found.read] == grant.patterns
+
+
+def test_every_verb_that_asks_a_broker_is_on_the_page():
+    verbs = {
+        name
+        for name in cli.list_commands(click.Context(cli))
+        if any(each.name == "url" for each in cli.get_command(click.Context(cli), name).params)
+    }
+    assert {shlex.split(what)[1] for what in sections() if what.startswith("rabbit-chx ")} == verbs

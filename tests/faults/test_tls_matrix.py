@@ -1,0 +1,183 @@
+"""Every client against every bad listener: refused within seconds and named; and what is good is taken.
+
+The listener ends TLS in front of the broker, so that it can show any certificate and speak any version.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+import ssl
+import time
+import warnings
+from urllib.parse import quote, urlsplit
+
+import pytest
+
+from rabbit_chx import RabbitChxError
+from tests.faults.tls_clients import CLIENTS, FROM_FILES, Access, CommandFailed
+from tests.inbox import Inbox
+from tests.tls import UNKNOWN_AUTHORITY, Authority, Listener
+
+pytestmark = pytest.mark.broker
+
+LIMIT = 5.0
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory):
+    authority = Authority(tmp_path_factory.mktemp("tls"), "IP:127.0.0.1")
+    authority.issue("good")
+    authority.issue("client")
+    authority.issue("stranger", ca="other-ca")
+    authority.issue("elsewhere", names="DNS:elsewhere.example")
+    authority.issue("expired", dates=("-days", "-1"))
+    return authority
+
+
+@pytest.fixture(scope="module")
+def inbox(broker):
+    with Inbox(broker.url) as inbox:
+        yield inbox
+
+
+@pytest.fixture
+def access(broker, authority, inbox):
+    """Ways to a listener: `access(server's context)`, and what it has heard of its clients; without one, no TLS there."""
+    listeners = []
+    user = f"{quote(broker.username)}:{quote(broker.password)}"
+
+    def access(context=None, **knows):
+        if context is None:
+            amqp, http = (urlsplit(url).port for url in (broker.url, broker.management_url))
+        else:
+            listeners[:] = [Listener(context, url) for url in (broker.url, broker.management_url)]
+            amqp, http = (listener.port for listener in listeners)
+        return Access(
+            f"amqps://{user}@127.0.0.1:{amqp}",
+            f"https://{user}@127.0.0.1:{http}",
+            inbox.exchange,
+            authority.folder,
+            **knows,
+        )
+
+    access.heard = lambda: [name for listener in listeners for name in listener.clients]
+    yield access
+    for listener in listeners:
+        listener.close()
+
+
+def refusal(client, access, broker):
+    started = time.monotonic()
+    with pytest.raises((RabbitChxError, CommandFailed)) as caught:
+        CLIENTS[client](access)
+    assert time.monotonic() - started < LIMIT
+    text = str(caught.value)
+    for said in (text, repr(caught.value), repr(caught.value.__cause__)):
+        assert broker.password not in said
+    assert "Traceback" not in text
+    return text
+
+
+def of_version(context, version):
+    context.maximum_version = version
+    return context
+
+
+def speaking_tls_1_1_only(context):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        context.minimum_version = context.maximum_version = ssl.TLSVersion.TLSv1_1
+    context.set_ciphers("ALL:@SECLEVEL=0")
+    return context
+
+
+BAD = {
+    "another authority": (lambda a: a.server(), {"ca": "other-ca"}, UNKNOWN_AUTHORITY),
+    "an authority that the system does not know": (lambda a: a.server(), {"ca": None}, UNKNOWN_AUTHORITY),
+    "an expired certificate": (lambda a: a.server("expired"), {}, ["certificate has expired"]),
+    "a certificate of another host": (lambda a: a.server("elsewhere"), {}, ["not valid for"]),
+    "a port without TLS": (lambda _: None, {}, ["is that a port without TLS?"]),
+    "no client certificate, TLS 1.3": (
+        lambda a: a.server(clients=ssl.CERT_REQUIRED),
+        {},
+        ["ALERT_CERTIFICATE_REQUIRED"],
+    ),
+    "no client certificate, TLS 1.2": (
+        lambda a: of_version(a.server(clients=ssl.CERT_REQUIRED), ssl.TLSVersion.TLSv1_2),
+        {},
+        ["ALERT_HANDSHAKE_FAILURE"],
+    ),
+    "a client certificate of another authority": (
+        lambda a: a.server(),
+        {"client": "stranger"},
+        ["ALERT_UNKNOWN_CA"],
+    ),
+    "TLS 1.1 only": (
+        lambda a: speaking_tls_1_1_only(a.server()),
+        {},
+        ["UNSUPPORTED_PROTOCOL", "PROTOCOL_VERSION"],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+@pytest.mark.parametrize("client", CLIENTS)
+def test_what_is_bad_is_refused_at_once_and_named(client, case, access, authority, broker, caplog):
+    server, knows, words = BAD[case]
+    text = refusal(client, access(server(authority), **knows), broker)
+    assert "TLS with the " in text
+    assert any(word in text for word in words), text
+    assert access.heard() == []  # nobody got as far as to say a password
+    assert [record for record in caplog.records if record.name == "rabbit_chx.tls"] == []
+
+
+@pytest.mark.parametrize("client", FROM_FILES)
+def test_a_key_that_is_not_the_certificates_is_refused_before_anything_connects(
+    client, access, authority, broker
+):
+    text = refusal(client, access(authority.server(), client="client", key="good"), broker)
+    assert "KEY_VALUES_MISMATCH" in text
+    assert "tlsCertFile" in text or "--tls-cert-file" in text
+    assert access.heard() == []
+
+
+GOOD = {
+    "a private authority": (lambda a: a.server(), {}, {None}),
+    "mutual TLS": (lambda a: a.server(clients=ssl.CERT_REQUIRED), {"client": "client"}, {"client"}),
+}
+
+
+@pytest.mark.parametrize("case", GOOD)
+@pytest.mark.parametrize("client", CLIENTS)
+def test_what_is_good_is_taken_without_a_word(client, case, access, authority, caplog):
+    server, knows, names = GOOD[case]
+    CLIENTS[client](access(server(authority), **knows))
+    assert set(access.heard()) == names
+    assert [record for record in caplog.records if record.name == "rabbit_chx.tls"] == []
+
+
+@pytest.mark.parametrize("shown", ["expired", "elsewhere"])
+@pytest.mark.parametrize("client", CLIENTS)
+def test_checks_are_off_only_where_somebody_says_so_and_then_it_is_logged(
+    client, shown, access, authority, broker, caplog
+):
+    CLIENTS[client](access(authority.server(shown), verify=False))
+    said = [record for record in caplog.records if record.name == "rabbit_chx.tls"]
+    assert said
+    for record in said:
+        assert record.levelno == logging.WARNING
+        assert record.getMessage().startswith("SECURITY: the certificate of ")
+        assert "127.0.0.1" in record.getMessage()
+        assert broker.password not in record.getMessage()
+
+
+def test_the_listener_of_tls_1_1_is_one(authority, broker):
+    """A client that takes it gets in: what refuses it above is ours."""
+    client = authority.context(client=None)
+    with (
+        Listener(speaking_tls_1_1_only(authority.server()), broker.url) as listener,
+        socket.create_connection(("127.0.0.1", listener.port), timeout=LIMIT) as plain,
+        speaking_tls_1_1_only(client).wrap_socket(plain, server_hostname="127.0.0.1") as secure,
+    ):
+        assert secure.version() == "TLSv1.1"

@@ -1,0 +1,116 @@
+"""A private authority with its certificates, and a listener that ends TLS before a server that knows none."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import subprocess
+import threading
+from contextlib import suppress
+from urllib.parse import urlsplit
+
+# Which of the two depends on whether the server sends its CA along.
+UNKNOWN_AUTHORITY = ("unable to get local issuer certificate", "self-signed certificate in certificate chain")
+
+
+class Authority:
+    """A folder with two CAs and the certificates that they have signed, each as NAME.pem and NAME.key."""
+
+    def __init__(self, folder, hosts):
+        self.folder = folder
+        self._hosts = hosts
+        for ca in ("ca", "other-ca"):
+            self._openssl(
+                "req", "-x509", "-days", "2", "-subj", f"/CN={ca}", *self._new_key(ca), "-out", f"{ca}.pem"
+            )
+
+    def issue(self, name, *, names=None, dates=("-days", "2"), ca="ca"):
+        self._openssl("req", "-subj", f"/CN={name}", *self._new_key(name), "-out", f"{name}.csr")
+        (self.folder / "ext").write_text(f"subjectAltName={names or self._hosts}\n")
+        signed = ("-CA", f"{ca}.pem", "-CAkey", f"{ca}.key", "-CAcreateserial", "-extfile", "ext")
+        self._openssl("x509", "-req", "-in", f"{name}.csr", *signed, *dates, "-out", f"{name}.pem")
+
+    def lock(self, name, passphrase):
+        """The key once more, encrypted, as locked.key."""
+        locked = ("-aes128", "-passout", f"pass:{passphrase}", "-out", "locked.key")
+        self._openssl("pkey", "-in", f"{name}.key", *locked)
+
+    def context(self, *, ca="ca", client="client"):
+        """What a client of this authority uses."""
+        context = ssl.create_default_context(cafile=self.folder / f"{ca}.pem")
+        if client:
+            context.load_cert_chain(self.folder / f"{client}.pem", self.folder / f"{client}.key")
+        return context
+
+    def server(self, name="good", *, clients=ssl.CERT_OPTIONAL):
+        """What a server uses that shows this certificate."""
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=self.folder / "ca.pem")
+        context.load_cert_chain(self.folder / f"{name}.pem", self.folder / f"{name}.key")
+        context.verify_mode = clients
+        return context
+
+    def _new_key(self, name):
+        return ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-keyout", f"{name}.key")
+
+    def _openssl(self, *arguments):
+        done = subprocess.run(
+            ["openssl", *arguments], cwd=self.folder, capture_output=True, check=False, text=True
+        )
+        assert done.returncode == 0, done.stderr
+
+
+class Listener:
+    """Takes TLS on a port of its own and hands what is inside on to a URL's server; remembers the clients' names."""
+
+    def __init__(self, context, url):
+        parts = urlsplit(url)
+        self._context, self._server = context, (parts.hostname, parts.port)
+        self.clients = []
+        self._socket = socket.create_server(("127.0.0.1", 0))
+        self.port = self._socket.getsockname()[1]
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+    def close(self):
+        self._socket.close()
+
+    def _serve(self):
+        with suppress(OSError):
+            while True:
+                plain, _ = self._socket.accept()
+                threading.Thread(target=self._handle, args=(plain,), daemon=True).start()
+
+    def _handle(self, plain):
+        # The client reads the alert only if nothing that it sent is thrown away behind its back.
+        with plain.dup() as raw, suppress(OSError):
+            try:
+                client = self._context.wrap_socket(plain, server_side=True)
+            except ssl.SSLError:
+                raw.shutdown(socket.SHUT_WR)
+                raw.settimeout(5)
+                while raw.recv(65536):
+                    pass
+                return
+            with client:
+                self._hand_on(client)
+
+    def _hand_on(self, client):
+        subject = dict(pair for (pair,) in (client.getpeercert() or {}).get("subject", ()))
+        self.clients.append(subject.get("commonName"))
+        with socket.create_connection(self._server) as server:
+            back = threading.Thread(target=_pump, args=(server, client), daemon=True)
+            back.start()
+            _pump(client, server)
+            back.join(5)
+
+
+def _pump(source, target):
+    with suppress(OSError):
+        while data := source.recv(65536):
+            target.sendall(data)
+        target.shutdown(socket.SHUT_WR)

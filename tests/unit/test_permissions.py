@@ -1,0 +1,124 @@
+"""Which line grants what some work needs, and what a refusal says is missing."""
+
+from __future__ import annotations
+
+import re
+import shlex
+
+import pytest
+
+from rabbit_chx.broker.permissions import Beginning, Needs, why_denied
+from rabbit_chx.broker.topology.refusals import needs_of
+from rabbit_chx.topology.model import Bound
+from rabbit_chx.topology.steps import Bind, Unbind
+
+Q, X = ("queue", "q"), ("exchange", "x")
+
+
+def pattern(*names: str) -> str:
+    words = shlex.split(Needs(configure={("queue", name) for name in names}).line("/", "u"))
+    assert words[:5] == ["rabbitmqctl", "set_permissions", "-p", "/", "u"]
+    assert words[6:] == ["^$", "^$"]
+    return words[5]
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        ((), "^$"),
+        (("a",), "^a$"),
+        (("b", "a"), "^(a|b)$"),
+        (("a.b-c",), r"^a\.b-c$"),
+        ((Beginning("rabbit-chx.lease."),), r"^rabbit-chx\.lease\."),
+        ((Beginning("w."), "amq.t"), r"^(amq\.t$|w\.)"),
+        (("q1", "q2"), "^(q1|q2)$"),
+    ],
+)
+def test_a_pattern_matches_the_names_and_nothing_else(names, expected) -> None:
+    found = pattern(*names)
+    assert found == expected
+    for name in names:
+        assert re.search(found, name)
+        assert not re.search(found, f"x{name}")
+        assert bool(re.search(found, f"{name}x")) is isinstance(name, Beginning)
+
+
+def test_a_large_family_is_told_by_its_number() -> None:
+    family = [f"t.slot.{number:02}.x" for number in range(64)]
+    assert pattern("t", *family) == r"^(t|t\.slot\.[0-9]+\.x)$"
+    assert all(re.search(pattern("t", *family), name) for name in family)
+
+
+def test_the_line_survives_the_shell() -> None:
+    line = Needs(write={("queue", "it's a|b")}).line("my vhost", "o'hara")
+    assert shlex.split(line)[3:6] == ["my vhost", "o'hara", "^$"]
+    assert re.search(shlex.split(line)[6], "it's a|b")
+
+
+def denied(operation: str, kind: str, name: str) -> str:
+    return f"ACCESS_REFUSED - {operation}access to {kind} '{name}' in vhost '/' refused for user 'u'"
+
+
+@pytest.mark.parametrize(
+    ("text", "needs", "missing", "granted"),
+    [
+        (
+            denied("write ", "exchange", "x"),
+            Needs(write={X}),
+            "write permission on exchange 'x'",
+            "'^$' '^x$' '^$'",
+        ),
+        (
+            denied("", "exchange", "x"),
+            Needs(write={X}),
+            "write permission on exchange 'x'",
+            "'^$' '^x$' '^$'",
+        ),
+        (
+            denied("", "queue", "q"),
+            Needs({Q}, set(), {Q}),
+            "configure or read permission",
+            "'^q$' '^$' '^q$'",
+        ),
+        # nobody had foreseen these: they are granted beside what was
+        (
+            denied("write ", "exchange", "y"),
+            Needs({Q}, {X}),
+            "write permission on exchange 'y'",
+            "'^q$' '^(x|y)$' '^$'",
+        ),
+        (denied("", "exchange", "y"), Needs(), "write permission on exchange 'y'", "'^$' '^y$' '^$'"),
+        (denied("", "queue", "y"), Needs(), "configure permission on queue 'y'", "'^y$' '^$' '^$'"),
+        # a passive declare names configure, whatever would do
+        (
+            denied("configure ", "queue", "q"),
+            Needs(read={Q}),
+            "read permission on queue 'q'",
+            "'^$' '^$' '^q$'",
+        ),
+    ],
+)
+def test_a_refusal_names_what_is_missing_and_the_whole_line(text, needs, missing, granted) -> None:
+    said = why_denied(text, needs, what="it")
+    assert said.startswith("user 'u' has no ")
+    assert missing in said
+    assert f"`rabbitmqctl set_permissions -p / u {granted}` grants all that it needs" in said
+
+
+def test_what_was_foreseen_stays_as_it_is() -> None:
+    needs = Needs(write={X})
+    why_denied(denied("write ", "exchange", "y"), needs)
+    assert needs == Needs(write={X})
+
+
+@pytest.mark.parametrize(
+    "text", ["", "NOT_FOUND - no exchange 'x' in vhost '/'", "access to topic 'k' refused"]
+)
+def test_other_refusals_are_none_of_this(text) -> None:
+    assert why_denied(text, Needs()) == ""
+
+
+def test_only_a_bind_writes_down_the_order() -> None:
+    bound = Bound("x", "q", "1", {"x-bind-seq": 7})
+    assert ("exchange", "rabbit-chx.order") in needs_of([Bind(bound)]).configure
+    assert needs_of([Unbind(bound)]) == needs_of([Unbind(Bound("x", "q"))])

@@ -1,0 +1,151 @@
+"""What TLS options and URLs make of a connection before there is one, and the warning where nothing is checked."""
+
+from __future__ import annotations
+
+import logging
+import ssl
+from pathlib import Path
+
+import pika
+import pytest
+
+from rabbit_chx import InvalidValue, Publisher
+from rabbit_chx.broker.connect import asked_for, connect, describe, parameters_of
+from rabbit_chx.broker.tls import context, warn_if_unchecked
+from rabbit_chx.cli import _exit_code
+
+EXTERNAL = "amqps://host/v?auth_mechanism=external"
+OPTIONS = {"options": ("--ca", "--cert"), "way_out": "mend it"}
+
+
+# -- contexts ------------------------------------------------------------------------------------------------
+
+
+def test_a_context_checks_certificate_and_name_unless_it_is_told_not_to() -> None:
+    checked, unchecked = context(**OPTIONS), context(**OPTIONS, verify=False)
+    assert (checked.verify_mode, checked.check_hostname) == (ssl.CERT_REQUIRED, True)
+    assert (unchecked.verify_mode, unchecked.check_hostname) == (ssl.CERT_NONE, False)
+    assert checked.minimum_version >= ssl.TLSVersion.TLSv1_2
+
+
+@pytest.mark.parametrize(("option", "file"), [("--ca", "ca_file"), ("--cert", "cert_file")])
+def test_a_file_that_cannot_be_loaded_is_named_with_its_option(
+    tmp_path: Path, option: str, file: str
+) -> None:
+    path = tmp_path / "x.pem"
+    for text, reason in ((None, "No such file"), ("nonsense", "x.pem")):
+        if text is not None:
+            path.write_text(text)
+        with pytest.raises(InvalidValue, match=f"{option} is wrong.*x.pem.*mend it") as caught:
+            context(**OPTIONS, **{file: path})
+        assert reason in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("mode", "name", "words"),
+    [
+        (ssl.CERT_REQUIRED, True, None),
+        (ssl.CERT_REQUIRED, False, "the host name of there is not checked"),
+        (ssl.CERT_OPTIONAL, True, "the certificate of there is not checked"),
+        (ssl.CERT_NONE, False, "the certificate of there is not checked"),
+    ],
+)
+def test_a_context_that_checks_less_is_warned_of(caplog, mode, name, words) -> None:
+    tls = ssl.create_default_context()
+    tls.check_hostname = name
+    tls.verify_mode = mode
+    warn_if_unchecked(tls, "there")
+    said = [(record.name, record.levelno, record.getMessage()) for record in caplog.records]
+    if words is None:
+        assert said == []
+    else:
+        ((logger, level, text),) = said
+        assert (logger, level) == ("rabbit_chx.tls", logging.WARNING)
+        assert text.startswith(f"SECURITY: {words}")
+
+
+def test_the_default_is_nothing_to_warn_of(caplog) -> None:
+    warn_if_unchecked(None, "there")
+    assert caplog.records == []
+
+
+# -- EXTERNAL ------------------------------------------------------------------------------------------------
+
+
+def test_a_certificate_may_stand_for_user_and_password() -> None:
+    found = parameters_of(EXTERNAL)
+    assert isinstance(found.credentials, pika.credentials.ExternalCredentials)
+    assert found.virtual_host == "v"
+    assert "user of the certificate" in describe(EXTERNAL)
+    assert isinstance(
+        parameters_of(EXTERNAL.upper().replace("AMQPS://HOST/V", "amqps://h/v")).credentials,
+        type(found.credentials),
+    )
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "amqp://host/?auth_mechanism=external",
+        "amqps://me:sesame@host/?auth_mechanism=external",
+        "amqps://me@host/?auth_mechanism=external",
+        "amqps://host/?auth_mechanism=plain",
+        "amqps://host/?auth_mechanism=external&verify=verify_none",
+        "amqps://host/?verify=verify_none",
+        "amqps://host/?no_verify_ssl=1",
+    ],
+)
+def test_what_else_stands_behind_the_question_mark_is_refused(url: str) -> None:
+    with pytest.raises(InvalidValue, match="the broker's URL") as caught:
+        Publisher(url)
+    assert "sesame" not in str(caught.value)
+
+
+def test_a_password_beside_a_certificate_is_one_too_many(tmp_path: Path) -> None:
+    file = tmp_path / "password"
+    file.write_text("sesame\n")
+    for credentials in (file, lambda: ("me", "sesame")):
+        with pytest.raises(InvalidValue, match="beside auth_mechanism=external"):
+            Publisher(EXTERNAL, credentials=credentials)
+        with pytest.raises(InvalidValue, match="beside auth_mechanism=external"):
+            connect(EXTERNAL, credentials=credentials)
+
+
+def test_the_management_api_needs_a_password_all_the_same() -> None:
+    with pytest.raises(InvalidValue, match="write both into the management URL"):
+        asked_for(None, EXTERNAL)()
+
+
+# -- the command line ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["-U", "amqp://host", "--insecure"], "--insecure is wrong: got 'a connection without TLS'"),
+        (["-U", "amqp://host", "--tls-ca-cert-file", "x"], "--tls-ca-cert-file is wrong"),
+        (
+            ["-U", "amqps://host", "--insecure", "--tls-ca-cert-file", "x"],
+            "--insecure and --tls-ca-cert-file",
+        ),
+        (["-U", "amqps://host", "--tls-key-file", "x"], "--tls-key-file alone"),
+        (
+            ["-U", "amqps://host", "--tls-cert-file", "/does/not/exist"],
+            "/does/not/exist (No such file or directory)",
+        ),
+        (["-U", EXTERNAL, "--password-file", "x"], "beside auth_mechanism=external"),
+    ],
+)
+@pytest.mark.parametrize(
+    "verb", [["publish", "rows.csv", "-x", "orders"], ["parity"], ["check", "x.yaml", "--amqp-only"]]
+)
+def test_options_that_contradict_each_other_are_refused(
+    tmp_path, monkeypatch, capsys, verb, options, words
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "rows.csv").write_text("k\nx\n")
+    (tmp_path / "x.yaml").write_text("schema: 1\nvhost: v\nqueues: {q: {}}\n")
+    for name in ("AMQP_URL", "RABBITMQ_URL", "RABBITMQ_MANAGEMENT_URL"):
+        monkeypatch.delenv(name, raising=False)
+    assert _exit_code([*verb, *options]) == 64
+    assert words in capsys.readouterr().err
