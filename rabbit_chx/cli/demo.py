@@ -1,22 +1,29 @@
 """``rabbit-chx demo``: prediction beside reality, on a throw-away broker.
 
-The offline half comes first and takes a second; the broker, which may take a minute to start, second.
+The part without a broker comes first and takes a second; the broker may take a minute to start; Spark comes last.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from importlib.metadata import version
+from time import perf_counter
 from typing import TYPE_CHECKING, Final
 
 import click
 
-from rabbit_chx.errors import BrokerUnavailable
+from rabbit_chx.errors import BrokerUnavailable, MissingDependency
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    import pika
     from rich.console import Console
 
     from rabbit_chx.broker.scratch import Scratch
+    from rabbit_chx.releases import Release
     from rabbit_chx.ring import Destination, Ring
+    from rabbit_chx.testing import Broker
 
 _QUEUES: Final = {"orders.0": 1, "orders.1": 1, "orders.2": 2, "orders.3": 3}
 _FIFTH: Final = "orders.4"
@@ -29,33 +36,47 @@ _FAILED: Final = 1
 Examples:
   rabbit-chx demo
   rabbit-chx demo --release 4.0
+  rabbit-chx demo --spark
 """
 )
 @click.option("-r", "--release", help="The release of the throw-away broker; the newest there is by default.")
-@click.option("--offline", "half", flag_value="offline", help="Only the half that needs no broker.")
-@click.option("--online", "half", flag_value="online", help="Only the half with a broker.")
-def demo(*, release: str | None, half: str | None) -> int:
+@click.option("--offline", "part", flag_value="offline", help="Only the part that needs no broker.")
+@click.option("--online", "part", flag_value="online", help="Only the part with a broker.")
+@click.option("--spark", "part", flag_value="spark", help="Only the part with a broker and Spark.")
+def demo(*, release: str | None, part: str | None) -> int:
     """Predict where 10,000 keys land, publish them to a real broker, and compare.
 
-    Then add a fifth queue: predicted first, and really done.
+    Then add a fifth queue: predicted first, and really done. Then write 200,000 rows from Spark, if PySpark
+    and a Java for it are there. Exit code 1 means that something landed where it was not predicted.
     """
     from rabbit_chx.cli.tables import console
 
     out = console()
     keys = [f"customer-{number}" for number in range(_KEYS)]
-    if half != "online":
-        _offline_half(out, keys)
-    if half == "offline":
-        return 0
-    out.rule("with a real broker")
+    code = 0
+    if part in {None, "offline"}:
+        _offline_part(out, keys)
+    if part in {None, "online"}:
+        out.rule("with a real broker")
+        code |= _if_it_can_be(out, lambda: _broker_part(out, keys, release))
+    if part in {None, "spark"}:
+        out.rule("from Spark")
+        code |= _if_it_can_be(out, lambda: _spark_part(out, release))
+    return code
+
+
+def _if_it_can_be(out: Console, part: Callable[[], int]) -> int:
+    """The exit code of a part of the demo; what is missing for it is said, and is no failure."""
+    from rabbit_chx.testing.node import CannotSupply
+
     try:
-        return _broker_half(out, keys, release)
-    except BrokerUnavailable as error:
-        out.print(f"No broker, so this half is left out: {error}", markup=False)
+        return part()
+    except (CannotSupply, MissingDependency) as error:
+        out.print(f"This part is left out: {error}", markup=False)
         return 0
 
 
-def _offline_half(out: Console, keys: list[str]) -> None:
+def _offline_part(out: Console, keys: list[str]) -> None:
     from rabbit_chx.cli.tables import print_shares
     from rabbit_chx.movement import moved, shares
     from rabbit_chx.ring import Ring
@@ -85,20 +106,15 @@ def _predict(ring: Ring, keys: list[str]) -> list[Destination]:
     return [exchange.destinations[index] for index in exchange.route_many(keys).tolist()]
 
 
-def _broker_half(out: Console, keys: list[str], release: str | None) -> int:
+def _broker_part(out: Console, keys: list[str], release: str | None) -> int:
     from rabbit_chx.broker.connect import connect
-    from rabbit_chx.broker.scratch import Scratch
-    from rabbit_chx.releases import Release
     from rabbit_chx.testing import Broker, available
 
-    source = available(release)
-    out.print(f"Starting RabbitMQ: {source} ...")
+    out.print(f"Starting RabbitMQ: {available(release)} ...")
     with Broker(release=release) as broker, connect(broker.url) as connection:
-        mirrored = Release.parse(broker.version, store=broker.store)
-        scratch = Scratch(connection, release=mirrored)
-        for queue, weight in _QUEUES.items():
-            scratch.bind(queue, weight)
-        title = f"RabbitMQ {mirrored} on {mirrored.store.value}: {len(keys):,} confirmed messages"
+        running = _running(broker)
+        scratch = _bound(connection, running)
+        title = f"RabbitMQ {running} on {running.store.value}: {len(keys):,} confirmed messages"
         before, differences = _publish_and_compare(out, scratch, keys, title)
 
         scratch.bind(_FIFTH)
@@ -109,23 +125,83 @@ def _broker_half(out: Console, keys: list[str], release: str | None) -> int:
     return _FAILED if differences or more or moved != predicted else 0
 
 
+def _spark_part(out: Console, release: str | None) -> int:
+    from rabbit_chx.broker.connect import connect
+    from rabbit_chx.cli.demo_spark import ROWS, foretell, java_for_spark, publish, started
+    from rabbit_chx.cli.progress import waiting
+    from rabbit_chx.exchange import ConsistentHashExchange
+    from rabbit_chx.testing import Broker, available
+
+    java = java_for_spark()
+    out.print(f"Starting RabbitMQ: {available(release)} ...")
+    with Broker(release=release) as broker, connect(broker.url) as connection:
+        running = _running(broker)
+        scratch = _bound(connection, running)
+        out.print(f"Starting Spark {version('pyspark')} on Java {java.version} ({java.origin}) ...")
+        with started(java) as spark:
+            connection.process_data_events()  # heartbeats, on a machine where Spark takes minutes
+            out.print(f"Working out the queue of each of {ROWS:,} rows, in Spark ...")
+            predicted = foretell(spark, ConsistentHashExchange(scratch.ring))
+            connection.process_data_events()
+            out.print("Writing the rows from Spark, each message confirmed ...")
+            start = perf_counter()
+            publish(spark, broker.url, scratch.exchange)
+            seconds = perf_counter() - start
+        arrived: list[int] = []
+        with waiting("Taking the messages out of the queues"):
+            actual = scratch.landed(ROWS, arrived.append)
+    title = f"RabbitMQ {running} on {running.store.value}: {ROWS:,} rows from Spark in {seconds:.1f} seconds"
+    differences = _compare(out, title, scratch.ring, predicted, actual)
+    if (repeated := len(arrived) - ROWS) > 0:
+        out.print(f"{repeated} messages more than rows: Spark has run a task again.")
+    return _FAILED if differences or repeated else 0
+
+
+def _running(broker: Broker) -> Release:
+    """The release whose exchange is mirrored; of somebody else's broker nobody can ask where it keeps bindings."""
+    from rabbit_chx.releases import Release
+
+    try:
+        return Release.parse(broker.version, store=broker.store)
+    except BrokerUnavailable:
+        return Release.parse(broker.version)
+
+
+def _bound(connection: pika.BlockingConnection, running: Release) -> Scratch:
+    """A scratch exchange on the broker, with the queues of the demo."""
+    from rabbit_chx.broker.scratch import Scratch
+
+    scratch = Scratch(connection, release=running)
+    for queue, weight in _QUEUES.items():
+        scratch.bind(queue, weight)
+    return scratch
+
+
 def _publish_and_compare(
     out: Console, scratch: Scratch, keys: list[str], title: str
 ) -> tuple[list[str], int]:
     """Publish all keys, print predicted beside actual, and return where each landed."""
     from rabbit_chx.cli.progress import items_progress
-    from rabbit_chx.cli.tables import table
 
     predicted = _predict(scratch.ring, keys)
     with items_progress("Publishing, each message confirmed", len(keys)) as advance:
         scratch.publish(((key, {}) for key in keys), advance)
     actual = scratch.landed(len(keys))
+    return actual, _compare(out, title, scratch.ring, predicted, actual)
+
+
+def _compare(
+    out: Console, title: str, ring: Ring, predicted: Sequence[Destination], actual: Sequence[str]
+) -> int:
+    """Print both as counts of each queue; return how many messages landed where they should not have."""
+    from rabbit_chx.cli.tables import table
+
     differences = sum(expected != found for expected, found in zip(predicted, actual, strict=True))
     counts, real_counts = Counter(predicted), Counter(actual)
     shown = table("queue", "predicted", "actual", right=("predicted", "actual"))
-    for queue in scratch.ring.destinations:
+    for queue in ring.destinations:
         shown.add_row(str(queue), f"{counts[queue]:,}", f"{real_counts[str(queue)]:,}")
     out.print(title, style="bold")
     out.print(shown)
     out.print(f"{differences} differences, compared message by message.")
-    return actual, differences
+    return differences

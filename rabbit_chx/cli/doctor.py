@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import platform
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from importlib import metadata
 from typing import TYPE_CHECKING, Final
 
@@ -15,8 +15,11 @@ from rabbit_chx.cli.options import broker_options, management_option, output_opt
 from rabbit_chx.errors import RabbitChxError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    import ssl
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
+
+    from rabbit_chx.cli.doctor_spark import Asked
 
 # What each optional package is for.
 _EXTRAS: Final = {
@@ -31,12 +34,21 @@ _EXTRAS: Final = {
 
 
 @dataclass(frozen=True)
-class _Check:
+class Check:
+    """One row: what was looked at, and what there is to do."""
+
     name: str
     state: str
     """``ok``, ``missing`` (only needed for a part) or ``failed``."""
     found: str
     way_out: str = ""
+    details: Mapping[str, object] = field(default_factory=dict)
+    """For programs: more fields of the JSON object."""
+
+    def json(self) -> str:
+        """The row as an object on one line."""
+        fields = asdict(self)
+        return json.dumps(fields | fields.pop("details"), ensure_ascii=False)
 
 
 @click.command(
@@ -44,102 +56,161 @@ class _Check:
 Examples:
   rabbit-chx doctor
   AMQP_URL=amqp://user:password@host rabbit-chx doctor
+  rabbit-chx doctor --spark --url amqp://user:password@host
+  rabbit-chx doctor --spark spark://host:7077 --conf spark.executor.memory=2g
+  rabbit-chx doctor --spark sc://host:15002 --option passwordEnv=SECRET -U ...
 """
 )
 @broker_options
 @management_option
+@click.option(
+    "--spark",
+    is_flag=False,
+    flag_value="",
+    metavar="[MASTER]",
+    help="Run a small Spark job that asks each executor. MASTER is what spark-submit takes as --master, or the "
+    "sc:// URL of Spark Connect; by default SPARK_REMOTE, spark-defaults.conf or local[*] decide. What else "
+    "spark-submit would get stands in PYSPARK_SUBMIT_ARGS.",
+)
+@click.option("--conf", multiple=True, metavar="NAME=VALUE", help="A setting of that Spark. Repeat it.")
+@click.option(
+    "--option",
+    "options",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help='An option of format("rabbitmq") for the connection, such as passwordEnv or tlsCaFile. Repeat it.',
+)
 @output_option
-def doctor(*, url: str | None, password_file: Path | None, management_url: str | None, output: str) -> int:
+def doctor(
+    *,
+    url: str | None,
+    password_file: Path | None,
+    tls: ssl.SSLContext | None,
+    management_url: str | None,
+    spark: str | None,
+    conf: tuple[str, ...],
+    options: tuple[str, ...],
+    output: str,
+) -> int:
     """Check what is installed, and the broker if one is given, and say how to mend what is not right.
 
     Exit code 1 means that something which was asked for does not work.
     """
-    checks: list[_Check] = []
-    for check in _checks(url, password_file, management_url):
+    asked = None
+    if spark is not None:
+        from rabbit_chx.cli.doctor_spark import Asked
+
+        asked = Asked.of(spark, conf, options, url, password_file)
+    elif conf or options:
+        raise click.UsageError("--conf and --option are for --spark")
+    checks: list[Check] = []
+    broker = None if url is None else _Broker(url, password_file, tls, management_url)
+    for check in _checks(broker, asked):
         checks.append(check)
         if output == "json":
-            click.echo(json.dumps(vars(check), ensure_ascii=False))
+            click.echo(check.json())
     if output == "table":
         _print(checks)
     return 1 if any(check.state == "failed" for check in checks) else 0
 
 
-def _checks(url: str | None, password_file: Path | None, management_url: str | None) -> Iterator[_Check]:
-    yield _Check("Python", "ok", platform.python_version())
-    yield _Check("rabbit-chx", "ok", __version__)
+def _checks(broker: _Broker | None, spark: Asked | None) -> Iterator[Check]:
+    yield Check("Python", "ok", platform.python_version())
+    yield Check("rabbit-chx", "ok", __version__)
     for package in ("numpy", "pika"):
-        yield _Check(package, "ok", metadata.version(package))
+        yield Check(package, "ok", metadata.version(package))
     for package, (extra, purpose) in _EXTRAS.items():
         try:
-            yield _Check(package, "ok", metadata.version(package))
+            yield Check(package, "ok", metadata.version(package))
         except metadata.PackageNotFoundError:
-            yield _Check(package, "missing", f"for {purpose}", f"pip install 'rabbit-chx[{extra}]'")
+            yield Check(package, "missing", f"for {purpose}", f"pip install 'rabbit-chx[{extra}]'")
     yield _throw_away_broker()
-    if url is None:
-        yield _Check("broker", "missing", "none was named", "give --url, or set AMQP_URL")
+    if spark is not None and spark.by_options:
+        yield spark.broker()
+    elif broker is None:
+        yield Check("broker", "missing", "none was named", "give --url, or set AMQP_URL")
     else:
-        yield from _broker_checks(url, password_file)
-        yield _management(url, password_file, management_url)
+        yield from _broker_checks(broker)
+        yield _management(broker)
+    if spark is not None:
+        yield from spark.checks()
 
 
-def _throw_away_broker() -> _Check:
+def _throw_away_broker() -> Check:
     from rabbit_chx.testing import available
 
     try:
-        return _Check("throw-away broker", "ok", str(available()))
+        return Check("throw-away broker", "ok", str(available()))
     except RabbitChxError as error:
         reason, _, way_out = str(error).partition(" Ways out: ")
-        return _Check("throw-away broker", "missing", reason, way_out)
+        return Check("throw-away broker", "missing", reason, way_out)
 
 
-def _broker_checks(url: str, password_file: Path | None) -> Iterator[_Check]:
+@dataclass(frozen=True)
+class _Broker:
+    """Where it is, and how it is known."""
+
+    url: str
+    password_file: Path | None
+    tls: ssl.SSLContext | None
+    management_url: str | None
+
+
+def _broker_checks(broker: _Broker) -> Iterator[Check]:
     from rabbit_chx.broker.connect import connect, describe, server_version
-    from rabbit_chx.broker.scratch import Scratch
+    from rabbit_chx.broker.scratch import check_known
     from rabbit_chx.releases import Release
 
     try:
-        connection = connect(url, credentials=password_file)
+        connection = connect(broker.url, credentials=broker.password_file, tls=broker.tls)
     except RabbitChxError as error:
-        yield _Check("broker", "failed", str(error), "is it running, and is the URL right?")
+        yield Check("broker", "failed", str(error), "is it running, and is the URL right?")
         return
     with connection:
-        yield _Check("broker", "ok", describe(url))
+        yield Check("broker", "ok", describe(broker.url))
         version = server_version(connection)
         try:
-            release = Release.parse(version)
+            Release.parse(version)
         except RabbitChxError as error:
-            yield _Check("release", "failed", version, str(error))
+            yield Check("release", "failed", version, str(error))
             return
-        yield _Check("release", "ok", f"RabbitMQ {version}")
+        yield Check("release", "ok", f"RabbitMQ {version}")
         try:
-            Scratch(connection, release=release).bind("probe")
+            check_known(connection)
         except RabbitChxError as error:
-            yield _Check("hash exchange", "failed", str(error))
+            yield Check("hash exchange", "failed", str(error))
         else:
-            yield _Check("hash exchange", "ok", "a scratch exchange could be declared and bound")
+            yield Check("hash exchange", "ok", "the broker knows the type x-consistent-hash")
 
 
-def _management(url: str, password_file: Path | None, management_url: str | None) -> _Check:
+def _management(broker: _Broker) -> Check:
     """It is needed by the verbs of topology only, so that none is no fault unless one was named."""
     from rabbit_chx.broker.connect import asked_for, management_of
     from rabbit_chx.broker.management import Management
 
     try:
-        where = management_url or management_of(url)
-        management = Management(where, credentials=asked_for(password_file, url))
+        where = broker.management_url or management_of(broker.url)
+        credentials = asked_for(broker.password_file, broker.url)
+        management = Management(where, credentials=credentials, tls=broker.tls)
         user, tags = management.whoami().name, ", ".join(sorted(management.whoami().tags))
         release = management.overview().release
     except RabbitChxError as error:
         way_out = "give --management-url; plan, check and export need it"
-        return _Check("management API", "failed" if management_url else "missing", str(error), way_out)
-    return _Check("management API", "ok", f"RabbitMQ {release}, user {user!r} with the tags {tags or 'none'}")
+        state = "failed" if broker.management_url else "missing"
+        return Check("management API", state, str(error), way_out)
+    return Check("management API", "ok", f"RabbitMQ {release}, user {user!r} with the tags {tags or 'none'}")
 
 
-def _print(checks: list[_Check]) -> None:
+def _print(checks: list[Check]) -> None:
+    """The way out stands below what was found: a column of its own would be too narrow for a command."""
+    from rich.text import Text
+
     from rabbit_chx.cli.tables import console, table
 
-    marks = {"ok": "[green]ok[/]", "missing": "[yellow]missing[/]", "failed": "[red]failed[/]"}
-    shown = table("what", "state", "found", "way out")
+    colours = {"ok": "green", "missing": "yellow", "failed": "red"}
+    shown = table("what", "state", "found")
     for check in checks:
-        shown.add_row(check.name, marks[check.state], check.found, check.way_out)
+        way_out = f"\n-> {check.way_out}" if check.way_out else ""
+        found = Text.assemble(check.found, (way_out, "cyan"))  # not markup: there are brackets in it
+        shown.add_row(Text(check.name), Text(check.state, colours[check.state]), found)
     console().print(shown)

@@ -1,0 +1,137 @@
+"""docs/spark.md, "On a cluster": its lines are run as they stand, on two executors whose Python has no package at all."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from tests.inbox import Inbox
+from tests.wheels import installed, write_wheel
+
+pytestmark = [pytest.mark.spark, pytest.mark.broker]
+
+SECTION = re.search(
+    r"^## On a cluster\n(.*?)^## ",
+    (Path(__file__).parents[2] / "docs" / "spark.md").read_text(),
+    re.DOTALL | re.MULTILINE,
+)[1]
+PACK, SUBMIT, DOCTOR = re.findall(r"^```sh\n(.*?)^```", SECTION, re.DOTALL | re.MULTILINE)
+
+ROWS = 1_000
+APP = f"""
+import json, os, sys
+from pyspark.sql import SparkSession
+from spark_connector.checkup import ask_executors
+
+spark = SparkSession.builder.getOrCreate()
+rows = spark.range(0, {ROWS}, 1, 4).selectExpr("string(id) AS value", "'k' AS routing_key")
+(
+    rows.write.format("rabbitmq")
+    .option("url", os.environ["AMQP_URL"])
+    .option("exchange", os.environ["EXCHANGE"])
+    .mode("append")
+    .save()
+)
+print(json.dumps([(one.process, *one.faults) for one in ask_executors(spark).executors]))
+"""
+
+DEFAULTS = """
+spark.master                local-cluster[2,1,700]
+spark.executor.memory       700m
+spark.driver.host           127.0.0.1
+spark.driver.bindAddress    127.0.0.1
+spark.ui.enabled            false
+spark.log.level             ERROR
+"""
+
+
+class Place(NamedTuple):
+    """A folder with what the docs speak of, and a cluster that unpacks archives in it."""
+
+    folder: Path
+    python: Path
+
+    def run(self, lines: str, **more: str) -> subprocess.CompletedProcess[str]:
+        """Run lines of the docs in the folder. Whatever starts a Python finds the bare one."""
+        kept = {
+            name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "SPARK_"))
+        }
+        tools = Path(sys.executable).parent
+        return subprocess.run(
+            ["bash", "-euc", lines],
+            cwd=self.folder,
+            env=kept
+            | {
+                "PATH": f"{tools}:{kept['PATH']}",
+                "PYSPARK_PYTHON": str(self.python),
+                "SPARK_HOME": str(self.folder / "spark"),
+                "SPARK_CONF_DIR": str(self.folder),
+            }
+            | more,
+            capture_output=True,
+            text=True,
+            timeout=400,
+            check=False,
+        )
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    import pyspark
+
+    folder = tmp_path_factory.mktemp("cluster")
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder / "bare"], check=True)
+    (folder / "app.py").write_text(APP)
+    (folder / "spark-defaults.conf").write_text(DEFAULTS)
+    # The executors of a local cluster work below SPARK_HOME, and what is unpacked there should go in the end.
+    (folder / "spark").mkdir()
+    for one in ("bin", "jars", "python"):
+        (folder / "spark" / one).symlink_to(Path(pyspark.__file__).parent / one)
+    wheels = folder / "wheels"
+    wheels.mkdir()
+    for one in installed("rabbit-chx[arrow]"):
+        write_wheel(one, wheels)
+    place = Place(folder, folder / "bare" / "bin" / "python")
+    packed = place.run(PACK, PIP_NO_INDEX="1", PIP_FIND_LINKS=str(wheels), PIP_NO_COMPILE="1")
+    assert packed.returncode == 0, packed.stderr
+    yield place
+    shutil.rmtree(folder)
+
+
+def test_with_the_archive_the_rows_arrive(place, rabbitmq_broker):
+    with Inbox(rabbitmq_broker.url) as inbox:
+        done = place.run(SUBMIT, AMQP_URL=inbox.url, EXCHANGE=inbox.exchange)
+        assert done.returncode == 0, (done.stdout + done.stderr)[-2_000:]
+        assert inbox.bodies() == {b"%d" % number: 1 for number in range(ROWS)}
+    (first, *lacks), (second, *lacks_too) = json.loads(done.stdout.splitlines()[-1])
+    assert first != second
+    assert not lacks + lacks_too
+
+
+def test_without_it_the_doctor_names_all_that_each_executor_lacks(place, rabbitmq_broker):
+    lines = DOCTOR.replace(" spark://host:7077", "").replace("amqp://user@rabbit", rabbitmq_broker.url)
+    alone = lines.replace("--conf spark.archives=environment.tar.gz#environment", "--output json")
+    alone = alone.replace("--option passwordEnv=RABBITMQ_PASSWORD", "")
+    assert len({DOCTOR, lines, alone}) == 3
+    done = place.run(alone)
+    assert done.returncode == 1, done.stderr
+    rows = [json.loads(line) for line in done.stdout.splitlines()]
+    executors = [row for row in rows if row["name"] == "executor"]
+    assert len({row["process"] for row in executors}) == len(executors) == 2
+    for row in executors:
+        assert row["packages"].keys() == {"pyspark"}
+        for package in ("rabbit-chx", "numpy", "pyarrow", "pika"):
+            assert f"{package}: missing" in row["found"]
+        assert "docs/spark.md, On a cluster" in row["way_out"]
+    # Standard library alone: the broker is there, and that is as far as it can be tried.
+    brokers = [row for row in rows if row["name"] == "executor to broker"]
+    assert [row["state"] for row in brokers] == ["missing", "missing"]
+    assert all("answers" in row["found"] for row in brokers)

@@ -1,0 +1,40 @@
+"""`rabbit-chx demo --spark` as it is run by `make demo`, in an environment that would lead any other Spark astray."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+
+pytestmark = [pytest.mark.spark, pytest.mark.broker]
+
+ASTRAY = {
+    "PYSPARK_PYTHON": "/nowhere/python",
+    "PYSPARK_SUBMIT_ARGS": "--master spark://nowhere.invalid:7077 pyspark-shell",
+    "SPARK_HOME": "/nowhere",
+    "SPARK_LOCAL_IP": "192.0.2.1",
+    "SPARK_REMOTE": "sc://nowhere.invalid",
+}
+
+
+def test_the_demo_writes_from_spark_and_finds_every_row_where_it_was_told(rabbitmq_broker, tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-m", "rabbit_chx", "demo", "--spark"],
+        env={**os.environ, **ASTRAY, "RABBIT_CHX_BROKER_URL": rabbitmq_broker.url},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=400,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    rows = re.findall(r"^ *orders\.\d +([\d,]+) +([\d,]+)", done.stdout, re.MULTILINE)
+    counts = [tuple(int(count.replace(",", "")) for count in row) for row in rows]
+    assert len(counts) == 4
+    assert [predicted for predicted, _ in counts] == [actual for _, actual in counts]
+    assert sum(actual for _, actual in counts) == 200_000
+    assert "0 differences, compared message by message" in done.stdout
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,130 @@
+"""``rabbit-chx doctor --spark``: every executor is met, and what stands in the way is named before it is met in a job."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+from spark_connector.checkup import ask_executors, why_no_format
+
+pytestmark = pytest.mark.spark
+
+CLUSTER = [
+    *("--spark", "local-cluster[2,1,700]", "--conf", "spark.executor.memory=700m"),
+    *("--conf", "spark.driver.host=127.0.0.1", "--conf", "spark.driver.bindAddress=127.0.0.1"),
+]
+NOBODY = "127.0.0.1:1"
+
+
+def doctor(*arguments: str, **env: str) -> tuple[int, list[dict[str, object]]]:
+    """Its exit code and its rows; it never shows a traceback, nor a password."""
+    done = subprocess.run(
+        [Path(sys.executable).with_name("rabbit-chx"), "doctor", "--output", "json", *arguments],
+        env={**os.environ, "PYSPARK_PYTHON": sys.executable} | env,
+        capture_output=True,
+        text=True,
+        timeout=400,
+        check=False,
+    )
+    assert done.returncode in {0, 1}, done.stderr
+    assert "Traceback" not in done.stderr
+    assert "sesame" not in done.stdout + done.stderr
+    return done.returncode, [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def named(rows, name: str) -> list[dict[str, object]]:
+    return [row for row in rows if row["name"] == name]
+
+
+@pytest.mark.broker
+def test_both_executors_are_met_and_reach_the_broker_with_a_password_of_their_own(rabbitmq_broker):
+    url = urlsplit(rabbitmq_broker.url)
+    code, rows = doctor(
+        *CLUSTER,
+        *(
+            "--option",
+            f"host={url.hostname}",
+            "--option",
+            f"port={url.port}",
+            "--option",
+            "passwordEnv=HIDDEN",
+        ),
+        *("--option", f"username={rabbitmq_broker.username}"),
+        "--conf",
+        f"spark.executorEnv.HIDDEN={rabbitmq_broker.password}",
+    )
+    assert [row["found"] for row in named(rows, "executors")] == ["2 of 2 answered"]
+    executors = named(rows, "executor")
+    assert len({row["process"] for row in executors}) == 2
+    packages = ("rabbit-chx", "numpy", "pyarrow", "pika", "pyspark")
+    for row in executors:
+        assert row["state"] == "ok", row
+        assert row["packages"] == {package: metadata.version(package) for package in packages}
+    assert [row["state"] for row in named(rows, "executor to broker")] == ["ok", "ok"]
+    assert [row["state"] for row in named(rows, 'format("rabbitmq")')] == ["ok"]
+    # The driver has no password, which a write survives.
+    (broker,) = named(rows, "broker")
+    assert broker["state"] == "missing"
+    assert "HIDDEN, which is not set" in str(broker["found"])
+    assert code == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"url": f"amqp://me:sesame@{NOBODY}", "connectionTimeoutMs": "500"}, "Connection refused"),
+        ({"host": "127.0.0.1", "passwordEnv": "NO_SUCH_VARIABLE"}, "NO_SUCH_VARIABLE, which is not set"),
+        ({"host": "127.0.0.1", "passwordFile": "/no/such/file"}, "/no/such/file, which is not on"),
+    ],
+)
+def test_an_executor_tells_why_it_does_not_reach_the_broker(spark, options, reason):
+    found = ask_executors(spark, options)
+    assert (found.there, len(found.executors)) == (1, 1)
+    assert reason in found.executors[0].broker
+    assert "sesame" not in repr(found)
+
+
+@pytest.mark.broker
+def test_a_wrong_password_is_told_from_a_broker_that_is_not_there(spark, rabbitmq_broker):
+    place = rabbitmq_broker.url.rpartition("@")[2]
+    (one,) = ask_executors(spark, {"url": f"amqp://me:sesame@{place}"}).executors
+    assert "refuses this user or password" in one.broker
+    (one,) = ask_executors(spark, {"url": rabbitmq_broker.url}).executors
+    assert one.broker == "open"
+
+
+def test_the_format_is_found(spark):
+    assert why_no_format(spark) == ""
+
+
+@pytest.mark.parametrize("target", [f"spark://{NOBODY}", f"sc://{NOBODY}/;token=sesame"])
+def test_a_master_that_is_not_there_is_named_within_seconds(target):
+    code, rows = doctor("--spark", target)
+    assert code == 1
+    assert rows[-1]["state"] == "failed"
+    assert f"nothing answers at {NOBODY}" in str(rows[-1]["found"])
+
+
+def test_a_master_that_spark_does_not_know_fails_with_sparks_own_words():
+    code, rows = doctor("--spark", "sparc://host")
+    assert code == 1
+    assert "Master must either be yarn or start with" in str(rows[-1]["found"])
+
+
+def test_without_a_java_there_is_a_way_to_one(tmp_path):
+    (tmp_path / "bin").mkdir()
+    java = tmp_path / "bin" / "java"
+    java.write_text("#!/bin/sh\necho 'openjdk version \"1.8.0_392\"' >&2\n")
+    java.chmod(0o755)
+    code, rows = doctor("--spark", "local[1]", JAVA_HOME=str(tmp_path), PATH=str(tmp_path / "bin"))
+    (row,) = named(rows, "Java")
+    assert (code, row["state"]) == (1, "failed")
+    assert "is Java 8, too old" in str(row["found"])
+    assert row == rows[-1] or "export JAVA_HOME=" in str(row["way_out"])  # or make has brought one

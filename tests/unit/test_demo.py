@@ -1,0 +1,66 @@
+"""What `rabbit-chx demo` says where a part of it cannot be, and what makes it fail; no broker and no Spark is started."""
+
+from __future__ import annotations
+
+from importlib import metadata
+
+import pytest
+from rich.console import Console
+
+from rabbit_chx import Ring
+from rabbit_chx.cli import demo, demo_spark
+from rabbit_chx.errors import MissingDependency
+from rabbit_chx.testing import sources
+from rabbit_chx.testing.node import CannotSupply
+
+
+@pytest.fixture(autouse=True)
+def no_broker(monkeypatch):
+    def available(release):
+        raise CannotSupply("no broker can be had")
+
+    monkeypatch.setattr(sources, "available", available)
+
+
+def test_without_pyspark_a_line_says_how_to_get_it(run, monkeypatch):
+    def absent(name):
+        raise metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(metadata, "version", absent)
+    done = run("demo", "--spark")
+    assert done.code == 0
+    (line,) = done.out.splitlines()[1:]
+    assert line.startswith("This part is left out: pyspark is not installed: pip install 'rabbit-chx[spark]'")
+
+
+def test_without_a_java_a_line_says_what_is_missing(run, monkeypatch):
+    def absent():
+        raise MissingDependency("there is no Java")
+
+    monkeypatch.setattr(demo_spark, "java_for_spark", absent)
+    done = run("demo", "--spark")
+    assert done.code == 0
+    assert done.out.splitlines()[1:] == ["This part is left out: there is no Java"]
+
+
+def test_without_a_broker_the_prediction_is_still_shown(run, monkeypatch):
+    monkeypatch.setattr(demo_spark, "java_for_spark", lambda: None)
+    done = run("demo")
+    assert done.code == 0
+    assert "Predicted: 10,000 keys over 4 weighted queues" in done.out
+    assert done.out.count("This part is left out: no broker can be had") == 2
+
+
+def test_a_part_that_fails_makes_the_exit_code(run, monkeypatch):
+    monkeypatch.setattr(demo, "_spark_part", lambda out, release: 1)
+    assert run("demo", "--spark").code == 1
+    assert run("demo").code == 1
+    assert run("demo", "--online").code == 0
+
+
+def test_differences_are_counted_message_by_message(capsys):
+    ring = Ring.of(["a", "b"])
+    assert demo._compare(Console(width=80), "title", ring, ["a", "b", "a"], ["b", "a", "a"]) == 2
+    shown = capsys.readouterr().out
+    assert "2 differences" in shown
+    assert demo._compare(Console(width=80), "title", ring, ["a", "b"], ["a", "b"]) == 0
