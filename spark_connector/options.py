@@ -131,7 +131,10 @@ class Options:
         _DELIVERY, "Add x-spark-query-id, -batch-id, -partition and -attempt.", default=False
     )
     max_message_bytes: int | None = _whole(
-        _DELIVERY, None, "The broker's max_message_size; by default 16 MiB, and 128 MiB before RabbitMQ 4."
+        _DELIVERY,
+        None,
+        "The broker's max_message_size; by default 16 MiB, and 128 MiB before RabbitMQ 4. "
+        "split_valid and dryRun do not ask the broker, and take 16 MiB.",
     )
     invalid_rows: str = _choice(
         _SAFETY, "drop leaves them out, counts them and names the first.", "fail", "drop"
@@ -290,9 +293,9 @@ def _check_together(options: Options, found: set[str]) -> None:
 def _check_where(options: Options, found: set[str]) -> None:
     if not found & {"url", "host"}:
         raise InvalidValue(
-            "the options",
-            got="no broker",
-            allowed="url, or host",
+            "the address of the broker",
+            got=None,
+            allowed="the option url, or host",
             way_out='option("url", "amqp://user:password@host:5672/vhost"); in SQL options belong to the insert: '
             "INSERT INTO t WITH (url = '...', exchange = '...') SELECT ...",
         )

@@ -19,7 +19,8 @@ from pyspark.sql.datasource import WriterCommitMessage
 
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue, PublishFailed
 from spark_connector.connections import borrow, check_access, discard, give_back
-from spark_connector.rows import Limits, arguments, invalid_rows, rows_at_once
+from spark_connector.limits import Limits
+from spark_connector.rows import arguments, invalid_rows, rows_at_once
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -38,9 +39,6 @@ ROWS_NAMED: Final = 5
 """How many of the rows that were dropped are named."""
 
 _BATCHES_REMEMBERED: Final = 100
-_BODY_LIMIT: Final = 16 << 20
-_PROPERTIES_LIMIT: Final = 131_044
-"""Of a connection that a dry run does not make: RabbitMQ's own."""
 
 
 @dataclass(frozen=True)
@@ -300,7 +298,7 @@ class _DryRun(_Partition):
         self._asked: set[str] = set()
 
     def _connect(self) -> Limits:
-        return Limits(self._options.max_message_bytes or _BODY_LIMIT, _PROPERTIES_LIMIT)
+        return Limits.unasked(self._options.max_message_bytes)
 
     def _send(self, batch: pa.RecordBatch, rows: Sequence[int]) -> None:  # noqa: ARG002 - none leaves
         at = self._plan.layout.positions.get("exchange")

@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 
 from rabbit_chx.broker.publishing.frames import LISTS_OF_KEYS
 from rabbit_chx.hashing import MAX_SHORTSTR
+from spark_connector.limits import NEEDED, SIZES, TEXTS, YEAR_10000
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -25,29 +26,12 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from spark_connector.columns import Headers, Layout
+    from spark_connector.limits import Limits
 
-__all__ = ["InvalidRow", "Limits", "arguments", "invalid_rows", "rows_at_once"]
+__all__ = ["InvalidRow", "arguments", "invalid_rows", "rows_at_once"]
 
-_TEXTS: Final = (
-    *("message_id", "correlation_id", "content_type", "content_encoding"),
-    *("reply_to", "type", "app_id", "user_id"),
-)
-_NEEDED: Final = ("routing_key", "exchange")
-_OTHER_PROPERTIES: Final = 2_500
-"""Bytes that all properties but the headers can take: nine short strings, and the headers of the task."""
-_SIZES: Final = {"t": 2, "I": 5, "l": 9, "T": 9}
-"""Bytes of a field's tag and value, where the tag alone tells."""
-_YEAR_10000: Final = 253_402_300_800
 _KEY_SHOWN: Final = 60
 _BYTES_AT_ONCE: Final = 8 << 20
-
-
-@dataclass(frozen=True)
-class Limits:
-    """What the broker of a connection takes."""
-
-    body: int
-    properties: int
 
 
 @dataclass(frozen=True)
@@ -92,7 +76,7 @@ def _complaints(
     if value.null_count and not empty_for_null:
         yield _mask(value.is_null()), "value is null; the option nullValue=empty sends an empty message"
     yield from _too_long(value, limits.body, "value")
-    for name in (*_NEEDED, *_TEXTS):
+    for name in (*NEEDED, *TEXTS):
         if name in columns:
             yield from _text_complaints(columns[name], name)
     yield from _number_complaints(columns)
@@ -105,7 +89,7 @@ def _complaints(
 
 
 def _text_complaints(column: pa.Array, name: str) -> Iterator[tuple[NDArray[np.bool_], str]]:
-    if name in _NEEDED and column.null_count:
+    if name in NEEDED and column.null_count:
         yield _mask(column.is_null()), f"{name} is null"
     yield from _too_long(column, MAX_SHORTSTR, name)
     yield from _not_utf8(column, name)
@@ -239,7 +223,7 @@ def _value_complaints(values: pa.Array, tag: str, what: str) -> Iterator[tuple[N
     if tag == "S":
         yield from _not_utf8(values, what)
     if tag == "T":
-        yield from _outside(_seconds(values), 0, _YEAR_10000 - 1, f"{what} is not from 1970 to 9999")
+        yield from _outside(_seconds(values), 0, YEAR_10000 - 1, f"{what} is not from 1970 to 9999")
 
 
 def _repeated(entries: _Entries) -> NDArray[np.bool_]:
@@ -253,15 +237,14 @@ def _repeated(entries: _Entries) -> NDArray[np.bool_]:
 
 def _sizes(values: pa.Array, tag: str) -> NDArray[np.int64]:
     """Bytes of each value and its tag; a little much where it is null and not sent."""
-    if tag in _SIZES:
-        return np.full(len(values), _SIZES[tag], dtype=np.int64)
+    if tag in SIZES:
+        return np.full(len(values), SIZES[tag], dtype=np.int64)
     lengths: NDArray[np.int64] = pc.binary_length(values).fill_null(0).to_numpy().astype(np.int64)
     return lengths + 5
 
 
 def _too_large(sizes: NDArray[np.int64], limits: Limits) -> tuple[NDArray[np.bool_], str]:
-    most = limits.properties - _OTHER_PROPERTIES
-    return sizes > most, f"headers take more than the {most} bytes that one frame holds"
+    return sizes > limits.headers, f"headers take more than the {limits.headers} bytes that one frame holds"
 
 
 # -- as Python values -------------------------------------------------------------------------------

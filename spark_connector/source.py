@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.types import StructType
 
-__all__ = ["RabbitMQDataSource", "register"]
+__all__ = ["RabbitMQDataSource", "activate", "register"]
 
 
 class RabbitMQDataSource(DataSource):
@@ -97,4 +97,9 @@ def register(spark: SparkSession) -> None:
             error
         ):  # PySpark 4.0, once it has found the format by itself
             raise
-    spark.createDataFrame([], "value string")  # which makes the session the active one, and runs nothing
+    activate(spark)
+
+
+def activate(spark: SparkSession) -> None:
+    """Make a session the active one of this thread: that is where Spark looks for formats that are written in Python."""
+    spark.createDataFrame([], "value string")  # runs nothing

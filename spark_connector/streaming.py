@@ -47,9 +47,9 @@ def foreach_batch(
         texts["checkExchange"] = "false"  # or the broker would be asked again for each micro-batch
 
     def write(batch: DataFrame, _batch_id: int) -> None:
-        from spark_connector.source import register
+        from spark_connector.source import activate
 
-        register(batch.sparkSession)
+        activate(batch.sparkSession)  # this is a thread of Spark's own
         frame = batch if prepare is None else prepare(batch)
         frame.write.format("rabbitmq").options(**texts).mode("append").save()
 

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from pyspark.sql import functions as F  # noqa: N812 - as everywhere
 
-from rabbit_chx.broker.publishing.frames import LISTS_OF_KEYS, most_bytes
+from rabbit_chx.broker.publishing.frames import LISTS_OF_KEYS
 from rabbit_chx.errors import InvalidValue
 from rabbit_chx.hashing import MAX_SHORTSTR
 from spark_connector.columns import layout_of
+from spark_connector.limits import NEEDED, SIZES, TEXTS, YEAR_10000, Limits
 from spark_connector.options import Options
 
 if TYPE_CHECKING:
@@ -27,16 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["split_valid"]
 
 _REASON: Final = "reason"
-_BODY_LIMIT: Final = 16 << 20
-_FRAME_MAX: Final = 131_072
-_OTHER_PROPERTIES: Final = 2_500
-_SIZES: Final = {"t": 2, "I": 5, "l": 9, "T": 9}
 _MICROSECONDS: Final = 1_000_000
-_YEAR_10000: Final = 253_402_300_800
-_TEXTS: Final = (
-    *("routing_key", "exchange", "message_id", "correlation_id", "content_type", "content_encoding"),
-    *("reply_to", "type", "app_id", "user_id"),
-)
 
 
 def split_valid(df: DataFrame, **options: object) -> tuple[DataFrame, DataFrame]:
@@ -46,15 +38,16 @@ def split_valid(df: DataFrame, **options: object) -> tuple[DataFrame, DataFrame]
         good.write.format("rabbitmq").options(...).save()
         bad.write.mode("append").parquet("refused")
 
-    ``options`` are those of the write, by their names; url and host may be left out. Without
-    ``maxMessageBytes`` a body may have 16 MiB, which RabbitMQ 4 takes. Works on streams too. Both frames are
-    computed from ``df``: cache it, if it is a batch that is expensive to compute.
+    ``options`` are those of the write, by their names; url and host may be left out. No broker is asked: a body
+    may have 16 MiB, which every release takes by default, unless ``maxMessageBytes`` says otherwise (the writer
+    itself lets it have 128 MiB before RabbitMQ 4). Works on streams too. Both frames are computed from ``df``: cache it, if
+    it is a batch that is expensive to compute.
     """
     checked = _options({name: _as_text(value) for name, value in options.items()})
     _refuse_twin(df.columns)
     layout = layout_of(df.schema, ignore_unknown=checked.ignore_unknown_columns, given=checked.columns_given)
-    limit = checked.max_message_bytes or _BODY_LIMIT
-    rules = _rules(df, layout, limit, empty_for_null=checked.null_value == "empty")
+    limits = Limits.unasked(checked.max_message_bytes)
+    rules = _rules(df, layout, limits, empty_for_null=checked.null_value == "empty")
     reason = F.coalesce(*(F.when(broken, F.lit(words)) for broken, words in rules))
     return df.where(reason.isNull()), df.withColumn(_REASON, reason).where(F.col(_REASON).isNotNull())
 
@@ -78,25 +71,25 @@ def _refuse_twin(names: list[str]) -> None:
 _Rule: TypeAlias = "tuple[Column, str]"
 
 
-def _rules(df: DataFrame, layout: Layout, body_limit: int, *, empty_for_null: bool) -> Iterator[_Rule]:
+def _rules(df: DataFrame, layout: Layout, limits: Limits, *, empty_for_null: bool) -> Iterator[_Rule]:
     """What each row must not be, and how the writer says it."""
     names = {name: df.columns[position] for name, position in layout.positions.items()}
     columns = {name: F.col(f"`{here}`") for name, here in names.items()}
     value = columns["value"]
     if not empty_for_null:
         yield value.isNull(), "value is null; the option nullValue=empty sends an empty message"
-    yield _longer(value, body_limit), f"value is longer than the {body_limit} bytes that are allowed"
-    for name in _TEXTS:
+    yield _longer(value, limits.body), f"value is longer than the {limits.body} bytes that are allowed"
+    for name in (*NEEDED, *TEXTS):
         if name in columns:
             yield from _text_rules(columns[name], name)
     yield from _number_rules(columns, layout)
     if layout.headers is not None:
         headers = _struct_rules if layout.headers.form == "struct" else _list_rules
-        yield from headers(columns["headers"], layout.headers, df.schema[names["headers"]].dataType)
+        yield from headers(columns["headers"], layout.headers, df.schema[names["headers"]].dataType, limits)
 
 
 def _text_rules(column: Column, name: str) -> Iterator[_Rule]:
-    if name in {"routing_key", "exchange"}:
+    if name in NEEDED:
         yield column.isNull(), f"{name} is null"
     yield _longer(column, MAX_SHORTSTR), f"{name} is longer than the {MAX_SHORTSTR} bytes that are allowed"
     yield _no_utf8(column), f"{name} is no UTF-8"
@@ -129,17 +122,17 @@ def _number_rules(columns: dict[str, Column], layout: Layout) -> Iterator[_Rule]
 # -- headers ----------------------------------------------------------------------------------------
 
 
-def _struct_rules(column: Column, headers: Headers, _type: object) -> Iterator[_Rule]:
+def _struct_rules(column: Column, headers: Headers, _type: object, limits: Limits) -> Iterator[_Rule]:
     size = F.lit(0)
     for name, tag in zip(headers.names, headers.tags, strict=True):
         field = column.getField(name)
         for broken, words in _value_rules(tag):
             yield broken(field), f"headers: {name} {words}"
         size = size + _size(field, tag) + (len(name.encode()) + 1)
-    yield _too_large(size)
+    yield _too_large(size, limits)
 
 
-def _list_rules(column: Column, headers: Headers, data_type: Any) -> Iterator[_Rule]:
+def _list_rules(column: Column, headers: Headers, data_type: Any, limits: Limits) -> Iterator[_Rule]:
     """Of a map, or of an array of key and value."""
     names, values = F.map_keys(column), F.map_values(column)
     if headers.form == "array":
@@ -159,14 +152,14 @@ def _list_rules(column: Column, headers: Headers, data_type: Any) -> Iterator[_R
         repeated = F.size(F.array_distinct(names)) < F.size(names)
         yield repeated, "headers: a name stands there twice"
     sizes = F.zip_with(names, values, lambda name, value: _length(name) + _size(value, tag) + 1)
-    yield _too_large(F.aggregate(sizes, F.lit(0), lambda total, size: total + size))
+    yield _too_large(F.aggregate(sizes, F.lit(0), lambda total, size: total + size), limits)
 
 
 def _value_rules(tag: str) -> Iterator[tuple[Callable[[Column], Column], str]]:
     if tag == "S":
         yield _no_utf8, "is no UTF-8"
     if tag == "T":
-        end = _YEAR_10000 * _MICROSECONDS
+        end = YEAR_10000 * _MICROSECONDS
         yield lambda value: ~F.unix_micros(value).between(0, end - 1), "is not from 1970 to 9999"
 
 
@@ -176,9 +169,8 @@ def _length(column: Column) -> Column:
 
 def _size(value: Column, tag: str) -> Column:
     """Bytes of a value and its tag."""
-    return F.lit(_SIZES[tag]) if tag in _SIZES else _length(value) + 5
+    return F.lit(SIZES[tag]) if tag in SIZES else _length(value) + 5
 
 
-def _too_large(size: Column) -> _Rule:
-    most = most_bytes(_FRAME_MAX) - _OTHER_PROPERTIES
-    return size > most, f"headers take more than the {most} bytes that one frame holds"
+def _too_large(size: Column, limits: Limits) -> _Rule:
+    return size > limits.headers, f"headers take more than the {limits.headers} bytes that one frame holds"

@@ -124,7 +124,7 @@ class StreamWriter(DataSourceArrowWriter, DataSourceStreamWriter):
         conclude(messages, batchId, self._plan.options)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # type: ignore[override] # noqa: ARG002, N803
-        """Runs beside the driver when a micro-batch has failed."""
+        """Runs beside the driver when a micro-batch has failed, or its query was stopped."""
         _mourn(messages)
 
 
@@ -133,6 +133,6 @@ def _mourn(messages: Sequence[WriterCommitMessage | None]) -> None:
     confirmed = sum(one.confirmed for one in written)
     tell(
         logging.WARNING,
-        f"the write failed; at least {confirmed} rows from {len(written)} of {len(messages)} partitions are in "
+        f"the write was not completed; at least {confirmed} rows from {len(written)} of {len(messages)} partitions are in "
         "the broker and cannot be taken back",
     )

@@ -10,7 +10,8 @@ from pyspark.sql import functions as F  # noqa: N812
 from rabbit_chx import InvalidValue
 from rabbit_chx.broker.publishing.frames import most_bytes
 from spark_connector.columns import layout_of
-from spark_connector.rows import Limits, invalid_rows
+from spark_connector.limits import Limits
+from spark_connector.rows import invalid_rows
 from spark_connector.validity import split_valid
 
 pytestmark = pytest.mark.spark
@@ -73,6 +74,12 @@ def test_bodies_and_keys(spark):
     df = frame(spark, "value binary, routing_key string", rows)
     assert len(assert_agrees(df)) == 8
     assert len(assert_agrees(df, nullValue="empty")) == 7
+
+
+def test_a_body_may_have_16_mib_unless_an_option_says_otherwise(spark):
+    df = spark.range(2).selectExpr("repeat('x', cast(16 * 1024 * 1024 + id as int)) as value", "'k' as key")
+    assert [part.count() for part in split_valid(df, exchange="x")] == [1, 1]
+    assert [part.count() for part in split_valid(df, exchange="x", maxMessageBytes=128 << 20)] == [2, 0]
 
 
 def test_text_that_is_no_utf8(spark):

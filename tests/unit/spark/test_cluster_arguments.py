@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from unittest.mock import Mock
+
 import pytest
 from pyspark.sql import functions as F  # noqa: N812
 
@@ -15,6 +17,7 @@ from rabbit_chx import (
     Unroutable,
 )
 from spark_connector.cluster import Prediction, index_behind, queue_of, register_queue_of
+from spark_connector.spreading import spread
 
 BY_KEY = ConsistentHashExchange(["q0", "q1"])
 BY_HEADER = ConsistentHashExchange(["q0", "q1"], hash_header="tenant")
@@ -53,10 +56,20 @@ def test_an_exchange_without_buckets_leads_nowhere():
         queue_of("k", ConsistentHashExchange(Ring()))
 
 
-def test_pyspark_4_0_is_told_what_is_missing(monkeypatch):
-    monkeypatch.delattr(F, "arrow_udf")
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda: queue_of("k", BY_KEY),
+        lambda: queue_of("k", MODULUS),
+        lambda: register_queue_of(Mock(), BY_KEY),
+        lambda: spread(Mock(isStreaming=False), "k", BY_KEY),
+    ],
+    ids=["queue_of", "queue_of a modulus exchange", "register_queue_of", "spread"],
+)
+def test_pyspark_4_0_is_told_what_is_missing(monkeypatch, ask):
+    monkeypatch.delattr(F, "arrow_udf", raising=False)  # 4.0 itself has none
     with pytest.raises(MissingDependency, match=r"PySpark 4\.1 or newer.*pip install 'pyspark>=4\.1'"):
-        queue_of("k", BY_KEY)
+        ask()
 
 
 @pytest.mark.parametrize("name", ["queue of", "x; DROP TABLE y", "", "größe", None])

@@ -175,7 +175,7 @@ def test_a_routing_key_that_no_message_can_have(exchange, key, shown):
     [
         (pa.array([1.5]), "double"),
         (pa.array([None], pa.decimal128(10, 2)), "decimal"),
-        (pa.array([0], pa.timestamp("us")), "timestamp_ntz"),
+        (pa.array([0], pa.timestamp("us")), r"timestamp_ntz|timestamp\[us\]"),
         (pa.array([[1]]), "array<bigint>"),
         (pa.array([-1], pa.timestamp("us", "UTC")), "1969"),
     ],

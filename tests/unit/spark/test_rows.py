@@ -11,7 +11,8 @@ from pika.compat import long
 from pyspark.sql import types as t
 
 from spark_connector.columns import Layout, layout_of
-from spark_connector.rows import InvalidRow, Limits, arguments, invalid_rows, rows_at_once
+from spark_connector.limits import Limits
+from spark_connector.rows import InvalidRow, arguments, invalid_rows, rows_at_once
 
 LIMITS = Limits(body=100, properties=131_044)
 TEXT = t.StringType()
@@ -36,6 +37,11 @@ def complaints(
     found = invalid_rows(batch(values, **columns), shape, LIMITS, empty_for_null=empty)
     assert found == sorted(found, key=lambda one: one.row)
     return {one.row: one.reason for one in found}
+
+
+def test_of_a_broker_that_nobody_asks_the_limits_are_those_that_every_release_has_by_default() -> None:
+    assert Limits.unasked(None) == Limits(body=16 * 1024 * 1024, properties=131_052)
+    assert Limits.unasked(1_000) == Limits(body=1_000, properties=131_052)
 
 
 def test_a_sound_batch_has_no_complaint() -> None:
