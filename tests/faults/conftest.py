@@ -8,8 +8,10 @@ The tests that a module names in `SMOKE` run on the releases of RABBIT_CHX_SMOKE
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import time
+from collections import Counter
 from dataclasses import dataclass, field
 
 import pika
@@ -17,6 +19,7 @@ import pytest
 
 from rabbit_chx.testing import Broker
 from rabbit_chx.testing.node import CannotSupply
+from tests.spark.conftest import spark  # noqa: F401 - one Spark for both folders
 
 RELEASES = os.environ.get("RABBIT_CHX_FAULT_RELEASES", "4.3").split(",")
 SMOKE_RELEASES = os.environ.get("RABBIT_CHX_SMOKE_RELEASES", "4.0,3.10").split(",")
@@ -38,7 +41,7 @@ def pytest_collection_modifyitems(items):
 
 @pytest.fixture(scope="session")
 def broker(request):
-    broker = Broker(request.param)
+    broker = Broker(request.param, plugins=["rabbitmq_auth_mechanism_ssl"])
     try:
         broker.start()
     except CannotSupply as reason:
@@ -120,6 +123,27 @@ def topology(broker):
         one.remove()
 
 
+@pytest.fixture
+def alarm(broker):
+    """Raises and clears an alarm; the test's end clears it in any case."""
+    limits = "rabbit_disk_monitor:get_disk_free_limit(), vm_memory_monitor:get_vm_memory_high_watermark()"
+    disk, memory = re.findall(r"[0-9.]+", broker.eval(f"{{{limits}}}."))
+    commands = {
+        "memory": (["set_vm_memory_high_watermark", "0.0000001"], ["set_vm_memory_high_watermark", memory]),
+        "disk": (["set_disk_free_limit", "999999GB"], ["set_disk_free_limit", disk]),
+    }
+
+    up = set()
+
+    def set_alarm(kind, *, raised):
+        broker.ctl(*commands[kind][0 if raised else 1])
+        (up.add if raised else up.discard)(kind)
+
+    yield set_alarm
+    for kind in list(up):
+        set_alarm(kind, raised=False)
+
+
 # -- the table -----------------------------------------------------------------------------------------------
 
 
@@ -183,21 +207,92 @@ def judge(broker, request):
     return judge
 
 
+@dataclass
+class SparkLine:
+    scenario: str
+    release: str
+    rows: int
+    faults: int
+    ended: str
+    lost: int
+    unexpected: int
+    duplicated: int
+    seconds: float
+    note: str
+
+
+SPARK_TABLE: list[SparkLine] = []
+
+
+@pytest.fixture
+def judge_spark(broker):
+    """Book what a fault cost a write of Spark, and hold it against the promise.
+
+    `claimed` is how many rows were said to be in the broker, all of them where the write has succeeded. Only rows of
+    `twice` may be there more than once.
+    """
+    started = time.monotonic()
+
+    def judge(scenario, rows, found, *, faults=1, claimed=None, twice=(), note=""):
+        counts = Counter(one.row for one in found)
+        lost = max((rows if claimed is None else claimed) - len(counts), 0)
+        unexpected = counts.keys() - set(range(rows))
+        again = {row for row, count in counts.items() if count > 1}
+        duplicated = len(found) - len(counts)
+        ended = "done" if claimed is None else "failed"
+        seconds = time.monotonic() - started
+        SPARK_TABLE.append(
+            SparkLine(
+                scenario,
+                broker.version,
+                rows,
+                faults,
+                ended,
+                lost,
+                len(unexpected),
+                duplicated,
+                seconds,
+                note,
+            )
+        )
+        assert not lost, sorted(set(range(rows)) - counts.keys())[:10]
+        assert not unexpected, sorted(unexpected)[:10]
+        assert not again - set(twice), sorted(again - set(twice))[:10]
+
+    return judge
+
+
 def pytest_terminal_summary(terminalreporter):
-    if TABLE or MEASURES:
+    if TABLE or SPARK_TABLE or MEASURES:
         terminalreporter.section("faults")
     for measure in MEASURES:
         terminalreporter.line(measure)
-    if not TABLE:
-        return
+    for line in _table() + _spark_table():
+        terminalreporter.line(line)
+
+
+def _table():
     head = (
         f"{'scenario':<44} {'release':<7} {'messages':>9} {'faults':>6} {'confirmed':>9} {'unknown':>7} "
         f"{'lost':>5} {'unexp.':>6} {'dupl.':>6} {'s':>6}  control lost"
     )
-    terminalreporter.line(head)
-    for line in TABLE:
-        terminalreporter.line(
-            f"{line.scenario:<44} {line.release:<7} {line.messages:>9,} {line.faults:>6} {line.confirmed:>9,} "
-            f"{line.unknown:>7,} {line.lost:>5} {line.unexpected:>6} {line.duplicated:>6,} {line.seconds:>6.1f}  "
-            f"{line.control}"
-        )
+    lines = [
+        f"{line.scenario:<44} {line.release:<7} {line.messages:>9,} {line.faults:>6} {line.confirmed:>9,} "
+        f"{line.unknown:>7,} {line.lost:>5} {line.unexpected:>6} {line.duplicated:>6,} {line.seconds:>6.1f}  "
+        f"{line.control}"
+        for line in TABLE
+    ]
+    return [head, *lines] if lines else []
+
+
+def _spark_table():
+    head = (
+        f"{'scenario, Spark':<52} {'release':<7} {'rows':>7} {'faults':>6} {'ended':<6} "
+        f"{'lost':>5} {'unexp.':>6} {'dupl.':>6} {'s':>6}  control, or what else was seen"
+    )
+    lines = [
+        f"{line.scenario:<52} {line.release:<7} {line.rows:>7,} {line.faults:>6} {line.ended:<6} "
+        f"{line.lost:>5} {line.unexpected:>6} {line.duplicated:>6,} {line.seconds:>6.1f}  {line.note}"
+        for line in SPARK_TABLE
+    ]
+    return [head, *lines] if lines else []

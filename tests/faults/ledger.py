@@ -69,12 +69,15 @@ class Ledger:
         return sorted(row for row, its in self.outcomes.items() if its is outcome)
 
 
-def drain(url: str, queues, *, quiet: float = 0.0) -> list[list[int]]:
+def drain(
+    url: str, queues, *, quiet: float = 0.0, read=lambda _properties, content: row_of(content)
+) -> list[list]:
     """Take everything out of the queues: for each the rows in its order, until none holds a message.
 
     `quiet` keeps looking for that long after the last message: what a dying connection left may still come.
+    `read` makes of a message what is kept of it: its row.
     """
-    found: list[list[int]] = [[] for _ in queues]
+    found: list[list] = [[] for _ in queues]
     with pika.BlockingConnection(pika.URLParameters(url)) as connection:
         channel = connection.channel()
         channel.basic_qos(prefetch_count=1000)
@@ -86,9 +89,9 @@ def drain(url: str, queues, *, quiet: float = 0.0) -> list[list[int]]:
                     continue
                 # Acked, since what comes in meanwhile is delivered too, and goes back when this is over.
                 messages = islice(channel.consume(queue, inactivity_timeout=30), count)
-                for number, (method, _, content) in enumerate(messages, 1):
+                for number, (method, properties, content) in enumerate(messages, 1):
                     assert method is not None, f"{queue} holds {count} messages and delivers {number - 1}"
-                    rows.append(row_of(content))
+                    rows.append(read(properties, content))
                     if number == count or number % 200 == 0:
                         channel.basic_ack(method.delivery_tag, multiple=True)
                 channel.cancel()

@@ -27,13 +27,13 @@ PATIENCE = 120.0
 """What a test waits for, it waits for so long, and then fails."""
 
 
-def wait_until(condition, what: str, patience: float = PATIENCE) -> None:
+def wait_until(condition, what: str, patience: float = PATIENCE, *, pause: float = 0.005) -> None:
     deadline = time.monotonic() + patience
     while not condition():
         if time.monotonic() > deadline:
             faulthandler.dump_traceback(file=sys.__stderr__)
             pytest.fail(f"waited {patience:.0f} seconds for nothing: {what}")
-        time.sleep(0.005)
+        time.sleep(pause)
 
 
 def within(seconds: float, work, what: str):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import re
 import time
 
 import pytest
@@ -12,27 +11,6 @@ from rabbit_chx.broker.publishing.account import Outcome
 from tests.faults.load import ALIVE, Control, Load, wait_until
 
 pytestmark = pytest.mark.broker
-
-
-@pytest.fixture
-def alarm(broker):
-    """Raises and clears an alarm; the test's end clears it in any case."""
-    limits = "rabbit_disk_monitor:get_disk_free_limit(), vm_memory_monitor:get_vm_memory_high_watermark()"
-    disk, memory = re.findall(r"[0-9.]+", broker.eval(f"{{{limits}}}."))
-    commands = {
-        "memory": (["set_vm_memory_high_watermark", "0.0000001"], ["set_vm_memory_high_watermark", memory]),
-        "disk": (["set_disk_free_limit", "999999GB"], ["set_disk_free_limit", disk]),
-    }
-
-    up = set()
-
-    def set_alarm(kind, *, raised):
-        broker.ctl(*commands[kind][0 if raised else 1])
-        (up.add if raised else up.discard)(kind)
-
-    yield set_alarm
-    for kind in list(up):
-        set_alarm(kind, raised=False)
 
 
 # Once for longer than a missed heartbeat would take (they go on while the broker reads nothing), and twice.

@@ -19,12 +19,13 @@ SETTINGS = {
 
 
 @pytest.fixture(scope="session")
-def spark():
+def spark(tmp_path_factory):
     from pyspark.sql import SparkSession
 
     os.environ["PYSPARK_PYTHON"] = sys.executable
     builder = SparkSession.builder.master("local[2,4]").appName("tests")
-    session = builder.config(map=SETTINGS).getOrCreate()
+    warehouse = {"spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse"))}
+    session = builder.config(map=SETTINGS | warehouse).getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
     yield session
     session.stop()

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import re
-import signal
-import threading
-import time
+import struct
 
 import pytest
 
-from spark_connector import register
+from tests.deliveries import Delivery, deliveries
 from tests.inbox import Inbox
 
 pytestmark = [pytest.mark.spark, pytest.mark.broker]
@@ -47,24 +43,35 @@ def numbers(spark, count, partitions=2):
     )
 
 
-def test_100_000_rows_arrive_once_each_as_they_were(spark, broker, inbox):
-    frame = numbers(spark, 100_000, 4).selectExpr(
+ROWS = 1_000_000
+
+
+def message_of(number: int) -> Delivery:
+    """What a consumer gets of a row, byte by byte as AMQP has it: headers, delivery mode and message id are there."""
+    key, message_id = b"key-%d" % (number % 1000), b"m-%d" % number
+    headers = b"\1kS" + struct.pack(">I", len(key)) + key + b"\1nI" + struct.pack(">i", number)
+    present = struct.pack(">H", 1 << 13 | 1 << 12 | 1 << 7)
+    values = struct.pack(">I", len(headers)) + headers + b"\2" + bytes([len(message_id)]) + message_id
+    return Delivery(key, present + values, b"%d" % number)
+
+
+def test_a_million_rows_arrive_once_each_as_they_were(spark, broker, inbox):
+    frame = numbers(spark, ROWS, 16).selectExpr(
         "value",
         "key",
         "concat('m-', value) as message_id",
-        "named_struct('n', cast(value as int), 'k', key) as headers",
+        "named_struct('k', key, 'n', cast(value as int)) as headers",
     )
     writer(frame, broker, exchange=inbox.exchange).save()
-    found = inbox.take(100_000, timeout=120)
-    seen = {int(one.body): one for one in found}
-    assert len(seen) == 100_000
-    wrong = [
-        number
-        for number, one in seen.items()
-        if (one.key, one.properties.message_id, one.properties.headers)
-        != (f"key-{number % 1000}", f"m-{number}", {"n": number, "k": f"key-{number % 1000}"})
-    ]
-    assert wrong == []
+    assert len(inbox) == ROWS
+    times, different = bytearray(ROWS), []
+    for one in deliveries(broker.url, inbox.queue, ROWS):
+        number = int(one.body)
+        times[number] += 1
+        if one != message_of(number):
+            different.append(one)
+    assert different[:3] == []
+    assert times.count(1) == ROWS
 
 
 def test_maps_arrays_and_times_come_from_spark_as_they_are(spark, broker, inbox):
@@ -88,12 +95,17 @@ def test_any_number_of_partitions_and_empty_ones(spark, broker, inbox, partition
     assert inbox.bodies() == {b"%d" % n: 1 for n in range(10)}
 
 
-def test_sql_inserts_with_options_of_the_insert_or_of_a_view(spark, broker, inbox):
+def test_sql_inserts_with_options_of_a_view_or_of_the_insert(spark, broker, inbox):
     options = f"url '{broker.url}', exchange '{inbox.exchange}', routingKey ''"
     spark.sql(f"CREATE TEMPORARY VIEW to_rabbit (value string) USING rabbitmq OPTIONS ({options})")
     spark.sql("INSERT INTO to_rabbit VALUES ('by view')")
     spark.catalog.dropTempView("to_rabbit")
-    assert inbox.bodies() == {b"by view": 1}
+    spark.sql(f"CREATE TABLE mail (value string) USING rabbitmq OPTIONS ({options})")
+    assert "INSERT INTO t WITH" in failure(lambda: spark.sql("INSERT INTO mail VALUES ('lost')"))
+    options = f"url = '{broker.url}', exchange = '{inbox.exchange}', routingKey = ''"
+    spark.sql(f"INSERT INTO mail WITH ({options}) VALUES ('by insert')")
+    spark.sql("DROP TABLE mail")
+    assert inbox.bodies() == {b"by view": 1, b"by insert": 1}
 
 
 # ---- errors
@@ -117,6 +129,8 @@ def test_mistakes_are_told_before_a_task_starts(spark, broker, inbox):
         assert words in failure(lambda options=options: writer(frame, broker, **options).save())
     good = {"exchange": inbox.exchange}
     assert 'to_json(struct("*"))' in failure(lambda: writer(spark.range(3), broker, **good).save())
+    twins = frame.selectExpr("value", "key", "value as Value")
+    assert "['value', 'Value']" in failure(lambda: writer(twins, broker, **good).save())
     assert "append" in failure(lambda: writer(frame, broker, **good).mode("overwrite").save())
     assert "partitioning" in failure(lambda: writer(frame, broker, **good).partitionBy("key").save())
     assert "writes" in failure(lambda: spark.read.format("rabbitmq").load())
@@ -124,7 +138,7 @@ def test_mistakes_are_told_before_a_task_starts(spark, broker, inbox):
 
 
 def test_a_permanent_error_publishes_no_row_twice(spark, broker):
-    """That a failed task does publish its rows again is what the test of the killed worker shows."""
+    """That a failed task does publish its rows again is what ``tests/faults/test_spark_faults.py`` shows."""
     with Inbox(broker.url, kind="direct", binding="known") as inbox:
         frame = numbers(spark, 40_000)
         lost = frame.selectExpr("value", "if(value = '39000', 'nowhere', 'known') as key")
@@ -169,39 +183,6 @@ def test_files_that_spark_distributes_are_found(spark, broker, inbox, tmp_path):
 
 
 # ---- workers
-
-
-def worker_pids(broker, name):
-    """The Python workers that hold a connection of this name, which bears their number."""
-    listed = broker.ctl("list_connections", "client_properties")
-    return {int(pid) for pid in re.findall(rf"{name} .* pid (\d+)", listed)}
-
-
-def test_a_worker_that_is_killed_loses_no_row(spark, broker, inbox):
-    frame = numbers(spark, 40_000)
-    errors = []
-
-    def run():
-        try:
-            register(spark)  # on a thread of one's own Spark finds no format that is written in Python
-            slow = {"maxRatePerTask": "3000", "connectionName": "rabbit-chx spark slow"}
-            writer(frame, broker, exchange=inbox.exchange, **slow).save()
-        except Exception as error:  # noqa: BLE001 - shown below
-            errors.append(error)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    deadline = time.monotonic() + 60
-    while len(inbox) < 2000 and not errors and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert errors == []
-    victim = min(worker_pids(broker, "rabbit-chx spark slow"))
-    os.kill(victim, signal.SIGKILL)
-    thread.join(120)
-    assert errors == []
-    counts = inbox.bodies()
-    assert set(counts) == {b"%d" % n for n in range(40_000)}
-    assert counts.total() > 40_000  # what it had published before was published again
 
 
 def test_tasks_of_a_worker_share_its_connection(spark, broker, inbox):

@@ -1,0 +1,199 @@
+"""A driver that can be killed: a program of its own, with its own executors where its master is a cluster.
+
+    python -m tests.faults.spark_programs MASTER FOLDER
+
+It takes orders as lines of JSON, and answers each with one when it is done or has failed. `Program` starts it in a
+session of its own, by which all that belongs to it, orphans too, is found and ended by number.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from tests.faults.load import wait_until
+from tests.faults.spark_load import SLOW, SMALL, numbered, stream
+
+REPOSITORY = Path(__file__).parents[2]
+EXECUTOR = "CoarseGrainedExecutorBackend"
+DRIVER = ("org.apache.spark.deploy.SparkSubmit", "tests.faults.spark_programs")
+"""What stands in the command lines of Java's half of the driver, which knows the executors, and of Python's."""
+
+
+# -- the program -------------------------------------------------------------------------------------
+
+
+def main(master: str, folder: str) -> None:
+    """Carry out the orders, one after another."""
+    spark = session(master, folder)
+    say(ready=spark.sparkContext.applicationId)
+    for line in sys.stdin:
+        order = json.loads(line)
+        try:
+            if "rows" in order:
+                frame = numbered(spark, order["rows"], order["partitions"], order["gates"])
+                frame.write.format("rabbitmq").options(**order["options"]).mode("append").save()
+            else:
+                query = stream(spark, order["folder"], order["checkpoint"], order["options"])
+                query.start().awaitTermination()
+        except Exception as error:  # noqa: BLE001 - it is the answer
+            say(failed=str(error))
+        else:
+            say(done=True)
+    spark.stop()
+
+
+def session(master: str, folder: str):
+    from pyspark.sql import SparkSession
+
+    from tests.spark.conftest import SETTINGS
+
+    own_files = f"-Djava.io.tmpdir={folder}"
+    more = {
+        "spark.sql.execution.arrow.maxRecordsPerBatch": str(SMALL),
+        "spark.executorEnv.PYTHONPATH": ":".join(sys.path),
+        "spark.executor.memory": "700m",
+        "spark.driver.extraJavaOptions": own_files,
+        "spark.executor.extraJavaOptions": own_files,
+    }
+    builder = SparkSession.builder.master(master).appName("to be killed").config(map={**SETTINGS, **more})
+    spark = builder.getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    return spark
+
+
+def say(**answer) -> None:
+    print(json.dumps(answer), flush=True)
+
+
+# -- its handle --------------------------------------------------------------------------------------
+
+
+class Program:
+    """The program, running; `stop` ends it and all that it has started."""
+
+    def __init__(self, master: str, folder: Path) -> None:
+        if not Path("/proc").is_dir():
+            pytest.skip("the processes of a driver are looked up in /proc")
+        folder.mkdir()
+        self._errors = folder / "stderr.txt"
+        local = {
+            "PYSPARK_PYTHON": sys.executable,
+            "SPARK_LOCAL_IP": "127.0.0.1",
+            "SPARK_LOCAL_DIRS": str(folder),  # a driver that is killed removes no file
+            "TMPDIR": str(folder),
+        }
+        with self._errors.open("wb") as errors:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", __name__, master, str(folder)],
+                cwd=REPOSITORY,
+                env={**os.environ, **local},
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+                start_new_session=True,
+            )
+        self._answers: list[dict] = []
+        self._orders = 0
+        self._reader = threading.Thread(target=self._read, daemon=True, name="answers")
+        self._reader.start()
+        try:
+            wait_until(lambda: self._answers or not self._reader.is_alive(), "the driver is up", SLOW)
+            assert self._answers, self.complaint()
+        except BaseException:
+            self.stop()
+            raise
+
+    def _read(self) -> None:
+        for line in self._process.stdout:
+            if line.startswith("{"):
+                self._answers.append(json.loads(line))
+
+    def order(self, **order) -> None:
+        """Begin something."""
+        self._orders += 1
+        self._process.stdin.write(json.dumps(order) + "\n")
+        self._process.stdin.flush()
+
+    @property
+    def answers(self) -> list[dict]:
+        """What it has said of its orders so far."""
+        return self._answers[1:]
+
+    @property
+    def at_work(self) -> bool:
+        """Whether the last order is not carried out yet."""
+        return len(self.answers) < self._orders
+
+    def until(self, condition, what: str) -> None:
+        """Wait for something that has to happen while it is at work."""
+        wait_until(lambda: condition() or not self._may_answer(), what, SLOW, pause=0.1)
+        assert self._may_answer(), f"it ended before: {what} ({self.answers} {self.complaint()})"
+
+    def answer(self) -> dict:
+        """Wait for what becomes of the last order."""
+        wait_until(lambda: not self._may_answer(), "the order is carried out", SLOW, pause=0.1)
+        assert not self.at_work, self.complaint()
+        return self.answers[-1]
+
+    def _may_answer(self) -> bool:
+        return self.at_work and self._reader.is_alive()
+
+    def complaint(self) -> str:
+        """The end of what it wrote to stderr."""
+        return self._errors.read_text(errors="replace")[-3_000:]
+
+    # -- its processes
+
+    def processes(self, name: str = "") -> list[int]:
+        """Those of its session in whose command line this stands."""
+        found = []
+        for pid in [int(one.name) for one in Path("/proc").iterdir() if one.name.isdigit()]:
+            with suppress(OSError):  # it has ended, or belongs to somebody else
+                command = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace")
+                # A zombie has no command line.
+                if os.getsid(pid) == self._process.pid and command and name in command:
+                    found.append(pid)
+        return found
+
+    def kill(self) -> None:
+        """Kill the driver, and nobody else."""
+        for half in DRIVER:
+            (pid,) = self.processes(half)
+            os.kill(pid, signal.SIGKILL)
+        self._process.wait(SLOW)
+        self._reader.join(SLOW)
+
+    def stop(self) -> None:
+        """End whatever still runs of it."""
+        for pid in self.processes():
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self._process.wait(SLOW)
+        self._reader.join(SLOW)
+        for pipe in (self._process.stdin, self._process.stdout):
+            with suppress(OSError):
+                pipe.close()
+        self._remove_logs()
+
+    def _remove_logs(self) -> None:
+        """A cluster on one machine keeps the logs of its executors in Spark's own folder."""
+        if self._answers:
+            import pyspark
+
+            home = os.environ.get("SPARK_HOME") or Path(pyspark.__file__).parent
+            shutil.rmtree(Path(home, "work", self._answers[0]["ready"]), ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,338 @@
+"""Batch writes of Spark under faults: no row is lost, a row is there twice only where that is promised, and counted.
+
+What is promised stands in docs/spark.md. Streams are in `test_spark_stream_faults`.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import threading
+import time
+from functools import partial
+
+import pytest
+
+from tests.faults.load import ALIVE, wait_until
+from tests.faults.spark_load import (
+    BATCHES,
+    SLOW,
+    SMALL,
+    Write,
+    copies,
+    failed_tasks,
+    naive,
+    numbered,
+    of_attempts,
+    open_gates,
+    options,
+    workers,
+)
+from tests.faults.spark_programs import EXECUTOR, Program
+
+pytestmark = [pytest.mark.spark, pytest.mark.broker]
+
+AGAIN = "Spark runs the task again, whatever the sink"
+MORE_THAN_ONE = BATCHES * SMALL
+"""Rows that are not of one partition alone."""
+
+
+@pytest.fixture
+def begin(spark, broker):
+    """Begins a write: begin(frame, topology, **options)."""
+    begun: list[Write] = []
+
+    def begin(frame, used, **more) -> Write:
+        begun.append(Write(spark, frame, options(broker, used, **more)))
+        return begun[-1]
+
+    yield begin
+    spark.sparkContext.cancelAllJobs()
+    for one in begun:
+        one.end()
+
+
+@pytest.fixture(autouse=True)
+def small_batches(spark):
+    """Arrow batches as gates want them."""
+    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", SMALL)
+    yield
+    spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")
+
+
+@pytest.fixture
+def gates(tmp_path):
+    """The folder of the gates of a frame."""
+    return tmp_path
+
+
+def named_as_written(error: str) -> int:
+    """How many rows an error says are in the broker."""
+    return int(re.search(r"(\d+) rows are in the broker already", error)[1])
+
+
+# -- tasks, workers and executors ----------------------------------------------------------------------
+
+
+def test_a_row_that_fails_on_the_first_attempts_is_written_by_the_next(
+    spark, broker, topology, begin, judge_spark, gates
+):
+    used, rows = topology(), BATCHES * SMALL
+    one = begin(numbered(spark, rows, 1, gates, fails=2), used)
+    # 7,000 to 9,000 rows of the first attempt come to stand there, and as many of the second.
+    for attempt, depth in enumerate((5_000, 12_000)):
+        one.until(partial(lambda depth: used.depth() >= depth, depth), f"attempt {attempt} has published")
+        open_gates(gates, attempt)
+    open_gates(gates, 2)
+    assert one.end() == ""
+
+    found = copies(broker.url, used.queues)
+    sent = of_attempts(found, 0)
+    assert list(sent) == [0, 1, 2]
+    assert sent[2] == list(range(rows))
+    for attempt in (0, 1):
+        assert sent[attempt] == list(range(len(sent[attempt])))  # the first rows of the partition, each once
+    judge_spark(
+        "row that fails on attempts 0 and 1", rows, found, faults=2, twice=sent[0] + sent[1], note=AGAIN
+    )
+
+
+def test_an_attempt_whose_connection_does_not_come_back_is_followed_by_another(
+    spark, broker, topology, begin, judge_spark, gates
+):
+    used, rows = topology(), BATCHES * SMALL
+    patience = {"reconnectTimeoutMs": 500, "connectionTimeoutMs": 60_000}
+    one = begin(numbered(spark, rows, 1, gates), used, **patience)
+    for attempt in (0, 1):
+        before = used.depth()
+        one.until(partial(lambda before: used.depth() > before + 500, before), "rows arrive")
+        broker.ctl("suspend_listeners")
+        try:
+            broker.ctl("close_all_user_connections", broker.username, "a test")
+            open_gates(gates, attempt)
+            one.until(partial(lambda attempt: failed_tasks(spark) > attempt, attempt), "the attempt fails")
+        finally:
+            broker.ctl("resume_listeners")
+    open_gates(gates, 2)
+    assert one.end() == ""
+
+    found = copies(broker.url, used.queues)
+    sent = of_attempts(found, 0)
+    assert list(sent) == [0, 1, 2]
+    assert sent[2] == list(range(rows))
+    judge_spark(
+        "connection of attempts 0 and 1 closed for good",
+        rows,
+        found,
+        faults=2,
+        twice=sent[0] + sent[1],
+        note=AGAIN,
+    )
+
+
+def test_a_worker_that_is_killed_loses_no_row(spark, broker, topology, begin, judge_spark, gates):
+    used, rows = topology(), 2 * BATCHES * SMALL
+    one = begin(numbered(spark, rows, 2, gates), used, maxRatePerTask=3_000)
+    one.until(lambda: len(workers(broker, used.exchange)) == 2, "both tasks publish")
+    one.until(lambda: used.depth() > MORE_THAN_ONE, "rows of both arrive")
+    victim, partition = min(workers(broker, used.exchange).items())
+    os.kill(victim, signal.SIGKILL)
+    open_gates(gates, 0, 1)
+    assert one.end() == ""
+
+    found = copies(broker.url, used.queues)
+    sent, others = of_attempts(found, partition), of_attempts(found, 1 - partition)
+    assert [list(sent), list(others)] == [[0, 1], [0]]
+    assert len(sent[1]) == len(others[0]) == rows // 2
+    judge_spark("Python worker killed", rows, found, twice=sent[0], note=AGAIN)
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory):
+    """A driver with two executors; another one when it was killed."""
+    drivers: list[Program] = []
+
+    def running() -> Program:
+        if not drivers or not drivers[-1].processes():
+            drivers.append(Program("local-cluster[2,1,700]", tmp_path_factory.mktemp("cluster") / "driver"))
+        return drivers[-1]
+
+    yield running
+    for one in drivers:
+        one.stop()
+
+
+def test_an_executor_that_is_killed_loses_no_row(cluster, broker, topology, judge_spark, gates):
+    used, rows, driver = topology(), 2 * BATCHES * SMALL, cluster()
+    chosen = options(broker, used, maxRatePerTask=3_000)
+    driver.order(rows=rows, partitions=2, gates=str(gates), options=chosen)
+    driver.until(lambda: len(workers(broker, used.exchange)) == 2, "both tasks publish")
+    driver.until(lambda: used.depth() > MORE_THAN_ONE, "rows of both arrive")
+    victim, other = driver.processes(EXECUTOR)
+    os.kill(victim, signal.SIGKILL)
+    open_gates(gates, 0, 1)
+    assert driver.answer() == {"done": True}, driver.complaint()
+    assert other in driver.processes(EXECUTOR)
+
+    found = copies(broker.url, used.queues)
+    attempts = sorted((of_attempts(found, partition) for partition in (0, 1)), key=len)
+    assert [list(sent) for sent in attempts] == [[0], [0, 1]]
+    assert len(attempts[1][1]) == rows // 2
+    judge_spark("executor killed, two of them", rows, found, twice=attempts[1][0], note=AGAIN)
+
+
+def test_a_driver_that_is_killed_reports_nothing_and_nobody_publishes_on(
+    cluster, broker, topology, judge_spark
+):
+    used, rows, driver = topology(), 200_000, cluster()
+    chosen = options(broker, used, maxRatePerTask=3_000)
+    driver.order(rows=rows, partitions=2, gates=None, options=chosen)
+    driver.until(lambda: used.depth() > 2_000, "rows arrive")
+    driver.kill()
+    wait_until(lambda: not driver.processes(), "executors and workers end by themselves", SLOW, pause=0.1)
+    wait_until(lambda: not workers(broker, used.exchange), "the broker drops their connections", pause=0.1)
+
+    assert driver.at_work, "it says that it is done"
+    found = copies(broker.url, used.queues)
+    assert 2_000 < len(found) < rows
+    judge_spark(
+        "driver killed, executors on their own",
+        rows,
+        found,
+        claimed=0,
+        note=f"{len(found):,} rows are there, nothing was said to be done; all processes ended",
+    )
+
+
+# -- the broker ----------------------------------------------------------------------------------------
+
+
+def test_a_broker_that_is_killed_loses_no_row(spark, broker, topology, begin, judge_spark):
+    used, other, rows, less = topology(), topology(), 40_000, 15_000
+    # One of the two threads that this Spark has is for the control.
+    one = begin(numbered(spark, rows, 1), used, maxRatePerTask=8_000, maxInFlight=500)
+    frame, control = numbered(spark, less, 1), []
+
+    def lose() -> None:
+        try:
+            frame.foreachPartition(naive(broker.url, other.exchange, 3_000))
+            control.append("done")
+        except Exception as error:  # noqa: BLE001 - what the job says is what counts
+            control.append(f"failed: {error}")
+
+    thread = threading.Thread(target=lose, daemon=True)
+    thread.start()
+    one.until(lambda: used.depth() > 2_000 and other.depth() > 2_000, "both publish")
+    broker.kill()
+    broker.restart()
+    assert one.end() == ""
+    thread.join(SLOW)
+
+    found = copies(broker.url, used.queues)
+    assert {copy.attempt for copy in found} == {0}  # the connection came back, so no task was tried again
+    assert len(found) - rows <= 500
+    loss = less - len({copy.row for copy in copies(broker.url, other.queues)})
+    assert control == ["done"]
+    assert loss > 0, "a fault that costs the control nothing proves nothing"
+    judge_spark(
+        "broker killed and restarted, batch",
+        rows,
+        found,
+        twice=range(rows),
+        note=f"foreachPartition without confirms lost {loss:,} of {less:,}, and its job succeeded",
+    )
+
+
+def test_an_alarm_is_waited_for(spark, broker, topology, begin, judge_spark, alarm, gates):
+    used, rows = topology(), 2 * BATCHES * SMALL
+    one = begin(numbered(spark, rows, 2, gates), used)
+    one.until(lambda: used.depth() >= 10_000, "rows arrive")
+    alarm("memory", raised=True)
+    open_gates(gates, 0)
+    one.until(lambda: broker.ctl("list_connections", "state").split().count("blocked") == 2, "both wait")
+    depth, until = used.depth(), time.monotonic() + 3
+    one.until(lambda: time.monotonic() > until, "they go on waiting")
+    assert used.depth() == depth < rows
+    assert failed_tasks(spark) == 0
+    alarm("memory", raised=False)
+    assert one.end() == ""
+
+    found = copies(broker.url, used.queues)
+    assert {copy.attempt for copy in found} == {0}
+    judge_spark("memory alarm raised and cleared", rows, found, note=ALIVE)
+
+
+def test_an_alarm_that_does_not_clear_ends_the_write_once(
+    spark, broker, topology, begin, judge_spark, alarm, gates
+):
+    used, rows = topology(), 2 * BATCHES * SMALL
+    one = begin(numbered(spark, rows, 2, gates), used, maxInFlight=500, blockedTimeoutMs=1_000)
+    one.until(lambda: used.depth() >= 10_000, "rows arrive")
+    alarm("memory", raised=True)
+    open_gates(gates, 0)
+    error = one.end()
+    alarm("memory", raised=False)
+
+    assert "blocked publishing for too long (memory or disk alarm)" in error
+    found, claimed = copies(broker.url, used.queues), named_as_written(error)
+    assert {copy.attempt for copy in found} == {0}
+    assert len(found) - claimed <= 2 * 500  # what was on its way: the broker may have read it when it went on
+    judge_spark(
+        "memory alarm longer than blockedTimeoutMs",
+        rows,
+        found,
+        claimed=claimed,
+        note=f"the error counts {claimed:,} rows, {len(found):,} are there",
+    )
+
+
+# -- failures beside other tasks -----------------------------------------------------------------------
+
+
+def test_a_problem_that_is_reported_lets_the_others_finish_and_is_counted_right(
+    spark, broker, topology, begin, judge_spark
+):
+    used, rows = topology(), 12_000
+    frame = numbered(spark, rows, 2).selectExpr(
+        "if(key = 'key-1' and value like '1 %', null, value) as value", "key"
+    )
+    one = begin(frame, used, maxRatePerTask=3_000)
+    error = one.end()
+    at_once = used.depth()
+
+    assert "row 1 of partition 0: value is null" in error
+    found = copies(broker.url, used.queues)
+    assert len(found) == at_once == named_as_written(error) == rows // 2
+    judge_spark(
+        "bad row in one task, another is slow",
+        rows,
+        found,
+        claimed=named_as_written(error),
+        note="0 rows published after the driver saw the error",
+    )
+
+
+def test_a_task_that_fails_for_good_leaves_the_others_publishing_until_spark_ends_them(
+    spark, broker, topology, begin, judge_spark, gates
+):
+    used, rows = topology(), 200_000
+    frame = numbered(spark, rows, 2, gates, before=0, fails=4, partition=0)
+    one = begin(frame, used, maxRatePerTask=3_000)
+    one.until(lambda: used.depth() > 1_000, "the other task publishes")
+    open_gates(gates, 0, 1, 2, 3)
+    error = one.end()
+    at_once = used.depth()
+    wait_until(lambda: not workers(broker, used.exchange), "Spark ends the other task", pause=0.1)
+
+    assert "a row fails on attempt 3" in error
+    found = copies(broker.url, used.queues)
+    assert {copy.partition for copy in found} == {1}
+    assert at_once <= len(found) < rows // 2
+    judge_spark(
+        "task fails for good, another is slow",
+        rows,
+        found,
+        claimed=0,
+        note=f"{len(found) - at_once:,} rows published after the driver saw the error",
+    )
