@@ -18,6 +18,7 @@ PROGRAM = """
 import sys, tempfile
 from pyspark.sql import SparkSession
 from spark_connector import foreach_batch, register
+from spark_connector.checkup import ask_executors
 
 url, exchange = sys.argv[1:]
 options = {"url": url, "exchange": exchange}
@@ -54,8 +55,17 @@ kind = "stream"
 run(stream().format("rabbitmq").options(**options).start())
 kind = "foreach"
 run(stream().foreachBatch(foreach_batch(**options)).start())
+
+found = ask_executors(spark, {"url": url})
+assert found.there is None and [one.broker for one in found.executors] == ["open"], found
 spark.stop()
 """
+
+ENVIRONMENT = {
+    "PYSPARK_PYTHON": sys.executable,
+    "PYTHONPATH": str(Path.cwd()),
+    "SPARK_TESTING": "1",  # has the server take a free port, and not 15002
+}
 
 
 def test_batch_and_stream_writes_work_over_connect(rabbitmq_broker, tmp_path):
@@ -63,11 +73,11 @@ def test_batch_and_stream_writes_work_over_connect(rabbitmq_broker, tmp_path):
     with Inbox(rabbitmq_broker.url) as inbox:
         done = subprocess.run(
             [sys.executable, "-W", "ignore", "-c", PROGRAM, rabbitmq_broker.url, inbox.exchange],
-            env=os.environ | {"PYSPARK_PYTHON": sys.executable, "PYTHONPATH": str(Path.cwd())},
+            env=os.environ | ENVIRONMENT,
             cwd=tmp_path,
             capture_output=True,
             text=True,
-            timeout=240,
+            timeout=500,
             check=False,
         )
         assert done.returncode == 0, done.stderr[-3000:]

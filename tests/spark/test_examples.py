@@ -1,4 +1,4 @@
-"""The examples that need a Spark: one in a process of its own, as a user would run it, the others in the session of the tests."""
+"""The examples that need a Spark: two in a process of their own, as a user would run them, the others in the tests' session."""
 
 from __future__ import annotations
 
@@ -14,10 +14,12 @@ from tests.unit.test_examples import EXAMPLES, SPARK
 
 pytestmark = [pytest.mark.spark, pytest.mark.broker]
 
-ALONE = "spark_batch_write.py"
-
+ALONE = {  # how many rows each writes
+    "spark_batch_write.py": 50_000,
+    "spark_connect.py": 20_000,  # a process holds no classic session and a Connect session at a time
+}
 CLAIMS = {
-    "spark_bulk_load.py": r"[1-4] micro-batches, then an(?s:.*)[1-4] micro-batches more(?s:.*)\n0 in a third run"
+    "spark_bulk_load.py": r"9 micro-batches finished(?s:.*)\n1 finished by a second run(?s:.*)\n0 finished by a third"
     r"(?s:.*)10,000 of 10,000 rows arrived, [\d,]+ of them twice",
     "spark_foreach_batch.py": r"12:00:00 30 30\n(?s:.*)12:09:00 30 30\n\d+ messages, 600 readings",
     "spark_ordered_write.py": r"20,000 changes of 100 customers, 0 customers out of order",
@@ -32,23 +34,26 @@ def leftovers(broker) -> list[str]:
 
 
 def test_every_spark_example_is_run_here():
-    assert sorted([ALONE, *CLAIMS]) == sorted(SPARK)
+    assert sorted([*ALONE, *CLAIMS]) == sorted(SPARK)
 
 
-def test_an_example_runs_as_a_user_runs_it(rabbitmq_broker):
+@pytest.mark.parametrize(("name", "rows"), ALONE.items())
+def test_an_example_runs_as_a_user_runs_it(rabbitmq_broker, name, rows):
     here = {"AMQP_URL": rabbitmq_broker.url, "SPARK_LOCAL_IP": "127.0.0.1"}
+    if "connect" in name:
+        here["SPARK_TESTING"] = "1"  # has the server take a free port, and not 15002
     done = subprocess.run(
-        [sys.executable, EXAMPLES / ALONE],
+        [sys.executable, EXAMPLES / name],
         capture_output=True,
         text=True,
         check=False,
-        timeout=120,
+        timeout=400,
         env={name: value for name, value in os.environ.items() if name != "PYSPARK_PYTHON"} | here,
     )
     assert done.returncode == 0, done.stderr[-3_000:]
-    counts = re.findall(r"example\.spark-batch\.\d +([\d,]+)", done.stdout)
+    counts = re.findall(r"^example\.spark-\w+\.\d\b.*?([\d,]+)(?: arrived)?$", done.stdout, re.MULTILINE)
     assert len(counts) == 3
-    assert sum(int(count.replace(",", "")) for count in counts) == 50_000
+    assert sum(int(count.replace(",", "")) for count in counts) == rows
     assert leftovers(rabbitmq_broker) == []
 
 

@@ -1,24 +1,32 @@
-"""order_for: rows of a key in one partition and in order, on one machine and on two executors."""
+"""order_for: rows of a key in one partition and in order; and their messages in order, from two executors to consumers."""
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
+from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
+from uuid import uuid4
 
+import pika
 import pytest
 from pyspark.sql import functions as F  # noqa: N812
 
 from rabbit_chx import ConsistentHashExchange, InvalidValue
 from spark_connector.cluster import queue_of
 from spark_connector.order import order_for
+from tests.deliveries import deliveries
+from tests.spark import two_executors
 
 pytestmark = pytest.mark.spark
 
 REPOSITORY = Path(__file__).parents[2]
 KEYS = 100
+
+by_queue = pytest.mark.pyspark("4.1", "queue_of needs its Arrow functions")
 
 
 @pytest.fixture(scope="module")
@@ -60,6 +68,7 @@ def test_keys_and_sequences_can_be_expressions(rows):
     assert_ordered(parts, lambda row: row["key"][1:2])
 
 
+@by_queue
 def test_by_queue_each_queue_has_a_partition_of_its_own(rows):
     exchange = ConsistentHashExchange([f"q{number}" for number in range(7)])
     ordered = order_for(rows, key=queue_of("key", exchange), seq="seq", partitions=7)
@@ -81,21 +90,112 @@ def test_the_number_of_partitions_is_wanted_and_the_error_says_why(rows, partiti
         order_for(rows, key="key", seq="seq", partitions=partitions)
 
 
-def test_on_two_executors_only_the_sort_keeps_the_order():
-    program = subprocess.run(
-        [sys.executable, "-m", "tests.spark.two_executors"],
-        cwd=REPOSITORY,
-        env={**os.environ, "PYSPARK_PYTHON": sys.executable},
-        capture_output=True,
-        text=True,
-        timeout=500,
-        check=False,
-    )
-    assert program.returncode == 0, program.stderr[-2_000:]
-    found = json.loads(program.stdout.splitlines()[-1])
-    assert found["order_for"] == {"rows": 400_000, "violations": 0, "keys": 1_000, "torn": 0}
-    assert found["order_for by queue"] == {"rows": 400_000, "violations": 0, "keys": 4, "torn": 0}
-    # Without it the rows are as many and together, and out of order: the test above could fail.
-    assert found["repartition"]["violations"] > 0
-    assert found["repartition"] | {"violations": 0} == found["order_for"]
-    assert found["repartition by queue"]["violations"] > 0
+# ---- through the writer, as consumers see it
+
+
+class Site(NamedTuple):
+    """What two executors have written to a real broker."""
+
+    url: str
+    prefix: str
+    channel: object
+
+    def received(self, way: str) -> Iterator[list[tuple[bytes, int]]]:
+        """Of each queue its messages as its one consumer meets them: key and number."""
+        for queue in two_executors.queues(f"{self.prefix} {way}"):
+            count = self.channel.queue_declare(queue, passive=True).method.message_count
+            yield [(one.key, int(one.body)) for one in deliveries(self.url, queue, count)]
+
+
+@pytest.fixture(scope="module")
+def site(rabbitmq_broker):
+    prefix = f"ordered {uuid4().hex[:8]}"
+    exchanges = [f"{prefix} {way}" for way in two_executors.WAYS]
+    with pika.BlockingConnection(pika.URLParameters(f"{rabbitmq_broker.url}?heartbeat=0")) as connection:
+        channel = connection.channel()
+        for exchange in exchanges:
+            channel.exchange_declare(exchange, "x-consistent-hash", durable=True)
+            for queue in two_executors.queues(exchange):
+                channel.queue_declare(queue, durable=True)
+                channel.queue_bind(queue, exchange, "1")
+        program = subprocess.run(
+            [
+                sys.executable,
+                "-m",
+                two_executors.__name__,
+                rabbitmq_broker.url,
+                rabbitmq_broker.version,
+                prefix,
+            ],
+            cwd=REPOSITORY,
+            env={**os.environ, "PYSPARK_PYTHON": sys.executable},
+            capture_output=True,
+            text=True,
+            timeout=500,
+            check=False,
+        )
+        assert program.returncode == 0, program.stderr[-2_000:]
+        yield Site(rabbitmq_broker.url, prefix, channel)
+        for exchange in exchanges:
+            for queue in two_executors.queues(exchange):
+                channel.queue_delete(queue)
+            channel.exchange_delete(exchange)
+
+
+class Watcher:
+    """Counts how often something comes for the first time, and then after a later one of its kind."""
+
+    def __init__(self, rows: int) -> None:
+        self.seen = bytearray(rows)
+        self.violations: Counter[bytes] = Counter()
+        self._last: dict[bytes, int] = {}
+
+    def meet(self, kind: bytes, number: int) -> None:
+        if not self.seen[number]:
+            self.seen[number] = 1
+            self.violations[kind] += number < self._last.get(kind, -1)
+            self._last[kind] = number
+
+    @property
+    def missing(self) -> int:
+        return self.seen.count(0)
+
+
+def watched(site, way: str) -> Watcher:
+    """All rows of a way, with their keys in view; no key may be in two queues."""
+    watcher = Watcher(two_executors.ROWS)
+    homes: list[set[bytes]] = []
+    for messages in site.received(way):
+        homes.append({key for key, _ in messages})
+        for key, number in messages:
+            watcher.meet(key, number)
+    assert sum(map(len, homes)) == len(set().union(*homes)) == two_executors.KEYS
+    return watcher
+
+
+@pytest.mark.broker
+def test_two_executors_write_400_000_rows_in_the_order_of_1_000_keys(site):
+    watcher = watched(site, "by key")
+    assert watcher.missing == 0
+    assert watcher.violations.total() == 0
+
+
+@pytest.mark.broker
+def test_without_order_for_the_same_rows_are_out_of_order(site):
+    """Which shows that the test above could fail."""
+    watcher = watched(site, "unsorted")
+    assert watcher.missing == 0
+    assert watcher.violations.total() > 0
+
+
+@by_queue
+@pytest.mark.broker
+def test_two_executors_write_whole_queues_in_order(site):
+    watcher = Watcher(two_executors.ROWS_BY_QUEUE)
+    queues = list(site.received("by queue"))
+    for queue, messages in enumerate(queues):
+        for _, number in messages:
+            watcher.meet(b"%d" % queue, number)
+    assert all(queues)
+    assert watcher.missing == 0
+    assert watcher.violations.total() == 0

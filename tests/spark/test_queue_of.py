@@ -11,7 +11,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from rabbit_chx import ConsistentHashExchange, Field, ModulusHashExchange, ToExchange
 from spark_connector.cluster import queue_of, register_queue_of
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.pyspark("4.1", "queue_of needs its Arrow functions")]
 
 RELEASES = ["3.10.8", "4.3.6"]
 QUEUES = {"q0": 1, 'it\'s \\ a "queue"': 2, "q2": 1, "größe": 3}

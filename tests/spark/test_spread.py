@@ -10,7 +10,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from rabbit_chx import ConsistentHashExchange, InvalidValue, shares
 from spark_connector.spreading import spread
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.pyspark("4.1", "spread asks the mirror by an Arrow function")]
 
 QUEUES = {"q0": 1, "q1": 1, "q2": 2}
 COUNTS = {f"customer-{number}": 1 + number % 2 for number in range(500)} | {"hot": 900, "warm": 300}

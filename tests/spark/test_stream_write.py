@@ -5,15 +5,17 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+import pika
 import pytest
 
 from spark_connector import foreach_batch
+from tests.deliveries import deliveries
 from tests.inbox import Inbox
 
 pytestmark = [pytest.mark.spark, pytest.mark.broker]
 
 CANARY = "CANARY-8c1d"
-DEADLINE = 60
+DEADLINE = 500
 
 
 @pytest.fixture(scope="module")
@@ -124,20 +126,30 @@ def test_a_row_that_cannot_be_sent_ends_the_query_once_and_is_dropped_on_demand(
     assert sorted(one.body for one in inbox.take(2)) == [b"fine", b"good"]
 
 
-def test_a_continuous_trigger_writes_nothing_and_records_nothing_as_done(spark, broker, inbox, tmp_path):
-    frame = rates(spark).selectExpr("cast(value as string) as value", "'k' as key")
+def numbered(folder: Path) -> list[str]:
+    """What the log of a checkpoint holds: its files that bear the number of a micro-batch or an epoch."""
+    return [one.name for one in folder.glob("*") if one.name.isdigit()]
+
+
+def commits_of_a_continuous_query(writer, checkpoint) -> list[str]:
+    """What is noted as committed after some epochs: Spark notes an epoch's offsets, and then asks the sink to commit."""
     query = (
-        stream(frame, broker, tmp_path, exchange=inbox.exchange)
-        .trigger(continuous="500 milliseconds")
-        .start()
+        writer.option("checkpointLocation", str(checkpoint)).trigger(continuous="500 milliseconds").start()
     )
     try:
-        wait_until(lambda: (tmp_path / "sources").exists() or (tmp_path / "metadata").exists())
-        query.awaitTermination(4)  # several epochs
-        assert [one for one in (tmp_path / "commits").glob("*") if one.name.isdigit()] == []
-        assert len(inbox) == 0
+        wait_until(lambda: query.exception() or len(numbered(checkpoint / "offsets")) >= 4)
+        assert query.exception() is None
+        return numbered(checkpoint / "commits")
     finally:
         query.stop()
+
+
+def test_a_continuous_trigger_writes_nothing_and_records_nothing_as_done(spark, broker, inbox, tmp_path):
+    frame = rates(spark).selectExpr("cast(value as string) as value", "'k' as key")
+    ours = stream(frame, broker, tmp_path / "ours", exchange=inbox.exchange)
+    assert commits_of_a_continuous_query(ours, tmp_path / "ours") == []
+    assert len(inbox) == 0
+    assert commits_of_a_continuous_query(frame.writeStream.format("noop"), tmp_path / "noop") != []
 
 
 def test_what_spark_refuses_is_refused_before_a_row_leaves(spark, broker, inbox, tmp_path):
@@ -191,17 +203,32 @@ def test_a_secret_stands_in_no_text_of_a_query(spark, broker, tmp_path):
     assert "nobody" in texts[0]
 
 
-def test_many_small_tasks_share_one_connection_for_each_worker(spark, broker, inbox, tmp_path):
+@pytest.fixture
+def many_shuffle_tasks(spark):
+    name, tasks = "spark.sql.shuffle.partitions", 200
+    before = spark.conf.get(name)
+    spark.conf.set(name, tasks)
+    yield tasks
+    spark.conf.set(name, before)
+
+
+def test_a_stateful_stream_of_200_tasks_opens_one_connection_for_each_worker(
+    spark, broker, inbox, tmp_path, many_shuffle_tasks
+):
     created = "element(2, hd(ets:lookup(connection_churn_metrics, node())))."
-    frame = rates(spark).selectExpr("cast(value as string) as value", "'k' as key").repartition(30)
+    # It shuffles, and remembers what it has seen.
+    frame = rates(spark, rows=1_000).dropDuplicates(["value"])
+    frame = frame.selectExpr("cast(value as string) as value", "'k' as key")
     before = int(broker.eval(created))
-    query = (
-        stream(frame, broker, tmp_path, exchange=inbox.exchange)
-        .trigger(processingTime="500 milliseconds")
-        .start()
-    )
-    wait_until(lambda: query.exception() or (query.lastProgress and query.lastProgress["batchId"] >= 5))
+    query = stream(frame, broker, tmp_path, exchange=inbox.exchange, taskHeaders="true").start()
+    wait_until(lambda: query.exception() or len(numbered(tmp_path / "commits")) >= 3)
+    opened = int(broker.eval(created)) - before
     query.stop()
     assert query.exception() is None
-    assert len(inbox) > 0
-    assert int(broker.eval(created)) - before <= 2 + 1  # two workers; one more if Spark replaced one
+    assert opened <= 2 + 1  # two workers; one more if Spark replaced one
+    tasks: dict[str, set[int]] = {}
+    for properties in {one.properties for one in deliveries(broker.url, inbox.queue, len(inbox))}:
+        headers = pika.BasicProperties().decode(properties).headers
+        tasks.setdefault(headers["x-spark-batch-id"], set()).add(headers["x-spark-partition"])
+    # The first micro-batch of a rate has no rows; in the next two each task had some to publish.
+    assert [len(tasks[batch]) for batch in ("1", "2")] == [many_shuffle_tasks] * 2

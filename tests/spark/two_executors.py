@@ -1,80 +1,62 @@
-"""How often rows of a key are out of order on two executors, with and without ``order_for``; prints JSON.
+"""Rows of 1,000 keys, written by two executors to three exchanges: in order by key, in order by queue, and in none.
 
-A program of its own, since a process holds one Spark and this one is a cluster. What counts is the order in which
-each partition hands out its rows, as that is the order in which the writer publishes them.
+A program of its own, since a process holds one Spark and this one is a cluster. Who calls it declares the exchanges.
 """
 
 from __future__ import annotations
 
-import json
 import sys
-from collections.abc import Iterator
 
-import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from rabbit_chx import ConsistentHashExchange
-from spark_connector.cluster import queue_of
-from spark_connector.order import order_for
+from spark_connector import order_for, queue_of
 from tests.spark.conftest import SETTINGS
 
-ROWS, KEYS, PARTITIONS = 400_000, 1_000, 4
-EXCHANGE = ConsistentHashExchange([f"q{number}" for number in range(PARTITIONS)])
+ROWS, KEYS, QUEUES = 400_000, 1_000, 4
+ROWS_BY_QUEUE = 100_000
+HAS_QUEUE_OF = hasattr(F, "arrow_udf")  # from PySpark 4.1 on
+WAYS = ("by key", *(["by queue"] if HAS_QUEUE_OF else []), "unsorted")
 
 
-def disorder(batches: Iterator[tuple[pa.Array, pa.Array]]) -> Iterator[pa.Array]:
-    """Of one partition: for each row, whether a later one of its key came before it."""
-    last: dict[str, int] = {}
-    for keys, sequence in batches:
-        wrong = []
-        for key, seq in zip(keys.to_pylist(), sequence.to_pylist(), strict=True):
-            wrong.append(int(seq < last.get(key, -1)))
-            last[key] = seq
-        yield pa.array(wrong, pa.int32())
+def queues(exchange: str) -> list[str]:
+    """The queues of an exchange, in the order of their binds."""
+    return [f"{exchange}.{number}" for number in range(QUEUES)]
 
 
-def count(df: DataFrame) -> dict[str, int]:
-    """The rows, those out of order, the keys, and how many of these are in more than one partition."""
-    wrong = F.arrow_udf(disorder, "int")("key", "seq")
-    seen = df.select("key", wrong.alias("wrong"), F.spark_partition_id().alias("partition"))
-    homes = F.count_distinct("partition").alias("homes")
-    by_key = (
-        seen.groupBy("key").agg(F.count("*").alias("rows"), F.sum("wrong").alias("wrong"), homes).collect()
-    )
-    return {
-        "rows": sum(row["rows"] for row in by_key),
-        "violations": sum(row["wrong"] for row in by_key),
-        "keys": len(by_key),
-        "torn": sum(row["homes"] > 1 for row in by_key),
-    }
+def prepared(way: str, df: DataFrame, ring: ConsistentHashExchange) -> DataFrame:
+    """The rows as they are written in one of the ways."""
+    if way == "by key":
+        return order_for(df, key="key", seq="seq", partitions=QUEUES)
+    if way == "by queue":
+        some = df.where(F.col("seq") < ROWS_BY_QUEUE)
+        return order_for(some, key=queue_of("key", ring), seq="seq", partitions=QUEUES)
+    return df.repartition(QUEUES, "key")  # each key in one partition, as with order_for
 
 
-def main() -> None:
+def main(url: str, release: str, prefix: str) -> None:
     builder = SparkSession.builder.master("local-cluster[2,1,700]").appName("two executors")
     settings = {
         **SETTINGS,
         "spark.executorEnv.PYTHONPATH": ":".join(sys.path),
         "spark.executor.memory": "700m",
+        "spark.scheduler.minRegisteredResourcesRatio": "1",  # not a row before both are there
+        "spark.scheduler.maxRegisteredResourcesWaitingTime": "300s",
     }
     spark = builder.config(map=settings).getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     key = F.concat(F.lit("customer-"), F.col("id") % KEYS)
     df = spark.range(0, ROWS, 1, 8).select(key.alias("key"), F.col("id").alias("seq"))
-    by_queue = df.withColumn("key", queue_of("key", EXCHANGE))
-    found = {
-        "repartition": count(df.repartition(PARTITIONS, "key")),
-        "order_for": count(order_for(df, key="key", seq="seq", partitions=PARTITIONS)),
-        "repartition by queue": count(by_queue.repartition(PARTITIONS, "key")),
-        "order_for by queue": count(
-            order_for(df, key=queue_of("key", EXCHANGE), seq="seq", partitions=PARTITIONS).withColumn(
-                "key", queue_of("key", EXCHANGE)
-            )
-        ),
-    }
+    for way in WAYS:
+        exchange = f"{prefix} {way}"
+        ring = ConsistentHashExchange(queues(exchange), release=release)
+        messages = prepared(way, df, ring).selectExpr("cast(seq as string) as value", "key as routing_key")
+        messages.write.format("rabbitmq").option("url", url).option("exchange", exchange).mode(
+            "append"
+        ).save()
     spark.stop()
-    print(json.dumps(found))
 
 
 if __name__ == "__main__":
-    main()
+    main(*sys.argv[1:])
