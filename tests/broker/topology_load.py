@@ -73,8 +73,10 @@ class Load:
         self._thread = threading.Thread(target=self._run, daemon=True)
 
     def __enter__(self) -> Self:
+        """Return when each key has been sent once: where nothing came before a change, nothing is seen to move."""
         self._publisher.open()
         self._thread.start()
+        self._wait_for_each_key_from(0)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -100,8 +102,11 @@ class Load:
     def flows(self, _: object = None) -> None:
         """Return when every key was sent once more and confirmed: for apply to call after each step."""
         start = self.sent
+        self._rounds.append(range(start, start + len(self._keys)))
+        self._wait_for_each_key_from(start)
+
+    def _wait_for_each_key_from(self, start: int) -> None:
         goal = start + len(self._keys)
-        self._rounds.append(range(start, goal))
         deadline = time.monotonic() + DEADLINE
         while self._publisher.totals.confirmed < goal:
             assert self._thread.is_alive(), self._failure
