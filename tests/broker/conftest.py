@@ -14,7 +14,8 @@ import pytest
 
 from rabbit_chx.testing import Broker
 from rabbit_chx.testing.node import CannotSupply
-from tests.broker.parity import TALLIES, Lab
+from tests.broker.parity import Lab
+from tests.proof import book
 
 PLUGINS = ["rabbitmq_sharding", "rabbitmq_random_exchange"]
 RELEASES = os.environ.get("RABBIT_CHX_TEST_RELEASES", "3.10,4.0,4.3").split(",")
@@ -34,14 +35,7 @@ def broker(request):
 
 @pytest.fixture(scope="session")
 def lab(broker):
-    """The broker with its facts and with the count of what the parity tests compared on it."""
-    return Lab(broker)
-
-
-def pytest_terminal_summary(terminalreporter):
-    """Tell how much was compared: parity is a claim about numbers."""
-    if TALLIES:
-        terminalreporter.section("parity with real brokers")
-        for tally in TALLIES:
-            for line in tally.lines():
-                terminalreporter.line(line)
+    """The broker with its facts, and with the count of what was compared on it: parity is a claim about numbers."""
+    lab = Lab(broker)
+    yield lab
+    book(str(lab.tally))

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Tally:
-    """What was done to one broker in this session, for the last lines of the report."""
+    """What was compared with one broker in this session."""
 
     broker: str
     messages: Counter[str] = field(default_factory=Counter)
@@ -38,19 +38,17 @@ class Tally:
     restarts: Counter[str] = field(default_factory=Counter)
     rebuilt: Counter[str] = field(default_factory=Counter)
 
-    def lines(self) -> Iterator[str]:
-        yield f"{self.broker}: {self.messages.total():,} messages compared ({_counts(self.messages)})"
-        yield f"    {self.rings:,} rings compared, {self.restarts.total()} restarts ({_counts(self.restarts)})"
-        if self.rebuilt:
-            yield f"    rings that came back from a restart: {_counts(self.rebuilt)}"
+    def __str__(self) -> str:
+        compared = (
+            f"{self.messages.total():,} messages ({_counts(self.messages)}) and {self.rings:,} rings compared"
+        )
+        restarts = f"{self.restarts.total()} restarts ({_counts(self.restarts)})"
+        after = f", after which rings came back: {_counts(self.rebuilt)}" if self.rebuilt else ""
+        return f"{self.broker}: {compared}, {restarts}{after}"
 
 
 def _counts(counter: Counter[str]) -> str:
     return ", ".join(f"{name} {count:,}" for name, count in sorted(counter.items()))
-
-
-TALLIES: list[Tally] = []
-"""One for each broker that was tested."""
 
 
 # One line of a name and its buckets. The numbers of the buckets have to be 0, 1, 2 ... without a hole.
@@ -80,7 +78,6 @@ class Lab:
         self.release = Release.parse(broker.version, store=broker.store)
         name = f"RabbitMQ {self.release} ({self.release.store.value}, {broker.schedulers} schedulers)"
         self.tally = Tally(name)
-        TALLIES.append(self.tally)
 
     def restart(self, how: str) -> None:
         """Restart by ``"restart"`` (the whole node) or ``"restart_app"`` (RabbitMQ in it)."""

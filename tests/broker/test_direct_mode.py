@@ -18,7 +18,12 @@ from rabbit_chx.broker.publishing.direct_wire import KEY_HEADER
 from rabbit_chx.errors import InvalidValue, Unpredictable
 from tests.broker.direct_topology import Topology, topology_on
 
-pytestmark = pytest.mark.broker
+pytestmark = [
+    pytest.mark.broker,
+    pytest.mark.proves(
+        "Publisher", "straight to the queues, or refused", "a queue bound behind its back is noticed"
+    ),
+]
 
 KEYS = [f"customer-{number}".encode() for number in range(1_500)]
 UNEVEN = [b"", "é🐇".encode(), b"x" * 255, b"\xff\x00", *KEYS]

@@ -30,7 +30,10 @@ from rabbit_chx.broker.topology.handover import (
 )
 from tests.unit.test_examples import EXAMPLES, HANDOVER
 
-pytestmark = pytest.mark.broker
+pytestmark = [
+    pytest.mark.broker,
+    pytest.mark.proves("Topology", "order of keys through a handover", "without it the order breaks"),
+]
 
 KEYS = [f"customer-{number}" for number in range(50)]
 BEFORE, LATER = 20, 10  # messages of every key, before the switch and around it

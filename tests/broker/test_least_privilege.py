@@ -28,7 +28,14 @@ from tests.broker.privileges import (
 )
 from tests.broker.spark_frames import rows
 
-pytestmark = pytest.mark.broker
+pytestmark = [
+    pytest.mark.broker,
+    pytest.mark.proves(
+        "Permissions",
+        "commands with exactly what docs/permissions.md names",
+        "each fails with any one of them taken away",
+    ),
+]
 
 WORK = {what: grant for what, grant in sections().items() if "--yes" not in what}
 TOPOLOGY = """

@@ -11,7 +11,14 @@ import pytest
 from rabbit_chx import RabbitChxError, apply_async, load, plan, read
 from tests.broker.privileges import Shop, check_complaint, run_cli, sections
 
-pytestmark = pytest.mark.broker
+pytestmark = [
+    pytest.mark.broker,
+    pytest.mark.proves(
+        "Permissions",
+        "applies with exactly what docs/permissions.md names",
+        "each fails with any one of them taken away",
+    ),
+]
 
 CHANGES = {
     what: grant

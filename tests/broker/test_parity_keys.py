@@ -12,7 +12,12 @@ from rabbit_chx import ConsistentHashExchange, InvalidValue, ToExchange, Unrouta
 from tests.broker.parity import assert_same
 from tests.broker.parity_clients import Message
 
-pytestmark = pytest.mark.broker
+pytestmark = [
+    pytest.mark.broker,
+    pytest.mark.proves(
+        "Routing", "parity: routing keys", "the comparison fails on one message that lands elsewhere"
+    ),
+]
 
 # 40 buckets of uneven runs, so that a mistake in any of them shows.
 QUEUES = {f"q{i}": weight for i, weight in enumerate([1, 5, 2, 1, 7, 3, 1, 1, 10, 2, 4, 3])}

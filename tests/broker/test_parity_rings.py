@@ -15,7 +15,12 @@ from tests.broker.parity_clients import DEADLINE, Message, publish
 from tests.broker.parity_values import VALUES, random_value, sendable
 from tests.broker.parity_zoo import Zoo
 
-pytestmark = pytest.mark.broker
+pytestmark = [
+    pytest.mark.broker,
+    pytest.mark.proves(
+        "Routing", "parity: rings", "the comparison fails on one message that lands elsewhere"
+    ),
+]
 
 QUEUES = {f"q{i}": weight for i, weight in enumerate([1, 3, 2, 1, 4, 2, 1, 3, 2, 1, 2])}
 

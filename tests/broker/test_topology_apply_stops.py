@@ -18,7 +18,14 @@ from rabbit_chx.topology.model import CONSISTENT_HASH, Bound, Exchange, Queue
 from rabbit_chx.topology.steps import Bind, DeclareExchange, DeclareQueue, DeleteQueue, Plan, Unbind
 from tests.broker.topology_site import CHX, CLASSIC, FACES, QUORUM, STREAM, Site, foundation
 
-pytestmark = pytest.mark.broker
+pytestmark = [
+    pytest.mark.broker,
+    pytest.mark.proves(
+        "Topology",
+        "applies that have to stop, and say where",
+        "the same plans go through without the obstacle",
+    ),
+]
 
 
 @pytest.fixture

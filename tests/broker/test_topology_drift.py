@@ -12,7 +12,12 @@ from rabbit_chx.broker.topology.reader import read
 from rabbit_chx.topology.drift import drift
 from rabbit_chx.topology.model import Bound, Exchange, Queue, Topology
 
-pytestmark = pytest.mark.broker
+pytestmark = [
+    pytest.mark.broker,
+    pytest.mark.proves(
+        "Topology", "drift that the broker does not tell", "nothing is found right after the declaration"
+    ),
+]
 
 QUEUES = ("drift.a", "drift.b", "drift.c")
 WANTED = Topology(

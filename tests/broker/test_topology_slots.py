@@ -16,7 +16,14 @@ from rabbit_chx.topology.plan import plan
 from tests.broker.topology_load import KEYS, Load, assert_share, differing, drained, landing
 from tests.broker.topology_site import Site
 
-pytestmark = pytest.mark.broker
+pytestmark = [
+    pytest.mark.broker,
+    pytest.mark.proves(
+        "Topology",
+        "slots grown, shrunk and restarted under load",
+        "keys of re-pointed slots do move, and are counted",
+    ),
+]
 
 SLOTS = tuple(f"orders.slot.{number:02}" for number in range(64))
 FOUR, SIX, FIVE = ("a", "b", "c", "d"), ("a", "b", "c", "d", "e", "f"), ("a", "c", "d", "e", "f")

@@ -1,4 +1,4 @@
-"""A broker that may be broken, topologies on it, and the table of what every fault cost.
+"""A broker that may be broken, topologies on it, and the books of what every fault cost.
 
     RABBIT_CHX_FAULT_RELEASES=4.3 pytest tests/faults        (the default)
 
@@ -19,6 +19,7 @@ import pytest
 
 from rabbit_chx.testing import Broker
 from rabbit_chx.testing.node import CannotSupply
+from tests.proof import Fault, book
 from tests.spark.conftest import spark  # noqa: F401 - one Spark for both folders
 
 RELEASES = os.environ.get("RABBIT_CHX_FAULT_RELEASES", "4.3").split(",")
@@ -144,27 +145,7 @@ def alarm(broker):
         set_alarm(kind, raised=False)
 
 
-# -- the table -----------------------------------------------------------------------------------------------
-
-
-@dataclass
-class Line:
-    scenario: str
-    release: str
-    messages: int
-    faults: int
-    confirmed: int
-    unknown: int
-    lost: int
-    unexpected: int
-    duplicated: int
-    seconds: float
-    control: str
-
-
-TABLE: list[Line] = []
-MEASURES: list[str] = []
-"""What else was measured, one line each."""
+# -- the books -----------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -176,25 +157,24 @@ def judge(broker, request):
     """
     started = time.monotonic()
 
-    def judge(scenario, load, *, faults=1, control=None, harmless="", may_lose=()):
+    def judge(scenario, load, *, area="Publisher", faults=1, control=None, harmless="", may_lose=(), note=""):
         ledger = load.ledger
         lost = ledger.lost - set(may_lose)
         totals = load.publisher.totals
-        TABLE.append(
-            Line(
+        loss = control and f"{len(control.lost):,} of {control.taken_in:,}"
+        book(
+            Fault(
+                area,
                 scenario,
                 broker.version,
                 ledger.taken_in,
                 faults,
-                totals.confirmed,
-                totals.unknown,
                 len(lost),
                 len(ledger.unexpected),
                 ledger.duplicated,
                 time.monotonic() - started,
-                ": ".join(
-                    filter(None, [harmless, control and f"{len(control.lost):,} of {control.taken_in:,}"])
-                ),
+                control=": ".join(filter(None, [harmless, loss])),
+                note="; ".join(filter(None, [totals.unknown and f"{totals.unknown:,} unknown", note])),
             )
         )
         assert control or harmless or not faults, "a fault without a control"
@@ -207,52 +187,34 @@ def judge(broker, request):
     return judge
 
 
-@dataclass
-class SparkLine:
-    scenario: str
-    release: str
-    rows: int
-    faults: int
-    ended: str
-    lost: int
-    unexpected: int
-    duplicated: int
-    seconds: float
-    note: str
-
-
-SPARK_TABLE: list[SparkLine] = []
-
-
 @pytest.fixture
 def judge_spark(broker):
     """Book what a fault cost a write of Spark, and hold it against the promise.
 
     `claimed` is how many rows were said to be in the broker, all of them where the write has succeeded. Only rows of
-    `twice` may be there more than once.
+    `twice` may be there more than once. `control` is what the fault cost a naive write, or why it can cost nothing.
     """
     started = time.monotonic()
 
-    def judge(scenario, rows, found, *, faults=1, claimed=None, twice=(), note=""):
+    def judge(scenario, rows, found, *, control, faults=1, claimed=None, twice=(), note=""):
         counts = Counter(one.row for one in found)
         lost = max((rows if claimed is None else claimed) - len(counts), 0)
         unexpected = counts.keys() - set(range(rows))
         again = {row for row, count in counts.items() if count > 1}
-        duplicated = len(found) - len(counts)
-        ended = "done" if claimed is None else "failed"
-        seconds = time.monotonic() - started
-        SPARK_TABLE.append(
-            SparkLine(
+        ended = "the write succeeded" if claimed is None else "the write failed"
+        book(
+            Fault(
+                "Spark",
                 scenario,
                 broker.version,
                 rows,
                 faults,
-                ended,
                 lost,
                 len(unexpected),
-                duplicated,
-                seconds,
-                note,
+                len(found) - len(counts),
+                time.monotonic() - started,
+                control=control,
+                note="; ".join(filter(None, [ended, note])),
             )
         )
         assert not lost, sorted(set(range(rows)) - counts.keys())[:10]
@@ -260,39 +222,3 @@ def judge_spark(broker):
         assert not again - set(twice), sorted(again - set(twice))[:10]
 
     return judge
-
-
-def pytest_terminal_summary(terminalreporter):
-    if TABLE or SPARK_TABLE or MEASURES:
-        terminalreporter.section("faults")
-    for measure in MEASURES:
-        terminalreporter.line(measure)
-    for line in _table() + _spark_table():
-        terminalreporter.line(line)
-
-
-def _table():
-    head = (
-        f"{'scenario':<44} {'release':<7} {'messages':>9} {'faults':>6} {'confirmed':>9} {'unknown':>7} "
-        f"{'lost':>5} {'unexp.':>6} {'dupl.':>6} {'s':>6}  control lost"
-    )
-    lines = [
-        f"{line.scenario:<44} {line.release:<7} {line.messages:>9,} {line.faults:>6} {line.confirmed:>9,} "
-        f"{line.unknown:>7,} {line.lost:>5} {line.unexpected:>6} {line.duplicated:>6,} {line.seconds:>6.1f}  "
-        f"{line.control}"
-        for line in TABLE
-    ]
-    return [head, *lines] if lines else []
-
-
-def _spark_table():
-    head = (
-        f"{'scenario, Spark':<52} {'release':<7} {'rows':>7} {'faults':>6} {'ended':<6} "
-        f"{'lost':>5} {'unexp.':>6} {'dupl.':>6} {'s':>6}  control, or what else was seen"
-    )
-    lines = [
-        f"{line.scenario:<52} {line.release:<7} {line.rows:>7,} {line.faults:>6} {line.ended:<6} "
-        f"{line.lost:>5} {line.unexpected:>6} {line.duplicated:>6,} {line.seconds:>6.1f}  {line.note}"
-        for line in SPARK_TABLE
-    ]
-    return [head, *lines] if lines else []

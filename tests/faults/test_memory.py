@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.conftest import MEASURES
+from tests.proof import LONG, book
 
 pytestmark = pytest.mark.broker
 
@@ -46,8 +46,8 @@ print(json.dumps({"idle": idle / 1024, "peak": kib("VmHWM") / 1024, "confirmed":
 @pytest.mark.parametrize(
     ("count", "size"),
     [
-        (int(os.environ.get("RABBIT_CHX_MEMORY_MESSAGES", "2_000_000")), 100),
-        (int(os.environ.get("RABBIT_CHX_MEMORY_LARGE", "1_000")), 1 << 20),
+        (int(os.environ.get("RABBIT_CHX_MEMORY_MESSAGES", "10_000_000" if LONG else "2_000_000")), 100),
+        (int(os.environ.get("RABBIT_CHX_MEMORY_LARGE", "10_000" if LONG else "1_000")), 1 << 20),
     ],
     ids=["small", "1 MiB"],
 )
@@ -63,7 +63,7 @@ def test_the_peak_stays_near_the_idle_process(broker, topology, count, size):
     assert done.returncode == 0, done.stderr
     seen = json.loads(done.stdout)
     growth = seen["peak"] - seen["idle"]
-    MEASURES.append(
+    book(
         f"memory: {count:,} messages of {size:,} bytes: idle {seen['idle']:.1f} MiB, "
         f"peak {seen['peak']:.1f} MiB, growth {growth:.1f} MiB"
     )

@@ -10,6 +10,7 @@ import pytest
 from rabbit_chx.broker.publishing.account import Outcome
 from tests.faults.load import Control, Load, wait_until
 from tests.faults.proxy import Proxy
+from tests.proof import SEED
 
 pytestmark = pytest.mark.broker
 
@@ -17,7 +18,7 @@ pytestmark = pytest.mark.broker
 @pytest.fixture
 def proxy(broker):
     parts = urlsplit(broker.url)
-    with Proxy(parts.hostname, parts.port, seed=1) as proxy:
+    with Proxy(parts.hostname, parts.port, seed=SEED) as proxy:
         proxy.url = broker.url.replace(f"{parts.hostname}:{parts.port}", f"127.0.0.1:{proxy.port}")
         yield proxy
 

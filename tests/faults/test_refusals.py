@@ -15,7 +15,14 @@ from rabbit_chx import Publisher
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue, PublishFailed, RabbitChxError
 from tests.faults.load import within
 
-pytestmark = pytest.mark.broker
+pytestmark = [
+    pytest.mark.broker,
+    pytest.mark.proves(
+        "Permissions",
+        "users, virtual hosts, hosts and URLs that are refused",
+        "each error names its own cause, without the password",
+    ),
+]
 
 CANARY = "geheim-7c2f"
 """Stands in every password and every body of this file, and must stand in nothing that is written."""

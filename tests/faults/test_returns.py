@@ -8,11 +8,16 @@ import pytest
 
 from rabbit_chx import Publisher
 from rabbit_chx.broker.publishing.account import Outcome
-from tests.faults.conftest import MEASURES
 from tests.faults.ledger import Ledger, body, drain
 from tests.faults.load import within
+from tests.proof import book
 
-pytestmark = pytest.mark.broker
+pytestmark = [
+    pytest.mark.broker,
+    pytest.mark.proves(
+        "Publisher", "returned messages told apart", "an equal message that is not returned stays confirmed"
+    ),
+]
 
 MIB = 1 << 20
 
@@ -123,9 +128,7 @@ def test_a_fully_returned_batch_of_large_bodies_does_not_crawl(broker):
     totals = publish(broker, ledger, work, retry_timeout=1, limit=60)
     took = time.monotonic() - started
     passes = (totals.bytes / MIB) / count
-    MEASURES.append(
-        f"returns: {count} bodies of 1 MiB, all returned, {passes:.0f} times over in {took:.1f} s"
-    )
+    book(f"returns: {count} bodies of 1 MiB, all returned, {passes:.0f} times over in {took:.1f} s")
     assert ledger.rows(Outcome.RETURNED) == list(range(count))
     assert passes >= 2  # each was tried again
     assert took < 30, f"{passes:.1f} passes over {count} MiB took {took:.1f} s"

@@ -33,7 +33,8 @@ from tests.faults.spark_programs import EXECUTOR, Program
 
 pytestmark = [pytest.mark.spark, pytest.mark.broker]
 
-AGAIN = "Spark runs the task again, whatever the sink"
+AGAIN = "no loss is possible, Spark runs the task again"
+SAID = "no loss is possible, the write says that it failed"
 MORE_THAN_ONE = BATCHES * SMALL
 """Rows that are not of one partition alone."""
 
@@ -94,7 +95,7 @@ def test_a_row_that_fails_on_the_first_attempts_is_written_by_the_next(
     for attempt in (0, 1):
         assert sent[attempt] == list(range(len(sent[attempt])))  # the first rows of the partition, each once
     judge_spark(
-        "row that fails on attempts 0 and 1", rows, found, faults=2, twice=sent[0] + sent[1], note=AGAIN
+        "row that fails on attempts 0 and 1", rows, found, faults=2, twice=sent[0] + sent[1], control=AGAIN
     )
 
 
@@ -127,7 +128,7 @@ def test_an_attempt_whose_connection_does_not_come_back_is_followed_by_another(
         found,
         faults=2,
         twice=sent[0] + sent[1],
-        note=AGAIN,
+        control=AGAIN,
     )
 
 
@@ -145,7 +146,7 @@ def test_a_worker_that_is_killed_loses_no_row(spark, broker, topology, begin, ju
     sent, others = of_attempts(found, partition), of_attempts(found, 1 - partition)
     assert [list(sent), list(others)] == [[0, 1], [0]]
     assert len(sent[1]) == len(others[0]) == rows // 2
-    judge_spark("Python worker killed", rows, found, twice=sent[0], note=AGAIN)
+    judge_spark("Python worker killed", rows, found, twice=sent[0], control=AGAIN)
 
 
 @pytest.fixture(scope="module")
@@ -179,7 +180,7 @@ def test_an_executor_that_is_killed_loses_no_row(cluster, broker, topology, judg
     attempts = sorted((of_attempts(found, partition) for partition in (0, 1)), key=len)
     assert [list(sent) for sent in attempts] == [[0], [0, 1]]
     assert len(attempts[1][1]) == rows // 2
-    judge_spark("executor killed, two of them", rows, found, twice=attempts[1][0], note=AGAIN)
+    judge_spark("executor killed, two of them", rows, found, twice=attempts[1][0], control=AGAIN)
 
 
 def test_a_driver_that_is_killed_reports_nothing_and_nobody_publishes_on(
@@ -201,7 +202,8 @@ def test_a_driver_that_is_killed_reports_nothing_and_nobody_publishes_on(
         rows,
         found,
         claimed=0,
-        note=f"{len(found):,} rows are there, nothing was said to be done; all processes ended",
+        control="no loss is possible, nobody says that it is done",
+        note=f"{len(found):,} rows are there, and all processes ended",
     )
 
 
@@ -240,7 +242,7 @@ def test_a_broker_that_is_killed_loses_no_row(spark, broker, topology, begin, ju
         rows,
         found,
         twice=range(rows),
-        note=f"foreachPartition without confirms lost {loss:,} of {less:,}, and its job succeeded",
+        control=f"{loss:,} of {less:,} (foreachPartition without confirms, whose job succeeded)",
     )
 
 
@@ -260,7 +262,7 @@ def test_an_alarm_is_waited_for(spark, broker, topology, begin, judge_spark, ala
 
     found = copies(broker.url, used.queues)
     assert {copy.attempt for copy in found} == {0}
-    judge_spark("memory alarm raised and cleared", rows, found, note=ALIVE)
+    judge_spark("memory alarm raised and cleared", rows, found, control=ALIVE)
 
 
 def test_an_alarm_that_does_not_clear_ends_the_write_once(
@@ -283,6 +285,7 @@ def test_an_alarm_that_does_not_clear_ends_the_write_once(
         rows,
         found,
         claimed=claimed,
+        control=SAID,
         note=f"the error counts {claimed:,} rows, {len(found):,} are there",
     )
 
@@ -309,6 +312,7 @@ def test_a_problem_that_is_reported_lets_the_others_finish_and_is_counted_right(
         rows,
         found,
         claimed=named_as_written(error),
+        control=SAID,
         note="0 rows published after the driver saw the error",
     )
 
@@ -334,5 +338,6 @@ def test_a_task_that_fails_for_good_leaves_the_others_publishing_until_spark_end
         rows,
         found,
         claimed=0,
+        control=SAID,
         note=f"{len(found) - at_once:,} rows published after the driver saw the error",
     )

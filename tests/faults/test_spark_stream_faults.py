@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.broker]
 
 ROWS = 2_000
 """Of a file."""
-ONE_BATCH = "what is there again is of one micro-batch"
+AGAIN = "no loss is possible, Spark runs the micro-batch again"
 
 
 @pytest.fixture
@@ -66,7 +66,8 @@ def judge_again(judge_spark, scenario: str, files: int, found, **more) -> set[in
     again = there_again(found)
     batches = {one.batch for one in again}
     assert len(batches) <= 1
-    judge_spark(scenario, files * ROWS, found, twice=rows_of(batches), **more)
+    note = "what is there again is of one micro-batch" if again else ""
+    judge_spark(scenario, files * ROWS, found, twice=rows_of(batches), note=note, **more)
     return {one.row for one in again}
 
 
@@ -86,9 +87,7 @@ def test_a_broker_that_is_killed_during_a_query_loses_no_row(
     found = copies(broker.url, used.queues)
     assert {one.attempt for one in found} == {0}
     assert len(found) - 4 * ROWS <= 500
-    judge_again(
-        judge_spark, "broker killed and restarted, stream", 4, found, note="its control is that of the batch"
-    )
+    judge_again(judge_spark, "broker killed and restarted, stream", 4, found, control="that of the batch")
 
 
 def test_a_query_that_is_stopped_goes_on_from_its_checkpoint(
@@ -105,7 +104,7 @@ def test_a_query_that_is_stopped_goes_on_from_its_checkpoint(
     run_out(stream(spark, folder, checkpoint, options(broker, used)).start())
 
     found = copies(broker.url, used.queues)
-    again = judge_again(judge_spark, "query.stop() in a micro-batch", 6, found, note=ONE_BATCH)
+    again = judge_again(judge_spark, "query.stop() in a micro-batch", 6, found, control=AGAIN)
     assert not again & rows_of(set(before))
 
 
@@ -132,7 +131,7 @@ def test_a_driver_that_is_killed_is_followed_by_one_that_goes_on_from_the_checkp
 
     found = copies(broker.url, used.queues)
     again = judge_again(
-        judge_spark, "driver killed in a micro-batch, query restarted", 6, found, note=ONE_BATCH
+        judge_spark, "driver killed in a micro-batch, query restarted", 6, found, control=AGAIN
     )
     assert not again & rows_of(set(before))
 
@@ -160,6 +159,6 @@ def test_a_commit_that_fails_repeats_its_micro_batch_once_the_cause_is_gone(
             "commit fails (no route), bound, query restarted",
             3,
             found,
-            note=ONE_BATCH,
+            control=AGAIN,
         )
         assert again == rows_of({"1"}) - {poison}

@@ -23,9 +23,17 @@ from tests.faults.load import Control, Load, wait_until, within
 from tests.faults.proxy import Proxy
 from tests.faults.tls_clients import CLIENTS, Access, CommandFailed
 from tests.inbox import Inbox
+from tests.proof import SEED
 from tests.tls import UNKNOWN_AUTHORITY, Authority
 
-pytestmark = pytest.mark.broker
+pytestmark = [
+    pytest.mark.broker,
+    pytest.mark.proves(
+        "TLS",
+        "EXTERNAL, versions, certificates of servers and clients",
+        "the good cases connect through the same listeners",
+    ),
+]
 
 MANAGEMENT_PORT = 15672
 
@@ -159,7 +167,7 @@ def test_a_connection_over_tls_that_is_cut(broker, topology, judge, listener, au
     """In its handshake too, which is no reason to give up."""
     used, other = topology(), topology()
     parts = urlsplit(listener.url)
-    with Proxy(parts.hostname, parts.port, seed=2) as proxy:
+    with Proxy(parts.hostname, parts.port, seed=SEED) as proxy:
         url = listener.url.replace(f"{parts.hostname}:{parts.port}", f"127.0.0.1:{proxy.port}")
         control = Control(url, other.exchange, ssl_options=pika.SSLOptions(authority.context(), "127.0.0.1"))
         load = Load(url, used.exchange, tls=authority.context()).start()

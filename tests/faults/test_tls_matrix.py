@@ -19,7 +19,12 @@ from tests.faults.tls_clients import CLIENTS, FROM_FILES, Access, CommandFailed
 from tests.inbox import Inbox
 from tests.tls import UNKNOWN_AUTHORITY, Authority, Listener
 
-pytestmark = pytest.mark.broker
+pytestmark = [
+    pytest.mark.broker,
+    pytest.mark.proves(
+        "TLS", "bad TLS by eight clients", "the good cases connect through the same listeners"
+    ),
+]
 
 LIMIT = 5.0
 

@@ -21,7 +21,14 @@ from spark_connector.order import order_for
 from tests.deliveries import deliveries
 from tests.spark import two_executors
 
-pytestmark = pytest.mark.spark
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.proves(
+        "Spark",
+        "order of 1,000 keys through two executors",
+        "without order_for the same rows are out of order",
+    ),
+]
 
 REPOSITORY = Path(__file__).parents[2]
 KEYS = 100

@@ -22,7 +22,16 @@ import pytest
 from tests.inbox import Inbox
 from tests.tls import Authority, Listener
 
-pytestmark = [pytest.mark.spark, pytest.mark.broker, pytest.mark.timeout(1_200)]
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.broker,
+    pytest.mark.timeout(1_200),
+    pytest.mark.proves(
+        "Secrets",
+        "surfaces of Spark searched for canaries",
+        "where Spark itself shows a secret the search finds it",
+    ),
+]
 
 REPOSITORY = Path(__file__).parents[2]
 RELEASE = tuple(map(int, pyspark.__version__.split(".")[:2]))

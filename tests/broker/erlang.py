@@ -1,0 +1,104 @@
+"""A second Erlang in the broker's container, kept running and asked over a pipe.
+
+`rabbitmqctl eval` starts an Erlang for each question, which takes a second. Here a question takes a millisecond, so
+that a broker can be looked at after each of ten thousand steps, and ten million hashes can be asked for.
+
+Docker only: elsewhere it is not known how to run a program beside the broker.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from typing import TYPE_CHECKING, Self
+
+import pytest
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from rabbit_chx.testing import Broker
+
+# Reads an expression from each line, has the node evaluate it, and ends what that prints with a line of its own. What
+# is printed on the way comes here too: the node sends it to whoever asked.
+_SHELL = r"""
+{ok, Host} = inet:gethostname(),
+Node = list_to_atom("rabbit@" ++ Host),
+Loop = fun Loop(eof) ->
+               halt();
+           Loop(Line) ->
+               {ok, Tokens, _} = erl_scan:string(Line),
+               {ok, Expressions} = erl_parse:parse_exprs(Tokens),
+               {value, Value, _} = rpc:call(Node, erl_eval, exprs, [Expressions, []]),
+               io:format("~tp~n~s~n", [Value, [0]]),
+               Loop(io:get_line(""))
+       end,
+Loop(io:get_line("")).
+"""
+_END = b"\0\n"
+
+
+def container_of(broker: Broker) -> str:
+    """The id of the container that the broker runs in."""
+    if broker.source.kind != "docker":
+        pytest.skip("an Erlang can be started beside the broker only where that is a container")
+    return broker._node._container.get_container_id()
+
+
+class Erlang:
+    """A program in the broker's container, and the pipe to it."""
+
+    def __init__(self, broker: Broker, *command: str) -> None:
+        self._command = ["docker", "exec", "-i", "-u", "rabbitmq", container_of(broker), *command]
+
+    def __enter__(self) -> Self:
+        self._process = subprocess.Popen(self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close its input, at which the program ends."""
+        self._process.communicate()
+
+    def _send(self, *pieces: bytes) -> None:
+        for piece in pieces:
+            self._process.stdin.write(piece)
+        self._process.stdin.flush()
+
+    def _died(self) -> RuntimeError:
+        return RuntimeError(f"the Erlang beside the broker has ended ({self._process.wait()})")
+
+
+class Shell(Erlang):
+    """Evaluates on the broker's node what `Broker.eval` does, and answers the same."""
+
+    def __init__(self, broker: Broker) -> None:
+        super().__init__(broker, "erl", "-noshell", "-hidden", "-sname", "shell", "-eval", _SHELL)
+
+    def eval(self, expression: str) -> str:
+        """Evaluate an Erlang expression on the node and return what was printed, its value last."""
+        self._send(" ".join(expression.split()).encode(), b"\n")
+        lines = []
+        while (line := self._process.stdout.readline()) != _END:
+            if not line:
+                raise self._died()
+            lines.append(line)
+        return b"".join(lines).decode().rstrip("\n")
+
+
+class Packets(Erlang):
+    """An escript that answers packets: four bytes of length, and so many bytes."""
+
+    def __init__(self, broker: Broker, program: Path) -> None:
+        inside = f"/tmp/{program.name}"  # the container is thrown away with everything in it
+        subprocess.run(["docker", "cp", "--quiet", program, f"{container_of(broker)}:{inside}"], check=True)
+        super().__init__(broker, "escript", inside)
+
+    def ask(self, *pieces: bytes) -> bytes:
+        """Send one packet, and return the one that answers it."""
+        self._send(sum(map(len, pieces)).to_bytes(4, "big"), *pieces)
+        return self._read(int.from_bytes(self._read(4), "big"))
+
+    def _read(self, size: int) -> bytes:
+        read = self._process.stdout.read(size)
+        if len(read) < size:
+            raise self._died()
+        return read
