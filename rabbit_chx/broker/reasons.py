@@ -9,6 +9,7 @@ from typing import Final
 
 from rabbit_chx.broker.permissions import Needs, why_denied
 from rabbit_chx.errors import BrokerUnavailable
+from rabbit_chx.plugins import why_no_type
 
 __all__ = [
     "NotAmqp",
@@ -24,6 +25,8 @@ __all__ = [
 _PERMANENT_CODES: Final = {402, 403, 404, 406, 501, 503, 504, 505, 530, 540}
 # Where a connection ends before it is open, pika guesses why and keeps the broker's own words as text.
 _CLOSED_BY_BROKER = re.compile(r"ConnectionClosedByBroker: \((\d+)\) ['\"](.*)['\"]", re.DOTALL).search
+_NO_TYPE = re.compile(r"exchange type (\S+) not found").search
+"""What is said to a publisher when the plugin of its exchange is disabled."""
 _TLS_ALERT = re.compile(r"\[SSL: (\w*ALERT\w*)\]").search
 _TLS_RECORDS: Final = (b"\x15", b"\x16")
 """How an alert and a handshake begin."""
@@ -74,6 +77,8 @@ def why_down(error: BaseException, where: str, *, needs: Needs | None = None) ->
             code, words = error.reply_code, error.reply_text
             if denied := why_denied(words, needs or Needs()):
                 words = f"ACCESS_REFUSED, {denied}"
+            if gone := _NO_TYPE(words):
+                words += f"; {why_no_type(gone[1])}"
             return Reason(
                 f"the broker at {where} closed it: {code} {words}", permanent=code in _PERMANENT_CODES
             )
@@ -100,7 +105,7 @@ def why_not_reached(error: BaseException, where: str) -> Reason:
         case OSError():
             return Reason(f"no broker answers at {where}: {error.strerror or error}")
         case _:
-            return Reason(f"no broker answers at {where}: {error or type(error).__name__}")
+            return Reason(f"no broker answers at {where}: {str(error) or type(error).__name__}")
 
 
 def why_no_external(where: str) -> Reason:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from rabbit_chx.broker.permissions import Beginning, Needs, Resources, why_denied
 from rabbit_chx.errors import BrokerUnavailable, Unroutable
+from rabbit_chx.plugins import why_no_type
 from rabbit_chx.ring import Ring
 
 if TYPE_CHECKING:
@@ -168,8 +169,5 @@ def _why_refused(error: Exception, at: Needs | None = None) -> str:
     if denied := why_denied(text, _ALL, at=at, what="a scratch exchange"):
         return denied
     if "COMMAND_INVALID" in text or "exchange type" in text:
-        return (
-            "the broker does not know the exchange type x-consistent-hash: "
-            "`rabbitmq-plugins enable rabbitmq_consistent_hash_exchange` on each node"
-        )
+        return why_no_type("x-consistent-hash")
     return f"the broker refuses a scratch exchange: {text}"

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from rabbit_chx.errors import RabbitChxError, Unpredictable
+from rabbit_chx.plugins import PLUGINS
 from rabbit_chx.releases import Store
 from rabbit_chx.topology.lint_rules import RULES, Finding
 from rabbit_chx.topology.model import CONSISTENT_HASH, MODULUS_HASH
@@ -24,13 +25,6 @@ __all__ = ["Finding", "lint", "missing_types", "other_product"]
 
 _LiveRule: TypeAlias = "Callable[[Topology, Observed], Iterator[Finding]]"
 _PRODUCT: Final = "RabbitMQ"
-_PLUGINS: Final = {
-    CONSISTENT_HASH: "rabbitmq_consistent_hash_exchange",
-    MODULUS_HASH: "rabbitmq_sharding",
-    "x-random": "rabbitmq_random_exchange",
-    "x-recent-history": "rabbitmq_recent_history_exchange",
-    "x-delayed-message": "rabbitmq_delayed_message_exchange",
-}
 
 
 def lint(topology: Topology, observed: Observed | None = None) -> tuple[Finding, ...]:
@@ -52,8 +46,8 @@ def missing_types(topology: Topology, observed: Observed) -> dict[str, str]:
     if topology.slots:
         needed.setdefault(CONSISTENT_HASH)  # of the slots themselves
     return {
-        type_: f"`rabbitmq-plugins enable {_PLUGINS[type_]}` on every node adds it"
-        if type_ in _PLUGINS
+        type_: f"`rabbitmq-plugins enable {PLUGINS[type_]}` on every node adds it"
+        if type_ in PLUGINS
         else "no plugin that comes with RabbitMQ has it, or this release has it not yet"
         for type_ in needed
         if type_ not in observed.exchange_types

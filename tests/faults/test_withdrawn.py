@@ -105,6 +105,6 @@ def test_the_plugin_is_disabled_under_way(broker, topology, judge):
     load.drain(broker.url, used.queues, quiet=0.5)
     loss = control.finish(broker.url, other.queues)
 
-    assert "exchange type x-consistent-hash not found" in str(load.error)
+    assert f"`rabbitmq-plugins enable {PLUGIN}`" in str(load.error)
     assert set(load.ledger.outcomes.values()) <= {Outcome.UNKNOWN, Outcome.UNSENT}
     judge("plugin disabled", load, control=loss)

@@ -6,11 +6,12 @@ The broker's answers were taken from 3.10.8, 4.0.5 and 4.3.6.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from rabbit_chx.broker.claims import LOCK
 from rabbit_chx.broker.permissions import DEFAULT_EXCHANGE, Needs, why_denied
 from rabbit_chx.broker.topology.rings import MARKER
+from rabbit_chx.plugins import why_no_type
 from rabbit_chx.ring import ToExchange
 from rabbit_chx.topology.steps import (
     Bind,
@@ -35,16 +36,6 @@ _INEQUIVALENT = re.compile(
 _UNKNOWN_TYPE = re.compile(r"(?:unknown|invalid) exchange type '(.*)'", re.DOTALL).search
 _NOT_FOUND = re.compile(r"no (queue|exchange) '(.*)' in vhost '(.*)'", re.DOTALL).search
 
-_PLUGINS: Final = {
-    "x-consistent-hash": "rabbitmq_consistent_hash_exchange",
-    "x-modulus-hash": "rabbitmq_sharding",
-    "x-random": "rabbitmq_random_exchange",
-    "x-recent-history": "rabbitmq_recent_history_exchange",
-    "x-jms-topic": "rabbitmq_jms_topic_exchange",
-    "x-rtopic": "rabbitmq_rtopic_exchange",
-    "x-delayed-message": "rabbitmq_delayed_message_exchange",
-}
-
 
 def why_refused(code: int, text: str, step: Step | None, steps: Sequence[Step]) -> str:
     """A refusal in full: what, where, and what would help."""
@@ -54,7 +45,7 @@ def why_refused(code: int, text: str, step: Step | None, steps: Sequence[Step]) 
     if found := _INEQUIVALENT(text):
         return _inequivalent(*(part.strip("'") for part in found.groups()))
     if found := _UNKNOWN_TYPE(text):
-        return _unknown_type(found[1])
+        return why_no_type(found[1])
     if found := _NOT_FOUND(text):
         return f"there is no {found[1]} {found[2]!r} in virtual host {found[3]!r}: was it deleted since? plan again"
     if text.endswith(" in use"):
@@ -76,15 +67,6 @@ def _inequivalent(argument: str, kind: str, name: str, received: str, current: s
         f"{kind} {name!r} is there already, and {argument!r} cannot be changed in place: it is {current}, and "
         f"{received} is wanted; nothing is deleted to make room: {way_out}"
     )
-
-
-def _unknown_type(name: str) -> str:
-    plugin = _PLUGINS.get(name)
-    if name == "x-local-random":
-        return "the exchange type 'x-local-random' came with release 4.0"
-    if plugin is None:
-        return f"the broker does not know the exchange type {name!r}: `rabbitmqctl list_exchanges type` shows some"
-    return f"the broker does not know the exchange type {name!r}: `rabbitmq-plugins enable {plugin}` on each node"
 
 
 def needs_of(steps: Iterable[Step]) -> Needs:
