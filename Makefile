@@ -3,7 +3,7 @@
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test lint unit broker spark faults oldest oldest-spark matrix bench constraints clean
+.PHONY: help demo test lint unit broker spark faults cluster proof oldest oldest-spark matrix bench constraints audit dist clean
 
 BIN := .venv/bin
 CANDIDATES := $(or $(PYTHON),python3.13 python3.12 python3.11 python3)
@@ -62,6 +62,21 @@ faults: .venv/.test ## the tests that break brokers and connections on purpose
 	$(call bootstrap,java)
 	@$(BIN)/python -m pytest tests/faults
 
+cluster: .venv/.test ## the tests that break a cluster of three nodes
+	$(call bootstrap,broker)
+	@$(BIN)/python -m pytest tests/cluster
+
+# Everything that was ever broken on purpose, compared with an oracle or fed with nonsense, long, into one page.
+PROOF := tests/faults tests/cluster tests/property $(wildcard tests/broker/test_parity_*.py) \
+  $(patsubst %,tests/broker/test_%.py,ring_under_fire kernel_fuzz direct_mode handover least_privilege \
+  least_privilege_apply topology_apply_stops topology_drift topology_slots) \
+  tests/spark/test_order.py tests/spark/test_secrets.py
+
+proof: .venv/.test ## all faults and comparisons, long, with their tables into docs/proof.md (RABBIT_CHX_SEED repeats)
+	$(call bootstrap,broker)
+	$(call bootstrap,java)
+	@RABBIT_CHX_PROOF=long $(BIN)/python -m pytest --proof docs/proof.md $(PROOF)
+
 oldest: .venv/.test ## the publisher's tests on the oldest pika that it allows
 	$(call bootstrap,oldest-pika)
 	$(call bootstrap,broker)
@@ -99,8 +114,16 @@ matrix: $(patsubst %,.venv/pyspark-%/.ready,4.0-pandas 4.1 4.2) ## the Spark con
 bench: .venv/.test ## the benchmarks; each prints ratios taken in one run
 	@for program in benchmarks/*.py; do $(BIN)/python "$$program" || exit; done
 
-constraints: ## pin the newest versions of everything in constraints.txt
+constraints: ## pin the newest versions of everything, and the hashes of their files
 	$(call bootstrap,constraints)
+
+audit: .venv/audit/.ready ## look up known vulnerabilities of what is pinned
+	@.venv/audit/bin/python scripts/audit.py
+
+dist: .venv/.demo ## build the wheel, with its bill of materials, and the source archive
+	@rm -rf dist
+	@$(BIN)/python -m hatchling build
+	@$(BIN)/python -m pip hash dist/*
 
 clean: ## remove the environment and every cache
 	@rm -rf .venv build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
@@ -113,11 +136,13 @@ ifneq ($(STANDS_IN),$(CURDIR))
 .PHONY: .venv/.demo .venv/.spark .venv/.test
 endif
 
-.venv/.demo: pyproject.toml constraints.txt scripts/bootstrap.py
+PINNED := $(addprefix scripts/,bootstrap.py environment.py pins.py) pyproject.toml constraints.txt hashes.txt
+
+.venv/.demo: $(PINNED)
 	$(call bootstrap,demo)
 	@touch $@
 
-.venv/.spark: pyproject.toml constraints.txt scripts/bootstrap.py
+.venv/.spark: $(PINNED)
 	$(call bootstrap,spark)
 	@touch $@
 
@@ -125,6 +150,10 @@ endif
 	$(call bootstrap,pyspark $*)
 	@touch $@
 
-.venv/.test: pyproject.toml constraints.txt scripts/bootstrap.py
+.venv/audit/.ready: $(PINNED) | .venv/.demo
+	$(call bootstrap,audit)
+	@touch $@
+
+.venv/.test: $(PINNED)
 	$(call bootstrap,test)
 	@touch .venv/.demo .venv/.spark $@

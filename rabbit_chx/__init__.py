@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from rabbit_chx.partitioning import AnyOf, ModulusHashExchange, RandomExchange, SuperStream
     from rabbit_chx.releases import Release, Store
     from rabbit_chx.ring import Binding, Ring, ToExchange
+    from rabbit_chx.skew import HotKey, QueueShare, Spread, spread
     from rabbit_chx.topology.drift import drift
     from rabbit_chx.topology.lint import lint
     from rabbit_chx.topology.load import load
@@ -78,6 +79,7 @@ _ROOMS = {
     "partitioning": ("AnyOf", "ModulusHashExchange", "RandomExchange", "SuperStream"),
     "releases": ("Release", "Store"),
     "ring": ("Binding", "Ring", "ToExchange"),
+    "skew": ("HotKey", "QueueShare", "Spread", "spread"),
     "topology.drift": ("drift",),
     "topology.lint": ("lint",),
     "topology.load": ("load",),
@@ -99,6 +101,7 @@ __all__ = [
     "Explanation",
     "Failure",
     "Field",
+    "HotKey",
     "Inference",
     "InvalidValue",
     "Management",
@@ -111,11 +114,13 @@ __all__ = [
     "Plan",
     "PublishFailed",
     "Publisher",
+    "QueueShare",
     "RabbitChxError",
     "RandomExchange",
     "Release",
     "Ring",
     "RingUnknown",
+    "Spread",
     "Store",
     "SuperStream",
     "ToExchange",
@@ -133,6 +138,7 @@ __all__ = [
     "plan",
     "read",
     "shares",
+    "spread",
 ]
 
 

@@ -8,18 +8,18 @@ alike a sketch makes hot ones. What comes back is a small value. Nothing here op
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import functions as F  # noqa: N812 - as everywhere
 
 from rabbit_chx.errors import InvalidValue
+from rabbit_chx.skew import HotKey, QueueShare, Spread
 from spark_connector.cluster import Prediction
 from spark_connector.columns import sql_type
 from spark_connector.mirror import headers_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping
 
     from pyspark.sql import Column, DataFrame
 
@@ -33,89 +33,6 @@ _CANDIDATES: Final = 10
 """For each hot key wanted, so many are counted exactly."""
 _MOST_HOT: Final = 1_000
 _MISSING: Final = "(missing)"
-
-
-@dataclass(frozen=True, slots=True)
-class QueueShare:
-    """What one queue gets."""
-
-    queue: str
-    rows: int
-    keys: int
-    """Distinct keys, within some percent."""
-    share: float
-    """Of the rows."""
-    exact: float
-    """The share of all possible keys that the exchange gives to this queue."""
-
-
-@dataclass(frozen=True, slots=True)
-class HotKey:
-    """A key with many rows."""
-
-    key: str
-    queue: str
-    rows: int
-    share: float
-    """Of all rows."""
-
-
-@dataclass(frozen=True)
-class Spread:
-    """How rows spread over queues; ``str()`` of it is a table."""
-
-    rows: int
-    queues: tuple[QueueShare, ...]
-    """In the order of the buckets, those that get nothing included."""
-    hot: tuple[HotKey, ...]
-    """The keys with the most rows, the hottest first."""
-
-    @property
-    def skew(self) -> float:
-        """The rows of the fullest queue, as a multiple of the mean; 1.0 where all queues are alike."""
-        return max(queue.rows for queue in self.queues) * len(self.queues) / self.rows if self.rows else 1.0
-
-    @property
-    def chi_squared(self) -> float:
-        """How far the rows are from the exact shares.
-
-        About :attr:`degrees_of_freedom` where every row has a key of its own. More rows to a key make it larger
-        by as much, which is no fault of the ring's.
-        """
-        expected = ((queue.rows, self.rows * queue.exact) for queue in self.queues)
-        return sum((rows - mean) ** 2 / mean for rows, mean in expected if mean)
-
-    @property
-    def degrees_of_freedom(self) -> int:
-        """One less than there are queues."""
-        return len(self.queues) - 1
-
-    def __str__(self) -> str:
-        table = [("queue", "rows", "share", "exact", "keys (about)")]
-        table += [
-            (one.queue, f"{one.rows:,}", f"{one.share:.2%}", f"{one.exact:.2%}", f"{one.keys:,}")
-            for one in self.queues
-        ]
-        summary = (
-            f"{self.rows:,} rows on {len(self.queues)} queues; max/mean {self.skew:.2f}; "
-            f"chi-squared {self.chi_squared:,.1f} ({self.degrees_of_freedom} degrees of freedom)"
-        )
-        hot = [("hottest keys", "rows", "share", "queue")]
-        hot += [(repr(one.key), f"{one.rows:,}", f"{one.share:.2%}", one.queue) for one in self.hot]
-        return "\n".join([summary, "", *_aligned(table), *(["", *_aligned(hot)] if self.hot else [])])
-
-
-_LEFT: Final = {"queue", "hottest keys"}
-
-
-def _aligned(table: Sequence[tuple[str, ...]]) -> list[str]:
-    """Lines with columns of one width; numbers stand right."""
-    columns = [
-        [text.ljust(width) if column[0] in _LEFT else text.rjust(width) for text in column]
-        for column in zip(*table, strict=True)
-        for width in [max(map(len, column))]
-    ]
-    return ["  ".join(line).rstrip() for line in zip(*columns, strict=True)]
 
 
 def spread(

@@ -6,8 +6,11 @@ Exit codes: 0 fine, 1 failed, 2 differences found, 64 wrong usage, 130 interrupt
 from __future__ import annotations
 
 import os
+import re
 import sys
 from importlib import import_module
+from io import StringIO
+from traceback import format_exc
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -27,6 +30,7 @@ INTERRUPTED: Final = 130
 _VERBS: Final = {
     "route": "Say which queue each key lands on.",
     "ring": "Show the buckets, the exact share of each queue, and what a restart makes of them.",
+    "simulate": "Show how a sample of keys spreads over the queues: skew, chi-squared, hot keys.",
     "publish": "Publish the rows of a file, each message confirmed.",
     "lint": "Check a topology file without a broker.",
     "plan": "Show the steps from a broker to a topology file, and what they cost.",
@@ -86,12 +90,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def _exit_code(arguments: list[str]) -> int:
     try:
         code = cli.main(arguments, prog_name="rabbit-chx", standalone_mode=False)
-    except click.UsageError as error:
-        error.show()
-        return USAGE
     except click.ClickException as error:
-        error.show()
-        return FAILED
+        shown = StringIO()
+        error.show(shown)
+        click.echo(_without_secrets(shown.getvalue()), err=True, nl=False)
+        return USAGE if isinstance(error, click.UsageError) else FAILED
     except (click.Abort, KeyboardInterrupt):
         click.echo("Interrupted.", err=True)
         return INTERRUPTED
@@ -101,7 +104,12 @@ def _exit_code(arguments: list[str]) -> int:
         return 0
     except (RabbitChxError, OSError) as error:
         if "--debug" in arguments:
-            raise
-        click.echo(f"Error: {error}", err=True)
+            click.echo(_without_secrets(format_exc()), err=True)
+        click.echo(f"Error: {_without_secrets(str(error))}", err=True)
         return USAGE if isinstance(error, InvalidValue) else FAILED
     return code if isinstance(code, int) else 0
+
+
+def _without_secrets(complaint: str) -> str:
+    """The complaint without user and password of a URL that was given in the wrong place, and is quoted for it."""
+    return re.sub(r":/+\S*@", "://***@", complaint)  # of a URL that was taken for a path one slash is left

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from rabbit_chx.ring import Destination
     from rabbit_chx.topology.model import Topology
 
-__all__ = ["evidence", "key_field", "route", "value_of"]
+__all__ = ["buckets_of", "evidence", "key_field", "route", "value_of"]
 
 
 @click.command(
@@ -222,7 +222,7 @@ def _route_file(
     totals = np.zeros(len(exchange.destinations), np.int64)
     with open_keys(path) as file, bytes_progress(f"Routing {name}", size_of(path)) as advance:
         for column in read_keys(file, name=name, raw=raw, advance=advance):
-            buckets = _buckets(exchange, column)
+            buckets = buckets_of(exchange, column)
             if count:
                 totals += np.bincount(exchange.owners[buckets], minlength=len(totals))
             else:
@@ -231,7 +231,8 @@ def _route_file(
         _print_counts(exchange, zip(exchange.destinations, totals.tolist(), strict=True), output)
 
 
-def _buckets(exchange: ConsistentHashExchange, column: Binaries) -> Any:
+def buckets_of(exchange: ConsistentHashExchange, column: Binaries) -> Any:
+    """The bucket of each key of a file."""
     if exchange.hash_on.part in {"routing_key", "message_id", "correlation_id"}:
         return exchange.bucket_many(column)
     # Of headers and timestamps the type counts, so they are text and numbers again.

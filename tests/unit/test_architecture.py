@@ -75,6 +75,7 @@ ALLOWED = {
     "hashing": {"errors", "kernel", "releases", "fields"},
     "exchange": {"errors", "kernel", "releases", "fields", "ring", "hashing"},
     "movement": {"errors", "kernel", "releases", "ring"},
+    "skew": {"kernel", "exchange", "movement"},
     "inference": {"errors", "kernel", "releases", "fields", "ring", "hashing"},
     "observer": {"errors", "ring", "hashing", "exchange"},
     "partitioning": {"errors", "kernel", "releases", "ring", "hashing"},

@@ -27,6 +27,7 @@ MODEL = [
     "releases",
     "ring",
     "movement",
+    "skew",
 ]
 KERNEL = ["exs1024", "jump", "phash2", "terms"]
 FOREIGN = (

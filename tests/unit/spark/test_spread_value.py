@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from rabbit_chx import ConsistentHashExchange, ModulusHashExchange, ToExchange
+from rabbit_chx.skew import HotKey, QueueShare, Spread
 from spark_connector.cluster import Prediction
-from spark_connector.spreading import HotKey, QueueShare, Spread, _likely, _summary
+from spark_connector.spreading import _likely, _summary
 
 EVEN = Spread(
     400,

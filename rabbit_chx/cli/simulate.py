@@ -1,0 +1,124 @@
+"""``rabbit-chx simulate``: how a sample of keys, or all keys there can be, spread over the queues."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import click
+
+from rabbit_chx.cli.options import exchange_options, output_option
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from rabbit_chx.cli.options import Described
+    from rabbit_chx.exchange import ConsistentHashExchange
+    from rabbit_chx.skew import Spread
+
+__all__ = ["simulate"]
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  rabbit-chx simulate --queue q0 --queue q1 --queue q2=2
+  rabbit-chx simulate --keys customers.txt --queue q0 --queue q1
+  cut -f1 orders.tsv | rabbit-chx simulate --keys - --file topology.yaml --hot 3
+"""
+)
+@exchange_options
+@click.option("--keys", "keys_file", metavar="FILE", help="The sample, one key a line; - is stdin.")
+@click.option("--raw", is_flag=True, help="Lines of --keys are bytes, not UTF-8 text.")
+@click.option(
+    "--hot",
+    type=click.IntRange(0, 1000),
+    default=10,
+    show_default=True,
+    metavar="N",
+    help="How many of the keys with the most rows are named.",
+)
+@output_option
+def simulate(*, described: Described, keys_file: str | None, raw: bool, hot: int, output: str) -> None:
+    """Show how keys spread: rows and share of each queue, skew, chi-squared, and the hottest keys.
+
+    A key counts as often as it stands in the sample. Without --keys it is all keys there can be.
+    """
+    from rabbit_chx.skew import whole
+
+    exchange = described.mirror()
+    found = whole(exchange) if keys_file is None else _counted(exchange, keys_file, raw=raw, hot=hot)
+    if output == "json":
+        for line in _lines(found, sample=keys_file is not None):
+            click.echo(json.dumps(line, ensure_ascii=False))
+    else:
+        _print(found, sample=keys_file is not None)
+
+
+def _counted(exchange: ConsistentHashExchange, path: str, *, raw: bool, hot: int) -> Spread:
+    from rabbit_chx.cli.keys import open_keys, read_keys, size_of
+    from rabbit_chx.cli.progress import bytes_progress
+    from rabbit_chx.cli.route import buckets_of
+    from rabbit_chx.skew import Tally
+
+    name = "standard input" if path == "-" else path
+    tally = Tally(exchange)
+    with open_keys(path) as file, bytes_progress(f"Counting {name}", size_of(path)) as advance:
+        for column in read_keys(file, name=name, raw=raw, advance=advance):
+            tally.add(
+                map(column.__getitem__, range(len(column))), exchange.owners[buckets_of(exchange, column)]
+            )
+    return tally.spread(hot=hot)
+
+
+def _lines(found: Spread, *, sample: bool) -> Iterator[dict[str, object]]:
+    for queue in found.queues:
+        line = {"queue": queue.queue, "share": queue.share}
+        yield line | ({"rows": queue.rows, "keys": queue.keys, "exact": queue.exact} if sample else {})
+    for one in found.hot:
+        yield {"hot_key": one.key, "queue": one.queue, "rows": one.rows, "share": one.share}
+    summary: dict[str, object] = {"queues": len(found.queues), "max_over_mean": found.skew}
+    if sample:
+        summary |= {"rows": found.rows, "keys_are_estimated": found.about, "chi_squared": found.chi_squared}
+        summary |= {"degrees_of_freedom": found.degrees_of_freedom, "p_value": found.p_value}
+    yield summary
+
+
+def _print(found: Spread, *, sample: bool) -> None:
+    from rabbit_chx.cli.tables import bar, console, table
+
+    out = console()
+    largest = max(queue.share for queue in found.queues)
+    if not sample:
+        shown = table("queue", "share", "", right=("share",))
+        for queue in found.queues:
+            shown.add_row(queue.queue, f"{queue.share:.3%}", bar(queue.share, largest))
+        out.print(f"All keys there can be, on {len(found.queues)} queues", style="bold")
+        out.print(shown)
+        out.print(f"The fullest queue gets {found.skew:.3f} times the mean.")
+        return
+    keys = "keys (about)" if found.about else "keys"
+    shown = table("queue", "rows", "share", "exact", keys, "", right=("rows", "share", "exact", keys))
+    for queue in found.queues:
+        numbers = (f"{queue.rows:,}", f"{queue.share:.2%}", f"{queue.exact:.2%}", f"{queue.keys:,}")
+        shown.add_row(queue.queue, *numbers, bar(queue.share, largest))
+    out.print(f"{found.rows:,} rows on {len(found.queues)} queues", style="bold")
+    out.print(shown)
+    if found.hot:
+        hot = table("hottest keys", "rows", "share", "queue", right=("rows", "share"))
+        for one in found.hot:
+            hot.add_row(one.key, f"{one.rows:,}", f"{one.share:.2%}", one.queue)
+        out.print(hot)
+    out.print(
+        f"The fullest queue gets {found.skew:.2f} times the mean. Chi-squared is {found.chi_squared:,.1f} with "
+        f"{found.degrees_of_freedom} degrees of freedom: {_verdict(found)}"
+    )
+
+
+def _verdict(found: Spread) -> str:
+    if found.p_value >= 0.01:
+        return f"keys that all differ are as uneven in {found.p_value:.0%} of samples."
+    return (
+        "keys that all differ are as uneven in less than 1% of samples. Look at the hottest keys; a key that has many "
+        "rows takes them all to one queue."
+    )
