@@ -125,6 +125,16 @@ class Release:
         return self._version >= (4, 2, 6)
 
     @property
+    def spares_twins(self) -> bool:
+        """From 4.3.0 on, unbinding one of several bindings that differ in their arguments alone changes no ring."""
+        return self._version >= (4, 3, 0)
+
+    @property
+    def forgets_deleted_exchanges(self) -> bool:
+        """From 4.3.0 to 4.3.5 a deleted destination exchange may keep its buckets (mended in 4.3.6 at the latest)."""
+        return (4, 3, 0) <= self._version < (4, 3, 6)
+
+    @property
     def modulus_sorts_destinations(self) -> bool:
         """From 4.3.0 on x-modulus-hash is in the core and counts destinations in sorted order."""
         return self._version >= (4, 3, 0)

@@ -6,6 +6,7 @@ A test that an older PySpark cannot pass says so, and is skipped there: ``pytest
 from __future__ import annotations
 
 import os
+import signal
 from functools import cache
 from importlib import metadata
 
@@ -22,6 +23,12 @@ REAL = ("broker", "spark")
 
 def in_ci() -> bool:
     return os.environ.get("CI", "").lower() not in {"", "0", "false"}
+
+
+def pytest_configure() -> None:
+    """A run that a shell has put into the background ignores SIGINT, and so would what it starts."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @cache

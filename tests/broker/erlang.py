@@ -89,7 +89,8 @@ class Packets(Erlang):
 
     def __init__(self, broker: Broker, program: Path) -> None:
         inside = f"/tmp/{program.name}"  # the container is thrown away with everything in it
-        subprocess.run(["docker", "cp", "--quiet", program, f"{container_of(broker)}:{inside}"], check=True)
+        target = f"{container_of(broker)}:{inside}"
+        subprocess.run(["docker", "cp", program, target], check=True, capture_output=True)
         super().__init__(broker, "escript", inside)
 
     def ask(self, *pieces: bytes) -> bytes:

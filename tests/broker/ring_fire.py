@@ -56,6 +56,8 @@ CHANCES = {
     "guest is cut off": 2,
 }
 """How often a step is taken. A guest is a connection with exclusive queues."""
+UNCONFIRMED = ("guest closes", "guest is cut off")
+"""What the broker may finish a moment later; 4.3 deletes exclusive queues behind the reply to a close, too."""
 
 
 def same(ring: Ring) -> Ring:
@@ -111,6 +113,7 @@ class Fire:
 
     def __exit__(self, *_: object) -> None:
         self._leave()
+        self._reconnect()
         for name in (*EXCHANGES, *(exchange.name for exchange in BEHIND)):
             self._channel.exchange_delete(name)
         for queue in QUEUES:
@@ -123,6 +126,10 @@ class Fire:
         self._shell = Shell(self.lab.broker).__enter__()
         self._quick = copy(self.lab)  # the same questions, over the pipe
         self._quick.broker = self._shell
+
+    def _reconnect(self) -> None:
+        self._close()
+        self._connect()
 
     def _close(self) -> None:
         close(self._connection)
@@ -151,9 +158,9 @@ class Fire:
         expected = {name: ring.bucket_map for name, ring in self.mirror.items()}
         rings = self._quick.rings(EXCHANGES)
         deadline = time.monotonic() + DEADLINE
-        # Nobody is told when the broker has done with a connection that was cut off: only then is there anything to
-        # wait for. What was confirmed has to be there at once.
-        while what == "guest is cut off" and rings != expected and time.monotonic() < deadline:
+        # Nobody is told when the broker is done with the queues of a connection that has ended: only then is there
+        # anything to wait for. What was confirmed has to be there at once.
+        while what in UNCONFIRMED and rings != expected and time.monotonic() < deadline:
             rings = self._quick.rings(EXCHANGES)
         self.lab.tally.rings += len(rings)
         self.journal.append(Step(what, before, changes, rings))
@@ -281,8 +288,7 @@ class Fire:
         destination once, with the weight of one of its bindings, and is what the mirror goes on from.
         """
         self.lab.restart(how)
-        self._close()
-        self._connect()
+        self._reconnect()
         gone = self._leave()
         alive = {name: gone.get(name, same)(ring) for name, ring in self.mirror.items()}
         changes = {name: self._restarted(name, ring) for name, ring in alive.items()}

@@ -16,6 +16,7 @@ import pytest
 from rabbit_chx import (
     Binding,
     ConsistentHashExchange,
+    Release,
     Ring,
     RingUnknown,
     ToExchange,
@@ -315,3 +316,24 @@ def test_rings_are_values() -> None:
     assert {ring: 1}[Ring.of({"q0": 1, ToExchange("x"): 2}, release="4.0.5")] == 1
     assert pickle.loads(pickle.dumps(ring)) == ring
     assert ring != Ring.of({"q0": 1, ToExchange("x"): 2}, release="4.0.6")
+
+
+def test_a_binding_whose_twin_is_listed_keeps_the_buckets_from_4_3_on() -> None:
+    for release, left in (("4.2.9", ("b",)), ("4.3.6", ("a", "a", "b"))):
+        ring = (
+            Ring(release=Release.parse(release))
+            .bind("a", 2, {"x-bind-seq": 1})
+            .bind("b")
+            .bind("a", 2, {"x-bind-seq": 3})
+        )
+        one_less = ring.unbind("a", 2, {"x-bind-seq": 1})
+        assert one_less.bucket_map == left
+        assert one_less.unbind("a", 2, {"x-bind-seq": 3}).bucket_map == ("b",)
+
+
+def test_after_the_deletion_of_a_destination_exchange_early_4_3_is_not_foretold() -> None:
+    for release, known in (("4.2.9", True), ("4.3.4", False), ("4.3.6", True)):
+        ring = Ring.of(["a", ToExchange("e")], release=release)
+        assert ring.delete(ToExchange("e")).known is known
+        assert ring.delete("a").known
+        assert ring.delete(ToExchange("other")) == ring
