@@ -67,10 +67,9 @@ cluster: .venv/.test ## the tests that break a cluster of three nodes
 	@$(BIN)/python -m pytest tests/cluster
 
 # Everything that was ever broken on purpose, compared with an oracle or fed with nonsense, long, into one page.
-PROOF := tests/faults tests/cluster tests/property $(wildcard tests/broker/test_parity_*.py) \
-  $(patsubst %,tests/broker/test_%.py,ring_under_fire kernel_fuzz direct_mode handover least_privilege \
-  least_privilege_apply topology_apply_stops topology_drift topology_slots) \
-  tests/spark/test_order.py tests/spark/test_secrets.py
+PROOF := tests/faults tests/cluster $(patsubst %,tests/broker/test_%.py,ring_under_fire kernel_fuzz direct_mode \
+  handover least_privilege least_privilege_apply topology_apply_stops topology_drift topology_slots) \
+  tests/property/test_hostile_input.py tests/spark/test_order.py tests/spark/test_secrets.py
 
 proof: .venv/.test ## all faults and comparisons, long, with their tables into docs/proof.md (RABBIT_CHX_SEED repeats)
 	$(call bootstrap,broker)

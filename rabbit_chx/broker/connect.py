@@ -26,6 +26,7 @@ __all__ = [
     "describe",
     "management_of",
     "parameters_of",
+    "parsed",
     "server_version",
     "vhost_of",
 ]
@@ -191,19 +192,22 @@ def _split(url: str) -> SplitResult:
 
 
 def _parsed(url: str) -> SplitResult | None:
-    if any(character.isspace() for character in url):  # urlsplit() takes some of them out in silence
+    parts = parsed(url, {"amqp", "amqps"})
+    strange = parts and ("/" in parts.path[1:] or (parts.query and not _by_certificate(parts)))
+    return None if strange else parts
+
+
+def parsed(url: str, schemes: set[str]) -> SplitResult | None:
+    """The parts of a URL; None where it is none. No complaint about it may quote it: it may hold a password."""
+    if not url.isprintable() or " " in url:  # urlsplit() takes some of these out in silence
         return None
     try:
         parts = urlsplit(url)
-        usable = (
-            parts.scheme in {"amqp", "amqps"} and parts.hostname and (parts.port is None or parts.port > 0)
-        )
-    except ValueError:
+        usable = parts.scheme in schemes and parts.hostname and parts.port != 0
+    except ValueError:  # which quotes, so that it may not stand behind an error either
         return None
     # An unescaped password ends where one of / ? # stands in it; what follows holds the @ of the host.
-    options = parts.query and not _by_certificate(parts)
-    strange = "/" in parts.path[1:] or "@" in parts.path or options or parts.fragment
-    return parts if usable and not strange else None
+    return parts if usable and "@" not in parts.path and not parts.fragment else None
 
 
 def _by_certificate(parts: SplitResult) -> bool:

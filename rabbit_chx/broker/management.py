@@ -20,9 +20,10 @@ from dataclasses import dataclass
 from http.client import HTTPException
 from typing import TYPE_CHECKING, Any, Final, get_args
 from urllib.error import HTTPError, URLError
-from urllib.parse import quote, unquote, urlencode, urlsplit
+from urllib.parse import quote, unquote, urlencode
 from urllib.request import HTTPRedirectHandler, HTTPSHandler, Request, build_opener
 
+from rabbit_chx.broker.connect import parsed
 from rabbit_chx.broker.permissions import Needs
 from rabbit_chx.broker.reasons import why_no_tls
 from rabbit_chx.broker.tls import warn_if_unchecked
@@ -317,20 +318,14 @@ class Management:
 
 def _split(url: str) -> tuple[str, tuple[str, str] | None]:
     """The base of all addresses, and user and password, if they are there."""
-    problem = InvalidValue(
-        "the management URL",
-        got="a text that is none",  # never the text itself: it may hold a password
-        allowed="http://host:15672 or https://user:password@host:15671",
-        way_out="write special characters of user and password as %XX",
-    )
-    try:
-        parts = urlsplit(url)
-        valid = parts.scheme in {"http", "https"} and parts.hostname and parts.port != 0
-    except ValueError:
-        raise problem from None
-    # An unescaped password ends where one of / ? # stands in it; what follows holds the @ of the host.
-    if not valid or "@" in parts.path or parts.query or parts.fragment:
-        raise problem
+    parts = parsed(url, {"http", "https"})
+    if parts is None or parts.query:
+        raise InvalidValue(
+            "the management URL",
+            got="a text that is none",  # never the text itself: it may hold a password
+            allowed="http://host:15672 or https://user:password@host:15671",
+            way_out="write special characters of user and password as %XX",
+        )
     host = parts.netloc.rpartition("@")[2]
     own = (unquote(parts.username), unquote(parts.password or "")) if parts.username else None
     return f"{parts.scheme}://{host}{parts.path.rstrip('/').removesuffix('/api')}", own

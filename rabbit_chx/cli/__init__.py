@@ -9,7 +9,7 @@ import os
 import re
 import sys
 from importlib import import_module
-from io import StringIO
+from io import StringIO, TextIOWrapper
 from traceback import format_exc
 from typing import TYPE_CHECKING, Final
 
@@ -84,6 +84,8 @@ def cli(*, debug: bool) -> None:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and leave with its exit code."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
+    if isinstance(sys.stdout, TextIOWrapper):  # a word that is no UTF-8 is shown as stderr shows it
+        sys.stdout.reconfigure(errors="backslashreplace")
     sys.exit(_exit_code(arguments))
 
 

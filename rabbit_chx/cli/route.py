@@ -190,14 +190,13 @@ def evidence(answer: Explanation) -> dict[str, Any]:
 
 def key_field(key: str | bytes) -> dict[str, Any]:
     """A key as it was given; bytes that are no text as Base64."""
-    if isinstance(key, str):
-        return {"key": key}
+    data = key if isinstance(key, bytes) else key.encode("utf-8", "surrogateescape")
     try:
-        return {"key": key.decode()}
+        return {"key": data.decode()}
     except UnicodeDecodeError:
         from base64 import b64encode
 
-        return {"key_base64": b64encode(key).decode()}
+        return {"key_base64": b64encode(data).decode()}
 
 
 def _json_destination(destination: Destination) -> dict[str, str]:

@@ -10,7 +10,7 @@ import csv
 import io
 import json
 import sys
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from itertools import islice
@@ -70,6 +70,10 @@ def _csv(file: IO[bytes], name: str) -> Iterator[Columns]:
         header = next(reader, None)
         if header is None:
             return
+        if not header:
+            raise InvalidValue(
+                f"the header of {name}", got="an empty line", allowed="the names of the columns"
+            )
         if len(set(header)) < len(header):
             raise InvalidValue(f"the header of {name}", got=header, allowed="each column once")
         first = 1
@@ -104,39 +108,24 @@ def _jsonl(file: IO[bytes], name: str) -> Iterator[Columns]:
 def _json_object(line: bytes, row: int, name: str) -> dict[str, Any]:
     try:
         value = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InvalidValue(f"line {row} of {name}", got=str(error), allowed="a JSON object a line") from None
     if not isinstance(value, dict):
         raise InvalidValue(f"line {row} of {name}", got=type(value).__name__, allowed="a JSON object a line")
     return value
 
 
-def _pyarrow() -> Any:
-    try:
-        import pyarrow as pa
-    except ImportError as error:
-        raise MissingDependency(
-            "Parquet and Arrow files need pyarrow: pip install 'rabbit-chx[arrow]'"
-        ) from error
-    return pa
-
-
 def _parquet(file: IO[bytes], name: str) -> Iterator[Columns]:
-    pa = _pyarrow()
-    from pyarrow import parquet
+    with _read_by_arrow(name, "a Parquet file") as pa:
+        from pyarrow import parquet
 
-    source = pa.py_buffer(file.read()) if file is sys.stdin.buffer else file
-    try:
-        batches = parquet.ParquetFile(source).iter_batches(_ROWS)
-    except pa.ArrowInvalid as error:
-        raise InvalidValue(name, got=str(error).splitlines()[0], allowed="a Parquet file") from None
-    for batch in batches:
-        yield batch.to_pydict()
+        source = pa.py_buffer(file.read()) if file is sys.stdin.buffer else file
+        for batch in parquet.ParquetFile(source).iter_batches(_ROWS):
+            yield batch.to_pydict()
 
 
 def _arrow(file: IO[bytes], name: str) -> Iterator[Columns]:
-    pa = _pyarrow()
-    try:
+    with _read_by_arrow(name, "an Arrow file or stream") as pa:
         # A file starts with its magic, a stream does not.
         start = file.peek(6)[:6] if hasattr(file, "peek") else b""
         if start == b"ARROW1":
@@ -144,11 +133,24 @@ def _arrow(file: IO[bytes], name: str) -> Iterator[Columns]:
             batches: Iterable[Any] = (reader.get_batch(index) for index in range(reader.num_record_batches))
         else:
             batches = pa.ipc.open_stream(file)
-    except pa.ArrowInvalid as error:
-        raise InvalidValue(name, got=str(error).splitlines()[0], allowed="an Arrow file or stream") from None
-    for batch in batches:
-        for start_row in range(0, batch.num_rows, _ROWS):
-            yield batch.slice(start_row, _ROWS).to_pydict()
+        for batch in batches:
+            for start_row in range(0, batch.num_rows, _ROWS):
+                yield batch.slice(start_row, _ROWS).to_pydict()
+
+
+@contextmanager
+def _read_by_arrow(name: str, allowed: str) -> Iterator[Any]:
+    """pyarrow, whose complaints are about the file: broken ones it meets with errors of many kinds."""
+    try:
+        import pyarrow as pa
+    except ImportError as error:
+        raise MissingDependency(
+            "Parquet and Arrow files need pyarrow: pip install 'rabbit-chx[arrow]'"
+        ) from error
+    try:
+        yield pa
+    except (pa.ArrowException, OSError, ValueError, OverflowError) as error:
+        raise InvalidValue(name, got=str(error).partition("\n")[0], allowed=allowed) from None
 
 
 FORMATS: Final[dict[str, Callable[[IO[bytes], str], Iterator[Columns]]]] = {
@@ -235,9 +237,18 @@ def _body(value: object, column: str, row: int, name: str) -> bytes:
         case bytes():
             return value
         case str():
-            return value.encode()
+            return _utf8(value, column, row, name)
         case _:
             raise _wrong_type(value, column, row, name)
+
+
+def _utf8(text: str, column: str, row: int, name: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError:  # JSON can spell half a character
+        raise InvalidValue(
+            f"column {column!r} in row {row} of {name}", got=text, allowed="text without lone surrogates"
+        ) from None
 
 
 def _wrong_type(value: object, column: str, row: int, name: str) -> InvalidValue:

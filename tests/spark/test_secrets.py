@@ -19,6 +19,7 @@ from uuid import uuid4
 import pyspark
 import pytest
 
+from tests.canary import canary, found
 from tests.inbox import Inbox
 from tests.tls import Authority, Listener
 
@@ -52,10 +53,6 @@ PLACES = {
     "connections": "rabbit-chx spark secrets query",
 }
 """Where no secret may stand, and what shows that the writes have left their traces there."""
-
-
-def canary(name: str) -> str:
-    return f"CANARY-{name}-{uuid4().hex[:8]}"
 
 
 PASSWORD = canary("password")
@@ -208,11 +205,6 @@ def seen(folder: Path, place: str) -> str:
     whole = folder / place
     files = [file for file in whole.rglob("*") if file.is_file()] if whole.is_dir() else [whole]
     return "\n".join(f"{file.name}\n{file.read_text(errors='replace')}" for file in files)
-
-
-def found(text: str, secrets) -> list[str]:
-    """Each secret that stands in the text, with what stands before it."""
-    return [text[max(text.index(one) - 200, 0) :][:250] for one in secrets if one in text]
 
 
 @pytest.mark.parametrize("place", PLACES)

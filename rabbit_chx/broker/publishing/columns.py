@@ -34,14 +34,14 @@ _TEXT: Final = b"S"
 
 def values(given: Any) -> Iterable[Any]:
     """The Python values of a column; Arrow's and NumPy's give theirs in one call."""
-    if isinstance(given, (str, bytes)):
-        raise InvalidValue(
-            "a column", got=given, allowed="a list or an Arrow column", way_out="use publish()"
-        )
     for method in ("to_pylist", "tolist"):
         if hasattr(given, method):
             found: Iterable[Any] = getattr(given, method)()
             return found
+    if isinstance(given, (str, bytes)) or not hasattr(given, "__iter__"):
+        raise InvalidValue(
+            "a column", got=given, allowed="a list or an Arrow column", way_out="use publish()"
+        )
     return list(given)
 
 
@@ -70,11 +70,14 @@ def body_column(given: Any, limit: int) -> list[bytes]:
 
 def checked_body(body: Any, limit: int, row: int) -> bytes:
     """One body as bytes; text is sent as UTF-8."""
-    encoded = body.encode() if isinstance(body, str) else body
+    try:
+        encoded = body.encode() if isinstance(body, str) else body
+    except UnicodeEncodeError:
+        encoded = None
     if not isinstance(encoded, (bytes, bytearray, memoryview)):
         raise InvalidValue(
             f"the body in row {row}",
-            got=type(body).__name__,
+            got="text with a lone surrogate" if isinstance(body, str) else type(body).__name__,
             allowed="bytes, or str as UTF-8",
             way_out="json.dumps() makes text of most things",
         )

@@ -131,7 +131,7 @@ def _encode(properties: Mapping[str, Any]) -> bytes:
     checked = {name: _CHECKS.get(name, _as_is)(name, value) for name, value in properties.items()}
     try:
         return b"".join(pika.BasicProperties(**checked).encode())
-    except (AMQPError, struct.error, TypeError, AssertionError, ValueError) as error:
+    except (AMQPError, struct.error, TypeError, AttributeError, AssertionError, ValueError) as error:
         raise InvalidValue(
             "the properties",
             got=sorted(checked),

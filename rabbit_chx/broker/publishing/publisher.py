@@ -222,7 +222,7 @@ class Publisher:
         with self._calls:
             row = self._account.next_row()
             if self._sequence_header is not None:
-                headers = {**(headers or {}), self._sequence_header: row}
+                headers = _merged(headers, {self._sequence_header: row})
             encoded = self._encode(properties, headers) if properties or headers else self._plain
             self._take_in([Message(row, target, key, encoded, checked)])
         return row
@@ -341,13 +341,21 @@ class Publisher:
         if self._sequence_header is not None:
             given = varying.get("headers", [constant.get("headers")] * len(rows))
             numbered = zip(rows, given, strict=True)
-            varying["headers"] = [{**(own or {}), self._sequence_header: row} for row, own in numbered]
+            varying["headers"] = [_merged(own, {self._sequence_header: row}) for row, own in numbered]
         if "headers" in varying and "headers" in self._properties:
             varying["headers"] = [self._with_own(own or {}) for own in varying["headers"]]
         return property_column(constant, varying, len(rows), frame_max=self._frame_max)
 
-    def _with_own(self, headers: Mapping[str, Any]) -> dict[str, Any]:
-        return {**self._properties.get("headers", {}), **headers}
+    def _with_own(self, headers: Any) -> Any:
+        return _merged(self._properties.get("headers"), headers)
+
+
+def _merged(headers: Any, more: Any) -> Any:
+    """Two tables of headers as one; or what is no table, which is refused where it is encoded."""
+    for table in (headers, more):
+        if table is not None and not hasattr(table, "keys"):
+            return table
+    return {**(headers or {}), **(more or {})}
 
 
 def _urls(url: Any, credentials: Credentials | None, tls: ssl.SSLContext | None) -> list[str]:

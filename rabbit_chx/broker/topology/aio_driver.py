@@ -24,6 +24,7 @@ try:
         ChannelClosed,
         ChannelInvalidStateError,
         ConnectionClosed,
+        InvalidFrameError,
         ProbableAuthenticationError,
     )
 except ImportError as missing:
@@ -100,8 +101,15 @@ async def _connect(url: str, tls: ssl.SSLContext | None) -> aio_pika.abc.Abstrac
         reason = why_no_external(where)
     except ConnectionClosed as error:
         reason = why_not_let_in(int(error.args[0]), str(error.args[-1]), where)
-    except (AMQPError, OSError) as error:
+    except InvalidFrameError as error:
+        refused = "Connection.OpenOk" in str(
+            error
+        )  # aiormq keeps nothing of what the broker says to Connection.Open
+        reason = why_not_let_in(530, "", where) if refused else why_not_reached(error, where)
+    except AMQPError as error:
         reason = why_not_reached(error.__cause__ or error, where)
+    except OSError as error:
+        reason = why_not_reached(error, where)
     raise BrokerUnavailable(str(reason))
 
 

@@ -1,0 +1,144 @@
+"""Every place where a secret could stand after something went wrong, and what was to be read there."""
+
+from __future__ import annotations
+
+import logging
+import pickle
+import subprocess
+import sys
+import threading
+import traceback
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from tests.canary import found
+
+KINDS = ("log", "exceptions", "reprs", "pickles", "output", "files", "command lines")
+
+
+class Places:
+    """What was to be read, place by place, and in how many scenarios."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        """In which nothing is written that may hold a secret."""
+        self.scenarios = 0
+        self._texts: dict[str, list[str]] = defaultdict(list)
+
+    def note(self, place: str, *texts: object) -> None:
+        """Keep what is to be read at a place."""
+        assert place in KINDS, place
+        self._texts[place] += map(str, texts)
+
+    def show(self, *objects: object) -> None:
+        """Keep what objects say of themselves."""
+        for each in objects:
+            self.note("reprs", repr(each), str(each), f"{each}")
+
+    def catch(self, error: BaseException) -> None:
+        """Keep all that an error says, with every error behind it, those that Python does not print too."""
+        self.note("exceptions", *traceback.format_exception(error))
+        todo, known = [error], set()
+        while todo:
+            each = todo.pop()
+            if id(each) in known:
+                continue
+            known.add(id(each))
+            self.note("exceptions", repr(each), str(each), repr(each.args), repr(vars(each)))
+            self.note("exceptions", *getattr(each, "__notes__", ()))
+            todo += filter(None, (each.__cause__, each.__context__, *getattr(each, "exceptions", ())))
+        with suppress(Exception):  # not every error of other people's can be pickled
+            self.note("pickles", pickle.dumps(error, 0).decode("latin-1"))
+
+    def leaks(self, secrets: list[str]) -> dict[str, list[str]]:
+        """Where secrets stand; reads the folder's files anew."""
+        files = [file for file in self.folder.rglob("*") if file.is_file()]
+        self._texts["files"] = [f"{file.name}\n{file.read_text(errors='replace')}" for file in files]
+        leaks = {place: found("\n".join(texts), secrets) for place, texts in self._texts.items()}
+        return {place: what for place, what in leaks.items() if what}
+
+    @property
+    def seen(self) -> set[str]:
+        """The places at which there was anything."""
+        return {place for place, texts in self._texts.items() if any(texts)}
+
+    @contextmanager
+    def scenario(self) -> Iterator[None]:
+        """All logging at DEBUG is kept, whoever logs: pika, aio-pika, aiormq, asyncio, urllib3 and we."""
+        self.scenarios += 1
+        handler = _Keeper(self)
+        root, level = logging.getLogger(), logging.getLogger().level
+        root.addHandler(handler)
+        root.setLevel(logging.DEBUG)
+        try:
+            yield
+        finally:
+            root.removeHandler(handler)
+            root.setLevel(level)
+
+    @contextmanager
+    def processes(self) -> Iterator[None]:
+        """The command lines of all programs that run meanwhile are kept, other people's too."""
+        ended = threading.Event()
+        lines: set[str] = set()
+
+        def watch() -> None:
+            is_last = False
+            while not is_last:
+                is_last = ended.wait(0.1)
+                for process in Path("/proc").glob("[0-9]*"):
+                    with suppress(OSError):  # it has ended
+                        lines.add((process / "cmdline").read_text(errors="replace").replace("\0", " "))
+
+        watcher = threading.Thread(target=watch, daemon=True)
+        watcher.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            watcher.join()
+            self.note("command lines", *sorted(lines))
+
+
+class _Keeper(logging.Handler):
+    def __init__(self, places: Places) -> None:
+        super().__init__(logging.DEBUG)
+        self._places = places
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._places.note("log", f"{record.name} {self.format(record)} {record.args!r}")
+
+
+def plant(places: Places, place: str, secret: str) -> None:
+    """Leak a secret at one place, as a program would that is not careful."""
+    url = f"amqp://user:{secret}@host"
+    match place:
+        case "log":
+            with places.scenario():
+                logging.getLogger("pika.adapters").debug("connecting to %s", url)
+        case "exceptions" | "pickles":
+            try:
+                try:
+                    int(url)
+                except ValueError:
+                    raise OSError("no broker") from None  # which still holds the other
+            except OSError as error:
+                places.catch(error)
+            if place == "pickles":
+                places.catch(OSError(url))
+        case "reprs":
+            places.show([url])
+        case "output":
+            places.note("output", f"Error: {url}")
+        case "files":
+            (places.folder / "position").write_text(url)
+        case "command lines":
+            program = [sys.executable, "-c", "import sys; print(flush=True); sys.stdin.read()", url]
+            with subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as running:
+                assert running.stdout
+                running.stdout.readline()  # it runs
+                with places.processes():
+                    pass
+                running.communicate()
