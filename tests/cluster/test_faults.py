@@ -1,0 +1,158 @@
+"""A cluster of three nodes loses one, or its network, while messages are published: nothing confirmed is lost, no key moves.
+
+RABBIT_CHX_CLUSTER_RELEASES=4.0,4.3 RABBIT_CHX_CLUSTER_ROUNDS=10 pytest tests/cluster/test_faults.py
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from rabbit_chx import Store
+from tests.cluster.fire import Fire, broken
+from tests.faults.load import ALIVE
+
+pytestmark = pytest.mark.broker
+
+SHORT = {"test_the_leader_is_killed", "test_a_minority_is_cut_off", "test_a_rolling_restart"}
+
+
+def test_the_leader_is_killed(cluster, site, judge):
+    fire = Fire(site, "leader killed")
+    for first in fire.rounds():
+        victim = fire.leader(ask=first)
+        control = fire.control(victim)
+        fire.flow(control)
+        victim.kill()
+        fire.broke_out()
+        control.hold()
+        fire.flows()
+        assert fire.leader(ask=cluster.others(victim)[0]) is not victim
+        fire.hold()
+        cluster.boot(victim)
+        cluster.whole()
+        fire.account(control)
+    fire.judge(judge)
+
+
+def test_a_minority_is_cut_off(cluster, site, judge):
+    """Clients still reach the node that its peers have lost. Khepri lets them wait there; on Mnesia it sends them away."""
+    fire = Fire(site, "minority cut off")
+    stays = site.release.store is Store.KHEPRI
+    for victim in fire.rounds():
+        control = fire.control(victim, heartbeat=0)
+        fire.flow(control)
+        victim.node.cut()
+        fire.broke_out()
+        if not stays:
+            broken(control)
+        control.hold()
+        fire.flows(fire.slotted)
+        cluster.alone(victim)
+        fire.hold()
+        victim.node.heal()
+        fire.recover(victim)
+        fire.flow()
+        if stays:
+            fire.settle(control)
+        fire.account(control)
+    fire.judge(judge, harmless=ALIVE if stays else "")
+
+
+def test_a_minority_is_cut_off_and_dies(cluster, site, judge):
+    fire = Fire(site, "minority cut off, then killed")
+    for victim in fire.rounds():
+        control = fire.control(victim)
+        fire.flow(control)
+        victim.node.cut()
+        fire.broke_out()
+        control.flood()
+        fire.flows(fire.slotted)
+        victim.kill()
+        control.hold()
+        fire.flows()
+        fire.hold()
+        victim.node.heal()
+        cluster.boot(victim)
+        fire.recover(victim)
+        fire.account(control)
+    fire.judge(judge)
+
+
+def test_a_node_loses_every_network(cluster, site, judge):
+    fire = Fire(site, "node without any network")
+    for victim in fire.rounds():
+        control = fire.control(victim)
+        fire.flow(control)
+        victim.node.cut(clients=True)
+        fire.broke_out()
+        broken(control)
+        control.hold()
+        fire.flows()
+        fire.hold()
+        victim.node.heal(clients=True)
+        fire.recover(victim)
+        fire.account(control)
+    fire.judge(judge)
+
+
+def test_every_node_is_cut_off_from_the_others(cluster, site, judge):
+    """On Mnesia all nodes send their clients away and stop, and whoever starts first makes the rings anew."""
+    fire = Fire(site, "all links between nodes cut")
+    stays = site.release.store is Store.KHEPRI
+    for victim in fire.rounds():
+        control = fire.control(victim, heartbeat=0)
+        fire.flow(control)
+        for member in cluster.members:
+            member.node.cut()
+        fire.broke_out()
+        fire.stalls()
+        cluster.alone(*cluster.members)
+        if not stays:
+            broken(control)
+        control.hold()
+        for member in cluster.members:
+            member.node.heal()
+        fire.flows()
+        fire.hold()
+        fire.recover(victim)
+        if stays:
+            fire.settle(control)
+        fire.account(control)
+    fire.judge(judge, harmless=ALIVE if stays else "")
+
+
+def test_a_node_hangs(cluster, site, judge):
+    """A node of Mnesia that wakes up believes to be the majority for a while."""
+    fire = Fire(site, "node paused")
+    for victim in fire.rounds():
+        control = fire.control(victim, size=20_000)
+        fire.flow(control)
+        victim.pause()
+        fire.broke_out()
+        try:
+            broken(control)
+            control.hold()
+            fire.flows()
+            fire.hold()
+        finally:
+            victim.unpause()
+        fire.recover(victim)
+        fire.account(control)
+    fire.judge(judge)
+
+
+def test_a_rolling_restart(cluster, site, judge):
+    fire = Fire(site, "rolling restart")
+    for first in fire.rounds():
+        for victim in cluster.in_turn(first):
+            control = fire.control(victim)
+            fire.flow(control)
+            fire.jam(control, victim)
+            victim.node.halt()
+            fire.broke_out()
+            control.hold()
+            fire.flows()
+            cluster.boot(victim)
+            cluster.whole()  # as whoever restarts a cluster has to, before the next node
+            fire.account(control)
+    fire.judge(judge)
