@@ -31,6 +31,7 @@ _VERBS: Final = {
     "route": "Say which queue each key lands on.",
     "ring": "Show the buckets, the exact share of each queue, and what a restart makes of them.",
     "simulate": "Show how a sample of keys spreads over the queues: skew, chi-squared, hot keys.",
+    "report": "Write one HTML page about an exchange, with pictures.",
     "publish": "Publish the rows of a file, each message confirmed.",
     "lint": "Check a topology file without a broker.",
     "plan": "Show the steps from a broker to a topology file, and what they cost.",

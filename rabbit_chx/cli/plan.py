@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rabbit_chx.cli.live import Live
     from rabbit_chx.topology.model import Topology
 
-__all__ = ["plan", "plan_options"]
+__all__ = ["parse_new", "parse_new_weight", "plan", "plan_options", "what_if_options"]
 
 PENDING: Final = 2
 FAILED: Final = 1
@@ -51,6 +51,21 @@ def plan_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
+def what_if_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Changes whose cost is asked for; no broker is."""
+    for option in (
+        click.option(
+            "--weight", "weights", multiple=True, metavar="NAME=W", help="What if it had this weight?"
+        ),
+        click.option(
+            "--remove", multiple=True, metavar="NAME", help="What would it cost to remove this queue?"
+        ),
+        click.option("--add", metavar="N|NAMES", help="What would N more queues cost, or these (a,b)?"),
+    ):
+        command = option(command)
+    return command
+
+
 @click.command(
     epilog="""\b
 Examples:
@@ -64,13 +79,7 @@ Examples:
 @live_options
 @plan_options
 @click.option("--against", metavar="FILE", help="Plan from what FILE says instead of from a broker.")
-@click.option(
-    "--add", metavar="N|NAMES", help="What would N more queues cost, or these (a,b)? Needs no broker."
-)
-@click.option("--remove", multiple=True, metavar="NAME", help="What would it cost to remove this queue?")
-@click.option(
-    "--weight", "weights", multiple=True, metavar="NAME=W", help="What would it cost to give it this weight?"
-)
+@what_if_options
 @click.option("--exchange", metavar="X", help="The exchange that is asked about, where the file has several.")
 @click.option(
     "-r",
@@ -129,17 +138,20 @@ def _advise(
 ) -> None:
     from rabbit_chx.topology.advice import advise
 
-    new: int | list[str] = (
-        int(add) if add and add.isascii() and add.isdigit() else add.split(",") if add else 0
-    )
-    weighed = dict(map(_parse_weight, weights))
-    ways = advise(topology, exchange, add=new, remove=remove, weights=weighed, release=release)
+    weighed = dict(map(parse_new_weight, weights))
+    ways = advise(topology, exchange, add=parse_new(add), remove=remove, weights=weighed, release=release)
     if output == "table":
         click.echo(f"Exchange {exchange!r}, RabbitMQ {release}, from the file alone")
     print_ways(ways, output, exchange=exchange)
 
 
-def _parse_weight(text: str) -> tuple[str, int]:
+def parse_new(text: str | None) -> int | list[str]:
+    """How many queues are new, or which."""
+    return int(text) if text and text.isascii() and text.isdigit() else text.split(",") if text else 0
+
+
+def parse_new_weight(text: str) -> tuple[str, int]:
+    """A queue and the weight that it is to have."""
     from rabbit_chx.ring import parse_weight
 
     name, equals, weight = text.rpartition("=")

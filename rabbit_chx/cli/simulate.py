@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from rabbit_chx.exchange import ConsistentHashExchange
     from rabbit_chx.skew import Spread
 
-__all__ = ["simulate"]
+__all__ = ["counted", "simulate"]
 
 
 @click.command(
@@ -47,7 +47,7 @@ def simulate(*, described: Described, keys_file: str | None, raw: bool, hot: int
     from rabbit_chx.skew import whole
 
     exchange = described.mirror()
-    found = whole(exchange) if keys_file is None else _counted(exchange, keys_file, raw=raw, hot=hot)
+    found = whole(exchange) if keys_file is None else counted(exchange, keys_file, raw=raw, hot=hot)
     if output == "json":
         for line in _lines(found, sample=keys_file is not None):
             click.echo(json.dumps(line, ensure_ascii=False))
@@ -55,7 +55,8 @@ def simulate(*, described: Described, keys_file: str | None, raw: bool, hot: int
         _print(found, sample=keys_file is not None)
 
 
-def _counted(exchange: ConsistentHashExchange, path: str, *, raw: bool, hot: int) -> Spread:
+def counted(exchange: ConsistentHashExchange, path: str, *, raw: bool = False, hot: int = 10) -> Spread:
+    """How the keys of a file spread."""
     from rabbit_chx.cli.keys import open_keys, read_keys, size_of
     from rabbit_chx.cli.progress import bytes_progress
     from rabbit_chx.cli.route import buckets_of

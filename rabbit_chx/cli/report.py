@@ -1,0 +1,86 @@
+"""``rabbit-chx report``: one HTML page about an exchange, with pictures."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from rabbit_chx.cli.options import Described, the_exchange
+from rabbit_chx.cli.plan import parse_new, parse_new_weight, what_if_options
+from rabbit_chx.errors import InvalidValue
+
+if TYPE_CHECKING:
+    from rabbit_chx.skew import Spread
+
+__all__ = ["report"]
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  rabbit-chx report --file topology.yaml --out orders.html
+  rabbit-chx report --file topology.yaml --exchange orders --keys customers.txt --out orders.html
+  rabbit-chx report --file topology.yaml --add 2 --out two-more.html
+"""
+)
+@click.option("-f", "--file", required=True, metavar="FILE", help="A topology file that has the exchange.")
+@click.option("-x", "--exchange", metavar="X", help="Which exchange of --file, where several hash.")
+@click.option("-o", "--out", "out_file", required=True, metavar="PAGE.html", help="Where to write the page.")
+@click.option("-r", "--release", default="4.3", show_default=True, metavar="R", help="The broker's release.")
+@click.option("--keys", "keys_file", metavar="FILE", help="A sample of keys, one a line; - is stdin.")
+@what_if_options
+@click.option(
+    "--worker-pool-size",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="default_worker_pool_size of the node: with 1 a restart on Mnesia sorts the ring.",
+)
+def report(
+    *,
+    file: str,
+    exchange: str | None,
+    out_file: str,
+    release: str,
+    keys_file: str | None,
+    add: str | None,
+    remove: tuple[str, ...],
+    weights: tuple[str, ...],
+    worker_pool_size: int | None,
+) -> None:
+    """Write one page about an exchange: its ring, exact shares, a sample's skew, and what changes would cost.
+
+    The page needs no network and no other file, and can be printed.
+    """
+    from rabbit_chx.report import report as make
+    from rabbit_chx.topology.load import load
+
+    topology = load(file)
+    name = the_exchange(topology, exchange)
+    sample: Spread | None = None
+    if keys_file is not None:
+        from rabbit_chx.cli.simulate import counted
+
+        sample = counted(Described(file=file, exchange=name, release=release).mirror(), keys_file)
+    made = make(
+        topology,
+        name,
+        release=release,
+        sample=sample,
+        sample_name="" if keys_file in {None, "-"} else Path(str(keys_file)).name,
+        add=parse_new(add),
+        remove=remove,
+        weights=dict(map(parse_new_weight, weights)),
+        worker_pool_size=worker_pool_size,
+    )
+    try:
+        made.save(out_file)
+    except OSError as error:
+        raise InvalidValue(
+            "--out",
+            got=out_file,
+            allowed="a file that can be written",
+            way_out=f"the system says: {error.strerror}",
+        ) from None
+    click.echo(f"Wrote {out_file}: exchange {name!r}, {len(made.live.destinations)} queues.")

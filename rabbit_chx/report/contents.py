@@ -1,0 +1,238 @@
+"""What a report says, computed: values in, values out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from rabbit_chx.errors import InvalidValue
+from rabbit_chx.exchange import ConsistentHashExchange
+from rabbit_chx.movement import Movement, moved, shares
+from rabbit_chx.releases import Release
+from rabbit_chx.skew import Spread, chi_squared_tail, spread
+from rabbit_chx.topology.advice import advise
+from rabbit_chx.topology.model import CONSISTENT_HASH
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from rabbit_chx.ring import Destination, Ring
+    from rabbit_chx.topology.model import Exchange, Topology
+    from rabbit_chx.topology.steps import Way
+
+__all__ = ["PUBLISHED", "SAMPLE", "Change", "Parity", "Report", "Uniformity", "report"]
+
+# What the README of rabbitmq_consistent_hash_exchange says of 2, 3 ... 20 buckets, in the section on uniformity. It
+# does not say of which keys.
+PUBLISHED: Final = dict(
+    enumerate(
+        (
+            *(0.5, 0.946, 2.939, 2.163, 2.592, 4.654, 7.566, 5.847, 9.790, 13.448),
+            *(12.432, 12.338, 9.898, 8.513, 6.997, 6.279, 10.373, 12.935, 11.895),
+        ),
+        start=2,
+    )
+)
+SAMPLE: Final = 100_000
+"""So many keys, "0" to "99999", are behind our own figures for the same numbers of buckets."""
+
+_MOST_REMOVED: Final = 64
+"""Up to so many queues, it is said of each what its removal moves."""
+
+
+@dataclass(frozen=True, slots=True)
+class Uniformity:
+    """Chi-squared of a number of buckets."""
+
+    buckets: int
+    chi_squared: float
+    p_value: float
+    published: float
+    """The figure of the plugin's README, of keys that it does not name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What a change of the ring would move."""
+
+    title: str
+    movement: Movement
+    after: Ring
+
+
+@dataclass(frozen=True, slots=True)
+class Parity:
+    """What a comparison with a real broker has found."""
+
+    release: str
+    messages: int
+    differences: int
+
+
+@dataclass(frozen=True)
+class Report:
+    """All that is known of one exchange without asking anybody."""
+
+    exchange: str
+    hashed: str
+    """What the exchange hashes, in words."""
+    live: Ring
+    recovered: Ring
+    """The ring after a restart; it may be unknown."""
+    shares: Mapping[Destination, float]
+    uniformity: tuple[Uniformity, ...]
+    added: Change
+    """One more queue."""
+    removals: tuple[tuple[Destination, float], ...] = ()
+    """The share of keys that goes elsewhere if a queue is unbound, the costliest first; none of very many queues."""
+    removed: Change | None = None
+    """The costliest of them."""
+    ways: tuple[Way, ...] = ()
+    """The ways to the changes that were asked for, or to one more queue."""
+    asked: str = "one more queue"
+    sample: Spread | None = None
+    sample_name: str = ""
+    parity: Parity | None = None
+    source: str = field(default="the file alone")
+    """Where the order of the ring is known from."""
+
+    def to_html(self) -> str:
+        """The whole page."""
+        from rabbit_chx.report.page import page
+
+        return page(self)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the page into a file."""
+        Path(path).write_text(self.to_html(), encoding="utf-8")
+
+    def _repr_html_(self) -> str:
+        """The page within a notebook, which has a style of its own: so it gets a frame."""
+        from rabbit_chx.report.page import framed
+
+        return framed(self)
+
+
+def report(
+    topology: Topology,
+    exchange: str,
+    *,
+    release: str | Release = "4.3",
+    live: Ring | None = None,
+    keys: Sequence[Any] | None = None,
+    sample: Spread | None = None,
+    sample_name: str = "",
+    add: int | Sequence[str] = 0,
+    remove: Sequence[str] = (),
+    weights: Mapping[str, int] | None = None,
+    worker_pool_size: int | None = None,
+    parity: Parity | None = None,
+) -> Report:
+    """Compute the report of one consistent-hash exchange.
+
+    Args:
+        topology: what the file says.
+        exchange: which of its exchanges.
+        release: the release of the broker.
+        live: its ring, as read from a broker; else it is what the file's order makes.
+        keys: a sample of what is hashed, each as often as it comes; or ``sample``, counted already.
+        sample: what `rabbit_chx.spread` has counted.
+        sample_name: what to call it.
+        add: queues whose cost is asked for, as in `rabbit-chx plan`; by default one.
+        remove: queues to take away.
+        weights: queues with their new weights.
+        worker_pool_size: of the broker's node, where it is known: with 1 a restart on Mnesia sorts the ring.
+        parity: what a comparison with the broker has found.
+    """
+    found = _checked(topology, exchange)
+    parsed = Release.parse(release)
+    ring = live if live is not None else topology.ring(exchange, parsed)
+    mirror = ConsistentHashExchange(ring, hash_header=found.hash_header, hash_property=found.hash_property)
+    if keys is not None:
+        sample = spread(mirror, keys)
+    removals = tuple(_removals(ring))
+    asked = bool(add or remove or weights)
+    ways = advise(topology, exchange, add=add if asked else 1, remove=remove, weights=weights, release=parsed)
+    return Report(
+        exchange=exchange,
+        hashed=str(mirror.hash_on),
+        live=ring,
+        recovered=ring.after_restart(worker_pool_size=worker_pool_size),
+        shares=shares(ring),
+        uniformity=tuple(_uniformity(parsed)),
+        added=_change("One more queue, bound last", ring, ring.bind(_new_name(ring), "1")),
+        removals=tuple((change[0], change[1].share) for change in removals),
+        removed=_costliest(ring, removals),
+        ways=ways,
+        asked=_words(add, remove, weights or {}) if asked else "one more queue",
+        sample=sample,
+        sample_name=sample_name,
+        parity=parity,
+        source="a broker" if live is not None else "the file alone",
+    )
+
+
+def _checked(topology: Topology, exchange: str) -> Exchange:
+    found = topology.exchange(exchange)
+    known = [each.name for each in topology.exchanges if each.type == CONSISTENT_HASH]
+    if found is None or found.name not in known:
+        raise InvalidValue(
+            "the exchange of a report",
+            got=exchange,
+            allowed="one of " + ", ".join(known) if known else "an exchange of type x-consistent-hash",
+            way_out="only a consistent-hash exchange has a ring to draw",
+        )
+    return found
+
+
+def _removals(ring: Ring) -> Iterator[tuple[Destination, Movement, Ring]]:
+    bindings = list({binding.destination: binding for binding in ring.bindings}.values())
+    if not 1 < len(bindings) <= _MOST_REMOVED:
+        return
+    changes = []
+    for binding in bindings:
+        after = ring.unbind(binding.destination, binding.key)
+        changes.append((binding.destination, moved(ring, after), after))
+    yield from sorted(changes, key=lambda change: -change[1].share)
+
+
+def _costliest(ring: Ring, removals: Sequence[tuple[Destination, Movement, Ring]]) -> Change | None:
+    if not removals:
+        return None
+    destination, _, after = removals[0]
+    return _change(f"{destination} unbound, which costs most", ring, after)
+
+
+def _change(title: str, before: Ring, after: Ring) -> Change:
+    return Change(title, moved(before, after), after)
+
+
+def _new_name(ring: Ring) -> str:
+    taken = set(map(str, ring.destinations))
+    return next(
+        name for name in ("new", *(f"new-{n}" for n in range(2, len(taken) + 3))) if name not in taken
+    )
+
+
+def _uniformity(release: Release) -> Iterator[Uniformity]:
+    keys = [str(number) for number in range(SAMPLE)]
+    for buckets, published in PUBLISHED.items():
+        exchange = ConsistentHashExchange([str(number) for number in range(buckets)], release=release)
+        counts = np.bincount(exchange.bucket_many(keys), minlength=buckets)
+        mean = SAMPLE / buckets  # as the README counts: against equal shares, not against the exact ones
+        found = float(((counts - mean) ** 2 / mean).sum())
+        yield Uniformity(buckets, found, chi_squared_tail(found, buckets - 1), published)
+
+
+def _words(add: int | Sequence[str], remove: Sequence[str], weights: Mapping[str, int]) -> str:
+    added = f"{add} more queue{'s' * (add != 1)}" if isinstance(add, int) else ", ".join(add)
+    parts = [
+        added and f"{added}" if add else "",
+        f"without {', '.join(remove)}" if remove else "",
+        ", ".join(f"{name} with weight {weight}" for name, weight in weights.items()),
+    ]
+    return ", ".join(filter(None, parts))

@@ -1,0 +1,339 @@
+"""A report as one HTML page that needs nothing else: no network, no script. Text in, text out.
+
+Elements are built and then written, so a name that holds ``<`` is a name. Every picture has its numbers in a table.
+"""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any, Final
+from xml.etree.ElementTree import tostring
+
+from rabbit_chx import __version__
+from rabbit_chx.report.drawing import COLOURS, element, flow_picture, ring_picture
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from xml.etree.ElementTree import Element
+
+    from rabbit_chx.report.contents import Change, Report
+    from rabbit_chx.ring import Destination, Ring
+    from rabbit_chx.skew import Spread
+
+__all__ = ["framed", "page"]
+
+_FRAME_HEIGHT: Final = 640
+
+
+def page(report: Report) -> str:
+    """The whole page."""
+    sections = [section for section in _sections(report) if section is not None]
+    links = (element("a", _heading(section), href=f"#{section.get('id')}") for section in sections)
+    body = element(
+        "body",
+        element("a", "To the content", href=f"#{sections[0].get('id')}", class_="skip"),
+        element("header", element("h1", f"Exchange {report.exchange}"), _facts(report)),
+        element("nav", *_spaced(links), aria_label="Sections"),
+        element("main", *sections),
+        element(
+            "footer",
+            f"rabbit-chx {__version__}. Shares are exact: counted over all 2,097,152 seeds, not sampled.",
+        ),
+    )
+    head = element(
+        "head",
+        element("meta", charset="utf-8"),
+        element("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        element("title", f"Exchange {report.exchange}: where keys go"),
+        element("style", files("rabbit_chx.report").joinpath("page.css").read_text(encoding="utf-8")),
+    )
+    return f"<!doctype html>\n{tostring(element('html', head, body, lang='en'), 'unicode', method='html')}\n"
+
+
+def framed(report: Report) -> str:
+    """The page in a frame of its own, for a notebook."""
+    text = b64encode(page(report).encode()).decode()
+    title = f"Exchange {report.exchange}"
+    frame = element(
+        "iframe",
+        src=f"data:text/html;base64,{text}",
+        title=title,
+        style=f"width: 100%; height: {_FRAME_HEIGHT}px; border: 1px solid #8886",
+    )
+    return tostring(frame, "unicode", method="html")
+
+
+def _sections(report: Report) -> Iterable[Element | None]:
+    return (
+        _ring(report),
+        _shares(report),
+        _sample(report),
+        _changes(report),
+        _ways(report),
+        _uniformity(report),
+        _parity(report),
+    )
+
+
+def _facts(report: Report) -> Element:
+    release = report.live.release
+    count = len(report.live.destinations)
+    return element(
+        "p",
+        f"It hashes {report.hashed} over {count} {'queue' if count == 1 else 'queues'}. "
+        f"RabbitMQ {release} on {release.store.value}; the order of the ring is from {report.source}.",
+        class_="facts",
+    )
+
+
+def _ring(report: Report) -> Element:
+    colours = _colours(report.live)
+    live = _ring_figure(report.live, colours, "The ring now")
+    if report.recovered.known:
+        share = _moved_by_restart(report)
+        text = (
+            "A restart keeps every key where it is."
+            if not share
+            else f"A restart moves {share:.2%} of the keys."
+        )
+        after = _ring_figure(report.recovered, colours, "The ring after a restart")
+    else:
+        text = f"After a restart the order is unknown: {report.recovered.why_unknown}."
+        after = element(
+            "figure",
+            element("p", "?", class_="big"),
+            element("figcaption", "The ring after a restart: unknown"),
+        )
+    return _section(
+        "ring",
+        "The ring",
+        element(
+            "p", text, class_="loud" if not report.recovered.known or _moved_by_restart(report) else "quiet"
+        ),
+        element("div", live, after, class_="pair"),
+        element(
+            "p",
+            "Buckets are numbered clockwise from the top, in the order of the bindings. A binding is added at the end; whoever leaves from the middle shifts all behind it.",
+            class_="quiet",
+        ),
+    )
+
+
+def _moved_by_restart(report: Report) -> float:
+    from rabbit_chx.movement import moved
+
+    return moved(report.live, report.recovered).share
+
+
+def _ring_figure(ring: Ring, colours: dict[Destination, int], title: str) -> Element:
+    return element("figure", ring_picture(ring, colours, title), element("figcaption", title))
+
+
+def _shares(report: Report) -> Element:
+    colours = _colours(report.live)
+    weights = dict(report.live.runs or ())
+    first = _first_buckets(report.live)
+    largest = max(report.shares.values(), default=1.0)
+    rows = [
+        (
+            _named(destination, colours),
+            f"{weights[destination]:,}",
+            f"{first[destination]:,}",
+            f"{share:.3%}",
+            _meter(share / largest, colours[destination]),
+        )
+        for destination, share in report.shares.items()
+    ]
+    fullest = largest * len(report.shares)
+    return _section(
+        "shares",
+        "Exact shares",
+        element("p", f"Of all keys there can be, the fullest queue gets {fullest:.3f} times the mean."),
+        _table(("queue", "weight", "first bucket", "share", ""), rows, numbers={1, 2, 3}),
+    )
+
+
+def _first_buckets(ring: Ring) -> dict[Destination, int]:
+    first: dict[Destination, int] = {}
+    bucket = 0
+    for destination, weight in ring.runs or ():
+        first[destination] = bucket
+        bucket += weight
+    return first
+
+
+def _sample(report: Report) -> Element | None:
+    found = report.sample
+    if found is None:
+        return None
+    largest = max((queue.share for queue in found.queues), default=1.0) or 1.0
+    rows = [
+        (
+            queue.queue,
+            f"{queue.rows:,}",
+            f"{queue.share:.2%}",
+            f"{queue.exact:.2%}",
+            f"{queue.keys:,}",
+            _meter(queue.share / largest, number),
+        )
+        for number, queue in enumerate(found.queues)
+    ]
+    keys = "keys (about)" if found.about else "keys"
+    hot = [(one.key, f"{one.rows:,}", f"{one.share:.2%}", one.queue) for one in found.hot]
+    of = f" of {report.sample_name}" if report.sample_name else ""
+    return _section(
+        "sample",
+        "A sample of keys",
+        element(
+            "p",
+            f"{found.rows:,} rows{of}. The fullest queue gets {found.skew:.2f} times the mean; {_judged(found)}",
+        ),
+        _table(("queue", "rows", "share", "exact share", keys, ""), rows, numbers={1, 2, 3, 4}),
+        element("h3", "Hottest keys") if hot else None,
+        _table(("key", "rows", "share of all rows", "queue"), hot, numbers={1, 2}) if hot else None,
+    )
+
+
+def _judged(found: Spread) -> str:
+    chi = f"chi-squared {found.chi_squared:,.1f} with {found.degrees_of_freedom} degrees of freedom"
+    if found.p_value >= 0.01:
+        return f"{chi}, as uneven as {found.p_value:.0%} of samples of keys that all differ."
+    return f"{chi}, which keys that all differ reach in less than 1% of samples: some keys come often."
+
+
+def _changes(report: Report) -> Element:
+    drawn = [_flow(report, change) for change in (report.added, report.removed) if change is not None]
+    rows = [(str(destination), f"{share:.2%}") for destination, share in report.removals]
+    return _section(
+        "changes",
+        "What a change moves",
+        *drawn,
+        element("h3", "Unbinding one queue, the others stay as they are") if rows else None,
+        _table(("queue", "keys that go elsewhere"), rows, numbers={1}) if rows else None,
+    )
+
+
+def _flow(report: Report, change: Change) -> Element:
+    colours = _colours(report.live, *change.after.destinations)
+    title = f"{change.title}: {change.movement.share:.2%} of the keys go elsewhere"
+    drawn = flow_picture(change.movement, report.live, change.after, colours, title)
+    picture = element("div", drawn, class_="wide", tabindex="0", role="region", aria_label=change.title)
+    return element(
+        "figure",
+        element("h3", title),
+        picture,
+        element("figcaption", "Left: where keys go now. Right: where they go then. Pale: they stay."),
+    )
+
+
+def _ways(report: Report) -> Element | None:
+    if not report.ways:
+        return None
+    rows = [
+        (
+            f"{way.name} (chosen)" if way.chosen else way.name,
+            _percent(way.moved),
+            _percent(way.moved_between),
+            way.summary
+            + ("" if way.order is None else f"; write this order into the file: {', '.join(way.order)}"),
+        )
+        for way in report.ways
+    ]
+    return _section(
+        "ways",
+        f"Ways to change it: {report.asked}",
+        _table(("way", "keys moved", "at some moment", "what"), rows, numbers={1, 2}, long={3}),
+    )
+
+
+def _percent(share: float | None) -> str:
+    return "unknown" if share is None else f"{share:.2%}"
+
+
+def _uniformity(report: Report) -> Element:
+    from rabbit_chx.report.contents import SAMPLE
+
+    rows = [
+        (str(one.buckets), f"{one.chi_squared:.3f}", f"{one.p_value:.2f}", f"{one.published:g}")
+        for one in report.uniformity
+    ]
+    return _section(
+        "uniformity",
+        "How even the hash is",
+        element(
+            "p",
+            f"Chi-squared of {SAMPLE:,} routing keys, the numbers from 0 on, against equal shares; computed here, beside the figure "
+            "in the README of the plugin, which does not name its keys. An even hash has a p-value under 0.05 one time in twenty.",
+        ),
+        _table(("buckets", "chi-squared", "p-value", "plugin's README"), rows, numbers={0, 1, 2, 3}),
+    )
+
+
+def _parity(report: Report) -> Element | None:
+    found = report.parity
+    if found is None:
+        return None
+    good = not found.differences
+    text = f"{found.messages:,} messages through RabbitMQ {found.release}, {found.differences:,} of them elsewhere than foretold."
+    return _section(
+        "parity", "Compared with a real broker", element("p", text, class_="good" if good else "bad")
+    )
+
+
+# -- pieces -----------------------------------------------------------------------------------------------
+
+
+def _section(name: str, title: str, *children: Element | None) -> Element:
+    heading = element("h2", title, id=f"{name}-title")
+    return element("section", heading, *children, id=name, tabindex="-1", aria_labelledby=f"{name}-title")
+
+
+def _heading(section: Element) -> str:
+    found = section.find("h2")
+    assert found is not None
+    return found.text or ""
+
+
+def _table(
+    head: Sequence[str],
+    rows: Iterable[Sequence[Any]],
+    *,
+    numbers: set[int],
+    long: frozenset[int] | set[int] = frozenset(),
+) -> Element:
+    kinds = {place: {"class_": "n"} for place in numbers} | {place: {"class_": "long"} for place in long}
+    titles = (element("th", text, scope="col", **kinds.get(place, {})) for place, text in enumerate(head))
+    body = (
+        element("tr", *(element("td", cell, **kinds.get(place, {})) for place, cell in enumerate(row)))
+        for row in rows
+    )
+    table = element("table", element("thead", element("tr", *titles)), element("tbody", *body))
+    return element("div", table, class_="wide", tabindex="0", role="region", aria_label=f"Table of {head[0]}")
+
+
+def _meter(share: float, colour: int) -> Element:
+    return element(
+        "div",
+        element("i", style=f"width: {share:.1%}"),
+        class_=f"meter c{colour % COLOURS}",
+        aria_hidden="true",
+    )
+
+
+def _named(destination: Destination, colours: dict[Destination, int]) -> Element:
+    dot = element("span", class_=f"dot c{colours[destination] % COLOURS}", aria_hidden="true")
+    return element("span", dot, str(destination))
+
+
+def _colours(ring: Ring, *more: Destination) -> dict[Destination, int]:
+    """The same colour for a queue in every picture."""
+    return {
+        destination: number for number, destination in enumerate(dict.fromkeys([*ring.destinations, *more]))
+    }
+
+
+def _spaced(links: Iterable[Element]) -> Iterable[Element | str]:
+    for link in links:
+        yield link
+        yield " "

@@ -1,0 +1,270 @@
+"""The page about an exchange: what it says is true, it needs nothing else, and no name can break it."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from html.parser import HTMLParser
+from math import sqrt
+
+import pytest
+from click.testing import CliRunner
+
+from rabbit_chx import ConsistentHashExchange, InvalidValue, Ring, ToExchange
+from rabbit_chx.cli.report import report as command
+from rabbit_chx.report import Parity, report
+from rabbit_chx.topology.load import loads
+from tests.unit.complaints import complaint
+
+FILE = """
+schema: 1
+exchanges:
+  orders:
+    type: x-consistent-hash
+    queues: {"q.{0..3}": 1, vip: 4}
+  other: {type: topic}
+queues: {"q.{0..3}": {}, vip: {}}
+"""
+KEYS = ["acme"] * 300 + [f"customer-{number}" for number in range(2_000)]
+
+
+def made(text: str = FILE, exchange: str = "orders", **options):
+    return report(loads(text, format="yaml"), exchange, **options)
+
+
+# -- what it says ---------------------------------------------------------------------------------------
+
+
+def counted(before: Ring, after: Ring, count: int = 20_000) -> float:
+    """The share of a sample of keys that is routed elsewhere."""
+    old, new = ConsistentHashExchange(before), ConsistentHashExchange(after)
+    return sum(old.route(key) != new.route(key) for key in map(str, range(count))) / count
+
+
+def test_what_a_change_moves_is_what_keys_do() -> None:
+    found = made()
+    for change in (found.added, found.removed):
+        share = change.movement.share
+        error = 4 * sqrt(share * (1 - share) / 20_000)
+        assert abs(counted(found.live, change.after) - share) < error
+    assert sum(found.added.movement.flows.values()) == pytest.approx(1)
+
+
+def test_the_costliest_queue_to_unbind_comes_first_and_the_last_one_costs_its_share_alone() -> None:
+    found = made()
+    costs = [share for _, share in found.removals]
+    assert costs == sorted(costs, reverse=True)
+    assert found.removals[0][0] == "q.0"
+    assert dict(found.removals)["vip"] == pytest.approx(found.shares["vip"])
+
+
+def test_after_a_restart_the_order_is_kept_sorted_or_unknown() -> None:
+    assert made(release="4.3").recovered.runs == made().live.runs
+    assert not made(release="4.0").recovered.known
+    assert made(release="4.0", worker_pool_size=1).recovered.known
+
+
+def test_a_live_ring_comes_before_the_files_order() -> None:
+    live = Ring.of({"vip": 4, "q.3": 1})
+    found = made(live=live)
+    assert list(found.shares) == ["vip", "q.3"]
+    assert found.source == "a broker"
+
+
+def test_the_published_figures_stand_beside_ours() -> None:
+    found = made().uniformity
+    assert [one.buckets for one in found] == list(range(2, 21))
+    assert (found[0].published, found[-1].published) == (0.5, 11.895)
+    assert all(0 < one.p_value < 1 for one in found)
+    assert sum(one.p_value < 0.05 for one in found) <= 3  # of 19, one is to be expected
+
+
+def test_only_a_consistent_hash_exchange_has_a_ring() -> None:
+    for exchange in ("other", "nope"):
+        error = complaint(lambda exchange=exchange: made(exchange=exchange))
+        assert (error.got, error.allowed) == (exchange, "one of orders")
+
+
+# -- the page -------------------------------------------------------------------------------------------
+
+
+class Page(HTMLParser):
+    """Tags, attributes and texts of a page; every tag has to be closed in its order."""
+
+    EMPTY = frozenset({"meta"})
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.text: list[str] = []
+        self._open: list[str] = []
+        self.feed(text)
+        assert self._open == []
+
+    def handle_starttag(self, tag: str, attrs) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag not in self.EMPTY:
+            self._open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self._open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text.append(data)
+
+    def all(self, attribute: str) -> list[str]:
+        return [str(attributes[attribute]) for _, attributes in self.tags if attribute in attributes]
+
+
+@pytest.fixture(scope="module")
+def page() -> Page:
+    return Page(made(keys=KEYS, sample_name="a sample", parity=Parity("4.3.6", 10_000, 0)).to_html())
+
+
+def test_it_needs_no_other_file_and_runs_no_script(page) -> None:
+    assert not {"script", "link", "img", "iframe", "object"} & {tag for tag, _ in page.tags}
+    assert page.all("src") == []
+    assert all(target.startswith("#") for target in page.all("href"))
+    assert "url(" not in "".join(page.text)
+    assert not [name for _, attributes in page.tags for name in attributes if name.startswith("on")]
+
+
+def test_links_lead_to_sections_and_pictures_and_tables_have_names(page) -> None:
+    ids = page.all("id")
+    assert len(ids) == len(set(ids))
+    assert {target[1:] for target in page.all("href")} <= set(ids)
+    pictures = [place for place, (tag, _) in enumerate(page.tags) if tag == "svg"]
+    assert len(pictures) == 4
+    assert all(page.tags[place + 1][0] == "title" for place in pictures)
+    assert all(
+        "aria-label" in attributes for _, attributes in page.tags if attributes.get("role") == "region"
+    )
+
+
+def test_every_section_is_there_with_its_numbers(page) -> None:
+    text = " ".join(page.text)
+    for heading in (
+        "The ring",
+        "Exact shares",
+        "A sample of keys",
+        "What a change moves",
+        "How even the hash is",
+    ):
+        assert heading in text
+    found = made()
+    assert all(f"{share:.3%}" in text for share in found.shares.values())
+    assert f"{found.added.movement.share:.2%} of the keys go elsewhere" in text
+    assert "acme" in text
+    assert "10,000 messages through RabbitMQ 4.3.6, 0 of them elsewhere than foretold" in text
+
+
+@pytest.mark.parametrize(
+    "name", ["<script>alert(1)</script>", "a & b", '"quoted"', "'", "größe", "]]>", "</style>", "x" * 200]
+)
+def test_no_name_breaks_the_page(name) -> None:
+    text = FILE.replace("orders", json.dumps(name)).replace("vip", json.dumps(name + ".q"))
+    shown = Page(made(text, exchange=name, keys=[name] * 5).to_html())
+    assert "script" not in {tag for tag, _ in shown.tags}
+    assert f"Exchange {name}" in shown.text
+    assert name + ".q" in shown.text
+
+
+@pytest.mark.parametrize("count", [1, 2, 60, 100])
+def test_any_number_of_queues_can_be_drawn(count) -> None:
+    queues = ", ".join(f"q{number}" for number in range(count))
+    shown = Page(
+        made(
+            FILE.replace('{"q.{0..3}": 1, vip: 4}', f"[{queues}]").replace(
+                'queues: {"q.{0..3}": {}, vip: {}}',
+                "queues: {" + ", ".join(f"q{n}: {{}}" for n in range(count)) + "}",
+            )
+        ).to_html()
+    )
+    assert f"over {count} queue" in " ".join(shown.text)
+
+
+def test_exchanges_as_destinations_are_drawn_like_queues() -> None:
+    live = Ring.of([ToExchange("archive"), "q.0"])
+    assert "exchange archive" in " ".join(Page(made(live=live).to_html()).text)
+
+
+def test_a_notebook_gets_the_page_in_a_frame() -> None:
+    (frame,) = Page(made()._repr_html_()).tags
+    assert frame[0] == "iframe"
+    assert str(frame[1]["src"]).startswith("data:text/html;base64,")
+
+
+# -- the command ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "topology.yaml"
+    path.write_text(FILE)
+    return path
+
+
+def run(*arguments: object):
+    return CliRunner().invoke(command, [str(argument) for argument in arguments])
+
+
+def test_the_command_writes_the_page(file, tmp_path) -> None:
+    keys, out = tmp_path / "keys", tmp_path / "page.html"
+    keys.write_text("\n".join(KEYS))
+    done = run("--file", file, "--keys", keys, "--add", 2, "--out", out)
+    assert (done.exit_code, done.exception) == (0, None)
+    text = " ".join(Page(out.read_text()).text)
+    assert "2,300 rows of keys" in text
+    assert "Ways to change it: 2 more queues" in text
+
+
+def test_a_page_that_cannot_be_written_is_refused(file, tmp_path) -> None:
+    done = run("--file", file, "--out", tmp_path / "no" / "page.html")
+    assert isinstance(done.exception, InvalidValue)
+    assert "--out" in str(done.exception)
+
+
+# -- a browser ------------------------------------------------------------------------------------------
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+MEASURE = """<script>
+const wide = [...document.querySelectorAll("body *")].filter(e =>
+  e.getBoundingClientRect().right > innerWidth + 1 && !e.closest(".wide, svg, .skip"));
+const style = getComputedStyle(document.body);
+document.body.dataset.measured = JSON.stringify({
+  page: document.documentElement.scrollWidth, window: innerWidth, wide: wide.map(e => e.outerHTML.slice(0, 80)),
+  paper: style.backgroundColor, ink: style.color, pictures: document.querySelectorAll("svg").length,
+  flat: [...document.querySelectorAll("svg")].filter(e => e.getBoundingClientRect().height < 100).length,
+});
+</script>"""
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine: the page is not measured")
+@pytest.mark.parametrize("width", [500, 1100])
+def test_a_browser_lays_it_out_within_its_window(tmp_path, width) -> None:
+    text = made(keys=KEYS, sample_name="a sample").to_html()
+    (tmp_path / "page.html").write_text(text.replace("</body>", MEASURE + "</body>"))
+    quiet = ["--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"]
+    quiet += ["--disable-component-update", "--disable-sync", f"--user-data-dir={tmp_path / 'profile'}"]
+    done = subprocess.run(
+        [
+            CHROMIUM,
+            "--headless",
+            "--no-sandbox",
+            *quiet,
+            f"--window-size={width},900",
+            "--dump-dom",
+            (tmp_path / "page.html").as_uri(),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    found = json.loads(re.search(r'data-measured="([^"]*)"', done.stdout)[1].replace("&quot;", '"'))
+    assert found["page"] <= found["window"], found
+    assert found["wide"] == []
+    assert (found["pictures"], found["flat"]) == (4, 0)
+    assert found["paper"] != found["ink"]
