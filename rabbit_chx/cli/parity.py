@@ -60,7 +60,7 @@ def parity(
         mirrored = _release(connection, release, store)
         if output == "table":
             click.echo(f"RabbitMQ {mirrored}, {keys:,} messages")
-        results = [_compare(connection, mirrored, *case) for case in _cases(keys)]
+        results = compared(connection, mirrored, keys)
     _print(results, output)
     return DIFFERENCES if any(result["differences"] for result in results) else 0
 
@@ -93,6 +93,11 @@ def _release(connection: pika.BlockingConnection, release: str | None, store: st
     from rabbit_chx.releases import Release
 
     return Release.parse(release or server_version(connection), store=store)
+
+
+def compared(connection: pika.BlockingConnection, release: Release, keys: int) -> list[dict[str, Any]]:
+    """What became of so many messages, for each part of a message that an exchange can hash."""
+    return [_compare(connection, release, *case) for case in _cases(keys)]
 
 
 def _cases(keys: int) -> Iterator[tuple[str, dict[str, str], int]]:

@@ -7,12 +7,17 @@ from typing import TYPE_CHECKING
 
 import click
 
+from rabbit_chx.cli.live import live_options
 from rabbit_chx.cli.options import Described, the_exchange
 from rabbit_chx.cli.plan import parse_new, parse_new_weight, what_if_options
 from rabbit_chx.errors import InvalidValue
 
 if TYPE_CHECKING:
+    from rabbit_chx.cli.live import Live
+    from rabbit_chx.report import Parity
+    from rabbit_chx.ring import Ring
     from rabbit_chx.skew import Spread
+    from rabbit_chx.topology.model import Topology
 
 __all__ = ["report"]
 
@@ -23,6 +28,7 @@ Examples:
   rabbit-chx report --file topology.yaml --out orders.html
   rabbit-chx report --file topology.yaml --exchange orders --keys customers.txt --out orders.html
   rabbit-chx report --file topology.yaml --add 2 --out two-more.html
+  AMQP_URL=amqp://user:password@host/ rabbit-chx report --live --parity 10000 --file topology.yaml --out live.html
 """
 )
 @click.option("-f", "--file", required=True, metavar="FILE", help="A topology file that has the exchange.")
@@ -37,8 +43,22 @@ Examples:
     metavar="N",
     help="default_worker_pool_size of the node: with 1 a restart on Mnesia sorts the ring.",
 )
+@click.option(
+    "--live", "from_broker", is_flag=True, help="Take the release and the ring from the broker of --url."
+)
+@click.option(
+    "--parity",
+    "messages",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Compare the mirror with the broker of --url by N messages through a scratch exchange, as `parity` does.",
+)
+@live_options
 def report(
     *,
+    live: Live,
+    from_broker: bool,
+    messages: int | None,
     file: str,
     exchange: str | None,
     out_file: str,
@@ -58,6 +78,9 @@ def report(
 
     topology = load(file)
     name = the_exchange(topology, exchange)
+    ring = _live_ring(live, topology, name) if from_broker else None
+    if ring is not None:
+        release = str(ring.release)
     sample: Spread | None = None
     if keys_file is not None:
         from rabbit_chx.cli.simulate import counted
@@ -66,13 +89,15 @@ def report(
     made = make(
         topology,
         name,
-        release=release,
+        release=release if ring is None else ring.release,
+        live=ring,
         sample=sample,
         sample_name="" if keys_file in {None, "-"} else Path(str(keys_file)).name,
         add=parse_new(add),
         remove=remove,
         weights=dict(map(parse_new_weight, weights)),
         worker_pool_size=worker_pool_size,
+        parity=None if messages is None else _parity(live, topology, messages),
     )
     try:
         made.save(out_file)
@@ -84,3 +109,28 @@ def report(
             way_out=f"the system says: {error.strerror}",
         ) from None
     click.echo(f"Wrote {out_file}: exchange {name!r}, {len(made.live.destinations)} queues.")
+
+
+def _live_ring(live: Live, topology: Topology, exchange: str) -> Ring:
+    ring = live.read(topology).rings.get(exchange)
+    if ring is None or not ring.known:
+        why = "it is not there" if ring is None else ring.why_unknown
+        raise InvalidValue(
+            "--live",
+            got=f"exchange {exchange!r}: {why}",
+            allowed="an exchange of the broker whose ring can be known",
+            way_out="--node, --pairs, --observe or --probe tell the order of a ring; without --live the file does",
+        )
+    return ring
+
+
+def _parity(live: Live, topology: Topology, messages: int) -> Parity:
+    from rabbit_chx.broker.connect import server_version
+    from rabbit_chx.cli.parity import compared
+    from rabbit_chx.releases import Release
+    from rabbit_chx.report import Parity
+
+    with live.amqp(topology.vhost) as connection:
+        release = Release.parse(server_version(connection))
+        results = compared(connection, release, messages)
+    return Parity(str(release), messages, sum(len(result["differences"]) for result in results))

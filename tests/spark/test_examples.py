@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import json
 import os
 import re
 import runpy
@@ -10,7 +12,7 @@ import sys
 
 import pytest
 
-from tests.unit.test_examples import EXAMPLES, SPARK
+from tests.unit.test_examples import EXAMPLES, NOTEBOOKS, SPARK
 
 pytestmark = [pytest.mark.spark, pytest.mark.broker]
 
@@ -63,3 +65,36 @@ def test_an_example_does_what_it_says(spark, rabbitmq_broker, name, monkeypatch,
     runpy.run_path(str(EXAMPLES / name))
     assert re.search(CLAIMS[name], capsys.readouterr().out)
     assert leftovers(rabbitmq_broker) == []
+
+
+def run_cells(path) -> list[object]:
+    """Run the cells of a notebook one after the other; what each would show as its result."""
+    names: dict[str, object] = {}
+    shown = []
+    for cell in json.loads(path.read_text())["cells"]:
+        if cell["cell_type"] == "code":
+            *before, last = ast.parse("".join(cell["source"])).body
+            result = isinstance(last, ast.Expr)
+            exec(compile(ast.Module(before if result else [*before, last], []), path.name, "exec"), names)
+            if result:
+                shown.append(eval(compile(ast.Expression(last.value), path.name, "eval"), names))
+    return shown
+
+
+def test_the_notebook_checks_skew_and_shows_a_report(spark, monkeypatch, capsys):
+    assert NOTEBOOKS == ["skew_check.ipynb"]
+    monkeypatch.chdir(EXAMPLES)
+    monkeypatch.setattr(type(spark), "stop", lambda _: None)  # the other tests go on with it
+    shown = run_cells(EXAMPLES / "skew_check.ipynb")
+    out = capsys.readouterr().out
+    assert re.search(r"'customer-big' +4,000 +10\.00%", out)
+    counts = [int(rows) for rows in re.findall(r"\|orders\.\d\| *(\d+)\|", out)]
+    assert (len(counts), sum(counts)) == (4, 40_000)
+    page = next(one for one in shown if hasattr(one, "_repr_html_"))
+    assert "40,000 rows of today's orders" in page.to_html()
+    assert page._repr_html_().startswith("<iframe")
+
+
+def test_the_notebook_is_committed_without_output():
+    cells = json.loads((EXAMPLES / "skew_check.ipynb").read_text())["cells"]
+    assert [cell for cell in cells if cell.get("outputs") or cell.get("execution_count")] == []

@@ -24,11 +24,13 @@ SHARDING = needing("a broker with rabbitmq_sharding")
 TOPOLOGY = needing("a broker and its HTTP API")
 HANDOVER = needing("a broker to hand over on")
 SPARK = needing("a broker and Spark")
+NOTEBOOKS = needing("Spark")
 
 
 def test_the_table_names_every_example() -> None:
-    assert sorted(OFFLINE + ONLINE + DECLARING + SHARDING + TOPOLOGY + HANDOVER + SPARK) == sorted(
-        path.name for path in EXAMPLES.glob("*.py")
+    named = OFFLINE + ONLINE + DECLARING + SHARDING + TOPOLOGY + HANDOVER + SPARK + NOTEBOOKS
+    assert sorted(named) == sorted(
+        path.name for path in EXAMPLES.iterdir() if path.suffix in {".py", ".ipynb"}
     )
 
 
