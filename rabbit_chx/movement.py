@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from rabbit_chx.ring import Destination, Ring
 
-__all__ = ["Hop", "Journey", "Movement", "Walker", "moved", "moved_through", "shares"]
+__all__ = ["Hop", "Journey", "Movement", "Walker", "first_buckets", "moved", "moved_through", "shares"]
 
 
 def shares(ring: Ring) -> dict[Destination, float]:
@@ -35,6 +35,16 @@ def shares(ring: Ring) -> dict[Destination, float]:
     return {
         destination: int(count) / SEEDS for destination, count in zip(ring.destinations, counts, strict=False)
     }
+
+
+def first_buckets(ring: Ring) -> dict[Destination, int]:
+    """The number of the first bucket of each destination, in bucket order; none where the order is not known."""
+    first: dict[Destination, int] = {}
+    bucket = 0
+    for destination, weight in ring.runs or ():
+        first[destination] = bucket
+        bucket += weight
+    return first
 
 
 @dataclass(frozen=True)

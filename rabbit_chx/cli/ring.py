@@ -15,7 +15,7 @@ from rabbit_chx.errors import InvalidValue
 if TYPE_CHECKING:
     from rabbit_chx.cli.options import Described
     from rabbit_chx.exchange import ConsistentHashExchange
-    from rabbit_chx.ring import Destination, Ring
+    from rabbit_chx.ring import Ring
 
 __all__ = ["read_pairs", "ring"]
 
@@ -60,10 +60,10 @@ def ring(*, described: Described, worker_pool_size: int | None, pairs_file: str 
 
 
 def _rows(live: Ring, restarted: Ring) -> list[dict[str, Any]]:
-    from rabbit_chx.movement import shares
+    from rabbit_chx.movement import first_buckets, shares
 
     share = shares(live)
-    before, after = _first_buckets(live), _first_buckets(restarted)
+    before, after = first_buckets(live), first_buckets(restarted)
     return [
         {
             "queue": str(destination),
@@ -74,15 +74,6 @@ def _rows(live: Ring, restarted: Ring) -> list[dict[str, Any]]:
         }
         for destination, weight in live.runs or ()
     ]
-
-
-def _first_buckets(ring: Ring) -> dict[Destination, int]:
-    first: dict[Destination, int] = {}
-    bucket = 0
-    for destination, weight in ring.runs or ():
-        first[destination] = bucket
-        bucket += weight
-    return first
 
 
 def _print(live: Ring, restarted: Ring, rows: list[dict[str, Any]]) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from xml.etree.ElementTree import tostring
 
 from rabbit_chx import __version__
+from rabbit_chx.movement import first_buckets, moved
 from rabbit_chx.report.drawing import COLOURS, element, flow_picture, ring_picture
 
 if TYPE_CHECKING:
@@ -121,8 +122,6 @@ def _ring(report: Report) -> Element:
 
 
 def _moved_by_restart(report: Report) -> float:
-    from rabbit_chx.movement import moved
-
     return moved(report.live, report.recovered).share
 
 
@@ -133,7 +132,7 @@ def _ring_figure(ring: Ring, colours: dict[Destination, int], title: str) -> Ele
 def _shares(report: Report) -> Element:
     colours = _colours(report.live)
     weights = dict(report.live.runs or ())
-    first = _first_buckets(report.live)
+    first = first_buckets(report.live)
     largest = max(report.shares.values(), default=1.0)
     rows = [
         (
@@ -152,15 +151,6 @@ def _shares(report: Report) -> Element:
         element("p", f"Of all keys there can be, the fullest queue gets {fullest:.3f} times the mean."),
         _table(("queue", "weight", "first bucket", "share", ""), rows, numbers={1, 2, 3}),
     )
-
-
-def _first_buckets(ring: Ring) -> dict[Destination, int]:
-    first: dict[Destination, int] = {}
-    bucket = 0
-    for destination, weight in ring.runs or ():
-        first[destination] = bucket
-        bucket += weight
-    return first
 
 
 def _sample(report: Report) -> Element | None:
