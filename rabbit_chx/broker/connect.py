@@ -29,6 +29,7 @@ __all__ = [
     "parsed",
     "server_version",
     "vhost_of",
+    "without_vhost",
 ]
 
 Credentials = Callable[[], tuple[str, str]] | Path
@@ -56,6 +57,11 @@ def at_vhost(url: str, vhost: str) -> str:
             way_out="leave it out of the URL, since the file says which one",
         )
     return parts._replace(path="/" + quote(vhost, safe="")).geturl()
+
+
+def without_vhost(url: str) -> str:
+    """The same broker, whatever virtual host the URL names."""
+    return _split(url)._replace(path="").geturl()
 
 
 def vhost_of(url: str) -> str:

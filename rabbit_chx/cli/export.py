@@ -6,7 +6,6 @@ import json
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 import click
 
@@ -51,15 +50,14 @@ Examples:
 @_format_options
 def export(*, live: Live, vhost: str | None, kind: str, out: str | None) -> None:
     """Write what stands in a virtual host as a topology file; rings are written in their own order."""
-    from rabbit_chx.broker.connect import vhost_of
+    from rabbit_chx.broker.connect import vhost_of, without_vhost
     from rabbit_chx.topology.dump import exportable
     from rabbit_chx.topology.model import Topology
 
     if live.amqp_only:
         raise InvalidValue("export", got="--amqp-only", allowed="the management API: AMQP lists nothing")
     wanted = Topology(vhost=vhost_of(live.given) if vhost is None else vhost)
-    bare = urlsplit(live.given)._replace(path="").geturl()  # --vhost wins
-    observed = replace(live, url=bare).read(wanted)
+    observed = replace(live, url=without_vhost(live.given)).read(wanted)  # --vhost wins
     for name, ring in observed.rings.items():
         if not ring.known:
             click.echo(

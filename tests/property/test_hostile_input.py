@@ -244,6 +244,7 @@ def test_command_lines(tmp_path, monkeypatch):
     monkeypatch.setattr("subprocess.Popen", nothing)
     monkeypatch.setattr(Publisher, "open", lambda _: None)
     kept = [(["doctor", "-U", "", f"amqp://user:{hostile.FIRST}@127.0.0.1/"], b"")]
+    kept += [(["export", "-U", f"amqp://user:{hostile.FIRST}@[]/", "-V", ""], b"")]
     kept += [
         (["route", "\udcff", "-q", "q", *more], b"") for more in ([], ["--output", "json"], ["--explain"])
     ]

@@ -1,22 +1,56 @@
-"""Every Python block of the README runs, and answers what it says it answers."""
+"""The documentation cannot go stale: its blocks run, and answer what they say they answer.
+
+In docs/ a Python block with `>>>` is a doctest, and all those of a page share their names. A `console` block is run in a
+shell, its output compared; `...` in it stands for anything. A YAML block whose first line is `# NAME.yaml` is the file
+that the commands below it are about. A block that needs more is marked by a comment in the line before it,
+`<!-- run by tests/FILE.py::TEST -->`, and that test reads the block from the page.
+"""
 
 from __future__ import annotations
 
 import ast
+import doctest
+import os
 import re
+import subprocess
+import sys
+from importlib import import_module
 from pathlib import Path
 
+import click
 import pytest
 
+import rabbit_chx
+from rabbit_chx.cli import cli
+from rabbit_chx.errors import BrokerUnavailable
+
 ROOT = Path(__file__).parents[2]
-BLOCKS = re.findall(
-    r"^( *)```python\n(.*?)^ *```", (ROOT / "README.md").read_text(), re.DOTALL | re.MULTILINE
-)
+README = (ROOT / "README.md").read_text()
+BLOCKS = re.findall(r"^( *)```python\n(.*?)^ *```", README, re.DOTALL | re.MULTILINE)
+
+PAGES = {path.name: path.read_text() for path in sorted((ROOT / "docs").glob("*.md"))}
+EVERYTHING = {"README.md of the project": README, **PAGES}
+GUIDES = ["routing.md", "ring.md", "choosing.md", "scaling.md", "testing.md"]
+_FENCED = re.compile(r"(?:<!-- run by (\S+) -->\n)?^```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
+_SAME = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
 
 def dedent(indent: str, block: str) -> str:
     return re.sub(f"^{indent}", "", block, flags=re.MULTILINE)
 
+
+def fenced(page: str, language: str) -> list[tuple[str, str]]:
+    """The blocks of a page in one language, each behind the test that it is marked with, or nothing."""
+    return [(mark, block) for mark, found, block in _FENCED.findall(page) if found == language]
+
+
+def marked(page: str, test: str) -> str:
+    """The one block that is marked with a test: what that test runs."""
+    (block,) = [block for mark, _, block in _FENCED.findall(PAGES[page]) if mark.endswith(f"::{test}")]
+    return block
+
+
+# --- the README ---------------------------------------------------------------------------------------------
 
 NEEDS_MORE = re.compile(r"\bwith |\.write\b").search  # a broker, or a Spark: run by the tests of those
 
@@ -41,6 +75,164 @@ def test_the_readme_holds_blocks_and_claims() -> None:
 
 
 def test_first_screen_tells_what_it_is_and_is_not_the_two_commands_and_the_releases() -> None:
-    first_screen = "\n".join((ROOT / "README.md").read_text().splitlines()[:40])
+    first_screen = "\n".join(README.splitlines()[:40])
     for text in ("It **is**", "It is **not**", "make demo", "make test", "3.10, 4.0 and 4.3", "```python"):
         assert text in first_screen
+
+
+# --- the guides ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", GUIDES)
+def test_python_of_a_guide_answers_what_it_says(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    blocks = [block for mark, block in fenced(PAGES[name], "python") if not mark]
+    assert all(block.startswith(">>> ") for block in blocks)
+    session = doctest.DocTestParser().get_doctest("".join(blocks), {}, name, name, 0)
+    complaints: list[str] = []
+    result = doctest.DocTestRunner(optionflags=_SAME).run(session, out=complaints.append)
+    assert result.failed == 0, "".join(complaints)
+
+
+def _sessions() -> list[tuple[str, str]]:
+    return [(name, block) for name in GUIDES for _, block in fenced(PAGES[name], "console")]
+
+
+@pytest.mark.parametrize(("name", "block"), _sessions())
+def test_commands_of_a_guide_print_what_it_shows(name: str, block: str, tmp_path: Path) -> None:
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    for _, text in fenced(PAGES[name], "yaml"):
+        (tmp_path / text.splitlines()[0].removeprefix("# ")).write_text(text)
+    clean = {key: value for key, value in os.environ.items() if not key.startswith(("AMQP_", "RABBIT"))}
+    clean["PATH"] = f"{Path(sys.executable).parent}:{clean['PATH']}"
+    for session in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
+        command, _, shown = session.partition("\n")
+        done = subprocess.run(
+            command,
+            shell=True,
+            cwd=tmp_path,
+            env=clean,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        assert done.stderr == ""
+        assert doctest.OutputChecker().check_output(shown, done.stdout, _SAME), f"{command}\n{done.stdout}"
+
+
+def test_the_guides_hold_sessions_and_a_wrong_output_would_be_seen() -> None:
+    assert len(_sessions()) >= 8
+    assert not doctest.OutputChecker().check_output("...\nq0  25.1%  ...\n", "q0  25.0%  ###\n", _SAME)
+
+
+def test_every_marked_block_is_read_by_the_test_that_it_names() -> None:
+    marks = [(name, mark) for name, page in PAGES.items() for mark, *_ in _FENCED.findall(page) if mark]
+    assert marks
+    for name, mark in marks:
+        file, _, test = mark.partition("::")
+        source = (ROOT / file).read_text()
+        (function,) = [
+            node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef) and node.name == test
+        ]
+        assert f'marked("{name}", "{test}")' in ast.get_source_segment(source, function).replace("\n", "")
+
+
+def test_the_guide_skips_where_there_is_no_broker(monkeypatch: pytest.MonkeyPatch) -> None:
+    def available(release: str) -> None:
+        raise BrokerUnavailable(f"no {release} here")
+
+    block = marked("testing.md", "test_the_guide_skips_where_there_is_no_broker")
+    monkeypatch.setattr("rabbit_chx.testing.available", available, raising=False)
+    with pytest.raises(pytest.skip.Exception, match=r"no 4\.3 here"):
+        exec(block, {})
+
+
+# --- what the pages name is there, and the other way round --------------------------------------------------
+
+
+@pytest.mark.parametrize("name", sorted(EVERYTHING))
+def test_python_of_every_page_parses_and_imports_what_there_is(name: str) -> None:
+    """Of the blocks that need a broker or Spark, and are not marked: no name in them may be out of date."""
+    for _, block in re.findall(r"^( *)```python\n(.*?)^ *```", EVERYTHING[name], re.DOTALL | re.MULTILINE):
+        source = "".join(line[4:] + "\n" for line in block.splitlines() if line.startswith((">>>", "...")))
+        for node in ast.walk(
+            ast.parse(source if block.startswith(">>>") else re.sub("^  ", "", block, flags=re.MULTILINE))
+        ):
+            if isinstance(node, ast.ImportFrom) and node.module.startswith(("rabbit_chx", "spark_connector")):
+                module = import_module(node.module)
+                assert [one.name for one in node.names if not hasattr(module, one.name)] == []
+
+
+def test_every_public_name_appears_in_the_documentation() -> None:
+    text = "\n".join(EVERYTHING.values())
+    assert [name for name in rabbit_chx.__all__ if not re.search(rf"\b{name}\b", text)] == []
+
+
+def test_every_verb_appears_in_the_documentation() -> None:
+    text = "\n".join(EVERYTHING.values())
+    assert [verb for verb in _verbs() if f"rabbit-chx {verb}" not in text] == []
+
+
+def _verbs() -> dict[str, set[str]]:
+    """Each verb with its options."""
+    context = click.Context(cli)
+    names = cli.list_commands(context)
+    commands = {name: cli.get_command(context, name) for name in names}
+    return {
+        name: {option for one in command.params for option in (*one.opts, *one.secondary_opts)}
+        | {"--help", "-h"}
+        for name, command in commands.items()
+    }
+
+
+def _code(page: str) -> list[str]:
+    """All that is set in code: the lines of blocks, continued ones joined, and what stands between backticks."""
+    blocks = re.findall(r"^ *```\w*\n(.*?)^ *```", page, re.DOTALL | re.MULTILINE)
+    rest = re.sub(r"^ *```\w*\n.*?^ *```", "", page, flags=re.DOTALL | re.MULTILINE)
+    lines = [line for block in blocks for line in block.replace("\\\n", " ").splitlines()]
+    return lines + [" ".join(code.split()) for code in re.findall(r"`([^`]+)`", rest)]
+
+
+def _unknown(page: str) -> list[str]:
+    """The verbs and options that code of a page names and nobody has."""
+    verbs, unknown = _verbs(), []
+    for code in _code(page):
+        for verb, arguments in re.findall(r"(?:^|[\s(])rabbit-chx ([a-z]\w*)([^|;`#]*)", code):
+            given = re.findall(r"(?<=\s)--?[a-zA-Z][\w-]*", arguments)
+            unknown += [f"{verb} {option}" for option in given if option not in verbs.get(verb, ())]
+            unknown += [verb] if verb not in verbs else []
+    return unknown
+
+
+@pytest.mark.parametrize("name", sorted(EVERYTHING))
+def test_verbs_and_options_that_a_page_names_exist(name: str) -> None:
+    assert _unknown(EVERYTHING[name]) == []
+
+
+def test_a_verb_or_option_that_is_not_there_would_be_seen() -> None:
+    page = (
+        "`rabbit-chx rout KEY`\n```sh\nrabbit-chx route KEY --explain \\\n  --qeue q0 -q q1 | sort -z\n```\n"
+    )
+    assert sorted(_unknown(page)) == ["rout", "route --qeue"]
+
+
+def test_the_index_names_every_page_and_no_other() -> None:
+    named = set(re.findall(r"^\| \[[^]]+\]\(([\w-]+\.md)\)", PAGES["README.md"], re.MULTILINE))
+    assert named == set(PAGES) - {"README.md"}
+
+
+@pytest.mark.parametrize("name", sorted(EVERYTHING))
+def test_links_within_the_project_lead_somewhere(name: str) -> None:
+    folder = ROOT if name not in PAGES else ROOT / "docs"
+    for target in re.findall(r"\]\(([^)\s]+)\)", EVERYTHING[name]):
+        path, _, anchor = target.partition("#")
+        if "://" in target:
+            continue
+        file = folder / path if path else folder / name
+        assert file.exists(), target
+        if anchor:
+            titles = re.findall(r"^#+ (.+)$", file.read_text(), re.MULTILINE)
+            assert anchor in {re.sub(r"[^\w\- ]", "", title).lower().replace(" ", "-") for title in titles}, (
+                target
+            )

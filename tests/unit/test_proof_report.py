@@ -1,0 +1,70 @@
+"""The tables of the proof: every area has its place, a page keeps what stands around them, a loss is shown."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from tests.proof import Check, Fault
+from tests.proof_report import BEGIN, CHECK_AREAS, END, FAULT_AREAS, aligned, into, tables, written
+
+TESTS = Path(__file__).parents[1]
+FAULT = Fault("Publisher", "kill | -9", "4.3.6", 1_000, 3, 2, 0, 7, 1.25, control="5 of 9", note="1 unknown")
+CHECK = Check("Kernel", "binaries", "OTP 27", 10_000, 1, 0.5, control="seen")
+
+
+def areas_of(name: str) -> set[str]:
+    """The first argument of all calls of that name in the tests, where it is written out."""
+    calls = (
+        node
+        for path in TESTS.rglob("*.py")
+        if path != Path(__file__)
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call)
+        and ast.unparse(node.func) in {name, f"pytest.mark.{name}"}
+        and node.args
+    )
+    return {call.args[0].value for call in calls if isinstance(call.args[0], ast.Constant)}
+
+
+def test_every_area_that_a_test_books_under_has_its_place() -> None:
+    assert areas_of("Fault") <= set(FAULT_AREAS)
+    proven = areas_of("Check") | areas_of("proves")
+    assert {"TLS", "Ring", "Routing"} <= proven <= set(CHECK_AREAS)
+
+
+def test_an_unknown_area_is_no_reason_to_lose_the_tables() -> None:
+    strange = Check("Weather", "rain", "", 1, 0, 0.0, "")
+    titles = [title for title, _, _ in tables([FAULT], [strange, CHECK])]
+    assert titles == ["Publisher: faults", "Kernel: checks", "Weather: checks"]
+
+
+def test_what_was_lost_and_wrong_stands_in_the_first_line_and_in_its_row() -> None:
+    text = "\n".join(
+        written([FAULT], [CHECK], {"passed": 3, "failed": 1, "skipped": 0}, 2.0, ["test_x: no Docker"])
+    )
+    assert (
+        "1 scenarios, 3 faults, 1,000 messages: **2 lost**, 0 unexpected. 10,000 cases checked: **1 wrong**"
+        in text
+    )
+    assert "3 passed, 1 failed." in text
+    assert "| kill &#124; -9 | 4.3.6 | 1,000 | 3 | 2 | 0 | 7 | 1.2 | 5 of 9 | 1 unknown |" in text
+    assert "* test_x: no Docker" in text
+
+
+def test_columns_are_as_wide_as_their_widest_cell() -> None:
+    lines = list(aligned(("what", "cases"), [("a", "1"), ("bcdef", "10,000")]))
+    assert len(lines) == 3
+    assert all(line.startswith(word) for line, word in zip(lines, ("what", "a", "bcdef"), strict=True))
+
+
+def test_a_page_keeps_what_stands_around_the_tables(tmp_path) -> None:
+    page = tmp_path / "proof.md"
+    page.write_text(f"before\n{BEGIN}\nold\n{END}\nafter\n")
+    into(page, "new")
+    assert page.read_text() == f"before\n{BEGIN}\nnew\n{END}\nafter\n"
+    page.write_text("no marks\n")
+    with pytest.raises(pytest.UsageError, match=r"proof\.md"):
+        into(page, "new")
