@@ -3,7 +3,7 @@
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test lint unit broker spark faults cluster proof oldest oldest-spark matrix bench constraints audit dist clean
+.PHONY: help demo test lint unit broker spark faults cluster proof flakes oldest oldest-spark matrix bench constraints audit dist clean
 
 BIN := .venv/bin
 CANDIDATES := $(or $(PYTHON),python3.13 python3.12 python3.11 python3)
@@ -75,6 +75,17 @@ proof: .venv/.test ## all faults and comparisons, long, with their tables into d
 	$(call bootstrap,broker)
 	$(call bootstrap,java)
 	@RABBIT_CHX_PROOF=long $(BIN)/python -m pytest --proof docs/proof.md $(PROOF)
+
+flakes: .venv/.test ## the unit tests twenty times and the broker tests five times in a row, and how each ended
+	$(call bootstrap,broker)
+	$(call bootstrap,java)
+	@status=0; for run in $$(seq 20); do \
+	  $(BIN)/python -m pytest -q tests/unit tests/property >.venv/flakes.log 2>&1 || { status=1; cat .venv/flakes.log; }; \
+	  echo "unit $$run of 20: $$(tail -n 1 .venv/flakes.log)"; \
+	done; for run in $$(seq 5); do \
+	  $(BIN)/python -m pytest -q tests/broker >.venv/flakes.log 2>&1 || { status=1; cat .venv/flakes.log; }; \
+	  echo "broker $$run of 5: $$(tail -n 1 .venv/flakes.log)"; \
+	done; exit $$status
 
 oldest: .venv/.test ## the publisher's tests on the oldest pika that it allows
 	$(call bootstrap,oldest-pika)
