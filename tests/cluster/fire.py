@@ -29,6 +29,8 @@ PAUSE = 0.08
 """Seconds between two batches: a fault may last for long, and what is published meanwhile is drained afterwards."""
 PATIENCE = 180.0
 """Seconds for which a node may need to come back on a busy machine."""
+STUCK = 45.0
+"""Seconds after which a stream gives a connection up that lives and confirms nothing: after a cut, a broker may leave it so."""
 MOST = 2_000
 """Messages of one stream that may be under way."""
 
@@ -37,7 +39,7 @@ class Stream(Load):
     """Publishes on and on, at a moderate pace."""
 
     def __init__(self, urls: list[str], exchange: str) -> None:
-        patience = {"connect_timeout": 3, "reconnect_timeout": PATIENCE, "confirm_timeout": PATIENCE}
+        patience = {"connect_timeout": 3, "reconnect_timeout": PATIENCE, "confirm_timeout": STUCK}
         super().__init__(urls, exchange, most_pending=MOST, heartbeat=2, name=exchange, **patience)
         self.exchange = exchange
 
