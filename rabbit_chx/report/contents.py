@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -155,6 +156,7 @@ def report(
     if keys is not None:
         sample = spread(mirror, keys)
     removals = tuple(_removals(ring))
+    longer = ring.bind(_new_name(ring), "1")
     asked = bool(add or remove or weights)
     ways = advise(topology, exchange, add=add if asked else 1, remove=remove, weights=weights, release=parsed)
     return Report(
@@ -163,10 +165,10 @@ def report(
         live=ring,
         recovered=ring.after_restart(worker_pool_size=worker_pool_size),
         shares=shares(ring),
-        uniformity=tuple(_uniformity(parsed)),
-        added=_change("One more queue, bound last", ring, ring.bind(_new_name(ring), "1")),
-        removals=tuple((change[0], change[1].share) for change in removals),
-        removed=_costliest(ring, removals),
+        uniformity=_uniformity(parsed),
+        added=Change("One more queue, bound last", moved(ring, longer), longer),
+        removals=tuple((destination, change.movement.share) for destination, change in removals),
+        removed=removals[0][1] if removals else None,
         ways=ways,
         asked=_words(add, remove, weights or {}) if asked else "one more queue",
         sample=sample,
@@ -189,26 +191,17 @@ def _checked(topology: Topology, exchange: str) -> Exchange:
     return found
 
 
-def _removals(ring: Ring) -> Iterator[tuple[Destination, Movement, Ring]]:
+def _removals(ring: Ring) -> Iterator[tuple[Destination, Change]]:
+    """What it costs to unbind each, the costliest first."""
     bindings = list({binding.destination: binding for binding in ring.bindings}.values())
     if not 1 < len(bindings) <= _MOST_REMOVED:
         return
     changes = []
     for binding in bindings:
         after = ring.unbind(binding.destination, binding.key)
-        changes.append((binding.destination, moved(ring, after), after))
-    yield from sorted(changes, key=lambda change: -change[1].share)
-
-
-def _costliest(ring: Ring, removals: Sequence[tuple[Destination, Movement, Ring]]) -> Change | None:
-    if not removals:
-        return None
-    destination, _, after = removals[0]
-    return _change(f"{destination} unbound, which costs most", ring, after)
-
-
-def _change(title: str, before: Ring, after: Ring) -> Change:
-    return Change(title, moved(before, after), after)
+        title = f"{binding.destination} unbound, which costs most"
+        changes.append((binding.destination, Change(title, moved(ring, after), after)))
+    yield from sorted(changes, key=lambda change: -change[1].movement.share)
 
 
 def _new_name(ring: Ring) -> str:
@@ -218,14 +211,18 @@ def _new_name(ring: Ring) -> str:
     )
 
 
-def _uniformity(release: Release) -> Iterator[Uniformity]:
+@cache
+def _uniformity(release: Release) -> tuple[Uniformity, ...]:
     keys = [str(number) for number in range(SAMPLE)]
-    for buckets, published in PUBLISHED.items():
-        exchange = ConsistentHashExchange([str(number) for number in range(buckets)], release=release)
-        counts = np.bincount(exchange.bucket_many(keys), minlength=buckets)
-        mean = SAMPLE / buckets  # as the README counts: against equal shares, not against the exact ones
-        found = float(((counts - mean) ** 2 / mean).sum())
-        yield Uniformity(buckets, found, chi_squared_tail(found, buckets - 1), published)
+    return tuple(_uniformity_of(buckets, keys, release) for buckets in PUBLISHED)
+
+
+def _uniformity_of(buckets: int, keys: Sequence[str], release: Release) -> Uniformity:
+    exchange = ConsistentHashExchange([str(number) for number in range(buckets)], release=release)
+    counts = np.bincount(exchange.bucket_many(keys), minlength=buckets)
+    mean = SAMPLE / buckets  # as the README counts: against equal shares, not against the exact ones
+    found = float(((counts - mean) ** 2 / mean).sum())
+    return Uniformity(buckets, found, chi_squared_tail(found, buckets - 1), PUBLISHED[buckets])
 
 
 def _words(add: int | Sequence[str], remove: Sequence[str], weights: Mapping[str, int]) -> str:
