@@ -31,7 +31,7 @@ _MASK21: Final = np.uint64(SEEDS - 1)
 _ROWS: Final = 1 << 14
 
 
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=16)
 def bucket_table(buckets: int) -> BucketTable:
     """The table of a ring size, shared by all rings of that size (2 MB, above 255 buckets 4)."""
     return BucketTable(buckets)
