@@ -183,17 +183,17 @@ class Ring:
         cls, bindings: Bindings, *, release: str | Release = "4.3", store: str | Store | None = None
     ) -> Ring:
         """The ring after binding each destination once, in the order given."""
-        ring = cls(release=Release.parse(release, store=store))
-        for binding in as_bindings(bindings):
-            if any(known.destination == binding.destination for known in ring.bindings):
+        listed = tuple(as_bindings(bindings))
+        for destination, times in Counter(binding.destination for binding in listed).items():
+            if times > 1:
                 raise InvalidValue(
                     "the list of bindings",
-                    got=f"{_show(binding.destination)} twice",
+                    got=f"{_show(destination)} twice",
                     allowed="each destination once",
                     way_out="give it one weight; Ring.bind() shows what the broker does with a second binding",
                 )
-            ring = ring._append(binding)
-        return ring
+        runs = tuple((binding.destination, binding.weight) for binding in listed)
+        return cls(listed, runs, Release.parse(release, store=store))
 
     @classmethod
     def read(
@@ -365,10 +365,14 @@ class Ring:
 
     def _replayed(self, runs: tuple[_Run, ...] | None, in_order: list[Binding]) -> Ring:
         self.refuse_duplicates()
-        ring = replace(self, bindings=(), runs=runs, why_unknown="" if runs is not None else self.why_unknown)
+        if runs is None:
+            return self
+        live = dict(runs)
+        revived: dict[Destination, int] = {}
         for binding in in_order:
-            ring = ring._append(binding)  # noqa: SLF001 - of this very class
-        return replace(ring, bindings=self.bindings)
+            if binding.destination not in live:
+                revived.setdefault(binding.destination, binding.weight)
+        return replace(self, runs=(*runs, *revived.items()), why_unknown="")
 
 
 def as_binding(item: Destination | tuple[Destination, int | str] | Binding) -> Binding:
