@@ -3,7 +3,7 @@
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test lint unit broker spark faults cluster proof flakes oldest oldest-spark matrix bench constraints audit dist clean
+.PHONY: help demo test lint unit broker spark faults cluster proof flakes oldest oldest-spark matrix bench tables constraints audit dist clean
 
 BIN := .venv/bin
 CANDIDATES := $(or $(PYTHON),python3.13 python3.12 python3.11 python3)
@@ -123,6 +123,9 @@ matrix: $(patsubst %,.venv/pyspark-%/.ready,4.0-pandas 4.1 4.2) ## the Spark con
 
 bench: .venv/.test ## the benchmarks; each prints ratios taken in one run
 	@for program in benchmarks/*.py; do $(BIN)/python "$$program" || exit; done
+
+tables: .venv/.test ## the tables in docs/ of what the code takes, from the code
+	@$(BIN)/python scripts/tables.py
 
 constraints: ## pin the newest versions of everything, and the hashes of their files
 	$(call bootstrap,constraints)
