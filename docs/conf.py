@@ -23,7 +23,7 @@ include_patterns = ["README.md", "docs/*.md", *(f"{page}.md" for page in PROJECT
 exclude_patterns = [".*", "build", "dist"]  # not even looked into
 
 extensions = ["myst_parser"]
-myst_heading_anchors = 3  # as a repository names them
+myst_heading_anchors = 6  # as a repository names them
 smartquotes = False
 
 html_theme = "furo"
@@ -53,8 +53,10 @@ def add_sidebar(_: Sphinx, page: str, source: list[str]) -> None:
         source[0] += sidebar((ROOT / "docs/README.md").read_text())
 
 
-def finish(app: Sphinx, _: Exception | None) -> None:
+def finish(app: Sphinx, error: Exception | None) -> None:
     """Bring along what the HTML in the pages names, and let a visitor begin with the first page."""
+    if error:
+        return
     shutil.copytree(ROOT / "docs/pictures", app.outdir / "docs/pictures", dirs_exist_ok=True)
     shutil.copyfile(app.outdir / f"{root_doc}.html", app.outdir / "index.html")
 
