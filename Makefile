@@ -3,7 +3,7 @@
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test lint unit broker spark faults cluster proof flakes oldest oldest-spark matrix bench constraints audit dist clean
+.PHONY: help demo test lint unit broker spark faults cluster proof flakes oldest oldest-spark matrix bench site tables constraints audit dist clean
 
 BIN := .venv/bin
 CANDIDATES := $(or $(PYTHON),python3.13 python3.12 python3.11 python3)
@@ -38,7 +38,7 @@ test: lint ## all checks and all tests, on real brokers where they can be had
 	$(call bootstrap,broker)
 	$(call bootstrap,java)
 	@$(BIN)/python -m pytest
-	@$(MAKE) --no-print-directory oldest oldest-spark
+	@$(MAKE) --no-print-directory site oldest oldest-spark
 
 lint: .venv/.test ## style and types
 	@$(BIN)/ruff check --quiet .
@@ -124,6 +124,13 @@ matrix: $(patsubst %,.venv/pyspark-%/.ready,4.0-pandas 4.1 4.2) ## the Spark con
 bench: .venv/.test ## the benchmarks; each prints ratios taken in one run
 	@for program in benchmarks/*.py; do $(BIN)/python "$$program" || exit; done
 
+site: .venv/docs/.ready ## the documentation as a site, build/site; a link that leads nowhere is an error
+	@rm -rf build/site build/doctrees
+	@.venv/docs/bin/python -m sphinx --quiet --fail-on-warning --doctree-dir build/doctrees --conf-dir docs . build/site
+
+tables: .venv/.test ## the tables in docs/ of what the code takes, from the code
+	@$(BIN)/python scripts/tables.py
+
 constraints: ## pin the newest versions of everything, and the hashes of their files
 	$(call bootstrap,constraints)
 
@@ -160,8 +167,8 @@ PINNED := $(addprefix scripts/,bootstrap.py environment.py pins.py) pyproject.to
 	$(call bootstrap,pyspark $*)
 	@touch $@
 
-.venv/audit/.ready: $(PINNED) | .venv/.demo
-	$(call bootstrap,audit)
+.venv/audit/.ready .venv/docs/.ready: .venv/%/.ready: $(PINNED) | .venv/.demo
+	$(call bootstrap,$*)
 	@touch $@
 
 .venv/.test: $(PINNED)

@@ -8,6 +8,7 @@
     bootstrap.py java                  a Java for it, where the machine has none
     bootstrap.py broker                a RabbitMQ server, where the machine has no way to one
     bootstrap.py audit                 what looks for known vulnerabilities, in an environment of its own
+    bootstrap.py docs                  what builds the site of docs/, in an environment of its own
     bootstrap.py constraints           constraints.txt and hashes.txt, renewed
 
 Rules of this file: it imports the standard library and the files beside it. It says one line a step, and what a step printed
@@ -80,8 +81,8 @@ def main(verb: str = "", *arguments: str) -> None:
             java()
         case "broker", ():
             broker()
-        case "audit", ():
-            audit()
+        case "audit" | "docs", ():
+            tools(verb)
         case "constraints", ():
             constraints()
         case _:
@@ -140,12 +141,12 @@ def older_pyspark(release: str) -> None:
         java.symlink_to(Path("..", JAVA.name))  # where the package looks for the one that was brought along
 
 
-def audit() -> None:
-    """Install pip-audit, which the environment of the tests need not bear."""
-    folder = VENV / "audit"
+def tools(group: str) -> None:
+    """Install a group of tools, which the environment of the tests need not bear."""
+    folder = VENV / group
     make_environment(folder)
-    say(f"installing pip-audit into {folder.relative_to(ROOT)}")
-    install(folder, pinned("(audit)"))
+    say(f"installing what pyproject.toml lists as {group} into {folder.relative_to(ROOT)}")
+    install(folder, pinned(f"({group})"))
 
 
 def everything() -> list[str]:

@@ -44,7 +44,7 @@ class Option:
     """A row of the table."""
 
     name: str
-    type: str
+    allowed: str
     default: str
     doc: str
     group: str
@@ -52,10 +52,10 @@ class Option:
     secret: bool
 
 
-def _option(group: str, default: Any, kind: str, doc: str, **more: Any) -> Any:
+def _option(group: str, default: Any, allowed: str, doc: str, **more: Any) -> Any:
     secret = more.get("secret", False)
     return field(
-        default=default, repr=not secret, metadata={"group": group, "kind": kind, "doc": doc, **more}
+        default=default, repr=not secret, metadata={"group": group, "allowed": allowed, "doc": doc, **more}
     )
 
 
@@ -64,7 +64,7 @@ def _text(group: str, doc: str, default: str | None = None, **more: Any) -> Any:
 
 
 def _whole(group: str, default: int | None, doc: str, least: int = 1, most: int = 2**31 - 1) -> Any:
-    return _option(group, default, "whole number", doc, least=least, most=most)
+    return _option(group, default, f"whole number from {least} to {most}", doc, least=least, most=most)
 
 
 def _flag(group: str, doc: str, *, default: bool | None) -> Any:
@@ -224,7 +224,7 @@ def _shown_default(default: Any) -> str:
 OPTIONS: Final = tuple(
     Option(
         _name(one.name),
-        one.metadata["kind"],
+        one.metadata["allowed"],
         _shown_default(one.default),
         one.metadata["doc"],
         one.metadata["group"],
@@ -257,23 +257,20 @@ def _unknown(name: str) -> str:
 def _value(key: str, text: str) -> Any:
     """A text as its option's type."""
     metadata = _FIELDS[key].metadata
-    kind = metadata["kind"]
-    if kind == "text":
+    allowed = metadata["allowed"]
+    if allowed == "text":
         return text
-    if kind == "true or false":
+    if allowed == "true or false":
         if text.lower() in {"true", "false"}:
             return text.lower() == "true"
-        raise _wrong(key, text, kind, "write it as text or as a bool")
-    if kind == "whole number":
-        least, most = metadata["least"], metadata["most"]
-        if text.isascii() and text.isdigit() and least <= int(text[:20]) <= most:
+        raise _wrong(key, text, allowed, "write it as text or as a bool")
+    if "least" in metadata:
+        if text.isascii() and text.isdigit() and metadata["least"] <= int(text[:20]) <= metadata["most"]:
             return int(text)
-        raise _wrong(
-            key, text, f"a whole number from {least} to {most}", "names that end in Ms count milliseconds"
-        )
+        raise _wrong(key, text, allowed, "names that end in Ms count milliseconds")
     if text.lower() in metadata["choices"]:
         return text.lower()
-    raise _wrong(key, text, kind, f"leave it out for {metadata['choices'][0]}")
+    raise _wrong(key, text, allowed, f"leave it out for {metadata['choices'][0]}")
 
 
 def _wrong(key: str, got: str, allowed: str, way_out: str) -> InvalidValue:

@@ -97,7 +97,7 @@ class FileDestination(Entry):
     exchange: Text | None = None
     """Another exchange."""
     weight: Weight = 1
-    """How many buckets it gets."""
+    """How many buckets of the ring it gets."""
 
 
 class FileBinding(Entry):
@@ -108,7 +108,7 @@ class FileBinding(Entry):
     exchange: Text | None = None
     """Another exchange."""
     key: Shortstr = ""
-    """The binding key."""
+    """The binding key; of a hash exchange it is the weight, in digits."""
     arguments: Arguments = Field(default_factory=dict)
     """The arguments of the binding, such as those that a headers exchange matches."""
 
@@ -134,7 +134,7 @@ class FileExchange(Entry):
             ]
         ),
     ] = ""
-    """What kind of exchange it is."""
+    """What kind of exchange it is: any type that the broker has."""
     durable: bool = True
     """Whether it outlives a restart."""
     auto_delete: bool = False
@@ -146,19 +146,19 @@ class FileExchange(Entry):
     hash_property: Literal["message_id", "correlation_id", "timestamp"] | None = None
     """The property that x-consistent-hash hashes, instead of the routing key."""
     queues: Queues | None = None
-    """The queues of a hash exchange in bind order, with their weights or as a list."""
+    """The queues of a hash exchange in bind order, with their weights; in a list each has the weight 1."""
     destinations: list[FileDestination] | None = None
-    """The queues and exchanges behind a hash exchange, in bind order."""
+    """The same, where exchanges are among what is bound to a hash exchange: in bind order."""
     bindings: list[FileBinding] | None = None
-    """Bindings with their keys and arguments."""
+    """Bindings of any exchange, with keys and arguments; of a hash exchange where queues cannot say it."""
     slots: Annotated[int, Field(ge=1, le=MOST_SLOTS)] | None = None
-    """How many slot exchanges stand between this hash exchange and its queues: 64 is a good number."""
+    """Slot exchanges between a hash exchange and its queues, which share them by weight; 64 is a good number."""
     alternate_exchange: Text | None = None
     """Where messages go that match no binding; with slots, the alternate exchange of every slot."""
     co_partitioned_with: OneOrMore | None = None
-    """Exchanges whose ring is meant to be equal to this one's."""
+    """Exchanges whose ring is meant to be equal to this one's, which check and lint watch."""
     arguments: Arguments = Field(default_factory=dict)
-    """Other arguments of the declaration."""
+    """Other arguments of the declaration, as the broker names them."""
 
 
 class FileQueue(Entry):
@@ -169,7 +169,7 @@ class FileQueue(Entry):
     preset: Literal["ordered"] | None = None
     """ordered: a quorum queue with a single active consumer, so that its messages are worked on in order."""
     single_active_consumer: bool = False
-    """Whether one consumer at a time gets the messages."""
+    """Whether one consumer at a time gets the messages; the others wait until it goes."""
     durable: bool = True
     """Whether it outlives a restart."""
     auto_delete: bool = False
@@ -179,25 +179,25 @@ class FileQueue(Entry):
 
 
 class FilePolicy(Entry):
-    """A policy; of those that match a name the one of the highest priority applies."""
+    """A policy, which the broker applies to all names that match."""
 
     pattern: str
-    """A regular expression for names."""
+    """A regular expression: the policy is for names in which it is found."""
     apply_to: Literal["all", "exchanges", "queues", "classic_queues", "quorum_queues", "streams"] = "all"
-    """What the names are names of."""
+    """What it is for."""
     priority: int = 0
-    """The highest wins."""
+    """Of the policies for one name the one with the highest applies."""
     definition: Annotated[dict[str, Any], Field(min_length=1)]
-    """What the policy sets."""
+    """What the policy sets, as the broker names it."""
 
 
 class File(Entry):
     """A RabbitMQ topology that rabbit-chx plans, applies and checks."""
 
     schema_uri: str = Field(default="", alias="$schema")
-    """The JSON Schema of this file, for editors."""
+    """Where the JSON Schema of this file is, for editors."""
     schema_: Annotated[int, Field(ge=1, le=1)]
-    """The version of this schema."""
+    """The version of this schema: 1."""
     vhost: Annotated[str, Field(min_length=1, max_length=255)] = "/"
     """The virtual host."""
     exchanges: dict[str, FileExchange] = Field(default_factory=dict)

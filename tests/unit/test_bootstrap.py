@@ -141,7 +141,7 @@ def test_a_purpose_gets_what_it_asks_for_and_what_that_needs(script, askers, wan
     assert script("pins").needed(CONSTRAINTS, *askers) == wanted.split()
 
 
-def test_the_demo_gets_less_than_the_tests_and_neither_gets_the_audit(script, monkeypatch):
+def test_the_demo_gets_less_than_the_tests_and_neither_gets_the_tools_apart(script, monkeypatch):
     bootstrap = script("bootstrap")
     monkeypatch.chdir(SCRIPTS.parent)
     names = {
@@ -150,12 +150,14 @@ def test_the_demo_gets_less_than_the_tests_and_neither_gets_the_audit(script, mo
             "demo": ["rabbit-chx", "rabbit-chx[testing]", "(build)"],
             "tests": bootstrap.everything(),
             "audit": ["(audit)"],
+            "docs": ["(docs)"],
         }.items()
     }
     assert names["demo"] < names["tests"]
     assert {"numpy", "pika", "testcontainers", "hatchling"} <= names["demo"]
     assert {"pyspark", "mypy", "pandas", "pyarrow"} <= names["tests"] - names["demo"]
     assert "pip_audit" in names["audit"] - names["tests"]
+    assert {"sphinx", "myst-parser", "furo"} <= names["docs"] - names["tests"] - names["audit"]
 
 
 def test_everything_that_is_installed_for_any_purpose_has_hashes(script, monkeypatch):
@@ -167,7 +169,7 @@ def test_everything_that_is_installed_for_any_purpose_has_hashes(script, monkeyp
         bootstrap.JDK,
         bootstrap.oldest_pika_allowed(),
         *older,
-        *bootstrap.pinned(*bootstrap.everything(), "(audit)"),
+        *bootstrap.pinned(*bootstrap.everything(), "(audit)", "(docs)"),
     ]
     written = pins.with_hashes(hashes, releases)
     assert written.count("--hash=sha256:") >= len(releases) > 60

@@ -222,6 +222,14 @@ def test_the_index_names_every_page_and_no_other() -> None:
     assert named == set(PAGES) - {"README.md"}
 
 
+def test_the_page_of_performance_has_each_benchmark_with_options_that_it_has() -> None:
+    commands = re.findall(r"^    \S*python benchmarks/(\w+\.py)(.*)$", PAGES["performance.md"], re.MULTILINE)
+    assert {program for program, _ in commands} == {path.name for path in (ROOT / "benchmarks").glob("*.py")}
+    for program, arguments in commands:
+        source = (ROOT / "benchmarks" / program).read_text()
+        assert [one for one in re.findall(r"--[\w-]+", arguments) if f'"{one}"' not in source] == []
+
+
 @pytest.mark.parametrize("name", sorted(EVERYTHING))
 def test_links_within_the_project_lead_somewhere(name: str) -> None:
     folder = ROOT if name not in PAGES else ROOT / "docs"

@@ -103,7 +103,8 @@ def test_constraints_pin_everything_that_is_installed_for_the_tests():
 
 
 @pytest.mark.parametrize(
-    "asker", ["rabbit-chx", *(f"rabbit-chx[{extra}]" for extra in EXTRAS), "(build)", "(dev)"]
+    "asker",
+    ["rabbit-chx", *(f"rabbit-chx[{extra}]" for extra in EXTRAS), "(build)", "(dev)", "(audit)", "(docs)"],
 )
 def test_constraints_know_what_each_list_of_the_project_asks_for(asker):
     """The first installation follows these remarks: what one forgets is not installed."""
@@ -111,7 +112,7 @@ def test_constraints_know_what_each_list_of_the_project_asks_for(asker):
     lines = {
         "rabbit-chx": PROJECT["dependencies"],
         "(build)": PYPROJECT["build-system"]["requires"],
-        "(dev)": PYPROJECT["dependency-groups"]["dev"],
+        **{f"({group})": lines for group, lines in PYPROJECT["dependency-groups"].items()},
     }
     wanted = (
         {canonicalize_name(Requirement(line).name) for line in EXTRAS[extra[1]] if extra}

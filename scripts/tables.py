@@ -1,0 +1,135 @@
+"""Writes the tables of docs/ that tell what the code takes: from the code's own definitions, between marks in the pages.
+
+    .venv/bin/python scripts/tables.py
+
+A table's place in a page is between `<!-- NAME: begin -->` and `<!-- NAME: end -->`; what stands around it is written by
+hand. A test compares the pages with what this makes.
+"""
+
+from __future__ import annotations
+
+import json
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from rabbit_chx.topology.schema import SCHEMA_FILE
+from spark_connector import AMQP_TAGS, COLUMNS, OPTIONS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+DOCS: Final = Path(__file__).resolve().parent.parent / "docs"
+
+
+def main() -> None:
+    """Write the tables of every page."""
+    for name, tables in (("spark.md", spark_tables()), ("topology-reference.md", topology_tables())):
+        page = DOCS / name
+        page.write_text(filled(page.read_text(), tables))
+
+
+def filled(page: str, tables: Mapping[str, str]) -> str:
+    """Return the page with each table between its marks, and all else as it was."""
+    for name, table in tables.items():
+        begin, end = (f"<!-- {name}: {what} -->" for what in ("begin", "end"))
+        before, _, rest = page.partition(begin)
+        _, found, after = rest.partition(end)
+        if not found:
+            message = f"the page has no marks {begin} and {end}"
+            raise LookupError(message)
+        page = f"{before}{begin}\n{table}\n{end}{after}"
+    return page
+
+
+def table(titles: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    """Return a table of Markdown."""
+    head, *body = (
+        f"| {' | '.join(cell.replace('|', '&#124;') for cell in row)} |".replace("|  |", "| |")
+        for row in (titles, *rows)
+    )
+    return "\n".join([head, "|---" * head.count(" | ") + "|---|", *body])
+
+
+def code(*words: str) -> str:
+    """Return words as code, with commas between them."""
+    return ", ".join(f"`{word}`" for word in words)
+
+
+# --- Spark --------------------------------------------------------------------------------------------------
+
+
+def spark_tables() -> dict[str, str]:
+    """Return the tables of docs/spark.md by their marks."""
+    columns = [(code(one.name, *one.aliases), ", ".join(one.types), one.doc) for one in COLUMNS]
+    tags = [(spark, code(tag)) for spark, tag in AMQP_TAGS.items()]
+    options = [
+        f"### {group}\n\n{table(('option', 'allowed', 'default', 'means'), map(_option, members))}"
+        for group, members in groupby(OPTIONS, lambda option: option.group)
+    ]
+    return {
+        "columns": table(("column", "Spark types", "means"), columns),
+        "header types": table(("Spark type", "AMQP tag"), tags),
+        "options": "\n\n".join(options),
+    }
+
+
+def _option(option: Any) -> tuple[str, ...]:
+    return code(option.name, *option.aliases), option.allowed, option.default, option.doc
+
+
+# --- the topology file --------------------------------------------------------------------------------------
+
+
+def topology_tables() -> dict[str, str]:
+    """Return the tables of docs/topology-reference.md by their marks: one for each kind of thing in the schema."""
+    schema = json.loads(SCHEMA_FILE.read_text())
+    kinds = {"file": schema, **{_kind(name): each for name, each in schema["$defs"].items()}}
+    return {
+        name: f"{each['description']}\n\n{table(('key', 'value', 'default', 'means'), _keys(each))}"
+        for name, each in kinds.items()
+    }
+
+
+def _kind(name: str) -> str:
+    return name.removeprefix("File").lower()
+
+
+def _keys(schema: dict[str, Any]) -> Iterable[tuple[str, ...]]:
+    for name, key in schema["properties"].items():
+        default = json.dumps(key["default"]) if key.get("default", "") != "" else ""
+        required = "**required**" if name in schema.get("required", ()) else default and code(default)
+        yield code(name), in_words(key), required, key["description"]
+
+
+def in_words(schema: dict[str, Any]) -> str:
+    """Say which values a part of the schema allows."""
+    match schema:
+        case {"$ref": reference}:
+            kind = _kind(reference.rpartition("/")[2])
+            return f"[{kind}](#{kind})"
+        case {"oneOf": branches} | {"anyOf": branches}:
+            return "; or ".join(map(in_words, branches))
+        case {"const": value}:
+            return code(value)
+        case {"enum": values}:
+            return code(*values)
+        case {"type": "array", "items": items}:
+            return f"list, each: {in_words(items)}"
+        case {"type": "object", "additionalProperties": dict(values)}:
+            return f"mapping, each name to: {in_words(values)}"
+        case {"type": "object"}:
+            return "mapping"
+        case {"type": "integer", "minimum": least, "maximum": most}:
+            return f"whole number from {least} to {most}" if least < most else code(str(least))
+        case {"type": "string", "examples": examples}:
+            return f"text, such as {code(*examples)}"
+        case {"type": "string", "maxLength": most}:
+            return f"text, at most {most} characters"
+    return {"string": "text", "boolean": "true or false", "integer": "whole number", "null": "nothing"}[
+        schema["type"]
+    ]
+
+
+if __name__ == "__main__":
+    main()

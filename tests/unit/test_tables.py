@@ -1,0 +1,105 @@
+"""The tables of what the code takes, in docs/: they are what scripts/tables.py makes, and nothing is missing in them."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import re
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from rabbit_chx.topology.load import loads
+from rabbit_chx.topology.schema import SCHEMA_FILE
+from spark_connector.options import Options
+
+ROOT = Path(__file__).parents[2]
+REFERENCE = (ROOT / "docs" / "topology-reference.md").read_text()
+EXAMPLES = re.findall(r"^```yaml\n(.*?)^```", REFERENCE, re.DOTALL | re.MULTILINE)
+SCHEMA = json.loads(SCHEMA_FILE.read_text())
+
+
+@pytest.fixture
+def tables(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "scripts")
+    return importlib.import_module("tables")
+
+
+def first_cells(page: str) -> list[str]:
+    return re.findall(r"^\| `([^`]+)`", page, re.MULTILINE)
+
+
+def test_the_pages_hold_the_tables_that_the_code_makes(tables, monkeypatch, tmp_path):
+    """Where they do not: make tables."""
+    for name in ("spark.md", "topology-reference.md"):
+        (tmp_path / name).write_text((ROOT / "docs" / name).read_text())
+    monkeypatch.setattr(tables, "DOCS", tmp_path)
+    tables.main()
+    for made in tmp_path.iterdir():
+        assert made.read_text() == (ROOT / "docs" / made.name).read_text()
+
+
+def test_what_stands_around_a_table_stays_and_what_stood_in_it_goes(tables):
+    page = "before\n<!-- a: begin -->\nold\n<!-- a: end -->\nafter <!-- b: begin --><!-- b: end -->"
+    assert tables.filled(page, {"a": "new", "b": "B"}) == (
+        "before\n<!-- a: begin -->\nnew\n<!-- a: end -->\nafter <!-- b: begin -->\nB\n<!-- b: end -->"
+    )
+
+
+@pytest.mark.parametrize("page", ["", "<!-- a: begin -->", "<!-- a: end --><!-- a: begin -->"])
+def test_a_page_without_the_marks_of_a_table_is_an_error(tables, page):
+    with pytest.raises(LookupError, match="<!-- a: begin -->"):
+        tables.filled(page, {"a": "new"})
+
+
+def test_a_bar_in_a_cell_parts_no_cells(tables):
+    assert tables.table(("a", "b"), [("x|y", "")]) == "| a | b |\n|---|---|\n| x&#124;y | |"
+
+
+def test_every_option_of_a_write_stands_in_its_table():
+    page = (ROOT / "docs" / "spark.md").read_text()
+    section = re.search(r"^## Options\n(.*?)^## ", page, re.DOTALL | re.MULTILINE)[1]
+    spelt = [re.sub("[A-Z]", lambda letter: f"_{letter[0].lower()}", name) for name in first_cells(section)]
+    assert spelt == [one.name for one in fields(Options)]
+
+
+@pytest.mark.parametrize("name", ["File", *SCHEMA["$defs"]])
+def test_every_key_of_a_topology_file_stands_in_its_table(name):
+    title = name.removeprefix("File") or name
+    section = re.search(rf"^## {title}\n(.*?)(?=^## |\Z)", REFERENCE, re.DOTALL | re.MULTILINE)[1]
+    kind = SCHEMA if name == "File" else SCHEMA["$defs"][name]
+    assert first_cells(section) == list(kind["properties"])
+
+
+@pytest.mark.parametrize(
+    ("schema", "words"),
+    [
+        ({"type": "boolean"}, "true or false"),
+        ({"type": "integer", "minimum": 1, "maximum": 256}, "whole number from 1 to 256"),
+        ({"type": "integer", "minimum": 1, "maximum": 1}, "`1`"),
+        ({"enum": ["a", "b"], "type": "string"}, "`a`, `b`"),
+        ({"const": "a", "type": "string"}, "`a`"),
+        ({"type": "string", "minLength": 1, "maxLength": 255}, "text, at most 255 characters"),
+        ({"type": "string", "examples": ["a", "b"]}, "text, such as `a`, `b`"),
+        ({"type": "array", "items": {"$ref": "#/$defs/FileQueue"}}, "list, each: [queue](#queue)"),
+        ({"type": "object", "additionalProperties": True}, "mapping"),
+        (
+            {"oneOf": [{"type": "object", "additionalProperties": {"type": "integer"}}, {"type": "null"}]},
+            "mapping, each name to: whole number; or nothing",
+        ),
+    ],
+)
+def test_what_a_key_may_hold_is_said_in_words(tables, schema, words):
+    assert tables.in_words(schema) == words
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_each_example_of_the_reference_is_a_topology(example):
+    loads(example, format="yaml")
+
+
+def test_the_examples_of_the_reference_show_every_key():
+    keys = {key for each in [SCHEMA, *SCHEMA["$defs"].values()] for key in each["properties"]}
+    shown = set(re.findall(r"([$\w-]+):", "".join(EXAMPLES)))
+    assert keys - shown == set()
