@@ -158,7 +158,9 @@ def test_the_package_says_that_it_is_typed():
 
 
 def test_the_command_line_starts_without_any_extra():
-    extras = sorted({"aio_pika", "aiormq", "amqp", "mmh3", "pyarrow", "pytest", "testcontainers"})
+    extras = sorted(
+        {"aio_pika", "aiormq", "amqp", "matplotlib", "mmh3", "pyarrow", "pytest", "testcontainers"}
+    )
     module, _, function = PROJECT["scripts"]["rabbit-chx"].partition(":")
     program = f"import sys; sys.modules.update(dict.fromkeys({extras})); from {module} import {function}"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
