@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import spark_connector
 from rabbit_chx import ConsistentHashExchange, Publisher, Release, Ring, infer, load, moved, plan, spread
 
 exchange = ConsistentHashExchange(["q0", "q1"])
@@ -24,3 +25,7 @@ spread(ring, ["key"])  # type: ignore[arg-type]
 plan(load("topology.yaml"))  # type: ignore[call-arg]
 Publisher("amqp://localhost", "orders", via="queue")  # type: ignore[arg-type]
 Publisher("amqp://localhost", "orders").publish({"a": 1}, "key")  # type: ignore[arg-type]
+
+spark_connector.queue_of("customer", ["q0", "q1"])  # type: ignore[arg-type]
+spark_connector.spread(["a"], "customer", exchange)  # type: ignore[arg-type]
+spark_connector.foreach_batch(exchange)  # type: ignore[arg-type]
