@@ -43,7 +43,8 @@ test: lint ## all checks and all tests, on real brokers where they can be had
 lint: .venv/.test ## style and types
 	@$(BIN)/ruff check --quiet .
 	@$(BIN)/ruff format --check --quiet .
-	@$(BIN)/mypy rabbit_chx spark_connector pyspark_rabbitmq scripts
+	@$(BIN)/mypy rabbit_chx spark_connector pyspark_rabbitmq scripts tests/typing
+	@$(BIN)/basedpyright --pythonpath $(BIN)/python --project tests/typing
 
 unit: .venv/.test ## the tests that need no broker
 	@$(BIN)/python -m pytest tests/unit tests/property

@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, Literal, overload
 
 from rabbit_chx.errors import BrokerWouldFail, InvalidValue, Unroutable
-from rabbit_chx.hashing import as_column, check_client, hash_of, hash_on
+from rabbit_chx.hashing import HashOn, as_column, check_client, hash_of, hash_on
 from rabbit_chx.kernel.jump import jump_consistent_hash
 from rabbit_chx.kernel.terms import Term, format_term
 from rabbit_chx.ring import Ring
@@ -104,7 +104,7 @@ class ConsistentHashExchange:
                     allowed="the ring's own",
                     way_out="leave it out, or give it to Ring.of() or Ring.read()",
                 )
-            self.ring = bindings
+            self.ring: Ring = bindings
         else:
             self.ring = Ring.of(bindings, release="4.3" if release is None else release, store=store)
             if not self.ring.bindings:
@@ -114,7 +114,7 @@ class ConsistentHashExchange:
                     allowed="at least one queue",
                     way_out="Ring() is the ring of an exchange without bindings",
                 )
-        self.hash_on = hash_on(hash_header, hash_property)
+        self.hash_on: HashOn = hash_on(hash_header, hash_property)
         self.hash_header = hash_header
         self.hash_property = hash_property
 

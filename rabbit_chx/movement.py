@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rabbit_chx.kernel.table import SEEDS, Visits, bucket_table
+from rabbit_chx.markup import notebook
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -61,6 +62,17 @@ class Movement:
     def between(self, source: Destination | None, target: Destination | None) -> float:
         """The share that goes from one destination to another; 0.0 where none does."""
         return self.flows.get((source, target), 0.0)
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the keys that move, the largest flow first."""
+        moving = [(share, ends) for ends, share in self.flows.items() if ends[0] != ends[1]]
+        rows = [
+            (*("nowhere" if end is None else str(end) for end in ends), f"{share:.3%}")
+            for share, ends in sorted(moving, key=lambda flow: -flow[0])
+        ]
+        return notebook(
+            f"{self.share:.2%} of the keys go elsewhere.", ("from", "to", "share of all keys"), rows
+        )
 
 
 def moved(old: Ring, new: Ring) -> Movement:

@@ -36,13 +36,13 @@ class Observer:
         self.name = name
         self.pairs: deque[tuple[Any, Destination]] = deque(maxlen=keep)
         """What was hashed and the queue it was seen at: what ``infer`` takes."""
-        self.expected = 0
+        self.expected: int = 0
         """Messages that landed where the mirror says."""
-        self.drifted = 0
+        self.drifted: int = 0
         """Messages that landed elsewhere: the ring is not the one that is thought."""
-        self.unjudged = 0
+        self.unjudged: int = 0
         """Messages that the mirror has no answer for: an unknown ring, an ambiguous header."""
-        self.passed_over = 0
+        self.passed_over: int = 0
         """Messages that did not come through this exchange, or not straight from it."""
 
     def observe(self, delivery: Any, queue: Destination, properties: Any = None) -> bool | None:

@@ -41,7 +41,7 @@ class ModulusHashExchange:
         release: str | Release = "4.3",
         store: str | Store | None = None,
     ) -> None:
-        self.release = Release.parse(release, store=store)
+        self.release: Release = Release.parse(release, store=store)
         of = "destinations, or of pairs of a destination and its binding key"
         pairs = [_pair(item) for item in each(bindings, "the list of bindings", of)]
         if not pairs:
@@ -177,7 +177,9 @@ class RandomExchange:
     """An ``x-random`` or ``x-local-random`` exchange, which nothing can predict."""
 
     def __init__(self, destinations: Iterable[Destination]) -> None:
-        self.destinations = frozenset(as_destinations(destinations, "the list of destinations"))
+        self.destinations: frozenset[Destination] = frozenset(
+            as_destinations(destinations, "the list of destinations")
+        )
 
     def route(self, routing_key: str | bytes = "") -> AnyOf:
         """All destinations, any of which the broker may choose."""

@@ -12,6 +12,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
 
 from rabbit_chx.errors import InvalidValue, RingUnknown, Unpredictable
@@ -77,9 +78,8 @@ def _index(value: Any) -> int | None:
 
 
 def _show(destination: Destination) -> str:
-    return (
-        f"exchange {destination.name!r}" if isinstance(destination, ToExchange) else f"queue {destination!r}"
-    )
+    kind, name = ("queue", destination) if isinstance(destination, str) else ("exchange", destination.name)
+    return f"{kind} {name!r}"
 
 
 def check_destination(destination: Destination) -> Destination:
@@ -209,17 +209,11 @@ class Ring:
         Bindings that the broker lists can be given too; those without a bucket are dead. Left out,
         each destination is taken to have one binding.
         """
-        runs: list[_Run] = []
-        for destination in as_destinations(buckets, "the list of buckets"):
-            if runs and runs[-1][0] == destination:
-                runs[-1] = (destination, runs[-1][1] + 1)
-            else:
-                runs.append((destination, 1))
-        parsed = Release.parse(release, store=store)
-        if bindings is None:
-            # Counted, since in old releases a destination can have several runs.
-            bindings = Counter(destination for destination, weight in runs for _ in range(weight))
-        return cls(tuple(as_bindings(bindings)), tuple(runs), parsed)
+        held = as_destinations(buckets, "the list of buckets")
+        runs = tuple((destination, len(list(same))) for destination, same in groupby(held))
+        # Counted over all of them, since in old releases a destination can have several runs.
+        listed = as_bindings(Counter(held) if bindings is None else bindings)
+        return cls(tuple(listed), runs, Release.parse(release, store=store))
 
     @property
     def known(self) -> bool:
@@ -244,6 +238,12 @@ class Ring:
 
     def __len__(self) -> int:
         return sum(weight for _, weight in self._runs())
+
+    def _repr_html_(self) -> str:
+        from rabbit_chx.markup import notebook
+
+        rows = [(str(destination), f"{weight:,}") for destination, weight in self.runs or ()]
+        return notebook(self.why_unknown or f"{len(self):,} buckets", ("queue", "buckets"), rows)
 
     def _runs(self) -> tuple[_Run, ...]:
         if self.runs is None:

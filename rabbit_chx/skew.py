@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 from math import erfc, exp, lgamma, log, sqrt
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
 
 from rabbit_chx.kernel.table import SEEDS
+from rabbit_chx.markup import notebook
 from rabbit_chx.movement import shares
 
 if TYPE_CHECKING:
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from rabbit_chx.exchange import ConsistentHashExchange
 
 __all__ = ["HotKey", "QueueShare", "Spread", "Tally", "chi_squared_tail", "spread", "whole"]
+
+_Table: TypeAlias = "list[tuple[str, ...]]"
 
 _MOST_KEYS: Final = 1_000_000
 """So many distinct keys are counted one by one; of more, the rarest are forgotten."""
@@ -92,18 +95,31 @@ class Spread:
         return chi_squared_tail(self.chi_squared, self.degrees_of_freedom)
 
     def __str__(self) -> str:
-        table = [("queue", "rows", "share", "exact", "keys (about)" if self.about else "keys")]
-        table += [
-            (one.queue, f"{one.rows:,}", f"{one.share:.2%}", f"{one.exact:.2%}", f"{one.keys:,}")
-            for one in self.queues
-        ]
-        summary = (
+        queues, hot = (_aligned(table) for table in self._tables())
+        return "\n".join([self._summary(), "", *queues, *(["", *hot] if self.hot else [])])
+
+    def _repr_html_(self) -> str:
+        """The same in a notebook."""
+        (head, *queues), (hot_head, *hot) = self._tables()
+        shown = notebook(self._summary(), head, queues)
+        return shown + notebook("", hot_head, hot) if self.hot else shown
+
+    def _summary(self) -> str:
+        return (
             f"{self.rows:,} rows on {len(self.queues)} queues; max/mean {self.skew:.2f}; "
             f"chi-squared {self.chi_squared:,.1f} ({self.degrees_of_freedom} degrees of freedom)"
         )
-        hot = [("hottest keys", "rows", "share", "queue")]
+
+    def _tables(self) -> tuple[_Table, _Table]:
+        """The queues and the hottest keys, each below its titles."""
+        queues: _Table = [("queue", "rows", "share", "exact", "keys (about)" if self.about else "keys")]
+        queues += [
+            (one.queue, f"{one.rows:,}", f"{one.share:.2%}", f"{one.exact:.2%}", f"{one.keys:,}")
+            for one in self.queues
+        ]
+        hot: _Table = [("hottest keys", "rows", "share", "queue")]
         hot += [(repr(one.key), f"{one.rows:,}", f"{one.share:.2%}", one.queue) for one in self.hot]
-        return "\n".join([summary, "", *_aligned(table), *(["", *_aligned(hot)] if self.hot else [])])
+        return queues, hot
 
 
 _LEFT: Final = {"queue", "hottest keys"}

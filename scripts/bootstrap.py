@@ -101,7 +101,7 @@ def test() -> None:
     """Install the package with every extra, and the tools."""
     make_environment(VENV)
     say("installing rabbit-chx and what its tests need")
-    install_checkout(VENV, pinned(*everything()))
+    install_checkout(VENV, pinned(*everything(), "(types)"))
     (VENV / ".folder").write_text(f"{ROOT}\n")
 
 

@@ -62,8 +62,8 @@ class Scratch:
         arguments: Mapping[str, str] | None = None,
         release: Release,
     ) -> None:
-        self.exchange = _new_name()
-        self.ring = Ring(release=release)
+        self.exchange: str = _new_name()
+        self.ring: Ring = Ring(release=release)
         self._connection = connection
         self._channel = connection.channel()
         self._channel.confirm_delivery()

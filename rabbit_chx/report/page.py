@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from base64 import b64encode
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any, Final
-from xml.etree.ElementTree import tostring
+from typing import TYPE_CHECKING, Final
 
 from rabbit_chx import __version__
+from rabbit_chx.markup import element, table, written
 from rabbit_chx.movement import first_buckets, moved
-from rabbit_chx.report.drawing import COLOURS, element, flow_picture, ring_picture
+from rabbit_chx.report.drawing import COLOURS, DARK, LIGHT, colours_of, flow_picture, ring_picture
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -47,9 +47,20 @@ def page(report: Report) -> str:
         element("meta", charset="utf-8"),
         element("meta", name="viewport", content="width=device-width, initial-scale=1"),
         element("title", f"Exchange {report.exchange}: where keys go"),
-        element("style", files("rabbit_chx.report").joinpath("page.css").read_text(encoding="utf-8")),
+        element("style", _style()),
     )
-    return f"<!doctype html>\n{tostring(element('html', head, body, lang='en'), 'unicode', method='html')}\n"
+    return f"<!doctype html>\n{written(element('html', head, body, lang='en'))}\n"
+
+
+def _style() -> str:
+    """The page's style, with the colours of the queues in it."""
+    light, dark = (
+        "".join(f" --c{number}: {colour};" for number, colour in enumerate(palette))
+        for palette in (LIGHT, DARK)
+    )
+    classes = "".join(f".c{number} {{ --c: var(--c{number}); }}\n" for number in range(COLOURS))
+    colours = f":root {{{light} }}\n@media (prefers-color-scheme: dark) {{ :root {{{dark} }} }}\n{classes}"
+    return colours + files("rabbit_chx.report").joinpath("page.css").read_text(encoding="utf-8")
 
 
 def framed(report: Report) -> str:
@@ -62,7 +73,7 @@ def framed(report: Report) -> str:
         title=title,
         style=f"width: 100%; height: {_FRAME_HEIGHT}px; border: 1px solid #8886",
     )
-    return tostring(frame, "unicode", method="html")
+    return written(frame)
 
 
 def _sections(report: Report) -> Iterable[Element | None]:
@@ -89,7 +100,7 @@ def _facts(report: Report) -> Element:
 
 
 def _ring(report: Report) -> Element:
-    colours = _colours(report.live)
+    colours = colours_of(report.live)
     live = _ring_figure(report.live, colours, "The ring now")
     if report.recovered.known:
         share = _moved_by_restart(report)
@@ -130,7 +141,7 @@ def _ring_figure(ring: Ring, colours: dict[Destination, int], title: str) -> Ele
 
 
 def _shares(report: Report) -> Element:
-    colours = _colours(report.live)
+    colours = colours_of(report.live)
     weights = dict(report.live.runs or ())
     first = first_buckets(report.live)
     largest = max(report.shares.values(), default=1.0)
@@ -205,7 +216,7 @@ def _changes(report: Report) -> Element:
 
 
 def _flow(report: Report, change: Change) -> Element:
-    colours = _colours(report.live, *change.after.destinations)
+    colours = colours_of(report.live, *change.after.destinations)
     title = f"{change.title}: {change.movement.share:.2%} of the keys go elsewhere"
     drawn = flow_picture(change.movement, report.live, change.after, colours, title)
     picture = element("div", drawn, class_="wide", tabindex="0", role="region", aria_label=change.title)
@@ -287,19 +298,13 @@ def _heading(section: Element) -> str:
 
 def _table(
     head: Sequence[str],
-    rows: Iterable[Sequence[Any]],
+    rows: Iterable[Sequence[Element | str]],
     *,
     numbers: set[int],
-    long: frozenset[int] | set[int] = frozenset(),
+    long: Iterable[int] = (),
 ) -> Element:
-    kinds = {place: {"class_": "n"} for place in numbers} | {place: {"class_": "long"} for place in long}
-    titles = (element("th", text, scope="col", **kinds.get(place, {})) for place, text in enumerate(head))
-    body = (
-        element("tr", *(element("td", cell, **kinds.get(place, {})) for place, cell in enumerate(row)))
-        for row in rows
-    )
-    table = element("table", element("thead", element("tr", *titles)), element("tbody", *body))
-    return element("div", table, class_="wide", tabindex="0", role="region", aria_label=f"Table of {head[0]}")
+    made = table(head, rows, numbers=numbers, long=long)
+    return element("div", made, class_="wide", tabindex="0", role="region", aria_label=f"Table of {head[0]}")
 
 
 def _meter(share: float, colour: int) -> Element:
@@ -314,13 +319,6 @@ def _meter(share: float, colour: int) -> Element:
 def _named(destination: Destination, colours: dict[Destination, int]) -> Element:
     dot = element("span", class_=f"dot c{colours[destination] % COLOURS}", aria_hidden="true")
     return element("span", dot, str(destination))
-
-
-def _colours(ring: Ring, *more: Destination) -> dict[Destination, int]:
-    """The same colour for a queue in every picture."""
-    return {
-        destination: number for number, destination in enumerate(dict.fromkeys([*ring.destinations, *more]))
-    }
 
 
 def _spaced(links: Iterable[Element]) -> Iterable[Element | str]:

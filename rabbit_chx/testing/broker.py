@@ -60,7 +60,7 @@ class Broker:
         plugins: Iterable[str] = (),
         config: Mapping[str, str] | None = None,
     ) -> None:
-        self.release = check_release(release)
+        self.release: str | None = check_release(release)
         self._settings = Settings(
             plugins=plugin_names(plugins),
             config=config_lines(config or {}),

@@ -262,8 +262,6 @@ class Observed:
     """The name of the cluster."""
     possible_rings: Mapping[str, tuple[Ring, ...]] = field(default_factory=dict)
     """Of rings whose order is unknown although messages were observed: those that explain them (not all, if many)."""
-    at_work: tuple[str, ...] = ()
-    """The queues by which publishers that go past an exchange, and others of this toolkit, say that they are there."""
     bindings_seen: bool = True
     """False where AMQP alone was asked, which lists neither bindings nor policies."""
     unseen: tuple[str, ...] = ()

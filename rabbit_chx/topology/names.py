@@ -26,7 +26,7 @@ class Names:
 
     def __init__(self, source: Source) -> None:
         self.source = source
-        self.exchanges = list(self.written("exchanges"))
+        self.exchanges: list[str] = list(self.written("exchanges"))
         self.queues: dict[str, str] = {}
         """Every queue, and the key that stands for it."""
         self._count = 0

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Final, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, ValidationError, field_validator
 from pydantic_core import ErrorDetails, PydanticCustomError
@@ -73,7 +73,7 @@ def _require_type(schema: dict[str, Any]) -> None:
 class Entry(BaseModel):
     """What all parts of the file have: unknown keys and values of another type are refused, and so is null."""
 
-    model_config = ConfigDict(
+    model_config: ClassVar[ConfigDict] = ConfigDict(
         extra="forbid",
         strict=True,
         alias_generator=lambda name: name.rstrip("_").replace("_", "-"),
@@ -116,7 +116,7 @@ class FileBinding(Entry):
 class FileExchange(Entry):
     """An exchange; of those that the broker declares itself (amq.topic and so on) only bindings can be given."""
 
-    model_config = ConfigDict(json_schema_extra=_require_type)
+    model_config: ClassVar[ConfigDict] = ConfigDict(json_schema_extra=_require_type)
 
     type: Annotated[
         Text,
@@ -211,7 +211,7 @@ class File(Entry):
 class _Defined(BaseModel):
     """What RabbitMQ exports; it may grow keys that mean nothing here."""
 
-    model_config = ConfigDict(extra="ignore", strict=True)
+    model_config: ClassVar[ConfigDict] = ConfigDict(extra="ignore", strict=True)
 
     vhost: str | None = None
     arguments: Arguments = Field(default_factory=dict)
@@ -264,7 +264,7 @@ class DefinedVhost(BaseModel):
 class Definitions(BaseModel):
     """The parts of a definitions.json that make a topology."""
 
-    model_config = ConfigDict(extra="ignore", strict=True)
+    model_config: ClassVar[ConfigDict] = ConfigDict(extra="ignore", strict=True)
 
     vhosts: list[DefinedVhost] = Field(default_factory=list)
     original_vhost_name: str | None = None

@@ -80,7 +80,7 @@ class InvalidTopology(InvalidValue):
     """All that is wrong with a topology, one line each."""
 
     def __init__(self, problems: Iterable[Problem]) -> None:
-        self.problems = tuple(
+        self.problems: tuple[Problem, ...] = tuple(
             sorted(dict.fromkeys(problems), key=lambda each: (each.line or 0, each.column or 0))
         )
         """In the order in which they stand in the file."""

@@ -10,8 +10,12 @@ import runpy
 import subprocess
 import sys
 
+import matplotlib.pyplot as plt
 import pytest
+from matplotlib.axes import Axes
 
+from rabbit_chx import Spread
+from rabbit_chx.report import Report
 from tests.unit.test_examples import EXAMPLES, NOTEBOOKS, SPARK
 
 pytestmark = [pytest.mark.spark, pytest.mark.broker]
@@ -81,18 +85,26 @@ def run_cells(path) -> list[object]:
     return shown
 
 
-def test_the_notebook_checks_skew_and_shows_a_report(spark, monkeypatch, capsys):
+def test_the_notebook_checks_skew_and_shows_it_as_tables_pictures_and_a_page(spark, monkeypatch, capsys):
     assert NOTEBOOKS == ["skew_check.ipynb"]
     monkeypatch.chdir(EXAMPLES)
     monkeypatch.setattr(type(spark), "stop", lambda _: None)  # the other tests go on with it
     shown = run_cells(EXAMPLES / "skew_check.ipynb")
-    out = capsys.readouterr().out
-    assert re.search(r"'customer-big' +4,000 +10\.00%", out)
-    counts = [int(rows) for rows in re.findall(r"\|orders\.\d\| *(\d+)\|", out)]
+    (found,) = [one for one in shown if isinstance(one, Spread)]
+    assert re.search(r"'customer-big' +4,000 +10\.00%", str(found))
+    counts = [int(rows) for rows in re.findall(r"\|orders\.\d\| *(\d+)\|", capsys.readouterr().out)]
+    assert counts == [one.rows for one in found.queues]
     assert (len(counts), sum(counts)) == (4, 40_000)
-    page = next(one for one in shown if hasattr(one, "_repr_html_"))
+    (axes,) = [one for one in shown if isinstance(one, Axes)]
+    titles = [one.get_title() for one in axes.figure.axes]
+    plt.close(axes.figure)
+    (page,) = [one for one in shown if isinstance(one, Report)]
     assert "40,000 rows of today's orders" in page.to_html()
     assert page._repr_html_().startswith("<iframe")
+    assert titles == [
+        f"40,000 rows; max/mean {found.skew:.2f}",
+        f"{page.added.movement.share:.2%} of the keys go elsewhere",
+    ]
 
 
 def test_the_notebook_is_committed_without_output():

@@ -53,6 +53,7 @@ CLIENTS = {
     "testcontainers",
     "click",
     "rich",
+    "matplotlib",
     "pytest",
 }
 
@@ -68,14 +69,15 @@ ALLOWED = {
     "kernel/batch": {"errors", "kernel/columns", "kernel/phash2"},
     "kernel/table": {"kernel/exs1024", "kernel/jump"},
     "kernel/__init__": {"kernel/terms", "kernel/phash2", "kernel/jump"},
+    "markup": set(),
     "plugins": set(),
     "releases": {"errors"},
     "fields": {"errors", "kernel"},
-    "ring": {"errors", "releases"},
+    "ring": {"errors", "markup", "releases"},
     "hashing": {"errors", "kernel", "releases", "fields"},
     "exchange": {"errors", "kernel", "releases", "fields", "ring", "hashing"},
-    "movement": {"errors", "kernel", "releases", "ring"},
-    "skew": {"kernel", "exchange", "movement"},
+    "movement": {"errors", "kernel", "markup", "releases", "ring"},
+    "skew": {"kernel", "markup", "exchange", "movement"},
     "inference": {"errors", "kernel", "releases", "fields", "ring", "hashing"},
     "observer": {"errors", "ring", "hashing", "exchange"},
     "partitioning": {"errors", "kernel", "releases", "ring", "hashing"},
@@ -225,6 +227,12 @@ SHOWS_SPARK = {"cli/demo_spark", "cli/doctor_spark"}
 def test_nothing_here_knows_spark_but_what_shows_it_when_it_is_asked_to(file: str) -> None:
     known = at_start(file) if file in SHOWS_SPARK else foreign_imports(file)
     assert not known & {"pyspark", "spark_connector", "pyspark_rabbitmq"}
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_one_file_draws_with_matplotlib_and_loads_it_only_then(file: str) -> None:
+    known = at_start(file) if file == "report/axes" else foreign_imports(file)
+    assert "matplotlib" not in known
 
 
 @pytest.mark.parametrize("file", FILES)

@@ -159,7 +159,9 @@ def test_the_package_says_that_it_is_typed():
 
 
 def test_the_command_line_starts_without_any_extra():
-    extras = sorted({"aio_pika", "aiormq", "amqp", "mmh3", "pyarrow", "pytest", "testcontainers"})
+    extras = sorted(
+        {"aio_pika", "aiormq", "amqp", "matplotlib", "mmh3", "pyarrow", "pytest", "testcontainers"}
+    )
     module, _, function = PROJECT["scripts"]["rabbit-chx"].partition(":")
     program = f"import sys; sys.modules.update(dict.fromkeys({extras})); from {module} import {function}"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
@@ -283,10 +285,48 @@ def test_the_wheel_has_a_bill_of_what_the_package_needs(built):
     assert root["dependsOn"] == [one["bom-ref"] for one in bill["components"]]
 
 
+def tracked(*folders: str) -> set[str]:
+    """What git has of these; a checkout without git, such as the unpacked archive, cannot tell."""
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "--", *folders]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    if done.returncode:
+        pytest.skip("this checkout has no git, which alone knows what is ignored")
+    return {name for name in done.stdout.splitlines() if (ROOT / name).is_file()}
+
+
+def test_the_wheel_holds_the_packages_and_its_own_papers_and_nothing_else(built):
+    (wheel,) = built.glob("*.whl")
+    with zipfile.ZipFile(wheel) as files:
+        names = set(files.namelist())
+    papers = {name for name in names if ".dist-info/" in name}
+    assert {name.partition("/")[2] for name in papers} == {
+        *("METADATA", "RECORD", "WHEEL", "entry_points.txt"),
+        *("licenses/LICENSE", "sboms/rabbit_chx.cdx.json"),
+    }
+    assert names - papers == tracked(*PYPROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"])
+    assert sorted(name for name in names - papers if not name.endswith(".py")) == [
+        "pyspark_rabbitmq/py.typed",
+        "rabbit_chx/py.typed",
+        "rabbit_chx/report/page.css",
+        "rabbit_chx/topology/topology.schema.json",
+        "spark_connector/py.typed",
+    ]
+
+
+def test_the_source_archive_holds_what_pyproject_names_and_git_knows(built):
+    (archive,) = built.glob("*.tar.gz")
+    with tarfile.open(archive) as files:
+        names = {member.name.partition("/")[2] for member in files if member.isfile()}
+    wanted = PYPROJECT["tool"]["hatch"]["build"]["targets"]["sdist"]["include"]
+    own = {"PKG-INFO", "pyproject.toml", ".gitignore"}  # what hatchling adds
+    assert names - own == tracked(*(name.removeprefix("/") for name in wanted))
+    assert own <= names
+
+
 # Without any extra: what the package is for, on the command line and from Python, and what an extra is needed for.
 IN_AN_EMPTY_ENVIRONMENT = """
 import importlib.metadata, sys
-import rabbit_chx, rabbit_chx.cli, rabbit_chx.topology, spark_connector, pyspark_rabbitmq
+import rabbit_chx, rabbit_chx.cli, rabbit_chx.report, rabbit_chx.topology, spark_connector, pyspark_rabbitmq
 exchange = rabbit_chx.ConsistentHashExchange({"q0": 1, "q1": 1})
 assert exchange.route("customer-42") in {"q0", "q1"}
 print(*sorted(one.name for one in importlib.metadata.distributions()))

@@ -26,6 +26,7 @@ MODEL = [
     "partitioning",
     "releases",
     "ring",
+    "markup",
     "movement",
     "skew",
 ]
@@ -39,6 +40,7 @@ FOREIGN = (
     "rich",
     "pyarrow",
     "mmh3",
+    "matplotlib",
     "pytest",
     "testcontainers",
     "docker",

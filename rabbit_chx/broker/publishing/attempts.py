@@ -73,7 +73,7 @@ class Attempts:
         self._since = now
         self._left = list(self._addresses)
         self._reasons: dict[str, str] = {}
-        self.count = 0
+        self.count: int = 0
 
     def next(self, now: float) -> tuple[Address, float]:
         """The address to try, and for how many seconds."""

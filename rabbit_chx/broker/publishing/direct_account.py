@@ -47,7 +47,7 @@ class DirectAccount(Account):
         self._straight: dict[int, _Parts] = {}  # by row, of those that left and have no outcome
         self._after = 0  # behind the highest row that ever went straight
         self._checked: bytes | None = None
-        self.look = threading.Event()
+        self.look: threading.Event = threading.Event()
         """There is a reason to look at the topology now."""
 
     # -- the watcher's side ------------------------------------------------------------------------

@@ -126,15 +126,15 @@ class Direct:
         exchange: str,
         ring: Callable[[], Ring] | None,
     ) -> None:
-        self.lease = f"{LEASE_PREFIX}{exchange}.{secrets.token_hex(6)}"
+        self.lease: str = f"{LEASE_PREFIX}{exchange}.{secrets.token_hex(6)}"
         """The name of the queue that stands for this publisher."""
         if not exchange or len(self.lease.encode()) > 255:
             raise InvalidValue("the exchange", got=exchange, allowed="a name of 1 to 225 bytes")
-        self.active = False
+        self.active: bool = False
         """Whether messages go straight to the queues now."""
-        self.reason = ""
+        self.reason: str = ""
         """Why they no longer do."""
-        self.suspect = range(0)
+        self.suspect: range = range(0)
         """Rows, all of which went out after the last good reading, or had no outcome by then: those that went
         straight may lie on another queue than the exchange would have chosen."""
         self._account = account

@@ -156,8 +156,8 @@ class Link:
         self._fence = fence
         self._channel: Any = None
         self._down = False
-        self.ready = False
-        self.loop = IOLoop()
+        self.ready: bool = False
+        self.loop: IOLoop = IOLoop()
         self._connection = _Connection(
             parameters,
             on_open_callback=self._on_open,

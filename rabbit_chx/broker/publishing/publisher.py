@@ -30,7 +30,7 @@ from rabbit_chx.broker.publishing.columns import (
     values,
 )
 from rabbit_chx.broker.publishing.direct_account import DirectAccount
-from rabbit_chx.broker.publishing.direct_watch import direct_for, needs_of
+from rabbit_chx.broker.publishing.direct_watch import Direct, direct_for, needs_of
 from rabbit_chx.broker.publishing.engine import Engine
 from rabbit_chx.broker.publishing.frames import Message, encode_properties, most_bytes
 from rabbit_chx.broker.tls import warn_if_unchecked
@@ -144,8 +144,9 @@ class Publisher:
         parameters = partial(parameters_of, name=name, heartbeat=heartbeat, credentials=credentials, tls=tls)
         parameters = partial(parameters, blocked_timeout=patience.blocked)
         addresses = [Address(describe(one), partial(parameters, one)) for one in urls]
-        asked = asked_for(credentials, urls[0])
-        self.direct = direct_for(self._account, addresses, exchange, management_url, asked, ring, tls)
+        self.direct: Direct | None = direct_for(
+            self._account, addresses, exchange, management_url, asked_for(credentials, urls[0]), ring, tls
+        )
         self._engine = Engine(
             addresses,
             self._account,

@@ -82,7 +82,6 @@ def read(
         backlog={queue.name: count for queue, count in counted if queue.name in kept and count is not None},
         worker_pool_size=None if node is None else read_worker_pool_size(node),
         cluster=overview.cluster,
-        at_work=tuple(sorted(queue.name for queue, _ in counted if queue.name.startswith(_OURS))),
         unseen=(*unreadable, *_unseen(parsed, store, node)),
     )
     return observed if pairs is None else learn(observed, pairs)

@@ -1,0 +1,74 @@
+"""Elements of HTML and SVG, and tables of them. Elements are built and then written, so a name that holds ``<`` is a name."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+from xml.etree.ElementTree import Element, tostring
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+__all__ = ["element", "notebook", "table", "written"]
+
+_MOST_ROWS: Final = 60
+"""So many rows a table in a notebook has; of more, the rest is counted."""
+
+
+def element(tag: str, *children: Element | str | None, **attributes: Any) -> Element:
+    """An element with children and attributes; ``class_`` is class, and underscores are hyphens.
+
+    >>> written(element("p", "1 < 2, ", element("b", "truly"), class_="x"))
+    '<p class="x">1 &lt; 2, <b>truly</b></p>'
+    """
+    made = Element(
+        tag, {name.rstrip("_").replace("_", "-"): str(value) for name, value in attributes.items()}
+    )
+    last: Element | None = None
+    for child in children:
+        if isinstance(child, Element):
+            made.append(child)
+            last = child
+        elif child and last is None:
+            made.text = (made.text or "") + child
+        elif child and last is not None:
+            last.tail = (last.tail or "") + child
+    return made
+
+
+def written(made: Element) -> str:
+    """An element as HTML."""
+    return tostring(made, "unicode", method="html")
+
+
+def table(
+    head: Sequence[str],
+    rows: Iterable[Sequence[Element | str]],
+    *,
+    numbers: Iterable[int] = (),
+    long: Iterable[int] = (),
+) -> Element:
+    """A table; columns of ``numbers`` stand right, and ``long`` ones may break anywhere."""
+    kind = {place: {"class_": "n"} for place in numbers} | {place: {"class_": "long"} for place in long}
+    titles = (element("th", text, scope="col", **kind.get(place, {})) for place, text in enumerate(head))
+    body = (
+        element("tr", *(element("td", cell, **kind.get(place, {})) for place, cell in enumerate(row)))
+        for row in rows
+    )
+    return element("table", element("thead", element("tr", *titles)), element("tbody", *body))
+
+
+def notebook(summary: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A sentence and a table as a notebook shows them, in its own style.
+
+    >>> notebook("One < two.", ["queue"], [["q0"]]).startswith("<div><p>One &lt; two.</p><table>")
+    True
+    """
+    more = len(rows) - _MOST_ROWS
+    return written(
+        element(
+            "div",
+            element("p", summary),
+            table(head, rows[:_MOST_ROWS]) if rows else None,
+            element("p", f"and {more:,} more") if more > 0 else None,
+        )
+    )

@@ -1,0 +1,127 @@
+"""What users write, and the types that come of it: mypy and pyright read this file, and nothing runs it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal, assert_type
+
+import rabbit_chx.report as pictures
+from rabbit_chx import (
+    AnyOf,
+    Binding,
+    ConsistentHashExchange,
+    Explanation,
+    Failure,
+    Inference,
+    Management,
+    ModulusHashExchange,
+    Movement,
+    Observed,
+    Observer,
+    Plan,
+    Publisher,
+    QueueShare,
+    RandomExchange,
+    Release,
+    Ring,
+    Spread,
+    SuperStream,
+    ToExchange,
+    Topology,
+    Totals,
+    drift,
+    infer,
+    lint,
+    load,
+    moved,
+    plan,
+    read,
+    shares,
+    spread,
+)
+from rabbit_chx.kernel import jump_consistent_hash, phash2
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from numpy.typing import NDArray
+
+# --- routing: weights as a mapping or pairs, names alone, exchanges among them, bindings ----------------------
+
+weights: dict[str, int] = {"q0": 1, "q1": 2}
+named: list[str] = ["q0", "q1"]
+pairs: list[tuple[str, int]] = [("q0", 1)]
+exchange = ConsistentHashExchange(weights, release="4.3.6")
+ConsistentHashExchange(named, release=Release.parse("4.0", store="khepri"))
+ConsistentHashExchange(pairs, hash_header="tenant")
+ConsistentHashExchange([ToExchange("archive"), "q0", ("q1", "2"), Binding.of("q2", 3)])
+ConsistentHashExchange(Ring.of(weights), hash_property="message_id")
+
+assert_type(exchange.route("customer-42"), str | ToExchange)
+assert_type(exchange.route(headers={"tenant": "acme"}, client="pika"), str | ToExchange)
+assert_type(exchange.route(b"customer-42", explain=True), Explanation)
+assert_type(exchange.route(message_id="m-1", explain=True).destination, str | ToExchange)
+assert_type(exchange.route(timestamp=1_700_000_000), str | ToExchange)
+assert_type(exchange.destinations, tuple[str | ToExchange, ...])
+indices: NDArray[Any] = exchange.route_many(["a", "b"])
+
+assert_type(ModulusHashExchange(named).route("a"), str | ToExchange)
+assert_type(RandomExchange(named).route(), AnyOf)
+assert_type(SuperStream(named).route("a"), str)
+assert_type(jump_consistent_hash(phash2(b"a"), 8), int)
+
+# --- rings --------------------------------------------------------------------------------------------------
+
+ring = Ring.of(weights)
+assert_type(ring.bind("q2", "5").unbind("q0").delete("q1").after_restart(), Ring)
+assert_type(ring.bucket_map, tuple[str | ToExchange, ...])
+assert_type(shares(ring), dict[str | ToExchange, float])
+assert_type(moved(ring, ring.bind("q2")), Movement)
+assert_type(moved(ring, ring.bind("q2")).between("q0", None), float)
+assert_type(infer([("a", "q0")], weights), Inference)
+
+observer = Observer(exchange, name="orders")
+assert_type(observer.drifted, int)
+
+found = spread(exchange, ["a", "b"])
+assert_type(found, Spread)
+assert_type(found.queues, tuple[QueueShare, ...])
+assert_type(found.p_value, float)
+
+# --- topology -----------------------------------------------------------------------------------------------
+
+topology = load("topology.yaml")
+assert_type(topology, Topology)
+observed = read(Management("http://localhost:15672"), "/")
+assert_type(observed, Observed)
+assert_type(plan(topology, observed, prune=True), Plan)
+assert_type([str(finding) for finding in lint(topology)], list[str])
+assert_type([str(each) for each in drift(topology, observed, strict=True)], list[str])
+assert_type(plan(topology, observed).slot_moves.get("orders"), float | None)
+
+# --- publishing ---------------------------------------------------------------------------------------------
+
+
+def keep(failure: Failure) -> None:
+    """Any callable will do for failures."""
+
+
+via: Literal["exchange", "queues"] = "queues"
+with Publisher("amqp://localhost", "orders", via=via, on_failure=keep) as publisher:
+    assert_type(publisher.publish(b"body", "customer-42"), int)
+    assert_type(publisher.publish_many([b"one", b"two"], ["a", "b"]), range)
+    assert_type(publisher.flush(), Totals)
+
+# --- pictures -----------------------------------------------------------------------------------------------
+
+
+def draw(ax: Axes) -> list[Axes]:
+    """Each function takes axes, or none, and returns them."""
+    return [
+        pictures.draw_ring(ring, ax),
+        pictures.draw_shares(ring),
+        pictures.draw_spread(found, ax=ax),
+        pictures.draw_movement(ring, ring.bind("q2")),
+    ]
+
+
+page = pictures.report(topology, "orders", sample=found, add=1)
+assert_type(page.to_html(), str)

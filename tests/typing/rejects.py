@@ -1,0 +1,31 @@
+"""Mistakes that a type checker must see: a comment that turns out not to be needed is an error of its own."""
+
+from __future__ import annotations
+
+import spark_connector
+from rabbit_chx import ConsistentHashExchange, Publisher, Release, Ring, infer, load, moved, plan, spread
+
+exchange = ConsistentHashExchange(["q0", "q1"])
+ring = Ring.of({"q0": 1})
+
+ConsistentHashExchange(["q0"], hash_heder="tenant")  # type: ignore[call-arg]
+ConsistentHashExchange(["q0"], release=4.3)  # type: ignore[arg-type]
+ConsistentHashExchange(7)  # type: ignore[arg-type]
+exchange.route(42)  # type: ignore[call-overload]
+exchange.route("key", headers=["tenant"])  # type: ignore[call-overload]
+exchange.route("key", client="pikka")  # type: ignore[call-overload]
+exchange.route("key", explain=True).upper()  # type: ignore[attr-defined]
+exchange.route("key").upper()  # type: ignore[union-attr]
+exchange.ring.runs.append(("q1", 1))  # type: ignore[union-attr]
+ring.release = Release.parse("4.3")  # type: ignore[misc]
+ring.bind(1)  # type: ignore[arg-type]
+moved(ring, ["q0"])  # type: ignore[arg-type]
+infer([("key", 1)], ["q0"])  # type: ignore[list-item]
+spread(ring, ["key"])  # type: ignore[arg-type]
+plan(load("topology.yaml"))  # type: ignore[call-arg]
+Publisher("amqp://localhost", "orders", via="queue")  # type: ignore[arg-type]
+Publisher("amqp://localhost", "orders").publish({"a": 1}, "key")  # type: ignore[arg-type]
+
+spark_connector.queue_of("customer", ["q0", "q1"])  # type: ignore[arg-type]
+spark_connector.spread(["a"], "customer", exchange)  # type: ignore[arg-type]
+spark_connector.foreach_batch(exchange)  # type: ignore[arg-type]

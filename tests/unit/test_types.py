@@ -1,0 +1,61 @@
+"""What type checkers know of the package: everything that users can reach has a type that none has to guess.
+
+`make lint` has mypy and pyright read tests/typing, which is written as users write.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import rabbit_chx
+
+ROOT = Path(__file__).parents[2]
+INTERNAL = (
+    "rabbit_chx.cli.",
+    "rabbit_chx.testing.external_node.",
+    "rabbit_chx.topology.assemble.",
+    "rabbit_chx.topology.schema.",
+    "rabbit_chx.topology.source.",
+    "rabbit_chx.topology.wiring.",
+)
+
+
+@pytest.fixture(scope="module")
+def symbols(tmp_path_factory) -> list[dict]:
+    """What pyright says of every name that the package lets out."""
+    done = subprocess.run(
+        [
+            Path(sys.executable).parent / "basedpyright",
+            *("--pythonpath", sys.executable, "--verifytypes", "rabbit_chx", "--ignoreexternal"),
+            "--outputjson",
+        ],
+        cwd=tmp_path_factory.mktemp("elsewhere"),
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    return json.loads(done.stdout)["typeCompleteness"]["symbols"]
+
+
+def test_every_public_name_is_seen(symbols) -> None:
+    seen = {symbol["name"] for symbol in symbols}
+    homes = {f"rabbit_chx.{rabbit_chx._ROOM_OF[name]}.{name}" for name in rabbit_chx.__all__}
+    assert homes - seen == set()
+
+
+def test_no_type_that_users_meet_is_unknown_or_guessed(symbols) -> None:
+    unclear = {
+        symbol["name"]
+        for symbol in symbols
+        if not symbol["isTypeKnown"] or symbol["isTypeAmbiguous"] or symbol["diagnostics"]
+    }
+    met = {name for name in unclear if not name.startswith(INTERNAL)}
+    assert sorted(name for name in met if name.rpartition(".")[2] not in {"log", "missing"}) == []
