@@ -1,8 +1,7 @@
 """The ring of a consistent-hash exchange: which bindings made which buckets, as the plugin keeps it.
 
-It is a stack rather than a ring: a binding of weight w appends w buckets at the end, and unbinding takes
-a destination's buckets out and shifts the later ones down. Values in, values out: each change
-returns a new ring. This file hashes nothing and imports no NumPy.
+It is a stack rather than a ring: a binding of weight w appends w buckets at the end, and unbinding takes a
+destination's buckets out and shifts the later ones down. Each change returns a new ring; nothing is hashed here.
 """
 
 from __future__ import annotations
@@ -265,7 +264,10 @@ class Ring:
         binding = Binding.of(destination, weight, arguments)
         if binding in self.bindings:
             return self  # the same binding again is no binding at all
-        ring = self._append(binding)
+        runs = self.runs
+        if runs is not None and all(binding.destination != known for known, _ in runs):
+            runs = (*runs, (binding.destination, binding.weight))
+        ring = replace(self, bindings=(*self.bindings, binding), runs=runs)
         ring.refuse_duplicates()
         return ring
 
@@ -282,12 +284,6 @@ class Ring:
                     "can tear holes into the ring when one is unbound; the first binding wins from 3.9.21 and "
                     "3.10.6 on"
                 )
-
-    def _append(self, binding: Binding) -> Ring:
-        runs = self.runs
-        if runs is not None and all(binding.destination != destination for destination, _ in runs):
-            runs = (*runs, (binding.destination, binding.weight))
-        return replace(self, bindings=(*self.bindings, binding), runs=runs)
 
     # ch_hash_ring_delete_fun/2: whichever of its bindings goes, the destination loses all its buckets.
     def unbind(
