@@ -137,12 +137,10 @@ class Publisher:
             most_bytes=_at_least_one("most_pending_bytes", most_pending_bytes),
             on_failure=on_failure,
         )
-        patience = Patience(
-            connect_timeout, reconnect_timeout, retry_timeout, confirm_timeout, blocked_timeout
-        )
+        waits = Patience(connect_timeout, reconnect_timeout, retry_timeout, confirm_timeout, blocked_timeout)
         heartbeat = _at_least_one("heartbeat", heartbeat, most=65_535)
         parameters = partial(parameters_of, name=name, heartbeat=heartbeat, credentials=credentials, tls=tls)
-        parameters = partial(parameters, blocked_timeout=patience.blocked)
+        parameters = partial(parameters, blocked_timeout=waits.blocked)
         addresses = [Address(describe(one), partial(parameters, one)) for one in urls]
         self.direct: Direct | None = direct_for(
             self._account, addresses, exchange, management_url, asked_for(credentials, urls[0]), ring, tls
@@ -150,7 +148,7 @@ class Publisher:
         self._engine = Engine(
             addresses,
             self._account,
-            patience,
+            waits,
             fence=_name("the fence", fence),
             needs=_needs(exchange, fence, via),
             on_limits=self._learn_limits,
