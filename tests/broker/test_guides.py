@@ -1,15 +1,125 @@
-"""The blocks of docs/ that need a broker, run as they stand."""
+"""The blocks of docs/ and the README that need a broker, run as they stand but for its address."""
 
 from __future__ import annotations
 
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
-from tests.unit.test_docs import marked
+from tests.unit.test_docs import README, ROOT, fenced, marked
 
 pytestmark = pytest.mark.broker
+
+
+def at(broker, block: str) -> str:
+    """The block, with the broker that is there."""
+    assert "user:password@host" in block
+    scheme, _, place = broker.management_url.partition("://")
+    management = f"{scheme}://{broker.username}:{broker.password}@{place}"
+    block = block.replace("http://user:password@host:15672", management)
+    return block.replace("amqp://user:password@host", broker.url)
+
+
+def commands(block: str) -> list[str]:
+    """The lines that are about the broker; where it is comes from elsewhere."""
+    return [line for line in block.splitlines() if line.startswith("rabbit-chx ")]
+
+
+def answered(lines: list[str], broker) -> subprocess.CompletedProcess[str]:
+    """Run them at a terminal where somebody says yes to all that is asked."""
+    mine = {
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        "AMQP_URL": broker.url,
+        "RABBITMQ_MANAGEMENT_URL": broker.management_url,
+    }
+    ours, theirs = pty.openpty()
+    try:
+        os.write(ours, b"y\n" * len(lines))
+        done = subprocess.run(
+            ["sh", "-c", "\n".join(lines)],
+            stdin=theirs,
+            capture_output=True,
+            text=True,
+            env={**os.environ, **mine},
+            timeout=120,
+            check=False,
+        )
+    finally:
+        os.close(ours)
+        os.close(theirs)
+    return done
+
+
+@pytest.fixture
+def here(broker, tmp_path, monkeypatch):
+    """A folder of the test's own; what examples/topology.yaml declares is gone afterwards."""
+    monkeypatch.chdir(tmp_path)
+    yield tmp_path
+    with broker.connection() as connection:
+        channel = connection.channel()
+        for kind in ("queue", "exchange"):
+            for name in broker.ctl(f"list_{kind}s", "name").splitlines():
+                if name.startswith(("orders", "payments", "rabbit-chx")):
+                    getattr(channel, f"{kind}_delete")(name)
+
+
+@pytest.fixture
+def orders(broker):
+    """An exchange orders with two queues; called, the number of messages that lie in them."""
+    names = ("orders.a", "orders.b")
+    with broker.connection() as connection:
+        channel = connection.channel()
+        channel.exchange_declare("orders", "x-consistent-hash", durable=True)
+        for name in names:
+            channel.queue_declare(name, durable=True)
+            channel.queue_bind(name, "orders", "1")
+        yield lambda: sum(channel.queue_declare(name, passive=True).method.message_count for name in names)
+        for name in names:
+            channel.queue_delete(name)
+        channel.exchange_delete("orders")
 
 
 def test_the_test_of_the_testing_guide_passes(broker) -> None:
     names: dict[str, object] = {}
     exec(marked("testing.md", "test_the_test_of_the_testing_guide_passes"), names)
     names["test_each_message_is_where_it_was_predicted"](broker)
+
+
+def test_the_lines_of_the_publisher_guide_publish(broker, orders, capsys) -> None:
+    exec(at(broker, marked("publisher.md", "test_the_lines_of_the_publisher_guide_publish")), {})
+    assert "confirmed=3" in capsys.readouterr().out.replace(" ", "")
+    assert orders() == 3
+
+
+def test_the_readmes_publisher_publishes_what_it_is_given(broker, orders, capsys) -> None:
+    (block,) = [block for _, block in fenced(README, "python") if "with Publisher(" in block]
+    exec(at(broker, block), {"bodies": [b"one", b"two"], "keys": ["a", "b"]})
+    assert "confirmed=2" in capsys.readouterr().out.replace(" ", "")
+    assert orders() == 2
+
+
+def test_the_python_of_the_topology_guide_applies_a_file(broker, here, capsys) -> None:
+    (here / "topology.yaml").write_text((ROOT / "examples/topology.yaml").read_text())
+    exec(at(broker, marked("topology.md", "test_the_python_of_the_topology_guide_applies_a_file")), {})
+    assert "bind queue 'orders.3' to exchange 'orders'" in capsys.readouterr().out
+    assert broker.ring("orders") == [f"orders.{number}" for number in range(4)]
+
+
+def test_the_commands_of_the_topology_guide_apply_a_file(broker, here) -> None:
+    (here / "examples").symlink_to(ROOT / "examples")
+    block = marked("topology.md", "test_the_commands_of_the_topology_guide_apply_a_file")
+    done = answered(commands(block), broker)
+    assert done.returncode == 0, done.stdout + done.stderr  # that of the last one: no drift
+    assert broker.ring("orders") == [f"orders.{number}" for number in range(4)]
+
+
+def test_the_readmes_commands_apply_a_file_and_ask_what_a_queue_more_would_cost(broker, here) -> None:
+    (here / "examples").symlink_to(ROOT / "examples")
+    (block,) = [block for _, block in fenced(README, "sh") if "rabbit-chx check" in block]
+    done = answered(commands(block), broker)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert len(broker.ring("orders")) == 4

@@ -16,6 +16,7 @@ SETTINGS = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.sql.session.timeZone": "UTC",
 }
+PASSWORD = "a-password-of-the-guide"
 
 
 @pytest.fixture(scope="session")
@@ -23,6 +24,7 @@ def spark(tmp_path_factory):
     from pyspark.sql import SparkSession
 
     os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ["RABBITMQ_PASSWORD"] = PASSWORD  # as docs/spark.md has it: the workers inherit it
     builder = SparkSession.builder.master("local[2,4]").appName("tests")
     warehouse = {"spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse"))}
     session = builder.config(map=SETTINGS | warehouse).getOrCreate()

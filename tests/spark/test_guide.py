@@ -1,0 +1,97 @@
+"""The blocks of docs/spark.md, run as they stand but for the address of the broker."""
+
+from __future__ import annotations
+
+import json
+from urllib.parse import urlsplit
+
+import pytest
+
+from tests.spark.conftest import PASSWORD
+from tests.unit.test_docs import marked
+
+pytestmark = [pytest.mark.spark, pytest.mark.broker]
+
+NAMES = ("q0", "q1", "q2")
+ROWS = [("ada", 1), ("grace", 2), ("ada", 3)]
+
+
+@pytest.fixture
+def orders(rabbitmq_broker):
+    """An exchange orders; called, the bodies of all messages that have come, which are gone then."""
+    with rabbitmq_broker.connection() as connection:
+        channel = connection.channel()
+        channel.exchange_declare("orders", "x-consistent-hash", durable=True)
+        for name in NAMES:
+            channel.queue_declare(name, durable=True)
+            channel.queue_bind(name, "orders", "2" if name == "q2" else "1")
+
+        def take() -> list[dict[str, object]]:
+            found = (channel.basic_get(name, auto_ack=True) for name in NAMES for _ in range(100))
+            return sorted((json.loads(body) for *_, body in found if body), key=lambda row: row["seq"])
+
+        yield take
+        for name in NAMES:
+            channel.queue_delete(name)
+        channel.exchange_delete("orders")
+
+
+@pytest.fixture
+def df(spark):
+    frame = spark.createDataFrame(ROWS, "customer string, seq int")
+    frame.createOrReplaceTempView("purchases")
+    yield frame
+    spark.catalog.dropTempView("purchases")
+
+
+@pytest.fixture
+def at(rabbitmq_broker):
+    """Puts the broker into a block, which speaks of a user whose password is in the environment of the workers."""
+    rabbitmq_broker.ctl("add_user", "user", PASSWORD)
+    rabbitmq_broker.ctl("set_permissions", "user", "", "^orders$", "^orders$")
+    parts = urlsplit(rabbitmq_broker.url)
+
+    def put(block: str) -> str:
+        assert "user@host" in block
+        return block.replace("user@host", f"user@{parts.hostname}:{parts.port}")
+
+    yield put
+    rabbitmq_broker.ctl("delete_user", "user")
+
+
+def rows(frame) -> list[dict[str, object]]:
+    return [row.asDict() for row in frame.orderBy("seq").collect()]
+
+
+def test_the_first_lines_write_a_frame(at, orders, df):
+    exec(at(marked("spark.md", "test_the_first_lines_write_a_frame")), {"df": df})
+    assert orders() == rows(df)
+
+
+def test_the_mirror_in_a_frame(df, capsys):
+    exec(marked("spark.md", "test_the_mirror_in_a_frame"), {"df": df})
+    assert "3 rows on 3 queues" in capsys.readouterr().out
+
+
+def test_the_helper_writes_each_batch(rabbitmq_broker, orders, spark, tmp_path):
+    lines = [json.dumps({"value": json.dumps({"seq": n}), "routing_key": "ada", "seq": n}) for n in range(5)]
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "rows.json").write_text("\n".join(lines))
+    stream = spark.readStream.schema("value string, routing_key string, seq int").json(str(tmp_path / "in"))
+    given = {"stream": stream, "url": rabbitmq_broker.url, "path": str(tmp_path / "checkpoint")}
+    exec(marked("spark.md", "test_the_helper_writes_each_batch"), given)
+    (query,) = spark.streams.active
+    try:
+        query.processAllAvailable()
+    finally:
+        query.stop()
+    assert orders() == [{"seq": number} for number in range(5)]
+
+
+def test_the_statements_write_a_table(at, orders, df, spark):
+    block = at(marked("spark.md", "test_the_statements_write_a_table"))
+    for statement in filter(str.strip, block.split(";")):
+        spark.sql(statement)
+    spark.catalog.dropTempView("outbox")
+    spark.sql("DROP TABLE mail")
+    assert orders() == sorted([*rows(df), *rows(df)], key=lambda row: row["seq"])
