@@ -3,7 +3,7 @@
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test lint unit broker spark faults cluster proof flakes oldest oldest-spark matrix bench site tables constraints audit dist clean
+.PHONY: help demo test lint unit broker spark faults cluster proof flakes oldest oldest-spark matrix bench site reference constraints audit dist clean
 
 BIN := .venv/bin
 CANDIDATES := $(or $(PYTHON),python3.13 python3.12 python3.11 python3)
@@ -129,7 +129,8 @@ site: .venv/docs/.ready ## the documentation as a site, build/site; a link that 
 	@rm -rf build/site build/doctrees
 	@.venv/docs/bin/python -m sphinx --quiet --fail-on-warning --doctree-dir build/doctrees --conf-dir docs . build/site
 
-tables: .venv/.test ## the tables in docs/ of what the code takes, from the code
+reference: .venv/.test ## the pages and tables of docs/ that are made from the code
+	@$(BIN)/python scripts/reference.py
 	@$(BIN)/python scripts/tables.py
 
 constraints: ## pin the newest versions of everything, and the hashes of their files

@@ -13,7 +13,7 @@ from typing import Final
 
 from rabbit_chx.errors import InvalidValue
 
-__all__ = ["MAX_WEIGHT", "Release", "Store"]
+__all__ = ["MAX_WEIGHT", "SERIES", "Release", "Store"]
 
 # The newest patch release of each series that this mirror was checked against or read.
 _SERIES: Final = {
@@ -28,7 +28,9 @@ _SERIES: Final = {
     (4, 2): 9,
     (4, 3): 6,
 }
-_NEWEST: Final = "{}.{}".format(*max(_SERIES))
+SERIES: Final = tuple(f"{major}.{minor}" for major, minor in _SERIES)
+"""The series that are mirrored, the oldest first."""
+_NEWEST: Final = SERIES[-1]
 
 # Leading zeros and the like are typing errors; what follows a patch number ("-rc.1", "+dirty") is not.
 _VERSION: Final = re.compile(
@@ -82,11 +84,10 @@ class Release:
         major, minor = int(match[1]), int(match[2])
         newest = _SERIES.get((major, minor))
         if newest is None:
-            known = ", ".join(f"{a}.{b}" for a, b in _SERIES)
             raise InvalidValue(
                 "the broker release",
                 got=text,
-                allowed=f"a release of {known}",
+                allowed=f"a release of {', '.join(SERIES)}",
                 way_out=f"a later one may route like {_NEWEST}: `rabbit-chx parity --release {_NEWEST}` tells",
             )
         patch = newest if match[3] is None else int(match[3])

@@ -1,6 +1,6 @@
 """The command line: one file for each verb, loaded when the verb is called.
 
-Exit codes: 0 fine, 1 failed, 2 differences found, 64 wrong usage, 130 interrupted.
+Exit codes are those of :class:`rabbit_chx.cli.verb.Exit`.
 """
 
 from __future__ import annotations
@@ -16,16 +16,13 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from rabbit_chx import __version__
+from rabbit_chx.cli.verb import EXIT_CODES, Exit, write_exit_codes
 from rabbit_chx.errors import InvalidValue, RabbitChxError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 __all__ = ["main"]
-
-FAILED: Final = 1
-USAGE: Final = 64
-INTERRUPTED: Final = 130
 
 _VERBS: Final = {
     "route": "Say which queue each key lands on.",
@@ -42,6 +39,7 @@ _VERBS: Final = {
     "parity": "Prove the mirror against your own broker, or a throw-away one.",
     "doctor": "Check what is installed and reachable, and say how to mend what is not.",
     "demo": "Show it all on a throw-away broker.",
+    "completion": "Print the script that completes commands in bash, zsh or fish.",
 }
 
 # Where the name of a verb is not the name of its file and function.
@@ -69,9 +67,14 @@ class _Verbs(click.Group):
         with formatter.section("Verbs"):
             formatter.write_dl([(verb, _VERBS[verb]) for verb in self.list_commands(ctx)])
 
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        write_exit_codes(formatter, EXIT_CODES)
+        super().format_epilog(ctx, formatter)
+
 
 @click.group(
     cls=_Verbs,
+    subcommand_metavar="VERB [ARGS]...",
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="`rabbit-chx VERB --help` has examples. NO_COLOR turns colours off.",
 )
@@ -97,10 +100,10 @@ def _exit_code(arguments: list[str]) -> int:
         shown = StringIO()
         error.show(shown)
         click.echo(_without_secrets(shown.getvalue()), err=True, nl=False)
-        return USAGE if isinstance(error, click.UsageError) else FAILED
+        return Exit.USAGE if isinstance(error, click.UsageError) else Exit.FAILED
     except (click.Abort, KeyboardInterrupt):
         click.echo("Interrupted.", err=True)
-        return INTERRUPTED
+        return Exit.INTERRUPTED
     except BrokenPipeError:
         # The reader has seen enough (`| head`); Python must not complain at exit that it cannot flush.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -109,7 +112,7 @@ def _exit_code(arguments: list[str]) -> int:
         if "--debug" in arguments:
             click.echo(_without_secrets(format_exc()), err=True)
         click.echo(f"Error: {_without_secrets(str(error))}", err=True)
-        return USAGE if isinstance(error, InvalidValue) else FAILED
+        return Exit.USAGE if isinstance(error, InvalidValue) else Exit.FAILED
     return code if isinstance(code, int) else 0
 
 

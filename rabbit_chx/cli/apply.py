@@ -3,34 +3,37 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from rabbit_chx.cli.changes import counted, print_findings, print_json, print_plan, print_rings
+from rabbit_chx.cli.changes import counted, print_findings, print_plan, print_rings
 from rabbit_chx.cli.live import live_options
-from rabbit_chx.cli.options import output_option
+from rabbit_chx.cli.options import FILE, output_option
 from rabbit_chx.cli.plan import plan_options
+from rabbit_chx.cli.say import say_json
+from rabbit_chx.cli.verb import Exit, verb
 from rabbit_chx.errors import ApplyStopped, InvalidValue
 
 if TYPE_CHECKING:
     from rabbit_chx.cli.live import Live
     from rabbit_chx.topology.steps import Plan, Step
 
-FAILED: Final = 1
-PENDING: Final = 2
-PARTLY: Final = 3
 
-
-@click.command(
-    epilog="""\b
-Examples:
-  rabbit-chx apply topology.yaml -U amqp://user@host/ --password-file pw
-  rabbit-chx apply topology.yaml --yes
-  rabbit-chx apply topology.yaml --dry-run
-"""
+@verb(
+    examples=[
+        "rabbit-chx apply topology.yaml -U amqp://user@host/ --password-file pw",
+        "rabbit-chx apply topology.yaml --yes",
+        "rabbit-chx apply topology.yaml --dry-run",
+    ],
+    exit_codes={
+        Exit.FINE: "the broker is what FILE says",
+        Exit.FAILED: "it is refused, or failed, and nothing was changed",
+        Exit.DIFFERENT: "with --dry-run: something is to be done",
+        Exit.PARTLY: "it stopped on the way: plan again, and apply what is left",
+    },
 )
-@click.argument("file")
+@click.argument("file", type=FILE)
 @live_options
 @plan_options
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
@@ -41,7 +44,7 @@ def apply(
 ) -> int:
     """Show the plan for FILE, ask, and carry it out: one step at a time, each read back, up to the first surprise.
 
-    A second apply does nothing. Exit code 3 means that it stopped on the way: plan again and apply what is left.
+    A second apply does nothing.
     """
     from rabbit_chx.topology.lint import lint
     from rabbit_chx.topology.load import load
@@ -64,14 +67,14 @@ def apply(
     # What is wrong with the broker is what this mends, or the plan refuses; the file itself has to be right.
     if made.refusals or any(finding.severity == "error" for finding in lint(wanted)):
         click.echo("Nothing was changed.", err=True)
-        return FAILED
+        return Exit.FAILED
     if not made.steps:
-        return 0
+        return Exit.FINE
     if dry_run:
-        return PENDING
+        return Exit.DIFFERENT
     if not yes and not _agreed(made):
         click.echo("Nothing was changed.", err=True)
-        return FAILED
+        return Exit.FAILED
     return _apply(live, made, output)
 
 
@@ -91,7 +94,7 @@ def _apply(live: Live, plan: Plan, output: str) -> int:
         nonlocal count
         count += 1
         if output == "json":
-            print_json(done=count, of=total, step=str(step))
+            say_json("done", done=count, of=total, step=str(step))
         else:
             click.echo(f"[{count}/{total}] {step}")
 
@@ -101,7 +104,7 @@ def _apply(live: Live, plan: Plan, output: str) -> int:
         except ApplyStopped as stopped:
             click.echo(f"Error: {stopped}", err=True)
             _say_what_is_done(len(stopped.done), total)
-            return PARTLY if stopped.done else FAILED
+            return Exit.PARTLY if stopped.done else Exit.FAILED
         except KeyboardInterrupt:
             _say_what_is_done(count, total)
             raise
@@ -109,7 +112,7 @@ def _apply(live: Live, plan: Plan, output: str) -> int:
         click.echo(f"Not verified: {what}", err=True)
     if output == "table":
         click.echo(f"Done: {counted(total, 'step')}.")
-    return 0
+    return Exit.FINE
 
 
 def _say_what_is_done(count: int, total: int) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final
 
 import click
+
+from rabbit_chx.cli.say import say_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from rabbit_chx.topology.model import Observed, RingSource
     from rabbit_chx.topology.steps import Plan, RingChange, Way
 
-__all__ = ["coloured", "counted", "print_findings", "print_json", "print_plan", "print_rings", "print_ways"]
+__all__ = ["coloured", "counted", "print_findings", "print_plan", "print_rings", "print_ways"]
 
 _MOST_ORDERS: Final = 5
 _SOURCES: Final[dict[RingSource, str]] = {
@@ -39,11 +40,6 @@ def counted(count: int, singular: str, plural: str = "") -> str:
 def coloured(text: str, colour: str) -> str:
     """The text in a colour, which goes away in a pipe; click alone would not heed NO_COLOR."""
     return text if os.environ.get("NO_COLOR") else click.style(text, fg=colour)
-
-
-def print_json(**row: Any) -> None:
-    """One object on a line of standard output."""
-    click.echo(json.dumps(row, ensure_ascii=False))
 
 
 def print_findings(findings: Iterable[Finding]) -> None:
@@ -178,7 +174,7 @@ def print_ways(ways: Iterable[Way], output: str, *, exchange: str) -> None:
     ways = list(ways)
     if output == "json":
         for way in ways:
-            print_json(exchange=exchange, **_way(way))
+            say_json("way", exchange=exchange, **_way(way))
         return
     from rich.markup import escape
 
@@ -209,7 +205,8 @@ def _print_plan_as_json(plan: Plan) -> None:
     from rabbit_chx.topology.waits import waits_of
 
     for number, step in enumerate(plan.steps, start=1):
-        print_json(
+        say_json(
+            "step",
             step=number,
             do=str(step),
             destructive=step.destructive,
@@ -218,17 +215,18 @@ def _print_plan_as_json(plan: Plan) -> None:
             waiting=step.at_risk,
         )
     for change in plan.changes:
-        print_json(
+        say_json(
+            "change",
             exchange=change.exchange,
             moved=change.moved,
             moved_between=change.moved_between,
             ways=[_way(way) for way in change.ways],
         )
     for exchange, share in plan.slot_moves.items():
-        print_json(exchange=exchange, moved=share)
+        say_json("slots", exchange=exchange, moved=share)
     for gainer, losers in waits_of(plan).items():
-        print_json(hold=str(gainer), until_drained=sorted(map(str, losers)))
+        say_json("hold", hold=str(gainer), until_drained=sorted(map(str, losers)))
     for note in plan.notes:
-        print_json(note=note)
+        say_json("note", note=note)
     for refusal in plan.refusals:
-        print_json(refusal=refusal)
+        say_json("refusal", refusal=refusal)

@@ -6,13 +6,15 @@ import os
 import tempfile
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from rabbit_chx.cli.changes import coloured, counted, print_findings, print_json, print_rings
+from rabbit_chx.cli.changes import coloured, counted, print_findings, print_rings
 from rabbit_chx.cli.live import live_options
-from rabbit_chx.cli.options import output_option
+from rabbit_chx.cli.options import FILE, output_option
+from rabbit_chx.cli.say import say_json
+from rabbit_chx.cli.verb import Exit, verb
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,24 +22,26 @@ if TYPE_CHECKING:
     from rabbit_chx.cli.live import Live
     from rabbit_chx.topology.drift import Drift
 
-DRIFT: Final = 2
 
-
-@click.command(
-    epilog="""\b
-Examples:
-  rabbit-chx check topology.yaml -U amqp://user@host/ --password-file pw
-  rabbit-chx check topology.yaml --strict --output json
-  rabbit-chx check topology.yaml --metrics /var/lib/metrics/rabbit_chx.prom
-"""
+@verb(
+    examples=[
+        "rabbit-chx check topology.yaml -U amqp://user@host/ --password-file pw",
+        "rabbit-chx check topology.yaml --strict --output json",
+        "rabbit-chx check topology.yaml --metrics /var/lib/metrics/rabbit_chx.prom",
+    ],
+    exit_codes={Exit.FINE: "no drift", Exit.DIFFERENT: "there is some"},
 )
-@click.argument("file")
+@click.argument("file", type=FILE)
 @live_options
 @click.option(
     "--strict", is_flag=True, help="Also list exchanges, queues and policies that the file does not name."
 )
 @click.option(
-    "--metrics", "metrics_file", metavar="FILE", help="Write the numbers for Prometheus, as a textfile."
+    "--metrics",
+    "metrics_file",
+    type=FILE,
+    metavar="FILE",
+    help="Write the numbers for Prometheus, as a textfile.",
 )
 @click.option(
     "-v", "--verbose", is_flag=True, help="Every difference on its own, and how each ring is known."
@@ -46,10 +50,7 @@ Examples:
 def check(
     *, file: str, live: Live, strict: bool, metrics_file: str | None, verbose: bool, output: str
 ) -> int:
-    """List every difference between a broker and FILE; change nothing.
-
-    Exit code 0 means no drift, 2 that there is some.
-    """
+    """List every difference between a broker and FILE; change nothing."""
     from rabbit_chx.topology.drift import drift
     from rabbit_chx.topology.lint import lint
     from rabbit_chx.topology.load import load
@@ -64,7 +65,7 @@ def check(
     _print(drifts, wanted.vhost, output, verbose=verbose)
     for what in observed.unseen:
         click.echo(f"Not seen: {what}", err=True)
-    return DRIFT if drifts else 0
+    return Exit.DIFFERENT if drifts else Exit.FINE
 
 
 def _print(drifts: Sequence[Drift], vhost: str, output: str, *, verbose: bool) -> None:
@@ -72,7 +73,7 @@ def _print(drifts: Sequence[Drift], vhost: str, output: str, *, verbose: bool) -
 
     if output == "json":
         for one in drifts:
-            print_json(**_row(one))
+            say_json("drift", **_row(one))
         return
     lines = list(map(str, drifts))
     for line in lines if verbose else fold(lines):

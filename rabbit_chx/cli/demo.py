@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from rabbit_chx.cli.completion import releases
+from rabbit_chx.cli.verb import Exit, verb
 from rabbit_chx.errors import BrokerUnavailable, MissingDependency
 
 if TYPE_CHECKING:
@@ -28,18 +30,26 @@ if TYPE_CHECKING:
 _QUEUES: Final = {"orders.0": 1, "orders.1": 1, "orders.2": 2, "orders.3": 3}
 _FIFTH: Final = "orders.4"
 _KEYS: Final = 10_000
-_FAILED: Final = 1
 
 
-@click.command(
-    epilog="""\b
-Examples:
-  rabbit-chx demo
-  rabbit-chx demo --release 4.0
-  rabbit-chx demo --spark
-"""
+@verb(
+    examples=[
+        "rabbit-chx demo",
+        "rabbit-chx demo --release 4.0",
+        "rabbit-chx demo --spark",
+    ],
+    exit_codes={
+        Exit.FINE: "everything landed where it was predicted",
+        Exit.FAILED: "something did not",
+    },
 )
-@click.option("-r", "--release", help="The release of the throw-away broker; the newest there is by default.")
+@click.option(
+    "-r",
+    "--release",
+    metavar="R",
+    shell_complete=releases,
+    help="The release of the throw-away broker; the newest there is by default.",
+)
 @click.option("--offline", "part", flag_value="offline", help="Only the part that needs no broker.")
 @click.option("--online", "part", flag_value="online", help="Only the part with a broker.")
 @click.option("--spark", "part", flag_value="spark", help="Only the part with a broker and Spark.")
@@ -47,7 +57,7 @@ def demo(*, release: str | None, part: str | None) -> int:
     """Predict where 10,000 keys land, publish them to a real broker, and compare.
 
     Then add a fifth queue: predicted first, and really done. Then write 200,000 rows from Spark, if PySpark
-    and a Java for it are there. Exit code 1 means that something landed where it was not predicted.
+    and a Java for it are there.
     """
     from rabbit_chx.cli.tables import console
 
@@ -122,7 +132,7 @@ def _broker_part(out: Console, keys: list[str], release: str | None) -> int:
         after, more = _publish_and_compare(out, scratch, keys, f"The same keys, with {_FIFTH} bound as well")
     moved = sum(old != new for old, new in zip(before, after, strict=True))
     out.print(f"{_FIFTH} was predicted to move {predicted:,} of the {len(keys):,} keys, and moved {moved:,}.")
-    return _FAILED if differences or more or moved != predicted else 0
+    return Exit.FAILED if differences or more or moved != predicted else 0
 
 
 def _spark_part(out: Console, release: str | None) -> int:
@@ -154,7 +164,7 @@ def _spark_part(out: Console, release: str | None) -> int:
     differences = _compare(out, title, scratch.ring, predicted, actual)
     if (repeated := len(arrived) - ROWS) > 0:
         out.print(f"{repeated} messages more than rows: Spark has run a task again.")
-    return _FAILED if differences or repeated else 0
+    return Exit.FAILED if differences or repeated else 0
 
 
 def _running(broker: Broker) -> Release:

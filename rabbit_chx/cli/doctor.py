@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import platform
 from dataclasses import asdict, dataclass, field
 from importlib import metadata
@@ -12,6 +11,8 @@ import click
 
 from rabbit_chx import __version__
 from rabbit_chx.cli.options import broker_options, management_option, output_option
+from rabbit_chx.cli.say import say_json
+from rabbit_chx.cli.verb import Exit, option, verb
 from rabbit_chx.errors import RabbitChxError
 
 if TYPE_CHECKING:
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from rabbit_chx.cli.doctor_spark import Asked
+
+_SPARK: Final = "Spark"
 
 # What each optional package is for.
 _EXTRAS: Final = {
@@ -45,26 +48,28 @@ class Check:
     details: Mapping[str, object] = field(default_factory=dict)
     """For programs: more fields of the JSON object."""
 
-    def json(self) -> str:
-        """The row as an object on one line."""
+    def json(self) -> dict[str, object]:
+        """The row for programs."""
         fields = asdict(self)
-        return json.dumps(fields | fields.pop("details"), ensure_ascii=False)
+        details: dict[str, object] = fields.pop("details")
+        return fields | details
 
 
-@click.command(
-    epilog="""\b
-Examples:
-  rabbit-chx doctor
-  AMQP_URL=amqp://user:password@host rabbit-chx doctor
-  rabbit-chx doctor --spark --url amqp://user:password@host
-  rabbit-chx doctor --spark spark://host:7077 --conf spark.executor.memory=2g
-  rabbit-chx doctor --spark sc://host:15002 --option passwordEnv=SECRET -U ...
-"""
+@verb(
+    examples=[
+        "rabbit-chx doctor",
+        "AMQP_URL=amqp://user:password@host rabbit-chx doctor",
+        "rabbit-chx doctor --spark --url amqp://user:password@host",
+        "rabbit-chx doctor --spark spark://host:7077 --conf spark.executor.memory=2g",
+        "rabbit-chx doctor --spark sc://host:15002 -U amqp://user@host \\\n    --option passwordEnv=SECRET",
+    ],
+    exit_codes={Exit.FINE: "all that was asked for works", Exit.FAILED: "something does not"},
 )
 @broker_options
 @management_option
-@click.option(
+@option(
     "--spark",
+    group=_SPARK,
     is_flag=False,
     flag_value="",
     metavar="[MASTER]",
@@ -72,10 +77,13 @@ Examples:
     "sc:// URL of Spark Connect; by default SPARK_REMOTE, spark-defaults.conf or local[*] decide. What else "
     "spark-submit would get stands in PYSPARK_SUBMIT_ARGS.",
 )
-@click.option("--conf", multiple=True, metavar="NAME=VALUE", help="A setting of that Spark. Repeat it.")
-@click.option(
+@option(
+    "--conf", group=_SPARK, multiple=True, metavar="NAME=VALUE", help="A setting of that Spark. Repeat it."
+)
+@option(
     "--option",
     "options",
+    group=_SPARK,
     multiple=True,
     metavar="NAME=VALUE",
     help='An option of format("rabbitmq") for the connection, such as passwordEnv or tlsCaFile. Repeat it.',
@@ -92,10 +100,7 @@ def doctor(
     options: tuple[str, ...],
     output: str,
 ) -> int:
-    """Check what is installed, and the broker if one is given, and say how to mend what is not right.
-
-    Exit code 1 means that something which was asked for does not work.
-    """
+    """Check what is installed, and the broker if one is given, and say how to mend what is not right."""
     asked = None
     if spark is not None:
         from rabbit_chx.cli.doctor_spark import Asked
@@ -108,10 +113,10 @@ def doctor(
     for check in _checks(broker, asked):
         checks.append(check)
         if output == "json":
-            click.echo(check.json())
+            say_json("check", **check.json())
     if output == "table":
         _print(checks)
-    return 1 if any(check.state == "failed" for check in checks) else 0
+    return Exit.FAILED if any(check.state == "failed" for check in checks) else Exit.FINE
 
 
 def _checks(broker: _Broker | None, spark: Asked | None) -> Iterator[Check]:

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from rabbit_chx.cli.live import live_options
+from rabbit_chx.cli.options import FILE
+from rabbit_chx.cli.verb import verb
 from rabbit_chx.errors import InvalidValue
 
 if TYPE_CHECKING:
@@ -25,6 +27,7 @@ def _format_options(command: Callable[..., Any]) -> Callable[..., Any]:
     command = click.option(
         "-o",
         "--out",
+        type=FILE,
         metavar="FILE",
         help="Write to FILE, which must not exist; by default to standard output.",
     )(command)
@@ -38,12 +41,11 @@ def _format_options(command: Callable[..., Any]) -> Callable[..., Any]:
     )(command)
 
 
-@click.command(
-    epilog="""\b
-Examples:
-  rabbit-chx export -U amqp://user@host/ --password-file pw -o topology.yaml
-  rabbit-chx export --vhost orders --format definitions
-"""
+@verb(
+    examples=[
+        "rabbit-chx export -U amqp://user@host/ --password-file pw -o topology.yaml",
+        "rabbit-chx export --vhost orders --format definitions",
+    ],
 )
 @click.option("-V", "--vhost", default=None, metavar="VHOST", help="The virtual host; by default the URL's.")
 @live_options
@@ -66,15 +68,14 @@ def export(*, live: Live, vhost: str | None, kind: str, out: str | None) -> None
     _write(_text(exportable(observed.topology), kind), out)
 
 
-@click.command(
+@verb(
     "import",
-    epilog="""\b
-Examples:
-  rabbit-chx import definitions.json -o topology.yaml
-  rabbit-chx import topology.yaml --format json
-""",
+    examples=[
+        "rabbit-chx import definitions.json -o topology.yaml",
+        "rabbit-chx import topology.yaml --format json",
+    ],
 )
-@click.argument("file")
+@click.argument("file", type=FILE)
 @click.option("-V", "--vhost", metavar="VHOST", help="Of a definitions.json with several.")
 @_format_options
 def import_(*, file: str, vhost: str | None, kind: str, out: str | None) -> None:

@@ -4,24 +4,23 @@ from __future__ import annotations
 
 import click
 
-from rabbit_chx.cli.changes import counted, print_findings, print_json
-from rabbit_chx.cli.options import output_option
+from rabbit_chx.cli.changes import counted, print_findings
+from rabbit_chx.cli.options import FILE, output_option
+from rabbit_chx.cli.say import say_json
+from rabbit_chx.cli.verb import Exit, verb
 
 
-@click.command(
-    epilog="""\b
-Examples:
-  rabbit-chx lint topology.yaml
-  rabbit-chx lint definitions.json --output json
-"""
+@verb(
+    examples=[
+        "rabbit-chx lint topology.yaml",
+        "rabbit-chx lint definitions.json --output json",
+    ],
+    exit_codes={Exit.FINE: "no error; there may be warnings", Exit.FAILED: "there is an error"},
 )
-@click.argument("file")
+@click.argument("file", type=FILE)
 @output_option
 def lint(*, file: str, output: str) -> int:
-    """Check FILE without a broker: its form, and what a broker accepts although nobody wants it.
-
-    Exit code 1 means that there is an error; warnings alone are 0.
-    """
+    """Check FILE without a broker: its form, and what a broker accepts although nobody wants it."""
     from rabbit_chx.topology.lint import lint as find
     from rabbit_chx.topology.load import load
 
@@ -29,7 +28,7 @@ def lint(*, file: str, output: str) -> int:
     findings = find(topology)
     if output == "json":
         for one in findings:
-            print_json(severity=one.severity, code=one.code, where=one.where, message=one.message)
+            say_json("finding", severity=one.severity, code=one.code, where=one.where, message=one.message)
     else:
         print_findings(findings)
         click.echo(
@@ -37,4 +36,4 @@ def lint(*, file: str, output: str) -> int:
             f"{counted(len(topology.bindings), 'binding')}, {counted(len(topology.policies), 'policy', 'policies')}; "
             f"{counted(len(findings), 'finding')}"
         )
-    return 1 if any(finding.severity == "error" for finding in findings) else 0
+    return Exit.FAILED if any(finding.severity == "error" for finding in findings) else Exit.FINE

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from rabbit_chx.cli.options import broker_options, management_option
+from rabbit_chx.cli.completion import exchanges
+from rabbit_chx.cli.options import BROKER, broker_options, management_option
+from rabbit_chx.cli.verb import option
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue
 
 if TYPE_CHECKING:
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Live", "live_options"]
 
+_RINGS: Final = "Rings of unknown order"
 _PLUGIN: Final = "rabbitmq-plugins enable rabbitmq_management"
 """Stands in the errors of a management API that is not there, and in no refusal of one that is."""
 
@@ -146,31 +149,38 @@ def live_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
     @broker_options
     @management_option
-    @click.option(
+    @option(
+        "--amqp-only", group=BROKER, is_flag=True, help="Do without the HTTP API; says what it cannot see."
+    )
+    @option(
         "--node",
+        group=_RINGS,
         metavar="COMMAND",
         envvar="RABBIT_CHX_NODE",
         show_envvar=True,
         help="How to ask a node for its rings: 'docker exec NAME rabbitmqctl eval'.",
     )
-    @click.option(
+    @option(
         "--observe",
+        group=_RINGS,
         type=click.FloatRange(min=0, min_open=True),
         metavar="SECONDS",
         help="Work out rings of unknown order from messages that others publish meanwhile (rabbitmqctl trace_on).",
     )
-    @click.option(
+    @option(
         "--probe",
+        group=_RINGS,
+        shell_complete=exchanges,
         metavar="X",
         help="Work out the ring of exchange X with messages of our own: only if it and its queues are quiet.",
     )
-    @click.option(
+    @option(
         "--pairs",
+        group=_RINGS,
         multiple=True,
         metavar="X=PAIRS.csv",
         help="Work out the ring of exchange X from lines of key,queue, as consumers log them.",
     )
-    @click.option("--amqp-only", is_flag=True, help="Do without the HTTP API; says what it cannot see.")
     @functools.wraps(command)
     def wrapper(**options: Any) -> Any:
         options["pairs"] = tuple(map(_parse_pairs, options["pairs"]))

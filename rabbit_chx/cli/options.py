@@ -5,10 +5,12 @@ from __future__ import annotations
 import functools
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
+from rabbit_chx.cli.completion import exchanges, releases
+from rabbit_chx.cli.verb import option
 from rabbit_chx.errors import InvalidValue
 from rabbit_chx.exchange import ConsistentHashExchange
 from rabbit_chx.releases import Release
@@ -21,60 +23,106 @@ if TYPE_CHECKING:
     from rabbit_chx.topology.model import Topology
 
 __all__ = [
+    "FILE",
     "Described",
     "broker_options",
+    "exchange_option",
     "exchange_options",
     "management_option",
     "output_option",
     "parse_queue",
+    "release_option",
     "the_exchange",
+    "worker_pool_option",
 ]
+
+BROKER: Final = "The broker"
+EXCHANGE: Final = "The exchange"
+FILE: Final = click.Path(readable=False)
+"""Completed by shells; whether it can be read is found out by reading it."""
+_SECRET_FILE: Final = click.Path(readable=False, path_type=Path)
 
 _Command = TypeVar("_Command", bound="Callable[..., Any]")
 
 
 def output_option(command: _Command) -> _Command:
     """``--output``: a table for people, JSON lines for programs."""
-    option = click.option(
+    return click.option(
         "--output",
         type=click.Choice(["table", "json"]),
         default="table",
         show_default=True,
-        help="json prints one object a line on stdout; everything else goes to stderr.",
+        help="json prints one object a line on stdout (docs/output.md); everything else goes to stderr.",
+    )(command)
+
+
+def release_option(group: str, help: str = "The broker's release.") -> Callable[[_Command], _Command]:  # noqa: A002
+    """``--release``: what is mirrored where no broker is asked."""
+    return option(
+        "-r",
+        "--release",
+        group=group,
+        default="4.3",
+        show_default=True,
+        metavar="R",
+        shell_complete=releases,
+        help=help,
     )
-    return option(command)
 
 
-_FILE = click.Path(path_type=Path)
+def exchange_option(group: str, help: str) -> Callable[[_Command], _Command]:  # noqa: A002
+    """``--exchange``: the one of a topology file that is meant."""
+    return option("-x", "--exchange", group=group, metavar="X", shell_complete=exchanges, help=help)
+
+
+def worker_pool_option(command: _Command) -> _Command:
+    """``--worker-pool-size``: what a restart on Mnesia depends on."""
+    return option(
+        "--worker-pool-size",
+        group=EXCHANGE,
+        type=click.IntRange(min=1),
+        metavar="N",
+        help="default_worker_pool_size of the node: with 1 a restart on Mnesia sorts the ring.",
+    )(command)
 
 
 def broker_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """``--url``: where the broker is, and how it is known; the command gets ``url``, ``password_file`` and ``tls``."""
 
-    @click.option(
+    @option(
         "-U",
         "--url",
+        group=BROKER,
         envvar=["AMQP_URL", "RABBITMQ_URL"],
+        show_envvar=True,
         metavar="URL",
-        help="The broker: amqp://user:password@host:5672/vhost. [env var: AMQP_URL, RABBITMQ_URL]",
+        help="Where it is: amqp://user:password@host:5672/vhost.",
     )
-    @click.option(
+    @option(
         "--password-file",
-        type=_FILE,
+        group=BROKER,
+        type=_SECRET_FILE,
         envvar="RABBITMQ_PASSWORD_FILE",
         show_envvar=True,
         metavar="FILE",
         help="The password is the one line of FILE, read on each connect, and not in the URL.",
     )
-    @click.option(
+    @option(
         "--tls-ca-cert-file",
-        type=_FILE,
+        group=BROKER,
+        type=_SECRET_FILE,
         metavar="FILE",
         help="With amqps and https: trust the authorities in FILE instead of the system's.",
     )
-    @click.option("--tls-cert-file", type=_FILE, metavar="FILE", help="Our own certificate.")
-    @click.option("--tls-key-file", type=_FILE, metavar="FILE", help="Its key, where it is in another file.")
-    @click.option("--insecure", is_flag=True, help="Do not check who answers: for tests only.")
+    @option("--tls-cert-file", group=BROKER, type=_SECRET_FILE, metavar="FILE", help="Our own certificate.")
+    @option(
+        "--tls-key-file",
+        group=BROKER,
+        type=_SECRET_FILE,
+        metavar="FILE",
+        help="Its key, where it is in another file.",
+    )
+    @option("--insecure", group=BROKER, is_flag=True, help="Do not check who answers: for tests only.")
     @functools.wraps(command)
     def wrapper(
         *,
@@ -124,14 +172,14 @@ def _tls(
 
 def management_option(command: _Command) -> _Command:
     """``--management-url``: where the broker's HTTP API is."""
-    option = click.option(
+    return option(
         "--management-url",
+        group=BROKER,
         envvar="RABBITMQ_MANAGEMENT_URL",
         show_envvar=True,
         metavar="URL",
         help="Its HTTP API; by default port 15672 (15671 with amqps) of the same host.",
-    )
-    return option(command)
+    )(command)
 
 
 def parse_queue(text: str) -> tuple[Destination, str]:
@@ -220,25 +268,36 @@ def the_exchange(topology: Topology, name: str | None) -> str:
 def exchange_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """The options that describe an exchange; the command gets them as ``described``."""
 
-    @click.option(
+    @option(
         "-q",
         "--queue",
         "queues",
+        group=EXCHANGE,
         multiple=True,
         metavar="NAME[=WEIGHT]",
         help="A queue and its weight, in the order of the bind commands. Repeat it for each queue.",
     )
-    @click.option("--hash-header", metavar="H", help="The exchange hashes this header.")
-    @click.option(
-        "--hash-property", metavar="P", help="The exchange hashes message_id, correlation_id or timestamp."
+    @option("--hash-header", group=EXCHANGE, metavar="H", help="The exchange hashes this header.")
+    @option(
+        "--hash-property",
+        group=EXCHANGE,
+        metavar="P",
+        shell_complete=lambda *_: ["message_id", "correlation_id", "timestamp"],
+        help="The exchange hashes message_id, correlation_id or timestamp.",
     )
-    @click.option("-f", "--file", metavar="FILE", help="A topology file that has the exchange, instead.")
-    @click.option("-x", "--exchange", metavar="X", help="Which exchange of --file, where several hash.")
-    @click.option(
-        "-r", "--release", default="4.3", show_default=True, metavar="R", help="The broker's release."
+    @option(
+        "-f",
+        "--file",
+        group=EXCHANGE,
+        type=FILE,
+        metavar="FILE",
+        help="A topology file that has the exchange, instead.",
     )
-    @click.option(
+    @exchange_option(EXCHANGE, "Which exchange of --file, where several hash.")
+    @release_option(EXCHANGE)
+    @option(
         "--store",
+        group=EXCHANGE,
         type=click.Choice(["mnesia", "khepri"]),
         help="The broker's metadata store, where it is not its release's default.",
     )

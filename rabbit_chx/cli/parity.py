@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import secrets
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from rabbit_chx.cli.options import broker_options, output_option
+from rabbit_chx.cli.completion import releases
+from rabbit_chx.cli.options import BROKER, broker_options, output_option
+from rabbit_chx.cli.say import say_json
+from rabbit_chx.cli.verb import Exit, option, verb
 from rabbit_chx.errors import InvalidValue
 
 if TYPE_CHECKING:
@@ -21,22 +23,41 @@ if TYPE_CHECKING:
 
     from rabbit_chx.releases import Release
 
-DIFFERENCES: Final = 2
 _SHOWN: Final = 10
 _WEIGHTS: Final = {"a": 1, "b": 2, "c": 1, "d": 5, "e": 1}
 
 
-@click.command(
-    epilog="""\b
-Examples:
-  AMQP_URL=amqp://user:password@host rabbit-chx parity
-  rabbit-chx parity --throw-away 4.0
-"""
+@verb(
+    examples=[
+        "AMQP_URL=amqp://user:password@host rabbit-chx parity",
+        "rabbit-chx parity --throw-away 4.0",
+    ],
+    exit_codes={Exit.FINE: "no difference", Exit.DIFFERENT: "at least one"},
 )
 @broker_options
-@click.option("--throw-away", metavar="R", help="Start a throw-away broker of this release instead of --url.")
-@click.option("-n", "--keys", default=10_000, show_default=True, type=click.IntRange(min=1), help="Messages.")
-@click.option("-r", "--release", help="Mirror this release instead of the one that the broker says it is.")
+@option(
+    "--throw-away",
+    group=BROKER,
+    metavar="R",
+    shell_complete=releases,
+    help="Start a throw-away broker of this release instead of --url.",
+)
+@click.option(
+    "-n",
+    "--keys",
+    default=10_000,
+    show_default=True,
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="How many messages.",
+)
+@click.option(
+    "-r",
+    "--release",
+    metavar="R",
+    shell_complete=releases,
+    help="Mirror this release instead of the one that the broker says it is.",
+)
 @click.option("--store", type=click.Choice(["mnesia", "khepri"]), help="The broker's metadata store.")
 @output_option
 def parity(
@@ -53,8 +74,7 @@ def parity(
     """Publish keys through scratch exchanges of your broker and compare each queue with the mirror's.
 
     Routing keys, a hash header and a hash property are tried, before and after a queue is unbound and
-    bound again. Exit code 0 means no difference, 2 at least one. The user needs to configure, write and read
-    names that begin with rabbit-chx.scratch.
+    bound again. The user needs to configure, write and read names that begin with rabbit-chx.scratch.
     """
     with _broker(url, password_file, tls, throw_away) as connection:
         mirrored = _release(connection, release, store)
@@ -62,7 +82,7 @@ def parity(
             click.echo(f"RabbitMQ {mirrored}, {keys:,} messages")
         results = compared(connection, mirrored, keys)
     _print(results, output)
-    return DIFFERENCES if any(result["differences"] for result in results) else 0
+    return Exit.DIFFERENT if any(result["differences"] for result in results) else Exit.FINE
 
 
 @contextmanager
@@ -151,7 +171,7 @@ def _message(key: str, title: str) -> tuple[str, dict[str, Any]]:
 def _print(results: list[dict[str, Any]], output: str) -> None:
     if output == "json":
         for result in results:
-            click.echo(json.dumps(result, ensure_ascii=False))
+            say_json("comparison", **result)
         return
     from rabbit_chx.cli.tables import console, table
 

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from rabbit_chx.cli.changes import print_findings, print_plan, print_rings, print_ways
+from rabbit_chx.cli.completion import queues
 from rabbit_chx.cli.live import live_options
-from rabbit_chx.cli.options import output_option, the_exchange
+from rabbit_chx.cli.options import FILE, exchange_option, output_option, release_option, the_exchange
+from rabbit_chx.cli.verb import Exit, option, verb
 from rabbit_chx.errors import InvalidValue
 
 if TYPE_CHECKING:
@@ -19,75 +21,95 @@ if TYPE_CHECKING:
 
 __all__ = ["parse_new", "parse_new_weight", "plan", "plan_options", "what_if_options"]
 
-PENDING: Final = 2
-FAILED: Final = 1
+CHANGES: Final = "The way to change"
+WHAT_IF: Final = "What if"
 
 
 def plan_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """What both ``plan`` and ``apply`` let a user choose."""
-    for option in (
-        click.option(
-            "--way",
-            metavar="WAY",
-            help="How rings change: append, in place, swap, blue/green or slots; by default the cheapest to the file's order.",
+    for each in (
+        option(
+            "-v",
+            "--verbose",
+            group=CHANGES,
+            is_flag=True,
+            help="List every single step, and how each ring is known.",
         ),
-        click.option(
+        option(
+            "--force",
+            group=CHANGES,
+            is_flag=True,
+            help="Do it although it moves more, or a queue to delete holds messages.",
+        ),
+        option("--prune", group=CHANGES, is_flag=True, help="Also take away what the file does not name."),
+        option(
             "--max-moved",
+            group=CHANGES,
             type=click.FloatRange(0, 100),
             default=50.0,
             show_default=True,
             metavar="PERCENT",
             help="Refuse a change in place that sends more of an exchange's keys elsewhere at any moment.",
         ),
-        click.option("--prune", is_flag=True, help="Also take away what the file does not name."),
-        click.option(
-            "-v", "--verbose", is_flag=True, help="List every single step, and how each ring is known."
-        ),
-        click.option(
-            "--force", is_flag=True, help="Do it although it moves more, or a queue to delete holds messages."
+        option(
+            "--way",
+            group=CHANGES,
+            metavar="WAY",
+            help="How rings change: append, in place, remove-last, swap, blue/green or slots; by default the cheapest to the file's order.",
         ),
     ):
-        command = option(command)
+        command = each(command)
     return command
 
 
 def what_if_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Changes whose cost is asked for; no broker is."""
-    for option in (
-        click.option(
-            "--weight", "weights", multiple=True, metavar="NAME=W", help="What if it had this weight?"
+    for each in (
+        option(
+            "--weight",
+            "weights",
+            group=WHAT_IF,
+            multiple=True,
+            metavar="NAME=W",
+            help="What would it cost to give this queue another weight?",
         ),
-        click.option(
-            "--remove", multiple=True, metavar="NAME", help="What would it cost to remove this queue?"
+        option(
+            "--remove",
+            group=WHAT_IF,
+            multiple=True,
+            metavar="NAME",
+            shell_complete=queues,
+            help="What would it cost to remove this queue?",
         ),
-        click.option("--add", metavar="N|NAMES", help="What would N more queues cost, or these (a,b)?"),
+        option(
+            "--add", group=WHAT_IF, metavar="N|NAMES", help="What would N more queues cost, or these (a,b)?"
+        ),
     ):
-        command = option(command)
+        command = each(command)
     return command
 
 
-@click.command(
-    epilog="""\b
-Examples:
-  rabbit-chx plan topology.yaml -U amqp://user@host/ --password-file pw
-  rabbit-chx plan topology.yaml --against deployed.yaml
-  rabbit-chx plan topology.yaml --add 2
-  rabbit-chx plan topology.yaml --remove orders.01 --weight orders.00=3
-"""
+@verb(
+    examples=[
+        "rabbit-chx plan topology.yaml -U amqp://user@host/ --password-file pw",
+        "rabbit-chx plan topology.yaml --against deployed.yaml",
+        "rabbit-chx plan topology.yaml --add 2",
+        "rabbit-chx plan topology.yaml --remove orders.01 --weight orders.00=3",
+    ],
+    exit_codes={
+        Exit.FINE: "nothing is to be done",
+        Exit.FAILED: "it is refused, or failed",
+        Exit.DIFFERENT: "something is to be done",
+    },
 )
-@click.argument("file")
+@click.argument("file", type=FILE)
 @live_options
 @plan_options
-@click.option("--against", metavar="FILE", help="Plan from what FILE says instead of from a broker.")
 @what_if_options
-@click.option("--exchange", metavar="X", help="The exchange that is asked about, where the file has several.")
+@exchange_option(WHAT_IF, "The exchange that is asked about, where the file has several.")
+@release_option(WHAT_IF, "The release, where no broker is asked.")
 @click.option(
-    "-r",
-    "--release",
-    default="4.3",
-    show_default=True,
-    metavar="R",
-    help="The release, where no broker is asked.",
+    "--against", type=FILE, metavar="FILE", help="Plan from what FILE says instead of from a broker."
 )
 @output_option
 def plan(
@@ -106,7 +128,7 @@ def plan(
 ) -> int:
     """Show the steps from what stands on a broker to what FILE says, and the exact share of keys each moves.
 
-    Nothing is changed. Exit code 0 means that nothing is to be done, 2 that something is, 1 that it is refused.
+    Nothing is changed.
     """
     from rabbit_chx.topology.assumed import assumed
     from rabbit_chx.topology.lint import lint
@@ -116,7 +138,7 @@ def plan(
     wanted = load(file)
     if add or remove or weights:
         _advise(wanted, the_exchange(wanted, exchange), add, remove, weights, release, output)
-        return 0
+        return Exit.FINE
     observed = assumed(load(against), release) if against else live.read(wanted)
     options["max_moved"] /= 100
     made = plan_steps(wanted, observed, **options)
@@ -124,7 +146,7 @@ def plan(
     if not against:
         print_rings(observed, verbose=verbose)
     print_plan(made, output, verbose=verbose)
-    return FAILED if made.refusals else PENDING if made.steps else 0
+    return Exit.FAILED if made.refusals else Exit.DIFFERENT if made.steps else Exit.FINE
 
 
 def _advise(

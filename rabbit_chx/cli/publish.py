@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import sys
 import time
@@ -11,8 +10,10 @@ from typing import IO, TYPE_CHECKING, Any, Final
 
 import click
 
-from rabbit_chx.cli.options import broker_options, output_option
+from rabbit_chx.cli.options import BROKER, FILE, broker_options, output_option
 from rabbit_chx.cli.position import Position
+from rabbit_chx.cli.say import say_json
+from rabbit_chx.cli.verb import Exit, option, verb
 from rabbit_chx.errors import InvalidValue, PublishFailed
 
 if TYPE_CHECKING:
@@ -26,48 +27,76 @@ if TYPE_CHECKING:
     from rabbit_chx.cli.sources import Batch
 
 _FAILURES_SHOWN: Final = 5
-_DOUBTFUL: Final = 2
+_MESSAGES: Final = "The messages"
 
 
-@click.command(
+@verb(
+    examples=[
+        "rabbit-chx publish orders.csv --exchange orders --key-column customer",
+        "rabbit-chx publish events.parquet -x events -k user --property message_id=id",
+        "zcat log.jsonl.gz | rabbit-chx publish - --format jsonl -x logs --rate 5000",
+        "rabbit-chx publish big.csv -x orders -k customer --resume big.position",
+        "rabbit-chx publish big.csv -x orders -k customer \\\n    --via queues --management-url http://host:15672",
+    ],
+    exit_codes={
+        Exit.FINE: "every row was confirmed and routed",
+        Exit.FAILED: "some row was not",
+        Exit.DIFFERENT: "with --via queues: every row was confirmed, but those that are named may lie on another queue "
+        "than the exchange would have chosen",
+    },
     epilog="""
 With --via queues (EXPERIMENTAL) each row goes straight to the queue that an x-modulus-hash exchange would choose,
 or the command refuses. Consumers see the exchange "", the queue's name as the routing key, and the key in the
 header x-rabbit-chx-key. The user needs the tag management, to configure names that begin with rabbit-chx.lease.
-and to write to amq.default and to X. When the topology changes meanwhile, the rest goes through the exchange;
-exit code 2 then means that every row was confirmed, but that those that are named may lie on another queue than
-the exchange would have chosen.
-
-\b
-Examples:
-  rabbit-chx publish orders.csv --exchange orders --key-column customer
-  rabbit-chx publish events.parquet -x events -k user --property message_id=id
-  zcat log.jsonl.gz | rabbit-chx publish - --format jsonl -x logs --rate 5000
-  rabbit-chx publish big.csv -x orders -k customer --resume big.position
-  rabbit-chx publish big.csv -x orders -k customer --via queues --management-url http://host:15672
-"""
+and to write to amq.default and to X. When the topology changes meanwhile, the rest goes through the exchange,
+and rows that may lie on another queue are named.
+""",
 )
-@click.argument("file")
+@click.argument("file", type=FILE)
 @broker_options
-@click.option("-x", "--exchange", required=True, metavar="X", help="Where the messages go.")
-@click.option(
-    "-k", "--key-column", metavar="C", help="The column with the routing key; empty keys without it."
+@option("-x", "--exchange", group=_MESSAGES, required=True, metavar="X", help="Where the messages go.")
+@option(
+    "-k",
+    "--key-column",
+    group=_MESSAGES,
+    metavar="C",
+    help="The column with the routing key; empty keys without it.",
+)
+@option(
+    "--body-column",
+    group=_MESSAGES,
+    metavar="C",
+    help="The column with the body; the whole row as JSON without it.",
+)
+@option(
+    "--header",
+    "headers",
+    group=_MESSAGES,
+    multiple=True,
+    metavar="NAME[=C]",
+    help="A header, from the column C or NAME.",
+)
+@option(
+    "--property",
+    "properties",
+    group=_MESSAGES,
+    multiple=True,
+    metavar="NAME=C",
+    help="A property, such as message_id=C.",
 )
 @click.option(
-    "--body-column", metavar="C", help="The column with the body; the whole row as JSON without it."
-)
-@click.option(
-    "--header", "headers", multiple=True, metavar="NAME[=C]", help="A header, from the column C or NAME."
-)
-@click.option(
-    "--property", "properties", multiple=True, metavar="NAME=C", help="A property, such as message_id=C."
-)
-@click.option(
-    "--format", "kind", type=click.Choice(["csv", "jsonl", "parquet", "arrow"]), help="By the name else."
+    "--format",
+    "kind",
+    type=click.Choice(["csv", "jsonl", "parquet", "arrow"]),
+    help="What FILE is; by its name else.",
 )
 @click.option("--rate", type=click.IntRange(min=1), metavar="N", help="At most N messages a second.")
 @click.option(
-    "--resume", "position_file", metavar="FILE", help="Keep the position in FILE, and start from there."
+    "--resume",
+    "position_file",
+    type=FILE,
+    metavar="FILE",
+    help="Keep the position in FILE, and start from there.",
 )
 @click.option(
     "--via",
@@ -76,8 +105,9 @@ Examples:
     show_default=True,
     help="EXPERIMENTAL: queues sends past the exchange; see below.",
 )
-@click.option(
+@option(
     "--management-url",
+    group=BROKER,
     envvar="RABBITMQ_MANAGEMENT_URL",
     show_envvar=True,
     metavar="URL",
@@ -104,8 +134,7 @@ def publish(
 ) -> int:
     """Publish each row of FILE (- is stdin) as one message, persistent, mandatory and confirmed.
 
-    Exit code 0 means that every row was confirmed and routed. With --resume, a second call goes on at the first
-    row that was not.
+    With --resume, a second call goes on at the first row that was not confirmed and routed.
     """
     from rabbit_chx.broker.publishing.publisher import Publisher
     from rabbit_chx.cli.sources import Picker, format_of, read_batches
@@ -132,11 +161,11 @@ def publish(
             position.save_before(failed)
             _print_failures(failed, position.start)
             _print(failed.totals, Way.of(publisher.direct, position.start), output)
-            return 1
+            return Exit.FAILED
         position.save(done)
     way = Way.of(publisher.direct, position.start)
     _print(totals, way, output)
-    return _DOUBTFUL if way is not None and way.doubtful_rows else 0
+    return Exit.DIFFERENT if way is not None and way.doubtful_rows else Exit.FINE
 
 
 def _log_to_stderr() -> None:
@@ -284,7 +313,7 @@ class Way:
 
 def _print(totals: Totals, way: Way | None, output: str) -> None:
     if output == "json":
-        click.echo(json.dumps(asdict(totals) | ({"via_queues": asdict(way)} if way is not None else {})))
+        say_json("totals", **asdict(totals), **({"via_queues": asdict(way)} if way is not None else {}))
         return
     click.echo(
         f"{totals.published:,} published, {totals.confirmed:,} confirmed, {totals.failed:,} failed "

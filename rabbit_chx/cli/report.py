@@ -8,8 +8,18 @@ from typing import TYPE_CHECKING
 import click
 
 from rabbit_chx.cli.live import live_options
-from rabbit_chx.cli.options import Described, the_exchange
+from rabbit_chx.cli.options import (
+    BROKER,
+    EXCHANGE,
+    FILE,
+    Described,
+    exchange_option,
+    release_option,
+    the_exchange,
+    worker_pool_option,
+)
 from rabbit_chx.cli.plan import parse_new, parse_new_weight, what_if_options
+from rabbit_chx.cli.verb import option, verb
 from rabbit_chx.errors import InvalidValue
 
 if TYPE_CHECKING:
@@ -22,33 +32,50 @@ if TYPE_CHECKING:
 __all__ = ["report"]
 
 
-@click.command(
-    epilog="""\b
-Examples:
-  rabbit-chx report --file topology.yaml --out orders.html
-  rabbit-chx report --file topology.yaml --exchange orders --keys customers.txt --out orders.html
-  rabbit-chx report --file topology.yaml --add 2 --out two-more.html
-  AMQP_URL=amqp://user:password@host/ rabbit-chx report --live --parity 10000 --file topology.yaml --out live.html
-"""
+@verb(
+    examples=[
+        "rabbit-chx report --file topology.yaml --out orders.html",
+        "rabbit-chx report --file topology.yaml --keys customers.txt --out orders.html",
+        "rabbit-chx report --file topology.yaml --add 2 --out two-more.html",
+        "AMQP_URL=amqp://user:password@host/ rabbit-chx report --live --parity 10000 \\\n    --file topology.yaml --out live.html",
+    ],
 )
-@click.option("-f", "--file", required=True, metavar="FILE", help="A topology file that has the exchange.")
-@click.option("-x", "--exchange", metavar="X", help="Which exchange of --file, where several hash.")
-@click.option("-o", "--out", "out_file", required=True, metavar="PAGE.html", help="Where to write the page.")
-@click.option("-r", "--release", default="4.3", show_default=True, metavar="R", help="The broker's release.")
-@click.option("--keys", "keys_file", metavar="FILE", help="A sample of keys, one a line; - is stdin.")
+@option(
+    "-f",
+    "--file",
+    group=EXCHANGE,
+    type=FILE,
+    required=True,
+    metavar="FILE",
+    help="A topology file that has the exchange.",
+)
+@exchange_option(EXCHANGE, "Which exchange of --file, where several hash.")
+@release_option(EXCHANGE)
+@worker_pool_option
+@click.option(
+    "-o",
+    "--out",
+    "out_file",
+    type=FILE,
+    required=True,
+    metavar="PAGE.html",
+    help="Where to write the page.",
+)
+@click.option(
+    "--keys", "keys_file", type=FILE, metavar="FILE", help="A sample of keys, one a line; - is stdin."
+)
 @what_if_options
-@click.option(
-    "--worker-pool-size",
-    type=click.IntRange(min=1),
-    metavar="N",
-    help="default_worker_pool_size of the node: with 1 a restart on Mnesia sorts the ring.",
+@option(
+    "--live",
+    "from_broker",
+    group=BROKER,
+    is_flag=True,
+    help="Take the release and the ring from the broker of --url.",
 )
-@click.option(
-    "--live", "from_broker", is_flag=True, help="Take the release and the ring from the broker of --url."
-)
-@click.option(
+@option(
     "--parity",
     "messages",
+    group=BROKER,
     type=click.IntRange(min=1),
     metavar="N",
     help="Compare the mirror with the broker of --url by N messages through a scratch exchange, as `parity` does.",

@@ -3,42 +3,39 @@
 from __future__ import annotations
 
 import csv
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from rabbit_chx.cli.options import exchange_options, output_option
+from rabbit_chx.cli.options import FILE, exchange_options, output_option, worker_pool_option
+from rabbit_chx.cli.say import say_json
+from rabbit_chx.cli.verb import verb
 from rabbit_chx.errors import InvalidValue
+from rabbit_chx.ring import ToExchange
 
 if TYPE_CHECKING:
     from rabbit_chx.cli.options import Described
     from rabbit_chx.exchange import ConsistentHashExchange
-    from rabbit_chx.ring import Ring
+    from rabbit_chx.ring import Destination, Ring
 
 __all__ = ["read_pairs", "ring"]
 
 
-@click.command(
-    epilog="""\b
-Examples:
-  rabbit-chx ring --queue q0 --queue q1 --queue q2=2
-  rabbit-chx ring --queue q0 --queue q1 --release 3.10 --worker-pool-size 1
-  rabbit-chx ring --file topology.yaml --exchange orders
-  rabbit-chx ring --infer pairs.csv --queue q0 --queue q1 --queue q2=2
-"""
+@verb(
+    examples=[
+        "rabbit-chx ring --queue q0 --queue q1 --queue q2=2",
+        "rabbit-chx ring --queue q0 --queue q1 --release 3.10 --worker-pool-size 1",
+        "rabbit-chx ring --file topology.yaml --exchange orders",
+        "rabbit-chx ring --infer pairs.csv --queue q0 --queue q1 --queue q2=2",
+    ],
 )
 @exchange_options
-@click.option(
-    "--worker-pool-size",
-    type=click.IntRange(min=1),
-    metavar="N",
-    help="default_worker_pool_size of the node: with 1 a restart on Mnesia sorts the ring.",
-)
+@worker_pool_option
 @click.option(
     "--infer",
     "pairs_file",
+    type=FILE,
     metavar="PAIRS.csv",
     help="Work out the order of the buckets from observed lines of key,queue.",
 )
@@ -53,30 +50,33 @@ def ring(*, described: Described, worker_pool_size: int | None, pairs_file: str 
     restarted = live.after_restart(worker_pool_size=worker_pool_size)
     rows = _rows(live, restarted)
     if output == "json":
-        for row in rows:
-            click.echo(json.dumps(row, ensure_ascii=False))
+        for destination, row in rows.items():
+            say_json("queue", **_named(destination), **row)
         return
     _print(live, restarted, rows)
 
 
-def _rows(live: Ring, restarted: Ring) -> list[dict[str, Any]]:
+def _rows(live: Ring, restarted: Ring) -> dict[Destination, dict[str, Any]]:
     from rabbit_chx.movement import first_buckets, shares
 
     share = shares(live)
     before, after = first_buckets(live), first_buckets(restarted)
-    return [
-        {
-            "queue": str(destination),
+    return {
+        destination: {
             "weight": weight,
             "share": share[destination],
             "first_bucket": before[destination],
             "first_bucket_after_restart": after.get(destination),
         }
         for destination, weight in live.runs or ()
-    ]
+    }
 
 
-def _print(live: Ring, restarted: Ring, rows: list[dict[str, Any]]) -> None:
+def _named(destination: Destination) -> dict[str, str]:
+    return {"exchange": destination.name} if isinstance(destination, ToExchange) else {"queue": destination}
+
+
+def _print(live: Ring, restarted: Ring, rows: dict[Destination, dict[str, Any]]) -> None:
     from rabbit_chx.cli.tables import bar, console, table
 
     def buckets(first: int | None, weight: int) -> str:
@@ -86,10 +86,10 @@ def _print(live: Ring, restarted: Ring, rows: list[dict[str, Any]]) -> None:
 
     title = f"{len(live)} buckets, RabbitMQ {live.release} on {live.release.store.value}"
     shown = table("queue", "weight", "buckets", "after restart", "share", "", right=("weight", "share"))
-    largest = max(row["share"] for row in rows)
-    for row in rows:
+    largest = max(row["share"] for row in rows.values())
+    for destination, row in rows.items():
         shown.add_row(
-            row["queue"],
+            str(destination),
             str(row["weight"]),
             buckets(row["first_bucket"], row["weight"]),
             buckets(row["first_bucket_after_restart"], row["weight"]),

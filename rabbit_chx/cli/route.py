@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from rabbit_chx.cli.options import exchange_options, output_option
+from rabbit_chx.cli.options import FILE, exchange_options, output_option
+from rabbit_chx.cli.say import json_line, say_json
+from rabbit_chx.cli.verb import verb
 from rabbit_chx.errors import InvalidValue
-from rabbit_chx.ring import ToExchange
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -25,15 +25,14 @@ if TYPE_CHECKING:
 __all__ = ["buckets_of", "evidence", "key_field", "route", "value_of"]
 
 
-@click.command(
-    epilog="""\b
-Examples:
-  rabbit-chx route customer-42 -q q0 -q q1 -q q2=2
-  rabbit-chx route customer-42 -q q0 -q q1 --release 3.10 --explain
-  rabbit-chx route --hash-header tenant --header tenant=acme -q q0 -q q1
-  rabbit-chx route customer-42 --file topology.yaml --exchange orders
-  cut -f1 orders.tsv | rabbit-chx route --keys - --count -q q0 -q q1
-"""
+@verb(
+    examples=[
+        "rabbit-chx route customer-42 -q q0 -q q1 -q q2=2",
+        "rabbit-chx route customer-42 -q q0 -q q1 --release 3.10 --explain",
+        "rabbit-chx route --hash-header tenant --header tenant=acme -q q0 -q q1",
+        "rabbit-chx route customer-42 --file topology.yaml --exchange orders",
+        "cut -f1 orders.tsv | rabbit-chx route --keys - --count -q q0 -q q1",
+    ],
 )
 @click.argument("keys", nargs=-1, metavar="[KEY]...")
 @exchange_options
@@ -44,7 +43,9 @@ Examples:
     metavar="N=V",
     help="A header of one message, as text; repeat it for each. Needs --hash-header, or --file.",
 )
-@click.option("--keys", "keys_file", metavar="FILE", help="Read keys from a file, one a line; - is stdin.")
+@click.option(
+    "--keys", "keys_file", type=FILE, metavar="FILE", help="Read keys from a file, one a line; - is stdin."
+)
 @click.option("--raw", is_flag=True, help="Lines of --keys are bytes, not UTF-8 text.")
 @click.option("--count", is_flag=True, help="Count the keys of each queue instead of listing them.")
 @click.option("--explain", is_flag=True, help="Show what was hashed and why, the hash and the bucket.")
@@ -169,10 +170,10 @@ def _print_answers(answers: list[tuple[str, Explanation]], *, explain: bool) -> 
 
 
 def _json(key: str | bytes, destination: Destination, bucket: int, answer: Explanation | None = None) -> str:
-    line = key_field(key) | _json_destination(destination) | {"bucket": bucket}
+    line = key_field(key) | {"queue": str(destination), "bucket": bucket}
     if answer is not None:
         line |= evidence(answer)
-    return json.dumps(line, ensure_ascii=False)
+    return json_line("route", **line)
 
 
 def evidence(answer: Explanation) -> dict[str, Any]:
@@ -197,12 +198,6 @@ def key_field(key: str | bytes) -> dict[str, Any]:
         from base64 import b64encode
 
         return {"key_base64": b64encode(data).decode()}
-
-
-def _json_destination(destination: Destination) -> dict[str, str]:
-    if isinstance(destination, ToExchange):
-        return {"exchange": destination.name}
-    return {"queue": destination}
 
 
 def _route_file(
@@ -269,11 +264,7 @@ def _print_counts(
     if output == "json":
         for destination, keys in counts.items():
             share = keys / total if total else 0.0
-            click.echo(
-                json.dumps(
-                    _json_destination(destination) | {"keys": keys, "share": share}, ensure_ascii=False
-                )
-            )
+            say_json("count", queue=str(destination), keys=keys, share=share)
         return
     from rabbit_chx.cli.tables import print_shares
 

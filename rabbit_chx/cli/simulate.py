@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING
 
 import click
 
-from rabbit_chx.cli.options import exchange_options, output_option
+from rabbit_chx.cli.options import FILE, exchange_options, output_option
+from rabbit_chx.cli.say import say_json
+from rabbit_chx.cli.verb import verb
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from rabbit_chx.cli.options import Described
     from rabbit_chx.exchange import ConsistentHashExchange
     from rabbit_chx.skew import Spread
@@ -19,16 +18,17 @@ if TYPE_CHECKING:
 __all__ = ["counted", "simulate"]
 
 
-@click.command(
-    epilog="""\b
-Examples:
-  rabbit-chx simulate --queue q0 --queue q1 --queue q2=2
-  rabbit-chx simulate --keys customers.txt --queue q0 --queue q1
-  cut -f1 orders.tsv | rabbit-chx simulate --keys - --file topology.yaml --hot 3
-"""
+@verb(
+    examples=[
+        "rabbit-chx simulate --queue q0 --queue q1 --queue q2=2",
+        "rabbit-chx simulate --keys customers.txt --queue q0 --queue q1",
+        "cut -f1 orders.tsv | rabbit-chx simulate --keys - -f topology.yaml --hot 3",
+    ],
 )
 @exchange_options
-@click.option("--keys", "keys_file", metavar="FILE", help="The sample, one key a line; - is stdin.")
+@click.option(
+    "--keys", "keys_file", type=FILE, metavar="FILE", help="The sample, one key a line; - is stdin."
+)
 @click.option("--raw", is_flag=True, help="Lines of --keys are bytes, not UTF-8 text.")
 @click.option(
     "--hot",
@@ -49,8 +49,7 @@ def simulate(*, described: Described, keys_file: str | None, raw: bool, hot: int
     exchange = described.mirror()
     found = whole(exchange) if keys_file is None else counted(exchange, keys_file, raw=raw, hot=hot)
     if output == "json":
-        for line in _lines(found, sample=keys_file is not None):
-            click.echo(json.dumps(line, ensure_ascii=False))
+        _print_as_json(found, sample=keys_file is not None)
     else:
         _print(found, sample=keys_file is not None)
 
@@ -72,17 +71,17 @@ def counted(exchange: ConsistentHashExchange, path: str, *, raw: bool = False, h
     return tally.spread(hot=hot)
 
 
-def _lines(found: Spread, *, sample: bool) -> Iterator[dict[str, object]]:
+def _print_as_json(found: Spread, *, sample: bool) -> None:
     for queue in found.queues:
-        line = {"queue": queue.queue, "share": queue.share}
-        yield line | ({"rows": queue.rows, "keys": queue.keys, "exact": queue.exact} if sample else {})
+        counts = {"rows": queue.rows, "keys": queue.keys, "exact": queue.exact} if sample else {}
+        say_json("queue", queue=queue.queue, share=queue.share, **counts)
     for one in found.hot:
-        yield {"hot_key": one.key, "queue": one.queue, "rows": one.rows, "share": one.share}
+        say_json("hot_key", key=one.key, queue=one.queue, rows=one.rows, share=one.share)
     summary: dict[str, object] = {"queues": len(found.queues), "max_over_mean": found.skew}
     if sample:
         summary |= {"rows": found.rows, "keys_are_estimated": found.about, "chi_squared": found.chi_squared}
         summary |= {"degrees_of_freedom": found.degrees_of_freedom, "p_value": found.p_value}
-    yield summary
+    say_json("summary", **summary)
 
 
 def _print(found: Spread, *, sample: bool) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from rabbit_chx.cli.route import evidence, key_field, value_of
+from rabbit_chx.cli.say import say_json
 from rabbit_chx.errors import InvalidValue
 from rabbit_chx.exchange import ConsistentHashExchange
 from rabbit_chx.partitioning import AnyOf, ModulusHashExchange
@@ -134,7 +134,7 @@ def print_answers(
         if count:
             continue
         if output == "json":
-            click.echo(json.dumps(answer.json(explain=explain), ensure_ascii=False))
+            say_json("walk", **answer.json(explain=explain))
         else:
             click.echo(_line(answer, width, explain=explain))
     if count:
@@ -154,7 +154,7 @@ def _print_counts(counts: Counter[str], output: str) -> None:
     total = counts.total()
     if output == "json":
         for end, keys in sorted(counts.items()):
-            click.echo(json.dumps({"end": end, "keys": keys, "share": keys / total}, ensure_ascii=False))
+            say_json("count", end=end, keys=keys, share=keys / total)
         return
     from rabbit_chx.cli.tables import print_shares
 

@@ -11,6 +11,7 @@ import uuid
 
 import pytest
 
+from tests.json_lines import documented, printed
 from tests.unit.test_cli import run
 
 pytestmark = pytest.mark.broker
@@ -139,6 +140,7 @@ def test_straight_to_the_queues_every_row_lands_where_the_exchange_puts_it(broke
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["confirmed"] == 1_000
     assert json.loads(done.stdout)["via_queues"] == {"straight": True, "reason": "", "doubtful_rows": []}
+    assert printed("publish", [json.loads(done.stdout)]) == documented("publish")
     assert landed(broker, slots) == {body: (queue, "") for body, (queue, _) in expected.items()}
 
 

@@ -17,6 +17,7 @@ import pytest
 from rabbit_chx.broker.claims import LOCK
 from rabbit_chx.cli import _exit_code
 from tests.broker.topology_site import Site
+from tests.json_lines import documented, printed
 from tests.verbs import Result
 
 pytestmark = pytest.mark.broker
@@ -342,3 +343,23 @@ def test_doctor_looks_at_the_management_api(run, site) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         free = server.getsockname()[1]
     assert run("doctor", "--management-url", f"http://127.0.0.1:{free}").code == 1
+
+
+def test_json_of_a_real_broker_is_what_the_page_says(run, site, write) -> None:
+    file = write()
+    assert set(printed("apply", run("apply", file, "--yes", "--output", "json").rows)) >= {"step", "done"}
+    with site.connection() as connection:
+        connection.channel().queue_delete("a")
+    assert printed("check", run("check", file, "--output", "json").rows) == documented("check")
+    assert printed("doctor", run("doctor", "--output", "json").rows)
+
+
+def test_parity_names_what_differs_under_the_rules_of_another_release(run, broker) -> None:
+    other = "4.3" if broker.release.typed_headers else "3.10"
+    found = run("parity", "--keys", "100", "--release", other, "--output", "json")
+    assert found.code == 2
+    assert printed("parity", found.rows) == documented("parity")
+    differing = {row["hashed"]: row["differences"] for row in found.rows}
+    assert differing.pop("header 'tenant'")  # its type is hashed up to 3.12 only
+    assert list(differing.values()) == [[], []]
+    assert run("parity", "--keys", "100").code == 0

@@ -50,7 +50,7 @@ def test_route_names_the_queue_of_each_key() -> None:
 
 def test_json_is_one_object_a_line_with_key_queue_and_bucket() -> None:
     (line,) = json_lines(run("route", "customer-42", *TWO, "-q", "q2=2", "--output", "json").stdout)
-    assert line == {"key": "customer-42", "queue": "q0", "bucket": 0}
+    assert line == {"schema": 1, "type": "route", "key": "customer-42", "queue": "q0", "bucket": 0}
 
 
 def test_explain_shows_the_evidence() -> None:
@@ -237,13 +237,6 @@ def test_doctor_names_the_failing_broker_and_the_way_out() -> None:
     assert b"sesame" not in done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("verb", ["route", "ring", "publish", "parity", "doctor", "demo"])
-def test_every_verb_has_help_with_examples(verb: str) -> None:
-    text = run(verb, "--help").stdout.decode()
-    assert "Examples:" in text
-    assert f"rabbit-chx {verb}" in text
-
-
 def test_debug_shows_the_traceback() -> None:
     done = run("--debug", "route", "k", "-q", "q0=0")
     assert "Traceback" in done.stderr.decode()
@@ -256,10 +249,3 @@ def test_routing_one_key_imports_neither_numpy_nor_rich() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=False)
     assert done.stderr == b"\n"
-
-
-@pytest.mark.parametrize("verb", ["route", "ring", "publish", "parity", "doctor", "demo"])
-def test_help_fits_a_terminal_of_80_columns(verb: str) -> None:
-    text = run(verb, "--help", env={"COLUMNS": "80"}).stdout.decode()
-    _, _, examples = text.partition("Examples:")
-    assert examples.count("rabbit-chx") == len([line for line in examples.splitlines() if line.strip()])

@@ -126,7 +126,8 @@ def test_a_plan_says_whose_consumers_wait_for_whom_if_order_is_to_be_kept(run, w
         in grown.out
     )
     rows = run("plan", new, "--against", old, "--output", "json").rows
-    assert {"hold": "new", "until_drained": ["q.0", "q.1", "q.2", "vip"]} in rows
+    (hold,) = (row for row in rows if row["type"] == "hold")
+    assert (hold["hold"], hold["until_drained"]) == ("new", ["q.0", "q.1", "q.2", "vip"])
     # Without q.1 the buckets behind it shift: q.2 loses some of its keys and gains others.
     shifted = ORDERS.replace('{"q.{0..2}": 1, vip: 2}', "{q.0: 1, q.2: 1, vip: 2}")
     assert (
@@ -358,12 +359,3 @@ def test_pairs_teach_a_ring_or_leave_what_is_possible(run, write, monkeypatch) -
     assert "Possible ring of exchange 'orders', 2 of" in few.err
     assert "orders" in run("check", file, "--pairs", f"nope={enough}").err
     assert run("check", file, "--pairs", "orders=/does/not/exist").code == 64
-
-
-@pytest.mark.parametrize("verb", ["lint", "plan", "apply", "check", "export", "import"])
-def test_every_verb_has_help_that_fits_80_columns(run, monkeypatch, verb) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
-    text = run(verb, "--help").out
-    _, _, examples = text.partition("Examples:")
-    assert examples.count("rabbit-chx") == len([line for line in examples.splitlines() if line.strip()]) > 0
-    assert max(map(len, text.splitlines())) <= 80

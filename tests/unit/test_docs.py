@@ -30,7 +30,7 @@ BLOCKS = re.findall(r"^( *)```python\n(.*?)^ *```", README, re.DOTALL | re.MULTI
 
 PAGES = {path.name: path.read_text() for path in sorted((ROOT / "docs").glob("*.md"))}
 EVERYTHING = {"README.md of the project": README, **PAGES}
-GUIDES = ["routing.md", "ring.md", "choosing.md", "scaling.md", "testing.md"]
+GUIDES = ["routing.md", "ring.md", "choosing.md", "scaling.md", "testing.md", "output.md"]
 _FENCED = re.compile(r"(?:<!-- run by (\S+) -->\n)?^```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 _SAME = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 

@@ -94,8 +94,9 @@ def test_the_command_prints_what_the_function_returns(exchange) -> None:
         json.loads(line)
         for line in run("--keys", "-", "--output", "json", "--hot", "1", keys="\n".join(keys).encode())
     ]
-    assert [line["rows"] for line in lines if "exact" in line] == [one.rows for one in found.queues]
-    assert [line["hot_key"] for line in lines if "hot_key" in line] == ["acme"]
+    rows = [line["rows"] for line in lines if line["type"] == "queue"]
+    assert rows == [one.rows for one in found.queues]
+    assert [line["key"] for line in lines if line["type"] == "hot_key"] == ["acme"]
     assert lines[-1]["chi_squared"] == pytest.approx(found.chi_squared)
     assert lines[-1]["p_value"] == pytest.approx(found.p_value)
 

@@ -1,0 +1,138 @@
+"""Writes docs/cli.md, the reference of the command line, from the commands themselves.
+
+    make reference
+
+A test compares the page with what this makes.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from rabbit_chx.cli import cli
+from rabbit_chx.cli.verb import EXIT_CODES, Exit, Verb
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+PAGE: Final = ROOT / "docs" / "cli.md"
+
+HEAD: Final = """\
+# The command line
+
+`rabbit-chx VERB`, and each verb with its arguments, options, exit codes and examples. `rabbit-chx VERB --help` says the same.
+
+<!-- Made by scripts/reference.py from the commands: `make reference` writes it anew. -->
+"""
+GENERAL: Final = """
+`--debug` before the verb shows the traceback of an error, `--version` the version, and `-h` or `--help` the help; errors, notes and
+progress go to standard error. `NO_COLOR` turns colours off, and a pipe gets none. With `--output json` a verb prints lines for programs:
+[output.md](output.md) lists them. `rabbit-chx completion` teaches a shell to complete all of this.
+
+| exit code | means |
+|---|---|
+"""
+
+
+def main() -> None:
+    """Write it."""
+    PAGE.write_text(page(), encoding="utf-8")
+
+
+def page() -> str:
+    """The whole page."""
+    context = click.Context(cli, info_name="rabbit-chx")
+    verbs = {name: cli.get_command(context, name) for name in cli.list_commands(context)}
+    index = "".join(f"| [`{name}`](#{name}) | {each.short_help} |\n" for name, each in verbs.items() if each)
+    codes = "".join(f"| {int(code)} | {meaning} |\n" for code, meaning in EXIT_CODES.items())
+    sections = [section(name, each, context) for name, each in verbs.items() if isinstance(each, Verb)]
+    return f"{HEAD}\n| verb | does |\n|---|---|\n{index}{GENERAL}{codes}\n" + "\n".join(sections)
+
+
+def section(name: str, verb: Verb, above: click.Context) -> str:
+    """All there is to say of one verb."""
+    context = click.Context(verb, info_name=name, parent=above)
+    usage = " ".join([context.command_path, *verb.collect_usage_pieces(context)])
+    parts = [f"## {name}\n\n{prose(verb.help)}", f"```text\n{usage}\n```\n"]
+    for title, options in verb.groups(context).items():
+        own = [each for each in options if each in verb.params]  # without --help
+        parts += [table(title, own)] if own else []
+    parts += [prose(verb.epilog)] if verb.epilog else []
+    parts += [exit_codes(verb.exit_codes)] if verb.exit_codes else []
+    parts += ["```sh\n{}\n```\n".format("\n".join(verb.examples))]
+    return "\n".join(parts)
+
+
+def prose(text: str | None) -> str:
+    """A text of the help."""
+    return coded(inspect.cleandoc(text or "")) + "\n"
+
+
+def table(title: str, options: Iterable[click.Option]) -> str:
+    """The options of one group."""
+    rows = "".join(f"| {names(each)} | {' '.join(facts(each))} |\n" for each in options)
+    return f"| {title.lower()} | |\n|---|---|\n{rows}"
+
+
+def names(option: click.Option) -> str:
+    """How an option is written; what it takes stands behind its long name."""
+    takes = "" if option.is_flag else f" {option.metavar or option.name.upper()}"
+    if isinstance(option.type, click.Choice):
+        takes = ""
+    *short, long = option.opts
+    return ", ".join(f"`{escaped(each)}`" for each in (*short, long + takes))
+
+
+def facts(option: click.Option) -> Iterator[str]:
+    """What an option does, and all that is known of its value."""
+    about = option.to_info_dict()
+    yield coded(escaped(option.help or ""))
+    yield from limits(about["type"])
+    if option.required:
+        yield "Required."
+    if option.multiple and "epeat it" not in (option.help or ""):
+        yield "May be repeated."
+    if option.show_default:
+        yield f"Default: `{option.default}`."
+    if option.envvar:
+        variables = [option.envvar] if isinstance(option.envvar, str) else option.envvar
+        yield f"Environment: {', '.join(f'`{each}`' for each in variables)}."
+
+
+def limits(kind: Mapping[str, object]) -> Iterator[str]:
+    """Which values an option takes."""
+    if choices := kind.get("choices"):
+        assert isinstance(choices, (list, tuple))
+        yield f"One of {', '.join(f'`{each}`' for each in choices)}."
+    least, most = kind.get("min"), kind.get("max")
+    if least is not None and most is not None:
+        yield f"From {least} to {most}."
+    elif least is not None:
+        yield f"More than {least}." if kind.get("min_open") else f"At least {least}."
+
+
+def exit_codes(codes: Mapping[Exit, str]) -> str:
+    """Those that mean something of their own."""
+    return "| exit code | means |\n|---|---|\n" + "".join(
+        f"| {int(code)} | {coded(meaning)} |\n" for code, meaning in codes.items()
+    )
+
+
+def coded(text: str) -> str:
+    """The options in a text, set as code."""
+    return re.sub(r"(?<![\w`-])--?[a-z][\w-]*", r"`\g<0>`", text)
+
+
+def escaped(text: str) -> str:
+    """Without what would end the cell of a table."""
+    return text.replace("|", "\\|")
+
+
+if __name__ == "__main__":
+    main()

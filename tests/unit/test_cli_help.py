@@ -1,0 +1,106 @@
+"""The help of every verb: it fits a terminal, its examples are commands that parse, and docs/cli.md is made of it."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import shlex
+from pathlib import Path
+
+import click
+import pytest
+
+from rabbit_chx.cli import cli
+from rabbit_chx.cli.verb import Exit, option, verb
+
+ROOT = Path(__file__).parents[2]
+CONTEXT = click.Context(cli, info_name="rabbit-chx")
+VERBS = {name: cli.get_command(CONTEXT, name) for name in cli.list_commands(CONTEXT)}
+EXAMPLES = [(name, example) for name, each in VERBS.items() for example in each.examples]
+
+
+def script(name: str):
+    spec = importlib.util.spec_from_file_location(name, ROOT / "scripts" / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def words_of(example: str) -> list[str]:
+    """What an example hands to the program: behind pipes and variables, before whatever the shell does with the rest."""
+    found = re.search(r"rabbit-chx ([^|>)]*)", example.replace("\\\n", " "))
+    return shlex.split(found[1])
+
+
+@pytest.mark.parametrize("columns", ["80", "50", "160"])
+@pytest.mark.parametrize("name", ["", *VERBS])
+def test_help_fits_the_terminal(run, monkeypatch, name, columns) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    text = run(*filter(None, [name]), "--help").out
+    before, _, _ = text.partition("\nExamples:\n")  # no command is broken for a narrow terminal
+    assert max(map(len, before.splitlines())) <= int(columns)
+    assert max(map(len, text.splitlines())) <= max(80, int(columns))
+
+
+@pytest.mark.parametrize("name", VERBS)
+def test_every_verb_has_examples_and_says_what_it_does(name) -> None:
+    assert len(VERBS[name].examples) >= 2
+    assert VERBS[name].help
+    assert VERBS[name].short_help
+
+
+@pytest.mark.parametrize(("name", "example"), EXAMPLES)
+def test_every_example_parses(name, example) -> None:
+    verb, *words = words_of(example)
+    assert verb == name
+    VERBS[verb].make_context(verb, words)
+
+
+def test_an_example_that_does_not_parse_would_be_seen() -> None:
+    for example in (
+        "rabbit-chx lint",
+        "rabbit-chx ring --qeue q0",
+        "x | rabbit-chx publish - --format tsv -x a",
+    ):
+        verb, *words = words_of(example)
+        with pytest.raises(click.UsageError):
+            VERBS[verb].make_context(verb, words)
+
+
+def test_help_has_groups_exit_codes_and_examples_in_this_order() -> None:
+    @verb("greet", examples=["rabbit-chx greet \\\n    --loud"], exit_codes={Exit.PARTLY: "half of them"})
+    @option("--loud", group="The voice", is_flag=True, help="Shout.")
+    @click.option("--name", help="Whom.")
+    def greet(**_: object) -> None:
+        """Greet."""
+
+    text = greet.get_help(click.Context(greet, info_name="greet"))
+    titles = ["Options:", "--name", "--help", "The voice:", "--loud", "Exit codes:", "3  half", "Examples:"]
+    assert [text.index(title) for title in titles] == sorted(text.index(title) for title in titles)
+    assert text.endswith("Examples:\n  rabbit-chx greet \\\n      --loud")
+
+
+# --- docs/cli.md --------------------------------------------------------------------------------------------
+
+
+def test_the_reference_is_what_its_script_makes() -> None:
+    page = (ROOT / "docs" / "cli.md").read_text()
+    assert page == script("reference").page(), "docs/cli.md is out of date: `make reference` writes it anew"
+
+
+@pytest.mark.parametrize("name", VERBS)
+def test_every_option_and_example_is_in_the_section_of_its_verb(name) -> None:
+    page = (ROOT / "docs" / "cli.md").read_text()
+    (section,) = re.findall(rf"^## {name}\n(.*?)(?=^## |\Z)", page, re.DOTALL | re.MULTILINE)
+    listed = set(
+        re.findall(
+            r"`(--?[a-z][\w-]*)", "".join(re.findall(r"^\| (.*?) \|", section, re.MULTILINE)), re.IGNORECASE
+        )
+    )
+    known = {each for one in VERBS[name].params if isinstance(one, click.Option) for each in one.opts}
+    assert listed == known
+    for example in VERBS[name].examples:
+        assert example in section
+    for one in VERBS[name].params:
+        if isinstance(one, click.Option) and isinstance(one.type, click.Choice):
+            assert f"One of {', '.join(f'`{each}`' for each in one.type.choices)}" in section

@@ -1,0 +1,153 @@
+"""``--output json`` prints what docs/output.md says, no more and no less.
+
+The verbs that need a broker are held to the same page by tests/broker/test_topology_commands.py and test_publish_command.py.
+"""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from types import SimpleNamespace
+
+import click
+import pytest
+
+from rabbit_chx.broker.topology import apply as broker_apply
+from rabbit_chx.cli import cli
+from rabbit_chx.cli.doctor_spark import _broker, _packages
+from rabbit_chx.cli.live import Live
+from rabbit_chx.topology.model import Observed, Topology
+from spark_connector.checkup import Executor
+from tests.json_lines import PAGE, documented, printed
+from tests.verbs import EVENTS, ORDERS, SLOTS
+
+ON_A_BROKER = {"parity", "publish"}
+SPARK = {"host", "process", "python", "packages", "seconds"}
+HASHED = """
+schema: 1
+exchanges:
+  top:
+    type: x-consistent-hash
+    bindings: [{queue: a, key: "1"}, {exchange: below, key: "2"}]
+  below: {type: fanout, bindings: [{queue: b}]}
+queues: {a: {}, b: {}}
+"""
+
+
+def verbs_with_json() -> set[str]:
+    context = click.Context(cli)
+    commands = {name: cli.get_command(context, name) for name in cli.list_commands(context)}
+    return {name for name, each in commands.items() if any(one.name == "output" for one in each.params)}
+
+
+@pytest.fixture
+def rows(run):
+    """The lines of several runs of one verb."""
+
+    def rows(verb: str, *lines: tuple[object, ...]) -> list[dict[str, object]]:
+        return [row for line in lines for row in run(verb, *line, "--output", "json").rows]
+
+    return rows
+
+
+@pytest.fixture
+def empty_broker(monkeypatch):
+    """Reads find nothing, and whatever is applied succeeds."""
+
+    def applied(_connection, plan, *, on_step, **_):
+        for step in plan.steps:
+            on_step(step)
+        return SimpleNamespace(unverified=())
+
+    monkeypatch.setattr(Live, "read", lambda _self, wanted: Observed(Topology(vhost=wanted.vhost)))
+    monkeypatch.setattr(Live, "amqp", lambda _self, _vhost: nullcontext())
+    monkeypatch.setattr(Live, "management", lambda _self: None)
+    monkeypatch.setattr(broker_apply, "apply", applied)
+
+
+def test_the_page_has_every_verb_with_json_and_no_other() -> None:
+    verbs = verbs_with_json()
+    assert len(verbs) == 10
+    assert {
+        verb for verb in cli.list_commands(click.Context(cli)) if f"\n## {verb}\n" in PAGE.read_text()
+    } == verbs
+    assert all(documented(verb) for verb in verbs)
+
+
+def test_route(rows, write) -> None:
+    keys, events, slots = write(b"\xff\n", "keys"), write(EVENTS, "events.yaml"), write(SLOTS % 1)
+    through = ("k", "--file", events, "--exchange")
+    found = rows(
+        "route",
+        ("k", "-q", "a", "--explain"),
+        ("k", "-q", "a", "--count"),
+        ("--keys", keys, "--raw", "-q", "a"),
+        (*through, "events"),
+        ("k", "--file", slots),
+        ("k", "--file", slots, "--count"),
+        ("--keys", keys, "--raw", "--file", events, "--exchange", "events"),
+        ("k", "--file", write(HASHED, "top.yaml"), "-x", "top", "--explain"),
+    )
+    assert printed("route", found) == documented("route")
+
+
+def test_ring(rows, write) -> None:
+    found = rows("ring", ("--file", write(HASHED), "--exchange", "top"))
+    assert printed("ring", found) == documented("ring")
+
+
+def test_simulate(rows, write) -> None:
+    found = rows("simulate", ("-q", "a"), ("-q", "a", "-q", "b", "--keys", write(b"x\nx\ny\n", "keys")))
+    assert printed("simulate", found) == documented("simulate")
+
+
+def test_lint(rows, write) -> None:
+    bad = write("schema: 1\nexchanges: {x: {type: x-consistent-hash, queues: {a: 600}}}\nqueues: {a: {}}\n")
+    assert printed("lint", rows("lint", (bad,))) == documented("lint")
+
+
+@pytest.fixture
+def plans(write):
+    """Command lines of plans that have lines of every type."""
+    old = write(ORDERS, "old.yaml")
+    new = write(ORDERS.replace("vip: 2", "vip: 2, new: 1") + "  new: {}\n", "new.yaml")
+    turned = write(ORDERS.replace('{"q.{0..2}": 1, vip: 2}', '{vip: 2, "q.{0..2}": 1}'), "turned.yaml")
+    slots = [write(SLOTS % count, f"slots.{count}.yaml") for count in (1, 2)]
+    return [
+        (new, "--against", old),
+        (turned, "--against", old),
+        (turned, "--against", old, "--way", "in place"),
+        (slots[1], "--against", slots[0]),
+        (old, "--add", "1"),
+    ]
+
+
+def test_plan(rows, plans) -> None:
+    found = rows("plan", *plans)
+    assert printed("plan", found) == documented("plan")
+    ways = [way for row in found if row["type"] == "change" for way in row["ways"]]
+    assert set().union(*ways) == documented("plan")["way"] - {"exchange"}
+
+
+@pytest.mark.usefixtures("empty_broker")
+def test_apply(rows, write) -> None:
+    found = rows("apply", (write(ORDERS), "--yes"))
+    assert printed("apply", found)["done"] == documented("apply")["done"]
+    assert {row["type"] for row in found} > {"step", "done"}
+
+
+@pytest.mark.usefixtures("empty_broker")
+def test_check(rows, write) -> None:
+    assert printed("check", rows("check", (write(ORDERS),))) == documented("check")
+
+
+def test_doctor(rows) -> None:
+    assert printed("doctor", rows("doctor", ())) == {"check": documented("doctor")["check"] - SPARK}
+    executor = Executor("node-8", 4711, "3.11.7", {"numpy": "2.4.6"}, {}, "open", 0.1)
+    of_spark = set(_packages(executor, "").details) | set(_broker(executor, "rabbit").details)
+    assert of_spark == SPARK
+    assert of_spark < documented("doctor")["check"]
+
+
+def test_no_verb_with_json_is_left_out() -> None:
+    tested = {name.removeprefix("test_") for name in globals() if name.startswith("test_")}
+    assert verbs_with_json() - tested == ON_A_BROKER
