@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from rabbit_chx import __version__
+from rabbit_chx.cli.say import say
 from rabbit_chx.cli.verb import EXIT_CODES, Exit, write_exit_codes
 from rabbit_chx.errors import InvalidValue, RabbitChxError
 
@@ -99,7 +100,9 @@ def _exit_code(arguments: list[str]) -> int:
     except click.ClickException as error:
         shown = StringIO()
         error.show(shown)
-        click.echo(_without_secrets(shown.getvalue()), err=True, nl=False)
+        usage, _, complaint = shown.getvalue().partition("Error: ")
+        click.echo(usage, err=True, nl=False)
+        say("Error", _without_secrets(complaint.rstrip()))
         return Exit.USAGE if isinstance(error, click.UsageError) else Exit.FAILED
     except (click.Abort, KeyboardInterrupt):
         click.echo("Interrupted.", err=True)
@@ -108,12 +111,25 @@ def _exit_code(arguments: list[str]) -> int:
         # The reader has seen enough (`| head`); Python must not complain at exit that it cannot flush.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except (RabbitChxError, OSError) as error:
+    except Exception as error:  # noqa: BLE001 - nobody is shown a traceback who did not ask for it
         if "--debug" in arguments:
             click.echo(_without_secrets(format_exc()), err=True)
-        click.echo(f"Error: {_without_secrets(str(error))}", err=True)
-        return Exit.USAGE if isinstance(error, InvalidValue) else Exit.FAILED
+        return _fault(error)
     return code if isinstance(code, int) else 0
+
+
+def _fault(error: Exception) -> Exit:
+    """Say what went wrong, and whose fault it is."""
+    text = _without_secrets(str(error))
+    if isinstance(error, (RabbitChxError, OSError)):
+        say("Error", text)
+        return Exit.USAGE if isinstance(error, InvalidValue) else Exit.FAILED
+    say(
+        "Error",
+        f"{type(error).__name__}: {text}. This is a mistake in rabbit-chx: please report it with what "
+        "`rabbit-chx --debug ...` prints.",
+    )
+    return Exit.BUG
 
 
 def _without_secrets(complaint: str) -> str:

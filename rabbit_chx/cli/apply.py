@@ -11,7 +11,7 @@ from rabbit_chx.cli.changes import counted, print_findings, print_plan, print_ri
 from rabbit_chx.cli.live import live_options
 from rabbit_chx.cli.options import FILE, output_option
 from rabbit_chx.cli.plan import plan_options
-from rabbit_chx.cli.say import say_json
+from rabbit_chx.cli.say import say, say_json
 from rabbit_chx.cli.verb import Exit, verb
 from rabbit_chx.errors import ApplyStopped, InvalidValue
 
@@ -102,14 +102,14 @@ def _apply(live: Live, plan: Plan, output: str) -> int:
         try:
             applied = apply_steps(connection, plan, management=live.management(), on_step=done)
         except ApplyStopped as stopped:
-            click.echo(f"Error: {stopped}", err=True)
+            say("Error", str(stopped))
             _say_what_is_done(len(stopped.done), total)
             return Exit.PARTLY if stopped.done else Exit.FAILED
         except KeyboardInterrupt:
             _say_what_is_done(count, total)
             raise
     for what in applied.unverified:
-        click.echo(f"Not verified: {what}", err=True)
+        say("Not verified", what)
     if output == "table":
         click.echo(f"Done: {counted(total, 'step')}.")
     return Exit.FINE

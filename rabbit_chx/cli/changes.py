@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from rabbit_chx.cli.say import say_json
+from rabbit_chx.cli.say import say, say_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -17,7 +16,7 @@ if TYPE_CHECKING:
     from rabbit_chx.topology.model import Observed, RingSource
     from rabbit_chx.topology.steps import Plan, RingChange, Way
 
-__all__ = ["coloured", "counted", "print_findings", "print_plan", "print_rings", "print_ways"]
+__all__ = ["counted", "print_findings", "print_plan", "print_rings", "print_ways"]
 
 _MOST_ORDERS: Final = 5
 _SOURCES: Final[dict[RingSource, str]] = {
@@ -37,20 +36,14 @@ def counted(count: int, singular: str, plural: str = "") -> str:
     return f"{count} {singular if count == 1 else plural or singular + 's'}"
 
 
-def coloured(text: str, colour: str) -> str:
-    """The text in a colour, which goes away in a pipe; click alone would not heed NO_COLOR."""
-    return text if os.environ.get("NO_COLOR") else click.style(text, fg=colour)
-
-
 def print_findings(findings: Iterable[Finding]) -> None:
     """What lint says, on standard error."""
     from rabbit_chx.cli.fold import fold
 
     by_severity = groupby(findings, key=lambda finding: finding.severity)
     for severity, found in by_severity:
-        label = coloured(f"{severity}:", "red" if severity == "error" else "yellow")
         for text in fold(f"{one.where}: {one.message} [{one.code}]" for one in found):
-            click.echo(f"{label} {text}", err=True)
+            say(severity.capitalize(), text)
 
 
 def print_rings(observed: Observed, *, verbose: bool) -> None:
@@ -90,44 +83,40 @@ def print_plan(plan: Plan, output: str, *, verbose: bool = False) -> None:
         click.echo(f"Exchange {exchange!r}: re-pointed slots take {percent(share)} of its keys along.")
     _print_waits(plan)
     for note in fold(plan.notes):
-        click.echo(f"Note: {note}")
+        say("Note", note, err=False)
     for refusal in fold(plan.refusals):
-        click.echo(coloured("Refused: ", "red") + refusal, err=True)
+        say("Refused", refusal)
 
 
 def _print_steps(plan: Plan, *, verbose: bool) -> None:
-    from rich.markup import escape
+    from rich.text import Text
 
     from rabbit_chx.cli.fold import rows_of
-    from rabbit_chx.cli.tables import console, table
+    from rabbit_chx.cli.tables import show, table
 
     rows = rows_of(plan, verbose=verbose)
     # Columns without anything in them would only make the steps narrow.
     extra = ["keys moved"] * any(row.share for row in rows)
     extra += ["waiting"] * any(row.waiting is not None for row in rows)
-    shown = table("#", "step", *extra, right=("#", "keys moved", "waiting"))
+    shown = table("#", "step", *extra, right=("#", "keys moved", "waiting"), folds=("step",))
     number = 1
     for row in rows:
         last = number + row.count - 1
-        mark = "[red]-[/]" if row.destructive else "[green]+[/]"
+        mark = ("-", "red") if row.destructive else ("+", "green")
         cells = {
             "keys moved": row.share,
             "waiting": "" if row.waiting is None else f"{row.waiting:,}",
         }
         numbers = str(number) if number == last else f"{number}-{last}"
-        shown.add_row(numbers, f"{mark} {escape(row.text)}", *(cells[name] for name in extra))
+        shown.add_row(numbers, Text.assemble(mark, f" {row.text}"), *(cells[name] for name in extra))
         number = last + 1
-    out = console()
-    out.print(f"Virtual host {escape(repr(plan.vhost))}: {counted(len(plan.steps), 'step')}", style="bold")
-    out.print(shown)
+    show(shown, title=f"Virtual host {plan.vhost!r}: {counted(len(plan.steps), 'step')}")
 
 
 def _print_waits(plan: Plan) -> None:
     """What would keep the order of the keys that move."""
-    from rich.markup import escape
-
     from rabbit_chx.cli.fold import fold
-    from rabbit_chx.cli.tables import console
+    from rabbit_chx.cli.tables import show
     from rabbit_chx.topology.waits import waits_of
 
     waiting = waits_of(plan)
@@ -148,7 +137,7 @@ def _print_waits(plan: Plan) -> None:
             f"it is kept if the consumers of {named(gain)} are held from before the change until {named(lose)} are drained "
             "(rabbit_chx.broker.topology.handover)."
         )
-    console().print(escape(f"Order: {said}"))
+    show(f"Order: {said}")
 
 
 def _print_change(change: RingChange) -> None:
@@ -176,17 +165,19 @@ def print_ways(ways: Iterable[Way], output: str, *, exchange: str) -> None:
         for way in ways:
             say_json("way", exchange=exchange, **_way(way))
         return
-    from rich.markup import escape
+    from rich.text import Text
 
     from rabbit_chx.cli.fold import percent
-    from rabbit_chx.cli.tables import console, table
+    from rabbit_chx.cli.tables import show, table
 
-    shown = table("way", "keys moved", "at some moment", "what", right=("keys moved", "at some moment"))
+    shown = table(
+        "way", "keys moved", "at some moment", "what", right=("keys moved", "at some moment"), folds=("what",)
+    )
     for way in ways:
-        name = f"[bold]{way.name}[/] *" if way.chosen else way.name
+        name = Text.assemble((way.name, "bold"), " *") if way.chosen else way.name
         order = "" if way.order is None else f"; write this order into the file: {', '.join(way.order)}"
-        shown.add_row(name, percent(way.moved), percent(way.moved_between), escape(way.summary + order))
-    console().print(shown)
+        shown.add_row(name, percent(way.moved), percent(way.moved_between), way.summary + order)
+    show(shown)
 
 
 def _way(way: Way) -> dict[str, Any]:

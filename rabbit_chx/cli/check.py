@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rabbit_chx.cli.changes import coloured, counted, print_findings, print_rings
+from rabbit_chx.cli.changes import counted, print_findings, print_rings
 from rabbit_chx.cli.live import live_options
 from rabbit_chx.cli.options import FILE, output_option
-from rabbit_chx.cli.say import say_json
+from rabbit_chx.cli.say import say, say_json
 from rabbit_chx.cli.verb import Exit, verb
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def check(
     print_rings(observed, verbose=verbose)
     _print(drifts, wanted.vhost, output, verbose=verbose)
     for what in observed.unseen:
-        click.echo(f"Not seen: {what}", err=True)
+        say("Not seen", what)
     return Exit.DIFFERENT if drifts else Exit.FINE
 
 
@@ -77,7 +77,7 @@ def _print(drifts: Sequence[Drift], vhost: str, output: str, *, verbose: bool) -
         return
     lines = list(map(str, drifts))
     for line in lines if verbose else fold(lines):
-        click.echo(f"{coloured('drift:', 'red')} {line}")
+        say("Drift", line, err=False)
     count = counted(len(drifts), "difference") if drifts else "0 drift"
     click.echo(f"Virtual host {vhost!r}: {count}.")
 

@@ -82,7 +82,7 @@ def _if_it_can_be(out: Console, part: Callable[[], int]) -> int:
     try:
         return part()
     except (CannotSupply, MissingDependency) as error:
-        out.print(f"This part is left out: {error}", markup=False)
+        out.print(f"This part is left out: {error}")
         return 0
 
 
@@ -124,12 +124,12 @@ def _broker_part(out: Console, keys: list[str], release: str | None) -> int:
     with Broker(release=release) as broker, connect(broker.url) as connection:
         running = _running(broker)
         scratch = _bound(connection, running)
-        title = f"RabbitMQ {running} on {running.store.value}: {len(keys):,} confirmed messages"
-        before, differences = _publish_and_compare(out, scratch, keys, title)
+        title = f"RabbitMQ {running} on {running.store.name.capitalize()}: {len(keys):,} confirmed messages"
+        before, differences = _publish_and_compare(scratch, keys, title)
 
         scratch.bind(_FIFTH)
         predicted = sum(old != new for old, new in zip(before, _predict(scratch.ring, keys), strict=True))
-        after, more = _publish_and_compare(out, scratch, keys, f"The same keys, with {_FIFTH} bound as well")
+        after, more = _publish_and_compare(scratch, keys, f"The same keys, with {_FIFTH} bound as well")
     moved = sum(old != new for old, new in zip(before, after, strict=True))
     out.print(f"{_FIFTH} was predicted to move {predicted:,} of the {len(keys):,} keys, and moved {moved:,}.")
     return Exit.FAILED if differences or more or moved != predicted else 0
@@ -160,8 +160,8 @@ def _spark_part(out: Console, release: str | None) -> int:
         arrived: list[int] = []
         with waiting("Taking the messages out of the queues"):
             actual = scratch.landed(ROWS, arrived.append)
-    title = f"RabbitMQ {running} on {running.store.value}: {ROWS:,} rows from Spark in {seconds:.1f} seconds"
-    differences = _compare(out, title, scratch.ring, predicted, actual)
+    title = f"RabbitMQ {running} on {running.store.name.capitalize()}: {ROWS:,} rows from Spark in {seconds:.1f} seconds"
+    differences = _compare(title, scratch.ring, predicted, actual)
     if (repeated := len(arrived) - ROWS) > 0:
         out.print(f"{repeated} messages more than rows: Spark has run a task again.")
     return Exit.FAILED if differences or repeated else 0
@@ -187,9 +187,7 @@ def _bound(connection: pika.BlockingConnection, running: Release) -> Scratch:
     return scratch
 
 
-def _publish_and_compare(
-    out: Console, scratch: Scratch, keys: list[str], title: str
-) -> tuple[list[str], int]:
+def _publish_and_compare(scratch: Scratch, keys: list[str], title: str) -> tuple[list[str], int]:
     """Publish all keys, print predicted beside actual, and return where each landed."""
     from rabbit_chx.cli.progress import items_progress
 
@@ -197,21 +195,17 @@ def _publish_and_compare(
     with items_progress("Publishing, each message confirmed", len(keys)) as advance:
         scratch.publish(((key, {}) for key in keys), advance)
     actual = scratch.landed(len(keys))
-    return actual, _compare(out, title, scratch.ring, predicted, actual)
+    return actual, _compare(title, scratch.ring, predicted, actual)
 
 
-def _compare(
-    out: Console, title: str, ring: Ring, predicted: Sequence[Destination], actual: Sequence[str]
-) -> int:
+def _compare(title: str, ring: Ring, predicted: Sequence[Destination], actual: Sequence[str]) -> int:
     """Print both as counts of each queue; return how many messages landed where they should not have."""
-    from rabbit_chx.cli.tables import table
+    from rabbit_chx.cli.tables import show, table
 
     differences = sum(expected != found for expected, found in zip(predicted, actual, strict=True))
     counts, real_counts = Counter(predicted), Counter(actual)
     shown = table("queue", "predicted", "actual", right=("predicted", "actual"))
     for queue in ring.destinations:
         shown.add_row(str(queue), f"{counts[queue]:,}", f"{real_counts[str(queue)]:,}")
-    out.print(title, style="bold")
-    out.print(shown)
-    out.print(f"{differences} differences, compared message by message.")
+    show(shown, f"{differences} differences, compared message by message.", title=title)
     return differences

@@ -210,12 +210,12 @@ def _print(checks: list[Check]) -> None:
     """The way out stands below what was found: a column of its own would be too narrow for a command."""
     from rich.text import Text
 
-    from rabbit_chx.cli.tables import console, table
+    from rabbit_chx.cli.tables import show, table
 
     colours = {"ok": "green", "missing": "yellow", "failed": "red"}
-    shown = table("what", "state", "found")
+    shown = table("what", "state", "found", folds=("found",))
     for check in checks:
         way_out = f"\n-> {check.way_out}" if check.way_out else ""
         found = Text.assemble(check.found, (way_out, "cyan"))  # not markup: there are brackets in it
         shown.add_row(Text(check.name), Text(check.state, colours[check.state]), found)
-    console().print(shown)
+    show(shown)

@@ -11,6 +11,7 @@ import click
 
 from rabbit_chx.cli.live import live_options
 from rabbit_chx.cli.options import FILE
+from rabbit_chx.cli.say import say
 from rabbit_chx.cli.verb import verb
 from rabbit_chx.errors import InvalidValue
 
@@ -62,9 +63,7 @@ def export(*, live: Live, vhost: str | None, kind: str, out: str | None) -> None
     observed = replace(live, url=without_vhost(live.given)).read(wanted)  # --vhost wins
     for name, ring in observed.rings.items():
         if not ring.known:
-            click.echo(
-                f"Note: exchange {name!r} is written in an order of no meaning: {ring.why_unknown}", err=True
-            )
+            say("Note", f"exchange {name!r} is written in an order of no meaning: {ring.why_unknown}")
     _write(_text(exportable(observed.topology), kind), out)
 
 
@@ -105,4 +104,4 @@ def _write(text: str, out: str | None) -> None:
         raise InvalidValue(
             "--out", got=out, allowed="a file that does not exist yet", way_out=str(error.strerror)
         ) from None
-    click.echo(f"written: {out}", err=True)
+    click.echo(f"Wrote {out}.", err=True)

@@ -173,19 +173,20 @@ def _print(results: list[dict[str, Any]], output: str) -> None:
         for result in results:
             say_json("comparison", **result)
         return
-    from rabbit_chx.cli.tables import console, table
+    from rabbit_chx.cli.tables import show, table
 
-    shown = table("hashed", "messages", "differences", right=("messages", "differences"))
+    shown = table("hashed", "messages", "differences", right=("messages", "differences"), folds=("hashed",))
     for result in results:
         shown.add_row(result["hashed"], f"{result['messages']:,}", f"{len(result['differences']):,}")
-    out = console()
-    out.print(shown)
-    for result in results:
-        for difference in result["differences"][:_SHOWN]:
-            out.print("  {key}: predicted {predicted}, landed on {actual}".format(**difference))
-    if any(result["differences"] for result in results):
-        out.print(
+    said = [
+        "  {key}: predicted {predicted}, landed on {actual}".format(**difference)
+        for result in results
+        for difference in result["differences"][:_SHOWN]
+    ]
+    if said:
+        said += [
             "The mirror and this broker differ: is the release or the store another one (--release, --store)?"
-        )
+        ]
     else:
-        out.print("The mirror and this broker agree on every message.")
+        said = ["The mirror and this broker agree on every message."]
+    show(shown, *said)

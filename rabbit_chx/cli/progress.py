@@ -21,8 +21,10 @@ def bytes_progress(title: str, total: int | None) -> Iterator[Callable[[int], ob
         yield lambda _: None
         return
     from rich.progress import DownloadColumn, TransferSpeedColumn
+    from rich.table import Column
 
-    with _progress(DownloadColumn(), TransferSpeedColumn()) as progress:
+    whole = Column(no_wrap=True)
+    with _progress(DownloadColumn(table_column=whole), TransferSpeedColumn(table_column=whole)) as progress:
         task = progress.add_task(title, total=total)
         yield lambda size: progress.advance(task, size)
 
@@ -34,8 +36,9 @@ def items_progress(title: str, total: int) -> Iterator[Callable[[int], object]]:
         yield lambda _: None
         return
     from rich.progress import MofNCompleteColumn
+    from rich.table import Column
 
-    with _progress(MofNCompleteColumn()) as progress:
+    with _progress(MofNCompleteColumn(table_column=Column(no_wrap=True))) as progress:
         task = progress.add_task(title, total=total)
         yield lambda count: progress.advance(task, count)
 

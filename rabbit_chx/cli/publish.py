@@ -12,7 +12,7 @@ import click
 
 from rabbit_chx.cli.options import BROKER, FILE, broker_options, output_option
 from rabbit_chx.cli.position import Position
-from rabbit_chx.cli.say import say_json
+from rabbit_chx.cli.say import say, say_json
 from rabbit_chx.cli.verb import Exit, option, verb
 from rabbit_chx.errors import InvalidValue, PublishFailed
 
@@ -268,9 +268,7 @@ def _shown(batches: Iterator[Any], publisher: Publisher, name: str) -> Iterator[
 
 def _print_failures(failed: PublishFailed, skipped: int) -> None:
     totals = failed.totals
-    click.echo(
-        f"Error: {totals.failed:,} of {totals.published:,} rows were not confirmed; the first:", err=True
-    )
+    say("Error", f"{totals.failed:,} of {totals.published:,} rows were not confirmed; the first:")
     said = ""
     for failure in failed.failures[:_FAILURES_SHOWN]:
         row = skipped + failure.row + 1

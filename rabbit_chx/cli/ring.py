@@ -77,15 +77,15 @@ def _named(destination: Destination) -> dict[str, str]:
 
 
 def _print(live: Ring, restarted: Ring, rows: dict[Destination, dict[str, Any]]) -> None:
-    from rabbit_chx.cli.tables import bar, console, table
+    from rabbit_chx.cli.tables import bar, show, table
 
     def buckets(first: int | None, weight: int) -> str:
         if first is None:
             return "unknown"
         return str(first) if weight == 1 else f"{first}-{first + weight - 1}"
 
-    title = f"{len(live)} buckets, RabbitMQ {live.release} on {live.release.store.value}"
-    shown = table("queue", "weight", "buckets", "after restart", "share", "", right=("weight", "share"))
+    title = f"{len(live)} buckets, RabbitMQ {live.release} on {live.release.store.name.capitalize()}"
+    shown = table("queue", "weight", "buckets", "after restart", "share", right=("weight", "share"))
     largest = max(row["share"] for row in rows.values())
     for destination, row in rows.items():
         shown.add_row(
@@ -94,20 +94,18 @@ def _print(live: Ring, restarted: Ring, rows: dict[Destination, dict[str, Any]])
             buckets(row["first_bucket"], row["weight"]),
             buckets(row["first_bucket_after_restart"], row["weight"]),
             f"{row['share']:.3%}",
-            bar(row["share"], largest),
+            *bar(row["share"], largest),
         )
-    out = console()
-    out.print(title, style="bold")
-    out.print(shown)
     if not restarted.known:
-        out.print(
+        said = (
             f"After a restart the order is unknown: {restarted.why_unknown}. "
             "With default_worker_pool_size = 1 in rabbitmq.conf it would be sorted (--worker-pool-size 1)."
         )
     else:
         from rabbit_chx.movement import moved
 
-        out.print(f"A restart moves {moved(live, restarted).share:.2%} of the keys.")
+        said = f"A restart moves {moved(live, restarted).share:.2%} of the keys."
+    show(shown, said, title=title)
 
 
 def _inferred(exchange: ConsistentHashExchange, path: str) -> Ring:

@@ -1,4 +1,6 @@
-"""The one place that writes JSON: an object a line, each of which says its schema and what it tells of.
+"""What verbs say beside tables: JSON for programs, and for people lines that begin with a word of one colour each.
+
+JSON is an object a line, each of which says its schema and what it tells of.
 
 docs/output.md lists every line of every verb; a test holds both together. A key that goes, or comes to mean something
 else, raises the number; a new key does not.
@@ -7,13 +9,35 @@ else, raises the number; a new key does not.
 from __future__ import annotations
 
 import json
+import os
 from typing import Any, Final
 
 import click
 
-__all__ = ["SCHEMA", "json_line", "say_json"]
+__all__ = ["SCHEMA", "coloured", "json_line", "say", "say_json"]
 
 SCHEMA: Final = 1
+
+_COLOURS: Final = {
+    "Error": "red",
+    "Refused": "red",
+    "Drift": "red",
+    "Warning": "yellow",
+    "Not seen": "yellow",
+    "Not verified": "yellow",
+    "Note": "cyan",
+}
+
+
+def say(label: str, text: str, *, err: bool = True) -> None:
+    """A line about something that is wrong or worth knowing, on standard error if nothing else is said."""
+    colour = True if os.environ.get("FORCE_COLOR") else None  # as rich has it
+    click.echo(f"{coloured(label + ':', _COLOURS[label])} {text}", err=err, color=colour)
+
+
+def coloured(text: str, colour: str) -> str:
+    """The text in a colour, which goes away in a pipe; click alone would not heed NO_COLOR."""
+    return text if os.environ.get("NO_COLOR") else click.style(text, fg=colour)
 
 
 def json_line(what: str, /, **fields: Any) -> str:

@@ -85,34 +85,31 @@ def _print_as_json(found: Spread, *, sample: bool) -> None:
 
 
 def _print(found: Spread, *, sample: bool) -> None:
-    from rabbit_chx.cli.tables import bar, console, table
+    from rabbit_chx.cli.tables import bar, show, table
 
-    out = console()
     largest = max(queue.share for queue in found.queues)
     if not sample:
-        shown = table("queue", "share", "", right=("share",))
+        shown = table("queue", "share", right=("share",))
         for queue in found.queues:
-            shown.add_row(queue.queue, f"{queue.share:.3%}", bar(queue.share, largest))
-        out.print(f"All keys there can be, on {len(found.queues)} queues", style="bold")
-        out.print(shown)
-        out.print(f"The fullest queue gets {found.skew:.3f} times the mean.")
+            shown.add_row(queue.queue, f"{queue.share:.3%}", *bar(queue.share, largest))
+        fullest = f"The fullest queue gets {found.skew:.3f} times the mean."
+        show(shown, fullest, title=f"All keys there can be, on {len(found.queues)} queues")
         return
     keys = "keys (about)" if found.about else "keys"
-    shown = table("queue", "rows", "share", "exact", keys, "", right=("rows", "share", "exact", keys))
+    shown = table("queue", "rows", "share", "exact", keys, right=("rows", "share", "exact", keys))
     for queue in found.queues:
         numbers = (f"{queue.rows:,}", f"{queue.share:.2%}", f"{queue.exact:.2%}", f"{queue.keys:,}")
-        shown.add_row(queue.queue, *numbers, bar(queue.share, largest))
-    out.print(f"{found.rows:,} rows on {len(found.queues)} queues", style="bold")
-    out.print(shown)
-    if found.hot:
-        hot = table("hottest keys", "rows", "share", "queue", right=("rows", "share"))
-        for one in found.hot:
-            hot.add_row(one.key, f"{one.rows:,}", f"{one.share:.2%}", one.queue)
-        out.print(hot)
-    out.print(
+        shown.add_row(queue.queue, *numbers, *bar(queue.share, largest))
+    hot = table(
+        "hottest keys", "rows", "share", "queue", right=("rows", "share"), folds=("hottest keys", "queue")
+    )
+    for one in found.hot:
+        hot.add_row(one.key, f"{one.rows:,}", f"{one.share:.2%}", one.queue)
+    summary = (
         f"The fullest queue gets {found.skew:.2f} times the mean. Chi-squared is {found.chi_squared:,.1f} with "
         f"{found.degrees_of_freedom} degrees of freedom: {_verdict(found)}"
     )
+    show(shown, *[hot] * bool(found.hot), summary, title=f"{found.rows:,} rows on {len(found.queues)} queues")
 
 
 def _verdict(found: Spread) -> str:

@@ -2,48 +2,75 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Final
 
+import click
 from rich import box
 from rich.bar import Bar
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from rabbit_chx.ring import Destination
 
-__all__ = ["console", "print_shares", "table"]
+__all__ = ["bar", "console", "print_shares", "show", "table"]
+
+_WIDE: Final = 160
+_NARROW: Final = 64
+"""With fewer columns there are no bars, and each word of a heading stands on its own line."""
 
 
 def console() -> Console:
-    """Standard output; where it is no terminal, lines are as long as they need to be."""
-    found = Console(highlight=False)
-    return found if found.is_terminal else Console(highlight=False, width=160)
+    """Standard output, where names stand as they are; where it is no terminal, tables are as wide as they need to be."""
+    found = Console(highlight=False, markup=False, emoji=False)
+    if not found.is_terminal:
+        found.width = _WIDE
+    return found
 
 
-def table(*columns: str, right: tuple[str, ...] = ()) -> Table:
-    """An empty table in the one style of this command line."""
+def table(*columns: str, right: tuple[str, ...] = (), folds: tuple[str, ...] = ("queue",)) -> Table:
+    """An empty table in the one style of this command line; what ``folds`` gives way to what does not."""
     made = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    narrow = console().width < _NARROW
     for column in columns:
-        made.add_column(column, justify="right" if column in right else "left", overflow="fold")
+        made.add_column(
+            column.replace(" ", "\n") if narrow else column,
+            justify="right" if column in right else "left",
+            overflow="fold" if column in folds else "ellipsis",
+            no_wrap=column not in folds,
+        )
     return made
 
 
-def bar(share: float, largest: float) -> Any:
-    """A bar for a share, as long as its column where it is the largest."""
-    return Bar(size=largest or 1.0, begin=0.0, end=share, width=16, color="cyan")
+def bar(share: float, largest: float) -> list[Bar]:
+    """The cell with a bar for a share, as long as its column where it is the largest; none where there is no room."""
+    if console().width < _NARROW:
+        return []
+    return [Bar(size=largest or 1.0, begin=0.0, end=share, width=16, color="cyan")]
+
+
+def show(*parts: Table | str, title: str = "") -> None:
+    """Print tables and sentences; where it is no terminal, without the blanks that would fill up lines."""
+    out = console()
+    with out.capture() as captured:
+        if title:
+            out.print(Text(title, "bold"), soft_wrap=not out.is_terminal)
+        for part in parts:
+            out.print(Text(part) if isinstance(part, str) else part, soft_wrap=not out.is_terminal)
+    text = captured.get()
+    lines = text.splitlines() if out.is_terminal else map(str.rstrip, text.splitlines())
+    click.echo("\n".join(lines), color=out.is_terminal or None)
 
 
 def print_shares(counts: Mapping[Destination, int], *, title: str) -> None:
     """How many keys each destination got."""
     total = sum(counts.values())
     largest = max(counts.values(), default=0)
-    shown = table("queue", "keys", "share", "", right=("keys", "share"))
+    shown = table("queue", "keys", "share", right=("keys", "share"))
     for destination, keys in counts.items():
         share = keys / total if total else 0.0
-        shown.add_row(str(destination), f"{keys:,}", f"{share:.2%}", bar(keys, largest))
-    out = console()
-    out.print(title, style="bold")
-    out.print(shown)
+        shown.add_row(str(destination), f"{keys:,}", f"{share:.2%}", *bar(keys, largest))
+    show(shown, title=title)

@@ -27,6 +27,7 @@ class Exit(IntEnum):
     DIFFERENT = 2
     PARTLY = 3
     USAGE = 64
+    BUG = 70
     INTERRUPTED = 130
 
 
@@ -36,6 +37,7 @@ EXIT_CODES: Final = {
     Exit.DIFFERENT: "differences were found, or changes are pending",
     Exit.PARTLY: "partly applied",
     Exit.USAGE: "wrong usage",
+    Exit.BUG: "a mistake in rabbit-chx itself",
     Exit.INTERRUPTED: "interrupted",
 }
 """What they mean wherever a verb says nothing more exact."""

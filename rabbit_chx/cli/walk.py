@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from rabbit_chx.cli.route import evidence, key_field, value_of
-from rabbit_chx.cli.say import say_json
+from rabbit_chx.cli.say import say, say_json
 from rabbit_chx.errors import InvalidValue
 from rabbit_chx.exchange import ConsistentHashExchange
 from rabbit_chx.partitioning import AnyOf, ModulusHashExchange
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["Answer", "Walk", "is_alone", "print_answers"]
 
 _SLOTS: Final = (
-    "Note: which queue a slot leads to stands on the broker and not in the file: `rabbit-chx export -o LIVE.yaml` "
+    "which queue a slot leads to stands on the broker and not in the file: `rabbit-chx export -o LIVE.yaml` "
     "writes it down, and `--file LIVE.yaml` answers then."
 )
 
@@ -140,7 +140,7 @@ def print_answers(
     if count:
         _print_counts(counts, output)
     if unsure and walk.has_slots:
-        click.echo(_SLOTS, err=True)
+        say("Note", _SLOTS)
 
 
 def _line(answer: Answer, width: int, *, explain: bool) -> str:
