@@ -11,6 +11,7 @@ from rabbit_chx.cli.changes import counted, print_findings, print_plan, print_ri
 from rabbit_chx.cli.live import live_options
 from rabbit_chx.cli.options import FILE, output_option
 from rabbit_chx.cli.plan import plan_options
+from rabbit_chx.cli.progress import waiting
 from rabbit_chx.cli.say import say, say_json
 from rabbit_chx.cli.verb import Exit, verb
 from rabbit_chx.errors import ApplyStopped, InvalidValue
@@ -60,7 +61,8 @@ def apply(
     wanted = load(file)
     observed = live.read(wanted)
     options["max_moved"] /= 100
-    made = plan(wanted, observed, **options)
+    with waiting("Working out the steps"):
+        made = plan(wanted, observed, **options)
     print_findings(lint(wanted, observed))
     print_rings(observed, verbose=verbose)
     print_plan(made, output, verbose=verbose)

@@ -11,6 +11,7 @@ import click
 
 from rabbit_chx import __version__
 from rabbit_chx.cli.options import broker_options, management_option, output_option
+from rabbit_chx.cli.progress import waiting
 from rabbit_chx.cli.say import say_json
 from rabbit_chx.cli.verb import Exit, option, verb
 from rabbit_chx.errors import RabbitChxError
@@ -135,8 +136,9 @@ def _checks(broker: _Broker | None, spark: Asked | None) -> Iterator[Check]:
     elif broker is None:
         yield Check("broker", "missing", "none was named", "give --url, or set AMQP_URL")
     else:
-        yield from _broker_checks(broker)
-        yield _management(broker)
+        with waiting("Asking the broker"):
+            found = [*_broker_checks(broker), _management(broker)]
+        yield from found
     if spark is not None:
         yield from spark.checks()
 

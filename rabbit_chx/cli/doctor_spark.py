@@ -146,7 +146,7 @@ class Asked:
 
         fault = ""
         try:
-            with waiting(f"asking the executors at {self.where} ..."):
+            with waiting(f"Asking the executors at {self.where}"):
                 _see_that_something_listens(self.target)
                 with _started(self) as spark:
                     fault = why_no_format(spark)

@@ -10,6 +10,7 @@ import click
 
 from rabbit_chx.cli.completion import exchanges
 from rabbit_chx.cli.options import BROKER, broker_options, management_option
+from rabbit_chx.cli.progress import waiting
 from rabbit_chx.cli.verb import option
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue
 
@@ -85,11 +86,12 @@ class Live:
         at_vhost(self.given, wanted.vhost)  # a URL that names another is a mistake
         management = self.management()
         if management is None:
-            with self.amqp(wanted.vhost) as connection:
+            with waiting("Reading the broker"), self.amqp(wanted.vhost) as connection:
                 return read_existence(connection, wanted)
         node = self._node()
         try:
-            observed = read(management, wanted.vhost, node=node)
+            with waiting("Reading the broker"):
+                observed = read(management, wanted.vhost, node=node)
         except BrokerUnavailable as error:
             if _PLUGIN not in str(error):
                 raise
@@ -112,7 +114,7 @@ class Live:
             if self.probe is not None:
                 observed = learn(observed, probe(connection, observed, self.probe))
             if self.observe is not None:
-                click.echo(f"watching messages for {self.observe:g} seconds ...", err=True)
+                click.echo(f"Watching messages for {self.observe:g} seconds.", err=True)
                 observed = learn(observed, firehose(connection, observed, self.observe, node=node))
         return observed
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import secrets
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from rabbit_chx.cli.completion import releases
 from rabbit_chx.cli.options import BROKER, broker_options, output_option
+from rabbit_chx.cli.progress import waiting
 from rabbit_chx.cli.say import say_json
 from rabbit_chx.cli.verb import Exit, option, verb
 from rabbit_chx.errors import InvalidValue
@@ -94,8 +95,11 @@ def _broker(
     if throw_away is not None:
         from rabbit_chx.testing import Broker
 
-        with Broker(release=throw_away) as broker, connect(broker.url) as connection:
-            yield connection
+        with ExitStack() as started:
+            with waiting("Starting a throw-away broker"):
+                broker = started.enter_context(Broker(release=throw_away))
+            with connect(broker.url) as connection:
+                yield connection
     elif url is not None:
         with connect(url, credentials=password_file, tls=tls) as connection:
             yield connection

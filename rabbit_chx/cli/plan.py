@@ -10,6 +10,7 @@ from rabbit_chx.cli.changes import print_findings, print_plan, print_rings, prin
 from rabbit_chx.cli.completion import queues
 from rabbit_chx.cli.live import live_options
 from rabbit_chx.cli.options import FILE, exchange_option, output_option, release_option, the_exchange
+from rabbit_chx.cli.progress import waiting
 from rabbit_chx.cli.verb import Exit, option, verb
 from rabbit_chx.errors import InvalidValue
 
@@ -141,7 +142,8 @@ def plan(
         return Exit.FINE
     observed = assumed(load(against), release) if against else live.read(wanted)
     options["max_moved"] /= 100
-    made = plan_steps(wanted, observed, **options)
+    with waiting("Working out the steps"):
+        made = plan_steps(wanted, observed, **options)
     print_findings(lint(wanted, observed))
     if not against:
         print_rings(observed, verbose=verbose)
@@ -161,7 +163,8 @@ def _advise(
     from rabbit_chx.topology.advice import advise
 
     weighed = dict(map(parse_new_weight, weights))
-    ways = advise(topology, exchange, add=parse_new(add), remove=remove, weights=weighed, release=release)
+    with waiting("Working out the ways"):
+        ways = advise(topology, exchange, add=parse_new(add), remove=remove, weights=weighed, release=release)
     if output == "table":
         click.echo(f"Exchange {exchange!r}, RabbitMQ {release}, from the file alone")
     print_ways(ways, output, exchange=exchange)

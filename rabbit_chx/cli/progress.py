@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from rich.console import Console
     from rich.progress import Progress
 
 __all__ = ["bytes_progress", "items_progress", "waiting"]
@@ -49,21 +50,25 @@ def waiting(title: str) -> Iterator[None]:
     if not sys.stderr.isatty():
         yield
         return
-    from rich.console import Console
-
-    with Console(stderr=True).status(title):
+    with _console().status(title):
         yield
 
 
-def _progress(*columns: object) -> Progress:
+def _console() -> Console:
+    """Standard error, where names of files stand as they are."""
     from rich.console import Console
+
+    return Console(stderr=True, markup=False, emoji=False)
+
+
+def _progress(*columns: object) -> Progress:
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
     return Progress(
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         *columns,  # type: ignore[arg-type]
         TimeRemainingColumn(),
-        console=Console(stderr=True),
+        console=_console(),
         transient=True,
     )

@@ -19,6 +19,7 @@ from rabbit_chx.cli.options import (
     worker_pool_option,
 )
 from rabbit_chx.cli.plan import parse_new, parse_new_weight, what_if_options
+from rabbit_chx.cli.progress import waiting
 from rabbit_chx.cli.verb import option, verb
 from rabbit_chx.errors import InvalidValue
 
@@ -113,19 +114,21 @@ def report(
         from rabbit_chx.cli.simulate import counted
 
         sample = counted(Described(file=file, exchange=name, release=release).mirror(), keys_file)
-    made = make(
-        topology,
-        name,
-        release=release if ring is None else ring.release,
-        live=ring,
-        sample=sample,
-        sample_name="" if keys_file in {None, "-"} else Path(str(keys_file)).name,
-        add=parse_new(add),
-        remove=remove,
-        weights=dict(map(parse_new_weight, weights)),
-        worker_pool_size=worker_pool_size,
-        parity=None if messages is None else _parity(live, topology, messages),
-    )
+    parity = None if messages is None else _parity(live, topology, messages)
+    with waiting(f"Counting and drawing exchange {name!r}"):
+        made = make(
+            topology,
+            name,
+            release=release if ring is None else ring.release,
+            live=ring,
+            sample=sample,
+            sample_name="" if keys_file in {None, "-"} else Path(str(keys_file)).name,
+            add=parse_new(add),
+            remove=remove,
+            weights=dict(map(parse_new_weight, weights)),
+            worker_pool_size=worker_pool_size,
+            parity=parity,
+        )
     try:
         made.save(out_file)
     except OSError as error:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from rabbit_chx.cli.options import FILE, exchange_options, output_option, worker_pool_option
+from rabbit_chx.cli.progress import waiting
 from rabbit_chx.cli.say import say_json
 from rabbit_chx.cli.verb import verb
 from rabbit_chx.errors import InvalidValue
@@ -46,9 +47,10 @@ def ring(*, described: Described, worker_pool_size: int | None, pairs_file: str 
     With --infer, the order of the --queue options does not matter: it is worked out.
     """
     exchange = described.mirror()
-    live = exchange.ring if pairs_file is None else _inferred(exchange, pairs_file)
-    restarted = live.after_restart(worker_pool_size=worker_pool_size)
-    rows = _rows(live, restarted)
+    with waiting("Counting the keys of each bucket"):
+        live = exchange.ring if pairs_file is None else _inferred(exchange, pairs_file)
+        restarted = live.after_restart(worker_pool_size=worker_pool_size)
+        rows = _rows(live, restarted)
     if output == "json":
         for destination, row in rows.items():
             say_json("queue", **_named(destination), **row)

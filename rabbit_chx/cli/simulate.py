@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from rabbit_chx.cli.options import FILE, exchange_options, output_option
+from rabbit_chx.cli.progress import waiting
 from rabbit_chx.cli.say import say_json
 from rabbit_chx.cli.verb import verb
 
@@ -47,7 +48,11 @@ def simulate(*, described: Described, keys_file: str | None, raw: bool, hot: int
     from rabbit_chx.skew import whole
 
     exchange = described.mirror()
-    found = whole(exchange) if keys_file is None else counted(exchange, keys_file, raw=raw, hot=hot)
+    if keys_file is None:
+        with waiting("Counting the keys of each bucket"):
+            found = whole(exchange)
+    else:
+        found = counted(exchange, keys_file, raw=raw, hot=hot)
     if output == "json":
         _print_as_json(found, sample=keys_file is not None)
     else:

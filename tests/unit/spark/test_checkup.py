@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from io import StringIO
 from pathlib import Path
 
 import pytest
@@ -161,13 +160,13 @@ def test_a_password_file_is_the_executors_too_unless_they_have_another():
     assert by_env.parsed.password_file is None
 
 
-def test_brackets_are_shown_as_they_stand_and_a_command_in_80_columns(monkeypatch):
-    out = StringIO()
-    monkeypatch.setattr(tables, "console", lambda: Console(file=out, width=80))
+def test_brackets_are_shown_as_they_stand_and_a_command_in_80_columns(monkeypatch, capsys):
+    monkeypatch.setattr(tables, "console", lambda: Console(width=80, markup=False))
     doctor._print([doctor.Check("pyspark", "missing", "for local[x]", "pip install 'rabbit-chx[spark]'")])
-    assert "for local[x]" in out.getvalue()
-    assert "-> pip install 'rabbit-chx[spark]'" in out.getvalue()
-    assert max(map(len, out.getvalue().splitlines())) <= 80
+    shown = capsys.readouterr().out
+    assert "for local[x]" in shown
+    assert "-> pip install 'rabbit-chx[spark]'" in shown
+    assert max(map(len, shown.splitlines())) <= 80
 
 
 def test_without_pyspark_there_is_a_line_to_install_it():
