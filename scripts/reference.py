@@ -60,6 +60,8 @@ def section(name: str, verb: Verb, above: click.Context) -> str:
     context = click.Context(verb, info_name=name, parent=above)
     usage = " ".join([context.command_path, *verb.collect_usage_pieces(context)])
     parts = [f"## {name}\n\n{prose(verb.help)}", f"```text\n{usage}\n```\n"]
+    if (PAGE.parent / "pictures" / f"{name}.svg").exists():
+        parts += [f"![{name} at a terminal](pictures/{name}.svg)\n"]
     for title, options in verb.groups(context).items():
         own = [each for each in options if each in verb.params]  # without --help
         parts += [table(title, own)] if own else []

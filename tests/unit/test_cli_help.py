@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 import shlex
 from pathlib import Path
@@ -12,18 +11,12 @@ import pytest
 
 from rabbit_chx.cli import cli
 from rabbit_chx.cli.verb import Exit, option, verb
+from tests.scripts import script
 
 ROOT = Path(__file__).parents[2]
 CONTEXT = click.Context(cli, info_name="rabbit-chx")
 VERBS = {name: cli.get_command(CONTEXT, name) for name in cli.list_commands(CONTEXT)}
 EXAMPLES = [(name, example) for name, each in VERBS.items() for example in each.examples]
-
-
-def script(name: str):
-    spec = importlib.util.spec_from_file_location(name, ROOT / "scripts" / f"{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def words_of(example: str) -> list[str]:
