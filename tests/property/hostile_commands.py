@@ -88,7 +88,7 @@ def lines(draw: st.DrawFn) -> tuple[list[str], bytes]:
     required = [each for each in named if each.required]
     if verb in {"route", "ring"}:
         required += [each for each in named if each.name == "queues"] * draw(st.integers(0, 3))
-    for each in [*required, *draw(st.lists(st.sampled_from(named), max_size=4))]:
+    for each in [*required, *draw(st.lists(st.sampled_from(named), max_size=4) if named else st.just([]))]:
         words.append(draw(st.sampled_from(each.opts)))
         if not each.is_flag:
             words.append(draw(_values(each)))
@@ -121,7 +121,7 @@ def run(line: tuple[list[str], bytes]) -> str:
     out.flush()
     err.flush()
     said = "".join(stream.buffer.getvalue().decode("utf-8", "replace") for stream in (out, err))  # type: ignore[attr-defined]
-    assert code in CODES, code
+    assert code in CODES, said
     assert "Traceback" not in said, said
     assert not code or said.strip(), f"it left with {code} and without a word"
     if code in REFUSED:

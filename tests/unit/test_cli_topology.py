@@ -359,3 +359,21 @@ def test_pairs_teach_a_ring_or_leave_what_is_possible(run, write, monkeypatch) -
     assert "Possible ring of exchange 'orders', 2 of" in few.err
     assert "orders" in run("check", file, "--pairs", f"nope={enough}").err
     assert run("check", file, "--pairs", "orders=/does/not/exist").code == 64
+
+
+# ---- mistakes of our own
+
+
+def test_a_mistake_of_our_own_is_told_without_a_traceback(run, write, monkeypatch) -> None:
+    def broken(*_):
+        raise KeyError("amqp://me:sesame@host/")
+
+    monkeypatch.setattr("rabbit_chx.topology.lint.lint", broken)
+    found = run("lint", write(ORDERS))
+    assert (found.code, found.out) == (70, "")
+    assert "Error: KeyError" in found.err
+    assert "--debug" in found.err
+    assert "Traceback" not in found.err
+    told = run("--debug", "lint", write(ORDERS))
+    assert "Traceback" in told.err
+    assert "sesame" not in found.err + told.err
