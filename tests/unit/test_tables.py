@@ -31,7 +31,7 @@ def first_cells(page: str) -> list[str]:
 
 
 def test_the_pages_hold_the_tables_that_the_code_makes(tables, monkeypatch, tmp_path):
-    """Where they do not: make tables."""
+    """Where they do not: make reference."""
     for name in ("spark.md", "topology-reference.md"):
         (tmp_path / name).write_text((ROOT / "docs" / name).read_text())
     monkeypatch.setattr(tables, "DOCS", tmp_path)
