@@ -1,21 +1,24 @@
 """Draws the pictures of docs/pictures: verbs at a terminal as SVG, and the report as screenshots.
 
     .venv/bin/python scripts/pictures.py              all of them; the screenshots need Chromium
-    .venv/bin/python scripts/pictures.py terminal     the SVGs alone, which a test compares with what is committed
+    .venv/bin/python scripts/pictures.py terminal     the SVGs alone
 
 Each picture is a command that was run, with its own output; nothing is drawn by hand.
 """
 
 from __future__ import annotations
 
+import hashlib
 import io
 import os
 import re
 import shlex
 import shutil
+import struct
 import subprocess
 import sys
 import tempfile
+import zlib
 from pathlib import Path
 from typing import Final
 
@@ -38,6 +41,10 @@ SCREENS: Final = {
     "report-dark": ("--blink-settings=preferredColorScheme=0", 1000, 1180),
     "report-narrow": ("--blink-settings=preferredColorScheme=1", 500, 1500),
 }
+QUIET: Final = (
+    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--hide-scrollbars"),
+    *("--disable-background-networking", "--disable-sync", "--disable-component-update"),
+)
 KEYS: Final = "\n".join(["customer-big"] * 4_000 + [f"customer-{number}" for number in range(36_000)])
 MISTAKES: Final = """\
 schema: 1
@@ -116,40 +123,58 @@ def terminal(name: str, command: str) -> str:
 
 
 def screens() -> None:
-    """The report in a browser: light, dark, and as narrow as a phone."""
+    """The report in a browser: light, dark, and as narrow as a phone. Each says in itself of which page it is."""
     browser = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
     if browser is None:
         sys.exit("The screenshots need Chromium (Debian: apt install chromium); the SVGs are drawn.")
     with tempfile.TemporaryDirectory() as folder:
-        keys, page = Path(folder, "keys.txt"), Path(folder, "page.html")
-        keys.write_text(KEYS)
-        report = ["report", "--file", str(ROOT / "examples/topology.yaml"), "--exchange", "orders"]
-        subprocess.run(
-            [sys.executable, "-m", "rabbit_chx", *report, "--keys", str(keys), "--out", str(page)], check=True
-        )
+        page = Path(folder, "page.html")
+        page.write_text(report(), encoding="utf-8")
         for name, (scheme, width, height) in SCREENS.items():
-            quiet = [
-                "--disable-gpu",
-                "--disable-quic",
-                "--no-first-run",
-                "--disable-background-networking",
-                "--disable-sync",
-            ]
-            quiet += [
-                "--disable-component-update",
-                "--hide-scrollbars",
-                "--no-sandbox",
+            picture = PICTURES / f"{name}.png"
+            own = [
                 f"--user-data-dir={folder}/{name}",
-            ]
-            shot = [
-                f"--screenshot={PICTURES / name}.png",
+                f"--screenshot={picture}",
                 f"--window-size={width},{height}",
-                scheme,
-                page.as_uri(),
             ]
             subprocess.run(
-                [browser, "--headless", *quiet, *shot], check=True, capture_output=True, timeout=120
+                [browser, *QUIET, *own, scheme, page.as_uri()], check=True, capture_output=True, timeout=120
             )
+            picture.write_bytes(marked(picture.read_bytes(), digest(page.read_bytes())))
+
+
+def report() -> str:
+    """The page that the screenshots show."""
+    with tempfile.TemporaryDirectory() as folder:
+        keys, page = Path(folder, "keys.txt"), Path(folder, "page.html")
+        keys.write_text(KEYS)
+        given = ["--file", str(ROOT / "examples/topology.yaml"), "--exchange", "orders", "--keys", str(keys)]
+        command = [sys.executable, "-m", "rabbit_chx", "report", *given, "--out", str(page)]
+        subprocess.run(command, check=True, capture_output=True)
+        return page.read_text(encoding="utf-8")
+
+
+def digest(page: bytes) -> str:
+    """What tells one page from another."""
+    return hashlib.sha256(page).hexdigest()
+
+
+_FIRST_CHUNK_ENDS: Final = 33  # the signature of a PNG has 8 bytes, and its header, which comes first, has 25
+_MARK: Final = b"tEXtSource\0"
+
+
+def marked(png: bytes, text: str) -> bytes:
+    """The picture with a text chunk that says what it was made of."""
+    chunk = _MARK + text.encode()
+    framed = struct.pack(">I", len(chunk) - 4) + chunk + struct.pack(">I", zlib.crc32(chunk))
+    return png[:_FIRST_CHUNK_ENDS] + framed + png[_FIRST_CHUNK_ENDS:]
+
+
+def mark_of(png: bytes) -> str:
+    """What `marked` wrote."""
+    start = png.index(_MARK, _FIRST_CHUNK_ENDS)
+    (size,) = struct.unpack_from(">I", png, start - 4)
+    return png[start + len(_MARK) : start + 4 + size].decode()
 
 
 if __name__ == "__main__":

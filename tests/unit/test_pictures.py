@@ -1,4 +1,4 @@
-"""The pictures of verbs at a terminal show what the verbs print."""
+"""The pictures in docs/ show what the verbs print, and the report as it is."""
 
 from __future__ import annotations
 
@@ -27,3 +27,16 @@ def test_a_picture_is_what_its_command_prints(pictures, name) -> None:
 
 def test_every_command_has_its_picture(pictures) -> None:
     assert {path.stem for path in PICTURES.glob("*.svg")} == set(pictures.TERMINAL)
+
+
+def test_the_screenshots_are_of_the_report_as_it_is(pictures) -> None:
+    of_page = pictures.digest(pictures.report().encode())
+    shots = {path.stem: path.read_bytes() for path in PICTURES.glob("*.png")}
+    assert set(shots) == set(pictures.SCREENS)
+    old = [name for name, png in shots.items() if pictures.mark_of(png) != of_page]
+    assert not old, "`.venv/bin/python scripts/pictures.py` draws them anew; then look at them"
+
+
+def test_a_mark_in_a_picture_can_be_read_again(pictures) -> None:
+    png = (PICTURES / "report-light.png").read_bytes()
+    assert pictures.mark_of(pictures.marked(png, "another page")) == "another page"
