@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from rabbit_chx.topology.plan import plan
     from rabbit_chx.topology.steps import Plan
 
-__version__ = "0.1.0.dev0"
+__version__ = "0.1.0"
 
 _ROOMS = {
     "broker.management": ("Management",),

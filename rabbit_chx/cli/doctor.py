@@ -29,6 +29,7 @@ _SPARK: Final = "Spark"
 _EXTRAS: Final = {
     "pyarrow": ("arrow", "Arrow columns in route_many"),
     "aio-pika": ("aio", "asyncio applications"),
+    "matplotlib": ("plot", "the report's pictures on axes"),
     "mmh3": ("streams", "super streams"),
     "pydantic": ("topology", "topology files"),
     "PyYAML": ("topology", "topology files in YAML"),
