@@ -1,6 +1,6 @@
 """Sets this checkout up on a machine that has Python 3.11 or later and nothing else.
 
-    bootstrap.py demo                  .venv with the package and what starts a broker
+    bootstrap.py demo                  .venv with the package, what starts a broker, and what reads topology files
     bootstrap.py test                  .venv with the tools and libraries of the tests as well
     bootstrap.py oldest-pika           the oldest pika that the package allows, in a folder of its own
     bootstrap.py pyspark RELEASE       an older PySpark with the connector, in an environment of its own
@@ -62,6 +62,9 @@ OLDER_SPARKS = {
     "4.2": ("pyspark==4.2.1", "pyarrow==18.0.0", "numpy==2.1.0"),
 }
 
+# What the environment of the demo is for.
+DEMO = ("rabbit-chx", "rabbit-chx[testing]", "rabbit-chx[topology]", "(build)")
+
 
 def main(verb: str = "", *arguments: str) -> None:
     """Do what `verb` names."""
@@ -90,10 +93,10 @@ def main(verb: str = "", *arguments: str) -> None:
 
 
 def demo() -> None:
-    """Install the package as its users get it, with what starts a throw-away broker."""
+    """Install the package as its users get it, with what starts a throw-away broker and reads topology files."""
     make_environment(VENV)
     say("installing rabbit-chx and what it needs")
-    install_checkout(VENV, pinned("rabbit-chx", "rabbit-chx[testing]", "(build)"))
+    install_checkout(VENV, pinned(*DEMO))
     (VENV / ".folder").write_text(f"{ROOT}\n")
 
 

@@ -147,14 +147,14 @@ def test_the_demo_gets_less_than_the_tests_and_neither_gets_the_tools_apart(scri
     names = {
         purpose: {one.partition("==")[0].lower() for one in bootstrap.pinned(*askers)}
         for purpose, askers in {
-            "demo": ["rabbit-chx", "rabbit-chx[testing]", "(build)"],
+            "demo": bootstrap.DEMO,
             "tests": bootstrap.everything(),
             "audit": ["(audit)"],
             "docs": ["(docs)"],
         }.items()
     }
     assert names["demo"] < names["tests"]
-    assert {"numpy", "pika", "testcontainers", "hatchling"} <= names["demo"]
+    assert {"numpy", "pika", "testcontainers", "pydantic", "pyyaml", "hatchling"} <= names["demo"]
     assert {"pyspark", "mypy", "pandas", "pyarrow"} <= names["tests"] - names["demo"]
     assert "pip_audit" in names["audit"] - names["tests"]
     assert {"sphinx", "myst-parser", "furo"} <= names["docs"] - names["tests"] - names["audit"]
