@@ -198,7 +198,7 @@ def _removals(ring: Ring) -> Iterator[tuple[Destination, Change]]:
         return
     changes = []
     for binding in bindings:
-        after = ring.unbind(binding.destination, binding.key)
+        after = ring.unbind(binding.destination, binding.key, dict(binding.arguments))
         title = f"{binding.destination} unbound, which costs most"
         changes.append((binding.destination, Change(title, moved(ring, after), after)))
     yield from sorted(changes, key=lambda change: -change[1].movement.share)

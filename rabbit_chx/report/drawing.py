@@ -51,6 +51,11 @@ MOST_NAMED: Final = 24
 """Up to so many runs are named around a ring; of more, the table beside it does."""
 
 _RADIUS: Final = 80.0
+_NAME_AT: Final = 22.0
+"""So far outside is a name."""
+_MOST_LETTERS: Final = 12
+_NAME: Final = 76.0
+"""What so many letters need beside the ring, wide ones too."""
 _LEGIBLE: Final = 9.0
 """What is lower than this has no room for its name beside it; the tables have it."""
 
@@ -62,14 +67,14 @@ def colours_of(ring: Ring, *more: Destination) -> dict[Destination, int]:
     }
 
 
-def _svg(title: str, width: float, height: float, *children: Element) -> Element:
-    box = f"0 0 {width:.0f} {height:.0f}"
+def _svg(title: str, width: float, height: float, *children: Element, left: float = 0.0) -> Element:
+    box = f"{left:.0f} 0 {width:.0f} {height:.0f}"
     return element("svg", element("title", title), *children, viewBox=box, role="img", width=f"{width:.0f}")
 
 
 def ring_picture(ring: Ring, colour_of: Mapping[Destination, int], title: str) -> Element:
     """The buckets of a ring, clockwise from the top, in the colours of their queues."""
-    size = 2 * _RADIUS + 120
+    size = 2 * (_RADIUS + _NAME_AT + _LEGIBLE)
     middle = size / 2
     runs = ring.runs or ()
     total = sum(weight for _, weight in runs) or 1
@@ -82,7 +87,7 @@ def ring_picture(ring: Ring, colour_of: Mapping[Destination, int], title: str) -
         start += weight
     count = element("text", f"{start:,}", x=middle, y=middle - 2, class_="number")
     unit = element("text", "bucket" if start == 1 else "buckets", x=middle, y=middle + 14, class_="unit")
-    return _svg(title, size, size, *parts, count, unit)
+    return _svg(title, size + 2 * _NAME, size, *parts, count, unit, left=-_NAME)
 
 
 def _arc(middle: float, start: int, weight: int, total: int, colour: int, name: str) -> Element:
@@ -110,10 +115,12 @@ def _at(middle: float, turn: float, distance: float = _RADIUS) -> tuple[float, f
 
 
 def _name(middle: float, turn: float, name: str) -> Element:
-    x, y = _at(middle, turn, _RADIUS + 22)
+    x, y = _at(middle, turn, _RADIUS + _NAME_AT)
     aside = sin(2 * pi * turn)
     anchor = "middle" if abs(aside) < 0.2 else "start" if aside > 0 else "end"
-    return element("text", short(name, 12), x=f"{x:.1f}", y=f"{y + 4:.1f}", text_anchor=anchor, class_="name")
+    return element(
+        "text", short(name, _MOST_LETTERS), x=f"{x:.1f}", y=f"{y + 4:.1f}", text_anchor=anchor, class_="name"
+    )
 
 
 def short(name: str, most: int) -> str:

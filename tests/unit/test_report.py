@@ -60,6 +60,16 @@ def test_the_costliest_queue_to_unbind_comes_first_and_the_last_one_costs_its_sh
     assert dict(found.removals)["vip"] == pytest.approx(found.shares["vip"])
 
 
+def test_what_it_costs_to_unbind_does_not_depend_on_the_arguments_of_bindings() -> None:
+    """Those that `apply` makes are numbered, and an unbind that does not say so changes nothing."""
+    numbered, plain = Ring(), Ring()
+    for number, queue in enumerate(("q.0", "q.1", "q.2", "q.3")):
+        numbered, plain = numbered.bind(queue, 1, {"x-bind-seq": number}), plain.bind(queue, 1)
+    found, expected = made(live=numbered), made(live=plain)
+    assert found.removals == expected.removals
+    assert found.removed.movement.share == expected.removed.movement.share > 0.5
+
+
 def test_after_a_restart_the_order_is_kept_sorted_or_unknown() -> None:
     assert made(release="4.3").recovered.runs == made().live.runs
     assert not made(release="4.0").recovered.known
@@ -237,6 +247,10 @@ document.body.dataset.measured = JSON.stringify({
   page: document.documentElement.scrollWidth, window: innerWidth, wide: wide.map(e => e.outerHTML.slice(0, 80)),
   paper: style.backgroundColor, ink: style.color, pictures: document.querySelectorAll("svg").length,
   flat: [...document.querySelectorAll("svg")].filter(e => e.getBoundingClientRect().height < 100).length,
+  cut: [...document.querySelectorAll("svg text")].filter(e => {
+    const [name, view] = [e.getBBox(), e.ownerSVGElement.viewBox.baseVal];
+    return name.x < view.x || name.x + name.width > view.x + view.width
+      || name.y < view.y || name.y + name.height > view.y + view.height; }).map(e => e.textContent),
 });
 </script>"""
 
@@ -244,7 +258,8 @@ document.body.dataset.measured = JSON.stringify({
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine: the page is not measured")
 @pytest.mark.parametrize("width", [500, 1100])
 def test_a_browser_lays_it_out_within_its_window(tmp_path, width) -> None:
-    text = made(keys=KEYS, sample_name="a sample").to_html()
+    wide = Ring.of({"payments.summary.0": 1, "q.1": 1, "payments.summary.2": 2, "GROSS.3": 2, "q.4": 2})
+    text = made(keys=KEYS, sample_name="a sample", live=wide).to_html()
     (tmp_path / "page.html").write_text(text.replace("</body>", MEASURE + "</body>"))
     quiet = ["--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"]
     quiet += ["--disable-component-update", "--disable-sync", f"--user-data-dir={tmp_path / 'profile'}"]
@@ -266,5 +281,5 @@ def test_a_browser_lays_it_out_within_its_window(tmp_path, width) -> None:
     found = json.loads(re.search(r'data-measured="([^"]*)"', done.stdout)[1].replace("&quot;", '"'))
     assert found["page"] <= found["window"], found
     assert found["wide"] == []
-    assert (found["pictures"], found["flat"]) == (4, 0)
+    assert (found["pictures"], found["flat"], found["cut"]) == (4, 0, [])
     assert found["paper"] != found["ink"]
