@@ -48,6 +48,9 @@ class Store(Enum):
     MNESIA = "mnesia"
     KHEPRI = "khepri"
 
+    def __str__(self) -> str:
+        return self.name.capitalize()
+
 
 @dataclass(frozen=True, slots=True)
 class Release:

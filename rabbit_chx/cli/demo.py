@@ -124,7 +124,7 @@ def _broker_part(out: Console, keys: list[str], release: str | None) -> int:
     with Broker(release=release) as broker, connect(broker.url) as connection:
         running = _running(broker)
         scratch = _bound(connection, running)
-        title = f"RabbitMQ {running} on {running.store.name.capitalize()}: {len(keys):,} confirmed messages"
+        title = f"RabbitMQ {running} on {running.store}: {len(keys):,} confirmed messages"
         before, differences = _publish_and_compare(scratch, keys, title)
 
         scratch.bind(_FIFTH)
@@ -160,7 +160,7 @@ def _spark_part(out: Console, release: str | None) -> int:
         arrived: list[int] = []
         with waiting("Taking the messages out of the queues"):
             actual = scratch.landed(ROWS, arrived.append)
-    title = f"RabbitMQ {running} on {running.store.name.capitalize()}: {ROWS:,} rows from Spark in {seconds:.1f} seconds"
+    title = f"RabbitMQ {running} on {running.store}: {ROWS:,} rows from Spark in {seconds:.1f} seconds"
     differences = _compare(title, scratch.ring, predicted, actual)
     if (repeated := len(arrived) - ROWS) > 0:
         out.print(f"{repeated} messages more than rows: Spark has run a task again.")

@@ -86,7 +86,7 @@ def _print(live: Ring, restarted: Ring, rows: dict[Destination, dict[str, Any]])
             return "unknown"
         return str(first) if weight == 1 else f"{first}-{first + weight - 1}"
 
-    title = f"{len(live)} buckets, RabbitMQ {live.release} on {live.release.store.name.capitalize()}"
+    title = f"{len(live)} buckets, RabbitMQ {live.release} on {live.release.store}"
     shown = table("queue", "weight", "buckets", "after restart", "share", right=("weight", "share"))
     largest = max(row["share"] for row in rows.values())
     for destination, row in rows.items():

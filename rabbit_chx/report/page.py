@@ -94,7 +94,7 @@ def _facts(report: Report) -> Element:
     return element(
         "p",
         f"It hashes {report.hashed} over {count} {'queue' if count == 1 else 'queues'}. "
-        f"RabbitMQ {release} on {release.store.value}; the order of the ring is from {report.source}.",
+        f"RabbitMQ {release} on {release.store}; the order of the ring is from {report.source}.",
         class_="facts",
     )
 

@@ -168,7 +168,7 @@ def _unseen(release: Release, store: Store | None, node: NodeAccess | None) -> l
     if store is None:
         unseen.append(
             f"whether RabbitMQ {release} keeps its bindings in Mnesia or in Khepri: the user may not list the feature "
-            f"flags; {release.store.value}, the default of the release, is assumed"
+            f"flags; {release.store}, the default of the release, is assumed"
         )
     if node is None and release.store is Store.MNESIA:
         unseen.append(
