@@ -54,6 +54,19 @@ class _Verbs(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
         return list(_VERBS)
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            from difflib import get_close_matches
+
+            near = get_close_matches(args[0], _VERBS, n=1)
+            raise click.UsageError(
+                error.message + "".join(f" Did you mean {one}?" for one in near), ctx
+            ) from None
+
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
         if cmd_name not in _VERBS:
             return None
@@ -102,7 +115,8 @@ def _exit_code(arguments: list[str]) -> int:
         error.show(shown)
         usage, _, complaint = shown.getvalue().partition("Error: ")
         click.echo(usage, err=True, nl=False)
-        say("Error", _without_secrets(complaint.rstrip()))
+        if complaint:  # without a verb there is none: the help is the answer
+            say("Error", _without_secrets(complaint.rstrip()))
         return Exit.USAGE if isinstance(error, click.UsageError) else Exit.FAILED
     except (click.Abort, KeyboardInterrupt):
         click.echo("Interrupted.", err=True)

@@ -134,8 +134,8 @@ def _print_waits(plan: Plan) -> None:
         )
     else:
         said = (
-            f"it is kept if the consumers of {named(gain)} are held from before the change until {named(lose)} are drained "
-            "(rabbit_chx.broker.topology.handover)."
+            f"it is kept if the consumers of {named(gain)} are held from before the change until what waits in {named(lose)} is "
+            "consumed (rabbit_chx.broker.topology.handover)."
         )
     show(f"Order: {said}")
 

@@ -164,11 +164,17 @@ def test_bad_weights_are_refused_with_what_is_allowed(weight: str) -> None:
         (["ring", "--infer", "/does/not/exist", *TWO], "No such file"),
         (["parity"], "--url"),
         (["route", "k", "--no-such-option"], "No such option"),
-        (["rout"], "No such command"),
+        (["rout"], "No such command 'rout'. Did you mean route?"),
     ],
 )
 def test_wrong_usage_says_what_is_wrong_and_the_way_out(arguments: list[str], expected: str) -> None:
     assert expected in error_of(*arguments)
+
+
+def test_without_a_verb_the_help_is_all_that_is_said() -> None:
+    done = run()
+    assert done.returncode == 64
+    assert done.stderr == run("--help").stdout
 
 
 def test_a_file_that_is_no_utf8_names_the_line_and_the_way_out() -> None:

@@ -122,7 +122,7 @@ def test_a_plan_says_whose_consumers_wait_for_whom_if_order_is_to_be_kept(run, w
     new = write(ORDERS.replace("vip: 2", "vip: 2, new: 1") + "  new: {}\n", "new.yaml")
     grown = run("plan", new, "--against", old)
     assert (
-        "the consumers of 'new' are held from before the change until 'q.{0..2}', 'vip' are drained"
+        "the consumers of 'new' are held from before the change until what waits in 'q.{0..2}', 'vip' is consumed"
         in grown.out
     )
     rows = run("plan", new, "--against", old, "--output", "json").rows
