@@ -175,8 +175,7 @@ def print_ways(ways: Iterable[Way], output: str, *, exchange: str) -> None:
     )
     for way in ways:
         name = Text.assemble((way.name, "bold"), " *") if way.chosen else way.name
-        order = "" if way.order is None else f"; write this order into the file: {', '.join(way.order)}"
-        shown.add_row(name, percent(way.moved), percent(way.moved_between), way.summary + order)
+        shown.add_row(name, percent(way.moved), percent(way.moved_between), way.what)
     show(shown)
 
 

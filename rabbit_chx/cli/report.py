@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from rabbit_chx.cli.changes import counted
 from rabbit_chx.cli.live import live_options
 from rabbit_chx.cli.options import (
     BROKER,
@@ -111,9 +112,10 @@ def report(
         release = str(ring.release)
     sample: Spread | None = None
     if keys_file is not None:
-        from rabbit_chx.cli.simulate import counted
+        from rabbit_chx.cli.simulate import spread_of
 
-        sample = counted(Described(file=file, exchange=name, release=release).mirror(), keys_file)
+        mirror = Described(file=file, exchange=name, release=release).mirror()
+        sample = spread_of(mirror if ring is None else mirror.with_ring(ring), keys_file)
     parity = None if messages is None else _parity(live, topology, messages)
     with waiting(f"Counting and drawing exchange {name!r}"):
         made = make(
@@ -138,7 +140,7 @@ def report(
             allowed="a file that can be written",
             way_out=f"the system says: {error.strerror}",
         ) from None
-    click.echo(f"Wrote {out_file}: exchange {name!r}, {len(made.live.destinations)} queues.")
+    click.echo(f"Wrote {out_file}: exchange {name!r}, {counted(len(made.live.destinations), 'queue')}.")
 
 
 def _live_ring(live: Live, topology: Topology, exchange: str) -> Ring:

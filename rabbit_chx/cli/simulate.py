@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from rabbit_chx.exchange import ConsistentHashExchange
     from rabbit_chx.skew import Spread
 
-__all__ = ["counted", "simulate"]
+__all__ = ["simulate", "spread_of"]
 
 
 @verb(
@@ -52,14 +52,14 @@ def simulate(*, described: Described, keys_file: str | None, raw: bool, hot: int
         with waiting("Counting the keys of each bucket"):
             found = whole(exchange)
     else:
-        found = counted(exchange, keys_file, raw=raw, hot=hot)
+        found = spread_of(exchange, keys_file, raw=raw, hot=hot)
     if output == "json":
         _print_as_json(found, sample=keys_file is not None)
     else:
         _print(found, sample=keys_file is not None)
 
 
-def counted(exchange: ConsistentHashExchange, path: str, *, raw: bool = False, hot: int = 10) -> Spread:
+def spread_of(exchange: ConsistentHashExchange, path: str, *, raw: bool = False, hot: int = 10) -> Spread:
     """How the keys of a file spread."""
     from rabbit_chx.cli.keys import open_keys, read_keys, size_of
     from rabbit_chx.cli.progress import bytes_progress

@@ -98,6 +98,8 @@ class Report:
     sample: Spread | None = None
     sample_name: str = ""
     parity: Parity | None = None
+    as_filed: bool = True
+    """Whether the ring is the one that the file would make, for which the ways are counted."""
     source: str = field(default="the file alone")
     """Where the order of the ring is known from."""
 
@@ -151,7 +153,8 @@ def report(
     """
     found = _checked(topology, exchange)
     parsed = Release.parse(release)
-    ring = live if live is not None else topology.ring(exchange, parsed)
+    filed = topology.ring(exchange, parsed)
+    ring = filed if live is None else live
     mirror = ConsistentHashExchange(ring, hash_header=found.hash_header, hash_property=found.hash_property)
     if keys is not None:
         sample = spread(mirror, keys)
@@ -174,6 +177,7 @@ def report(
         sample=sample,
         sample_name=sample_name,
         parity=parity,
+        as_filed=ring.runs == filed.runs,
         source="a broker" if live is not None else "the file alone",
     )
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["framed", "page"]
 
 _FRAME_HEIGHT: Final = 640
+_NOT_AS_FILED: Final = "Counted for the ring that the file would make, which is not the broker's: `rabbit-chx plan FILE` asks the broker."
 
 
 def page(report: Report) -> str:
@@ -236,14 +237,14 @@ def _ways(report: Report) -> Element | None:
             f"{way.name} (chosen)" if way.chosen else way.name,
             _percent(way.moved),
             _percent(way.moved_between),
-            way.summary
-            + ("" if way.order is None else f"; write this order into the file: {', '.join(way.order)}"),
+            way.what,
         )
         for way in report.ways
     ]
     return _section(
         "ways",
         f"Ways to change it: {report.asked}",
+        None if report.as_filed else element("p", _NOT_AS_FILED, class_="loud"),
         _table(("way", "keys moved", "at some moment", "what"), rows, numbers={1, 2}, long={3}),
     )
 

@@ -175,6 +175,13 @@ class Way:
     """The order of destinations to write into the file, where this way ends with another than the file's."""
     chosen: bool = False
 
+    @property
+    def what(self) -> str:
+        """The summary, with what has to be written into the file."""
+        return self.summary + (
+            "" if self.order is None else f"; write this order into the file: {', '.join(self.order)}"
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class RingChange:

@@ -81,6 +81,14 @@ def test_a_live_ring_comes_before_the_files_order() -> None:
     found = made(live=live)
     assert list(found.shares) == ["vip", "q.3"]
     assert found.source == "a broker"
+    assert not found.as_filed
+    assert "which is not the broker's" in found.to_html()
+
+
+def test_a_live_ring_in_the_files_order_is_as_filed() -> None:
+    found = made(live=made().live)
+    assert found.as_filed
+    assert "which is not the broker's" not in found.to_html()
 
 
 def test_the_published_figures_stand_beside_ours() -> None:

@@ -1,0 +1,55 @@
+"""The report of a live ring: what it says is about the broker's ring, not about the file's."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from click.testing import CliRunner
+
+from rabbit_chx import ConsistentHashExchange, Ring
+from rabbit_chx.cli.report import report
+from tests.broker.erlang import container_of
+
+pytestmark = pytest.mark.broker
+
+FILE = """
+schema: 1
+exchanges:
+  orders: {type: x-consistent-hash, queues: {orders.b: 3, orders.a: 1}}
+queues: {"orders.a": {}, "orders.b": {}}
+"""
+KEYS = [f"customer-{number}" for number in range(500)]
+
+
+@pytest.fixture
+def orders(broker):
+    """An exchange whose queues are bound in another order than the file says."""
+    with broker.connection() as connection:
+        channel = connection.channel()
+        channel.exchange_declare("orders", "x-consistent-hash", durable=True)
+        for queue, weight in {"orders.a": "1", "orders.b": "3"}.items():
+            channel.queue_declare(queue, durable=True)
+            channel.queue_bind(queue, "orders", weight)
+        yield Ring.read(broker.ring("orders"))
+        for queue in ("orders.a", "orders.b"):
+            channel.queue_delete(queue)
+        channel.exchange_delete("orders")
+
+
+def test_shares_and_the_sample_are_those_of_the_brokers_ring(broker, orders, tmp_path) -> None:
+    (tmp_path / "topology.yaml").write_text(FILE)
+    (tmp_path / "keys.txt").write_text("\n".join(KEYS))
+    out = tmp_path / "report.html"
+    given = ["--file", tmp_path / "topology.yaml", "--keys", tmp_path / "keys.txt", "--live", "--out", out]
+    place = ["--url", broker.url, "--management-url", broker.management_url]
+    node = ["--node", f"docker exec -u rabbitmq {container_of(broker)} rabbitmqctl eval"]
+    done = CliRunner().invoke(report, [*map(str, given), *place, *node], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+
+    page = re.sub(r"<[^>]*>", " ", out.read_text())
+    landed = [ConsistentHashExchange(orders).route(key) for key in KEYS]
+    for queue in ("orders.a", "orders.b"):
+        assert re.search(rf"{queue}\s+{landed.count(queue)}\s", page)
+    assert page.index("orders.a") < page.index("orders.b")
+    assert "which is not the broker's" in page
