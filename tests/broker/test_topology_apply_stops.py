@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
+import os
 import re
 import shlex
+import signal
+import threading
 import uuid
 
 import aio_pika
@@ -17,6 +21,7 @@ from rabbit_chx.errors import ApplyStopped, BrokerUnavailable
 from rabbit_chx.topology.model import CONSISTENT_HASH, Bound, Exchange, Queue
 from rabbit_chx.topology.steps import Bind, DeclareExchange, DeclareQueue, DeleteQueue, Plan, Unbind
 from tests.broker.topology_site import CHX, CLASSIC, FACES, QUORUM, STREAM, Site, foundation
+from tests.proof import dice
 
 pytestmark = [
     pytest.mark.broker,
@@ -244,6 +249,30 @@ def test_whoever_is_interrupted_gives_the_lock_back(site) -> None:
             assert LOCK not in site.management.queue_names(site.vhost, ".*")
 
     asyncio.run(cancelled())
+
+
+def test_ctrl_c_at_any_moment_ends_it_and_the_connection_is_still_good(site) -> None:
+    """A client that is interrupted amid an answer loses it, and waits for it when it gives the lock back."""
+    queues = [Queue(f"q{number}") for number in range(20)]
+    apply(site.url(), site.plan(DeclareExchange(CHX), *map(DeclareQueue, queues)))
+    bounds = [Bound("orders", queue.name, "1") for queue in queues]
+    plan = site.plan(*(kind(bound) for bound in bounds for kind in (Bind, Unbind)))
+    moments = dice("interrupts")
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        for _ in range(20):
+            shot = threading.Timer(moments.uniform(0, 0.004), os.kill, (os.getpid(), signal.SIGINT))
+            begun = itertools.count()
+            with site.connection() as connection:
+                with pytest.raises(KeyboardInterrupt):
+                    apply(connection, plan, on_step=lambda _: next(begun) == 2 and shot.start())  # noqa: B023
+                shot.join()
+                channel = connection.channel()
+                for bound in bounds:  # what was bound when it came
+                    channel.queue_unbind(bound.destination, "orders", bound.key)
+            assert LOCK not in site.management.queue_names(site.vhost, ".*")
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def test_a_publisher_that_goes_straight_to_the_queues_is_not_undercut(site, applied) -> None:

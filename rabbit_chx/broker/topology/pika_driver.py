@@ -16,6 +16,7 @@ from pika.exceptions import (
 )
 
 from rabbit_chx.broker.connect import connect
+from rabbit_chx.broker.interruption import uninterrupted
 from rabbit_chx.broker.reasons import why_down
 from rabbit_chx.broker.topology.protocol import Command, Lost, OnChannel, OverHttp, Refused
 from rabbit_chx.errors import InvalidValue
@@ -72,6 +73,7 @@ class PikaDriver:
         self._connection = connection
         self._management = management
         self._channel: BlockingChannel | None = None
+        self._torn = False
         parameters = connection._impl.params  # noqa: SLF001 - pika shows them nowhere else
         self.vhost: str = parameters.virtual_host
         self._where = f"{parameters.host}:{parameters.port}"
@@ -111,11 +113,21 @@ class PikaDriver:
             raise Lost(str(why_down(error, self._where))) from None
 
     def _on_channel(self, command: OnChannel) -> Any:
+        if self._torn:
+            raise Lost(f"an interrupt has torn the conversation with {self._where}")
+        with uninterrupted():
+            try:
+                return self._asked(command)
+            except (KeyboardInterrupt, SystemExit):
+                self._torn = True
+                raise
+
+    def _asked(self, command: OnChannel) -> Any:
         if self._channel is None or self._channel.is_closed:
             self._channel = self._connection.channel()
         return getattr(self._channel, command.method)(**command.arguments).method
 
     def _leave(self) -> None:
-        if self._channel is not None and self._channel.is_open:
-            with suppress(AMQPError, OSError):
+        if self._channel is not None and self._channel.is_open and not self._torn:
+            with suppress(AMQPError, OSError), uninterrupted():
                 self._channel.close()

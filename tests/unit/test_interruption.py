@@ -1,0 +1,69 @@
+"""Ctrl-C between two commands and not amid one."""
+
+from __future__ import annotations
+
+import signal
+import threading
+
+import pytest
+
+from rabbit_chx.broker.interruption import uninterrupted
+
+
+@pytest.fixture(autouse=True)
+def pythons_own_handler():
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def work(done: list[str], interrupts: int, error: type[Exception] | None = None) -> None:
+    """Be interrupted so many times before it is done; it may fail then."""
+    with uninterrupted():
+        for _ in range(interrupts):
+            signal.raise_signal(signal.SIGINT)
+        done.append("it")
+        if error is not None:
+            raise error
+
+
+def test_what_has_begun_is_ended_first() -> None:
+    done: list[str] = []
+    with pytest.raises(KeyboardInterrupt):
+        work(done, 1)
+    assert done == ["it"]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_a_second_one_takes_effect_at_once() -> None:
+    done: list[str] = []
+    with pytest.raises(KeyboardInterrupt):
+        work(done, 2)
+    assert done == []
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_an_error_comes_before_the_interrupt() -> None:
+    with pytest.raises(LookupError):
+        work([], 1, LookupError)
+
+
+def test_a_program_with_a_handler_of_its_own_keeps_it() -> None:
+    seen = []
+    signal.signal(signal.SIGINT, lambda *_: seen.append("mine"))
+    with uninterrupted():
+        signal.raise_signal(signal.SIGINT)
+        assert seen == ["mine"]
+
+
+def test_another_thread_changes_nothing() -> None:
+    seen = []
+
+    def look() -> None:
+        with uninterrupted():
+            seen.append(signal.getsignal(signal.SIGINT))
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    thread.join()
+    assert seen == [signal.default_int_handler]
