@@ -164,7 +164,6 @@ def test_a_topology_is_read_back_as_it_was_made(broker, management, vhost, chann
     assert observed.topology.exchange("un routed").policy == "p/1 ü"
     assert (str(observed.release), observed.release.store.value) == (broker.version, broker.store)
     assert observed.rings[ODD].bucket_map == ("kept", "kept", ODD)
-    assert observed.at_work == ("rabbit-chx.lease.x.0123456789ab",)
     assert {"x-consistent-hash", "topic", "x-modulus-hash"} <= observed.exchange_types
     assert observed.worker_pool_size >= 1
     until(lambda: read(management, vhost).backlog == {ODD: 0, "kept": 3})
