@@ -77,7 +77,8 @@ def test_the_text_of_a_topology_file(format_):
         hostile.texts(format_),
         lambda text: used(loads(text, format=format_)),
         examples=300,
-        kept=["9" * 30_000 + "x", "schema: " + "9" * 30_000 + "x"],  # a number was once read in quadratic time
+        # What looks like a number was once read in quadratic time.
+        kept=["9" * 30_000 + "x", "schema: " + "9" * 30_000 + "x"],
     )
 
 
