@@ -41,6 +41,9 @@ SCREENS: Final = {
     "report-dark": ("--blink-settings=preferredColorScheme=0", 1000, 1180),
     "report-narrow": ("--blink-settings=preferredColorScheme=1", 500, 1500),
 }
+CHROMIUM: Final = next(
+    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
+)
 QUIET: Final = (
     *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--hide-scrollbars"),
     *("--disable-background-networking", "--disable-sync", "--disable-component-update"),
@@ -124,8 +127,7 @@ def terminal(name: str, command: str) -> str:
 
 def screens() -> None:
     """The report in a browser: light, dark, and as narrow as a phone. Each says in itself of which page it is."""
-    browser = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-    if browser is None:
+    if CHROMIUM is None:
         sys.exit("The screenshots need Chromium (Debian: apt install chromium); the SVGs are drawn.")
     with tempfile.TemporaryDirectory() as folder:
         page = Path(folder, "page.html")
@@ -138,7 +140,7 @@ def screens() -> None:
                 f"--window-size={width},{height}",
             ]
             subprocess.run(
-                [browser, *QUIET, *own, scheme, page.as_uri()], check=True, capture_output=True, timeout=120
+                [CHROMIUM, *QUIET, *own, scheme, page.as_uri()], check=True, capture_output=True, timeout=120
             )
             picture.write_bytes(marked(picture.read_bytes(), digest(page.read_bytes())))
 

@@ -28,6 +28,7 @@ __all__ = [
     "broker_options",
     "exchange_option",
     "exchange_options",
+    "file_option",
     "management_option",
     "output_option",
     "parse_queue",
@@ -73,6 +74,11 @@ def release_option(group: str, help: str = "The broker's release.") -> Callable[
 def exchange_option(group: str, help: str) -> Callable[[_Command], _Command]:  # noqa: A002
     """``--exchange``: the one of a topology file that is meant."""
     return option("-x", "--exchange", group=group, metavar="X", shell_complete=exchanges, help=help)
+
+
+def file_option(help: str, *, required: bool = False) -> Callable[[_Command], _Command]:  # noqa: A002
+    """``--file``: the topology file that has the exchange."""
+    return option("-f", "--file", group=EXCHANGE, type=FILE, required=required, metavar="FILE", help=help)
 
 
 def worker_pool_option(command: _Command) -> _Command:
@@ -285,14 +291,7 @@ def exchange_options(command: Callable[..., Any]) -> Callable[..., Any]:
         shell_complete=lambda *_: ["message_id", "correlation_id", "timestamp"],
         help="The exchange hashes message_id, correlation_id or timestamp.",
     )
-    @option(
-        "-f",
-        "--file",
-        group=EXCHANGE,
-        type=FILE,
-        metavar="FILE",
-        help="A topology file that has the exchange, instead.",
-    )
+    @file_option("A topology file that has the exchange, instead.")
     @exchange_option(EXCHANGE, "Which exchange of --file, where several hash.")
     @release_option(EXCHANGE)
     @option(

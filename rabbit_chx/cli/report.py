@@ -15,6 +15,7 @@ from rabbit_chx.cli.options import (
     FILE,
     Described,
     exchange_option,
+    file_option,
     release_option,
     the_exchange,
     worker_pool_option,
@@ -42,15 +43,7 @@ __all__ = ["report"]
         "AMQP_URL=amqp://user:password@host/ rabbit-chx report --live --parity 10000 \\\n    --file topology.yaml --out live.html",
     ],
 )
-@option(
-    "-f",
-    "--file",
-    group=EXCHANGE,
-    type=FILE,
-    required=True,
-    metavar="FILE",
-    help="A topology file that has the exchange.",
-)
+@file_option("A topology file that has the exchange.", required=True)
 @exchange_option(EXCHANGE, "Which exchange of --file, where several hash.")
 @release_option(EXCHANGE)
 @worker_pool_option

@@ -103,8 +103,8 @@ def _facts(report: Report) -> Element:
 def _ring(report: Report) -> Element:
     colours = colours_of(report.live)
     live = _ring_figure(report.live, colours, "The ring now")
-    if report.recovered.known:
-        share = _moved_by_restart(report)
+    share = moved(report.live, report.recovered).share if report.recovered.known else None
+    if share is not None:
         text = (
             "A restart keeps every key where it is."
             if not share
@@ -121,9 +121,7 @@ def _ring(report: Report) -> Element:
     return _section(
         "ring",
         "The ring",
-        element(
-            "p", text, class_="loud" if not report.recovered.known or _moved_by_restart(report) else "quiet"
-        ),
+        element("p", text, class_="quiet" if share == 0 else "loud"),
         element("div", live, after, class_="pair"),
         element(
             "p",
@@ -131,10 +129,6 @@ def _ring(report: Report) -> Element:
             class_="quiet",
         ),
     )
-
-
-def _moved_by_restart(report: Report) -> float:
-    return moved(report.live, report.recovered).share
 
 
 def _ring_figure(ring: Ring, colours: dict[Destination, int], title: str) -> Element:

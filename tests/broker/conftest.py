@@ -39,3 +39,19 @@ def lab(broker):
     lab = Lab(broker)
     yield lab
     book(str(lab.tally))
+
+
+@pytest.fixture
+def orders(broker):
+    """An exchange orders with two queues, of weight 1 and 3; called, the number of messages that lie in them."""
+    weights = {"orders.a": "1", "orders.b": "3"}
+    with broker.connection() as connection:
+        channel = connection.channel()
+        channel.exchange_declare("orders", "x-consistent-hash", durable=True)
+        for name, weight in weights.items():
+            channel.queue_declare(name, durable=True)
+            channel.queue_bind(name, "orders", weight)
+        yield lambda: sum(channel.queue_declare(name, passive=True).method.message_count for name in weights)
+        for name in weights:
+            channel.queue_delete(name)
+        channel.exchange_delete("orders")

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.broker.erlang import container_of
 from tests.unit.test_docs import README, ROOT, fenced, marked
 
 pytestmark = pytest.mark.broker
@@ -29,13 +30,18 @@ def commands(block: str) -> list[str]:
     return [line for line in block.splitlines() if line.startswith("rabbit-chx ")]
 
 
-def answered(lines: list[str], broker) -> subprocess.CompletedProcess[str]:
-    """Run them at a terminal where somebody says yes to all that is asked."""
+def environment(broker) -> dict[str, str]:
+    """That of somebody who has activated ours, and has said where the broker is."""
     mine = {
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
         "AMQP_URL": broker.url,
         "RABBITMQ_MANAGEMENT_URL": broker.management_url,
     }
+    return {**os.environ, **mine}
+
+
+def answered(lines: list[str], broker) -> subprocess.CompletedProcess[str]:
+    """Run them at a terminal where somebody says yes to all that is asked."""
     ours, theirs = pty.openpty()
     try:
         os.write(ours, b"y\n" * len(lines))
@@ -44,7 +50,7 @@ def answered(lines: list[str], broker) -> subprocess.CompletedProcess[str]:
             stdin=theirs,
             capture_output=True,
             text=True,
-            env={**os.environ, **mine},
+            env=environment(broker),
             timeout=120,
             check=False,
         )
@@ -65,22 +71,6 @@ def here(broker, tmp_path, monkeypatch):
             for name in broker.ctl(f"list_{kind}s", "name").splitlines():
                 if name.startswith(("orders", "payments", "rabbit-chx")):
                     getattr(channel, f"{kind}_delete")(name)
-
-
-@pytest.fixture
-def orders(broker):
-    """An exchange orders with two queues; called, the number of messages that lie in them."""
-    names = ("orders.a", "orders.b")
-    with broker.connection() as connection:
-        channel = connection.channel()
-        channel.exchange_declare("orders", "x-consistent-hash", durable=True)
-        for name in names:
-            channel.queue_declare(name, durable=True)
-            channel.queue_bind(name, "orders", "1")
-        yield lambda: sum(channel.queue_declare(name, passive=True).method.message_count for name in names)
-        for name in names:
-            channel.queue_delete(name)
-        channel.exchange_delete("orders")
 
 
 def test_the_test_of_the_testing_guide_passes(broker) -> None:
@@ -123,3 +113,14 @@ def test_the_readmes_commands_apply_a_file_and_ask_what_a_queue_more_would_cost(
     done = answered(commands(block), broker)
     assert done.returncode == 0, done.stdout + done.stderr
     assert len(broker.ring("orders")) == 4
+
+
+def test_the_readme_leads_to_a_page_of_ones_own_exchange(broker, orders, tmp_path) -> None:
+    (block,) = [text for _, text in fenced(README, "sh") if "report.html" in text]
+    node = {"RABBIT_CHX_NODE": f"docker exec -u rabbitmq {container_of(broker)} rabbitmqctl eval"}
+    script = "\n".join(commands(block))
+    subprocess.run(["sh", "-ec", script], cwd=tmp_path, check=True, env=environment(broker) | node)
+    page = (tmp_path / "report.html").read_text()
+    assert f"RabbitMQ {broker.release}" in page
+    assert "the order of the ring is from a broker" in " ".join(page.split())
+    assert page.index("orders.a") < page.index("orders.b")

@@ -1,7 +1,8 @@
-"""Fixtures for the verbs of the command line that take topology files."""
+"""Fixtures for the verbs of the command line that take topology files, and for what draws pictures of them."""
 
 from __future__ import annotations
 
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -30,3 +31,10 @@ def write(tmp_path):
         return path
 
     return write
+
+
+@pytest.fixture
+def pictures(monkeypatch):
+    """scripts/pictures.py."""
+    monkeypatch.syspath_prepend(Path(__file__).parents[2] / "scripts")
+    return import_module("pictures")

@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[2]
 PICTURES = ROOT / "docs" / "pictures"
-
-
-@pytest.fixture
-def pictures(monkeypatch):
-    monkeypatch.syspath_prepend(ROOT / "scripts")
-    return import_module("pictures")
 
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in PICTURES.glob("*.svg")))

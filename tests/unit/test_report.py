@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 import subprocess
 from html.parser import HTMLParser
 from math import sqrt
@@ -246,7 +245,6 @@ def test_a_page_that_cannot_be_written_is_refused(file, tmp_path) -> None:
 
 # -- a browser ------------------------------------------------------------------------------------------
 
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 MEASURE = """<script>
 const wide = [...document.querySelectorAll("body *")].filter(e =>
   e.getBoundingClientRect().right > innerWidth + 1 && !e.closest(".wide, svg, .skip"));
@@ -263,24 +261,16 @@ document.body.dataset.measured = JSON.stringify({
 </script>"""
 
 
-@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine: the page is not measured")
 @pytest.mark.parametrize("width", [500, 1100])
-def test_a_browser_lays_it_out_within_its_window(tmp_path, width) -> None:
+def test_a_browser_lays_it_out_within_its_window(pictures, tmp_path, width) -> None:
+    if pictures.CHROMIUM is None:
+        pytest.skip("no Chromium on this machine: the page is not measured")
     wide = Ring.of({"payments.summary.0": 1, "q.1": 1, "payments.summary.2": 2, "GROSS.3": 2, "q.4": 2})
     text = made(keys=KEYS, sample_name="a sample", live=wide).to_html()
     (tmp_path / "page.html").write_text(text.replace("</body>", MEASURE + "</body>"))
-    quiet = ["--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"]
-    quiet += ["--disable-component-update", "--disable-sync", f"--user-data-dir={tmp_path / 'profile'}"]
+    own = [f"--user-data-dir={tmp_path / 'profile'}", f"--window-size={width},900", "--dump-dom"]
     done = subprocess.run(
-        [
-            CHROMIUM,
-            "--headless",
-            "--no-sandbox",
-            *quiet,
-            f"--window-size={width},900",
-            "--dump-dom",
-            (tmp_path / "page.html").as_uri(),
-        ],
+        [pictures.CHROMIUM, *pictures.QUIET, *own, (tmp_path / "page.html").as_uri()],
         capture_output=True,
         text=True,
         timeout=120,
