@@ -6,6 +6,9 @@
 .PHONY: help demo test lint unit broker spark faults cluster proof flakes oldest oldest-spark matrix bench site reference constraints audit dist clean
 
 BIN := .venv/bin
+# Several tests at a time (tests/lanes.py says which); one where they share a broker:  make test WORKERS=0
+WORKERS ?= $(if $(RABBIT_CHX_BROKER_URL),0,auto)
+LANES := -n $(WORKERS) --maxprocesses 4
 CANDIDATES := $(or $(PYTHON),python3.13 python3.12 python3.11 python3)
 
 # Runs scripts/bootstrap.py with the first candidate that is a whole Python 3.11 or later: tomllib came with
@@ -37,7 +40,7 @@ demo: .venv/.demo ## see it work: predict, publish to a throw-away broker, from 
 test: lint ## all checks and all tests, on real brokers where they can be had
 	$(call bootstrap,broker)
 	$(call bootstrap,java)
-	@$(BIN)/python -m pytest
+	@$(BIN)/python -m pytest $(LANES)
 	@$(MAKE) --no-print-directory site oldest oldest-spark
 
 lint: .venv/.test ## style and types
@@ -47,21 +50,21 @@ lint: .venv/.test ## style and types
 	@$(BIN)/basedpyright --pythonpath $(BIN)/python --project tests/typing
 
 unit: .venv/.test ## the tests that need no broker
-	@$(BIN)/python -m pytest tests/unit tests/property
+	@$(BIN)/python -m pytest $(LANES) tests/unit tests/property
 
 broker: .venv/.test ## the tests against real brokers
 	$(call bootstrap,broker)
-	@$(BIN)/python -m pytest tests/broker
+	@$(BIN)/python -m pytest $(LANES) tests/broker
 
 spark: .venv/.test ## the tests that start a Spark
 	$(call bootstrap,broker)
 	$(call bootstrap,java)
-	@$(BIN)/python -m pytest tests/spark
+	@$(BIN)/python -m pytest $(LANES) tests/spark
 
 faults: .venv/.test ## the tests that break brokers and connections on purpose
 	$(call bootstrap,broker)
 	$(call bootstrap,java)
-	@$(BIN)/python -m pytest tests/faults
+	@$(BIN)/python -m pytest $(LANES) tests/faults
 
 cluster: .venv/.test ## the tests that break a cluster of three nodes
 	$(call bootstrap,broker)
@@ -69,7 +72,7 @@ cluster: .venv/.test ## the tests that break a cluster of three nodes
 
 # Everything that was ever broken on purpose, compared with an oracle or fed with nonsense, long, into one page.
 PROOF := tests/faults tests/cluster $(patsubst %,tests/broker/test_%.py,ring_under_fire kernel_fuzz direct_mode \
-  handover least_privilege least_privilege_apply topology_apply_stops topology_drift topology_slots) \
+  handover least_privilege least_privilege_apply parity_restarts topology_apply_stops topology_drift topology_slots) \
   tests/property/test_hostile_input.py tests/spark/test_order.py tests/spark/test_secrets.py
 
 proof: .venv/.test ## all faults and comparisons, long, with their tables into docs/proof.md (RABBIT_CHX_SEED repeats)
@@ -81,10 +84,10 @@ flakes: .venv/.test ## the unit tests twenty times and the broker tests five tim
 	$(call bootstrap,broker)
 	$(call bootstrap,java)
 	@status=0; for run in $$(seq 20); do \
-	  $(BIN)/python -m pytest -q tests/unit tests/property >.venv/flakes.log 2>&1 || { status=1; cat .venv/flakes.log; }; \
+	  $(BIN)/python -m pytest -q $(LANES) tests/unit tests/property >.venv/flakes.log 2>&1 || { status=1; cat .venv/flakes.log; }; \
 	  echo "unit $$run of 20: $$(tail -n 1 .venv/flakes.log)"; \
 	done; for run in $$(seq 5); do \
-	  $(BIN)/python -m pytest -q tests/broker >.venv/flakes.log 2>&1 || { status=1; cat .venv/flakes.log; }; \
+	  $(BIN)/python -m pytest -q $(LANES) tests/broker >.venv/flakes.log 2>&1 || { status=1; cat .venv/flakes.log; }; \
 	  echo "broker $$run of 5: $$(tail -n 1 .venv/flakes.log)"; \
 	done; exit $$status
 

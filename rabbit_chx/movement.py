@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rabbit_chx.kernel.table import SEEDS, Visits, bucket_table
+from rabbit_chx.kernel.table import SEEDS, Visits, bucket_table, visits
 from rabbit_chx.markup import notebook
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ class Walker:
     def __init__(self, start: Ring, low: int, high: int) -> None:
         self.start = start
         size = max(1, len(start))
-        self._visits = Visits(max(1, min(low, size)), max(high, size))
+        self._visits = visits(max(1, min(low, size)), max(high, size))
         self._first = self._visits.at(size)
         self._index: dict[Destination | None, int] = {None: 0}
         # Indices of all destinations ever met: few more than there are buckets, so narrow means fast here.

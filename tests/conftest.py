@@ -15,7 +15,7 @@ import pytest
 from rabbit_chx.errors import MissingDependency
 from spark_connector.java import find_java
 
-pytest_plugins = ["tests.proof_report"]
+pytest_plugins = ["tests.proof_report", "tests.lanes"]
 
 REAL = ("broker", "spark")
 """Markers, and the folders of the same names."""

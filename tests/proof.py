@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Final
 
 SEED: Final = int(os.environ.get("RABBIT_CHX_SEED") or secrets.randbelow(2**32))
+os.environ["RABBIT_CHX_SEED"] = str(SEED)  # for the workers of this run
 LONG: Final = os.environ.get("RABBIT_CHX_PROOF", "") == "long"
 """Whether to take the time: `make proof` does, CI does not."""
 

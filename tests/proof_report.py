@@ -1,11 +1,13 @@
 """A plugin of pytest's for the tables of `tests.proof`: prints them, writes them into a page, says what did not run.
 
 Of tests that book nothing themselves the marker ``proves(area, what, control)`` makes a line: so many cases, so many
-wrong. A scenario that was skipped stands below the tables with its reason.
+wrong. A scenario that was skipped stands below the tables with its reason. Where several workers run the tests
+(`tests.lanes`), each hands its books over when it ends.
 """
 
 from __future__ import annotations
 
+import pickle
 import platform
 import time
 from collections import defaultdict
@@ -63,6 +65,27 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.stash[SESSION] = Session()
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Hand over the books, if this is one of several workers."""
+    if hasattr(session.config, "workeroutput"):
+        tallies = dict(session.config.stash[SESSION].tallies)
+        session.config.workeroutput["proof"] = pickle.dumps((FAULTS, CHECKS, MEASURES, tallies))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Take over the books of a worker; one that was killed has none."""
+    if books := getattr(node, "workeroutput", {}).get("proof"):
+        faults, checks, measures, tallies = pickle.loads(books)
+        for ours, theirs in ((FAULTS, faults), (CHECKS, checks), (MEASURES, measures)):
+            ours.extend(theirs)
+        for key, theirs in tallies.items():
+            tally = node.config.stash[SESSION].tallies[key]
+            tally.cases += theirs.cases
+            tally.wrong += theirs.wrong
+            tally.seconds += theirs.seconds
 
 
 def pytest_report_header() -> str:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-__all__ = ["SEEDS", "BucketTable", "Visits", "bucket_table"]
+__all__ = ["SEEDS", "BucketTable", "Visits", "bucket_table", "visits"]
 
 SEEDS: Final = 1 << SEED_BITS
 """How many keys a ring can tell apart."""
@@ -80,6 +80,17 @@ class BucketTable:
 
     def _draw(self, seeds: NDArray[np.intp]) -> None:
         self._known[seeds] = _jump(seeds.astype(np.uint64), self.buckets) + 1
+
+
+def visits(low: int, high: int) -> Visits:
+    """Visits of these sizes at least: drawing for all keys costs more than some sizes too many, so they are shared."""
+    return _visits_between(1 << low.bit_length() - 1, 1 << (high - 1).bit_length())
+
+
+@lru_cache(maxsize=4)
+def _visits_between(low: int, high: int) -> Visits:
+    """For powers of two, about 20 MB each."""
+    return Visits(low, high)
 
 
 class Visits:

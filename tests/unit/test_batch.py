@@ -301,7 +301,11 @@ def test_what_is_no_key_is_named_by_its_row(column, row: int) -> None:
     assert complaint(lambda: phash2_column(column, what="the label")).what == f"the label in row {row}"
 
 
-@pytest.mark.parametrize("column", ["text", b"bytes", bytearray(b"x"), memoryview(b"x")], ids=repr)
+@pytest.mark.parametrize(
+    "column",
+    ["text", b"bytes", bytearray(b"x"), memoryview(b"x")],
+    ids=["text", "bytes", "bytearray", "memoryview"],
+)
 def test_a_single_key_is_no_column(column) -> None:
     assert "list" in complaint(lambda: phash2_column(column)).way_out
 

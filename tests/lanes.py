@@ -1,0 +1,53 @@
+"""Several tests at a time, ``pytest -n 2``: which of them stay together, and which are begun first.
+
+Brokers, clusters and Sparks take long to start, so tests that share one make a room and stay on one worker; all others
+stay with their file, for its fixtures. A worker that is done takes the next room.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import PurePosixPath
+from typing import Any, Final
+
+import pytest
+
+LONGEST_FIRST: Final = ("broker", "spark", "faults", "cluster", "property", "unit")
+"""Folders, so that no worker begins a long room when the others are done."""
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: LONGEST_FIRST.index(folder_of(item.nodeid)))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Rooms(LoadScopeScheduling):
+        """Keeps the tests of a room on one worker."""
+
+        def _split_scope(self, nodeid: str) -> str:
+            return room_of(nodeid)
+
+    config.option.loadscopereorder = (
+        False  # the order is that of LONGEST_FIRST, not that of their numbers of tests
+    )
+    return Rooms(config, log)
+
+
+def room_of(nodeid: str) -> str:
+    """The folder, the release of RabbitMQ and the half of a long folder; or the file of a test that needs no broker."""
+    path, _, name = nodeid.partition("::")
+    folder = folder_of(nodeid)
+    if folder in {"property", "unit"}:
+        return path
+    release = re.search(r"[\[-](\d+\.\d+)[]-]", name)
+    half = "topology" if path.startswith("tests/broker/test_topology_") else ""
+    return " ".join(filter(None, (folder, release and release[1], half)))
+
+
+def folder_of(nodeid: str) -> str:
+    parts = PurePosixPath(nodeid.partition("::")[0]).parts
+    return next((part for part in parts if part in LONGEST_FIRST), LONGEST_FIRST[-1])
