@@ -31,9 +31,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
         def _split_scope(self, nodeid: str) -> str:
             return room_of(nodeid)
 
-    config.option.loadscopereorder = (
-        False  # the order is that of LONGEST_FIRST, not that of their numbers of tests
-    )
+    # In the order of LONGEST_FIRST, not in that of their numbers of tests.
+    config.option.loadscopereorder = False
     return Rooms(config, log)
 
 
