@@ -80,16 +80,10 @@ proof: .venv/.test ## all faults and comparisons, long, with their tables into d
 	$(call bootstrap,java)
 	@RABBIT_CHX_PROOF=long $(BIN)/python -m pytest --proof docs/proof.md $(PROOF)
 
-flakes: .venv/.test ## the unit tests twenty times and the broker tests five times in a row, and how each ended
+flakes: .venv/.test ## the unit tests twenty times, the broker tests five times in a row, with a table into docs/proof.md
 	$(call bootstrap,broker)
 	$(call bootstrap,java)
-	@status=0; for run in $$(seq 20); do \
-	  $(BIN)/python -m pytest -q $(LANES) tests/unit tests/property >.venv/flakes.log 2>&1 || { status=1; cat .venv/flakes.log; }; \
-	  echo "unit $$run of 20: $$(tail -n 1 .venv/flakes.log)"; \
-	done; for run in $$(seq 5); do \
-	  $(BIN)/python -m pytest -q $(LANES) tests/broker >.venv/flakes.log 2>&1 || { status=1; cat .venv/flakes.log; }; \
-	  echo "broker $$run of 5: $$(tail -n 1 .venv/flakes.log)"; \
-	done; exit $$status
+	@$(BIN)/python scripts/flakes.py --workers $(WORKERS) --page docs/proof.md unit=20 broker=5
 
 oldest: .venv/.test ## the publisher's tests on the oldest pika that it allows
 	$(call bootstrap,oldest-pika)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rabbit_chx.kernel.table import SEEDS, Visits, bucket_table, visits
+from rabbit_chx.kernel.table import SEEDS, Visits, all_buckets, visits
 from rabbit_chx.markup import notebook
 
 if TYPE_CHECKING:
@@ -228,7 +228,7 @@ def moved_through(top: Ring, slot: Destination, old: Ring, new: Ring) -> float:
 
     Both exchanges hash the same part of a message here.
     """
-    sent = (np.array([owner == slot for owner in top.bucket_map]))[bucket_table(len(top)).all()]
+    sent = (np.array([owner == slot for owner in top.bucket_map]))[all_buckets(len(top))]
     movement = _names(old)[_owners(old)[sent]] != _names(new)[_owners(new)[sent]]
     return int(np.count_nonzero(movement)) / SEEDS
 
@@ -243,5 +243,5 @@ def _owners(ring: Ring) -> NDArray[np.int64]:
         return np.full(SEEDS, len(ring.destinations), np.int64)
     index = {destination: i for i, destination in enumerate(ring.destinations)}
     of_bucket = np.array([index[destination] for destination in ring.bucket_map], np.int64)
-    owners: NDArray[np.int64] = of_bucket[bucket_table(len(of_bucket)).all()]
+    owners: NDArray[np.int64] = of_bucket[all_buckets(len(ring))]
     return owners

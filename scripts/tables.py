@@ -2,8 +2,7 @@
 
     .venv/bin/python scripts/tables.py
 
-A table's place in a page is between `<!-- NAME: begin -->` and `<!-- NAME: end -->`; what stands around it is written by
-hand. A test compares the pages with what this makes.
+A test compares the pages with what this makes.
 """
 
 from __future__ import annotations
@@ -13,11 +12,13 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from pages import filled, table
+
 from rabbit_chx.topology.schema import SCHEMA_FILE
 from spark_connector import AMQP_TAGS, COLUMNS, OPTIONS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
 
 DOCS: Final = Path(__file__).resolve().parent.parent / "docs"
 
@@ -27,28 +28,6 @@ def main() -> None:
     for name, tables in (("spark.md", spark_tables()), ("topology-reference.md", topology_tables())):
         page = DOCS / name
         page.write_text(filled(page.read_text(), tables))
-
-
-def filled(page: str, tables: Mapping[str, str]) -> str:
-    """Return the page with each table between its marks, and all else as it was."""
-    for name, table in tables.items():
-        begin, end = (f"<!-- {name}: {what} -->" for what in ("begin", "end"))
-        before, _, rest = page.partition(begin)
-        _, found, after = rest.partition(end)
-        if not found:
-            message = f"the page has no marks {begin} and {end}"
-            raise LookupError(message)
-        page = f"{before}{begin}\n{table}\n{end}{after}"
-    return page
-
-
-def table(titles: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
-    """Return a table of Markdown."""
-    head, *body = (
-        f"| {' | '.join(cell.replace('|', '&#124;') for cell in row)} |".replace("|  |", "| |")
-        for row in (titles, *rows)
-    )
-    return "\n".join([head, "|---" * head.count(" | ") + "|---|", *body])
 
 
 def code(*words: str) -> str:

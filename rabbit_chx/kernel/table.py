@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-__all__ = ["SEEDS", "BucketTable", "Visits", "bucket_table", "visits"]
+__all__ = ["SEEDS", "BucketTable", "Visits", "all_buckets", "bucket_table", "visits"]
 
 SEEDS: Final = 1 << SEED_BITS
 """How many keys a ring can tell apart."""
@@ -85,6 +85,11 @@ class BucketTable:
 def visits(low: int, high: int) -> Visits:
     """Visits of these sizes at least: drawing for all keys costs more than some sizes too many, so they are shared."""
     return _visits_between(1 << low.bit_length() - 1, 1 << (high - 1).bit_length())
+
+
+def all_buckets(buckets: int) -> NDArray[Any]:
+    """The bucket of every key from 0 to 2^21 - 1, in a ring of that size; of sizes close by it costs little more."""
+    return visits(buckets, buckets).at(buckets)
 
 
 @lru_cache(maxsize=4)

@@ -11,7 +11,7 @@ import pytest
 
 from rabbit_chx import Ring, ToExchange, moved, shares
 from rabbit_chx.kernel import jump_consistent_hash
-from rabbit_chx.kernel.table import SEEDS, Visits, bucket_table
+from rabbit_chx.kernel.table import SEEDS, Visits, all_buckets, bucket_table
 from rabbit_chx.movement import Walker, moved_through
 from rabbit_chx.topology.model import BIND_SEQUENCE
 from rabbit_chx.topology.steps import Bind, Unbind
@@ -64,6 +64,11 @@ def test_visits_know_the_tables_of_all_sizes(low: int, high: int) -> None:
     visits = Visits(low, high)
     for size in {low, (low + high) // 2, high}:
         assert (visits.at(size) == bucket_table(size).all()).all()
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 8, 9, 255, 256, 1_000])
+def test_all_buckets_are_those_of_the_table(size: int) -> None:
+    assert (all_buckets(size) == bucket_table(size).all()).all()
 
 
 def test_visits_are_those_of_the_readable_function() -> None:

@@ -1,0 +1,34 @@
+"""Tables that programs write into pages of Markdown.
+
+A table's place in a page is between `<!-- NAME: begin -->` and `<!-- NAME: end -->`; what stands around it is written by
+hand.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+
+def filled(page: str, tables: Mapping[str, str]) -> str:
+    """Return the page with each table between its marks, and all else as it was."""
+    for name, table in tables.items():
+        begin, end = (f"<!-- {name}: {what} -->" for what in ("begin", "end"))
+        before, _, rest = page.partition(begin)
+        _, found, after = rest.partition(end)
+        if not found:
+            message = f"the page has no marks {begin} and {end}"
+            raise LookupError(message)
+        page = f"{before}{begin}\n{table}\n{end}{after}"
+    return page
+
+
+def table(titles: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    """Return a table of Markdown."""
+    head, *body = (
+        f"| {' | '.join(cell.replace('|', '&#124;') for cell in row)} |".replace("|  |", "| |")
+        for row in (titles, *rows)
+    )
+    return "\n".join([head, "|---" * head.count(" | ") + "|---|", *body])

@@ -1,0 +1,52 @@
+"""The count of what fails now and then: no run that went wrong looks like one that went well."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+from pathlib import Path
+
+import pytest
+
+WELL = "......\n4507 passed, 16 skipped in 259.90s (0:04:19)\n"
+ILL = """..F.E
+FAILED tests/unit/test_ring.py::test_a[3.10-x y] - AssertionError: assert 1 == 2
+ERROR tests/unit/test_ring.py::test_b - OSError
+1 failed, 4505 passed, 1 error in 20.00s
+"""
+
+
+@pytest.fixture
+def flakes(monkeypatch):
+    monkeypatch.syspath_prepend(Path(__file__).parents[2] / "scripts")
+    return importlib.import_module("flakes")
+
+
+def test_failures_are_counted_by_test_over_all_runs(flakes) -> None:
+    suite = flakes.Suite("unit")
+    assert suite.add(WELL, 0, 260) == "4507 passed, 16 skipped in 259.90s (0:04:19)"
+    suite.add(ILL, 1, 300)
+    suite.add(ILL, 1, 280)
+    assert suite.row() == ("`tests/unit` `tests/property`", "3", "13,521", "4", "4.3 to 5.0")
+    assert flakes.written([suite]).endswith(
+        "\n\n* tests/unit/test_ring.py::test_a[3.10-x y]: 2\n* tests/unit/test_ring.py::test_b: 2"
+    )
+
+
+@pytest.mark.parametrize(("output", "code"), [("", -9), ("....\n", 2), ("no tests ran in 0.01s\n", 5)])
+def test_a_run_that_did_not_get_to_its_end_is_a_failure(flakes, output, code) -> None:
+    suite = flakes.Suite("broker")
+    suite.add(output, code, 1)
+    assert dict(suite.failed) == {f"pytest ended with exit code {code}": 1}
+
+
+def test_a_table_without_failures_says_so_and_no_more(flakes) -> None:
+    suite = flakes.Suite("broker")
+    suite.add(WELL, 0, 60)
+    assert flakes.written([suite]).splitlines()[2:] == ["| `tests/broker` | 1 | 4,507 | 0 | 1.0 to 1.0 |"]
+
+
+@pytest.mark.parametrize("text", ["unit", "unit=", "unit=0", "unit=-1", "spark=2", "unit=x"])
+def test_what_names_no_runs_is_refused(flakes, text) -> None:
+    with pytest.raises(argparse.ArgumentTypeError, match="unit=20"):
+        flakes.runs_of(text)
