@@ -1,4 +1,4 @@
-"""What a write has brought to a broker: a queue of its own, and everything that lies in it."""
+"""What a write has brought to a broker: everything that lies in a queue, and a queue of its own."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ import pika
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from pika.adapters.blocking_connection import BlockingChannel
+
 
 class Received(NamedTuple):
     """A message as a consumer sees it."""
@@ -21,6 +23,21 @@ class Received(NamedTuple):
     key: str
     properties: pika.BasicProperties
     body: bytes
+
+
+def emptied(channel: BlockingChannel, queue: str, timeout: float = 60.0) -> list[Received]:
+    """Everything in a queue; all of it was confirmed, so the broker's count is exact."""
+    count = channel.queue_declare(queue, passive=True).method.message_count
+    found: list[Received] = []
+    if count:
+        consumed: Any = channel.consume(queue, auto_ack=True, inactivity_timeout=timeout)
+        for method, properties, body in consumed:
+            assert method is not None, f"only {len(found)} of {count} messages arrived from {queue!r}"
+            found.append(Received(method.exchange, method.routing_key, properties, body))
+            if len(found) == count:
+                break
+        channel.cancel()
+    return found
 
 
 @dataclass

@@ -10,6 +10,7 @@ from pika.exceptions import AMQPError
 from rabbit_chx import Publisher
 from rabbit_chx.broker.claims import is_lease_of
 from rabbit_chx.broker.publishing.direct_wire import KEY_HEADER
+from tests.inbox import emptied
 
 
 class Topology:
@@ -63,11 +64,10 @@ class Topology:
         """For each body the queue, exchange, routing key and original key of every message that holds it."""
         found: dict[bytes, list] = {}
         for queue in self.queues:
-            while (got := self.channel.basic_get(queue, auto_ack=True))[0] is not None:
-                deliver, properties, body = got
+            for exchange, routing_key, properties, body in emptied(self.channel, queue):
                 key = (properties.headers or {}).get(KEY_HEADER)
                 key = key.encode() if isinstance(key, str) else key
-                found.setdefault(body, []).append((queue, deliver.exchange, deliver.routing_key, key))
+                found.setdefault(body, []).append((queue, exchange, routing_key, key))
         return found
 
     def landed(self) -> dict[bytes, str]:

@@ -15,13 +15,13 @@ from pika.exceptions import AMQPError
 
 from rabbit_chx import ConsistentHashExchange, Release, Ring, ToExchange
 from rabbit_chx.ring import as_bindings
-from tests.broker.parity_clients import DEADLINE, Message, publish
+from tests.broker.parity_clients import Message, publish
+from tests.inbox import emptied
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     import pika
-    from pika.adapters.blocking_connection import BlockingChannel
 
     from rabbit_chx.fields import Client
     from rabbit_chx.ring import Bindings, Destination
@@ -198,9 +198,10 @@ class Scratch:
         """Empty all queues: where every message was. In two queues at once is an error."""
         landed: dict[int, Destination] = {}
         for queue, destination in self.destinations.items():
-            for body in _drain(self._channel, queue):
-                assert int(body) not in landed, f"message {body!r} is in two queues"
-                landed[int(body)] = destination
+            for message in emptied(self._channel, queue):
+                number = int(message.body)
+                assert number not in landed, f"message {number} is in two queues"
+                landed[number] = destination
         return landed
 
     def check(self, messages: Iterable[Message], client: Client) -> list[Destination | None]:
@@ -219,20 +220,6 @@ def close(connection: pika.BlockingConnection) -> None:
     """Close a connection, if a restart of the broker has not done so already."""
     with suppress(AMQPError):
         connection.close()
-
-
-def _drain(channel: BlockingChannel, queue: str) -> list[bytes]:
-    """Everything in a queue; all of it was confirmed, so the broker's count is exact."""
-    count = channel.queue_declare(queue, passive=True).method.message_count
-    bodies: list[bytes] = []
-    if count:
-        for method, _, body in channel.consume(queue, auto_ack=True, inactivity_timeout=DEADLINE):
-            assert method is not None, f"only {len(bodies)} of {count} messages arrived from {queue!r}"
-            bodies.append(body)
-            if len(bodies) == count:
-                break
-        channel.cancel()
-    return bodies
 
 
 def assert_same(messages: Sequence[Any], expected: Sequence[Any], landed: Sequence[Any]) -> None:

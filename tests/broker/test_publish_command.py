@@ -11,6 +11,7 @@ import uuid
 
 import pytest
 
+from tests.inbox import emptied
 from tests.json_lines import documented, printed
 from tests.unit.test_cli import run
 
@@ -38,8 +39,8 @@ def drained(broker, exchange: str) -> list[tuple[str, str | None, bytes]]:
     with broker.connection() as connection:
         channel = connection.channel()
         for queue in ("a", "b"):
-            while (got := channel.basic_get(f"{exchange}.{queue}", auto_ack=True))[0] is not None:
-                found.append((got[0].routing_key, got[1].message_id, got[2]))
+            messages = emptied(channel, f"{exchange}.{queue}")
+            found += [(one.key, one.properties.message_id, one.body) for one in messages]
     return found
 
 
@@ -113,9 +114,9 @@ def landed(broker, exchange: str) -> dict[bytes, tuple[str, str]]:
     with broker.connection() as connection:
         channel = connection.channel()
         for queue in "abc":
-            while (got := channel.basic_get(f"{exchange}.{queue}", auto_ack=True))[0] is not None:
-                assert got[2] not in found
-                found[got[2]] = (queue, got[0].exchange)
+            for message in emptied(channel, f"{exchange}.{queue}"):
+                assert message.body not in found
+                found[message.body] = (queue, message.exchange)
     return found
 
 

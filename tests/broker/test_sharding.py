@@ -10,7 +10,7 @@ import pytest
 from rabbit_chx.broker.management import Management
 from rabbit_chx.topology.model import Exchange, Topology
 from rabbit_chx.topology.sharding import Sharding, sharding_of
-from tests.broker.parity import _drain
+from tests.inbox import emptied
 
 pytestmark = pytest.mark.broker
 
@@ -56,7 +56,7 @@ def land(channel, sharding) -> list[str]:
     """Publish every key, and tell which shard each landed on."""
     for number, key in enumerate(KEYS):
         channel.basic_publish(sharding.exchange, key, str(number).encode())
-    landed = {int(body): shard for shard in sharding.shards for body in _drain(channel, shard)}
+    landed = {int(one.body): shard for shard in sharding.shards for one in emptied(channel, shard)}
     return [landed[number] for number in range(len(KEYS))]
 
 

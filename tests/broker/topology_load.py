@@ -13,8 +13,8 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Final, Self
 
 from rabbit_chx import Publisher
-from tests.broker.parity import _drain
 from tests.broker.parity_clients import DEADLINE
+from tests.inbox import emptied
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -34,8 +34,8 @@ def drained(site: Site) -> dict[int, list[str]]:
     with site.connection() as connection:
         channel = connection.channel()
         for queue in site.management.queue_names(site.vhost, "^(?!rabbit-chx[.])"):  # no lock of an apply's
-            for body in _drain(channel, queue):
-                found[int(body)].append(queue)
+            for message in emptied(channel, queue):
+                found[int(message.body)].append(queue)
     return found
 
 
