@@ -12,7 +12,7 @@ import pytest
 from rabbit_chx import ToExchange
 from rabbit_chx.topology.model import Bound, Exchange, Queue, Topology
 from rabbit_chx.topology.routes import Router
-from tests.broker.parity import _drain
+from tests.inbox import emptied
 
 pytestmark = pytest.mark.broker
 
@@ -99,9 +99,9 @@ def test_random_messages_through_random_topologies_land_in_the_queues_that_the_m
                     channel.basic_publish(exchange, key, str(number).encode(), properties)
                 landed = defaultdict(set)
                 for queue in topology.queues:
-                    for body in _drain(channel, queue.name):
-                        assert queue.name not in landed[int(body)]
-                        landed[int(body)].add(queue.name)
+                    for message in emptied(channel, queue.name):
+                        assert queue.name not in landed[int(message.body)]
+                        landed[int(message.body)].add(queue.name)
         for number, (exchange, key, headers) in enumerate(messages):
             expected = router.route(exchange, key, headers=headers)
             assert set(expected) == landed[number], (seed, exchange, key, headers)
