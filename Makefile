@@ -73,7 +73,7 @@ cluster: .venv/.test ## the tests that break a cluster of three nodes
 # Everything that was ever broken on purpose, compared with an oracle or fed with nonsense, long, into one page.
 PROOF := tests/faults tests/cluster $(patsubst %,tests/broker/test_%.py,ring_under_fire kernel_fuzz direct_mode \
   handover least_privilege least_privilege_apply parity_restarts topology_apply_stops topology_drift topology_slots) \
-  tests/property/test_hostile_input.py tests/spark/test_order.py tests/spark/test_secrets.py
+  tests/property/test_hostile_input.py $(patsubst %,tests/spark/test_%.py,batch_write order secrets)
 
 proof: .venv/.test ## all faults and comparisons, long, with their tables into docs/proof.md (RABBIT_CHX_SEED repeats)
 	$(call bootstrap,broker)
@@ -108,7 +108,7 @@ oldest-spark: .venv/pyspark-4.0/.ready ## the Spark connector on PySpark 4.0, th
 	$(call bootstrap,broker)
 	$(call bootstrap,java)
 	@$(call on_pyspark,4.0,3.10) $(filter-out %/test_connect.py,$(SPARK_TESTS)) \
-	  -k 'not (million or 200_tasks or executors or without_order_for)'
+	  -k 'not (many_rows or 200_tasks or executors or without_order_for)'
 
 matrix: $(patsubst %,.venv/pyspark-%/.ready,4.0-pandas 4.1 4.2) ## the Spark connector on PySpark 4.0, 4.1 and 4.2
 	$(call bootstrap,broker)

@@ -14,6 +14,7 @@ import pytest
 
 from rabbit_chx.errors import MissingDependency
 from spark_connector.java import find_java
+from tests.spark import BRIEF_JAVA
 
 pytest_plugins = ["tests.proof_report", "tests.lanes"]
 
@@ -36,6 +37,7 @@ def why_no_spark() -> str:
     """Have PySpark take a Java that it can use, here and in programs started from here; or why there is none."""
     try:
         os.environ["JAVA_HOME"] = str(find_java().home)
+        os.environ.setdefault("SPARK_SUBMIT_OPTS", BRIEF_JAVA)
     except MissingDependency as error:
         return str(error)
     return ""

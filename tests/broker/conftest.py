@@ -2,6 +2,9 @@
 
     RABBIT_CHX_TEST_RELEASES=4.3 pytest tests/broker       one release only ("any": whatever is at hand)
 
+Tests marked `one_release` tell on every release the same. They run on the last of these alone, and on all of them where
+RABBIT_CHX_PROOF is long.
+
 A release that cannot be had is skipped with the reason, and fails where CI is set (tests/conftest.py). A
 broker that is to be had but does not start is an error everywhere.
 """
@@ -15,10 +18,25 @@ import pytest
 from rabbit_chx.testing import Broker
 from rabbit_chx.testing.node import CannotSupply
 from tests.broker.parity import Lab
-from tests.proof import book
+from tests.proof import LONG, book
 
 PLUGINS = ["rabbitmq_sharding", "rabbitmq_random_exchange"]
 RELEASES = os.environ.get("RABBIT_CHX_TEST_RELEASES", "3.10,4.0,4.3").split(",")
+
+
+def pytest_collection_modifyitems(config, items):
+    if LONG:
+        return
+    spared = [
+        item for item in items if item.get_closest_marker("one_release") and _broker_of(item) in RELEASES[:-1]
+    ]
+    config.hook.pytest_deselected(items=spared)
+    items[:] = [item for item in items if item not in spared]
+
+
+def _broker_of(item) -> str | None:
+    """The release that a test is to run on."""
+    return item.callspec.params.get("broker") if hasattr(item, "callspec") else None
 
 
 # pytest runs all tests of one parameter of a session fixture before it turns to the next one.
@@ -38,6 +56,7 @@ def lab(broker):
     """The broker with its facts, and with the count of what was compared on it: parity is a claim about numbers."""
     lab = Lab(broker)
     yield lab
+    lab.ask.close()
     book(str(lab.tally))
 
 

@@ -84,6 +84,33 @@ class Shell(Erlang):
         return b"".join(lines).decode().rstrip("\n")
 
 
+class Asking:
+    """`Broker.eval` at a millisecond a question: over a shell that is kept, where the broker is a container."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._shell: Shell | None = None
+
+    def __call__(self, expression: str) -> str:
+        if self._broker.source.kind != "docker":
+            return self._broker.eval(expression)
+        try:
+            return self._kept().eval(expression)
+        except (BrokenPipeError, RuntimeError):  # the container has been started again since
+            self.close()
+            return self._kept().eval(expression)
+
+    def close(self) -> None:
+        shell, self._shell = self._shell, None
+        if shell is not None:
+            shell.__exit__()
+
+    def _kept(self) -> Shell:
+        if self._shell is None:
+            self._shell = Shell(self._broker).__enter__()
+        return self._shell
+
+
 class Packets(Erlang):
     """An escript that answers packets: four bytes of length, and so many bytes."""
 

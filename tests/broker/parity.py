@@ -15,6 +15,7 @@ from pika.exceptions import AMQPError
 
 from rabbit_chx import ConsistentHashExchange, Release, Ring, ToExchange
 from rabbit_chx.ring import as_bindings
+from tests.broker.erlang import Asking
 from tests.broker.parity_clients import Message, publish
 from tests.inbox import emptied
 
@@ -75,6 +76,7 @@ class Lab:
 
     def __init__(self, broker: Broker) -> None:
         self.broker = broker
+        self.ask = Asking(broker)
         self.release = Release.parse(broker.version, store=broker.store)
         name = f"RabbitMQ {self.release} ({self.release.store.value}, {broker.schedulers} schedulers)"
         self.tally = Tally(name)
@@ -92,9 +94,9 @@ class Lab:
         self.tally.rings += len(expected)
 
     def rings(self, exchanges: Iterable[str]) -> dict[str, tuple[Destination, ...]]:
-        """The rings of many exchanges at once, since every question to the node takes a second."""
+        """The rings of these exchanges, asked for at once."""
         names = ", ".join(f'<<"{name}">>' for name in exchanges)
-        lines = self.broker.eval(f"[{_PRINT_RING} || Name <- [{names}]], done.").split("\n")
+        lines = self.ask(f"[{_PRINT_RING} || Name <- [{names}]], done.").split("\n")
         assert lines.pop() == "done"
         return {name: tuple(map(_destination, ring)) for name, *ring in map(str.split, lines)}
 

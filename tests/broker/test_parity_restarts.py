@@ -132,6 +132,7 @@ def single_worker(broker):
         lab = Lab(single)
         lab.tally.broker += " with one worker"
         yield lab
+        lab.ask.close()
 
 
 @pytest.mark.parametrize(("seed", "how"), [(6, "restart_app"), (7, "restart")])

@@ -15,7 +15,7 @@ from tests.inbox import emptied
 from tests.json_lines import documented, printed
 from tests.unit.test_cli import run
 
-pytestmark = pytest.mark.broker
+pytestmark = [pytest.mark.broker, pytest.mark.one_release]
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from rabbit_chx import ConsistentHashExchange, Ring
 from rabbit_chx.cli.report import report
 from tests.broker.erlang import container_of
 
-pytestmark = pytest.mark.broker
+pytestmark = [pytest.mark.broker, pytest.mark.one_release]
 
 # Its queues are in another order than the fixture binds them.
 FILE = """

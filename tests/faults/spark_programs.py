@@ -22,6 +22,7 @@ import pytest
 
 from tests.faults.load import wait_until
 from tests.faults.spark_load import SLOW, SMALL, numbered, stream
+from tests.spark import BRIEF_JAVA
 
 REPOSITORY = Path(__file__).parents[2]
 EXECUTOR = "CoarseGrainedExecutorBackend"
@@ -57,7 +58,7 @@ def session(master: str, folder: str):
 
     from tests.spark.conftest import SETTINGS
 
-    own_files = f"-Djava.io.tmpdir={folder}"
+    own_files = f"{BRIEF_JAVA} -Djava.io.tmpdir={folder}"
     more = {
         "spark.sql.execution.arrow.maxRecordsPerBatch": str(SMALL),
         "spark.executorEnv.PYTHONPATH": ":".join(sys.path),

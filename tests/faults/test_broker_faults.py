@@ -1,6 +1,6 @@
 """The broker dies or restarts: nothing that was confirmed is lost.
 
-RABBIT_CHX_FAULT_KILLS=50 pytest tests/faults/test_broker_faults.py        (3 by default, 10 in the proof)
+RABBIT_CHX_FAULT_KILLS=50 pytest tests/faults/test_broker_faults.py        (2 by default, 10 in the proof)
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def test_kills_lose_nothing(broker, topology, judge, kind):
     control = Control(broker.url, other.exchange)
     control.start()
     load = Load(broker.url, used.exchange).start()
-    kills = int(os.environ.get("RABBIT_CHX_FAULT_KILLS", "10" if LONG else "3"))
+    kills = int(os.environ.get("RABBIT_CHX_FAULT_KILLS", "10" if LONG else "2"))
     for _ in range(kills):
         control.flow()
         load.flow()

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.proof import book
+from tests.proof import LONG, book
 
 pytestmark = pytest.mark.broker
 
@@ -46,7 +46,7 @@ print(json.dumps({"idle": idle / 1024, "peak": kib("VmHWM") / 1024, "confirmed":
 @pytest.mark.parametrize(
     ("count", "size"),
     [
-        (int(os.environ.get("RABBIT_CHX_MEMORY_MESSAGES", "2_000_000")), 100),
+        (int(os.environ.get("RABBIT_CHX_MEMORY_MESSAGES", "2_000_000" if LONG else "500_000")), 100),
         (int(os.environ.get("RABBIT_CHX_MEMORY_LARGE", "1_000")), 1 << 20),
     ],
     ids=["small", "1 MiB"],

@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+from tests.spark import BRIEF_JAVA
+
 SETTINGS = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
@@ -15,6 +17,7 @@ SETTINGS = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.sql.session.timeZone": "UTC",
+    "spark.executor.extraJavaOptions": BRIEF_JAVA,
 }
 PASSWORD = "a-password-of-the-guide"
 

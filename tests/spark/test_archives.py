@@ -14,6 +14,7 @@ from typing import NamedTuple
 import pytest
 
 from tests.inbox import Inbox
+from tests.spark import BRIEF_JAVA
 from tests.wheels import installed, write_wheel
 
 pytestmark = [pytest.mark.spark, pytest.mark.broker]
@@ -43,9 +44,11 @@ rows = spark.range(0, {ROWS}, 1, 4).selectExpr("string(id) AS value", "'k' AS ro
 print(json.dumps([(one.process, *one.faults) for one in ask_executors(spark).executors]))
 """
 
-DEFAULTS = """
+DEFAULTS = f"""
 spark.master                local-cluster[2,1,700]
 spark.executor.memory       700m
+spark.driver.extraJavaOptions    {BRIEF_JAVA}
+spark.executor.extraJavaOptions  {BRIEF_JAVA}
 spark.driver.host           127.0.0.1
 spark.driver.bindAddress    127.0.0.1
 spark.ui.enabled            false

@@ -13,12 +13,14 @@ from urllib.parse import urlsplit
 import pytest
 
 from spark_connector.checkup import ask_executors, why_no_format
+from tests.spark import BRIEF_JAVA
 
 pytestmark = pytest.mark.spark
 
 CLUSTER = [
     *("--spark", "local-cluster[2,1,700]", "--conf", "spark.executor.memory=700m"),
     *("--conf", "spark.driver.host=127.0.0.1", "--conf", "spark.driver.bindAddress=127.0.0.1"),
+    *("--conf", f"spark.executor.extraJavaOptions={BRIEF_JAVA}"),
 ]
 NOBODY = "127.0.0.1:1"
 

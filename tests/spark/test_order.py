@@ -181,7 +181,7 @@ def watched(site, way: str) -> Watcher:
 
 
 @pytest.mark.broker
-def test_two_executors_write_400_000_rows_in_the_order_of_1_000_keys(site):
+def test_two_executors_write_rows_in_the_order_of_1_000_keys(site):
     watcher = watched(site, "by key")
     assert watcher.missing == 0
     assert watcher.violations.total() == 0

@@ -12,10 +12,11 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from rabbit_chx import ConsistentHashExchange
 from spark_connector import order_for, queue_of
+from tests.proof import LONG
 from tests.spark.conftest import SETTINGS
 
-ROWS, KEYS, QUEUES = 400_000, 1_000, 4
-ROWS_BY_QUEUE = 100_000
+ROWS, KEYS, QUEUES = 400_000 if LONG else 100_000, 1_000, 4
+ROWS_BY_QUEUE = ROWS // 4
 HAS_QUEUE_OF = hasattr(F, "arrow_udf")  # from PySpark 4.1 on
 WAYS = ("by key", *(["by queue"] if HAS_QUEUE_OF else []), "unsorted")
 
