@@ -20,6 +20,7 @@ from tests.broker.direct_topology import Topology, topology_on
 
 pytestmark = [
     pytest.mark.broker,
+    pytest.mark.one_release,
     pytest.mark.proves(
         "Publisher", "straight to the queues, or refused", "a queue bound behind its back is noticed"
     ),

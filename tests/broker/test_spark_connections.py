@@ -11,7 +11,7 @@ from spark_connector.partition import Task, write_partition
 from tests.broker.spark_frames import TEXT, frame, rows, source, write
 from tests.inbox import Inbox
 
-pytestmark = pytest.mark.broker
+pytestmark = [pytest.mark.broker, pytest.mark.one_release]
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from spark_connector import RabbitMQDataSource
 from tests.inbox import Inbox
 from tests.tls import Authority, Listener
 
-pytestmark = pytest.mark.broker
+pytestmark = [pytest.mark.broker, pytest.mark.one_release]
 
 SCHEMA = t.StructType([t.StructField("value", t.StringType())])
 BATCH = pa.record_batch([pa.array(["x"])], names=["value"])

@@ -14,7 +14,7 @@ from spark_connector import RabbitMQDataSource, WriteFailed
 from tests.broker.spark_frames import TEXT, frame, rows, source, write
 from tests.inbox import Inbox
 
-pytestmark = pytest.mark.broker
+pytestmark = [pytest.mark.broker, pytest.mark.one_release]
 
 
 @pytest.fixture

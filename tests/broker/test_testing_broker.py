@@ -142,6 +142,7 @@ def test_what_has_no_ring_is_an_error(broker, name, why):
 # --- its restarts -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.one_release
 def test_a_restart_keeps_urls_queues_and_messages(own):
     bind(own, "kept", [("kept.q", "1")])
     urls, boots = (own.url, own.management_url), own.logs().count(READY)
@@ -161,6 +162,7 @@ def test_a_restart_keeps_urls_queues_and_messages(own):
         assert connection.channel().basic_get("kept.q", auto_ack=True)[2] == b"kept"
 
 
+@pytest.mark.one_release
 def test_restart_app_restarts_rabbitmq_and_leaves_erlang_running(own):
     bind(own, "kept", [("kept.q", "1")])
     own.eval("persistent_term:put(rabbit_chx_test, still_here).")
@@ -176,6 +178,7 @@ def test_restart_app_restarts_rabbitmq_and_leaves_erlang_running(own):
     assert own.eval("persistent_term:get(rabbit_chx_test, gone).") == "gone"
 
 
+@pytest.mark.one_release
 def test_a_second_broker_beside_it_is_another_one(own):
     bind(own, "only.here", [("only.here.q", "1")])
     with Broker(own.release) as second:

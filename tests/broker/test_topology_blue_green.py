@@ -14,7 +14,7 @@ from rabbit_chx.topology.plan import plan
 from tests.broker.topology_load import KEYS, Load, assert_share, differing, drained, landing
 from tests.broker.topology_site import Site
 
-pytestmark = pytest.mark.broker
+pytestmark = [pytest.mark.broker, pytest.mark.one_release]
 
 OLD, NEW = {"a": 1, "b": 1, "c": 1}, {"c": 2, "a": 1, "d": 1}
 

@@ -22,7 +22,7 @@ from tests.broker.topology_site import Site
 from tests.json_lines import documented, printed
 from tests.verbs import Result
 
-pytestmark = pytest.mark.broker
+pytestmark = [pytest.mark.broker, pytest.mark.one_release]
 
 QUEUES = "\n".join(f"  {name}: {{type: classic}}" for name in ("a", "b", "c", "lost"))
 ORDERS = f"""

@@ -2,7 +2,8 @@
 
     RABBIT_CHX_FAULT_RELEASES=4.3 pytest tests/faults        (the default)
 
-The tests that a module names in `SMOKE` run on the releases of RABBIT_CHX_SMOKE_RELEASES too (4.0 and 3.10).
+The tests that a module names in `SMOKE` run on the releases of RABBIT_CHX_SMOKE_RELEASES too (3.10, and 4.0 in the
+long proof).
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ import pytest
 
 from rabbit_chx.testing import Broker
 from rabbit_chx.testing.node import CannotSupply
-from tests.proof import Fault, book
+from tests.proof import LONG, Fault, book
 from tests.spark.conftest import spark  # noqa: F401 - one Spark for both folders
 
 RELEASES = os.environ.get("RABBIT_CHX_FAULT_RELEASES", "4.3").split(",")
-SMOKE_RELEASES = os.environ.get("RABBIT_CHX_SMOKE_RELEASES", "4.0,3.10").split(",")
+SMOKE_RELEASES = os.environ.get("RABBIT_CHX_SMOKE_RELEASES", "4.0,3.10" if LONG else "3.10").split(",")
 
 
 def pytest_generate_tests(metafunc):
