@@ -2,8 +2,8 @@
 
     .venv/bin/python scripts/flakes.py [--page FILE] unit=20 broker=5
 
-A line for each run, a table at the end; with ``--page`` the table goes into that file too. The exit code is 1 if any test
-of any run failed.
+A line for each run, and a table for each suite, which with ``--page`` goes into that file too; the tables of other suites
+stay as they are there. The exit code is 1 if any test of any run failed.
 """
 
 from __future__ import annotations
@@ -56,18 +56,19 @@ def main() -> int:
     """Run what the command line asks for."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("suites", nargs="+", metavar="NAME=RUNS", type=runs_of, help="unit=20 broker=5")
-    parser.add_argument("--page", type=Path, help="the file whose table is to be renewed")
+    parser.add_argument("--page", type=Path, help="the file whose tables are to be renewed")
     parser.add_argument("--workers", default="auto", help="tests at a time, as pytest's -n has it")
     asked = parser.parse_args()
-    suites = []
+    failed = False
     for name, runs in asked.suites:
-        suites.append(suite := Suite(name))
+        suite = Suite(name)
         for number in range(1, runs + 1):
             print(f"{name} {number} of {runs}: {run(suite, asked.workers)}", flush=True)
-    print(f"\n{written(suites)}")
-    if asked.page:
-        asked.page.write_text(filled(asked.page.read_text(), {"flakes": written(suites)}))
-    return int(any(suite.failed for suite in suites))
+        print(f"\n{written(suite)}\n", flush=True)
+        if asked.page:
+            asked.page.write_text(filled(asked.page.read_text(), {f"flakes {name}": written(suite)}))
+        failed |= bool(suite.failed)
+    return int(failed)
 
 
 def runs_of(text: str) -> tuple[str, int]:
@@ -90,10 +91,10 @@ def run(suite: Suite, workers: str) -> str:
     return suite.add(done.stdout, done.returncode, time.monotonic() - started)
 
 
-def written(suites: list[Suite]) -> str:
+def written(suite: Suite) -> str:
     """The table, and below it each test that failed and how often."""
-    failed = [f"* {name}: {times}" for suite in suites for name, times in suite.failed.most_common()]
-    return "\n".join([table(HEAD, [suite.row() for suite in suites]), *([""] if failed else []), *failed])
+    failed = [f"* {name}: {times}" for name, times in suite.failed.most_common()]
+    return "\n".join([table(HEAD, [suite.row()]), *([""] if failed else []), *failed])
 
 
 if __name__ == "__main__":

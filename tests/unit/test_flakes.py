@@ -28,7 +28,7 @@ def test_failures_are_counted_by_test_over_all_runs(flakes) -> None:
     suite.add(ILL, 1, 300)
     suite.add(ILL, 1, 280)
     assert suite.row() == ("`tests/unit` `tests/property`", "3", "13,521", "4", "4.3 to 5.0")
-    assert flakes.written([suite]).endswith(
+    assert flakes.written(suite).endswith(
         "\n\n* tests/unit/test_ring.py::test_a[3.10-x y]: 2\n* tests/unit/test_ring.py::test_b: 2"
     )
 
@@ -43,10 +43,24 @@ def test_a_run_that_did_not_get_to_its_end_is_a_failure(flakes, output, code) ->
 def test_a_table_without_failures_says_so_and_no_more(flakes) -> None:
     suite = flakes.Suite("broker")
     suite.add(WELL, 0, 60)
-    assert flakes.written([suite]).splitlines()[2:] == ["| `tests/broker` | 1 | 4,507 | 0 | 1.0 to 1.0 |"]
+    assert flakes.written(suite).splitlines()[2:] == ["| `tests/broker` | 1 | 4,507 | 0 | 1.0 to 1.0 |"]
 
 
 @pytest.mark.parametrize("text", ["unit", "unit=", "unit=0", "unit=-1", "spark=2", "unit=x"])
 def test_what_names_no_runs_is_refused(flakes, text) -> None:
     with pytest.raises(argparse.ArgumentTypeError, match="unit=20"):
         flakes.runs_of(text)
+
+
+def test_the_table_of_a_suite_that_is_not_run_stays(flakes, tmp_path, monkeypatch, capsys) -> None:
+    page = tmp_path / "page.md"
+    old = "<!-- flakes {}: begin -->\nold\n<!-- flakes {}: end -->\n"
+    page.write_text("".join(old.format(name, name) for name in flakes.SUITES))
+    monkeypatch.setattr("sys.argv", ["flakes.py", "--page", str(page), "broker=2"])
+    monkeypatch.setattr(flakes, "run", lambda suite, workers: suite.add(WELL, 0, 60))
+    assert flakes.main() == 0
+    unit, broker = page.read_text().split("<!-- flakes broker: begin -->")
+    assert "old" in unit
+    assert "old" not in broker
+    assert "| `tests/broker` | 2 | 9,014 | 0 | 1.0 to 1.0 |" in broker
+    assert "broker 2 of 2: 4507 passed" in capsys.readouterr().out
