@@ -107,7 +107,7 @@ endef
 oldest-spark: .venv/pyspark-4.0/.ready ## the Spark connector on PySpark 4.0, the oldest pyarrow and RabbitMQ 3.10
 	$(call bootstrap,broker)
 	$(call bootstrap,java)
-	@$(call on_pyspark,4.0,3.10) $(filter-out %/test_connect.py,$(SPARK_TESTS)) \
+	@$(call on_pyspark,4.0,3.10) $(filter-out %/test_connect.py %/test_secrets.py,$(SPARK_TESTS)) \
 	  -k 'not (many_rows or 200_tasks or executors or without_order_for)'
 
 matrix: $(patsubst %,.venv/pyspark-%/.ready,4.0-pandas 4.1 4.2) ## the Spark connector on PySpark 4.0, 4.1 and 4.2
