@@ -13,12 +13,12 @@ from typing import Any, Final
 import pytest
 
 LONGEST_FIRST: Final = ("broker", "spark", "faults", "cluster", "property", "unit")
-"""Folders, so that no worker begins a long room when the others are done."""
+"""Folders, so that no worker begins a long room when the others are done. Of each, the newest release has most tests."""
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items.sort(key=lambda item: LONGEST_FIRST.index(folder_of(item.nodeid)))
+    items.sort(key=lambda item: place_of(item.nodeid))
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -38,13 +38,25 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 def room_of(nodeid: str) -> str:
     """The folder, the release of RabbitMQ and the half of a long folder; or the file of a test that needs no broker."""
-    path, _, name = nodeid.partition("::")
+    path = nodeid.partition("::")[0]
     folder = folder_of(nodeid)
     if folder in {"property", "unit"}:
         return path
-    release = re.search(r"[\[-](\d+\.\d+)[]-]", name)
     half = "topology" if path.startswith("tests/broker/test_topology_") else ""
-    return " ".join(filter(None, (folder, release and release[1], half)))
+    return " ".join(filter(None, (folder, release_of(nodeid), half)))
+
+
+def place_of(nodeid: str) -> tuple[int, ...]:
+    """By which tests are sorted."""
+    return LONGEST_FIRST.index(folder_of(nodeid)), *(
+        -int(part) for part in release_of(nodeid).split(".") if part
+    )
+
+
+def release_of(nodeid: str) -> str:
+    """The release of RabbitMQ that a test runs on, where there are several."""
+    found = re.search(r"[\[-](\d+\.\d+)[]-]", nodeid)
+    return found[1] if found and folder_of(nodeid) in {"broker", "cluster", "faults"} else ""
 
 
 def folder_of(nodeid: str) -> str:
