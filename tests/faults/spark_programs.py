@@ -169,8 +169,8 @@ class Program:
 
     def kill(self) -> None:
         """Kill the driver, and nobody else."""
-        java, python = (self.processes(half) for half in DRIVER)
-        for pid in (*python, *java):  # the other way round Python's might yet report the loss of Java's
+        (java,), (python,) = (self.processes(half) for half in DRIVER)
+        for pid in (python, java):  # the other way round Python's might yet report the loss of Java's
             os.kill(pid, signal.SIGKILL)
         self._process.wait(SLOW)
         self._reader.join(SLOW)
