@@ -27,7 +27,7 @@ def test_failures_are_counted_by_test_over_all_runs(flakes) -> None:
     assert suite.add(WELL, 0, 260) == "4507 passed, 16 skipped in 259.90s (0:04:19)"
     suite.add(ILL, 1, 300)
     suite.add(ILL, 1, 280)
-    assert suite.row() == ("`tests/unit` `tests/property`", "3", "13,521", "4", "4.3 to 5.0")
+    assert suite.row() == ("`tests/unit`", "3", "13,521", "4", "4.3 to 5.0")
     assert flakes.written(suite).endswith(
         "\n\n* tests/unit/test_ring.py::test_a[3.10-x y]: 2\n* tests/unit/test_ring.py::test_b: 2"
     )
