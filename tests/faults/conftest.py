@@ -103,6 +103,7 @@ class _Channel:
     def __exit__(self, *_):
         if self._connection.is_open:
             self._connection.close()
+        self._connection._cleanup()  # its loop, too, where the broker has ended the connection
 
 
 @pytest.fixture

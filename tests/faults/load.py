@@ -239,6 +239,7 @@ class Control(threading.Thread):
         finally:
             with suppress(AMQPError, OSError):
                 connection.close()
+            connection._cleanup()  # close() of a connection that is not open any more raises and leaves its loop open
 
     def _publish_over(self, channel) -> None:
         if self._confirms:
