@@ -29,9 +29,9 @@ def log(caplog):
 
 def test_a_broker_that_is_paused_for_a_moment(broker, topology, judge):
     used, other = topology(), topology()
-    control = Control(broker.url, other.exchange, size=20_000, held=True)
+    control = Control(broker.url, other.exchange, size=20_000, held=True, heartbeat=1)
     control.start()
-    load = Load(broker.url, used.exchange).start()
+    load = Load(broker.url, used.exchange, heartbeat=2, connect_timeout=2).start()
     load.flow()
     load.until_confirmed(5_000)
     broker.pause()
