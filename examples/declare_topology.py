@@ -3,7 +3,7 @@
 import os
 
 from rabbit_chx import Management, apply, plan, read
-from rabbit_chx.topology.load import loads
+from rabbit_chx.topology.file.load import loads
 
 topology = loads(
     """

@@ -6,8 +6,8 @@ from collections import defaultdict
 from functools import partial
 
 from rabbit_chx import Publisher, Ring
+from rabbit_chx.broker.applying.handover import drain, pass_marker, waits
 from rabbit_chx.broker.connect import connect
-from rabbit_chx.broker.topology.handover import drain, pass_marker, waits
 
 url, name = os.environ["AMQP_URL"], os.environ.get("EXCHANGE", "example.handover")
 old, new = [f"{name}.0", f"{name}.1"], f"{name}.2"

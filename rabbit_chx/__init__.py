@@ -14,11 +14,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from rabbit_chx.broker.applying.apply import apply, apply_async
     from rabbit_chx.broker.management import Management
-    from rabbit_chx.broker.publishing.account import Failure, Outcome, Totals
-    from rabbit_chx.broker.publishing.publisher import Publisher
-    from rabbit_chx.broker.topology.apply import apply, apply_async
-    from rabbit_chx.broker.topology.reader import read
+    from rabbit_chx.broker.reading.reader import read
     from rabbit_chx.errors import (
         AmbiguousHeader,
         ApplyStopped,
@@ -39,24 +37,26 @@ if TYPE_CHECKING:
     from rabbit_chx.movement import Movement, moved, shares
     from rabbit_chx.observer import Observer
     from rabbit_chx.partitioning import AnyOf, ModulusHashExchange, RandomExchange, SuperStream
+    from rabbit_chx.publishing.account import Failure, Outcome, Totals
+    from rabbit_chx.publishing.publisher import Publisher
     from rabbit_chx.releases import Release, Store
     from rabbit_chx.ring import Binding, Ring, ToExchange
     from rabbit_chx.skew import HotKey, QueueShare, Spread, spread
-    from rabbit_chx.topology.drift import drift
-    from rabbit_chx.topology.lint import lint
-    from rabbit_chx.topology.load import load
+    from rabbit_chx.topology.checks.drift import drift
+    from rabbit_chx.topology.checks.lint import lint
+    from rabbit_chx.topology.file.load import load
     from rabbit_chx.topology.model import Observed, Topology
-    from rabbit_chx.topology.plan import plan
-    from rabbit_chx.topology.steps import Plan
+    from rabbit_chx.topology.planning.plan import plan
+    from rabbit_chx.topology.planning.steps import Plan
 
 __version__ = "0.1.0"
 
 _ROOMS = {
     "broker.management": ("Management",),
-    "broker.publishing.account": ("Failure", "Outcome", "Totals"),
-    "broker.publishing.publisher": ("Publisher",),
-    "broker.topology.apply": ("apply", "apply_async"),
-    "broker.topology.reader": ("read",),
+    "publishing.account": ("Failure", "Outcome", "Totals"),
+    "publishing.publisher": ("Publisher",),
+    "broker.applying.apply": ("apply", "apply_async"),
+    "broker.reading.reader": ("read",),
     "errors": (
         "AmbiguousHeader",
         "ApplyStopped",
@@ -80,12 +80,12 @@ _ROOMS = {
     "releases": ("Release", "Store"),
     "ring": ("Binding", "Ring", "ToExchange"),
     "skew": ("HotKey", "QueueShare", "Spread", "spread"),
-    "topology.drift": ("drift",),
-    "topology.lint": ("lint",),
-    "topology.load": ("load",),
+    "topology.checks.drift": ("drift",),
+    "topology.checks.lint": ("lint",),
+    "topology.file.load": ("load",),
     "topology.model": ("Observed", "Topology"),
-    "topology.plan": ("plan",),
-    "topology.steps": ("Plan",),
+    "topology.planning.plan": ("plan",),
+    "topology.planning.steps": ("Plan",),
 }
 _ROOM_OF = {name: room for room, names in _ROOMS.items() for name in names}
 

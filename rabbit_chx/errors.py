@@ -42,34 +42,27 @@ class RabbitChxError(Exception):
 
 
 class InvalidValue(RabbitChxError, ValueError):
-    """A value that cannot be used, with the five things its reader needs.
+    """An argument, option or file entry is invalid.
 
-    >>> raise InvalidValue("the weight of queue 'q0'", got="1.5", allowed="a whole number from 1 to 10000")
+    >>> raise InvalidValue("weight for queue 'q0'", "1.5", "an integer from 1 to 10000")
     Traceback (most recent call last):
     ...
-    rabbit_chx.errors.InvalidValue: the weight of queue 'q0' is wrong: got '1.5', allowed is a whole number from 1 to 10000
+    rabbit_chx.errors.InvalidValue: invalid weight for queue 'q0': got '1.5', expected an integer from 1 to 10000
     """
 
-    def __init__(self, what: str, *, got: object, allowed: str, way_out: str = "") -> None:
+    def __init__(self, what: str, got: object, expected: str, hint: str = "") -> None:
         self.what = what
         self.got = got
-        self.allowed = allowed
-        self.way_out = way_out
-        message = f"{what} is wrong: got {_shown(got)}, allowed is {allowed}"
-        super().__init__(f"{message}; {way_out}" if way_out else message)
+        self.expected = expected
+        self.hint = hint
+        message = f"invalid {what}: got {_shown(got)}, expected {expected}"
+        super().__init__(f"{message}. {hint}" if hint else message)
 
     def __reduce__(self) -> tuple[object, ...]:
-        # The default rebuilds an exception from its message alone, which this signature refuses:
-        # an error raised in a Spark task has to survive the way to the driver. So has what was got, which
-        # may be anything (a generator, an object whose class the driver lacks): as its text, then.
+        # An error raised in a Spark task must survive the trip to the driver. `got` may be anything, including an
+        # object that cannot be pickled or whose class the driver lacks, so everything but plain values goes as text.
         got = self.got if type(self.got) in _PLAIN else _Text(_shown(self.got))
-        return (_rebuild_invalid_value, (type(self), self.what, got, self.allowed, self.way_out))
-
-
-def _rebuild_invalid_value(
-    cls: type[InvalidValue], what: str, got: object, allowed: str, way_out: str
-) -> InvalidValue:
-    return cls(what, got=got, allowed=allowed, way_out=way_out)
+        return (type(self), (self.what, got, self.expected, self.hint))
 
 
 _PLAIN = {str, bytes, int, float, bool, type(None)}

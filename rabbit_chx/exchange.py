@@ -99,20 +99,20 @@ class ConsistentHashExchange:
         if isinstance(bindings, Ring):
             if release is not None or store is not None:
                 raise InvalidValue(
-                    "the release",
-                    got=store if release is None else release,
-                    allowed="the ring's own",
-                    way_out="leave it out, or give it to Ring.of() or Ring.read()",
+                    "release",
+                    store if release is None else release,
+                    "the ring's own",
+                    "Leave it out, or give it to Ring.of() or Ring.read()",
                 )
             self.ring: Ring = bindings
         else:
             self.ring = Ring.of(bindings, release="4.3" if release is None else release, store=store)
             if not self.ring.bindings:
                 raise InvalidValue(
-                    "the list of queues",
-                    got="no queue",
-                    allowed="at least one queue",
-                    way_out="Ring() is the ring of an exchange without bindings",
+                    "list of queues",
+                    "no queue",
+                    "at least one queue",
+                    "Ring() is the ring of an exchange without bindings",
                 )
         self.hash_on: HashOn = hash_on(hash_header, hash_property)
         self.hash_header = hash_header
@@ -198,18 +198,18 @@ class ConsistentHashExchange:
         if part not in given:
             absent = {"routing_key": "''", "headers": "{}"}.get(part, "None")
             raise InvalidValue(
-                f"the message, of which the exchange hashes {self.hash_on},",
-                got=f"no {part}",
-                allowed=f"{part}=...",
-                way_out=f"{part}={absent} stands for a message without it",
+                f"message, of which the exchange hashes {self.hash_on},",
+                f"no {part}",
+                f"{part}=...",
+                f"{part}={absent} stands for a message without it",
             )
         for name, value in given.items():
             if name not in {part, "routing_key"}:
                 raise InvalidValue(
                     f"{name} of the message",
-                    got=value,
-                    allowed=f"nothing, since the exchange hashes {self.hash_on}",
-                    way_out="leave it out, or give the exchange its hash_header or hash_property",
+                    value,
+                    f"nothing, since the exchange hashes {self.hash_on}",
+                    "Leave it out, or give the exchange its hash_header or hash_property",
                 )
 
     # rabbit_exchange_type_consistent_hash.erl, route/3.

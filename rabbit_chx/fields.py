@@ -63,7 +63,7 @@ class Field:
 
     def __post_init__(self) -> None:
         if self.tag not in _TYPES:
-            raise InvalidValue("the tag of an AMQP field", got=self.tag, allowed=" ".join(_TYPES))
+            raise InvalidValue("tag of an AMQP field", self.tag, " ".join(_TYPES))
 
     @property
     def type(self) -> Atom:
@@ -108,17 +108,17 @@ def encode(value: object, client: Client) -> Field:
     if isinstance(value, Field):
         return value
     if client not in _ENCODERS:
-        raise InvalidValue("the client", got=client, allowed=", ".join(CLIENTS))
+        raise InvalidValue("client", client, ", ".join(CLIENTS))
     try:
         field = _common(value, client) or _ENCODERS[client](value)
     except (struct.error, ArithmeticError, UnicodeEncodeError, AttributeError, TypeError):
         field = None  # just where the client stumbles: too large, or a name that is no text
     if field is None:
         raise InvalidValue(
-            "the header value",
-            got=value,
-            allowed=f"what {client} can encode",
-            way_out="send it as text: strings are the one type on which all clients and releases agree",
+            "header value",
+            value,
+            f"what {client} can encode",
+            "Send it as text: strings are the one type on which all clients and releases agree",
         )
     return field
 

@@ -53,25 +53,25 @@ def shortstr(value: object, what: str) -> bytes:
         except UnicodeEncodeError:
             raise InvalidValue(
                 what,
-                got=value,
-                allowed="text that UTF-8 can express, so no lone surrogates",
-                way_out="pass the raw bytes instead",
+                value,
+                "text that UTF-8 can express, so no lone surrogates",
+                "Pass the raw bytes instead",
             ) from None
     elif isinstance(value, (bytes, bytearray)):
         encoded = bytes(value)
     else:
         raise InvalidValue(
             what,
-            got=value,
-            allowed="str (sent as UTF-8) or bytes",
-            way_out="make text of it, as its publisher does",
+            value,
+            "str (sent as UTF-8) or bytes",
+            "Make text of it, as its publisher does",
         )
     if len(encoded) > MAX_SHORTSTR:
         raise InvalidValue(
             what,
-            got=f"{value!r:.60} ({len(encoded)} bytes)",
-            allowed=f"at most {MAX_SHORTSTR} bytes of UTF-8",
-            way_out="AMQP cannot carry a longer one",
+            f"{value!r:.60} ({len(encoded)} bytes)",
+            f"at most {MAX_SHORTSTR} bytes of UTF-8",
+            "AMQP cannot carry a longer one",
         )
     return encoded
 
@@ -86,10 +86,10 @@ def as_column(values: Any) -> Any:
     if not single and isinstance(values, Iterable):
         return list(values)
     raise InvalidValue(
-        "the column",
-        got=values,
-        allowed="a list, NumPy array or Arrow column of what is hashed",
-        way_out="put a single one into a list, or use route()",
+        "column",
+        values,
+        "a list, NumPy array or Arrow column of what is hashed",
+        "Put a single one into a list, or use route()",
     )
 
 
@@ -97,10 +97,10 @@ def check_client(client: object) -> None:
     """Refuse a client that nobody has heard of; None stands for any of those that are known."""
     if client is not None and client not in CLIENTS:
         raise InvalidValue(
-            "the client",
-            got=client,
-            allowed=", ".join(CLIENTS),
-            way_out="leave it out where it makes no difference",
+            "client",
+            client,
+            ", ".join(CLIENTS),
+            "Leave it out where it makes no difference",
         )
 
 
@@ -125,10 +125,10 @@ def hash_on(hash_header: str | None, hash_property: str | None) -> HashOn:
     """What an exchange with these two arguments hashes."""
     if hash_header is not None and hash_property is not None:
         raise InvalidValue(
-            "the hash arguments",
-            got="both hash_header and hash_property",
-            allowed="one of the two, or none to hash the routing key",
-            way_out="the broker refuses to declare such an exchange",
+            "hash arguments",
+            "both hash_header and hash_property",
+            "one of the two, or none to hash the routing key",
+            "The broker refuses to declare such an exchange",
         )
     if hash_header is not None:
         return HashHeader(hash_header)
@@ -163,9 +163,9 @@ class HashId:
         if name not in ("message_id", "correlation_id"):
             raise InvalidValue(
                 "hash_property",
-                got=name,
-                allowed="message_id, correlation_id or timestamp, as the broker has it",
-                way_out="to hash anything else, let publishers put it into a header, and name that in hash_header",
+                name,
+                "message_id, correlation_id or timestamp, as the broker has it",
+                "To hash anything else, let publishers put it into a header, and name that in hash_header",
             )
         self.part = name
 
@@ -213,9 +213,9 @@ class HashTimestamp:
         if type(number) is not int or not 0 <= number < 2**64:
             raise InvalidValue(
                 str(self),
-                got=value,
-                allowed="a datetime, or whole seconds since 1970",
-                way_out="use int(time.time())",
+                value,
+                "a datetime, or whole seconds since 1970",
+                "Use int(time.time())",
             )
         return f"{self}, its seconds as text", str(number).encode()
 
@@ -233,16 +233,16 @@ class HashHeader:
         if not isinstance(header, str) or not header:
             raise InvalidValue(
                 "hash_header",
-                got=header,
-                allowed="the name of a header",
-                way_out="leave it out to hash the routing key",
+                header,
+                "the name of a header",
+                "Leave it out to hash the routing key",
             )
         if len(shortstr(header, "hash_header")) > _MAX_FIELD_NAME:
             raise InvalidValue(
                 "hash_header",
-                got=header,
-                allowed=f"at most {_MAX_FIELD_NAME} bytes, as AMQP has it",
-                way_out="aio-pika cuts longer names, so that the broker would not find the header",
+                header,
+                f"at most {_MAX_FIELD_NAME} bytes, as AMQP has it",
+                "Aio-pika cuts longer names, so that the broker would not find the header",
             )
         self.header = header
 
@@ -254,17 +254,17 @@ class HashHeader:
         if value is not None and not isinstance(value, Mapping):
             raise InvalidValue(
                 "headers",
-                got=value,
-                allowed="a mapping of names to values, or None",
-                way_out=f"{{{self.header!r}: value}} is a message with the header",
+                value,
+                "a mapping of names to values, or None",
+                f"{{{self.header!r}: value}} is a message with the header",
             )
         if not value or self.header not in value:
             if value and self.header.encode() in value:
                 raise InvalidValue(
-                    "the name of a header",
-                    got=self.header.encode(),
-                    allowed="str",
-                    way_out=f"use {self.header!r}",
+                    "name of a header",
+                    self.header.encode(),
+                    "str",
+                    f"Use {self.header!r}",
                 )
             if release.missing_header_fails:
                 raise BrokerWouldFail(
@@ -312,7 +312,7 @@ class HashHeader:
         import numpy as np
 
         from rabbit_chx.kernel.batch import block_hash_column, phash2_column
-        from rabbit_chx.kernel.columns import is_text
+        from rabbit_chx.kernel.binaries import is_text
 
         if is_text(column):
             if not release.typed_headers:
@@ -346,9 +346,9 @@ def _values(column: Any, what: str) -> Sequence[Any]:
     if None in values:
         raise InvalidValue(
             f"{what} in row {values.index(None)}",
-            got=None,
-            allowed="a value in every row",
-            way_out="fill the gaps first, or pass a list, where None stands for none",
+            None,
+            "a value in every row",
+            "Fill the gaps first, or pass a list, where None stands for none",
         )
     return values
 
@@ -362,8 +362,6 @@ def _one_by_one(on: HashOn, values: Sequence[Any], release: Release, client: Cli
         try:
             _, term = on.term(value, release, client)
         except InvalidValue as error:
-            raise InvalidValue(
-                f"{error.what} in row {row}", got=error.got, allowed=error.allowed, way_out=error.way_out
-            ) from None
+            raise InvalidValue(f"{error.what} in row {row}", error.got, error.expected, error.hint) from None
         hashes[row] = hash_of(term, release) & 0x7FFF_FFFF  # 21 bits count, of integers of any size
     return hashes

@@ -116,10 +116,10 @@ def infer(
     if not found:
         if not complete:
             raise InvalidValue(
-                "the list of pairs",
-                got=f"{len(observed)} pairs",
-                allowed="enough of them to search for the ring",
-                way_out="observe longer",
+                "list of pairs",
+                f"{len(observed)} pairs",
+                "enough of them to search for the ring",
+                "Observe longer",
             )
         raise Contradiction(_explain_contradiction(observed, hashes, options))
     rings = tuple(Ring(listed, runs, parsed) for runs in found)
@@ -131,16 +131,14 @@ def _observed(pairs: Iterable[tuple[Any, Destination]]) -> list[tuple[Any, Desti
     for row, pair in enumerate(observed):
         if not isinstance(pair, (tuple, list)) or len(pair) != 2:
             raise InvalidValue(
-                f"the pair in row {row}",
-                got=pair,
-                allowed="a key and the queue it was seen at",
-                way_out="an Observer collects them",
+                f"pair in row {row}",
+                pair,
+                "a key and the queue it was seen at",
+                "An Observer collects them",
             )
         check_destination(pair[1])
     if not observed:
-        raise InvalidValue(
-            "the list of pairs", got="none", allowed="at least one", way_out="200 are enough for most rings"
-        )
+        raise InvalidValue("list of pairs", "none", "at least one", "200 are enough for most rings")
     return observed
 
 
@@ -148,10 +146,10 @@ def _listed(bindings: Bindings) -> tuple[Binding, ...]:
     listed = tuple(as_bindings(bindings))
     if not listed:
         raise InvalidValue(
-            "the bindings",
-            got="none",
-            allowed="all bindings that the broker lists",
-            way_out="`rabbitmqctl list_bindings` prints them",
+            "bindings",
+            "none",
+            "all bindings that the broker lists",
+            "`rabbitmqctl list_bindings` prints them",
         )
     return listed
 
@@ -178,10 +176,10 @@ def _possible_sizes(options: Mapping[Destination, frozenset[int]]) -> list[int]:
         sums = {total + weight for total in sums for weight in weights}
         if len(sums) > MAX_WEIGHT:
             raise InvalidValue(
-                "the list of pairs",
-                got="too few for so many destinations that no message was seen at",
-                allowed="pairs from nearly every destination",
-                way_out="observe longer",
+                "list of pairs",
+                "too few for so many destinations that no message was seen at",
+                "pairs from nearly every destination",
+                "Observe longer",
             )
     return sorted(sums - {0}, reverse=True)
 

@@ -46,17 +46,17 @@ class ModulusHashExchange:
         pairs = [_pair(item) for item in each(bindings, "the list of bindings", of)]
         if not pairs:
             raise InvalidValue(
-                "the list of bindings",
-                got="none",
-                allowed="at least one",
-                way_out="the broker drops or returns all messages of an exchange without bindings",
+                "list of bindings",
+                "none",
+                "at least one",
+                "The broker drops or returns all messages of an exchange without bindings",
             )
         if len(set(pairs)) < len(pairs):
             raise InvalidValue(
-                "the list of bindings",
-                got="one binding twice",
-                allowed="each pair of destination and binding key once",
-                way_out="the broker takes the second for the first; give another key to count it twice",
+                "list of bindings",
+                "one binding twice",
+                "each pair of destination and binding key once",
+                "The broker takes the second for the first; give another key to count it twice",
             )
         if not self.release.modulus_sorts_destinations and self.release.store is Store.KHEPRI:
             raise Unpredictable(
@@ -115,18 +115,18 @@ class SuperStream:
     ) -> None:
         if flavor not in ("official", "rstream"):
             raise InvalidValue(
-                "the flavor of a super stream",
-                got=flavor,
-                allowed="official or rstream",
-                way_out="rstream is for producers that use the Python client rstream, official for all others",
+                "flavor of a super stream",
+                flavor,
+                "official or rstream",
+                "Rstream is for producers that use the Python client rstream, official for all others",
             )
         names = list(each(partitions, "the list of partitions", "names"))
         if not names or not all(isinstance(name, str) for name in names) or len(set(names)) < len(names):
             raise InvalidValue(
-                "the list of partitions",
-                got=names,
-                allowed="at least one name, each once",
-                way_out="`rabbitmq-streams list_super_stream_partitions` has them in their order",
+                "list of partitions",
+                names,
+                "at least one name, each once",
+                "`rabbitmq-streams list_super_stream_partitions` has them in their order",
             )
         self.partitions: tuple[str, ...] = tuple(names)
         self.flavor = flavor
@@ -156,10 +156,10 @@ class SuperStream:
             return int.from_bytes(mmh3.hash_bytes(key.encode("utf-16"), self._SEED), "little")
         except (AttributeError, UnicodeEncodeError):
             raise InvalidValue(
-                "the key",
-                got=key,
-                allowed="str, without lone surrogates",
-                way_out="stream clients hash text: decode it first",
+                "key",
+                key,
+                "str, without lone surrogates",
+                "Stream clients hash text: decode it first",
             ) from None
 
 

@@ -79,19 +79,19 @@ class Release:
         match = _VERSION.fullmatch(text) if isinstance(text, str) else None
         if match is None:
             raise InvalidValue(
-                "the broker release",
-                got=text,
-                allowed="a version such as 4.3.6 or 4.3",
-                way_out="`rabbitmqctl version` prints it",
+                "broker release",
+                text,
+                "a version such as 4.3.6 or 4.3",
+                "`rabbitmqctl version` prints it",
             )
         major, minor = int(match[1]), int(match[2])
         newest = _SERIES.get((major, minor))
         if newest is None:
             raise InvalidValue(
-                "the broker release",
-                got=text,
-                allowed=f"a release of {', '.join(SERIES)}",
-                way_out=f"a later one may route like {_NEWEST}: `rabbit-chx parity --release {_NEWEST}` tells",
+                "broker release",
+                text,
+                f"a release of {', '.join(SERIES)}",
+                f"A later one may route like {_NEWEST}: `rabbit-chx parity --release {_NEWEST}` tells",
             )
         patch = newest if match[3] is None else int(match[3])
         return cls(major, minor, patch, _store(text, (major, minor), store))
@@ -156,8 +156,8 @@ def _store(text: str, series: tuple[int, int], store: str | Store | None) -> Sto
         if store in (known, known.value):
             return known
     raise InvalidValue(
-        f"the metadata store of RabbitMQ {text}",
-        got=store.value if isinstance(store, Store) else store,
-        allowed=" or ".join(known.value for known in possible),
-        way_out="leave it out for the default of the release",
+        f"metadata store of RabbitMQ {text}",
+        store.value if isinstance(store, Store) else store,
+        " or ".join(known.value for known in possible),
+        "Leave it out for the default of the release",
     )

@@ -61,10 +61,10 @@ def parse_weight(weight: object, *, of: Destination) -> int:
         parsed = None if isinstance(weight, bool) else _index(weight)
     if parsed is None or not 1 <= parsed <= MAX_WEIGHT:
         raise InvalidValue(
-            f"the weight of {_show(of)}",
-            got=weight,
-            allowed=f"a whole number from 1 to {MAX_WEIGHT}",
-            way_out="a weight is the number of buckets, so small ones with the same ratio do",
+            f"weight of {_show(of)}",
+            weight,
+            f"a whole number from 1 to {MAX_WEIGHT}",
+            "A weight is the number of buckets, so small ones with the same ratio do",
         )
     return parsed
 
@@ -90,10 +90,10 @@ def check_destination(destination: Destination) -> Destination:
     except UnicodeEncodeError:  # a lone surrogate
         pass
     raise InvalidValue(
-        "a destination",
-        got=destination,
-        allowed="the name of a queue, of 1 to 255 bytes of UTF-8, or ToExchange(name)",
-        way_out="`rabbitmqctl list_bindings` prints the names as the broker has them",
+        "destination",
+        destination,
+        "the name of a queue, of 1 to 255 bytes of UTF-8, or ToExchange(name)",
+        "`rabbitmqctl list_bindings` prints the names as the broker has them",
     )
 
 
@@ -112,10 +112,10 @@ class Binding:
         check_destination(self.destination)
         if not isinstance(self.key, str):
             raise InvalidValue(
-                f"the key of a binding of {_show(self.destination)}",
-                got=self.key,
-                allowed="the weight as text",
-                way_out="Binding.of() takes an integer too",
+                f"key of a binding of {_show(self.destination)}",
+                self.key,
+                "the weight as text",
+                "Binding.of() takes an integer too",
             )
         parse_weight(self.key, of=self.destination)
 
@@ -186,10 +186,10 @@ class Ring:
         for destination, times in Counter(binding.destination for binding in listed).items():
             if times > 1:
                 raise InvalidValue(
-                    "the list of bindings",
-                    got=f"{_show(destination)} twice",
-                    allowed="each destination once",
-                    way_out="give it one weight; Ring.bind() shows what the broker does with a second binding",
+                    "list of bindings",
+                    f"{_show(destination)} twice",
+                    "each destination once",
+                    "Give it one weight; Ring.bind() shows what the broker does with a second binding",
                 )
         runs = tuple((binding.destination, binding.weight) for binding in listed)
         return cls(listed, runs, Release.parse(release, store=store))
@@ -303,16 +303,16 @@ class Ring:
         elif arguments is not None:
             raise InvalidValue(
                 f"unbinding {_show(destination)}",
-                got="arguments without a weight",
-                allowed="both, or neither",
-                way_out="an unbind command repeats both, and one that fits no binding changes nothing",
+                "arguments without a weight",
+                "both, or neither",
+                "An unbind command repeats both, and one that fits no binding changes nothing",
             )
         elif len(listed) > 1:
             raise InvalidValue(
                 f"unbinding {_show(destination)}",
-                got="no weight",
-                allowed="one of " + ", ".join(repr(binding.key) for binding in listed),
-                way_out="say which of its bindings goes, or use delete() for all of them",
+                "no weight",
+                "one of " + ", ".join(repr(binding.key) for binding in listed),
+                "Say which of its bindings goes, or use delete() for all of them",
             )
         if not listed:
             return self
@@ -394,7 +394,5 @@ def as_destinations(destinations: Iterable[Destination], what: str) -> tuple[Des
 def each(items: Any, what: str, of: str) -> Iterator[Any]:
     """The items of a list; a str would pass for one of characters, and a mapping for one of its keys."""
     if isinstance(items, (str, bytes, Mapping)) or not isinstance(items, Iterable):
-        raise InvalidValue(
-            what, got=items, allowed=f"a list of {of}", way_out="a single one goes into a list"
-        )
+        raise InvalidValue(what, items, f"a list of {of}", "A single one goes into a list")
     return iter(items)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pages import filled, table
 
-from rabbit_chx.topology.schema import SCHEMA_FILE
+from rabbit_chx.topology.file.schema import SCHEMA_FILE
 from spark_connector import AMQP_TAGS, COLUMNS, OPTIONS
 
 if TYPE_CHECKING:

@@ -85,10 +85,10 @@ def register_queue_of(
     """
     if not (isinstance(name, str) and name.isascii() and name.isidentifier()):
         raise InvalidValue(
-            "the name of the SQL function",
-            got=name,
-            allowed="letters, digits and _, not starting with a digit",
-            way_out="leave it out for queue_of",
+            "name of the SQL function",
+            name,
+            "letters, digits and _, not starting with a digit",
+            "Leave it out for queue_of",
         )
     whole = {} if headers is None else {"headers": "value"}
     prediction = Prediction.of(None if whole else "value", exchange, slots=slots, **whole)
@@ -127,19 +127,19 @@ class Prediction:
         """What the arguments mean; an error that says what they should have been."""
         if not isinstance(exchange, (ConsistentHashExchange, ModulusHashExchange)):
             raise InvalidValue(
-                "the exchange",
-                got=exchange,
-                allowed="a ConsistentHashExchange or a ModulusHashExchange",
-                way_out='queue_of("routing_key", ConsistentHashExchange({"q0": 1, "q1": 1}))',
+                "exchange",
+                exchange,
+                "a ConsistentHashExchange or a ModulusHashExchange",
+                'queue_of("routing_key", ConsistentHashExchange({"q0": 1, "q1": 1}))',
             )
         part = "routing_key" if isinstance(exchange, ModulusHashExchange) else exchange.hash_on.part
         given = dict(message) if column is None else {"column": column, **message}
         if len(given) != 1 or not given.keys() <= {"column", part}:
             raise InvalidValue(
-                "the column that is hashed",
-                got=", ".join(given) or "none",
-                allowed=f"one alone: the first argument, or {part}=, which the exchange hashes",
-                way_out="nothing else of a message decides where it goes",
+                "column that is hashed",
+                ", ".join(given) or "none",
+                f"one alone: the first argument, or {part}=, which the exchange hashes",
+                "Nothing else of a message decides where it goes",
             )
         if not exchange.destinations:
             raise Unroutable("the exchange has no bucket: no row would reach a queue")

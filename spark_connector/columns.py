@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from rabbit_chx.broker.publishing.frames import LISTS_OF_KEYS
 from rabbit_chx.errors import InvalidValue
 from rabbit_chx.hashing import shortstr
+from rabbit_chx.publishing.frames import LISTS_OF_KEYS
 from spark_connector.options import nearest
 
 if TYPE_CHECKING:
@@ -56,9 +56,9 @@ def amqp_tag(data_type: Any, what: str) -> str:
     if tag is None:
         raise InvalidValue(
             what,
-            got=data_type.simpleString(),
-            allowed=", ".join(AMQP_TAGS),
-            way_out='cast it: col("...").cast("string") always works',
+            data_type.simpleString(),
+            ", ".join(AMQP_TAGS),
+            'cast it: col("...").cast("string") always works',
         )
     return tag
 
@@ -138,10 +138,10 @@ def layout_of(schema: Any, *, ignore_unknown: bool = False, given: frozenset[str
     _refuse_twins(names)
     if not {"value", "body"} & set(map(str.lower, names)):
         raise InvalidValue(
-            "the DataFrame",
-            got=f"the columns {names}",
-            allowed="one with a column value (or body), of type binary or string",
-            way_out='to send whole rows as JSON: df.select(to_json(struct("*")).alias("value"), ...)',
+            "DataFrame",
+            f"the columns {names}",
+            "one with a column value (or body), of type binary or string",
+            'to send whole rows as JSON: df.select(to_json(struct("*")).alias("value"), ...)',
         )
     positions: dict[str, int] = {}
     for position, field in enumerate(fields):
@@ -162,30 +162,30 @@ def _refuse_twins(names: list[str]) -> None:
     twins = [name for name in names if counts[name.lower()] > 1]
     if twins:
         raise InvalidValue(
-            "the DataFrame",
-            got=f"the columns {twins}",
-            allowed="one with names that differ in more than upper and lower case",
-            way_out="drop or rename one of them: Spark itself would take either",
+            "DataFrame",
+            f"the columns {twins}",
+            "one with names that differ in more than upper and lower case",
+            "Drop or rename one of them: Spark itself would take either",
         )
 
 
 def _claim(positions: dict[str, int], column: Column, position: int, fields: list[Any]) -> None:
     if column.name in positions:
         raise InvalidValue(
-            f"the column {column.name}",
-            got=[fields[positions[column.name]].name, fields[position].name],
-            allowed="one of them: they mean the same",
-            way_out="drop the other one",
+            f"column {column.name}",
+            [fields[positions[column.name]].name, fields[position].name],
+            "one of them: they mean the same",
+            "Drop the other one",
         )
     positions[column.name] = position
 
 
 def _refuse_unknown(name: str) -> None:
     raise InvalidValue(
-        "a column",
-        got=name,
-        allowed=", ".join(column.name for column in COLUMNS),
-        way_out=f"{nearest(name, _BY_NAME)}drop it, put it into value or headers, or say ignoreUnknownColumns=true",
+        "column",
+        name,
+        ", ".join(column.name for column in COLUMNS),
+        f"{nearest(name, _BY_NAME)}drop it, put it into value or headers, or say ignoreUnknownColumns=true",
     )
 
 
@@ -193,10 +193,10 @@ def _refuse_missing(positions: dict[str, int], names: list[str], given: frozense
     for name, option in (("routing_key", "routingKey"), ("exchange", "exchange")):
         if name in positions and name in given:
             raise InvalidValue(
-                f"the {name.replace('_', ' ')}",
-                got=f"both a column and the option {option}",
-                allowed="one of them: neither outranks the other",
-                way_out="drop the column, or leave the option out",
+                f"{name.replace('_', ' ')}",
+                f"both a column and the option {option}",
+                "one of them: neither outranks the other",
+                "Drop the column, or leave the option out",
             )
         if name not in positions and name not in given:
             empty = {
@@ -204,10 +204,10 @@ def _refuse_missing(positions: dict[str, int], names: list[str], given: frozense
                 "exchange": 'the default exchange, where the key names the queue, is option("exchange", "")',
             }
             raise InvalidValue(
-                "the DataFrame",
-                got=f"the columns {names}",
-                allowed=f"one with a column {name}, or the option {option} for all rows",
-                way_out=empty[name],
+                "DataFrame",
+                f"the columns {names}",
+                f"one with a column {name}, or the option {option} for all rows",
+                empty[name],
             )
 
 
@@ -215,10 +215,10 @@ def _checked_type(column: Column, field: Any) -> str:
     kind = sql_type(field.dataType)
     if kind not in column.types:
         raise InvalidValue(
-            f"the type of the column {field.name}",
-            got=field.dataType.simpleString(),
-            allowed=", ".join(column.types),
-            way_out=_way_to(column, field.name),
+            f"type of the column {field.name}",
+            field.dataType.simpleString(),
+            ", ".join(column.types),
+            _way_to(column, field.name),
         )
     return kind
 
@@ -245,10 +245,10 @@ def _headers_of(data_type: Any) -> Headers:
     by_name = {one.name.lower(): one for one in getattr(element, "fields", ())}
     if sorted(by_name) != ["key", "value"] or len(element.fields) != len(by_name):
         raise InvalidValue(
-            "the type of the column headers",
-            got=data_type.simpleString(),
-            allowed="array<struct<key:string,value:...>>, a map, or a struct",
-            way_out="map_from_arrays(names, values) makes a map",
+            "type of the column headers",
+            data_type.simpleString(),
+            "array<struct<key:string,value:...>>, a map, or a struct",
+            "Map_from_arrays(names, values) makes a map",
         )
     _check_name_type(by_name["key"].dataType, data_type)
     tag = amqp_tag(by_name["value"].dataType, "the type of the headers' values")
@@ -258,10 +258,10 @@ def _headers_of(data_type: Any) -> Headers:
 def _check_name_type(name_type: Any, whole: Any) -> None:
     if sql_type(name_type) != "string":
         raise InvalidValue(
-            "the type of the headers' names",
-            got=whole.simpleString(),
-            allowed="string",
-            way_out="cast the keys to string",
+            "type of the headers' names",
+            whole.simpleString(),
+            "string",
+            "Cast the keys to string",
         )
 
 
@@ -270,15 +270,15 @@ def _check_names(names: list[str]) -> None:
         shortstr(name, "the name of a header")
     if len(set(names)) < len(names):
         raise InvalidValue(
-            "the headers",
-            got=names,
-            allowed="each name once",
-            way_out="leave the others out of the struct",
+            "headers",
+            names,
+            "each name once",
+            "Leave the others out of the struct",
         )
     if set(names) & set(LISTS_OF_KEYS):
         raise InvalidValue(
-            "the headers",
-            got=names,
-            allowed="any name but CC and BCC, which the broker takes for lists of more routing keys",
-            way_out="bind the other queues to the exchange, or write the rows once more with their own key",
+            "headers",
+            names,
+            "any name but CC and BCC, which the broker takes for lists of more routing keys",
+            "Bind the other queues to the exchange, or write the rows once more with their own key",
         )

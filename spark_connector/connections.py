@@ -17,10 +17,10 @@ from urllib.parse import unquote, urlsplit
 
 from rabbit_chx.broker.connect import connect, describe
 from rabbit_chx.broker.permissions import Needs, why_denied
-from rabbit_chx.broker.publishing import may_publish
-from rabbit_chx.broker.publishing.publisher import Publisher
 from rabbit_chx.broker.tls import context
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue, RabbitChxError
+from rabbit_chx.publishing import may_publish
+from rabbit_chx.publishing.publisher import Publisher
 
 if TYPE_CHECKING:
     import ssl
@@ -125,8 +125,8 @@ def _credentials(options: Options) -> Credentials | None:
             raise AbsentHere(
                 "the option passwordEnv",
                 got=f"{name}, which is not set on {socket.gethostname()}",
-                allowed="an environment variable of the Python workers",
-                way_out=f"spark.executorEnv.{name} sets it on executors",
+                expected="an environment variable of the Python workers",
+                hint=f"Spark.executorEnv.{name} sets it on executors",
             )
         return lambda: (user, os.environ[name])
     return None
@@ -138,7 +138,7 @@ def _tls(options: Options) -> ssl.SSLContext | None:
         return None
     return context(
         options=("the option tlsCaFile", "the option tlsCertFile"),
-        way_out="tlsKeyPassword opens a key that is encrypted; openssl x509 -in FILE -text shows a certificate",
+        hint="tlsKeyPassword opens a key that is encrypted; openssl x509 -in FILE -text shows a certificate",
         ca_file=_file_or_none(options.tls_ca_file, "tlsCaFile"),
         cert_file=_file_or_none(options.tls_cert_file, "tlsCertFile"),
         key_file=_file_or_none(options.tls_key_file, "tlsKeyFile"),
@@ -165,8 +165,8 @@ def _file(path: str, option: str) -> Path:
     raise AbsentHere(
         f"the option {option}",
         got=f"{path}, which is not on {socket.gethostname()}",
-        allowed="a file on every executor, or the name of one that Spark distributes",
-        way_out=f"spark-submit --files {path}, or spark.sparkContext.addFile({path!r}), and give its name alone",
+        expected="a file on every executor, or the name of one that Spark distributes",
+        hint=f"Spark-submit --files {path}, or spark.sparkContext.addFile({path!r}), and give its name alone",
     )
 
 
@@ -207,15 +207,15 @@ def _ask(connection: pika.BlockingConnection, exchange: str, options: Options) -
     where = describe(options.urls[0])
     if no.code == 404:
         raise InvalidValue(
-            "the exchange",
-            got=exchange,
-            allowed=f"one that exists on {where}",
-            way_out="declare it first (rabbit-chx apply does), or say checkExchange=false if something else will",
+            "exchange",
+            exchange,
+            f"one that exists on {where}",
+            "Declare it first (rabbit-chx apply does), or say checkExchange=false if something else will",
         )
     denied = why_denied(no.words, Needs(), what="writing to this exchange")
     raise InvalidValue(
-        f"the exchange {exchange!r}",
-        got=f"{no.code} {no.words}",
-        allowed=f"one to which the user may publish on {where}",
-        way_out=denied or "rabbitmqctl set_permissions -p VHOST USER CONFIGURE WRITE READ grants it",
+        f"exchange {exchange!r}",
+        f"{no.code} {no.words}",
+        f"one to which the user may publish on {where}",
+        denied or "rabbitmqctl set_permissions -p VHOST USER CONFIGURE WRITE READ grants it",
     )

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from rabbit_chx.broker.publishing.frames import most_bytes
+from rabbit_chx.publishing.frames import most_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -135,18 +135,18 @@ def _seconds(column: pa.Array, what: str) -> NDArray[np.int64]:
     """Whole seconds since 1970, as a message carries them."""
     if not pa.types.is_timestamp(column.type) or column.type.tz is None:
         raise InvalidValue(
-            f"the type of {what}",
-            got=str(column.type),
-            allowed="timestamp",
-            way_out='cast it: col("...").cast("timestamp")',
+            f"type of {what}",
+            str(column.type),
+            "timestamp",
+            'cast it: col("...").cast("timestamp")',
         )
     micros = column.cast(pa.timestamp("us", column.type.tz)).cast(pa.int64()).to_numpy()
     if len(micros) and micros.min() < 0:
         raise InvalidValue(
             what,
-            got=column[int(micros.argmin())].as_py(),
-            allowed="a time from 1970 on",
-            way_out="AMQP has no earlier one",
+            column[int(micros.argmin())].as_py(),
+            "a time from 1970 on",
+            "AMQP has no earlier one",
         )
     seconds: NDArray[np.int64] = micros // _MICROSECONDS
     return seconds
@@ -178,10 +178,10 @@ def headers_of(data_type: Any, name: str) -> Headers:
     assert form is not None
     if form.form == "struct" and name not in form.names:
         raise InvalidValue(
-            "the column headers",
-            got=f"a struct of {', '.join(form.names)}",
-            allowed=f"one with a field {name!r}, which the exchange hashes",
-            way_out="names of headers count letter by letter, capitals too",
+            "column headers",
+            f"a struct of {', '.join(form.names)}",
+            f"one with a field {name!r}, which the exchange hashes",
+            "Names of headers count letter by letter, capitals too",
         )
     return form
 
@@ -189,7 +189,7 @@ def headers_of(data_type: Any, name: str) -> Headers:
 def _no_nulls(column: pa.Array, what: str) -> pa.Array:
     """The column, if every row has a value."""
     if column.null_count:
-        raise InvalidValue(what, got=None, allowed="text in every row", way_out=_MISSING_KEY)
+        raise InvalidValue(what, None, "text in every row", _MISSING_KEY)
     return column
 
 
@@ -199,4 +199,4 @@ def _without_row(hashing: Callable[[], NDArray[Any]]) -> NDArray[Any]:
         return hashing()
     except InvalidValue as error:
         what = error.what.partition(" in row ")[0]
-        raise InvalidValue(what, got=error.got, allowed=error.allowed, way_out=error.way_out) from None
+        raise InvalidValue(what, error.got, error.expected, error.hint) from None

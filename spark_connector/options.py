@@ -44,7 +44,7 @@ class Option:
     """A row of the table."""
 
     name: str
-    allowed: str
+    expected: str
     default: str
     doc: str
     group: str
@@ -52,10 +52,10 @@ class Option:
     secret: bool
 
 
-def _option(group: str, default: Any, allowed: str, doc: str, **more: Any) -> Any:
+def _option(group: str, default: Any, expected: str, doc: str, **more: Any) -> Any:
     secret = more.get("secret", False)
     return field(
-        default=default, repr=not secret, metadata={"group": group, "allowed": allowed, "doc": doc, **more}
+        default=default, repr=not secret, metadata={"group": group, "allowed": expected, "doc": doc, **more}
     )
 
 
@@ -158,10 +158,10 @@ class Options:
             key = _FIELD_OF.get(name.lower()) or _unknown(name)
             if key in found:
                 raise InvalidValue(
-                    f"the option {_name(key)}",
-                    got="two of its names",
-                    allowed="one",
-                    way_out="leave one of them out",
+                    f"option {_name(key)}",
+                    "two of its names",
+                    "one",
+                    "Leave one of them out",
                 )
             found[key] = str(text)
         options = cls(**{key: _value(key, text) for key, text in found.items()})
@@ -245,36 +245,36 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 def _unknown(name: str) -> str:
     names = [option.name for option in OPTIONS]
-    way_out = _INSTEAD.get(re.sub("[_.-]", "", name).lower()) or nearest(name, names)
+    hint = _INSTEAD.get(re.sub("[_.-]", "", name).lower()) or nearest(name, names)
     raise InvalidValue(  # never its value, which may be a secret under a misspelt name
         "an option",
-        got=name,
-        allowed=", ".join(names),
-        way_out=way_out.strip() or "leave it out",
+        name,
+        ", ".join(names),
+        hint.strip() or "leave it out",
     )
 
 
 def _value(key: str, text: str) -> Any:
     """A text as its option's type."""
     metadata = _FIELDS[key].metadata
-    allowed = metadata["allowed"]
-    if allowed == "text":
+    expected = metadata["allowed"]
+    if expected == "text":
         return text
-    if allowed == "true or false":
+    if expected == "true or false":
         if text.lower() in {"true", "false"}:
             return text.lower() == "true"
-        raise _wrong(key, text, allowed, "write it as text or as a bool")
+        raise _wrong(key, text, expected, "write it as text or as a bool")
     if "least" in metadata:
         if text.isascii() and text.isdigit() and metadata["least"] <= int(text[:20]) <= metadata["most"]:
             return int(text)
-        raise _wrong(key, text, allowed, "names that end in Ms count milliseconds")
+        raise _wrong(key, text, expected, "names that end in Ms count milliseconds")
     if text.lower() in metadata["choices"]:
         return text.lower()
-    raise _wrong(key, text, allowed, f"leave it out for {metadata['choices'][0]}")
+    raise _wrong(key, text, expected, f"leave it out for {metadata['choices'][0]}")
 
 
-def _wrong(key: str, got: str, allowed: str, way_out: str) -> InvalidValue:
-    return InvalidValue(f"the option {_name(key)}", got=got, allowed=allowed, way_out=way_out)
+def _wrong(key: str, got: str, expected: str, hint: str) -> InvalidValue:
+    return InvalidValue(f"option {_name(key)}", got, expected, hint)
 
 
 def _check_together(options: Options, found: set[str]) -> None:
@@ -290,19 +290,19 @@ def _check_together(options: Options, found: set[str]) -> None:
 def _check_where(options: Options, found: set[str]) -> None:
     if not found & {"url", "host"}:
         raise InvalidValue(
-            "the address of the broker",
-            got=None,
-            allowed="the option url, or host",
-            way_out='option("url", "amqp://user:password@host:5672/vhost"); in SQL options belong to the insert: '
+            "address of the broker",
+            None,
+            "the option url, or host",
+            'option("url", "amqp://user:password@host:5672/vhost"); in SQL options belong to the insert: '
             "INSERT INTO t WITH (url = '...', exchange = '...') SELECT ...",
         )
     doubled = found & {"host", "port", "virtual_host"} if "url" in found else set()
     if doubled:
         raise InvalidValue(
-            "the options",
-            got=["url", *sorted(map(_name, doubled))],
-            allowed="url alone, or host with port and virtualHost",
-            way_out="leave the others out: the url holds all three",
+            "options",
+            ["url", *sorted(map(_name, doubled))],
+            "url alone, or host with port and virtualHost",
+            "Leave the others out: the url holds all three",
         )
     if options.url is None:
         assert options.host is not None
@@ -319,17 +319,17 @@ def _check_who(options: Options, found: set[str]) -> None:
         passwords.append("url")
     if len(passwords) > 1:
         raise InvalidValue(
-            "the password",
-            got=f"given by {' and '.join(passwords)}",
-            allowed="one of password, passwordEnv and passwordFile, or the url's",
-            way_out="leave the others out",
+            "password",
+            f"given by {' and '.join(passwords)}",
+            "one of password, passwordEnv and passwordFile, or the url's",
+            "Leave the others out",
         )
     if options.username is not None and any(parts.username is not None for parts in in_url):
         raise InvalidValue(
-            "the user",
-            got="given by username and url",
-            allowed="one of them",
-            way_out="take the user out of the url, or leave username out",
+            "user",
+            "given by username and url",
+            "one of them",
+            "Take the user out of the url, or leave username out",
         )
 
 
@@ -344,17 +344,17 @@ def _check_tls(options: Options, found: set[str]) -> None:
     ):
         if secure != {True}:
             raise InvalidValue(
-                f"the option {_name(key)}",
-                got="a connection without TLS",
-                allowed="connections with TLS",
-                way_out="write amqps:// in the url, or tls=true beside host",
+                f"option {_name(key)}",
+                "a connection without TLS",
+                "connections with TLS",
+                "Write amqps:// in the url, or tls=true beside host",
             )
     if options.tls_cert_file is None and found & {"tls_key_file", "tls_key_password"}:
         raise InvalidValue(
-            "the client's certificate",
-            got="its key alone",
-            allowed="tlsCertFile too",
-            way_out="the file that tlsCertFile names may hold both",
+            "client's certificate",
+            "its key alone",
+            "tlsCertFile too",
+            "The file that tlsCertFile names may hold both",
         )
     if not options.tls_verify and found & {"tls_ca_file", "tls_server_name"}:
         raise _wrong("tls_verify", "false", "true where tlsCaFile or tlsServerName is given", "leave it out")

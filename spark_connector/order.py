@@ -49,10 +49,10 @@ def order_for(
 def _check_batch(df: DataFrame) -> None:
     if df.isStreaming:
         raise InvalidValue(
-            "the DataFrame of order_for",
-            got="a streaming one",
-            allowed="a batch: Spark sorts no stream",
-            way_out="call order_for on each micro-batch, in foreachBatch: see spark_connector.foreach_batch",
+            "DataFrame of order_for",
+            "a streaming one",
+            "a batch: Spark sorts no stream",
+            "Call order_for on each micro-batch, in foreachBatch: see spark_connector.foreach_batch",
         )
 
 
@@ -61,8 +61,8 @@ def _checked(partitions: object) -> int:
         return partitions
     raise InvalidValue(
         "partitions",
-        got=partitions,
-        allowed="a whole number from 1 on",
-        way_out="left to itself Spark may merge small data into a single partition, which publishes alone: "
+        partitions,
+        "a whole number from 1 on",
+        "Left to itself Spark may merge small data into a single partition, which publishes alone: "
         "say how many connections shall publish at once, for a start as many as the cluster has cores",
     )

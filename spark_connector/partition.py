@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from rabbit_chx.broker.publishing.account import Failure, Totals
-    from rabbit_chx.broker.publishing.publisher import Publisher
+    from rabbit_chx.publishing.account import Failure, Totals
+    from rabbit_chx.publishing.publisher import Publisher
     from spark_connector.columns import Layout
     from spark_connector.options import Options
     from spark_connector.rows import InvalidRow

@@ -16,8 +16,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rabbit_chx.broker.publishing.frames import LISTS_OF_KEYS
 from rabbit_chx.hashing import MAX_SHORTSTR
+from rabbit_chx.publishing.frames import LISTS_OF_KEYS
 from spark_connector.limits import NEEDED, SIZES, TEXTS, YEAR_10000
 
 if TYPE_CHECKING:

@@ -39,19 +39,19 @@ class RabbitMQDataSource(DataSource):
         """A queue has no offsets to replay, so there is nothing that Spark could read twice."""
         raise InvalidValue(
             'format("rabbitmq")',
-            got="a read",
-            allowed="writes",
-            way_out="consume the queue with a client; RabbitMQ streams have connectors that read",
+            "a read",
+            "writes",
+            "Consume the queue with a client; RabbitMQ streams have connectors that read",
         )
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:  # noqa: FBT001 - Spark's signature
         """Check what a batch write will do."""
         if overwrite:
             raise InvalidValue(
-                "the save mode",
-                got="overwrite",
-                allowed="append",
-                way_out='.mode("append"): what is in a queue can only be consumed, not replaced',
+                "save mode",
+                "overwrite",
+                "append",
+                '.mode("append"): what is in a queue can only be consumed, not replaced',
             )
         plan = self._plan(schema)
         _check_broker(plan.options)
@@ -61,10 +61,10 @@ class RabbitMQDataSource(DataSource):
         """Check what a streaming write will do; runs twice for each micro-batch, so the broker is not asked."""
         if overwrite:
             raise InvalidValue(
-                "the output mode",
-                got="complete",
-                allowed="append",
-                way_out="foreach_batch(...) writes the result of an aggregation, micro-batch by micro-batch",
+                "output mode",
+                "complete",
+                "append",
+                "Foreach_batch(...) writes the result of an aggregation, micro-batch by micro-batch",
             )
         return StreamWriter(self._plan(schema))
 

@@ -53,15 +53,13 @@ def spread(
     """
     if df.isStreaming:
         raise InvalidValue(
-            "the DataFrame of spread",
-            got="a streaming one",
-            allowed="a batch",
-            way_out="call it on a micro-batch, in foreachBatch: see spark_connector.foreach_batch",
+            "DataFrame of spread",
+            "a streaming one",
+            "a batch",
+            "Call it on a micro-batch, in foreachBatch: see spark_connector.foreach_batch",
         )
     if type(hot) is not int or not 0 <= hot <= _MOST_HOT:
-        raise InvalidValue(
-            "hot", got=hot, allowed=f"a whole number up to {_MOST_HOT}", way_out="0 names no key"
-        )
+        raise InvalidValue("hot", hot, f"a whole number up to {_MOST_HOT}", "0 names no key")
     prediction = Prediction.of(column, exchange, slots=slots, **message)
     keys = df.select(prediction.index.alias("number"), _key(df, prediction).alias("key"))
     counted = keys.groupBy("number").agg(

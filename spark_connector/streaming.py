@@ -35,9 +35,9 @@ def foreach_batch(
     if prepare is not None and not callable(prepare):
         raise InvalidValue(
             "prepare",
-            got=type(prepare).__name__,
-            allowed="a function that takes a micro-batch and returns a DataFrame",
-            way_out="options are given by name: foreach_batch(url=..., exchange=...)",
+            type(prepare).__name__,
+            "a function that takes a micro-batch and returns a DataFrame",
+            "Options are given by name: foreach_batch(url=..., exchange=...)",
         )
     texts = {
         name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in options.items()

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from pyspark.sql import functions as F  # noqa: N812 - as everywhere
 
-from rabbit_chx.broker.publishing.frames import LISTS_OF_KEYS
 from rabbit_chx.errors import InvalidValue
 from rabbit_chx.hashing import MAX_SHORTSTR
+from rabbit_chx.publishing.frames import LISTS_OF_KEYS
 from spark_connector.columns import layout_of
 from spark_connector.limits import NEEDED, SIZES, TEXTS, YEAR_10000, Limits
 from spark_connector.options import Options
@@ -63,9 +63,7 @@ def _options(given: dict[str, str]) -> Options:
 
 def _refuse_twin(names: list[str]) -> None:
     if _REASON in map(str.lower, names):
-        raise InvalidValue(
-            "the columns", got=_REASON, allowed="any other name", way_out="split_valid adds it: rename yours"
-        )
+        raise InvalidValue("columns", _REASON, "any other name", "Split_valid adds it: rename yours")
 
 
 _Rule: TypeAlias = "tuple[Column, str]"

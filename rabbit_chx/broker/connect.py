@@ -51,10 +51,10 @@ def at_vhost(url: str, vhost: str) -> str:
     parts = _split(url)
     if parts.path not in {"", "/"} and _vhost(parts) != vhost:
         raise InvalidValue(
-            "the virtual host of the broker's URL",
-            got=_vhost(parts),
-            allowed=repr(vhost),
-            way_out="leave it out of the URL, since the file says which one",
+            "virtual host of the broker's URL",
+            _vhost(parts),
+            repr(vhost),
+            "Leave it out of the URL, since the file says which one",
         )
     return parts._replace(path="/" + quote(vhost, safe="")).geturl()
 
@@ -89,10 +89,10 @@ def asked_for(credentials: Credentials | None, url: str) -> Callable[[], tuple[s
     def ask() -> tuple[str, str]:
         if _by_certificate(_split(url)):
             raise InvalidValue(
-                "the user of the management API",
-                got=_EXTERNAL,
-                allowed="a user and a password: this API takes no certificates for them",
-                way_out="write both into the management URL",
+                "user of the management API",
+                _EXTERNAL,
+                "a user and a password: this API takes no certificates for them",
+                "Write both into the management URL",
             )
         return _user_of(_split(url)) if credentials is None else _ask(credentials, url)
 
@@ -182,17 +182,17 @@ def _split(url: str) -> SplitResult:
     if parts is None:
         # Neither the text itself nor Python's complaint about it, which quotes: it may hold a password.
         raise InvalidValue(
-            "the broker's URL",
-            got="a text that is none",
-            allowed="amqp://user:password@host:5672/vhost, or amqps://",
-            way_out="write special characters of user, password and virtual host as %XX (a slash is %2F); "
+            "broker's URL",
+            "a text that is none",
+            "amqp://user:password@host:5672/vhost, or amqps://",
+            "Write special characters of user, password and virtual host as %XX (a slash is %2F); "
             f"behind a ? only {_EXTERNAL} is taken",
         )
     if _by_certificate(parts) and (parts.scheme != "amqps" or parts.username is not None):
         raise InvalidValue(
-            "the broker's URL",
-            got=f"{_EXTERNAL} with a user, or without TLS",
-            allowed=f"amqps://host:5671/vhost?{_EXTERNAL}, with the client's certificate",
+            "broker's URL",
+            f"{_EXTERNAL} with a user, or without TLS",
+            f"amqps://host:5671/vhost?{_EXTERNAL}, with the client's certificate",
         )
     return parts
 
@@ -233,8 +233,8 @@ def check_credentials(credentials: object, url: str) -> None:
     elif not (credentials is None or callable(credentials)):
         raise InvalidValue(
             "credentials",
-            got=type(credentials).__name__,  # never the value: it may be a password
-            allowed="a callable that returns user and password, or the pathlib.Path of a file with the password",
+            type(credentials).__name__,  # never the value: it may be a password
+            "a callable that returns user and password, or the pathlib.Path of a file with the password",
         )
 
 
@@ -242,9 +242,9 @@ def _no_password_beside(credentials: object) -> None:
     if credentials is not None:
         raise InvalidValue(
             "credentials",
-            got=f"a password beside {_EXTERNAL}",
-            allowed="one of the two",
-            way_out="leave the password out: the certificate stands for it",
+            f"a password beside {_EXTERNAL}",
+            "one of the two",
+            "Leave the password out: the certificate stands for it",
         )
 
 
@@ -263,10 +263,10 @@ def _password_in(path: Path) -> str:
         problem = "it is no UTF-8"
     if problem:
         raise InvalidValue(
-            "the password file",
-            got=str(path),
-            allowed="a file with the password as its one line",
-            way_out=problem,
+            "password file",
+            str(path),
+            "a file with the password as its one line",
+            problem,
         )
     return text
 

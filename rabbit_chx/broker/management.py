@@ -321,10 +321,10 @@ def _split(url: str) -> tuple[str, tuple[str, str] | None]:
     parts = parsed(url, {"http", "https"})
     if parts is None or parts.query:
         raise InvalidValue(
-            "the management URL",
-            got="a text that is none",  # never the text itself: it may hold a password
-            allowed="http://host:15672 or https://user:password@host:15671",
-            way_out="write special characters of user and password as %XX",
+            "management URL",
+            "a text that is none",  # never the text itself: it may hold a password
+            "http://host:15672 or https://user:password@host:15671",
+            "Write special characters of user and password as %XX",
         )
     host = parts.netloc.rpartition("@")[2]
     own = (unquote(parts.username), unquote(parts.password or "")) if parts.username else None

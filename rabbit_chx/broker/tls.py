@@ -34,7 +34,7 @@ class _NamedContext(ssl.SSLContext):
 def context(
     *,
     options: tuple[str, str],
-    way_out: str,
+    hint: str,
     ca_file: Path | None = None,
     cert_file: Path | None = None,
     key_file: Path | None = None,
@@ -46,7 +46,7 @@ def context(
 
     Args:
         options: what the user calls ``ca_file`` and ``cert_file``.
-        way_out: for a certificate or key that cannot be loaded.
+        hint: for a certificate or key that cannot be loaded.
         ca_file: who may vouch for the broker.
         cert_file: the client's own certificate, maybe with its key.
         key_file: the key, where it is in a file of its own.
@@ -64,22 +64,22 @@ def context(
     elif ca_file is None:
         made.load_default_certs()
     else:
-        _load(lambda: made.load_verify_locations(ca_file), options[0], ca_file, way_out)
+        _load(lambda: made.load_verify_locations(ca_file), options[0], ca_file, hint)
     if cert_file is not None:
-        _load(lambda: made.load_cert_chain(cert_file, key_file, key_password), options[1], cert_file, way_out)
+        _load(lambda: made.load_cert_chain(cert_file, key_file, key_password), options[1], cert_file, hint)
     return made
 
 
-def _load(load: Callable[[], None], option: str, path: Path, way_out: str) -> None:
+def _load(load: Callable[[], None], option: str, path: Path, hint: str) -> None:
     try:
         load()
     except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
         reason = getattr(error, "reason", None) or getattr(error, "strerror", None) or type(error).__name__
         raise InvalidValue(
-            f"the file of {option}",
-            got=f"{path} ({reason})",
-            allowed="certificates and keys in PEM form",
-            way_out=way_out,
+            f"file of {option}",
+            f"{path} ({reason})",
+            "certificates and keys in PEM form",
+            hint,
         ) from None
 
 

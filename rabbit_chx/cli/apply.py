@@ -18,7 +18,7 @@ from rabbit_chx.errors import ApplyStopped, InvalidValue
 
 if TYPE_CHECKING:
     from rabbit_chx.cli.live import Live
-    from rabbit_chx.topology.steps import Plan, Step
+    from rabbit_chx.topology.planning.steps import Plan, Step
 
 
 @verb(
@@ -47,16 +47,16 @@ def apply(
 
     A second apply does nothing.
     """
-    from rabbit_chx.topology.lint import lint
-    from rabbit_chx.topology.load import load
-    from rabbit_chx.topology.plan import plan
+    from rabbit_chx.topology.checks.lint import lint
+    from rabbit_chx.topology.file.load import load
+    from rabbit_chx.topology.planning.plan import plan
 
     if not (yes or dry_run or sys.stdin.isatty()):
         raise InvalidValue(
-            "the command",
-            got="nobody to ask, since standard input is no terminal",
-            allowed="--yes, or --dry-run",
-            way_out="`rabbit-chx plan FILE` shows what would be done",
+            "command",
+            "nobody to ask, since standard input is no terminal",
+            "--yes, or --dry-run",
+            "`rabbit-chx plan FILE` shows what would be done",
         )
     wanted = load(file)
     observed = live.read(wanted)
@@ -87,7 +87,7 @@ def _agreed(plan: Plan) -> bool:
 
 
 def _apply(live: Live, plan: Plan, output: str) -> int:
-    from rabbit_chx.broker.topology.apply import apply as apply_steps
+    from rabbit_chx.broker.applying.apply import apply as apply_steps
 
     total = len(plan.steps)
     count = 0

@@ -12,9 +12,9 @@ from rabbit_chx.cli.say import say, say_json
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from rabbit_chx.topology.lint import Finding
+    from rabbit_chx.topology.checks.lint import Finding
     from rabbit_chx.topology.model import Observed, RingSource
-    from rabbit_chx.topology.steps import Plan, RingChange, Way
+    from rabbit_chx.topology.planning.steps import Plan, RingChange, Way
 
 __all__ = ["counted", "print_findings", "print_plan", "print_rings", "print_ways"]
 
@@ -117,7 +117,7 @@ def _print_waits(plan: Plan) -> None:
     """What would keep the order of the keys that move."""
     from rabbit_chx.cli.fold import fold
     from rabbit_chx.cli.tables import show
-    from rabbit_chx.topology.waits import waits_of
+    from rabbit_chx.topology.planning.waits import waits_of
 
     waiting = waits_of(plan)
     if not waiting:
@@ -135,7 +135,7 @@ def _print_waits(plan: Plan) -> None:
     else:
         said = (
             f"it is kept if the consumers of {named(gain)} are held from before the change until what waits in {named(lose)} is "
-            "consumed (rabbit_chx.broker.topology.handover)."
+            "consumed (rabbit_chx.broker.applying.handover)."
         )
     show(f"Order: {said}")
 
@@ -192,7 +192,7 @@ def _way(way: Way) -> dict[str, Any]:
 
 
 def _print_plan_as_json(plan: Plan) -> None:
-    from rabbit_chx.topology.waits import waits_of
+    from rabbit_chx.topology.planning.waits import waits_of
 
     for number, step in enumerate(plan.steps, start=1):
         say_json(

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from rabbit_chx.cli.live import Live
-    from rabbit_chx.topology.drift import Drift
+    from rabbit_chx.topology.checks.drift import Drift
 
 
 @verb(
@@ -51,9 +51,9 @@ def check(
     *, file: str, live: Live, strict: bool, metrics_file: str | None, verbose: bool, output: str
 ) -> int:
     """List every difference between a broker and FILE; change nothing."""
-    from rabbit_chx.topology.drift import drift
-    from rabbit_chx.topology.lint import lint
-    from rabbit_chx.topology.load import load
+    from rabbit_chx.topology.checks.drift import drift
+    from rabbit_chx.topology.checks.lint import lint
+    from rabbit_chx.topology.file.load import load
 
     wanted = load(file)
     observed = live.read(wanted)
@@ -88,7 +88,7 @@ def _row(one: Drift) -> dict[str, Any]:
 
 def _write_metrics(path: Path, drifts: Sequence[Drift], vhost: str) -> None:
     """In one step, since the exporter may read the file at any moment."""
-    from rabbit_chx.topology.metrics import metrics
+    from rabbit_chx.topology.checks.metrics import metrics
 
     text = metrics(drifts, vhost=vhost, checked_at=time.time())
     with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=f".{path.name}.", delete=False) as file:

@@ -64,7 +64,7 @@ def queues(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]
 
 def _topology(ctx: click.Context) -> Topology | None:
     """A file that cannot be read completes nothing: what is wrong with it is told when the command runs."""
-    from rabbit_chx.topology.load import load
+    from rabbit_chx.topology.file.load import load
 
     # Where the option still waits for its value, click leaves the arguments before it unparsed.
     file = ctx.params.get("file") or next(iter(ctx.args), None)

@@ -46,7 +46,7 @@ class Check:
     state: str
     """``ok``, ``missing`` (only needed for a part) or ``failed``."""
     found: str
-    way_out: str = ""
+    hint: str = ""
     details: Mapping[str, object] = field(default_factory=dict)
     """For programs: more fields of the JSON object."""
 
@@ -150,8 +150,8 @@ def _throw_away_broker() -> Check:
     try:
         return Check("throw-away broker", "ok", str(available()))
     except RabbitChxError as error:
-        reason, _, way_out = str(error).partition(" Ways out: ")
-        return Check("throw-away broker", "missing", reason, way_out)
+        reason, _, hint = str(error).partition(" Ways out: ")
+        return Check("throw-away broker", "missing", reason, hint)
 
 
 @dataclass(frozen=True)
@@ -203,9 +203,9 @@ def _management(broker: _Broker) -> Check:
         user, tags = management.whoami().name, ", ".join(sorted(management.whoami().tags))
         release = management.overview().release
     except RabbitChxError as error:
-        way_out = "give --management-url; plan, check and export need it"
+        hint = "give --management-url; plan, check and export need it"
         state = "failed" if broker.management_url else "missing"
-        return Check("management API", state, str(error), way_out)
+        return Check("management API", state, str(error), hint)
     return Check("management API", "ok", f"RabbitMQ {release}, user {user!r} with the tags {tags or 'none'}")
 
 
@@ -218,7 +218,7 @@ def _print(checks: list[Check]) -> None:
     colours = {"ok": "green", "missing": "yellow", "failed": "red"}
     shown = table("what", "state", "found", folds=("found",))
     for check in checks:
-        way_out = f"\n-> {check.way_out}" if check.way_out else ""
-        found = Text.assemble(check.found, (way_out, "cyan"))  # not markup: there are brackets in it
+        hint = f"\n-> {check.hint}" if check.hint else ""
+        found = Text.assemble(check.found, (hint, "cyan"))  # not markup: there are brackets in it
         shown.add_row(Text(check.name), Text(check.state, colours[check.state]), found)
     show(shown)

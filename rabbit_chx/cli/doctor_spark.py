@@ -134,8 +134,8 @@ class Asked:
             try:
                 java = find_java()
             except MissingDependency as error:
-                reason, _, way_out = str(error).partition(". Allowed is ")
-                yield Check("Java", "failed", reason, f"allowed is {way_out}")
+                reason, _, hint = str(error).partition(". Allowed is ")
+                yield Check("Java", "failed", reason, f"allowed is {hint}")
                 return
             yield _java(java)
             os.environ["JAVA_HOME"] = str(java.home)
@@ -165,8 +165,8 @@ class Asked:
         """Whether a write would find the connector."""
         if not fault:
             return Check(_FORMAT, "ok", "Spark finds it by itself")
-        way_out = _DOCS if self.connect else f"export PYSPARK_DRIVER_PYTHON={sys.executable}"
-        return Check(_FORMAT, "failed", fault, way_out)
+        hint = _DOCS if self.connect else f"export PYSPARK_DRIVER_PYTHON={sys.executable}"
+        return Check(_FORMAT, "failed", fault, hint)
 
 
 def _pairs(option: str, texts: Iterable[str]) -> dict[str, str]:
@@ -174,9 +174,7 @@ def _pairs(option: str, texts: Iterable[str]) -> dict[str, str]:
     for text in texts:
         name, equals, value = text.partition("=")
         if not (name and equals):
-            raise InvalidValue(
-                option, got=name, allowed="NAME=VALUE", way_out="quote it where the shell would cut it"
-            )
+            raise InvalidValue(option, name, "NAME=VALUE", "Quote it where the shell would cut it")
         found[name] = value
     return found
 
@@ -260,10 +258,8 @@ def _report(found: CheckUp, fault: str, asked: Asked) -> Iterator[Check]:
         yield Check("executors", "ok", f"{met} of {met} answered")
     else:
         number = max(found.there, found.wanted)
-        way_out = "has the cluster room for them all?" if found.there < number else "their logs may tell why"
-        yield Check(
-            "executors", "failed", f"{met} of {number} answered, and {found.there} are there", way_out
-        )
+        hint = "has the cluster room for them all?" if found.there < number else "their logs may tell why"
+        yield Check("executors", "failed", f"{met} of {number} answered, and {found.there} are there", hint)
     for one in found.executors:
         yield _packages(one, _way_to_packages(found.master))
         if one.broker is not None:
@@ -276,7 +272,7 @@ def _way_to_packages(master: str | None) -> str:
     return f"{_BY_PIP} on its machine, or ship it: {_DOCS}"
 
 
-def _packages(one: Executor, way_out: str) -> Check:
+def _packages(one: Executor, hint: str) -> Check:
     from pyspark import __version__ as pyspark_here
 
     from spark_connector.checkup import PACKAGES
@@ -297,7 +293,7 @@ def _packages(one: Executor, way_out: str) -> Check:
         "packages": {PACKAGES[name]: version for name, version in one.packages.items()},
     }
     if faults:
-        return Check("executor", "failed", f"{found}; {'; '.join(faults)}", way_out, details)
+        return Check("executor", "failed", f"{found}; {'; '.join(faults)}", hint, details)
     return Check("executor", "ok", found, details=details)
 
 
@@ -309,8 +305,8 @@ def _broker(one: Executor, where: str) -> Check:
     if one.broker == "answers":
         found = f"{_place(one)}: {where} answers; user and password are not tried without rabbit-chx"
         return Check(name, "missing", found, "see the executor above", details)
-    way_out = "is there a way from that machine to the broker, and are user and password right?"
-    return Check(name, "failed", f"{_place(one)}: {one.broker}", way_out, details)
+    hint = "is there a way from that machine to the broker, and are user and password right?"
+    return Check(name, "failed", f"{_place(one)}: {one.broker}", hint, details)
 
 
 def _place(one: Executor) -> str:

@@ -54,11 +54,11 @@ def _format_options(command: Callable[..., Any]) -> Callable[..., Any]:
 def export(*, live: Live, vhost: str | None, kind: str, out: str | None) -> None:
     """Write what stands in a virtual host as a topology file; rings are written in their own order."""
     from rabbit_chx.broker.connect import vhost_of, without_vhost
-    from rabbit_chx.topology.dump import exportable
+    from rabbit_chx.topology.file.dump import exportable
     from rabbit_chx.topology.model import Topology
 
     if live.amqp_only:
-        raise InvalidValue("export", got="--amqp-only", allowed="the management API: AMQP lists nothing")
+        raise InvalidValue("export", "--amqp-only", "the management API: AMQP lists nothing")
     wanted = Topology(vhost=vhost_of(live.given) if vhost is None else vhost)
     observed = replace(live, url=without_vhost(live.given)).read(wanted)  # --vhost wins
     for name, ring in observed.rings.items():
@@ -79,14 +79,14 @@ def export(*, live: Live, vhost: str | None, kind: str, out: str | None) -> None
 @_format_options
 def import_(*, file: str, vhost: str | None, kind: str, out: str | None) -> None:
     """Turn FILE (a definitions.json, or a topology file) into a topology file. No broker is asked or changed."""
-    from rabbit_chx.topology.load import load
+    from rabbit_chx.topology.file.load import load
 
     _write(_text(load(file, vhost=vhost), kind), out)
 
 
 def _text(topology: Topology, kind: str) -> str:
-    from rabbit_chx.topology.definitions import to_definitions
-    from rabbit_chx.topology.dump import dumps
+    from rabbit_chx.topology.file.definitions import to_definitions
+    from rabbit_chx.topology.file.dump import dumps
 
     if kind == "definitions":
         return json.dumps(to_definitions(topology), indent=2, ensure_ascii=False) + "\n"
@@ -101,7 +101,5 @@ def _write(text: str, out: str | None) -> None:
         with Path(out).open("x", encoding="utf-8") as file:
             file.write(text)
     except OSError as error:
-        raise InvalidValue(
-            "--out", got=out, allowed="a file that does not exist yet", way_out=str(error.strerror)
-        ) from None
+        raise InvalidValue("--out", out, "a file that does not exist yet", str(error.strerror)) from None
     click.echo(f"Wrote {out}.", err=True)

@@ -11,12 +11,12 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from rabbit_chx.topology.steps import Bind, Unbind
+from rabbit_chx.topology.planning.steps import Bind, Unbind
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from rabbit_chx.topology.steps import Plan, Step
+    from rabbit_chx.topology.planning.steps import Plan, Step
 
 __all__ = ["Row", "fold", "percent", "rows_of"]
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from rabbit_chx.errors import InvalidValue
 from rabbit_chx.hashing import MAX_SHORTSTR
-from rabbit_chx.kernel.columns import Binaries
+from rabbit_chx.kernel.binaries import Binaries
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -35,7 +35,7 @@ def open_keys(path: str) -> IO[bytes]:
         return Path(path).open("rb")
     except OSError as error:
         raise InvalidValue(
-            "the keys file", got=path, allowed="a readable file", way_out=f"the system says: {error.strerror}"
+            "keys file", path, "a readable file", f"The system says: {error.strerror}"
         ) from None
 
 
@@ -71,7 +71,7 @@ def read_keys(
     if rest:
         yield _column(rest + b"\n", name=name, raw=raw, first_line=first_line)
     if empty:
-        raise InvalidValue(f"the keys of {name}", got="an empty file", allowed="one key a line")
+        raise InvalidValue(f"keys of {name}", "an empty file", "one key a line")
 
 
 def _column(block: bytes, *, name: str, raw: bool, first_line: int) -> Binaries:
@@ -100,16 +100,16 @@ def _check_utf8(block: bytes, name: str, first_line: int) -> None:
         line = block.count(b"\n", 0, error.start)
         raise InvalidValue(
             f"line {first_line + line} of {name}",
-            got=block.split(b"\n")[line],
-            allowed="UTF-8 text",
-            way_out="keys may be any bytes: --raw takes them as they are",
+            block.split(b"\n")[line],
+            "UTF-8 text",
+            "Keys may be any bytes: --raw takes them as they are",
         ) from None
 
 
 def _refuse(line: bytes, number: int, name: str) -> None:
     raise InvalidValue(
         f"line {number} of {name}",
-        got=f"{line[:40]!r}... ({len(line)} bytes)",
-        allowed=f"a key of at most {MAX_SHORTSTR} bytes",
-        way_out="AMQP cannot carry a longer one",
+        f"{line[:40]!r}... ({len(line)} bytes)",
+        f"a key of at most {MAX_SHORTSTR} bytes",
+        "AMQP cannot carry a longer one",
     )

@@ -21,8 +21,8 @@ from rabbit_chx.cli.verb import Exit, verb
 @output_option
 def lint(*, file: str, output: str) -> int:
     """Check FILE without a broker: its form, and what a broker accepts although nobody wants it."""
-    from rabbit_chx.topology.lint import lint as find
-    from rabbit_chx.topology.load import load
+    from rabbit_chx.topology.checks.lint import lint as find
+    from rabbit_chx.topology.file.load import load
 
     topology = load(file)
     findings = find(topology)

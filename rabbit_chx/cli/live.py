@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import pika
 
     from rabbit_chx.broker.management import Management
-    from rabbit_chx.broker.topology.node import NodeCommand
+    from rabbit_chx.broker.reading.node import NodeCommand
     from rabbit_chx.topology.model import Observed, Topology
 
 __all__ = ["Live", "live_options"]
@@ -52,10 +52,10 @@ class Live:
         """The URL, which must be there."""
         if self.url is None:
             raise InvalidValue(
-                "the command",
-                got="no broker",
-                allowed="--url amqp://user:password@host/, or the environment variable AMQP_URL",
-                way_out="`rabbit-chx lint FILE` and `rabbit-chx plan FILE --against OTHER_FILE` need none",
+                "command",
+                "no broker",
+                "--url amqp://user:password@host/, or the environment variable AMQP_URL",
+                "`rabbit-chx lint FILE` and `rabbit-chx plan FILE --against OTHER_FILE` need none",
             )
         return self.url
 
@@ -81,7 +81,7 @@ class Live:
     def read(self, wanted: Topology) -> Observed:
         """What stands in the virtual host of a topology."""
         from rabbit_chx.broker.connect import at_vhost
-        from rabbit_chx.broker.topology.reader import read, read_existence
+        from rabbit_chx.broker.reading.reader import read, read_existence
 
         at_vhost(self.given, wanted.vhost)  # a URL that names another is a mistake
         management = self.management()
@@ -102,13 +102,13 @@ class Live:
 
     def _learnt(self, observed: Observed, node: NodeCommand | None) -> Observed:
         """With the rings that messages betray: those in files, and those of others that pass meanwhile."""
-        from rabbit_chx.broker.topology.rings import learn
+        from rabbit_chx.broker.reading.rings import learn
 
         if self.pairs:
             observed = learn(observed, self._seen(observed))
         if self.observe is None and self.probe is None:
             return observed
-        from rabbit_chx.broker.topology.observe import firehose, probe
+        from rabbit_chx.broker.reading.observe import firehose, probe
 
         with self.amqp(observed.topology.vhost) as connection:
             if self.probe is not None:
@@ -129,8 +129,8 @@ class Live:
             if exchange is None or name not in observed.rings:
                 raise InvalidValue(
                     "--pairs",
-                    got=name,
-                    allowed="an x-consistent-hash exchange of the broker: "
+                    name,
+                    "an x-consistent-hash exchange of the broker: "
                     + (", ".join(fold(map(repr, observed.rings))) or "it has none"),
                 )
             seconds = exchange.hash_property == "timestamp"
@@ -141,7 +141,7 @@ class Live:
         return seen
 
     def _node(self) -> NodeCommand | None:
-        from rabbit_chx.broker.topology.node import NodeCommand
+        from rabbit_chx.broker.reading.node import NodeCommand
 
         return NodeCommand(self.node) if self.node else None
 
@@ -195,7 +195,5 @@ def live_options(command: Callable[..., Any]) -> Callable[..., Any]:
 def _parse_pairs(text: str) -> tuple[str, str]:
     name, equals, path = text.partition("=")
     if not (name and equals and path):
-        raise InvalidValue(
-            "--pairs", got=text, allowed="EXCHANGE=FILE", way_out="for example: --pairs orders=seen.csv"
-        )
+        raise InvalidValue("--pairs", text, "EXCHANGE=FILE", "For example: --pairs orders=seen.csv")
     return name, path

@@ -159,16 +159,16 @@ def _tls(
     if not given:
         return None
     if any(urls) and not any(url and url.startswith(("amqps:", "https:")) for url in urls):
-        raise InvalidValue(given[0], got="a connection without TLS", allowed="amqps:// or https:// URLs")
+        raise InvalidValue(given[0], "a connection without TLS", "amqps:// or https:// URLs")
     if insecure and authorities:
-        raise InvalidValue("the command", got="--insecure and --tls-ca-cert-file", allowed="one of them")
+        raise InvalidValue("command", "--insecure and --tls-ca-cert-file", "one of them")
     if key and not certificate:
-        raise InvalidValue("the command", got="--tls-key-file alone", allowed="--tls-cert-file too")
+        raise InvalidValue("command", "--tls-key-file alone", "--tls-cert-file too")
     from rabbit_chx.broker.tls import context
 
     return context(
         options=("--tls-ca-cert-file", "--tls-cert-file"),
-        way_out="the key has to be the certificate's own, without a passphrase",
+        hint="the key has to be the certificate's own, without a passphrase",
         ca_file=authorities,
         cert_file=certificate,
         key_file=key,
@@ -210,17 +210,17 @@ class Described:
         by_queues = self.queues or self.hash_header or self.hash_property
         if self.file is None and (self.exchange or not self.queues):
             raise InvalidValue(
-                "the command",
-                got="--exchange without --file" if self.exchange else "no --queue",
-                allowed="--queue NAME[=WEIGHT], once for each queue in bind order, or --file FILE",
-                way_out="for example: --queue q0 --queue q1 --queue q2=2",
+                "command",
+                "--exchange without --file" if self.exchange else "no --queue",
+                "--queue NAME[=WEIGHT], once for each queue in bind order, or --file FILE",
+                "For example: --queue q0 --queue q1 --queue q2=2",
             )
         if self.file is not None and by_queues:
             raise InvalidValue(
-                "the command",
-                got="--file, and options that describe an exchange",
-                allowed="one of the two",
-                way_out="the file says which queues there are, and what is hashed",
+                "command",
+                "--file, and options that describe an exchange",
+                "one of the two",
+                "The file says which queues there are, and what is hashed",
             )
 
     def mirror(self) -> ConsistentHashExchange:
@@ -243,7 +243,7 @@ class Described:
 
     def in_file(self) -> tuple[Topology, str]:
         """The topology of the file, and the name of the exchange in it."""
-        from rabbit_chx.topology.load import load
+        from rabbit_chx.topology.file.load import load
 
         assert self.file is not None
         topology = load(self.file)
@@ -264,9 +264,9 @@ def the_exchange(topology: Topology, name: str | None) -> str:
         return known[0]
     if name is None:
         raise InvalidValue(
-            "the command",
-            got="no --exchange",
-            allowed=", ".join(known) or "a file with an exchange that hashes",
+            "command",
+            "no --exchange",
+            ", ".join(known) or "a file with an exchange that hashes",
         )
     return name
 

@@ -105,10 +105,10 @@ def _broker(
             yield connection
     else:
         raise InvalidValue(
-            "the command",
-            got="no broker",
-            allowed="--url amqp://user:password@host:5672/vhost, or --throw-away 4.3",
-            way_out="the URL is also taken from AMQP_URL or RABBITMQ_URL, which keeps the password out of `ps`",
+            "command",
+            "no broker",
+            "--url amqp://user:password@host:5672/vhost, or --throw-away 4.3",
+            "The URL is also taken from AMQP_URL or RABBITMQ_URL, which keeps the password out of `ps`",
         )
 
 

@@ -131,10 +131,10 @@ def plan(
 
     Nothing is changed.
     """
-    from rabbit_chx.topology.assumed import assumed
-    from rabbit_chx.topology.lint import lint
-    from rabbit_chx.topology.load import load
-    from rabbit_chx.topology.plan import plan as plan_steps
+    from rabbit_chx.topology.checks.lint import lint
+    from rabbit_chx.topology.file.load import load
+    from rabbit_chx.topology.planning.assumed import assumed
+    from rabbit_chx.topology.planning.plan import plan as plan_steps
 
     wanted = load(file)
     if add or remove or weights:
@@ -160,7 +160,7 @@ def _advise(
     release: str,
     output: str,
 ) -> None:
-    from rabbit_chx.topology.advice import advise
+    from rabbit_chx.topology.planning.advice import advise
 
     weighed = dict(map(parse_new_weight, weights))
     with waiting("Working out the ways"):
@@ -181,5 +181,5 @@ def parse_new_weight(text: str) -> tuple[str, int]:
 
     name, equals, weight = text.rpartition("=")
     if not equals:
-        raise InvalidValue("--weight", got=text, allowed="NAME=WEIGHT")
+        raise InvalidValue("--weight", text, "NAME=WEIGHT")
     return name, parse_weight(weight, of=name)

@@ -34,7 +34,7 @@ class Position:
         if path is None:
             return cls(None, {})
         if file == "-":
-            raise InvalidValue("--resume", got="standard input", allowed="a file, which can be read again")
+            raise InvalidValue("--resume", "standard input", "a file, which can be read again")
         source = _identity(file)
         kept = Path(path)
         if not kept.exists():
@@ -45,16 +45,16 @@ class Position:
         except (OSError, ValueError, KeyError, TypeError):
             raise InvalidValue(
                 "--resume",
-                got=path,
-                allowed="a file that an earlier --resume wrote",
-                way_out="remove it to begin anew",
+                path,
+                "a file that an earlier --resume wrote",
+                "Remove it to begin anew",
             ) from None
         if saved_source != source:
             raise InvalidValue(
                 "--resume",
-                got=f"{file}, which is not the file it was (name, size or time differ)",
-                allowed="the same file",
-                way_out=f"remove {path} to begin anew",
+                f"{file}, which is not the file it was (name, size or time differ)",
+                "the same file",
+                f"Remove {path} to begin anew",
             )
         return cls(kept, source, start)
 
@@ -88,8 +88,8 @@ class Position:
         if _identity(self.source["file"]) != self.source:
             raise InvalidValue(
                 "--resume",
-                got=f"{self.source['file']}, which changed while it was read",
-                allowed="a file at rest",
+                f"{self.source['file']}, which changed while it was read",
+                "a file at rest",
             )
         new = self.path.with_name(self.path.name + ".new")
         new.write_text(json.dumps({"rows": rows, "source": self.source}))
@@ -102,7 +102,5 @@ def _identity(file: str) -> dict[str, Any]:
     try:
         state = Path(file).stat()
     except OSError as error:
-        raise InvalidValue(
-            "the file", got=file, allowed="a readable file", way_out=str(error.strerror)
-        ) from None
+        raise InvalidValue("file", file, "a readable file", str(error.strerror)) from None
     return {"file": str(Path(file).resolve()), "size": state.st_size, "modified_ns": state.st_mtime_ns}

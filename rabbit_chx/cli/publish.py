@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from rabbit_chx.broker.publishing.account import Totals
-    from rabbit_chx.broker.publishing.direct_watch import Direct
-    from rabbit_chx.broker.publishing.publisher import Publisher
     from rabbit_chx.cli.sources import Batch
+    from rabbit_chx.publishing.account import Totals
+    from rabbit_chx.publishing.direct_watch import Direct
+    from rabbit_chx.publishing.publisher import Publisher
 
 _FAILURES_SHOWN: Final = 5
 _MESSAGES: Final = "The messages"
@@ -136,11 +136,11 @@ def publish(
 
     With --resume, a second call goes on at the first row that was not confirmed and routed.
     """
-    from rabbit_chx.broker.publishing.publisher import Publisher
     from rabbit_chx.cli.sources import Picker, format_of, read_batches
+    from rabbit_chx.publishing.publisher import Publisher
 
     if url is None:
-        raise InvalidValue("the command", got="no broker", allowed="--url, or AMQP_URL or RABBITMQ_URL")
+        raise InvalidValue("command", "no broker", "--url, or AMQP_URL or RABBITMQ_URL")
     _log_to_stderr()
     picker = Picker(
         body_column, key_column, _mapping(headers, "--header"), _mapping(properties, "--property")
@@ -181,7 +181,7 @@ def _straight(via: str, management_url: str | None) -> dict[str, Any]:
         return {}
     if not management_url:
         raise InvalidValue(
-            "--via queues", got="no management API", allowed="--management-url, or RABBITMQ_MANAGEMENT_URL"
+            "--via queues", "no management API", "--management-url, or RABBITMQ_MANAGEMENT_URL"
         )
     return {"via": via, "management_url": management_url}
 
@@ -191,7 +191,7 @@ def _mapping(pairs: tuple[str, ...], option: str) -> dict[str, str]:
     for pair in pairs:
         name, equals, column = pair.partition("=")
         if not name or (equals and not column) or (option == "--property" and not equals):
-            raise InvalidValue(option, got=pair, allowed="NAME=COLUMN")
+            raise InvalidValue(option, pair, "NAME=COLUMN")
         mapped[name] = column or name
     return mapped
 

@@ -96,7 +96,7 @@ def report(
     The page needs no network and no other file, and can be printed.
     """
     from rabbit_chx.report import report as make
-    from rabbit_chx.topology.load import load
+    from rabbit_chx.topology.file.load import load
 
     topology = load(file)
     name = the_exchange(topology, exchange)
@@ -129,9 +129,9 @@ def report(
     except OSError as error:
         raise InvalidValue(
             "--out",
-            got=out_file,
-            allowed="a file that can be written",
-            way_out=f"the system says: {error.strerror}",
+            out_file,
+            "a file that can be written",
+            f"The system says: {error.strerror}",
         ) from None
     click.echo(f"Wrote {out_file}: exchange {name!r}, {counted(len(made.live.destinations), 'queue')}.")
 
@@ -142,9 +142,9 @@ def _live_ring(live: Live, topology: Topology, exchange: str) -> Ring:
         why = "it is not there" if ring is None else ring.why_unknown
         raise InvalidValue(
             "--live",
-            got=f"exchange {exchange!r}: {why}",
-            allowed="an exchange of the broker whose ring can be known",
-            way_out="--node, --pairs, --observe or --probe tell the order of a ring; without --live the file does",
+            f"exchange {exchange!r}: {why}",
+            "an exchange of the broker whose ring can be known",
+            "--node, --pairs, --observe or --probe tell the order of a ring; without --live the file does",
         )
     return ring
 

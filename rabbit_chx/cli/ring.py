@@ -122,10 +122,10 @@ def _inferred(exchange: ConsistentHashExchange, path: str) -> Ring:
     )
     if inference.ring is None:
         raise InvalidValue(
-            f"the pairs of {path}",
-            got=str(inference),
-            allowed="pairs that leave one ring",
-            way_out="observe longer",
+            f"pairs of {path}",
+            str(inference),
+            "pairs that leave one ring",
+            "Observe longer",
         )
     return inference.ring
 
@@ -136,14 +136,10 @@ def read_pairs(path: str, *, option: str) -> list[tuple[str, str]]:
         with Path(path).open(encoding="utf-8", newline="") as file:
             rows = [row for row in csv.reader(file) if row]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise InvalidValue(
-            option, got=path, allowed="a readable CSV file in UTF-8", way_out=str(error)
-        ) from None
+        raise InvalidValue(option, path, "a readable CSV file in UTF-8", str(error)) from None
     if rows and rows[0] == ["key", "queue"]:
         del rows[0]
     for number, row in enumerate(rows, start=1):
         if len(row) != 2:
-            raise InvalidValue(
-                f"pair {number} of {path}", got=",".join(row), allowed="two columns: key,queue"
-            )
+            raise InvalidValue(f"pair {number} of {path}", ",".join(row), "two columns: key,queue")
     return [(key, queue) for key, queue in rows]

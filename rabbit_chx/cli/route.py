@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from rabbit_chx.cli.options import Described
     from rabbit_chx.exchange import ConsistentHashExchange, Explanation
-    from rabbit_chx.kernel.columns import Binaries
+    from rabbit_chx.kernel.binaries import Binaries
     from rabbit_chx.releases import Release
     from rabbit_chx.ring import Destination
     from rabbit_chx.topology.model import Topology
@@ -72,10 +72,10 @@ def route(
     given = [name for name, value in (("KEY", keys), ("--keys", keys_file), ("--header", headers)) if value]
     if len(given) != 1 and (alone or given != ["KEY", "--header"]):
         raise InvalidValue(
-            "the command",
-            got=" and ".join(given) or "no key",
-            allowed="KEYs, or --keys FILE, or --header N=V for one message",
-            way_out="for example: rabbit-chx route customer-42 --queue q0 --queue q1",
+            "command",
+            " and ".join(given) or "no key",
+            "KEYs, or --keys FILE, or --header N=V for one message",
+            "For example: rabbit-chx route customer-42 --queue q0 --queue q1",
         )
     if found is not None and not alone:
         shown = {"count": count, "explain": explain, "output": output}
@@ -143,9 +143,9 @@ def _hashed_headers(exchange: ConsistentHashExchange, headers: tuple[str, ...]) 
     if exchange.hash_on.part != "headers":
         raise InvalidValue(
             "--header",
-            got=headers[0],
-            allowed=f"nothing, since the exchange hashes {exchange.hash_on}",
-            way_out="name the header that the exchange hashes with --hash-header",
+            headers[0],
+            f"nothing, since the exchange hashes {exchange.hash_on}",
+            "Name the header that the exchange hashes with --hash-header",
         )
     return _parse_headers(headers)
 
@@ -155,7 +155,7 @@ def _parse_headers(headers: tuple[str, ...]) -> dict[str, str]:
     for text in headers:
         name, equals, value = text.partition("=")
         if not equals or not name:
-            raise InvalidValue("--header", got=text, allowed="NAME=VALUE")
+            raise InvalidValue("--header", text, "NAME=VALUE")
         parsed[name] = value
     return parsed
 
@@ -209,9 +209,7 @@ def _route_file(
     from rabbit_chx.cli.progress import bytes_progress
 
     if explain:
-        raise InvalidValue(
-            "--explain", got="with --keys", allowed="single KEYs", way_out="pass them as arguments"
-        )
+        raise InvalidValue("--explain", "with --keys", "single KEYs", "Pass them as arguments")
     name = "standard input" if path == "-" else path
     totals = np.zeros(len(exchange.destinations), np.int64)
     with open_keys(path) as file, bytes_progress(f"Routing {name}", size_of(path)) as advance:

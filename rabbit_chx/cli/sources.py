@@ -50,10 +50,10 @@ def format_of(path: str, chosen: str | None) -> str:
     known = {".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet", ".arrow": "arrow"}
     if suffix not in known:
         raise InvalidValue(
-            "the format of the rows",
-            got=path,
-            allowed=f"a name that ends in {', '.join(known)}",
-            way_out="say --format csv, jsonl, parquet or arrow",
+            "format of the rows",
+            path,
+            f"a name that ends in {', '.join(known)}",
+            "Say --format csv, jsonl, parquet or arrow",
         )
     return known[suffix]
 
@@ -71,26 +71,24 @@ def _csv(file: IO[bytes], name: str) -> Iterator[Columns]:
         if header is None:
             return
         if not header:
-            raise InvalidValue(
-                f"the header of {name}", got="an empty line", allowed="the names of the columns"
-            )
+            raise InvalidValue(f"header of {name}", "an empty line", "the names of the columns")
         if len(set(header)) < len(header):
-            raise InvalidValue(f"the header of {name}", got=header, allowed="each column once")
+            raise InvalidValue(f"header of {name}", header, "each column once")
         first = 1
         while rows := list(islice(reader, _ROWS)):
             for row, values in enumerate(rows, first):
                 if len(values) != len(header):
                     raise InvalidValue(
                         f"row {row} of {name}",
-                        got=f"{len(values)} values",
-                        allowed=f"{len(header)}, as in the header",
+                        f"{len(values)} values",
+                        f"{len(header)}, as in the header",
                     )
             yield dict(zip(header, map(list, zip(*rows, strict=True)), strict=True))
             first += len(rows)
     except csv.Error as error:
-        raise InvalidValue(f"line {reader.line_num} of {name}", got=str(error), allowed="CSV") from None
+        raise InvalidValue(f"line {reader.line_num} of {name}", str(error), "CSV") from None
     except UnicodeDecodeError as error:
-        raise InvalidValue(f"{name}, near line {reader.line_num}", got=str(error), allowed="UTF-8") from None
+        raise InvalidValue(f"{name}, near line {reader.line_num}", str(error), "UTF-8") from None
     finally:
         with suppress(ValueError):  # the file is closed already
             text.detach()  # or it would be closed here, and be complained of
@@ -109,9 +107,9 @@ def _json_object(line: bytes, row: int, name: str) -> dict[str, Any]:
     try:
         value = json.loads(line)
     except (ValueError, RecursionError) as error:
-        raise InvalidValue(f"line {row} of {name}", got=str(error), allowed="a JSON object a line") from None
+        raise InvalidValue(f"line {row} of {name}", str(error), "a JSON object a line") from None
     if not isinstance(value, dict):
-        raise InvalidValue(f"line {row} of {name}", got=type(value).__name__, allowed="a JSON object a line")
+        raise InvalidValue(f"line {row} of {name}", type(value).__name__, "a JSON object a line")
     return value
 
 
@@ -150,7 +148,7 @@ def _read_by_arrow(name: str, allowed: str) -> Iterator[Any]:
     try:
         yield pa
     except (pa.ArrowException, OSError, ValueError, OverflowError) as error:
-        raise InvalidValue(name, got=str(error).partition("\n")[0], allowed=allowed) from None
+        raise InvalidValue(name, str(error).partition("\n")[0], allowed) from None
 
 
 FORMATS: Final[dict[str, Callable[[IO[bytes], str], Iterator[Columns]]]] = {
@@ -180,7 +178,7 @@ class Picker:
             yield self.batch(columns, row, name)
             row += len(next(iter(columns.values())))
         if row == 1:
-            raise InvalidValue(f"the rows of {name}", got="no row", allowed="at least one")
+            raise InvalidValue(f"rows of {name}", "no row", "at least one")
 
     def batch(self, columns: Columns, first_row: int, name: str) -> Batch:
         """The columns of a batch as a publisher takes them."""
@@ -216,10 +214,10 @@ def _column(columns: Columns, column: str, name: str) -> list[Any]:
     if column not in known:
         near = get_close_matches(column, known, n=1)
         raise InvalidValue(
-            f"a column of {name}",
-            got=column,
-            allowed=", ".join(known),
-            way_out=f"did you mean {near[0]!r}?" if near else "",
+            f"column of {name}",
+            column,
+            ", ".join(known),
+            f"did you mean {near[0]!r}?" if near else "",
         )
     return columns[column]
 
@@ -247,14 +245,14 @@ def _utf8(text: str, column: str, row: int, name: str) -> bytes:
         return text.encode()
     except UnicodeEncodeError:  # JSON can spell half a character
         raise InvalidValue(
-            f"column {column!r} in row {row} of {name}", got=text, allowed="text without lone surrogates"
+            f"column {column!r} in row {row} of {name}", text, "text without lone surrogates"
         ) from None
 
 
 def _wrong_type(value: object, column: str, row: int, name: str) -> InvalidValue:
     return InvalidValue(
         f"column {column!r} in row {row} of {name}",
-        got="null" if value is None else type(value).__name__,
-        allowed="text or bytes",
-        way_out="cast the column to text before",
+        "null" if value is None else type(value).__name__,
+        "text or bytes",
+        "Cast the column to text before",
     )

@@ -124,7 +124,7 @@ def print_answers(
     """A line for each message, or with ``count`` one for each place where messages end."""
     if explain and walk.ring is None:
         got, allowed = "an exchange that keeps no ring", f"an exchange of type {CONSISTENT_HASH}"
-        raise InvalidValue("--explain", got=got, allowed=allowed)
+        raise InvalidValue("--explain", got, allowed)
     counts: Counter[str] = Counter()
     unsure = False
     width = max(map(len, keys)) if isinstance(keys, tuple) else 0  # those of a file are not all known

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 import numpy as np
 
-from rabbit_chx.kernel.columns import Binaries, binaries
+from rabbit_chx.kernel.binaries import Binaries, binaries
 from rabbit_chx.kernel.phash2 import (
     HCONST,
     HCONST_BINARY,

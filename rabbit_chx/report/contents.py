@@ -14,8 +14,8 @@ from rabbit_chx.exchange import ConsistentHashExchange
 from rabbit_chx.movement import Movement, moved, shares
 from rabbit_chx.releases import Release
 from rabbit_chx.skew import Spread, chi_squared_tail, spread
-from rabbit_chx.topology.advice import advise
 from rabbit_chx.topology.model import CONSISTENT_HASH
+from rabbit_chx.topology.planning.advice import advise
 
 if TYPE_CHECKING:
     import os
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from rabbit_chx.ring import Destination, Ring
     from rabbit_chx.topology.model import Exchange, Topology
-    from rabbit_chx.topology.steps import Way
+    from rabbit_chx.topology.planning.steps import Way
 
 __all__ = ["PUBLISHED", "SAMPLE", "Change", "Parity", "Report", "Uniformity", "report"]
 
@@ -187,10 +187,10 @@ def _checked(topology: Topology, exchange: str) -> Exchange:
     known = [each.name for each in topology.exchanges if each.type == CONSISTENT_HASH]
     if found is None or found.name not in known:
         raise InvalidValue(
-            "the exchange of a report",
-            got=exchange,
-            allowed="one of " + ", ".join(known) if known else "an exchange of type x-consistent-hash",
-            way_out="only a consistent-hash exchange has a ring to draw",
+            "exchange of a report",
+            exchange,
+            "one of " + ", ".join(known) if known else "an exchange of type x-consistent-hash",
+            "Only a consistent-hash exchange has a ring to draw",
         )
     return found
 

@@ -11,6 +11,7 @@ import secrets
 from typing import TYPE_CHECKING, Literal
 from urllib.parse import unquote, urlsplit
 
+from rabbit_chx.broker.reading.ring_state import parse_ring, ring_expression
 from rabbit_chx.errors import BrokerUnavailable
 from rabbit_chx.testing import cleanup
 from rabbit_chx.testing.node import (
@@ -26,7 +27,6 @@ from rabbit_chx.testing.node import (
     wait_for_amqp,
 )
 from rabbit_chx.testing.sources import none_left, sources
-from rabbit_chx.topology.ring_state import parse_ring, ring_expression
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

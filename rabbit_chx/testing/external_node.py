@@ -109,8 +109,8 @@ class ExternalNode:
         """Refuse: the log is not ours to read."""
         self._refuse("its log cannot be read from here", f"unset {URL_VARIABLE}")
 
-    def _refuse(self, what: str, way_out: str) -> NoReturn:
-        raise BrokerUnavailable(f"the broker at {self._address} ({URL_VARIABLE}): {what}; {way_out}")
+    def _refuse(self, what: str, hint: str) -> NoReturn:
+        raise BrokerUnavailable(f"the broker at {self._address} ({URL_VARIABLE}): {what}; {hint}")
 
 
 def _split(variable: str, url: str, schemes: tuple[str, str]) -> SplitResult:
@@ -122,9 +122,9 @@ def _split(variable: str, url: str, schemes: tuple[str, str]) -> SplitResult:
         pass
     # the URL itself is not shown: it may hold a password
     raise InvalidValue(
-        f"the URL in {variable}",
-        got="something else",
-        allowed=f"{schemes[0]}://user:password@host:port or {schemes[1]}://...",
+        f"URL in {variable}",
+        "something else",
+        f"{schemes[0]}://user:password@host:port or {schemes[1]}://...",
     )
 
 

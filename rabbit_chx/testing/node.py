@@ -109,9 +109,9 @@ def check_release(release: str | None) -> str | None:
     if release is None or re.fullmatch(r"[0-9]{1,3}(\.[0-9]{1,3}){0,2}", release):
         return release
     raise InvalidValue(
-        "the RabbitMQ release of the broker",
-        got=release,
-        allowed="a number such as '4.3' or '4.3.6', or None for whatever there is",
+        "RabbitMQ release of the broker",
+        release,
+        "a number such as '4.3' or '4.3.6', or None for whatever there is",
     )
 
 
@@ -125,9 +125,7 @@ def plugin_names(extra: Iterable[str]) -> tuple[str, ...]:
     names = tuple(dict.fromkeys([*ALWAYS_ON, *extra]))
     for name in names:
         if not re.fullmatch(r"[a-z][a-z0-9_]*", name):
-            raise InvalidValue(
-                "a plugin name", got=name, allowed="lower-case letters, digits and underscores"
-            )
+            raise InvalidValue("plugin name", name, "lower-case letters, digits and underscores")
     return names
 
 
@@ -137,12 +135,12 @@ def config_lines(config: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
     for key, value in lines:
         if not re.fullmatch(r"[^\s=#]+", key) or re.search(r"[\r\n]", value):
             # the value is not shown: it may be a secret
-            raise InvalidValue("a line for rabbitmq.conf", got=key, allowed="'key': 'value on one line'")
+            raise InvalidValue("line for rabbitmq.conf", key, "'key': 'value on one line'")
         if key.startswith(OWN_KEYS):
             raise InvalidValue(
-                "a line for rabbitmq.conf",
-                got=key,
-                allowed="any key but those of the user and the ports, which the broker sets itself",
+                "line for rabbitmq.conf",
+                key,
+                "any key but those of the user and the ports, which the broker sets itself",
             )
     return lines
 

@@ -221,10 +221,10 @@ class Topology:
         found = self.exchange(exchange)
         if found is None or found.type != CONSISTENT_HASH:
             raise InvalidValue(
-                "the exchange",
-                got=exchange,
-                allowed="one of " + (", ".join(each.name for each in self.hash_exchanges) or "none"),
-                way_out="only an x-consistent-hash exchange keeps a ring",
+                "exchange",
+                exchange,
+                "one of " + (", ".join(each.name for each in self.hash_exchanges) or "none"),
+                "Only an x-consistent-hash exchange keeps a ring",
             )
         slots = self.slots_of(exchange)
         bindings = slots.top_bindings if slots else self.bindings_from(exchange)

@@ -108,10 +108,10 @@ class Router:
         known = self._exchanges.get(exchange)
         if known is None or known.internal:
             raise InvalidValue(
-                "the exchange that a message is published to",
-                got=exchange if known is None else f"{exchange!r}, which is internal",
-                allowed="an exchange of the topology that is not internal, or '' for the default exchange",
-                way_out="a broker closes the channel on any other",
+                "exchange that a message is published to",
+                exchange if known is None else f"{exchange!r}, which is internal",
+                "an exchange of the topology that is not internal, or '' for the default exchange",
+                "A broker closes the channel on any other",
             )
 
     # -- the walk ------------------------------------------------------------------------------------
@@ -255,10 +255,10 @@ def _copies(headers: Mapping[str, Any]) -> list[bytes]:
         copies = headers.get(name, [])
         if not isinstance(copies, (list, tuple)):
             raise InvalidValue(
-                f"the header {name}",
-                got=copies,
-                allowed="a list of routing keys",
-                way_out="a broker closes the channel on any other",
+                f"header {name}",
+                copies,
+                "a list of routing keys",
+                "A broker closes the channel on any other",
             )
         keys += [shortstr(key, f"a key of the header {name}") for key in copies]
     return keys

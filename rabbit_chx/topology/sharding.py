@@ -72,10 +72,10 @@ class Sharding:
             return ModulusHashExchange(pairs, release=release, store=store)
         if type_ != CONSISTENT_HASH:
             raise InvalidValue(
-                f"the type of the sharded exchange {self.exchange!r}",
-                got=type_,
-                allowed=f"{MODULUS_HASH} or {CONSISTENT_HASH}",
-                way_out="any other type sends a message to all shards or to none",
+                f"type of the sharded exchange {self.exchange!r}",
+                type_,
+                f"{MODULUS_HASH} or {CONSISTENT_HASH}",
+                "Any other type sends a message to all shards or to none",
             )
         if len(self.nodes) > 1:
             raise Unpredictable(
@@ -109,10 +109,10 @@ def sharding_of(topology: Topology, exchange: str, nodes: Sequence[str]) -> Shar
     found = topology.exchange(exchange)
     if found is None:
         raise InvalidValue(
-            "the exchange",
-            got=exchange,
-            allowed="one of " + (", ".join(each.name for each in topology.exchanges) or "none"),
-            way_out="a policy shards exchanges that exist",
+            "exchange",
+            exchange,
+            "one of " + (", ".join(each.name for each in topology.exchanges) or "none"),
+            "A policy shards exchanges that exist",
         )
     policy = topology.policy_of(found)
     if policy is None or "shards-per-node" not in policy.definition:
@@ -127,20 +127,20 @@ def _whole(policy: str, value: Any) -> int:
     if type(value) is not int or value < 0:
         raise InvalidValue(
             f"shards-per-node of policy {policy!r}",
-            got=value,
-            allowed="a whole number from 0 on",
-            way_out="write it without quotes",
+            value,
+            "a whole number from 0 on",
+            "Write it without quotes",
         )
     return value
 
 
 def _text(policy: str, value: Any, exchange: Exchange) -> str:
     if not isinstance(value, str):
-        way_out = "it is the weight" if exchange.type == CONSISTENT_HASH else "any will do"
+        hint = "it is the weight" if exchange.type == CONSISTENT_HASH else "any will do"
         raise InvalidValue(
             f"routing-key of policy {policy!r}",
-            got=value,
-            allowed="text",
-            way_out=f'write it in quotes, such as "1": {way_out}',
+            value,
+            "text",
+            f'write it in quotes, such as "1": {hint}',
         )
     return value

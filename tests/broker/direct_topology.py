@@ -9,7 +9,7 @@ from pika.exceptions import AMQPError
 
 from rabbit_chx import Publisher
 from rabbit_chx.broker.claims import is_lease_of
-from rabbit_chx.broker.publishing.direct_wire import KEY_HEADER
+from rabbit_chx.publishing.direct_wire import KEY_HEADER
 from tests.inbox import emptied
 
 

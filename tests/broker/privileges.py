@@ -16,13 +16,13 @@ from typing import NamedTuple
 
 import yaml
 
+from rabbit_chx.broker.applying.apply import apply
 from rabbit_chx.broker.management import Management
-from rabbit_chx.broker.topology.apply import apply
-from rabbit_chx.broker.topology.reader import read
+from rabbit_chx.broker.reading.reader import read
 from rabbit_chx.cli import _exit_code
 from rabbit_chx.errors import RabbitChxError
-from rabbit_chx.topology.load import load
-from rabbit_chx.topology.plan import plan
+from rabbit_chx.topology.file.load import load
+from rabbit_chx.topology.planning.plan import plan
 from tests.broker.topology_site import Site
 
 PAGE = Path(__file__).parents[2] / "docs" / "permissions.md"

@@ -13,9 +13,9 @@ import pytest
 from rabbit_chx import Publisher, Ring
 from rabbit_chx.broker.claims import LEASE_PREFIX
 from rabbit_chx.broker.management import Management
-from rabbit_chx.broker.publishing.direct_watch import POLL_SECONDS
-from rabbit_chx.broker.publishing.direct_wire import KEY_HEADER
 from rabbit_chx.errors import InvalidValue, Unpredictable
+from rabbit_chx.publishing.direct_watch import POLL_SECONDS
+from rabbit_chx.publishing.direct_wire import KEY_HEADER
 from tests.broker.direct_topology import Topology, topology_on
 
 pytestmark = [

@@ -20,7 +20,7 @@ import aio_pika
 import pytest
 
 from rabbit_chx import InvalidValue, Ring
-from rabbit_chx.broker.topology.handover import (
+from rabbit_chx.broker.applying.handover import (
     NotDrained,
     drain,
     drain_async,

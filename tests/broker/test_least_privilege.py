@@ -13,7 +13,7 @@ import pika
 import pytest
 
 from rabbit_chx import BrokerUnavailable, Publisher, read
-from rabbit_chx.broker.topology.handover import drain, pass_marker
+from rabbit_chx.broker.applying.handover import drain, pass_marker
 from rabbit_chx.cli import cli
 from spark_connector import RabbitMQDataSource
 from tests.broker.privileges import (

@@ -226,7 +226,7 @@ def test_a_row_that_no_queue_takes_fails_the_commit_and_not_the_task(broker):
 
 def test_a_missing_exchange_is_told_before_a_task_starts_or_in_its_report(broker):
     schema, batch = rows(3)
-    with pytest.raises(InvalidValue, match="the exchange is wrong: got 'nope'"):
+    with pytest.raises(InvalidValue, match="invalid exchange: got 'nope'"):
         source(broker, exchange="nope").writer(schema, overwrite=False)
     written = (
         source(broker, exchange="nope", checkExchange="false")
@@ -371,7 +371,7 @@ def test_a_dry_run_checks_everything_and_publishes_nothing(broker, inbox, strang
         writer.commit([written])
     assert '"event": "dry run"' in caplog.text
     writer = source(broker, dryRun="true", nullValue="empty").writer(schema, overwrite=False)
-    assert "the exchange is wrong: got 'nope'" in writer.write(iter([batch])).problem
+    assert "invalid exchange: got 'nope'" in writer.write(iter([batch])).problem
     writer = source(broker, dryRun="true", url=stranger).writer(schema, overwrite=False)
     assert "ACCESS_REFUSED" in writer.write(iter([batch.slice(0, 1)])).problem
     assert len(inbox) == 0

@@ -11,13 +11,13 @@ import aio_pika
 import pytest
 
 from rabbit_chx import ToExchange
+from rabbit_chx.broker.applying.apply import apply
 from rabbit_chx.broker.claims import LOCK
-from rabbit_chx.broker.topology.apply import apply
-from rabbit_chx.broker.topology.reader import read
+from rabbit_chx.broker.reading.reader import read
 from rabbit_chx.errors import ApplyStopped
 from rabbit_chx.topology.model import CONSISTENT_HASH, Bound, Exchange, Policy, Queue, Topology
-from rabbit_chx.topology.plan import plan as make_plan
-from rabbit_chx.topology.steps import (
+from rabbit_chx.topology.planning.plan import plan as make_plan
+from rabbit_chx.topology.planning.steps import (
     Bind,
     ClearPolicy,
     DeclareExchange,

@@ -14,12 +14,12 @@ import uuid
 import aio_pika
 import pytest
 
+from rabbit_chx.broker.applying.apply import apply, apply_async
 from rabbit_chx.broker.claims import LEASE_PREFIX, LOCK
 from rabbit_chx.broker.management import Management
-from rabbit_chx.broker.topology.apply import apply, apply_async
 from rabbit_chx.errors import ApplyStopped, BrokerUnavailable
 from rabbit_chx.topology.model import CONSISTENT_HASH, Bound, Exchange, Queue
-from rabbit_chx.topology.steps import Bind, DeclareExchange, DeclareQueue, DeleteQueue, Plan, Unbind
+from rabbit_chx.topology.planning.steps import Bind, DeclareExchange, DeclareQueue, DeleteQueue, Plan, Unbind
 from tests.broker.topology_site import CHX, CLASSIC, FACES, QUORUM, STREAM, Site, foundation
 from tests.proof import dice
 

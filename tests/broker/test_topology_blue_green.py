@@ -7,10 +7,10 @@ from itertools import groupby, pairwise
 import pytest
 
 from rabbit_chx import ConsistentHashExchange, ModulusHashExchange, ToExchange
-from rabbit_chx.broker.topology.apply import apply
-from rabbit_chx.broker.topology.reader import read
+from rabbit_chx.broker.applying.apply import apply
+from rabbit_chx.broker.reading.reader import read
 from rabbit_chx.topology.model import CONSISTENT_HASH, MODULUS_HASH, Bound, Exchange, Queue, Topology
-from rabbit_chx.topology.plan import plan
+from rabbit_chx.topology.planning.plan import plan
 from tests.broker.topology_load import KEYS, Load, assert_share, differing, drained, landing
 from tests.broker.topology_site import Site
 

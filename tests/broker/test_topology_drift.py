@@ -8,8 +8,8 @@ import pytest
 
 from rabbit_chx import moved
 from rabbit_chx.broker.management import Management
-from rabbit_chx.broker.topology.reader import read
-from rabbit_chx.topology.drift import drift
+from rabbit_chx.broker.reading.reader import read
+from rabbit_chx.topology.checks.drift import drift
 from rabbit_chx.topology.model import Bound, Exchange, Queue, Topology
 
 pytestmark = [

@@ -10,11 +10,11 @@ from typing import NamedTuple
 import pytest
 
 from rabbit_chx import ConsistentHashExchange, Ring
-from rabbit_chx.broker.topology.apply import apply
-from rabbit_chx.broker.topology.reader import read
+from rabbit_chx.broker.applying.apply import apply
+from rabbit_chx.broker.reading.reader import read
 from rabbit_chx.topology.model import CONSISTENT_HASH, Bound, Exchange, Queue, Topology
-from rabbit_chx.topology.plan import plan
-from rabbit_chx.topology.steps import Bind, Unbind
+from rabbit_chx.topology.planning.plan import plan
+from rabbit_chx.topology.planning.steps import Bind, Unbind
 from tests.broker.topology_load import KEYS, assert_share, differing, landing
 from tests.broker.topology_site import Site
 

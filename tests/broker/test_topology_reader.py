@@ -15,10 +15,10 @@ import pytest
 from rabbit_chx import ToExchange
 from rabbit_chx.broker import management as management_module
 from rabbit_chx.broker.management import Management, Permission, User
-from rabbit_chx.broker.topology.node import NodeCommand
-from rabbit_chx.broker.topology.observe import firehose, probe
-from rabbit_chx.broker.topology.reader import read, read_existence
-from rabbit_chx.broker.topology.rings import MARKER, learn, marker
+from rabbit_chx.broker.reading.node import NodeCommand
+from rabbit_chx.broker.reading.observe import firehose, probe
+from rabbit_chx.broker.reading.reader import read, read_existence
+from rabbit_chx.broker.reading.rings import MARKER, learn, marker
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue, RingUnknown
 from rabbit_chx.topology.model import Bound, Exchange, Policy, Queue, Topology
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 import pytest
 
 from rabbit_chx import ModulusHashExchange, ToExchange
-from rabbit_chx.broker.topology.apply import apply
-from rabbit_chx.broker.topology.reader import read
+from rabbit_chx.broker.applying.apply import apply
+from rabbit_chx.broker.reading.reader import read
 from rabbit_chx.topology.model import MODULUS_HASH, Exchange, Queue, Slots, Topology
-from rabbit_chx.topology.plan import plan
+from rabbit_chx.topology.planning.plan import plan
 from tests.broker.topology_load import KEYS, Load, assert_share, differing, drained, landing
 from tests.broker.topology_site import Site
 from tests.proof import LONG

@@ -10,10 +10,10 @@ from urllib.parse import quote, urlsplit
 import pika
 
 from rabbit_chx import ToExchange
+from rabbit_chx.broker.applying.apply import apply, apply_async
 from rabbit_chx.broker.management import Management
-from rabbit_chx.broker.topology.apply import apply, apply_async
 from rabbit_chx.topology.model import CONSISTENT_HASH, Bound, Exchange, Policy, Queue
-from rabbit_chx.topology.steps import Bind, DeclareExchange, DeclareQueue, Plan, SetPolicy
+from rabbit_chx.topology.planning.steps import Bind, DeclareExchange, DeclareQueue, Plan, SetPolicy
 
 CHX = Exchange("orders", CONSISTENT_HASH, arguments={"hash-header": "tenant"})
 CLASSIC, QUORUM, STREAM = Queue("plain"), Queue("replicated", "quorum"), Queue("log", "stream")

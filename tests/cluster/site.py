@@ -19,12 +19,12 @@ from urllib.parse import quote, urlsplit
 import pika
 
 from rabbit_chx import ConsistentHashExchange, ModulusHashExchange, Publisher, Release, Ring, ToExchange
+from rabbit_chx.broker.applying.apply import apply
 from rabbit_chx.broker.management import Management
-from rabbit_chx.broker.topology.apply import apply
-from rabbit_chx.broker.topology.node import read_rings
-from rabbit_chx.broker.topology.reader import read
+from rabbit_chx.broker.reading.node import read_rings
+from rabbit_chx.broker.reading.reader import read
 from rabbit_chx.topology.model import CONSISTENT_HASH, MODULUS_HASH, Bound, Exchange, Queue, Slots, Topology
-from rabbit_chx.topology.plan import plan
+from rabbit_chx.topology.planning.plan import plan
 from tests.cluster.nodes import Cluster, Member
 from tests.faults.ledger import body, drain
 

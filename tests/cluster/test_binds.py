@@ -16,7 +16,7 @@ import pytest
 from pika.exceptions import AMQPError, ConnectionClosedByBroker
 
 from rabbit_chx import Publisher, Ring, Store, ToExchange
-from rabbit_chx.broker.topology.reader import read
+from rabbit_chx.broker.reading.reader import read
 from tests.cluster.conftest import ROUNDS
 from tests.cluster.nodes import NAMES
 from tests.faults.ledger import body, drain

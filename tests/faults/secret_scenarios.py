@@ -17,10 +17,10 @@ from urllib.parse import quote, urlsplit
 
 from rabbit_chx import Management, Plan, Publisher, apply, apply_async
 from rabbit_chx.broker.connect import parameters_of
+from rabbit_chx.broker.reading.reader import read
 from rabbit_chx.broker.tls import context
-from rabbit_chx.broker.topology.reader import read
 from rabbit_chx.topology.model import Queue
-from rabbit_chx.topology.steps import DeclareQueue
+from rabbit_chx.topology.planning.steps import DeclareQueue
 from tests.faults.load import wait_until
 from tests.faults.proxy import Proxy
 from tests.faults.secret_places import Places
@@ -72,7 +72,7 @@ class Site:
         folder = self.authority.folder
         return context(
             options=("tlsCaFile", "tlsCertFile"),
-            way_out="look at the passphrase",
+            hint="look at the passphrase",
             ca_file=folder / ca,
             cert_file=folder / "client.pem",
             key_file=folder / "locked.key",

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from rabbit_chx.broker.publishing.account import Outcome
+from rabbit_chx.publishing.account import Outcome
 from tests.faults.load import ALIVE, Control, Load, wait_until
 
 pytestmark = pytest.mark.broker

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 import pytest
 
 from rabbit_chx import Publisher
-from rabbit_chx.broker.publishing.account import Outcome
 from rabbit_chx.errors import BrokerUnavailable, PublishFailed
+from rabbit_chx.publishing.account import Outcome
 from tests.faults.ledger import Ledger, body
 from tests.faults.load import Load, wait_until, within
 
@@ -79,9 +79,9 @@ def test_after_the_end_every_call_says_why(broker, topology):
         PublishFailed, match=r"1 of 1 messages were not confirmed; the first: row 0 unknown .* 404"
     ):
         within(30, work, "publishing")
-    with pytest.raises(BrokerUnavailable, match="the publisher is closed"):
+    with pytest.raises(BrokerUnavailable, match="publisher is closed"):
         publisher.publish(b"", "k")
-    with pytest.raises(BrokerUnavailable, match="the publisher is closed"):
+    with pytest.raises(BrokerUnavailable, match="publisher is closed"):
         publisher.open()
 
 

@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 import pytest
 
-from rabbit_chx.broker.publishing.account import Outcome
+from rabbit_chx.publishing.account import Outcome
 from tests.faults.load import ALIVE, Control, Load, on_queues, wait_until
 
 pytestmark = pytest.mark.broker

@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from rabbit_chx.broker.publishing.account import Outcome
+from rabbit_chx.publishing.account import Outcome
 from tests.faults.load import Control, Load, wait_until
 from tests.faults.proxy import Proxy
 from tests.proof import SEED

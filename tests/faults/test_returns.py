@@ -7,7 +7,7 @@ import time
 import pytest
 
 from rabbit_chx import Publisher
-from rabbit_chx.broker.publishing.account import Outcome
+from rabbit_chx.publishing.account import Outcome
 from tests.faults.ledger import Ledger, body, drain
 from tests.faults.load import within
 from tests.proof import book

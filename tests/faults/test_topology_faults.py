@@ -5,7 +5,7 @@ from __future__ import annotations
 import pika
 import pytest
 
-from rabbit_chx.broker.publishing.account import Outcome
+from rabbit_chx.publishing.account import Outcome
 from tests.faults.ledger import drain
 from tests.faults.load import Control, Load, wait_until
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from rabbit_chx.broker.publishing import link
-from rabbit_chx.broker.publishing.account import Outcome
+from rabbit_chx.publishing import link
+from rabbit_chx.publishing.account import Outcome
 from tests.faults.ledger import body
 from tests.faults.load import Load
 

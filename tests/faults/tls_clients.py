@@ -16,7 +16,7 @@ from pyspark.sql import types as t
 from rabbit_chx import Management, Plan, Publisher, apply, apply_async
 from rabbit_chx.cli import _exit_code
 from rabbit_chx.topology.model import Queue
-from rabbit_chx.topology.steps import DeclareQueue
+from rabbit_chx.topology.planning.steps import DeclareQueue
 from spark_connector import RabbitMQDataSource
 
 SCHEMA = t.StructType([t.StructField("value", t.StringType())])

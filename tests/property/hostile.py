@@ -132,4 +132,4 @@ def _silent() -> NoReturn:
 
 
 def _leaking(secret: str) -> NoReturn:
-    raise InvalidValue("the URL", got=f"http://user:{secret}@host", allowed="another")
+    raise InvalidValue("URL", f"http://user:{secret}@host", "another")

@@ -8,9 +8,9 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from rabbit_chx.topology.definitions import to_definitions
-from rabbit_chx.topology.dump import dumps
-from rabbit_chx.topology.load import loads
+from rabbit_chx.topology.file.definitions import to_definitions
+from rabbit_chx.topology.file.dump import dumps
+from rabbit_chx.topology.file.load import loads
 from tests.property.strategies import ANYTHING
 from tests.verbs import EVENTS, ORDERS, SLOTS
 

@@ -29,14 +29,14 @@ from rabbit_chx.cli.sources import Picker, read_batches
 from rabbit_chx.errors import BrokerUnavailable
 from rabbit_chx.fields import CLIENTS, encode
 from rabbit_chx.kernel import phash2
-from rabbit_chx.topology.assumed import assumed
-from rabbit_chx.topology.definitions import from_definitions, to_definitions
-from rabbit_chx.topology.drift import drift
-from rabbit_chx.topology.dump import dumps
-from rabbit_chx.topology.lint import lint
-from rabbit_chx.topology.load import load, loads
+from rabbit_chx.topology.checks.drift import drift
+from rabbit_chx.topology.checks.lint import lint
+from rabbit_chx.topology.file.definitions import from_definitions, to_definitions
+from rabbit_chx.topology.file.dump import dumps
+from rabbit_chx.topology.file.load import load, loads
 from rabbit_chx.topology.model import Observed, Topology
-from rabbit_chx.topology.plan import plan
+from rabbit_chx.topology.planning.assumed import assumed
+from rabbit_chx.topology.planning.plan import plan
 from tests.proof import LONG
 from tests.property import hostile_commands as commands
 from tests.property import hostile_input as hostile

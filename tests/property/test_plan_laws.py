@@ -18,8 +18,8 @@ from rabbit_chx.topology.model import (
     Slots,
     Topology,
 )
-from rabbit_chx.topology.plan import plan
-from rabbit_chx.topology.steps import DeleteQueue
+from rabbit_chx.topology.planning.plan import plan
+from rabbit_chx.topology.planning.steps import DeleteQueue
 from tests.unit.topology.broker_model import Broker
 
 # Each change of a ring counts two million keys a few times.

@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rabbit_chx import ToExchange
-from rabbit_chx.topology.dump import dumps
-from rabbit_chx.topology.families import expand, literal
-from rabbit_chx.topology.load import loads
+from rabbit_chx.topology.file.dump import dumps
+from rabbit_chx.topology.file.families import expand, literal
+from rabbit_chx.topology.file.load import loads
+from rabbit_chx.topology.file.places import places_in_json, places_in_toml
 from rabbit_chx.topology.model import Bound, Exchange, Policy, Queue, Slots, Topology
-from rabbit_chx.topology.places import places_in_json, places_in_toml
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 TRAPS = st.sampled_from(

@@ -133,7 +133,7 @@ def test_without_it_the_doctor_names_all_that_each_executor_lacks(place, rabbitm
         assert row["packages"].keys() == {"pyspark"}
         for package in ("rabbit-chx", "numpy", "pyarrow", "pika"):
             assert f"{package}: missing" in row["found"]
-        assert "docs/spark.md, On a cluster" in row["way_out"]
+        assert "docs/spark.md, On a cluster" in row["hint"]
     # Standard library alone: the broker is there, and that is as far as it can be tried.
     brokers = [row for row in rows if row["name"] == "executor to broker"]
     assert [row["state"] for row in brokers] == ["missing", "missing"]

@@ -124,7 +124,7 @@ def test_mistakes_are_told_before_a_task_starts(spark, broker, inbox):
     for change, words in [
         ({"exchnge": "x"}, "did you mean exchange?"),
         ({"uri": f"amqp://u:{CANARY}@h"}, "it is called url here"),
-        ({"exchange": "no-such-exchange"}, "the exchange is wrong: got 'no-such-exchange'"),
+        ({"exchange": "no-such-exchange"}, "invalid exchange: got 'no-such-exchange'"),
     ]:
         options = {"exchange": inbox.exchange, **change}
         assert words in failure(lambda options=options: writer(frame, broker, **options).save())

@@ -129,4 +129,4 @@ def test_without_a_java_there_is_a_way_to_one(tmp_path):
     (row,) = named(rows, "Java")
     assert (code, row["state"]) == (1, "failed")
     assert "is Java 8, too old" in str(row["found"])
-    assert row == rows[-1] or "export JAVA_HOME=" in str(row["way_out"])  # or make has brought one
+    assert row == rows[-1] or "export JAVA_HOME=" in str(row["hint"])  # or make has brought one

@@ -127,5 +127,5 @@ def test_it_works_on_a_stream(spark, keys, tmp_path):
 @pytest.mark.parametrize(("key", "shown"), [("NULL", "got None"), ("repeat('k', 256)", "256 bytes")])
 def test_a_key_that_cannot_be_sent_fails_the_job_in_plain_words(spark, key, shown):
     df = spark.range(1).select(F.expr(key).cast("string").alias("routing_key"))
-    with pytest.raises(PythonException, match=rf"the routing key is wrong: .*{shown}"):
+    with pytest.raises(PythonException, match=rf"invalid routing key: .*{shown}"):
         df.select(queue_of("routing_key", ConsistentHashExchange(QUEUES))).collect()

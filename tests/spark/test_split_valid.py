@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql import functions as F  # noqa: N812
 
 from rabbit_chx import InvalidValue
-from rabbit_chx.broker.publishing.frames import most_bytes
+from rabbit_chx.publishing.frames import most_bytes
 from spark_connector.columns import layout_of
 from spark_connector.limits import Limits
 from spark_connector.rows import invalid_rows

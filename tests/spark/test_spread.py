@@ -75,5 +75,5 @@ def test_a_stream_is_refused_with_the_way_out(spark):
 
 @pytest.mark.parametrize("hot", [-1, 1.5, True, 1_001])
 def test_how_many_hot_keys_is_a_small_number(df, hot):
-    with pytest.raises(InvalidValue, match="hot is wrong"):
+    with pytest.raises(InvalidValue, match="invalid hot"):
         spread(df, "routing_key", ConsistentHashExchange(QUEUES), hot=hot)

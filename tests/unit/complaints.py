@@ -18,7 +18,7 @@ def complaint(call: Callable[[], object]) -> InvalidValue:
         call()
     error = caught.value
     assert type(error) is InvalidValue
-    for part in (error.what, error.allowed, error.way_out):
+    for part in (error.what, error.expected, error.hint):
         assert part
         assert part in str(error)
     assert "got " in str(error)

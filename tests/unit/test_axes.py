@@ -12,7 +12,7 @@ from matplotlib.patches import PathPatch, Rectangle, Wedge
 
 from rabbit_chx import ConsistentHashExchange, MissingDependency, Ring, RingUnknown, ToExchange, spread
 from rabbit_chx.report import draw_movement, draw_ring, draw_shares, draw_spread, report
-from rabbit_chx.topology.load import loads
+from rabbit_chx.topology.file.load import loads
 
 KEYS = ["acme"] * 300 + [f"customer-{number}" for number in range(2_000)]
 DRAWN = {

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from rabbit_chx.kernel import Atom, batch, jump_consistent_hash, phash2
 from rabbit_chx.kernel.batch import block_hash_column, phash2_column, phash2_lists_column
-from rabbit_chx.kernel.columns import Binaries, binaries, is_text
+from rabbit_chx.kernel.binaries import Binaries, binaries, is_text
 from rabbit_chx.kernel.phash2 import NIL_ALONE, last_binary_initval
 from rabbit_chx.kernel.table import SEEDS, BucketTable, _jump, bucket_table
 from tests import vectors
@@ -298,7 +298,7 @@ def test_a_list_whose_binary_hashes_to_zero_hashes_as_an_empty_one() -> None:
     ids=range(13),
 )
 def test_what_is_no_key_is_named_by_its_row(column, row: int) -> None:
-    assert complaint(lambda: phash2_column(column, what="the label")).what == f"the label in row {row}"
+    assert complaint(lambda: phash2_column(column, what="label")).what == f"label in row {row}"
 
 
 @pytest.mark.parametrize(
@@ -307,7 +307,7 @@ def test_what_is_no_key_is_named_by_its_row(column, row: int) -> None:
     ids=["text", "bytes", "bytearray", "memoryview"],
 )
 def test_a_single_key_is_no_column(column) -> None:
-    assert "list" in complaint(lambda: phash2_column(column)).way_out
+    assert "list" in complaint(lambda: phash2_column(column)).hint
 
 
 @pytest.mark.parametrize(
@@ -332,8 +332,8 @@ def test_an_arrow_type_that_holds_no_keys_is_refused(kind: pa.DataType) -> None:
 )
 def test_a_key_above_the_limit_is_named_by_its_row(column, row: int) -> None:
     error = complaint(lambda: phash2_column(column, limit=255))
-    assert error.what == f"the key in row {row}"
-    assert "at most 255 bytes" in error.allowed
+    assert error.what == f"key in row {row}"
+    assert "at most 255 bytes" in error.expected
     assert len(phash2_column(column)) == len(column)
 
 

@@ -239,7 +239,7 @@ def test_doctor_names_the_failing_broker_and_the_way_out() -> None:
     done = run("doctor", "--url", "amqp://me:sesame@127.0.0.1:1/", "--output", "json")
     assert done.returncode == 1
     (failed,) = [check for check in json_lines(done.stdout) if check["state"] == "failed"]
-    assert failed["way_out"]
+    assert failed["hint"]
     assert b"sesame" not in done.stdout + done.stderr
 
 

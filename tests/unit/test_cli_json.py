@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import click
 import pytest
 
-from rabbit_chx.broker.topology import apply as broker_apply
+from rabbit_chx.broker.applying import apply as broker_apply
 from rabbit_chx.cli import cli
 from rabbit_chx.cli.doctor_spark import _broker, _packages
 from rabbit_chx.cli.live import Live

@@ -90,10 +90,10 @@ def test_without_a_body_column_the_body_is_the_row_as_json(name: str) -> None:
         ("jsonl", b"[1]\n", "JSON object"),
         ("parquet", b"no parquet at all", "Parquet"),
         ("arrow", b"no arrow at all", "Arrow"),
-        ("jsonl", b'{"a": "x"}\n{"a": 5}\n', "column 'a' in row 2 of rows is wrong: got 'int'"),
-        ("jsonl", b'{"a": "x"}\n{"b": "y"}\n', "column 'a' in row 2 of rows is wrong: got 'null'"),
+        ("jsonl", b'{"a": "x"}\n{"a": 5}\n', "invalid column 'a' in row 2 of rows: got 'int'"),
+        ("jsonl", b'{"a": "x"}\n{"b": "y"}\n', "invalid column 'a' in row 2 of rows: got 'null'"),
         ("csv", b"aa,b\n1,2\n", "did you mean 'aa'"),
-        ("csv", b"a,b\n", "the rows of rows is wrong: got 'no row'"),
+        ("csv", b"a,b\n", "invalid rows of rows: got 'no row'"),
     ],
 )
 def test_bad_rows_name_the_row_and_what_is_allowed(kind: str, data: bytes, expected: str) -> None:

@@ -11,13 +11,13 @@ from contextlib import nullcontext
 
 import pytest
 
-from rabbit_chx.broker.topology import apply as broker_apply
+from rabbit_chx.broker.applying import apply as broker_apply
 from rabbit_chx.cli.fold import fold, rows_of
 from rabbit_chx.cli.live import Live
 from rabbit_chx.errors import ApplyStopped
 from rabbit_chx.ring import Ring
 from rabbit_chx.topology.model import Bound, Exchange, Observed, Queue, Topology
-from rabbit_chx.topology.steps import Bind, DeclareQueue, Plan, Unbind
+from rabbit_chx.topology.planning.steps import Bind, DeclareQueue, Plan, Unbind
 from tests.verbs import ORDERS, SLOTS
 
 
@@ -344,7 +344,7 @@ def test_pairs_teach_a_ring_or_leave_what_is_possible(run, write, monkeypatch) -
     )
     monkeypatch.setenv("AMQP_URL", "amqp://nowhere")
     monkeypatch.setattr(Live, "management", lambda _self: object())
-    monkeypatch.setattr("rabbit_chx.broker.topology.reader.read", lambda *_, **__: unknown)
+    monkeypatch.setattr("rabbit_chx.broker.reading.reader.read", lambda *_, **__: unknown)
     classic = "queues: {a: {type: classic}, b: {type: classic}, c: {type: classic}}\n"
     file = write("schema: 1\nexchanges: {orders: {type: x-consistent-hash, queues: [c, a, b]}}\n" + classic)
     keys = [f"k{number}" for number in range(60)]
@@ -368,7 +368,7 @@ def test_a_mistake_of_our_own_is_told_without_a_traceback(run, write, monkeypatc
     def broken(*_):
         raise KeyError("amqp://me:sesame@host/")
 
-    monkeypatch.setattr("rabbit_chx.topology.lint.lint", broken)
+    monkeypatch.setattr("rabbit_chx.topology.checks.lint.lint", broken)
     found = run("lint", write(ORDERS))
     assert (found.code, found.out) == (70, "")
     assert "Error: KeyError" in found.err

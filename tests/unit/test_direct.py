@@ -12,13 +12,13 @@ import pytest
 from rabbit_chx import ConsistentHashExchange, ModulusHashExchange, Release, Ring, ToExchange
 from rabbit_chx.broker.claims import is_lease_of
 from rabbit_chx.broker.management import Bound, Exchange, Policy, Queue
-from rabbit_chx.broker.publishing.account import Outcome
-from rabbit_chx.broker.publishing.direct import DirectRoute, Facts, Refusal, decide
-from rabbit_chx.broker.publishing.direct_account import DirectAccount
-from rabbit_chx.broker.publishing.direct_wire import KEY_HEADER, add_key, cut
-from rabbit_chx.broker.publishing.frames import Message, encode_properties
 from rabbit_chx.errors import BrokerWouldFail, InvalidValue
 from rabbit_chx.fields import Field
+from rabbit_chx.publishing.account import Outcome
+from rabbit_chx.publishing.direct import DirectRoute, Facts, Refusal, decide
+from rabbit_chx.publishing.direct_account import DirectAccount
+from rabbit_chx.publishing.direct_wire import KEY_HEADER, add_key, cut
+from rabbit_chx.publishing.frames import Message, encode_properties
 from rabbit_chx.releases import Store
 
 KEYS = [b"customer-%d" % number for number in range(300)]

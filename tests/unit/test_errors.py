@@ -50,11 +50,11 @@ def test_an_error_survives_pickling(cls: type[RabbitChxError], protocol: int) ->
 
 @pytest.mark.parametrize("got", ["a", b"\xff", 5, 1.5, None, True, "\ud800", "x" * 500])
 def test_an_invalid_value_survives_pickling_with_all_its_parts(got: object) -> None:
-    error = InvalidValue("a weight", got=got, allowed="1 or more", way_out="leave it out")
+    error = InvalidValue("weight", got, "1 or more", "Leave it out")
     back = pickle.loads(pickle.dumps(error))
     assert type(back) is InvalidValue
     assert str(back) == str(error)
-    assert (back.what, back.got, back.allowed, back.way_out) == ("a weight", got, "1 or more", "leave it out")
+    assert (back.what, back.got, back.expected, back.hint) == ("weight", got, "1 or more", "Leave it out")
 
 
 def local_class() -> object:
@@ -69,21 +69,21 @@ def local_class() -> object:
     [(i for i in "ab"), threading.Lock(), lambda: 0, local_class(), [object()], {"a": [1, "b"]}, ["x"] * 99],
 )
 def test_what_cannot_travel_does_so_as_its_text(got: object) -> None:
-    error = InvalidValue("a weight", got=got, allowed="1 or more", way_out="leave it out")
+    error = InvalidValue("weight", got, "1 or more", "Leave it out")
     back = pickle.loads(pickle.dumps(error))
     assert str(back) == str(error)
     assert str(pickle.loads(pickle.dumps(back))) == str(error)
 
 
 def test_a_note_added_on_the_way_does_not_hinder_pickling() -> None:
-    error = InvalidValue("a weight", got=0, allowed="1 or more")
+    error = InvalidValue("weight", 0, "1 or more")
     error.add_note("in partition 7")
     assert str(pickle.loads(pickle.dumps(error))) == str(error)
 
 
 def test_a_message_has_the_four_parts_in_the_order_they_are_read() -> None:
-    text = str(InvalidValue("a weight", got="0", allowed="1 or more", way_out="leave it out"))
-    assert text == "a weight is wrong: got '0', allowed is 1 or more; leave it out"
+    text = str(InvalidValue("weight", "0", "1 or more", "Leave it out"))
+    assert text == "invalid weight: got '0', expected 1 or more. Leave it out"
 
 
 def test_a_message_is_one_line_whatever_was_got() -> None:
@@ -91,11 +91,11 @@ def test_a_message_is_one_line_whatever_was_got() -> None:
         def __repr__(self) -> str:
             return "[1,\n 2]"
 
-    assert "got [1,  2], allowed" in str(InvalidValue("a column", got=Table(), allowed="another"))
+    assert "got [1,  2], expected" in str(InvalidValue("column", Table(), "another"))
 
 
 def test_a_long_value_is_cut_and_its_length_told() -> None:
-    text = str(InvalidValue("a key", got="x" * 1_000_000, allowed="less"))
+    text = str(InvalidValue("key", "x" * 1_000_000, "less"))
     assert len(text) < 250
     assert "(1000002 characters)" in text
 
@@ -107,12 +107,12 @@ class Unshowable:
 
 @pytest.mark.parametrize("got", [HUGE, Unshowable(), [HUGE]], ids=["huge", "broken", "nested"])
 def test_a_value_that_python_cannot_show_is_complained_of_all_the_same(got: object) -> None:
-    error = InvalidValue("a weight", got=got, allowed="1 or more", way_out="leave it out")
+    error = InvalidValue("weight", got, "1 or more", "Leave it out")
     assert f"a value of type {type(got).__name__} that cannot be shown" in str(error)
-    assert "allowed is 1 or more; leave it out" in str(error)
+    assert "expected 1 or more. Leave it out" in str(error)
     assert str(pickle.loads(pickle.dumps(error))) == str(error)
 
 
 def test_a_weight_of_five_thousand_digits_is_a_wrong_weight_and_no_crash() -> None:
     error = complaint(lambda: rabbit_chx.Ring.of({"q0": HUGE}))
-    assert "the weight of queue 'q0'" in error.what
+    assert "weight of queue 'q0'" in error.what

@@ -162,7 +162,7 @@ def test_no_pairs_are_refused(pairs) -> None:
 
 @pytest.mark.parametrize("bindings", [[], {}, iter([])])
 def test_no_bindings_are_refused(bindings) -> None:
-    assert complaint(lambda: infer([("a", "q0")], bindings)).what == "the bindings"
+    assert complaint(lambda: infer([("a", "q0")], bindings)).what == "bindings"
 
 
 @pytest.mark.parametrize("pairs", [None, "ab", b"ab", 5, {"a": "q0"}])
@@ -173,7 +173,7 @@ def test_what_is_no_list_of_pairs_is_refused(pairs) -> None:
 @pytest.mark.parametrize("pair", ["ab", 5, None, ("a",), ("a", "q0", 1), {"a": "q0"}])
 def test_what_is_no_pair_is_refused_with_its_row(pair) -> None:
     error = complaint(lambda: infer([("a", "q0"), pair], ["q0"]))
-    assert (error.what, error.got) == ("the pair in row 1", pair)
+    assert (error.what, error.got) == ("pair in row 1", pair)
 
 
 @pytest.mark.parametrize("queue", [None, 5, b"q0", "", ["q0"]])
@@ -182,7 +182,7 @@ def test_what_is_no_destination_is_refused(queue) -> None:
 
 
 def test_a_key_that_cannot_be_is_refused_with_its_row() -> None:
-    assert complaint(lambda: infer([("a", "q0"), (None, "q0")], ["q0"])).what == "the routing key in row 1"
+    assert complaint(lambda: infer([("a", "q0"), (None, "q0")], ["q0"])).what == "routing key in row 1"
 
 
 @pytest.mark.parametrize("release", ["3.8.35", "3.10.5"])

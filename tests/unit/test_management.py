@@ -337,6 +337,6 @@ def test_tls_towards_a_port_without_it() -> None:
     ],
 )
 def test_a_url_that_is_none_is_refused_without_being_shown(url) -> None:
-    with pytest.raises(InvalidValue, match="the management URL") as raised:
+    with pytest.raises(InvalidValue, match="management URL") as raised:
         Management(url)
     assert "p/w" not in str(raised.value)

@@ -308,7 +308,7 @@ def test_the_wheel_holds_the_packages_and_its_own_papers_and_nothing_else(built)
         "pyspark_rabbitmq/py.typed",
         "rabbit_chx/py.typed",
         "rabbit_chx/report/page.css",
-        "rabbit_chx/topology/topology.schema.json",
+        "rabbit_chx/topology/file/topology.schema.json",
         "spark_connector/py.typed",
     ]
 

@@ -98,7 +98,7 @@ def test_khepri_before_4_3_has_no_order_to_predict(release: str, store: str | No
 def test_a_list_of_bindings_is_a_list_and_holds_no_weights(bindings) -> None:
     error = complaint(lambda: ModulusHashExchange(bindings))
     assert error.got is bindings
-    assert "binding key" in error.allowed
+    assert "binding key" in error.expected
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,7 @@ def test_what_is_no_binding_is_refused(wrong) -> None:
 
 @pytest.mark.parametrize("key", [5, None, "\ud800", "x" * 256])
 def test_what_is_no_binding_key_is_refused(key) -> None:
-    assert complaint(lambda: ModulusHashExchange([("q0", key)])).what == "a binding key"
+    assert complaint(lambda: ModulusHashExchange([("q0", key)])).what == "binding key"
 
 
 def test_no_binding_and_one_binding_twice_are_refused() -> None:
@@ -128,11 +128,11 @@ def test_keys_are_checked_wherever_they_come_from() -> None:
             lambda bad=bad: x.route("a", bcc=["b", bad]),
             lambda bad=bad: x.route_many(["a", bad]),
         ):
-            assert complaint(call).what.startswith("the routing key")
+            assert complaint(call).what.startswith("routing key")
     for bad in ("abc", b"abc", None, {"a": 1}):
         assert complaint(lambda bad=bad: x.route("a", cc=bad)).what == "cc"
         assert complaint(lambda bad=bad: x.route("a", bcc=bad)).what == "bcc"
-        assert complaint(lambda bad=bad: x.route_many(bad)).what == "the column"
+        assert complaint(lambda bad=bad: x.route_many(bad)).what == "column"
 
 
 # ---- super streams
@@ -187,7 +187,7 @@ def test_the_order_of_partitions_counts() -> None:
     ["abc", b"abc", None, 5, [], ["a", "a"], ["a", 5], [None], {"a": 1}, [ToExchange("a")], [["a"]]],
 )
 def test_partitions_are_a_list_of_names_each_once(partitions) -> None:
-    assert complaint(lambda: SuperStream(partitions)).what == "the list of partitions"
+    assert complaint(lambda: SuperStream(partitions)).what == "list of partitions"
 
 
 @pytest.mark.parametrize("key", [None, 5, b"hello1", "\ud800", ["hello1"]])
@@ -196,13 +196,13 @@ def test_a_stream_key_is_text(key, flavor) -> None:
     stream = SuperStream(["a", "b"], flavor=flavor)
     for call in (lambda: stream.route(key), lambda: stream.route_many(["hello1", key])):
         error = complaint(call)
-        assert (error.what, error.got) == ("the key", key)
-    assert complaint(lambda: stream.route_many("hello1")).what == "the column"
+        assert (error.what, error.got) == ("key", key)
+    assert complaint(lambda: stream.route_many("hello1")).what == "column"
 
 
 @pytest.mark.parametrize("flavor", ["", "Official", "java", None, 1])
 def test_an_unknown_flavor_is_refused(flavor) -> None:
-    assert complaint(lambda: SuperStream(["a"], flavor=flavor)).allowed == "official or rstream"
+    assert complaint(lambda: SuperStream(["a"], flavor=flavor)).expected == "official or rstream"
 
 
 def test_without_murmur3_the_line_that_installs_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -233,4 +233,4 @@ def test_a_random_exchange_needs_a_list_of_names(destinations) -> None:
 
 @pytest.mark.parametrize("key", [None, 5, "x" * 256])
 def test_a_random_exchange_takes_no_key_that_cannot_be(key) -> None:
-    assert complaint(lambda: RandomExchange(["q0"]).route(key)).what == "the routing key"
+    assert complaint(lambda: RandomExchange(["q0"]).route(key)).what == "routing key"

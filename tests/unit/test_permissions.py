@@ -7,10 +7,10 @@ import shlex
 
 import pytest
 
+from rabbit_chx.broker.applying.refusals import needs_of
 from rabbit_chx.broker.permissions import Beginning, Needs, why_denied
-from rabbit_chx.broker.topology.refusals import needs_of
 from rabbit_chx.topology.model import Bound
-from rabbit_chx.topology.steps import Bind, Unbind
+from rabbit_chx.topology.planning.steps import Bind, Unbind
 
 Q, X = ("queue", "q"), ("exchange", "x")
 

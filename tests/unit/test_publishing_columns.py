@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rabbit_chx.broker.publishing import columns
-from rabbit_chx.broker.publishing.columns import body_column, key_column, property_column
-from rabbit_chx.broker.publishing.frames import encode_properties
 from rabbit_chx.errors import InvalidValue
+from rabbit_chx.publishing import encoding as columns
+from rabbit_chx.publishing.encoding import body_column, key_column, property_column
+from rabbit_chx.publishing.frames import encode_properties
 from tests.unit.complaints import complaint
 
 FRAME_MAX = 131_072
@@ -92,7 +92,7 @@ def test_the_row_that_cannot_be_sent_is_named(varying: dict[str, list[Any]], wha
 
 @pytest.mark.parametrize("keys", [["a", "é" * 128], ["a", None], ["a", b"x" * 256], ["a", "\ud800"]])
 def test_a_key_that_cannot_be_sent_is_named_by_its_row(keys: list[Any]) -> None:
-    assert complaint(lambda: key_column(keys, 2)).what == "the routing key in row 1"
+    assert complaint(lambda: key_column(keys, 2)).what == "routing key in row 1"
 
 
 def test_keys_are_text_or_bytes_one_for_all_or_one_a_row() -> None:
@@ -111,7 +111,7 @@ def test_bodies_are_bytes_or_text_within_the_limit() -> None:
         b"d",
     ]
     for wrong in ([b"a", b"abc"], [b"a", "éa"], [b"a", None]):
-        assert complaint(lambda wrong=wrong: body_column(wrong, 2)).what == "the body in row 1"
+        assert complaint(lambda wrong=wrong: body_column(wrong, 2)).what == "body in row 1"
 
 
 def test_columns_of_uneven_length_are_refused() -> None:

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pika import frame, spec
 
-from rabbit_chx.broker.publishing.frames import FRAME_OVERHEAD, Message, encode, encode_properties
 from rabbit_chx.errors import InvalidValue
+from rabbit_chx.publishing.frames import FRAME_OVERHEAD, Message, encode, encode_properties
 
 FRAME_MAX = 131_072
 

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from pika import frame, spec
 from pika.adapters.select_connection import IOLoop
 
-from rabbit_chx.broker.publishing import link
-from rabbit_chx.broker.publishing.link import SEAM, _Connection, seam_is_there
+from rabbit_chx.publishing import link
+from rabbit_chx.publishing.link import SEAM, _Connection, seam_is_there
 
 
 class Recorder:

@@ -6,8 +6,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from rabbit_chx.broker.publishing.frames import Message
-from rabbit_chx.broker.publishing.window import Window
+from rabbit_chx.publishing.frames import Message
+from rabbit_chx.publishing.window import Window
 
 
 def message(row: int, key: bytes = b"") -> Message:

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from rabbit_chx import ConsistentHashExchange, InvalidValue, Ring, ToExchange
 from rabbit_chx.cli.report import report as command
 from rabbit_chx.report import Parity, report
-from rabbit_chx.topology.load import loads
+from rabbit_chx.topology.file.load import loads
 from tests.unit.complaints import complaint
 
 FILE = """
@@ -101,7 +101,7 @@ def test_the_published_figures_stand_beside_ours() -> None:
 def test_only_a_consistent_hash_exchange_has_a_ring() -> None:
     for exchange in ("other", "nope"):
         error = complaint(lambda exchange=exchange: made(exchange=exchange))
-        assert (error.got, error.allowed) == (exchange, "one of orders")
+        assert (error.got, error.expected) == (exchange, "one of orders")
 
 
 # -- the page -------------------------------------------------------------------------------------------

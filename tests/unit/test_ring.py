@@ -142,8 +142,8 @@ def test_an_unbind_has_to_repeat_the_arguments() -> None:
 
 def test_of_two_bindings_one_has_to_be_named() -> None:
     error = complaint(lambda: Ring.of({"q0": 1}).bind("q0", 5).unbind("q0"))
-    assert "'1', '5'" in error.allowed
-    assert "delete()" in error.way_out
+    assert "'1', '5'" in error.expected
+    assert "delete()" in error.hint
 
 
 def test_deleting_a_queue_takes_all_its_bindings_along() -> None:

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from rabbit_chx.topology.load import loads
-from rabbit_chx.topology.schema import SCHEMA_FILE
+from rabbit_chx.topology.file.load import loads
+from rabbit_chx.topology.file.schema import SCHEMA_FILE
 from spark_connector.options import Options
 
 ROOT = Path(__file__).parents[2]

@@ -8,11 +8,11 @@ import sys
 
 import pytest
 
+from rabbit_chx.broker.reading.ring_state import parse_ring, ring_expression
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue, RabbitChxError, RingUnknown
 from rabbit_chx.ring import ToExchange
 from rabbit_chx.testing import Broker, available, local_node, node
 from rabbit_chx.testing.node import READY, CannotSupply, Settings
-from rabbit_chx.topology.ring_state import parse_ring, ring_expression
 
 # --- what the node is told ----------------------------------------------------------------------------------
 
@@ -184,7 +184,7 @@ def test_the_management_url_comes_without_its_password(external):
 
 
 def test_what_cannot_be_done_to_it_says_what_to_set(external):
-    for impossible, way_out in [
+    for impossible, hint in [
         (external.restart, "unset RABBIT_CHX_BROKER_URL"),
         (external.logs, "unset RABBIT_CHX_BROKER_URL"),
         (lambda: external.ctl("status"), "set RABBIT_CHX_RABBITMQCTL"),
@@ -193,7 +193,7 @@ def test_what_cannot_be_done_to_it_says_what_to_set(external):
     ]:
         with pytest.raises(BrokerUnavailable) as caught:
             impossible()
-        assert way_out in str(caught.value)
+        assert hint in str(caught.value)
         assert "geheim" not in str(caught.value)
 
 

@@ -15,7 +15,7 @@ from rabbit_chx.broker.tls import context, warn_if_unchecked
 from rabbit_chx.cli import _exit_code
 
 EXTERNAL = "amqps://host/v?auth_mechanism=external"
-OPTIONS = {"options": ("--ca", "--cert"), "way_out": "mend it"}
+OPTIONS = {"options": ("--ca", "--cert"), "hint": "mend it"}
 
 
 # -- contexts ------------------------------------------------------------------------------------------------
@@ -36,7 +36,7 @@ def test_a_file_that_cannot_be_loaded_is_named_with_its_option(
     for text, reason in ((None, "No such file"), ("nonsense", "x.pem")):
         if text is not None:
             path.write_text(text)
-        with pytest.raises(InvalidValue, match=f"{option} is wrong.*x.pem.*mend it") as caught:
+        with pytest.raises(InvalidValue, match=f"invalid {option}.*x.pem.*mend it") as caught:
             context(**OPTIONS, **{file: path})
         assert reason in str(caught.value)
 
@@ -96,7 +96,7 @@ def test_a_certificate_may_stand_for_user_and_password() -> None:
     ],
 )
 def test_what_else_stands_behind_the_question_mark_is_refused(url: str) -> None:
-    with pytest.raises(InvalidValue, match="the broker's URL") as caught:
+    with pytest.raises(InvalidValue, match="broker's URL") as caught:
         Publisher(url)
     assert "sesame" not in str(caught.value)
 
@@ -122,8 +122,8 @@ def test_the_management_api_needs_a_password_all_the_same() -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["-U", "amqp://host", "--insecure"], "--insecure is wrong: got 'a connection without TLS'"),
-        (["-U", "amqp://host", "--tls-ca-cert-file", "x"], "--tls-ca-cert-file is wrong"),
+        (["-U", "amqp://host", "--insecure"], "invalid --insecure: got 'a connection without TLS'"),
+        (["-U", "amqp://host", "--tls-ca-cert-file", "x"], "invalid --tls-ca-cert-file"),
         (
             ["-U", "amqps://host", "--insecure", "--tls-ca-cert-file", "x"],
             "--insecure and --tls-ca-cert-file",

@@ -103,8 +103,8 @@ def test_what_an_executor_lacks_has_a_way_out_that_suits_the_master():
     lacking = executor({}, {"numpy": "missing"})
     here, there = report(lacking, master="local[2]")[-1], report(lacking)[-1]
     assert "numpy: missing" in here.found
-    assert here.way_out == f"export PYSPARK_PYTHON={sys.executable}"
-    assert "docs/spark.md, On a cluster" in there.way_out
+    assert here.hint == f"export PYSPARK_PYTHON={sys.executable}"
+    assert "docs/spark.md, On a cluster" in there.hint
 
 
 def test_other_versions_than_the_drivers_are_faults():
@@ -134,7 +134,7 @@ def test_spark_connect_does_not_tell_how_many_there_are():
 def test_a_java_that_spark_would_not_take_is_a_fault():
     assert _java(Java(Path("/j"), 17, "JAVA_HOME")).state == "ok"
     row = _java(Java(Path("/j"), 17, "java on the PATH", ("JAVA_HOME (/old) is Java 8, too old",)))
-    assert (row.state, row.way_out) == ("failed", "export JAVA_HOME=/j")
+    assert (row.state, row.hint) == ("failed", "export JAVA_HOME=/j")
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ MODULUS = ModulusHashExchange(["q0", "q1"])
 @pytest.mark.parametrize(
     ("exchange", "given", "shown"),
     [
-        (BY_KEY, {}, "got 'none', allowed is one alone: the first argument, or routing_key="),
+        (BY_KEY, {}, "got 'none', expected one alone: the first argument, or routing_key="),
         (BY_KEY, {"headers": "h"}, "got 'headers'"),
         (BY_KEY, {"routing_key": "k", "message_id": "m"}, "got 'routing_key, message_id'"),
         (BY_HEADER, {"routing_key": "k"}, "or headers=, which the exchange hashes"),
@@ -35,7 +35,7 @@ MODULUS = ModulusHashExchange(["q0", "q1"])
     ],
 )
 def test_the_one_column_that_the_exchange_hashes_is_wanted(exchange, given, shown):
-    with pytest.raises(InvalidValue, match="the column that is hashed is wrong") as error:
+    with pytest.raises(InvalidValue, match="invalid column that is hashed") as error:
         queue_of(exchange=exchange, **given)
     assert shown in str(error.value)
 
@@ -47,7 +47,7 @@ def test_the_column_cannot_be_said_twice():
 
 @pytest.mark.parametrize("exchange", [None, "orders", ["q0", "q1"]])
 def test_an_exchange_is_wanted(exchange):
-    with pytest.raises(InvalidValue, match="allowed is a ConsistentHashExchange or a ModulusHashExchange"):
+    with pytest.raises(InvalidValue, match="expected a ConsistentHashExchange or a ModulusHashExchange"):
         queue_of("k", exchange)
 
 
@@ -74,7 +74,7 @@ def test_pyspark_4_0_is_told_what_is_missing(monkeypatch, ask):
 
 @pytest.mark.parametrize("name", ["queue of", "x; DROP TABLE y", "", "größe", None])
 def test_a_sql_function_has_a_plain_name(name):
-    with pytest.raises(InvalidValue, match="the name of the SQL function"):
+    with pytest.raises(InvalidValue, match="name of the SQL function"):
         register_queue_of(None, BY_KEY, name=name)
 
 

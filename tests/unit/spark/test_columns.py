@@ -53,7 +53,7 @@ def test_texts_of_limited_length_are_texts() -> None:
 
 def test_a_frame_without_value_is_told_the_line_that_makes_one() -> None:
     error = complaint(lambda: layout_of(schema(id=t.LongType(), key=TEXT), given=BOTH))
-    assert 'to_json(struct("*")).alias("value")' in error.way_out
+    assert 'to_json(struct("*")).alias("value")' in error.hint
 
 
 @pytest.mark.parametrize(
@@ -95,9 +95,9 @@ def test_names_that_stand_there_twice_are_refused() -> None:
 
 def test_key_and_exchange_come_from_somewhere() -> None:
     error = complaint(lambda: layout_of(schema(value=TEXT), given=frozenset({"exchange"})))
-    assert 'option("routingKey", "")' in error.way_out
+    assert 'option("routingKey", "")' in error.hint
     error = complaint(lambda: layout_of(schema(value=TEXT), given=frozenset({"routing_key"})))
-    assert 'option("exchange", "")' in error.way_out
+    assert 'option("exchange", "")' in error.hint
 
 
 def test_unknown_columns_can_be_left_out() -> None:
@@ -126,7 +126,7 @@ def test_the_table_of_tags() -> None:
         "bigint": "l",
     }
     assert amqp_tag(t.LongType(), "it") == "l"
-    assert "cast" in complaint(lambda: amqp_tag(t.DateType(), "the header")).way_out
+    assert "cast" in complaint(lambda: amqp_tag(t.DateType(), "the header")).hint
 
 
 def test_columns_and_options_are_known_without_spark() -> None:

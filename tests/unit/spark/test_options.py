@@ -60,7 +60,7 @@ def test_what_spark_itself_takes_by_option_is_no_error() -> None:
 )
 def test_an_unknown_option_is_an_error_with_the_nearest_name(name: str, hint: str) -> None:
     error = complaint(lambda: of(**{name: "CANARY-2"}))
-    assert hint in error.way_out
+    assert hint in error.hint
     assert "CANARY" not in str(error)
 
 
@@ -85,7 +85,7 @@ def test_a_value_out_of_range_is_an_error_that_names_the_option(name: str, value
         lambda: of(**{name: value}) if name != "port" else Options.of({"host": "h", name: value})
     )
     assert name in error.what
-    assert allowed in error.allowed
+    assert allowed in error.expected
 
 
 def test_two_answers_to_one_question_are_an_error() -> None:
@@ -107,8 +107,8 @@ def test_two_answers_to_one_question_are_an_error() -> None:
 
 def test_there_must_be_a_broker() -> None:
     error = complaint(lambda: Options.of({"exchange": "x"}))
-    assert 'option("url"' in error.way_out
-    assert "INSERT INTO t WITH" in error.way_out
+    assert 'option("url"' in error.hint
+    assert "INSERT INTO t WITH" in error.hint
 
 
 def test_a_url_that_is_none_is_refused_without_being_quoted() -> None:

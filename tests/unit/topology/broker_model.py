@@ -7,7 +7,7 @@ from dataclasses import replace
 from rabbit_chx import Release, Ring
 from rabbit_chx.ring import ToExchange
 from rabbit_chx.topology.model import CONSISTENT_HASH, Bound, Exchange, Observed, Policy, Queue, Topology
-from rabbit_chx.topology.steps import (
+from rabbit_chx.topology.planning.steps import (
     Bind,
     ClearPolicy,
     DeclareExchange,

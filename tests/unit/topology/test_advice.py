@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from rabbit_chx import InvalidValue, Ring, moved, shares
-from rabbit_chx.topology.advice import advise
 from rabbit_chx.topology.model import CONSISTENT_HASH, MODULUS_HASH, Bound, Exchange, Slots, Topology
+from rabbit_chx.topology.planning.advice import advise
 from tests.unit.topology.broker_model import hashed
 
 TEN = hashed("x", [f"orders.{i:02}" for i in range(10)])

@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 
 from rabbit_chx import ToExchange
+from rabbit_chx.broker.applying.commands import applying, check_plan
+from rabbit_chx.broker.applying.lock import changed_exchanges
+from rabbit_chx.broker.applying.protocol import Lost, OnChannel, OverHttp, Refused
 from rabbit_chx.broker.claims import LOCK
-from rabbit_chx.broker.topology.commands import applying, check_plan
-from rabbit_chx.broker.topology.lock import changed_exchanges
-from rabbit_chx.broker.topology.protocol import Lost, OnChannel, OverHttp, Refused
-from rabbit_chx.broker.topology.rings import MARKER
+from rabbit_chx.broker.reading.rings import MARKER
 from rabbit_chx.errors import ApplyStopped, BrokerUnavailable
 from rabbit_chx.topology.model import CONSISTENT_HASH, Bound, Exchange, Policy, Queue
-from rabbit_chx.topology.steps import (
+from rabbit_chx.topology.planning.steps import (
     Bind,
     ClearPolicy,
     DeclareExchange,

@@ -10,12 +10,19 @@ import pika.data
 import pytest
 
 from rabbit_chx import InvalidValue, Ring, ToExchange
-from rabbit_chx.broker.topology.aio_driver import as_pika_writes
-from rabbit_chx.broker.topology.handover import MARKER, _Drain, is_marker, waits, waits_of
-from rabbit_chx.broker.topology.refusals import needs_of, why_refused
+from rabbit_chx.broker.applying.aio_driver import as_pika_writes
+from rabbit_chx.broker.applying.handover import MARKER, _Drain, is_marker, waits, waits_of
+from rabbit_chx.broker.applying.refusals import needs_of, why_refused
 from rabbit_chx.topology.model import Bound, Exchange, Observed, Policy, Queue, Slots, Topology
-from rabbit_chx.topology.plan import plan
-from rabbit_chx.topology.steps import Bind, DeclareExchange, DeclareQueue, DeleteQueue, SetPolicy, Unbind
+from rabbit_chx.topology.planning.plan import plan
+from rabbit_chx.topology.planning.steps import (
+    Bind,
+    DeclareExchange,
+    DeclareQueue,
+    DeleteQueue,
+    SetPolicy,
+    Unbind,
+)
 
 DECLARE = DeclareExchange(Exchange("x", "fanout"))
 

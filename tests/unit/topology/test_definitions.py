@@ -7,8 +7,8 @@ import json
 import pytest
 
 from rabbit_chx import ToExchange
-from rabbit_chx.topology.definitions import from_definitions, to_definitions
-from rabbit_chx.topology.load import InvalidTopology, load, loads
+from rabbit_chx.topology.file.definitions import from_definitions, to_definitions
+from rabbit_chx.topology.file.load import InvalidTopology, load, loads
 from rabbit_chx.topology.model import Bound, Exchange, Policy, Queue, Slots, Topology
 
 POLICY = {
@@ -129,7 +129,7 @@ def test_an_export_of_one_virtual_host_needs_no_name(export):
 
 @pytest.mark.parametrize("vhost", [None, "nowhere"])
 def test_several_virtual_hosts_are_listed_where_none_of_them_is_named(vhost):
-    with pytest.raises(InvalidTopology, match="allowed is '/', 'other'"):
+    with pytest.raises(InvalidTopology, match="expected '/', 'other'"):
         from_definitions(EXPORT_3_10, vhost)
 
 
@@ -137,7 +137,7 @@ def test_a_file_of_rabbitmq_is_known_by_what_it_holds(tmp_path):
     path = tmp_path / "definitions.json"
     path.write_text(json.dumps(EXPORT_4_3))
     assert load(path, vhost="/") == SHOP
-    with pytest.raises(InvalidTopology, match=r"definitions\.json: the virtual host"):
+    with pytest.raises(InvalidTopology, match=r"definitions\.json: invalid virtual host"):
         load(path)
 
 
@@ -170,9 +170,9 @@ def test_malformed_definitions_are_told_with_their_places():
     with pytest.raises(InvalidTopology) as caught:
         loads(text, format="json", name="d")
     first, second, third = str(caught.value).splitlines()
-    assert first.startswith("d:2:25: exchanges[0].name is wrong: got 5")
-    assert second.startswith("d:3:13: queues[0].name is wrong: got nothing")
-    assert third.startswith("d:4:14: bindings is wrong")
+    assert first.startswith("d:2:25: invalid exchanges[0].name: got 5")
+    assert second.startswith("d:3:13: invalid queues[0].name: got nothing")
+    assert third.startswith("d:4:14: invalid bindings")
 
 
 @pytest.mark.parametrize("value", [None, 5, "text", [], {"queues": {}}, {"exchanges": [5]}])
@@ -182,7 +182,7 @@ def test_what_is_no_export_is_refused(value):
 
 
 def test_a_queue_of_a_type_that_nobody_knows_is_refused():
-    with pytest.raises(InvalidTopology, match="got 'mqtt', allowed is classic, quorum, stream"):
+    with pytest.raises(InvalidTopology, match="got 'mqtt', expected classic, quorum, stream"):
         from_definitions({"queues": [{"name": "q", "type": "mqtt"}]})
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from rabbit_chx import Release, Ring, ToExchange, moved
-from rabbit_chx.topology.drift import KINDS, drift
+from rabbit_chx.topology.checks.drift import KINDS, drift
 from rabbit_chx.topology.model import Bound, Exchange, Observed, Policy, Queue, Slots, Topology
 
 WANTED = Topology(

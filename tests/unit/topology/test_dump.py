@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from rabbit_chx import ToExchange
-from rabbit_chx.topology.dump import dumps, exportable
-from rabbit_chx.topology.load import loads
+from rabbit_chx.topology.file.dump import dumps, exportable
+from rabbit_chx.topology.file.load import loads
 from rabbit_chx.topology.model import Bound, Exchange, Policy, Queue, Slots, Topology
 from tests.unit.complaints import complaint
 
@@ -95,13 +95,13 @@ def test_what_toml_cannot_hold_is_refused_and_yaml_takes_it():
         queues=(Queue("q", "quorum"),),
         bindings=(Bound("h", "q", "", {"x-match": "all", "present": None}),),
     )
-    assert "yaml or json" in complaint(lambda: dumps(topology, "toml")).way_out
+    assert "yaml or json" in complaint(lambda: dumps(topology, "toml")).hint
     assert loads(dumps(topology, "yaml"), format="yaml") == topology
 
 
 def test_an_exclusive_queue_and_an_unknown_format_are_refused():
     complaint_of = complaint(lambda: dumps(Topology(queues=(Queue("q", exclusive=True),)), "yaml"))
-    assert "exportable" in complaint_of.way_out
+    assert "exportable" in complaint_of.hint
     with pytest.raises(ValueError, match="yaml, toml, json"):
         dumps(Topology(), "ini")
 

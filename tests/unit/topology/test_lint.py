@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from rabbit_chx import Release, Ring, ToExchange
-from rabbit_chx.topology.lint import lint
+from rabbit_chx.topology.checks.lint import lint
 from rabbit_chx.topology.model import Bound, Exchange, Observed, Policy, Queue, Slots, Topology
 
 

@@ -10,7 +10,7 @@ from textwrap import dedent
 import pytest
 
 from rabbit_chx import MissingDependency, ToExchange
-from rabbit_chx.topology.load import load, loads
+from rabbit_chx.topology.file.load import load, loads
 from rabbit_chx.topology.model import Bound, Exchange, Policy, Queue, Slots, Topology
 
 DOCUMENTATION = Path(__file__).parents[3] / "docs" / "topology-file.md"

@@ -7,7 +7,7 @@ import tomllib
 
 import pytest
 
-from rabbit_chx.topology.places import Place, places_in_json, places_in_toml
+from rabbit_chx.topology.file.places import Place, places_in_json, places_in_toml
 
 TOML = '''\
 # "not" = [a, value]

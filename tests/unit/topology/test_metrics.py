@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from rabbit_chx.topology.drift import KINDS, Drift
-from rabbit_chx.topology.metrics import metrics
+from rabbit_chx.topology.checks.drift import KINDS, Drift
+from rabbit_chx.topology.checks.metrics import metrics
 
 SAMPLE = re.compile(r'([a-z_]+)\{((?:[a-z]+="(?:[^"\\\n]|\\["\\n])*",?)+)\} (-?[0-9.e+-]+)')
 LABEL = re.compile(r'([a-z]+)="((?:[^"\\]|\\.)*)"')

@@ -18,8 +18,8 @@ from rabbit_chx.topology.model import (
     Queue,
     Topology,
 )
-from rabbit_chx.topology.plan import plan
-from rabbit_chx.topology.steps import Bind, DeleteQueue, Unbind
+from rabbit_chx.topology.planning.plan import plan
+from rabbit_chx.topology.planning.steps import Bind, DeleteQueue, Unbind
 from tests.unit.topology.broker_model import Broker, hashed
 
 FOUR = hashed("x", ["a", "b", "c", "d"])

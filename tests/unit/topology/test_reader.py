@@ -8,7 +8,7 @@ import pytest
 
 from rabbit_chx import ConsistentHashExchange
 from rabbit_chx.broker.management import Overview
-from rabbit_chx.broker.topology.reader import read
+from rabbit_chx.broker.reading.reader import read
 from rabbit_chx.errors import BrokerUnavailable
 from rabbit_chx.releases import Store
 from rabbit_chx.topology.model import Bound, Exchange, Queue

@@ -7,9 +7,9 @@ import base64
 import pytest
 
 from rabbit_chx import ToExchange
-from rabbit_chx.broker.topology.node import NodeCommand, read_rings, read_worker_pool_size
+from rabbit_chx.broker.reading.node import NodeCommand, read_rings, read_worker_pool_size
+from rabbit_chx.broker.reading.ring_state import parse_rings, rings_expression
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue, RingUnknown
-from rabbit_chx.topology.ring_state import parse_rings, rings_expression
 
 EXPRESSION = 'io:format("~p ~s", [<<1>>, $\'; rm]), node().'
 

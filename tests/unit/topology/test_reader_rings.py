@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from rabbit_chx import ConsistentHashExchange, Release, Ring, ToExchange
-from rabbit_chx.broker.topology.rings import MARKER, Memory, in_ring_order, learn, marker, ring_of
+from rabbit_chx.broker.reading.rings import MARKER, Memory, in_ring_order, learn, marker, ring_of
 from rabbit_chx.errors import InvalidValue, RingUnknown
 from rabbit_chx.topology.model import Bound, Exchange, Observed, Topology
 from tests.unit.erlang import SEVEN
@@ -175,5 +175,5 @@ def test_messages_that_no_ring_explains_leave_it_unknown() -> None:
 
 
 def test_messages_of_an_exchange_without_a_ring_are_refused() -> None:
-    with pytest.raises(InvalidValue, match=r"got 'y', allowed is one of 'x'"):
+    with pytest.raises(InvalidValue, match=r"got 'y', expected one of 'x'"):
         learn(observed(ABC, Ring.of(ABC, release=KHEPRI), "node"), {"y": pairs(ABC)})

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 
-from rabbit_chx.topology.schema import SCHEMA_FILE, json_schema
+from rabbit_chx.topology.file.schema import SCHEMA_FILE, json_schema
 
 
 def test_the_shipped_schema_is_the_one_of_the_code():
-    # Where it is not: python -m rabbit_chx.topology.schema > rabbit_chx/topology/topology.schema.json
+    # Where it is not: python -m rabbit_chx.topology.file.schema > rabbit_chx/topology/file/topology.schema.json
     assert SCHEMA_FILE.read_text() == json_schema()
 
 

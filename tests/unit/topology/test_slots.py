@@ -21,9 +21,9 @@ from rabbit_chx.topology.model import (
     Slots,
     Topology,
 )
-from rabbit_chx.topology.plan import plan
-from rabbit_chx.topology.slots import divide, modulus_shares, quotas, recommended_count
-from rabbit_chx.topology.steps import Bind, Unbind
+from rabbit_chx.topology.planning.plan import plan
+from rabbit_chx.topology.planning.slots import divide, modulus_shares, quotas, recommended_count
+from rabbit_chx.topology.planning.steps import Bind, Unbind
 from tests.unit.topology.broker_model import Broker
 
 HASHES = 1 << 27

@@ -14,8 +14,8 @@ from rabbit_chx.kernel import jump_consistent_hash
 from rabbit_chx.kernel.table import SEEDS, Visits, all_buckets, bucket_table
 from rabbit_chx.movement import Walker, moved_through
 from rabbit_chx.topology.model import BIND_SEQUENCE
-from rabbit_chx.topology.steps import Bind, Unbind
-from rabbit_chx.topology.ways import Case, path_to, ring_ways
+from rabbit_chx.topology.planning.steps import Bind, Unbind
+from rabbit_chx.topology.planning.ways import Case, path_to, ring_ways
 
 TEN = Ring.of([f"q{i}" for i in range(10)])
 

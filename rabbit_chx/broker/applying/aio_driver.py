@@ -1,0 +1,205 @@
+"""Commands carried out with aio-pika, on a channel of their own. This file talks AMQP and HTTP; it decides nothing.
+
+The channel is aiormq's, below aio-pika's: a robust one would come back by itself after an error, and say nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from rabbit_chx.broker.applying.protocol import Command, Lost, OnChannel, OverHttp, Refused
+from rabbit_chx.broker.connect import by_certificate, describe
+from rabbit_chx.broker.reasons import why_down, why_no_external, why_not_let_in, why_not_reached
+from rabbit_chx.broker.tls import warn_if_unchecked
+from rabbit_chx.errors import BrokerUnavailable, InvalidValue, MissingDependency
+
+try:
+    import aio_pika
+    from aiormq.exceptions import (
+        AMQPError,
+        AuthenticationError,
+        ChannelClosed,
+        ChannelInvalidStateError,
+        ConnectionClosed,
+        InvalidFrameError,
+        ProbableAuthenticationError,
+    )
+except ImportError as missing:
+    raise MissingDependency("this needs aio-pika: `pip install 'rabbit-chx[aio]'`") from missing
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Generator, Mapping
+
+    from aiormq.abc import AbstractChannel, AbstractConnection
+
+    from rabbit_chx.broker.management import Management
+
+__all__ = ["AioDriver", "as_pika_writes", "opened"]
+
+_T = TypeVar("_T")
+
+# aiormq has a class for each of these and drops the number; the broker's texts begin with the names.
+_CODES: Final = {
+    "ACCESS_REFUSED": 403,
+    "NOT_FOUND": 404,
+    "RESOURCE_LOCKED": 405,
+    "PRECONDITION_FAILED": 406,
+    "FRAME_ERROR": 501,
+    "SYNTAX_ERROR": 502,
+    "COMMAND_INVALID": 503,
+    "CHANNEL_ERROR": 504,
+    "UNEXPECTED_FRAME": 505,
+    "NOT_ALLOWED": 530,
+    "NOT_IMPLEMENTED": 540,
+    "INTERNAL_ERROR": 541,
+}
+
+
+_PATIENCE: Final = 5.0
+"""Seconds for a connection, as with pika."""
+
+
+@asynccontextmanager
+async def opened(given: object, tls: ssl.SSLContext | None = None) -> AsyncIterator[AbstractConnection]:
+    """The connection that was given, by itself or by a channel; or one for as long as this lasts, to a URL."""
+    if isinstance(given, aio_pika.abc.AbstractConnection) and given.transport is not None:
+        yield given.transport.connection
+    elif isinstance(given, aio_pika.abc.AbstractChannel):
+        yield (await given.get_underlay_channel()).connection
+    elif isinstance(given, str):
+        async with await _connect(given, tls) as connection:
+            assert connection.transport is not None  # it has just connected
+            yield connection.transport.connection
+    else:
+        raise InvalidValue(
+            "connection",
+            type(given).__name__,
+            "an open connection or channel of aio-pika's, or an AMQP URL",
+            "With pika: apply(...)",
+        )
+
+
+async def _connect(url: str, tls: ssl.SSLContext | None) -> aio_pika.abc.AbstractConnection:
+    """A connection as `rabbit_chx.broker.connect.connect` makes it, or the same complaint."""
+    where, secure = describe(url), url.startswith("amqps:")
+    if secure:
+        warn_if_unchecked(tls, where)
+    external = by_certificate(url)
+    try:
+        return await aio_pika.connect(
+            url.partition("?")[0] + ("?auth=external" if external else ""),
+            ssl_context=(tls or ssl.create_default_context()) if secure else None,
+            timeout=_PATIENCE,
+            client_properties={"connection_name": "rabbit-chx topology"},
+        )
+    except ProbableAuthenticationError as error:
+        reason = why_not_let_in(403, str(error), where)
+    except AuthenticationError:
+        reason = why_no_external(where)
+    except ConnectionClosed as error:
+        reason = why_not_let_in(int(error.args[0]), str(error.args[-1]), where)
+    except InvalidFrameError as error:
+        refused = "Connection.OpenOk" in str(
+            error
+        )  # aiormq keeps nothing of what the broker says to Connection.Open
+        reason = why_not_let_in(530, "", where) if refused else why_not_reached(error, where)
+    except AMQPError as error:
+        reason = why_not_reached(error.__cause__ or error, where)
+    except OSError as error:
+        reason = why_not_reached(error, where)
+    raise BrokerUnavailable(str(reason))
+
+
+class AioDriver:
+    """Runs generators of commands on a new channel of a connection."""
+
+    def __init__(self, connection: AbstractConnection, management: Management | None = None) -> None:
+        self._connection = connection
+        self._management = management
+        self._channel: AbstractChannel | None = None
+        self.vhost: str = connection.vhost  # type: ignore[attr-defined]
+        self._where = f"{connection.url.host}:{connection.url.port}"
+
+    async def run(self, commands: Generator[Command, Any, _T]) -> _T:
+        """Carry out all commands, and return what the generator returns."""
+        try:
+            answer: Any = None
+            trouble: BaseException | None = None
+            while True:
+                command = commands.send(answer) if trouble is None else commands.throw(trouble)
+                answer = trouble = None
+                try:
+                    answer = await self._do(command)
+                except BaseException as error:  # noqa: BLE001 - the generator puts things in order, whatever it is
+                    trouble = error
+        except StopIteration as end:
+            return end.value  # type: ignore[no-any-return]
+        finally:
+            if self._channel is not None and not self._channel.is_closed:
+                await self._channel.close()
+
+    async def _do(self, command: Command) -> Any:
+        if isinstance(command, OverHttp):
+            return await asyncio.to_thread(getattr(self._management, command.method), *command.arguments)
+        try:
+            return await self._on_channel(command)
+        except (ChannelClosed, ConnectionClosed) as error:
+            text = str(error.args[-1])
+            if code := _CODES.get(text.partition(" ")[0]):
+                raise Refused(code, text) from None
+            raise Lost(f"the broker at {self._where} closed it: {' '.join(map(str, error.args))}") from None
+        except (AMQPError, OSError, ChannelInvalidStateError) as error:
+            raise Lost(str(why_down(error, self._where))) from None
+        except (TypeError, ValueError) as error:
+            raise Refused(
+                0,
+                f"aio-pika cannot send it ({error}): it takes fewer names and values than pika, so use apply()",
+            ) from None
+        except RuntimeError as error:  # what aiormq raises of a connection that is closed
+            raise Lost(f"the connection to {self._where} is closed: {error}") from None
+
+    async def _on_channel(self, command: OnChannel) -> Any:
+        if self._channel is None or self._channel.is_closed:
+            self._channel = await self._connection.channel(publisher_confirms=False)
+        arguments = dict(command.arguments)
+        if "arguments" in arguments:
+            arguments["arguments"] = as_pika_writes(arguments["arguments"])
+        return await getattr(self._channel, command.method)(**arguments)
+
+
+class _FourBytesOrEight(int):
+    """An integer that pamqp writes as pika does: tag ``I`` up to 32 bits with a sign, else ``l``.
+
+    pamqp takes the smallest tag whose range holds the value, and asks for each range in turn; these deny all others.
+    """
+
+    __slots__ = ()
+
+    def __le__(self, bound: int) -> bool:
+        return bound in {2**31 - 1, 2**63 - 1} and int(self) <= bound
+
+
+def as_pika_writes(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of a command, with all integers to be written as pika writes them.
+
+    A broker tells bindings apart by their arguments, types included: what one client bound with a byte of value 1,
+    another that sends four bytes does not unbind, and is not told so.
+    """
+    return {name: _written(value) for name, value in arguments.items()}
+
+
+def _written(value: Any) -> Any:
+    match value:
+        case bool():
+            return value
+        case int():
+            return _FourBytesOrEight(value)
+        case dict():
+            return as_pika_writes(value)
+        case list():
+            return [_written(each) for each in value]
+        case _:
+            return value

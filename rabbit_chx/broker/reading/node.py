@@ -1,0 +1,115 @@
+"""Asking a node itself, through a command of the user's that ends in ``rabbitmqctl eval``.
+
+    node = NodeCommand("docker exec rabbit rabbitmqctl eval")
+    node = NodeCommand("ssh broker-1 sudo rabbitmqctl eval")
+
+The Erlang expression becomes the last argument. No shell of this machine sees it; one behind ``ssh`` does, and
+there it is quoted. Of the command only the program's name stands in errors, since the rest may hold a password.
+"""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+from pathlib import PurePath
+from typing import TYPE_CHECKING, Final, Protocol
+
+from rabbit_chx.broker.reading.ring_state import parse_rings, rings_expression
+from rabbit_chx.errors import BrokerUnavailable, InvalidValue, RingUnknown
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rabbit_chx.ring import Destination
+
+__all__ = ["NodeAccess", "NodeCommand", "read_rings", "read_worker_pool_size"]
+
+_EXAMPLE: Final = "docker exec NAME rabbitmqctl eval, or ssh HOST sudo rabbitmqctl eval"
+_SHOWN: Final = 500
+
+
+class NodeAccess(Protocol):
+    """Whatever can evaluate Erlang on a node; ``rabbit_chx.testing.Broker`` can, too."""
+
+    def eval(self, expression: str) -> str:
+        """What the expression printed, its value last."""
+
+
+class NodeCommand:
+    """A command that evaluates its last argument on a node.
+
+    Args:
+        command: a line as for a shell, of which only quotes are understood, or its words.
+        timeout: seconds for one evaluation; starting ``rabbitmqctl`` alone takes a second or two.
+    """
+
+    def __init__(self, command: str | Sequence[str], *, timeout: float = 30.0) -> None:
+        self._words = _words(command)
+        self._remote_shell = any(PurePath(word).name == "ssh" for word in self._words)
+        self._timeout = timeout
+
+    def __repr__(self) -> str:
+        return f"<NodeCommand {self._words[0]!r}>"
+
+    def eval(self, expression: str) -> str:
+        """What the expression printed, its value last."""
+        expression = expression.rstrip().removesuffix(".") + "."
+        last = shlex.quote(expression) if self._remote_shell else expression
+        program = self._words[0]
+        try:
+            done = subprocess.run(  # noqa: S603 - it is the user's own command, and no shell reads it
+                [*self._words, last],
+                check=False,
+                capture_output=True,
+                stdin=subprocess.DEVNULL,
+                timeout=self._timeout,
+            )
+        except subprocess.TimeoutExpired:
+            raise BrokerUnavailable(
+                f"the node command ({program} ...) did not end within {self._timeout:g} seconds: does it wait for a "
+                "password?"
+            ) from None
+        except (OSError, ValueError) as error:  # ValueError: a NUL in a word
+            reason = getattr(error, "strerror", None) or type(error).__name__
+            raise BrokerUnavailable(f"the node command ({program} ...) cannot be run: {reason}") from None
+        output = done.stdout.decode("utf-8", "replace").replace("\r\n", "\n").strip("\n")
+        if done.returncode:
+            complaint = done.stderr.decode("utf-8", "replace").strip() or output
+            raise BrokerUnavailable(
+                f"the node command ({program} ...) failed with exit code {done.returncode}: {_gist(complaint)}"
+            )
+        return output
+
+
+def read_rings(node: NodeAccess, vhost: str) -> dict[str, list[Destination] | RingUnknown]:
+    """The buckets of every ring of a virtual host, or why those of one are none."""
+    return parse_rings(node.eval(rings_expression(vhost)), vhost=vhost)
+
+
+def read_worker_pool_size(node: NodeAccess) -> int | None:
+    """``default_worker_pool_size`` as the node uses it, None if it says something else."""
+    text = node.eval("worker_pool_sup:default_pool_size().")
+    return int(text) if text.isdecimal() else None
+
+
+def _words(command: str | Sequence[str]) -> tuple[str, ...]:
+    problem = InvalidValue(
+        "node command",
+        "a command that cannot be used",  # not the command itself: it may hold a password
+        _EXAMPLE,
+        "The Erlang expression is appended as the last argument",
+    )
+    try:
+        words = tuple(shlex.split(command) if isinstance(command, str) else command)
+    except ValueError:  # a quote that does not end
+        raise problem from None
+    # Without its verb rabbitmqctl takes the expression for one.
+    if not words or not all(isinstance(word, str) for word in words) or words[-1].endswith("rabbitmqctl"):
+        raise problem
+    return words
+
+
+def _gist(complaint: str) -> str:
+    """The complaint without the arguments, which rabbitmqctl repeats."""
+    text = complaint.partition("Arguments given:")[0].strip()
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."

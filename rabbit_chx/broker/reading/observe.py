@@ -1,0 +1,318 @@
+"""Seeing where messages go, to work out a ring that nobody can read: the firehose, and probes.
+
+    pairs = firehose(connection, observed, 10.0, node=node)        # messages of others, while they flow
+    pairs = probe(connection, observed, "orders")                  # our own, into an exchange that is quiet
+    observed = learn(observed, pairs)
+
+Both tell for each exchange what was hashed and the destination of the ring that the message went to. A destination
+that is an exchange can be told only by a queue to which no other destination leads. The firehose slows the broker down
+while it is on; probes are real messages for as long as a second, so nobody may consume, and the queues must be empty.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from contextlib import contextmanager, suppress
+from functools import partial
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, Final
+
+from pika import BasicProperties
+from pika.exceptions import AMQPError, UnroutableError
+
+from rabbit_chx.broker.permissions import Beginning, Needs, why_denied
+from rabbit_chx.broker.reading.ring_state import erlang_binary
+from rabbit_chx.broker.reasons import why_down
+from rabbit_chx.errors import BrokerUnavailable, InvalidValue, RingUnknown, Unroutable
+from rabbit_chx.exchange import ConsistentHashExchange
+from rabbit_chx.observer import Observer
+from rabbit_chx.ring import Ring, ToExchange
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from pika import BlockingConnection
+    from pika.adapters.blocking_connection import BlockingChannel
+
+    from rabbit_chx.broker.permissions import Resources
+    from rabbit_chx.broker.reading.node import NodeAccess
+    from rabbit_chx.ring import Destination
+    from rabbit_chx.topology.model import Exchange, Observed, Topology
+
+__all__ = ["destinations_by_queue", "firehose", "probe"]
+
+_TRACE: Final = "amq.rabbitmq.trace"
+_WATCH: Final = "rabbit-chx.watch."
+_HERE: Final = "this connection"
+_TICK: Final = 0.2
+_PATIENCE: Final = 10.0
+_EXPIRATION: Final = "60000"  # what a killed program leaves behind goes after a minute
+
+_Pairs = dict[str, list[tuple[Any, "Destination"]]]
+
+
+def firehose(
+    connection: BlockingConnection, observed: Observed, seconds: float, *, node: NodeAccess | None = None
+) -> _Pairs:
+    """Where messages went that others published within ``seconds`` to the exchanges whose ring is unknown.
+
+    Tracing has to be on (``rabbitmqctl trace_on -p VHOST``); with node access it is turned on, and off again.
+    """
+    topology = observed.topology
+    watches = {name: _Watch(observed, name) for name, ring in observed.rings.items() if not ring.known}
+    if not watches:
+        return {}
+    queue = _WATCH + secrets.token_hex(6)
+    traced = 0
+    try:
+        channel = connection.channel()
+        channel.queue_declare(queue, exclusive=True, auto_delete=True)
+        for name in watches:
+            channel.queue_bind(queue, _TRACE, f"publish.{name}")
+        with _tracing(node, topology.vhost):
+            deadline = time.monotonic() + seconds
+            for _, properties, _ in channel.consume(queue, auto_ack=True, inactivity_timeout=_TICK):
+                if properties is not None:
+                    traced += 1
+                    watch = watches.get(properties.headers["exchange_name"])
+                    if watch is not None:  # a name may pass for a pattern of the topic exchange
+                        watch.take(properties.headers)
+                if time.monotonic() >= deadline:
+                    break
+        channel.cancel()
+        channel.close()
+    except (AMQPError, OSError) as error:
+        queue_of_ours: Resources = {("queue", Beginning(_WATCH))}
+        needs = Needs(queue_of_ours, queue_of_ours, queue_of_ours | {("exchange", _TRACE)})
+        raise BrokerUnavailable(f"the firehose cannot be watched: {_why(error, needs)}") from None
+    if not traced:
+        raise RingUnknown(
+            f"nobody was seen to publish to {', '.join(map(repr, watches))} within {seconds:g} seconds"
+            + ("" if node else f"; or tracing is off: `rabbitmqctl trace_on -p {topology.vhost}` turns it on")
+        )
+    return {name: list(watch.observer.pairs) for name, watch in watches.items() if watch.observer.pairs}
+
+
+def _why(error: Exception, needs: Needs) -> str:
+    words = getattr(error, "reply_text", "")
+    return why_denied(words, needs) or str(why_down(error, _HERE))
+
+
+class _Watch:
+    """What is seen of one exchange."""
+
+    def __init__(self, observed: Observed, name: str) -> None:
+        exchange = observed.topology.exchange(name)
+        assert exchange is not None
+        self.observer = Observer(_mirror(exchange, observed.rings[name]), name=name)
+        self._behind = destinations_by_queue(observed.topology, name)
+
+    def take(self, headers: Mapping[str, Any]) -> None:
+        """One traced message (rabbit_trace.erl, msg_to_table/1): its routing keys, properties and queues."""
+        queues = headers.get("routed_queues") or []
+        destinations = {self._behind[queue] for queue in queues if queue in self._behind}
+        if len(destinations) != 1:
+            return
+        said = headers["properties"]
+        properties = {name: said.get(name) for name in ("headers", "message_id", "correlation_id")}
+        # In a table a timestamp comes as a datetime; where it is a property, pika gives seconds.
+        if (timestamp := said.get("timestamp")) is not None and not isinstance(timestamp, int):
+            timestamp = int(timestamp.timestamp())
+        delivery = SimpleNamespace(
+            exchange=headers["exchange_name"], routing_key=(headers.get("routing_keys") or [""])[0]
+        )
+        self.observer.observe(
+            delivery, destinations.pop(), SimpleNamespace(**properties, timestamp=timestamp)
+        )
+
+
+@contextmanager
+def _tracing(node: NodeAccess | None, vhost: str) -> Iterator[None]:
+    """Keep the firehose on, if anybody can turn it on."""
+    where = f"({erlang_binary(vhost)})."
+    if node is None or node.eval(f"rabbit_trace:enabled{where}") == "true":
+        yield
+        return
+    node.eval(f"rabbit_trace:start{where}")
+    try:
+        yield
+    finally:
+        node.eval(f"rabbit_trace:stop{where}")
+
+
+def probe(
+    connection: BlockingConnection, observed: Observed, exchange: str, *, count: int | None = None
+) -> _Pairs:
+    """Where ``count`` messages of our own go (as many as most rings need), which are taken out again.
+
+    The exchange and the queues behind it have to be quiet: empty, without a consumer, and nobody publishes.
+    """
+    found = observed.topology.exchange(exchange)
+    queues = _queues_to_probe(observed.topology, exchange)
+    if found is None or found.internal or not queues:
+        raise InvalidValue(
+            "exchange to probe",
+            exchange,
+            "an x-consistent-hash exchange with queues behind it that is not internal",
+            "the broker lets nobody publish to an internal one" if found and found.internal else "",
+        )
+    on = _mirror(found, observed.rings[exchange]).hash_on.part
+    values: list[Any] = [secrets.token_hex(8) for _ in range(count or 200 + 10 * len(queues))]
+    if on == "timestamp":
+        values = [int(value[:8], 16) for value in values]
+    try:
+        channel = connection.channel()
+        _check_quiet(channel, queues)
+        token = secrets.token_hex(8)
+        takers = _Takers(channel, queues, token)
+        sent = _publish(channel, exchange, found.hash_header, on, values, token)
+        landed = takers.wait(connection, sent)
+        channel.close()
+    except (AMQPError, OSError) as error:
+        needs = Needs(write={("exchange", exchange)}, read={("queue", queue) for queue in queues})
+        raise BrokerUnavailable(f"probing exchange {exchange!r}: {_why(error, needs)}") from None
+    if sent < len(values):
+        raise Unroutable(f"the broker returned a probe: exchange {exchange!r} has no bucket for it")
+    return {exchange: [(values[number], queues[queue]) for number, queue in sorted(landed.items())]}
+
+
+def _publish(
+    channel: BlockingChannel, exchange: str, header: str | None, part: str, values: list[Any], token: str
+) -> int:
+    """Publish the probes one by one, and return how many were not given back."""
+    channel.confirm_delivery()
+    for number, value in enumerate(values):
+        properties = BasicProperties(expiration=_EXPIRATION)
+        if header is not None:
+            properties.headers = {header: value}
+        elif part != "routing_key":
+            setattr(properties, part, value)
+        key = value if part == "routing_key" else ""
+        try:
+            channel.basic_publish(exchange, key, f"{token} {number}".encode(), properties, mandatory=True)
+        except UnroutableError:
+            return number
+    return len(values)
+
+
+def _check_quiet(channel: BlockingChannel, queues: Mapping[str, Destination]) -> None:
+    for queue in queues:
+        state = channel.queue_declare(queue, passive=True).method
+        if state.message_count or state.consumer_count:
+            raise _not_quiet(queue, f"{state.message_count} messages and {state.consumer_count} consumers")
+
+
+def _not_quiet(queue: str, got: str) -> InvalidValue:
+    return InvalidValue(
+        f"queue {queue!r} behind the exchange to probe",
+        got,
+        "an empty queue that nobody uses",
+        "The firehose (--observe) watches an exchange in use",
+    )
+
+
+class _Takers:
+    """Consumers of the queues behind the exchange.
+
+    They are there before the first probe is: where the user may not read, none is left behind.
+    """
+
+    def __init__(self, channel: BlockingChannel, queues: Iterable[str], token: str) -> None:
+        self._channel = channel
+        self._token = token
+        self._landed: dict[int, str] = {}
+        self._foreign: list[str] = []
+        for queue in queues:
+            channel.basic_consume(queue, partial(self._take, queue))
+
+    def _take(self, queue: str, channel: BlockingChannel, method: Any, _: object, body: bytes) -> None:
+        ours, _, number = body.decode("latin-1").partition(" ")
+        if ours == self._token:
+            self._landed[int(number)] = queue
+            channel.basic_ack(method.delivery_tag)
+        else:  # it goes back when the channel closes
+            self._foreign.append(queue)
+
+    def wait(self, connection: BlockingConnection, count: int) -> dict[int, str]:
+        """The queue of each of the probes, all of which are out of their queues afterwards."""
+        heard = time.monotonic()
+        while len(self._landed) < count:
+            before = len(self._landed)
+            connection.process_data_events(time_limit=_TICK)
+            if len(self._landed) > before:
+                heard = time.monotonic()
+            elif time.monotonic() - heard > _PATIENCE:
+                raise BrokerUnavailable(
+                    f"{count - len(self._landed)} of {count} probes were not delivered within {_PATIENCE:g} seconds"
+                )
+        if self._foreign:
+            with suppress(AMQPError):
+                self._channel.close()
+            raise _not_quiet(self._foreign[0], "a message of somebody else's")
+        return self._landed
+
+
+def _queues_to_probe(topology: Topology, exchange: str) -> dict[str, Destination]:
+    """The queue behind each destination of a ring; each has to lead to one queue only, and no other to that one."""
+    behind = destinations_by_queue(topology, exchange)
+    for bound in topology.bindings_from(exchange):
+        queues = _queues_behind(topology, bound.destination)
+        streams = [name for name in queues if (found := topology.queue(name)) and found.type == "stream"]
+        if len(queues) != 1 or streams or not queues <= set(behind):
+            raise InvalidValue(
+                f"destination {bound.destination} of the exchange to probe",
+                f"{len(queues)} queues behind it" + (", a stream among them" if streams else ""),
+                "one queue, no stream, which is behind no other destination",
+                "Node access reads such a ring",
+            )
+    return behind
+
+
+def destinations_by_queue(topology: Topology, exchange: str) -> dict[str, Destination]:
+    """For each queue to which exactly one destination of an exchange leads, that destination."""
+    owners: dict[str, set[Destination]] = {}
+    destinations = {bound.destination for bound in topology.bindings_from(exchange)}
+    alternate = _alternate(topology, topology.exchange(exchange))
+    for destination in destinations | alternate:
+        for queue in _queues_behind(topology, destination):
+            owners.setdefault(queue, set()).add(destination)
+    return {
+        queue: owner
+        for queue, found in owners.items()
+        if len(found) == 1 and (owner := next(iter(found))) in destinations
+    }
+
+
+def _queues_behind(topology: Topology, destination: Destination) -> set[str]:
+    """All queues to which a message may go from here, whatever the keys of the bindings."""
+    queues: set[str] = set()
+    seen: set[Destination] = set()
+    waiting = [destination]
+    while waiting:
+        here = waiting.pop()
+        if here in seen:
+            continue
+        seen.add(here)
+        if isinstance(here, ToExchange):
+            waiting += [bound.destination for bound in topology.bindings_from(here.name)]
+            waiting += _alternate(topology, topology.exchange(here.name))
+        else:
+            queues.add(here)
+    return queues
+
+
+def _alternate(topology: Topology, exchange: Exchange | None) -> set[Destination]:
+    """Where an exchange sends what it cannot route, by its argument and by its policy."""
+    if exchange is None:
+        return set()
+    given = [policy.definition for policy in topology.policies if policy.name == exchange.policy]
+    names = [exchange.alternate, *(definition.get("alternate-exchange") for definition in given)]
+    return {ToExchange(name) for name in names if name}
+
+
+def _mirror(exchange: Exchange, ring: Ring) -> ConsistentHashExchange:
+    unknown = Ring(ring.bindings, None, ring.release)
+    return ConsistentHashExchange(
+        unknown, hash_header=exchange.hash_header, hash_property=exchange.hash_property
+    )

@@ -1,0 +1,232 @@
+"""Reads a virtual host of a live broker into the values that a file gives, too.
+
+    observed = read(Management("http://user:password@host:15672"), "/", node=NodeCommand("docker exec ..."))
+    observed = learn(observed, pairs)        # of `rings`: messages that were observed work out rings
+
+What belongs to nobody's file is left out: the default exchange, exchanges called ``amq.`` that nothing is bound to or
+from, everything called ``rabbit-chx.`` (ours, while we work), and exclusive queues, which live as long as a connection.
+Exclusive queues bound to a consistent-hash exchange stay, since their buckets are real. Nothing is changed here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from rabbit_chx.broker.connect import server_version
+from rabbit_chx.broker.permissions import Needs, why_denied
+from rabbit_chx.broker.reading.node import read_rings, read_worker_pool_size
+from rabbit_chx.broker.reading.rings import CHANGED, MARKER, Memory, in_ring_order, learn, ring_of
+from rabbit_chx.broker.reasons import why_down
+from rabbit_chx.errors import BrokerUnavailable, InvalidValue, RingUnknown
+from rabbit_chx.releases import Release, Store
+from rabbit_chx.ring import Ring, ToExchange
+from rabbit_chx.topology.model import CONSISTENT_HASH, Observed, Topology
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    import pika
+
+    from rabbit_chx.broker.management import Management
+    from rabbit_chx.broker.permissions import Resources
+    from rabbit_chx.broker.reading.node import NodeAccess
+    from rabbit_chx.ring import Destination
+    from rabbit_chx.topology.model import Bound, Exchange, Queue, RingSource
+
+__all__ = ["read", "read_existence"]
+
+_OURS: Final = "rabbit-chx."
+_RESERVED: Final = "amq."
+_NOT_FOUND: Final = 404
+
+
+def read(
+    management: Management,
+    vhost: str,
+    *,
+    node: NodeAccess | None = None,
+    pairs: Mapping[str, Iterable[tuple[Any, Destination]]] | None = None,
+    release: str | None = None,
+) -> Observed:
+    """What stands in a virtual host.
+
+    Args:
+        management: the API to ask.
+        vhost: the virtual host.
+        node: says the order of the rings for certain, and ``default_worker_pool_size``.
+        pairs: by exchange, what was hashed of observed messages and the destination they were seen at.
+        release: mirror this release instead of the one that the broker says it is.
+    """
+    overview = management.overview()
+    version = release or overview.release
+    store = management.store(version)
+    # In this order, so that what a listed binding joins was there before it is looked for.
+    bindings = management.bindings(vhost)
+    exchanges = management.exchanges(vhost)
+    counted = management.queues(vhost)
+    topology = _topology(vhost, exchanges, [queue for queue, _ in counted], bindings)
+    parsed = Release.parse(version, store=store)
+    found = next((exchange for exchange in exchanges if exchange.name == MARKER), None)
+    memory = Memory(parsed, found, overview.cluster, _count_nodes(management))
+    rings, sources, unreadable = _rings(topology, memory, node, management)
+    kept = {queue.name for queue in topology.queues}
+    observed = Observed(
+        topology=in_ring_order(_with_policies(topology, management), rings),
+        release=parsed,
+        product=overview.product,
+        exchange_types=overview.exchange_types,
+        rings=rings,
+        ring_sources=sources,
+        backlog={queue.name: count for queue, count in counted if queue.name in kept and count is not None},
+        worker_pool_size=None if node is None else read_worker_pool_size(node),
+        cluster=overview.cluster,
+        unseen=(*unreadable, *_unseen(parsed, store, node)),
+    )
+    return observed if pairs is None else learn(observed, pairs)
+
+
+def _with_policies(topology: Topology, management: Management) -> Topology:
+    policies = sorted(management.policies(topology.vhost), key=lambda policy: policy.name)
+    return replace(topology, policies=tuple(policies))
+
+
+def _topology(vhost: str, exchanges: list[Exchange], queues: list[Queue], bindings: list[Bound]) -> Topology:
+    """What belongs into a file, sorted by name."""
+    hashing = {exchange.name for exchange in exchanges if exchange.type == CONSISTENT_HASH}
+    in_rings = {bound.destination for bound in bindings if bound.source in hashing}
+    kept_queues = [
+        queue
+        for queue in queues
+        if not queue.name.startswith(_OURS) and (not queue.exclusive or queue.name in in_rings)
+    ]
+    there: set[Destination] = {queue.name for queue in kept_queues}
+    there |= {ToExchange(exchange.name) for exchange in exchanges if not exchange.name.startswith(_OURS)}
+    kept_bindings = [
+        bound
+        for bound in bindings
+        if bound.source and ToExchange(bound.source) in there and bound.destination in there
+    ]
+    used = {bound.source for bound in kept_bindings}
+    used |= {bound.destination.name for bound in kept_bindings if isinstance(bound.destination, ToExchange)}
+    return Topology(
+        vhost=vhost,
+        exchanges=tuple(
+            exchange
+            for exchange in sorted(exchanges, key=lambda exchange: exchange.name)
+            if ToExchange(exchange.name) in there
+            and exchange.name
+            # A predeclared exchange is everybody's; it counts where somebody uses it.
+            and (not exchange.name.startswith(_RESERVED) or exchange.name in used)
+        ),
+        queues=tuple(sorted(kept_queues, key=lambda queue: queue.name)),
+        bindings=tuple(kept_bindings),
+    )
+
+
+def _rings(
+    topology: Topology, memory: Memory, node: NodeAccess | None, management: Management
+) -> tuple[dict[str, Ring], dict[str, RingSource], list[str]]:
+    """The ring of each exchange that keeps one, how it is known, and what is wrong with those that have none."""
+    on_node = None if node is None else read_rings(node, topology.vhost)
+    rings: dict[str, Ring] = {}
+    sources: dict[str, RingSource] = {}
+    unreadable: list[str] = []
+    for exchange in topology.hash_exchanges:
+        name = exchange.name
+        try:
+            listed = topology.ring_bindings(name)
+        except InvalidValue as error:  # a weight that an old release took and that we refuse
+            unreadable.append(f"the ring of exchange {name!r}: {error}")
+            continue
+        bindings = topology.bindings_from(name)
+        buckets = None if on_node is None else on_node.get(name, RingUnknown(CHANGED))
+        ring, source = ring_of(bindings, listed, memory, buckets)
+        # A binding that was taken away after it was listed looks like a dead one.
+        if source == "node" and ring.dead and not _still(bindings, management, topology.vhost, name):
+            ring, source = replace(ring, runs=None, why_unknown=CHANGED), "unknown"
+        rings[name], sources[name] = ring, source
+    return rings, sources, unreadable
+
+
+def _still(bindings: Sequence[Bound], management: Management, vhost: str, exchange: str) -> bool:
+    """Whether an exchange has the very bindings that it had."""
+    return sorted(map(repr, bindings)) == sorted(map(repr, management.bindings_from(vhost, exchange)))
+
+
+def _count_nodes(management: Management) -> int | None:
+    try:
+        return len(management.nodes())
+    except BrokerUnavailable:
+        return None
+
+
+def _unseen(release: Release, store: Store | None, node: NodeAccess | None) -> list[str]:
+    """What could not be seen, and why."""
+    unseen = []
+    if store is None:
+        unseen.append(
+            f"whether RabbitMQ {release} keeps its bindings in Mnesia or in Khepri: the user may not list the feature "
+            f"flags; {release.store}, the default of the release, is assumed"
+        )
+    if node is None and release.store is Store.MNESIA:
+        unseen.append(
+            "default_worker_pool_size, without which nobody knows what a restart does: it needs node access"
+        )
+    return unseen
+
+
+def read_existence(connection: pika.BlockingConnection, wanted: Topology) -> Observed:
+    """What can be seen over AMQP alone: which of the wanted exchanges and queues exist, and how full the queues are.
+
+    Those that exist are listed as they are wanted, because nothing shows how they were declared.
+    """
+    release = Release.parse(server_version(connection))
+    slots = (exchange for slots in wanted.slots for exchange in slots.exchanges)
+    every = (*wanted.exchanges, *slots)
+    write: Resources = {("exchange", exchange.name) for exchange in every}
+    write |= {("queue", queue.name) for queue in wanted.queues}
+    ask = partial(_passive, connection, Needs(write=write))
+    exchanges = [each for each in every if ask("exchange", each.name) is not None]
+    found = {queue.name: ask("queue", queue.name) for queue in wanted.queues}
+    queues = tuple(queue for queue in wanted.queues if found[queue.name] is not None)
+    backlog = {queue.name: found[queue.name].method.message_count for queue in queues}
+    why = "over AMQP alone nobody can see its bindings; turn on the management API"
+    topology = Topology(vhost=wanted.vhost, exchanges=tuple(exchanges), queues=queues)
+    unknown = Ring((), None, release, why)
+    return Observed(
+        topology=topology,
+        release=release,
+        rings={exchange.name: unknown for exchange in topology.hash_exchanges},
+        ring_sources={exchange.name: "unknown" for exchange in topology.hash_exchanges},
+        backlog=backlog,
+        bindings_seen=False,
+        unseen=(
+            "types, arguments and flags of exchanges and queues: over AMQP alone they look as they are wanted",
+            "bindings, weights and rings: AMQP lists none",
+            "policies, exchange types and the metadata store: AMQP lists none",
+            "exchanges and queues that are not in the file: AMQP lists none",
+        ),
+    )
+
+
+def _passive(connection: pika.BlockingConnection, needs: Needs, kind: str, name: str) -> Any:
+    """The answer to a declaration that only asks, on a channel of its own, since a no closes it; None for a no.
+
+    From 4.3.1 on this takes any of the three permissions, of which write does least harm; before, it takes none.
+    """
+    from pika.exceptions import AMQPError, ChannelClosedByBroker
+
+    try:
+        channel = connection.channel()
+        answer = getattr(channel, f"{kind}_declare")(name, passive=True)
+        channel.close()
+    except ChannelClosedByBroker as error:
+        if error.reply_code == _NOT_FOUND:
+            return None
+        denied = why_denied(error.reply_text, needs, what="this look")
+        raise BrokerUnavailable(denied or str(why_down(error, "this connection"))) from None
+    except (AMQPError, OSError) as error:
+        raise BrokerUnavailable(str(why_down(error, "this connection"))) from None
+    return answer

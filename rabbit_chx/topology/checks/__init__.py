@@ -1,0 +1,1 @@
+"""Judge a topology, and compare it with a live broker."""

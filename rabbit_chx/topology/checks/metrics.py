@@ -1,0 +1,60 @@
+"""Drift as metrics, in the text that Prometheus' node exporter picks up from a file.
+
+Every kind of drift has its line, with 0 where there is none, so that an alert has something to look at. Pure: who
+writes the file has to replace it in one step, since it may be read at any moment.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from rabbit_chx.topology.checks.drift import KINDS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from rabbit_chx.topology.checks.drift import Drift
+
+__all__ = ["metrics"]
+
+
+def metrics(drifts: Iterable[Drift], *, vhost: str, checked_at: float) -> str:
+    """The exposition text of one check.
+
+    Args:
+        drifts: what `drift` found.
+        vhost: a label of every line.
+        checked_at: seconds since 1970, by which a check that no longer runs is noticed.
+    """
+    drifts = list(drifts)
+    counts = Counter(drift.kind for drift in drifts)
+    lines = [
+        *_head("rabbit_chx_drift", "Differences between the broker and its topology file, by kind."),
+        *(_line("rabbit_chx_drift", {"vhost": vhost, "kind": kind}, counts[kind]) for kind in KINDS),
+    ]
+    misrouted = [drift for drift in drifts if drift.misrouted is not None]
+    if misrouted:
+        name = "rabbit_chx_misrouted_share"
+        lines += _head(name, "Share of the keys of an exchange that go elsewhere than the file says.")
+        lines += [
+            _line(name, {"vhost": vhost, "where": drift.where}, drift.misrouted or 0.0) for drift in misrouted
+        ]
+    name = "rabbit_chx_check_timestamp_seconds"
+    lines += [*_head(name, "When the broker was last compared with its topology file.")]
+    lines += [_line(name, {"vhost": vhost}, checked_at)]
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _head(name: str, help_: str) -> Iterator[str]:
+    yield f"# HELP {name} {help_}"
+    yield f"# TYPE {name} gauge"
+
+
+def _line(name: str, labels: Mapping[str, str], value: float) -> str:
+    shown = ",".join(f'{label}="{_escaped(text)}"' for label, text in labels.items())
+    return f"{name}{{{shown}}} {value!r}"
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

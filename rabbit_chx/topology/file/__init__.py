@@ -1,0 +1,1 @@
+"""Topology files: read, checked and written."""

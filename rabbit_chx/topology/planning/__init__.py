@@ -1,0 +1,1 @@
+"""From a topology and a live broker to the steps between them, and what each step moves."""
