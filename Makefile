@@ -3,7 +3,7 @@
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test lint unit broker spark faults cluster proof flakes oldest oldest-spark matrix bench site reference constraints audit dist clean
+.PHONY: help demo test test-all long lint unit broker spark faults cluster proof flakes oldest oldest-spark matrix bench site reference constraints audit dist clean
 
 BIN := .venv/bin
 # Several tests at a time (tests/lanes.py says which); one where they share a broker:  make test WORKERS=0
@@ -37,10 +37,17 @@ demo: .venv/.demo ## see it work: predict, publish to a throw-away broker, from 
 	$(call bootstrap,java)
 	@$(BIN)/rabbit-chx demo --spark
 
-test: lint ## all checks and all tests, on real brokers where they can be had
+test: lint ## lint, types and the tests that a user's trust rests on, on real brokers and a real Spark (10 minutes)
 	$(call bootstrap,broker)
 	$(call bootstrap,java)
-	@$(BIN)/python -m pytest $(LANES)
+	@$(BIN)/python -m pytest $(LANES) -m "not long" --durations 20
+
+test-all: test long ## everything: make test, then make long
+
+long: .venv/.test ## what make test leaves out: long faults, clusters, the oldest pika and PySpark, the site
+	$(call bootstrap,broker)
+	$(call bootstrap,java)
+	@$(BIN)/python -m pytest $(LANES) -m long --durations 20
 	@$(MAKE) --no-print-directory site oldest oldest-spark
 
 lint: .venv/.test ## style and types

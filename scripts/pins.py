@@ -24,7 +24,7 @@ CONSTRAINTS_HEADER = """\
 # that hashes.txt knows. pyproject.toml holds the ranges that users of the package get.
 # Behind each stands who asks for it: another package, a list of pyproject.toml, or a (group) there.
 # Renew them all with `make constraints PYTHON=python3.11` (the oldest Python, so that the pins suit the
-# later ones too), then run `make test`.
+# later ones too), then run `make test-all`.
 """
 HASHES_HEADER = """\
 # The hash of every file of each release that `make` installs, as the package index gave them; older releases that

@@ -65,6 +65,7 @@ def committed_files() -> list[Path]:
         path
         for path in ROOT.rglob("*")
         if path.is_file()
+        and path.name != ".git"  # a file in a worktree
         and not any(
             part in skipped or (part.startswith(".") and part not in kept)
             for part in path.relative_to(ROOT).parts[:-1]
