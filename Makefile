@@ -78,7 +78,7 @@ cluster: .venv/.test ## the tests that break a cluster of three nodes
 	@$(BIN)/python -m pytest tests/cluster
 
 # Everything that was ever broken on purpose, compared with an oracle or fed with nonsense, long, into one page.
-PROOF := tests/faults tests/cluster $(patsubst %,tests/broker/test_%.py,ring_under_fire kernel_fuzz direct_mode \
+PROOF := tests/faults tests/cluster $(patsubst %,tests/broker/test_%.py,ring_under_fire kernel_fuzz \
   handover least_privilege least_privilege_apply parity_restarts topology_apply_stops topology_drift topology_slots) \
   tests/property/test_hostile_input.py $(patsubst %,tests/spark/test_%.py,batch_write order secrets)
 
@@ -95,7 +95,7 @@ flakes: .venv/.test ## the unit tests twenty times, the broker tests five times 
 oldest: .venv/.test ## the publisher's tests on the oldest pika that it allows
 	$(call bootstrap,oldest-pika)
 	$(call bootstrap,broker)
-	@PYTHONPATH=.venv/oldest-pika $(BIN)/python -m pytest tests/unit/test_publishing_*.py tests/unit/test_direct.py
+	@PYTHONPATH=.venv/oldest-pika $(BIN)/python -m pytest tests/unit/test_publishing_*.py
 	@PYTHONPATH=.venv/oldest-pika $(BIN)/python -m pytest tests/broker/test_publish_command.py \
 	  tests/faults/test_without_the_seam.py tests/faults/test_broker_faults.py -k 4.3
 

@@ -120,18 +120,6 @@ def rabbit_chx_publisher(load: Load) -> None:
         publish(publisher, load)
 
 
-def rabbit_chx_direct(load: Load) -> None:
-    """The same, straight to the queues behind the slots."""
-    with straight(load) as publisher:
-        publish(publisher, load)
-    if publisher.direct.reason:
-        raise SystemExit(f"it did not stay direct: {publisher.direct.reason}")
-
-
-def straight(load: Load) -> rabbit_chx.Publisher:
-    return rabbit_chx.Publisher(load.url, SLOTTED, via="queues", management_url=load.management_url)
-
-
 def publish(publisher: rabbit_chx.Publisher, load: Load) -> None:
     for start in range(0, len(load.keys), 10_000):
         keys = load.keys[start : start + 10_000]
@@ -206,7 +194,6 @@ WAYS: dict[str, tuple[Callable[[Load], object], float]] = {
     "aio-pika, gather of 1,000": (aio_pika_gather, 0.2),
     "pika SelectConnection, window": (PikaWindow, 0.5),
     "rabbit-chx Publisher": (rabbit_chx_publisher, 1.0),
-    "rabbit-chx Publisher, direct": (rabbit_chx_direct, 1.0),
     "bare socket": (bare_socket, 1.0),
 }
 OURS, BLOCKING, BARE = "rabbit-chx Publisher", "pika, blocking, each confirm", "bare socket"
@@ -215,5 +202,4 @@ OURS, BLOCKING, BARE = "rabbit-chx Publisher", "pika, blocking, each confirm", "
 ROADS: dict[str, Callable[[Load], rabbit_chx.Publisher]] = {
     "hash exchange": lambda load: rabbit_chx.Publisher(load.url, EXCHANGE),
     "slots": lambda load: rabbit_chx.Publisher(load.url, SLOTTED),
-    "direct": straight,
 }

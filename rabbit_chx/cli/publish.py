@@ -5,12 +5,12 @@ from __future__ import annotations
 import logging
 import sys
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import IO, TYPE_CHECKING, Any, Final
 
 import click
 
-from rabbit_chx.cli.options import BROKER, FILE, broker_options, output_option
+from rabbit_chx.cli.options import FILE, broker_options, output_option
 from rabbit_chx.cli.position import Position
 from rabbit_chx.cli.say import say, say_json
 from rabbit_chx.cli.verb import Exit, option, verb
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
     from rabbit_chx.cli.sources import Batch
     from rabbit_chx.publishing.account import Totals
-    from rabbit_chx.publishing.direct_watch import Direct
     from rabbit_chx.publishing.publisher import Publisher
 
 _FAILURES_SHOWN: Final = 5
@@ -36,21 +35,11 @@ _MESSAGES: Final = "The messages"
         "rabbit-chx publish events.parquet -x events -k user --property message_id=id",
         "zcat log.jsonl.gz | rabbit-chx publish - --format jsonl -x logs --rate 5000",
         "rabbit-chx publish big.csv -x orders -k customer --resume big.position",
-        "rabbit-chx publish big.csv -x orders -k customer \\\n    --via queues --management-url http://host:15672",
     ],
     exit_codes={
         Exit.FINE: "every row was confirmed and routed",
         Exit.FAILED: "some row was not",
-        Exit.DIFFERENT: "with --via queues: every row was confirmed, but those that are named may lie on another queue "
-        "than the exchange would have chosen",
     },
-    epilog="""
-With --via queues (EXPERIMENTAL) each row goes straight to the queue that an x-modulus-hash exchange would choose,
-or the command refuses. Consumers see the exchange "", the queue's name as the routing key, and the key in the
-header x-rabbit-chx-key. The user needs the tag management, to configure names that begin with rabbit-chx.lease.
-and to write to amq.default and to X. When the topology changes meanwhile, the rest goes through the exchange,
-and rows that may lie on another queue are named.
-""",
 )
 @click.argument("file", type=FILE)
 @broker_options
@@ -98,21 +87,6 @@ and rows that may lie on another queue are named.
     metavar="FILE",
     help="Keep the position in FILE, and start from there.",
 )
-@click.option(
-    "--via",
-    type=click.Choice(["exchange", "queues"]),
-    default="exchange",
-    show_default=True,
-    help="EXPERIMENTAL: queues sends past the exchange; see below.",
-)
-@option(
-    "--management-url",
-    group=BROKER,
-    envvar="RABBITMQ_MANAGEMENT_URL",
-    show_envvar=True,
-    metavar="URL",
-    help="With --via queues: the HTTP API by which the topology is watched, http://host:15672.",
-)
 @output_option
 def publish(
     *,
@@ -128,8 +102,6 @@ def publish(
     kind: str | None,
     rate: int | None,
     position_file: str | None,
-    via: str,
-    management_url: str | None,
     output: str,
 ) -> int:
     """Publish each row of FILE (- is stdin) as one message, persistent, mandatory and confirmed.
@@ -148,9 +120,8 @@ def publish(
     name = "standard input" if file == "-" else file
     kind = format_of(file, kind)
     position = Position.of(position_file, file)
-    options = _straight(via, management_url)
     publisher = Publisher(
-        url, exchange, name=f"rabbit-chx publish {name}", credentials=password_file, tls=tls, **options
+        url, exchange, name=f"rabbit-chx publish {name}", credentials=password_file, tls=tls
     )
     with _open(file) as rows, publisher:
         try:
@@ -160,12 +131,11 @@ def publish(
         except PublishFailed as failed:
             position.save_before(failed)
             _print_failures(failed, position.start)
-            _print(failed.totals, Way.of(publisher.direct, position.start), output)
+            _print(failed.totals, output)
             return Exit.FAILED
         position.save(done)
-    way = Way.of(publisher.direct, position.start)
-    _print(totals, way, output)
-    return Exit.DIFFERENT if way is not None and way.doubtful_rows else Exit.FINE
+    _print(totals, output)
+    return Exit.FINE
 
 
 def _log_to_stderr() -> None:
@@ -173,17 +143,6 @@ def _log_to_stderr() -> None:
     handler = logging.StreamHandler()
     handler.setLevel(logging.WARNING)
     logging.getLogger("rabbit_chx").addHandler(handler)
-
-
-def _straight(via: str, management_url: str | None) -> dict[str, Any]:
-    """The publisher's options for its way; the URL may be set for other verbs, and then means nothing here."""
-    if via == "exchange":
-        return {}
-    if not management_url:
-        raise InvalidValue(
-            "--via queues", "no management API", "--management-url, or RABBITMQ_MANAGEMENT_URL"
-        )
-    return {"via": via, "management_url": management_url}
 
 
 def _mapping(pairs: tuple[str, ...], option: str) -> dict[str, str]:
@@ -279,44 +238,12 @@ def _print_failures(failed: PublishFailed, skipped: int) -> None:
         )
 
 
-@dataclass(frozen=True)
-class Way:
-    """How it went with ``--via queues``."""
-
-    straight: bool
-    reason: str
-    """Why not to the end."""
-    doubtful_rows: list[int]
-    """First and last of the file's rows that may lie on another queue; none where no row may."""
-
-    @classmethod
-    def of(cls, direct: Direct | None, skipped: int) -> Way | None:
-        """As the publisher tells it, whose rows begin at 0 behind those that an earlier call confirmed."""
-        if direct is None:
-            return None
-        doubtful = (
-            [skipped + direct.suspect.start + 1, skipped + direct.suspect.stop] if direct.suspect else []
-        )
-        return cls(direct.active, direct.reason, doubtful)
-
-    def __str__(self) -> str:
-        if self.straight:
-            return "straight to the queues, to the end"
-        text = f"straight to the queues, and from some row on through the exchange: {self.reason}"
-        if not self.doubtful_rows:
-            return f"{text}; no row is in doubt"
-        first, last = self.doubtful_rows
-        return f"{text}; rows {first} to {last} may lie on another queue than the exchange would have chosen"
-
-
-def _print(totals: Totals, way: Way | None, output: str) -> None:
+def _print(totals: Totals, output: str) -> None:
     if output == "json":
-        say_json("totals", **asdict(totals), **({"via_queues": asdict(way)} if way is not None else {}))
+        say_json("totals", **asdict(totals))
         return
     click.echo(
         f"{totals.published:,} published, {totals.confirmed:,} confirmed, {totals.failed:,} failed "
         f"({totals.returned:,} returned, {totals.rejected:,} rejected, {totals.unknown:,} unknown, "
         f"{totals.unsent:,} unsent); {totals.resent:,} resent, {totals.bytes:,} bytes"
     )
-    if way is not None:
-        click.echo(way)

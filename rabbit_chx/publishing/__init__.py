@@ -7,8 +7,5 @@ attempts.py    which broker is tried next, and until when (pure)
 account.py     the books, where the two threads meet
 link.py        one connection on pika's machinery, which reads confirms fast
 engine.py      the thread, and what happens after a fault
-direct.py      may messages go straight to the queues, and to which (pure)
-direct_wire.py what of an encoded message is hashed (pure)
-direct_account.py, direct_watch.py   the books of those that do; the lease, and the watch over the topology
 publisher.py   the face
 """

@@ -15,17 +15,15 @@ from __future__ import annotations
 import threading
 from contextlib import nullcontext
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Literal, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
-from rabbit_chx.broker.connect import asked_for, check_credentials, describe, parameters_of
+from rabbit_chx.broker.connect import check_credentials, describe, parameters_of
 from rabbit_chx.broker.permissions import Needs
 from rabbit_chx.broker.tls import warn_if_unchecked
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue, PublishFailed
 from rabbit_chx.hashing import shortstr
 from rabbit_chx.publishing.account import Account
 from rabbit_chx.publishing.attempts import Address, Patience
-from rabbit_chx.publishing.direct_account import DirectAccount
-from rabbit_chx.publishing.direct_watch import Direct, direct_for, needs_of
 from rabbit_chx.publishing.encoding import (
     body_column,
     checked_body,
@@ -46,7 +44,6 @@ if TYPE_CHECKING:
     from rabbit_chx.broker.connect import Credentials
     from rabbit_chx.errors import RabbitChxError
     from rabbit_chx.publishing.account import Failure, Totals
-    from rabbit_chx.ring import Ring
 
 __all__ = ["Publisher"]
 
@@ -86,10 +83,6 @@ class Publisher:
             for a context manager around their leaving: a place for a tracing span.
         on_failure: called, from the publisher's thread, for each message that was not confirmed; with it
             ``flush`` does not raise for those.
-        via: EXPERIMENTAL: ``"queues"`` sends straight to the queues that the mirror names, as long as the topology
-            stays what it is; `direct_watch` tells what that needs, and the attribute ``direct`` how it goes.
-        management_url: the HTTP API by which the topology is watched.
-        ring: called for the ring as it is on the node now, where the exchange is an ``x-consistent-hash``.
 
     Order: messages leave in the order of the calls. After a nack, a return or a reconnect, those of one window
     may arrive twice or out of order; ``totals.resent`` counts them.
@@ -117,9 +110,6 @@ class Publisher:
         sequence_header: str | None = None,
         around_batch: Callable[[int], AbstractContextManager[object]] = nullcontext,
         on_failure: Callable[[Failure], object] | None = None,
-        via: Literal["exchange", "queues"] = "exchange",
-        management_url: str | None = None,
-        ring: Callable[[], Ring] | None = None,
     ) -> None:
         urls = _urls(url, credentials, tls)
         self._where = ", ".join(map(describe, urls))
@@ -132,7 +122,7 @@ class Publisher:
         self._most_body_bytes = most_body_bytes and _at_least_one("most_body_bytes", most_body_bytes)
         self._connect_timeout = connect_timeout
         self._raises, self._raised = on_failure is None, 0
-        self._account = _books(via)(
+        self._account = Account(
             most=_at_least_one("most_pending", most_pending),
             most_bytes=_at_least_one("most_pending_bytes", most_pending_bytes),
             on_failure=on_failure,
@@ -142,15 +132,12 @@ class Publisher:
         parameters = partial(parameters_of, name=name, heartbeat=heartbeat, credentials=credentials, tls=tls)
         parameters = partial(parameters, blocked_timeout=waits.blocked)
         addresses = [Address(describe(one), partial(parameters, one)) for one in urls]
-        self.direct: Direct | None = direct_for(
-            self._account, addresses, exchange, management_url, asked_for(credentials, urls[0]), ring, tls
-        )
         self._engine = Engine(
             addresses,
             self._account,
             waits,
             fence=_name("the fence", fence),
-            needs=_needs(exchange, fence, via),
+            needs=_needs(exchange, fence),
             on_limits=self._learn_limits,
             around_batch=around_batch,
         )
@@ -169,12 +156,6 @@ class Publisher:
         if not self._account.wait_until_connected(self._connect_timeout + 5.0):
             self.close()
             raise BrokerUnavailable(f"no broker answers at {self._where}")
-        if self.direct is not None:
-            try:
-                self.direct.open()
-            except BaseException:
-                self.close()
-                raise
 
     def close(self, timeout: float | None = None) -> None:
         """Wait for all outcomes, then close the connection; raises as :meth:`flush` does."""
@@ -185,8 +166,6 @@ class Publisher:
         finally:
             self._state = "closed"
             self._engine.stop(timeout=4.0)
-            if self.direct is not None:
-                self.direct.close()
 
     def __enter__(self) -> Self:
         self.open()
@@ -266,8 +245,6 @@ class Publisher:
             PublishFailed: messages were not confirmed since the last flush, or not within the timeout.
         """
         settled = self._account.wait_until_settled(timeout)
-        if self.direct is not None:
-            self.direct.check()
         totals = self._account.totals()
         news = totals.failed - self._raised
         self._raised = totals.failed
@@ -313,8 +290,6 @@ class Publisher:
 
     def _learn_limits(self, server_version: str, frame_max: int) -> None:
         self._frame_max = frame_max
-        if self.direct is not None:
-            self.direct.on_limits(server_version, frame_max)
         if self._most_body_bytes is None:
             before_4 = server_version.partition(".")[0] in {"", "3"}
             self._most_body_bytes = _BODY_LIMIT_BEFORE_4 if before_4 else _BODY_LIMIT
@@ -369,23 +344,12 @@ def _urls(url: Any, credentials: Credentials | None, tls: ssl.SSLContext | None)
     return urls
 
 
-def _books(via: str) -> type[Account]:
-    books = {"exchange": Account, "queues": DirectAccount}
-    if via not in books:
-        raise InvalidValue("via", via, " or ".join(books))
-    return books[via]
-
-
-def _needs(exchange: str, fence: str | None, via: str) -> Needs:
+def _needs(exchange: str, fence: str | None) -> Needs:
     """The permissions that publishing takes, as far as it is known before the first message."""
-    needs = (
-        needs_of(exchange)
-        if via == "queues"
-        else Needs(write={("exchange", exchange)} if exchange else set())
+    return Needs(
+        configure=set() if fence is None else {("queue", fence)},
+        write={("exchange", exchange)} if exchange else set(),
     )
-    if fence is not None:
-        needs.configure.add(("queue", fence))
-    return needs
 
 
 def _name(what: str, value: str | None) -> str | None:

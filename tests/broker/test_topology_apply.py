@@ -12,7 +12,7 @@ import pytest
 
 from rabbit_chx import ToExchange
 from rabbit_chx.broker.applying.apply import apply
-from rabbit_chx.broker.claims import LOCK
+from rabbit_chx.broker.applying.lock import LOCK
 from rabbit_chx.broker.reading.reader import read
 from rabbit_chx.errors import ApplyStopped
 from rabbit_chx.topology.model import CONSISTENT_HASH, Bound, Exchange, Policy, Queue, Topology

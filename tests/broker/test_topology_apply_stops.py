@@ -15,7 +15,7 @@ import aio_pika
 import pytest
 
 from rabbit_chx.broker.applying.apply import apply, apply_async
-from rabbit_chx.broker.claims import LEASE_PREFIX, LOCK
+from rabbit_chx.broker.applying.lock import LOCK
 from rabbit_chx.broker.management import Management
 from rabbit_chx.errors import ApplyStopped, BrokerUnavailable
 from rabbit_chx.topology.model import CONSISTENT_HASH, Bound, Exchange, Queue
@@ -273,19 +273,3 @@ def test_ctrl_c_at_any_moment_ends_it_and_the_connection_is_still_good(site) -> 
             assert LOCK not in site.management.queue_names(site.vhost, ".*")
     finally:
         signal.signal(signal.SIGINT, before)
-
-
-def test_a_publisher_that_goes_straight_to_the_queues_is_not_undercut(site, applied) -> None:
-    apply(site.url(), foundation(site), management=site.management)
-    with site.connection() as connection:
-        lease = f"{LEASE_PREFIX}front.{'0123456789ab'}"
-        connection.channel().queue_declare(lease, exclusive=True)
-        beside = site.plan(Unbind(Bound("behind", "limited")), Bind(Bound("behind", "limited", "x")))
-        plan = site.plan(Bind(Bound("orders", "log", "1")))  # front leads to orders
-        with pytest.raises(ApplyStopped, match=f"nothing was changed.*{lease}"):
-            applied(site.url(), plan, management=site.management)
-        with pytest.raises(ApplyStopped, match=lease):  # front leads there too, by its alternate exchange
-            applied(site.url(), beside, management=site.management)
-        blind = applied(site.url(), site.plan(DeclareQueue(CLASSIC)))
-        assert any("straight to the queues" in text for text in blind.unverified)
-    assert applied(site.url(), plan, management=site.management).done == plan.steps

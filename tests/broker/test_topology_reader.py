@@ -148,7 +148,6 @@ def test_a_topology_is_read_back_as_it_was_made(broker, management, vhost, chann
         bind(channel, bound)
     channel.queue_declare("mine", exclusive=True)
     channel.queue_bind("mine", "feed/1", "m")
-    channel.queue_declare("rabbit-chx.lease.x.0123456789ab", exclusive=True)
     declare(channel, marker(1, "c"))
     management.put_policy(vhost, policy)
     channel.confirm_delivery()

@@ -202,10 +202,6 @@ def password_file_of_two_lines(site: Site) -> None:
     site.publisher(site.amqp(""), credentials=site.file("lines", f"{site.wrong}\n{site.wrong}\n")).open()
 
 
-def watched_by_a_stranger(site: Site) -> None:
-    site.publisher(site.amqp(), "secrets.x", via="queues", management_url=site.http(site.wrong)).open()
-
-
 def to_nobody(site: Site) -> None:
     with silent() as where:
         site.publisher(site.amqp(where=where), connect_timeout=0.5).open()
@@ -236,7 +232,6 @@ PUBLISHER: dict[str, tuple[Scenario, str]] = {
     "not confirmed in time": (not_confirmed_in_time, "not confirmed after 0.1 seconds"),
     "on_failure": (told_of_failures, "told of failures"),
     "an error of the caller's": (errors_of_the_caller, "the caller's own"),
-    "a topology that cannot be watched": (watched_by_a_stranger, "no configure permission"),
 }  # fmt: skip
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, assert_type
+from typing import TYPE_CHECKING, Any, assert_type
 
 import rabbit_chx.report as pictures
 from rabbit_chx import (
@@ -104,8 +104,7 @@ def keep(failure: Failure) -> None:
     """Any callable will do for failures."""
 
 
-via: Literal["exchange", "queues"] = "queues"
-with Publisher("amqp://localhost", "orders", via=via, on_failure=keep) as publisher:
+with Publisher("amqp://localhost", "orders", on_failure=keep) as publisher:
     assert_type(publisher.publish(b"body", "customer-42"), int)
     assert_type(publisher.publish_many([b"one", b"two"], ["a", "b"]), range)
     assert_type(publisher.flush(), Totals)

@@ -23,7 +23,7 @@ moved(ring, ["q0"])  # type: ignore[arg-type]
 infer([("key", 1)], ["q0"])  # type: ignore[list-item]
 spread(ring, ["key"])  # type: ignore[arg-type]
 plan(load("topology.yaml"))  # type: ignore[call-arg]
-Publisher("amqp://localhost", "orders", via="queue")  # type: ignore[arg-type]
+Publisher("amqp://localhost", "orders", heartbeat="30")  # type: ignore[arg-type]
 Publisher("amqp://localhost", "orders").publish({"a": 1}, "key")  # type: ignore[arg-type]
 
 spark_connector.queue_of("customer", ["q0", "q1"])  # type: ignore[arg-type]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -12,7 +11,6 @@ import pytest
 from pyarrow import parquet
 
 from rabbit_chx.cli.position import Position
-from rabbit_chx.cli.publish import Way
 from rabbit_chx.cli.sources import Batch, Picker, format_of, read_batches
 from rabbit_chx.errors import InvalidValue
 from tests.unit.test_cli import error_of
@@ -131,37 +129,10 @@ def test_a_position_skips_what_was_confirmed_and_no_more() -> None:
         (["x.csv", "-x", "e", "-U", "amqp://h", "--property", "message_id"], "NAME=COLUMN"),
         (["-", "--format", "csv", "-x", "e", "-U", "amqp://h", "--resume", "p"], "can be read again"),
         (["x.csv", "-x", "e", "-U", "amqp://h", "--rate", "0"], "--rate"),
-        (["x.csv", "-x", "e", "-U", "amqp://h", "--via", "queue"], "'exchange', 'queues'"),
-        (["x.csv", "-x", "e", "-U", "amqp://h", "--via", "queues"], "RABBITMQ_MANAGEMENT_URL"),
-        (["x.csv", "-x", "e", "-U", "amqp://h", "--via", "queues", "--management-url", "h:1"], "http://host"),
     ],
 )
 def test_wrong_usage_is_refused(arguments: list[str], expected: str) -> None:
     assert expected in error_of("publish", *arguments)
-
-
-@pytest.mark.parametrize(
-    ("straight", "suspect", "skipped", "expected"),
-    [
-        (True, range(0), 0, []),
-        (False, range(7, 7), 0, []),
-        (False, range(1), 0, [1, 1]),
-        (False, range(100, 200), 0, [101, 200]),
-        (False, range(100, 200), 50, [151, 250]),
-    ],
-)
-def test_doubtful_rows_are_those_of_the_file(
-    straight: bool, suspect: range, skipped: int, expected: list[int]
-) -> None:
-    direct: Any = SimpleNamespace(active=straight, reason="" if straight else "a change", suspect=suspect)
-    way = Way.of(direct, skipped)
-    assert way == Way(straight, direct.reason, expected)
-    assert ("a change" in str(way)) is not straight
-    assert (f"rows {expected[0]} to {expected[1]}" in str(way)) if expected else ("may lie" not in str(way))
-
-
-def test_through_the_exchange_there_is_no_other_way_to_tell_of() -> None:
-    assert Way.of(None, 0) is None
 
 
 def test_a_resume_file_of_another_source_is_refused(tmp_path: Any) -> None:

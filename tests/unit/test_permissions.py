@@ -29,7 +29,7 @@ def pattern(*names: str) -> str:
         (("a",), "^a$"),
         (("b", "a"), "^(a|b)$"),
         (("a.b-c",), r"^a\.b-c$"),
-        ((Beginning("rabbit-chx.lease."),), r"^rabbit-chx\.lease\."),
+        ((Beginning("rabbit-chx.scratch."),), r"^rabbit-chx\.scratch\."),
         ((Beginning("w."), "amq.t"), r"^(amq\.t$|w\.)"),
         (("q1", "q2"), "^(q1|q2)$"),
     ],

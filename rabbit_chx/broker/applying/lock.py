@@ -1,8 +1,7 @@
-r"""Who may change a topology: one at a time, and nobody while a publisher goes past the exchange. Commands only.
+"""The lock on a virtual host's topology: one apply at a time. Commands only; this file opens no socket.
 
-The lock is an exclusive queue, ``rabbit-chx.lock``, one in a virtual host: it goes when its connection goes, however
-that ends. Its arguments say who holds it, for the management API. A publisher that goes straight to the
-queues has a lease of its own (:mod:`rabbit_chx.publishing.direct_watch`); leases are seen over HTTP only.
+The lock is an exclusive queue, ``rabbit-chx.lock``, one per virtual host: the broker deletes it when its connection
+ends, however that happens. Its arguments name the holder, which the management API shows.
 """
 
 from __future__ import annotations
@@ -11,26 +10,16 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from rabbit_chx.broker.applying.protocol import Lost, OnChannel, OverHttp, Refused, Surprise
-from rabbit_chx.broker.claims import LEASE_PREFIX, LOCK, is_lease_of
 from rabbit_chx.errors import BrokerUnavailable
-from rabbit_chx.ring import ToExchange
-from rabbit_chx.topology.planning.steps import (
-    Bind,
-    ClearPolicy,
-    DeleteExchange,
-    DeleteQueue,
-    SetPolicy,
-    Unbind,
-)
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterable, Sequence
+    from collections.abc import Generator
 
     from rabbit_chx.broker.applying.protocol import Command
-    from rabbit_chx.topology.model import Bound
-    from rabbit_chx.topology.planning.steps import Step
 
-__all__ = ["changed_exchanges", "release_lock", "stand_clear_of_leases", "take_lock"]
+__all__ = ["LOCK", "release_lock", "take_lock"]
+
+LOCK: Final = "rabbit-chx.lock"
 
 _HOLDER: Final = "x-rabbit-chx-holder"
 
@@ -65,48 +54,3 @@ def release_lock() -> Generator[Command, Any, None]:
     """Give the lock back; a connection that is gone took it along."""
     with suppress(Refused, Lost):
         yield OnChannel("queue_delete", {"queue": LOCK})
-
-
-def stand_clear_of_leases(vhost: str, steps: Sequence[Step]) -> Generator[Command, Any, None]:
-    """Refuse to change what a publisher relies on that goes straight to the queues."""
-    leases = yield OverHttp("queue_names", (vhost, f"^{LEASE_PREFIX.replace('.', '[.]')}"))
-    if not leases:
-        return
-    bindings = yield OverHttp("bindings", (vhost,))
-    changed = changed_exchanges(steps, bindings)
-    held = [lease for lease in leases if changed is None or any(is_lease_of(lease, name) for name in changed)]
-    if held:
-        raise Surprise(
-            f"publishers go straight to the queues, past the exchanges that this plan changes; they hold "
-            f"{', '.join(map(repr, sorted(held)))}: stop them, or let them publish through the exchange, for as "
-            "long as this takes"
-        )
-
-
-def changed_exchanges(steps: Iterable[Step], bindings: Iterable[Bound]) -> set[str] | None:
-    """The exchanges whose messages may go elsewhere by these steps, and those that lead to them.
-
-    None is for all there are: a policy may give any exchange an alternate.
-    """
-    bindings = list(bindings)
-    changed: set[str] = set()
-    for step in steps:
-        match step:
-            case SetPolicy() | ClearPolicy():
-                return None
-            case Bind(bound=bound) | Unbind(bound=bound):
-                changed.add(bound.source)
-            case DeleteExchange(name=name):
-                changed |= {name, *_leading_to(ToExchange(name), bindings)}
-            case DeleteQueue(name=name):
-                changed |= _leading_to(name, bindings)
-    waiting = list(changed)
-    while waiting:
-        above = _leading_to(ToExchange(waiting.pop()), bindings) - changed
-        changed |= above
-        waiting += above
-    return changed
-
-
-def _leading_to(destination: str | ToExchange, bindings: list[Bound]) -> set[str]:
-    return {bound.source for bound in bindings if bound.destination == destination} - {""}

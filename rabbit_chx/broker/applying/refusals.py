@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-from rabbit_chx.broker.claims import LOCK
+from rabbit_chx.broker.applying.lock import LOCK
 from rabbit_chx.broker.permissions import DEFAULT_EXCHANGE, Needs, why_denied
 from rabbit_chx.broker.reading.rings import MARKER
 from rabbit_chx.plugins import why_no_type

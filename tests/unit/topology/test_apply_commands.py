@@ -11,9 +11,8 @@ import pytest
 
 from rabbit_chx import ToExchange
 from rabbit_chx.broker.applying.commands import applying, check_plan
-from rabbit_chx.broker.applying.lock import changed_exchanges
+from rabbit_chx.broker.applying.lock import LOCK
 from rabbit_chx.broker.applying.protocol import Lost, OnChannel, OverHttp, Refused
-from rabbit_chx.broker.claims import LOCK
 from rabbit_chx.broker.reading.rings import MARKER
 from rabbit_chx.errors import ApplyStopped, BrokerUnavailable
 from rabbit_chx.topology.model import CONSISTENT_HASH, Bound, Exchange, Policy, Queue
@@ -138,8 +137,7 @@ def test_each_step_is_one_command_between_lock_and_unlock() -> None:
 def test_what_nobody_can_look_at_is_told() -> None:
     exchange = Exchange("x", CONSISTENT_HASH, arguments={"hash-header": "h", "alternate-exchange": "a"})
     result = Played().run(DeclareExchange(exchange), Bind(ONE), Unbind(ONE), seen=False)
-    straight, arguments, binding = result.unverified
-    assert "straight to the queues" in straight
+    arguments, binding = result.unverified
     assert "hash-header" in arguments
     assert "alternate-exchange" not in arguments  # the broker compares that one itself
     assert "whether exchange 'x' is bound as planned" in binding
@@ -274,31 +272,6 @@ def test_a_lock_that_is_held_names_its_holder(code) -> None:
     blind = stopped(lambda: Played(trouble=played.trouble).run(Bind(ONE), seen=False))
     assert "cannot be seen" in str(blind)
     assert not any(command.method == "queue_delete" for command in played.told)  # it is not ours
-
-
-def test_a_lease_on_what_is_changed_is_in_the_way() -> None:
-    lease = "rabbit-chx.lease.x.0123456789ab"
-    error = stopped(lambda: Played(http={"queue_names": [lease]}).run(Bind(ONE)))
-    assert lease in str(error)
-    assert error.failed is None
-    other = "rabbit-chx.lease.y.0123456789ab"
-    assert Played(http={"queue_names": [other]}).run(Bind(ONE)).done
-
-
-def test_the_exchanges_that_are_changed_are_those_above_too() -> None:
-    bindings = [
-        Bound("top", ToExchange("slot"), "1"),
-        Bound("front", ToExchange("top"), "#"),
-        Bound("slot", "q", "1"),
-        Bound("", "q", "q"),
-        Bound("aside", "other", "1"),
-    ]
-    above = {"slot", "top", "front"}
-    assert changed_exchanges([Unbind(Bound("slot", "q", "1"))], bindings) == above
-    assert changed_exchanges([DeleteQueue("q")], bindings) == above
-    assert changed_exchanges([DeleteExchange("top")], bindings) == {"top", "front"}
-    assert changed_exchanges([DeclareQueue(Queue("new"))], bindings) == set()
-    assert changed_exchanges([SetPolicy(Policy("p", "x"))], bindings) is None
 
 
 # ---- what is refused before anything is touched
