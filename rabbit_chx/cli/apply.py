@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from rabbit_chx.cli.broker_access import broker_access_options
 from rabbit_chx.cli.changes import counted, print_findings, print_plan, print_rings
-from rabbit_chx.cli.live import live_options
 from rabbit_chx.cli.options import FILE, output_option
 from rabbit_chx.cli.plan import plan_options
 from rabbit_chx.cli.progress import waiting
@@ -17,7 +17,7 @@ from rabbit_chx.cli.verb import Exit, verb
 from rabbit_chx.errors import ApplyStopped, InvalidValue
 
 if TYPE_CHECKING:
-    from rabbit_chx.cli.live import Live
+    from rabbit_chx.cli.broker_access import BrokerAccess
     from rabbit_chx.topology.planning.steps import Plan, Step
 
 
@@ -35,13 +35,13 @@ if TYPE_CHECKING:
     },
 )
 @click.argument("file", type=FILE)
-@live_options
+@broker_access_options
 @plan_options
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @click.option("--dry-run", is_flag=True, help="Show the plan and change nothing.")
 @output_option
 def apply(
-    *, file: str, live: Live, yes: bool, dry_run: bool, output: str, verbose: bool, **options: Any
+    *, file: str, live: BrokerAccess, yes: bool, dry_run: bool, output: str, verbose: bool, **options: Any
 ) -> int:
     """Show the plan for FILE, ask, and carry it out: one step at a time, each read back, up to the first surprise.
 
@@ -86,7 +86,7 @@ def _agreed(plan: Plan) -> bool:
     return click.confirm(f"Apply {counted(len(plan.steps), 'step')}?{warning}", err=True)
 
 
-def _apply(live: Live, plan: Plan, output: str) -> int:
+def _apply(live: BrokerAccess, plan: Plan, output: str) -> int:
     from rabbit_chx.broker.applying.apply import apply as apply_steps
 
     total = len(plan.steps)

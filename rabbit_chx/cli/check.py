@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from rabbit_chx.cli.broker_access import broker_access_options
 from rabbit_chx.cli.changes import counted, print_findings, print_rings
-from rabbit_chx.cli.live import live_options
 from rabbit_chx.cli.options import FILE, output_option
 from rabbit_chx.cli.say import say, say_json
 from rabbit_chx.cli.verb import Exit, verb
@@ -19,7 +19,7 @@ from rabbit_chx.cli.verb import Exit, verb
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from rabbit_chx.cli.live import Live
+    from rabbit_chx.cli.broker_access import BrokerAccess
     from rabbit_chx.topology.checks.drift import Drift
 
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     exit_codes={Exit.FINE: "no drift", Exit.DIFFERENT: "there is some"},
 )
 @click.argument("file", type=FILE)
-@live_options
+@broker_access_options
 @click.option(
     "--strict", is_flag=True, help="Also list exchanges, queues and policies that the file does not name."
 )
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 )
 @output_option
 def check(
-    *, file: str, live: Live, strict: bool, metrics_file: str | None, verbose: bool, output: str
+    *, file: str, live: BrokerAccess, strict: bool, metrics_file: str | None, verbose: bool, output: str
 ) -> int:
     """List every difference between a broker and FILE; change nothing."""
     from rabbit_chx.topology.checks.drift import drift

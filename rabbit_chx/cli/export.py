@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rabbit_chx.cli.live import live_options
+from rabbit_chx.cli.broker_access import broker_access_options
 from rabbit_chx.cli.options import FILE
 from rabbit_chx.cli.say import say
 from rabbit_chx.cli.verb import verb
@@ -18,7 +18,7 @@ from rabbit_chx.errors import InvalidValue
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from rabbit_chx.cli.live import Live
+    from rabbit_chx.cli.broker_access import BrokerAccess
     from rabbit_chx.topology.model import Topology
 
 __all__ = ["export", "import_"]
@@ -49,9 +49,9 @@ def _format_options(command: Callable[..., Any]) -> Callable[..., Any]:
     ],
 )
 @click.option("-V", "--vhost", default=None, metavar="VHOST", help="The virtual host; by default the URL's.")
-@live_options
+@broker_access_options
 @_format_options
-def export(*, live: Live, vhost: str | None, kind: str, out: str | None) -> None:
+def export(*, live: BrokerAccess, vhost: str | None, kind: str, out: str | None) -> None:
     """Write what stands in a virtual host as a topology file; rings are written in their own order."""
     from rabbit_chx.broker.connect import vhost_of, without_vhost
     from rabbit_chx.topology.file.dump import exportable

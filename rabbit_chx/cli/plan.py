@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from rabbit_chx.cli.broker_access import broker_access_options
 from rabbit_chx.cli.changes import print_findings, print_plan, print_rings, print_ways
 from rabbit_chx.cli.completion import queues
-from rabbit_chx.cli.live import live_options
 from rabbit_chx.cli.options import FILE, exchange_option, output_option, release_option, the_exchange
 from rabbit_chx.cli.progress import waiting
 from rabbit_chx.cli.verb import Exit, option, verb
@@ -17,7 +17,7 @@ from rabbit_chx.errors import InvalidValue
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from rabbit_chx.cli.live import Live
+    from rabbit_chx.cli.broker_access import BrokerAccess
     from rabbit_chx.topology.model import Topology
 
 __all__ = ["parse_new", "parse_new_weight", "plan", "plan_options", "what_if_options"]
@@ -104,7 +104,7 @@ def what_if_options(command: Callable[..., Any]) -> Callable[..., Any]:
     },
 )
 @click.argument("file", type=FILE)
-@live_options
+@broker_access_options
 @plan_options
 @what_if_options
 @exchange_option(WHAT_IF, "The exchange that is asked about, where the file has several.")
@@ -116,7 +116,7 @@ def what_if_options(command: Callable[..., Any]) -> Callable[..., Any]:
 def plan(
     *,
     file: str,
-    live: Live,
+    live: BrokerAccess,
     against: str | None,
     add: str | None,
     remove: tuple[str, ...],

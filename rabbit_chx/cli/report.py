@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from rabbit_chx.cli.broker_access import broker_access_options
 from rabbit_chx.cli.changes import counted
-from rabbit_chx.cli.live import live_options
 from rabbit_chx.cli.options import (
     BROKER,
     EXCHANGE,
@@ -26,7 +26,7 @@ from rabbit_chx.cli.verb import option, verb
 from rabbit_chx.errors import InvalidValue
 
 if TYPE_CHECKING:
-    from rabbit_chx.cli.live import Live
+    from rabbit_chx.cli.broker_access import BrokerAccess
     from rabbit_chx.report import Parity
     from rabbit_chx.ring import Ring
     from rabbit_chx.skew import Spread
@@ -75,10 +75,10 @@ __all__ = ["report"]
     metavar="N",
     help="Compare the mirror with the broker of --url by N messages through a scratch exchange, as `parity` does.",
 )
-@live_options
+@broker_access_options
 def report(
     *,
-    live: Live,
+    live: BrokerAccess,
     from_broker: bool,
     messages: int | None,
     file: str,
@@ -136,7 +136,7 @@ def report(
     click.echo(f"Wrote {out_file}: exchange {name!r}, {counted(len(made.live.destinations), 'queue')}.")
 
 
-def _live_ring(live: Live, topology: Topology, exchange: str) -> Ring:
+def _live_ring(live: BrokerAccess, topology: Topology, exchange: str) -> Ring:
     ring = live.read(topology).rings.get(exchange)
     if ring is None or not ring.known:
         why = "it is not there" if ring is None else ring.why_unknown
@@ -144,12 +144,12 @@ def _live_ring(live: Live, topology: Topology, exchange: str) -> Ring:
             "--live",
             f"exchange {exchange!r}: {why}",
             "an exchange of the broker whose ring can be known",
-            "--node, --pairs, --observe or --probe tell the order of a ring; without --live the file does",
+            "--node, --pairs or --probe tell the order of a ring; without --live the file does",
         )
     return ring
 
 
-def _parity(live: Live, topology: Topology, messages: int) -> Parity:
+def _parity(live: BrokerAccess, topology: Topology, messages: int) -> Parity:
     from rabbit_chx.broker.connect import server_version
     from rabbit_chx.cli.parity import compared
     from rabbit_chx.releases import Release

@@ -11,7 +11,7 @@ import secrets
 from typing import TYPE_CHECKING, Literal
 from urllib.parse import unquote, urlsplit
 
-from rabbit_chx.broker.reading.ring_state import parse_ring, ring_expression
+from rabbit_chx.broker.reading.erlang_rings import parse_ring, ring_expression
 from rabbit_chx.errors import BrokerUnavailable
 from rabbit_chx.testing import cleanup
 from rabbit_chx.testing.node import (

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import random
-import threading
 import time
 import uuid
 from contextlib import contextmanager
@@ -16,10 +14,10 @@ from rabbit_chx import ToExchange
 from rabbit_chx.broker import management as management_module
 from rabbit_chx.broker.management import Management, Permission, User
 from rabbit_chx.broker.reading.node import NodeCommand
-from rabbit_chx.broker.reading.observe import firehose, probe
+from rabbit_chx.broker.reading.probe import probe
 from rabbit_chx.broker.reading.reader import read, read_existence
-from rabbit_chx.broker.reading.rings import MARKER, learn, marker
-from rabbit_chx.errors import BrokerUnavailable, InvalidValue, RingUnknown
+from rabbit_chx.broker.reading.ring_order import MARKER, learn, marker
+from rabbit_chx.errors import BrokerUnavailable, InvalidValue
 from rabbit_chx.topology.model import Bound, Exchange, Policy, Queue, Topology
 
 pytestmark = pytest.mark.broker
@@ -262,56 +260,6 @@ def test_probes_stay_away_from_a_queue_in_use(management, vhost, channel) -> Non
     channel.basic_consume("r", lambda *_: None)
     with pytest.raises(InvalidValue, match=r"queue 'r' .*got '0 messages and 1 consumers'"):
         probe(channel.connection, observed, ODD)
-
-
-@contextmanager
-def publishing(broker, vhost, exchanges):
-    """Messages of somebody else's to each exchange, with the properties that it wants, until the end of the block."""
-    stop = threading.Event()
-
-    def publish() -> None:
-        source = random.Random(1)
-        with connected(broker, vhost) as connection:
-            channel = connection.channel()
-            while not stop.wait(0.002):
-                number = source.randrange(10**9)
-                for name, properties in exchanges.items():
-                    own = pika.BasicProperties(**properties(number))
-                    channel.basic_publish(name, f"k{number}", b"", own)
-
-    thread = threading.Thread(target=publish)
-    thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        thread.join()
-
-
-def test_the_firehose_works_out_rings(broker, management, vhost, channel) -> None:
-    exchanges = {
-        ODD: lambda _: {},
-        "by header": lambda number: {"headers": {"h": f"v{number}"}},
-        "by timestamp": lambda number: {"timestamp": number},
-    }
-    ring_exchange(channel, *SHUFFLED)
-    ring_exchange(channel, *SHUFFLED[::-1], name="by header", hash_header="h")
-    ring_exchange(channel, *SHUFFLED[3:], name="by timestamp", hash_property="timestamp")
-    observed = read(management, vhost)
-    with publishing(broker, vhost, exchanges):
-        pairs = firehose(channel.connection, observed, 2.0, node=broker)
-    learnt = learn(observed, pairs)
-    for name in exchanges:
-        assert list(learnt.rings[name].bucket_map) == broker.ring(name, vhost)
-        assert learnt.ring_sources[name] == "inference"
-    erlang = ",".join(map(str, vhost.encode()))
-    assert broker.eval(f"rabbit_trace:enabled(<<{erlang}>>).") == "false"
-
-
-def test_a_silent_firehose_says_what_may_be_wrong(management, vhost, channel) -> None:
-    ring_exchange(channel, ("q", 1), ("r", 1))
-    with pytest.raises(RingUnknown, match="tracing is off: `rabbitmqctl trace_on"):
-        firehose(channel.connection, read(management, vhost), 0.1)
 
 
 def test_a_user_with_few_rights_sees_the_topology_and_is_told_the_rest(

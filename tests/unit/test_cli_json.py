@@ -13,8 +13,8 @@ import pytest
 
 from rabbit_chx.broker.applying import apply as broker_apply
 from rabbit_chx.cli import cli
+from rabbit_chx.cli.broker_access import BrokerAccess
 from rabbit_chx.cli.doctor_spark import _broker, _packages
-from rabbit_chx.cli.live import Live
 from rabbit_chx.topology.model import Observed, Topology
 from spark_connector.checkup import Executor
 from tests.json_lines import PAGE, documented, printed
@@ -58,9 +58,9 @@ def empty_broker(monkeypatch):
             on_step(step)
         return SimpleNamespace(unverified=())
 
-    monkeypatch.setattr(Live, "read", lambda _self, wanted: Observed(Topology(vhost=wanted.vhost)))
-    monkeypatch.setattr(Live, "amqp", lambda _self, _vhost: nullcontext())
-    monkeypatch.setattr(Live, "management", lambda _self: None)
+    monkeypatch.setattr(BrokerAccess, "read", lambda _self, wanted: Observed(Topology(vhost=wanted.vhost)))
+    monkeypatch.setattr(BrokerAccess, "amqp", lambda _self, _vhost: nullcontext())
+    monkeypatch.setattr(BrokerAccess, "management", lambda _self: None)
     monkeypatch.setattr(broker_apply, "apply", applied)
 
 

@@ -12,8 +12,8 @@ from contextlib import nullcontext
 import pytest
 
 from rabbit_chx.broker.applying import apply as broker_apply
+from rabbit_chx.cli.broker_access import BrokerAccess
 from rabbit_chx.cli.fold import fold, rows_of
-from rabbit_chx.cli.live import Live
 from rabbit_chx.errors import ApplyStopped
 from rabbit_chx.ring import Ring
 from rabbit_chx.topology.model import Bound, Exchange, Observed, Queue, Topology
@@ -24,9 +24,9 @@ from tests.verbs import ORDERS, SLOTS
 @pytest.fixture
 def empty_broker(monkeypatch):
     """Reads find nothing, and no connection is made."""
-    monkeypatch.setattr(Live, "read", lambda _self, wanted: Observed(Topology(vhost=wanted.vhost)))
-    monkeypatch.setattr(Live, "amqp", lambda _self, _vhost: nullcontext())
-    monkeypatch.setattr(Live, "management", lambda _self: None)
+    monkeypatch.setattr(BrokerAccess, "read", lambda _self, wanted: Observed(Topology(vhost=wanted.vhost)))
+    monkeypatch.setattr(BrokerAccess, "amqp", lambda _self, _vhost: nullcontext())
+    monkeypatch.setattr(BrokerAccess, "management", lambda _self: None)
 
 
 @pytest.fixture
@@ -326,7 +326,6 @@ def test_files_for_tls_and_of_pairs_are_named_when_they_are_wrong(run, write) ->
     for options, expected in (
         (["--tls-ca-cert-file", "/does/not/exist"], "/does/not/exist"),
         (["--pairs", "orders"], "EXCHANGE=FILE"),
-        (["--observe", "0"], "observe"),
     ):
         found = run("check", file, "--url", "amqps://127.0.0.1:1/", *options)
         assert found.code == 64
@@ -343,7 +342,7 @@ def test_pairs_teach_a_ring_or_leave_what_is_possible(run, write, monkeypatch) -
         ring_sources={"orders": "unknown"},
     )
     monkeypatch.setenv("AMQP_URL", "amqp://nowhere")
-    monkeypatch.setattr(Live, "management", lambda _self: object())
+    monkeypatch.setattr(BrokerAccess, "management", lambda _self: object())
     monkeypatch.setattr("rabbit_chx.broker.reading.reader.read", lambda *_, **__: unknown)
     classic = "queues: {a: {type: classic}, b: {type: classic}, c: {type: classic}}\n"
     file = write("schema: 1\nexchanges: {orders: {type: x-consistent-hash, queues: [c, a, b]}}\n" + classic)

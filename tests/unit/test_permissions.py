@@ -7,7 +7,7 @@ import shlex
 
 import pytest
 
-from rabbit_chx.broker.applying.refusals import needs_of
+from rabbit_chx.broker.applying.broker_errors import needs_of
 from rabbit_chx.broker.permissions import Beginning, Needs, why_denied
 from rabbit_chx.topology.model import Bound
 from rabbit_chx.topology.planning.steps import Bind, Unbind

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from rabbit_chx.broker.reading.ring_state import ring_expression
+from rabbit_chx.broker.reading.erlang_rings import ring_expression
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue
 from rabbit_chx.testing import Broker, Source, available, cleanup, local_node, sources
 from rabbit_chx.testing.node import CannotSupply

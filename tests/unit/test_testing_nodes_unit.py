@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from rabbit_chx.broker.reading.ring_state import parse_ring, ring_expression
+from rabbit_chx.broker.reading.erlang_rings import parse_ring, ring_expression
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue, RabbitChxError, RingUnknown
 from rabbit_chx.ring import ToExchange
 from rabbit_chx.testing import Broker, available, local_node, node

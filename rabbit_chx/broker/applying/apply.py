@@ -17,7 +17,7 @@ import socket
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from rabbit_chx.broker.applying.commands import Applied, applying, check_plan
+from rabbit_chx.broker.applying.plan_commands import Applied, check_plan, plan_commands
 
 if TYPE_CHECKING:
     import ssl
@@ -74,7 +74,7 @@ def apply(
         if dry_run:
             return Applied(remaining=plan.steps)
         seen = management is not None
-        return driver.run(applying(plan, holder=_holder(), token=_token(), seen=seen, on_step=on_step))
+        return driver.run(plan_commands(plan, holder=_holder(), token=_token(), seen=seen, on_step=on_step))
 
 
 async def apply_async(
@@ -101,7 +101,9 @@ async def apply_async(
         if dry_run:
             return Applied(remaining=plan.steps)
         seen = management is not None
-        return await driver.run(applying(plan, holder=_holder(), token=_token(), seen=seen, on_step=on_step))
+        return await driver.run(
+            plan_commands(plan, holder=_holder(), token=_token(), seen=seen, on_step=on_step)
+        )
 
 
 def _holder() -> str:

@@ -14,7 +14,7 @@ import subprocess
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Final, Protocol
 
-from rabbit_chx.broker.reading.ring_state import parse_rings, rings_expression
+from rabbit_chx.broker.reading.erlang_rings import parse_rings, rings_expression
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue, RingUnknown
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from rabbit_chx.broker.connect import server_version
 from rabbit_chx.broker.permissions import Needs, why_denied
 from rabbit_chx.broker.reading.node import read_rings, read_worker_pool_size
-from rabbit_chx.broker.reading.rings import CHANGED, MARKER, Memory, in_ring_order, learn, ring_of
+from rabbit_chx.broker.reading.ring_order import CHANGED, MARKER, Memory, in_ring_order, learn, ring_of
 from rabbit_chx.broker.reasons import why_down
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue, RingUnknown
 from rabbit_chx.releases import Release, Store

@@ -252,7 +252,7 @@ def _ring(wanted: Topology, observed: Observed, name: str) -> Iterator[Drift]:
             "ring-unknown",
             where,
             f"the order of its buckets is unknown ({reason}){_explained(wanted, observed, name)}: a node tells it "
-            "(--node), or messages do (--observe, --pairs)",
+            "(--node), or messages do (--pairs, --probe)",
         )
         return
     yield from _dead(name, ring)

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from rabbit_chx import ToExchange
-from rabbit_chx.broker.applying.commands import applying, check_plan
 from rabbit_chx.broker.applying.lock import LOCK
+from rabbit_chx.broker.applying.plan_commands import check_plan, plan_commands
 from rabbit_chx.broker.applying.protocol import Lost, OnChannel, OverHttp, Refused
-from rabbit_chx.broker.reading.rings import MARKER
+from rabbit_chx.broker.reading.ring_order import MARKER
 from rabbit_chx.errors import ApplyStopped, BrokerUnavailable
 from rabbit_chx.topology.model import CONSISTENT_HASH, Bound, Exchange, Policy, Queue
 from rabbit_chx.topology.planning.steps import (
@@ -41,7 +41,7 @@ class Played:
     told: list[OnChannel | OverHttp] = field(default_factory=list)
 
     def run(self, *steps, seen: bool = True, on_step=None):
-        commands = applying(Plan("/", steps), holder="me", token=7, seen=seen, on_step=on_step)
+        commands = plan_commands(Plan("/", steps), holder="me", token=7, seen=seen, on_step=on_step)
         answer: Any = None
         trouble: BaseException | None = None
         try:

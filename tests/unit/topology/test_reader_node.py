@@ -7,8 +7,8 @@ import base64
 import pytest
 
 from rabbit_chx import ToExchange
+from rabbit_chx.broker.reading.erlang_rings import parse_rings, rings_expression
 from rabbit_chx.broker.reading.node import NodeCommand, read_rings, read_worker_pool_size
-from rabbit_chx.broker.reading.ring_state import parse_rings, rings_expression
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue, RingUnknown
 
 EXPRESSION = 'io:format("~p ~s", [<<1>>, $\'; rm]), node().'

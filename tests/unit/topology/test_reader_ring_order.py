@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from rabbit_chx import ConsistentHashExchange, Release, Ring, ToExchange
-from rabbit_chx.broker.reading.rings import MARKER, Memory, in_ring_order, learn, marker, ring_of
+from rabbit_chx.broker.reading.ring_order import MARKER, Memory, in_ring_order, learn, marker, ring_of
 from rabbit_chx.errors import InvalidValue, RingUnknown
 from rabbit_chx.topology.model import Bound, Exchange, Observed, Topology
 from tests.unit.erlang import SEVEN

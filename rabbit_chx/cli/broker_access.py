@@ -6,8 +6,6 @@ import functools
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Final
 
-import click
-
 from rabbit_chx.cli.completion import exchanges
 from rabbit_chx.cli.options import BROKER, broker_options, management_option
 from rabbit_chx.cli.progress import waiting
@@ -25,7 +23,7 @@ if TYPE_CHECKING:
     from rabbit_chx.broker.reading.node import NodeCommand
     from rabbit_chx.topology.model import Observed, Topology
 
-__all__ = ["Live", "live_options"]
+__all__ = ["BrokerAccess", "broker_access_options"]
 
 _RINGS: Final = "Rings of unknown order"
 _PLUGIN: Final = "rabbitmq-plugins enable rabbitmq_management"
@@ -33,14 +31,13 @@ _PLUGIN: Final = "rabbitmq-plugins enable rabbitmq_management"
 
 
 @dataclass(frozen=True)
-class Live:
+class BrokerAccess:
     """Where a broker is, and by what means it may be asked."""
 
     url: str | None
     password_file: Path | None = None
     management_url: str | None = None
     node: str | None = None
-    observe: float | None = None
     probe: str | None = None
     pairs: tuple[tuple[str, str], ...] = ()
     """Exchanges, each with a file of what was hashed and where it was seen."""
@@ -98,25 +95,20 @@ class Live:
             raise BrokerUnavailable(
                 f"{error}; --management-url names another place, and --amqp-only does without, though AMQP shows little"
             ) from None
-        return self._learnt(observed, node)
+        return self._learnt(observed)
 
-    def _learnt(self, observed: Observed, node: NodeCommand | None) -> Observed:
+    def _learnt(self, observed: Observed) -> Observed:
         """With the rings that messages betray: those in files, and those of others that pass meanwhile."""
-        from rabbit_chx.broker.reading.rings import learn
+        from rabbit_chx.broker.reading.ring_order import learn
 
         if self.pairs:
             observed = learn(observed, self._seen(observed))
-        if self.observe is None and self.probe is None:
+        if self.probe is None:
             return observed
-        from rabbit_chx.broker.reading.observe import firehose, probe
+        from rabbit_chx.broker.reading.probe import probe
 
         with self.amqp(observed.topology.vhost) as connection:
-            if self.probe is not None:
-                observed = learn(observed, probe(connection, observed, self.probe))
-            if self.observe is not None:
-                click.echo(f"Watching messages for {self.observe:g} seconds.", err=True)
-                observed = learn(observed, firehose(connection, observed, self.observe, node=node))
-        return observed
+            return learn(observed, probe(connection, observed, self.probe))
 
     def _seen(self, observed: Observed) -> dict[str, list[tuple[Any, str]]]:
         """The pairs of the files by exchange, several files of one put together."""
@@ -146,7 +138,7 @@ class Live:
         return NodeCommand(self.node) if self.node else None
 
 
-def live_options(command: Callable[..., Any]) -> Callable[..., Any]:
+def broker_access_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """The options that say how a broker is reached; the command gets it as ``live``."""
 
     @broker_options
@@ -161,13 +153,6 @@ def live_options(command: Callable[..., Any]) -> Callable[..., Any]:
         envvar="RABBIT_CHX_NODE",
         show_envvar=True,
         help="How to ask a node for its rings: 'docker exec NAME rabbitmqctl eval'.",
-    )
-    @option(
-        "--observe",
-        group=_RINGS,
-        type=click.FloatRange(min=0, min_open=True),
-        metavar="SECONDS",
-        help="Work out rings of unknown order from messages that others publish meanwhile (rabbitmqctl trace_on).",
     )
     @option(
         "--probe",
@@ -186,7 +171,7 @@ def live_options(command: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(command)
     def wrapper(**options: Any) -> Any:
         options["pairs"] = tuple(map(_parse_pairs, options["pairs"]))
-        live = Live(**{each.name: options.pop(each.name) for each in fields(Live)})
+        live = BrokerAccess(**{each.name: options.pop(each.name) for each in fields(BrokerAccess)})
         return command(live=live, **options)
 
     return wrapper

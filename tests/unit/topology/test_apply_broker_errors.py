@@ -11,8 +11,8 @@ import pytest
 
 from rabbit_chx import InvalidValue, Ring, ToExchange
 from rabbit_chx.broker.applying.aio_driver import as_pika_writes
+from rabbit_chx.broker.applying.broker_errors import needs_of, why_refused
 from rabbit_chx.broker.applying.handover import MARKER, _Drain, is_marker, waits, waits_of
-from rabbit_chx.broker.applying.refusals import needs_of, why_refused
 from rabbit_chx.topology.model import Bound, Exchange, Observed, Policy, Queue, Slots, Topology
 from rabbit_chx.topology.planning.plan import plan
 from rabbit_chx.topology.planning.steps import (

@@ -1,49 +1,40 @@
-"""Seeing where messages go, to work out a ring that nobody can read: the firehose, and probes.
+"""Work out a ring of unknown order by publishing probe messages and seeing which queue each one reaches.
 
-    pairs = firehose(connection, observed, 10.0, node=node)        # messages of others, while they flow
-    pairs = probe(connection, observed, "orders")                  # our own, into an exchange that is quiet
+    pairs = probe(connection, observed, "orders")
     observed = learn(observed, pairs)
 
-Both tell for each exchange what was hashed and the destination of the ring that the message went to. A destination
-that is an exchange can be told only by a queue to which no other destination leads. The firehose slows the broker down
-while it is on; probes are real messages for as long as a second, so nobody may consume, and the queues must be empty.
+A destination that is an exchange is recognised by a queue that no other destination leads to. Probes are real messages
+for up to a second, so the exchange and its queues must be quiet: empty, without consumers or publishers.
 """
 
 from __future__ import annotations
 
 import secrets
 import time
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from functools import partial
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final
 
 from pika import BasicProperties
 from pika.exceptions import AMQPError, UnroutableError
 
-from rabbit_chx.broker.permissions import Beginning, Needs, why_denied
-from rabbit_chx.broker.reading.ring_state import erlang_binary
+from rabbit_chx.broker.permissions import Needs, why_denied
 from rabbit_chx.broker.reasons import why_down
-from rabbit_chx.errors import BrokerUnavailable, InvalidValue, RingUnknown, Unroutable
+from rabbit_chx.errors import BrokerUnavailable, InvalidValue, Unroutable
 from rabbit_chx.exchange import ConsistentHashExchange
-from rabbit_chx.observer import Observer
 from rabbit_chx.ring import Ring, ToExchange
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Mapping
 
     from pika import BlockingConnection
     from pika.adapters.blocking_connection import BlockingChannel
 
-    from rabbit_chx.broker.permissions import Resources
-    from rabbit_chx.broker.reading.node import NodeAccess
     from rabbit_chx.ring import Destination
     from rabbit_chx.topology.model import Exchange, Observed, Topology
 
-__all__ = ["destinations_by_queue", "firehose", "probe"]
+__all__ = ["destinations_by_queue", "probe"]
 
-_TRACE: Final = "amq.rabbitmq.trace"
-_WATCH: Final = "rabbit-chx.watch."
 _HERE: Final = "this connection"
 _TICK: Final = 0.2
 _PATIENCE: Final = 10.0
@@ -52,93 +43,9 @@ _EXPIRATION: Final = "60000"  # what a killed program leaves behind goes after a
 _Pairs = dict[str, list[tuple[Any, "Destination"]]]
 
 
-def firehose(
-    connection: BlockingConnection, observed: Observed, seconds: float, *, node: NodeAccess | None = None
-) -> _Pairs:
-    """Where messages went that others published within ``seconds`` to the exchanges whose ring is unknown.
-
-    Tracing has to be on (``rabbitmqctl trace_on -p VHOST``); with node access it is turned on, and off again.
-    """
-    topology = observed.topology
-    watches = {name: _Watch(observed, name) for name, ring in observed.rings.items() if not ring.known}
-    if not watches:
-        return {}
-    queue = _WATCH + secrets.token_hex(6)
-    traced = 0
-    try:
-        channel = connection.channel()
-        channel.queue_declare(queue, exclusive=True, auto_delete=True)
-        for name in watches:
-            channel.queue_bind(queue, _TRACE, f"publish.{name}")
-        with _tracing(node, topology.vhost):
-            deadline = time.monotonic() + seconds
-            for _, properties, _ in channel.consume(queue, auto_ack=True, inactivity_timeout=_TICK):
-                if properties is not None:
-                    traced += 1
-                    watch = watches.get(properties.headers["exchange_name"])
-                    if watch is not None:  # a name may pass for a pattern of the topic exchange
-                        watch.take(properties.headers)
-                if time.monotonic() >= deadline:
-                    break
-        channel.cancel()
-        channel.close()
-    except (AMQPError, OSError) as error:
-        queue_of_ours: Resources = {("queue", Beginning(_WATCH))}
-        needs = Needs(queue_of_ours, queue_of_ours, queue_of_ours | {("exchange", _TRACE)})
-        raise BrokerUnavailable(f"the firehose cannot be watched: {_why(error, needs)}") from None
-    if not traced:
-        raise RingUnknown(
-            f"nobody was seen to publish to {', '.join(map(repr, watches))} within {seconds:g} seconds"
-            + ("" if node else f"; or tracing is off: `rabbitmqctl trace_on -p {topology.vhost}` turns it on")
-        )
-    return {name: list(watch.observer.pairs) for name, watch in watches.items() if watch.observer.pairs}
-
-
 def _why(error: Exception, needs: Needs) -> str:
     words = getattr(error, "reply_text", "")
     return why_denied(words, needs) or str(why_down(error, _HERE))
-
-
-class _Watch:
-    """What is seen of one exchange."""
-
-    def __init__(self, observed: Observed, name: str) -> None:
-        exchange = observed.topology.exchange(name)
-        assert exchange is not None
-        self.observer = Observer(_mirror(exchange, observed.rings[name]), name=name)
-        self._behind = destinations_by_queue(observed.topology, name)
-
-    def take(self, headers: Mapping[str, Any]) -> None:
-        """One traced message (rabbit_trace.erl, msg_to_table/1): its routing keys, properties and queues."""
-        queues = headers.get("routed_queues") or []
-        destinations = {self._behind[queue] for queue in queues if queue in self._behind}
-        if len(destinations) != 1:
-            return
-        said = headers["properties"]
-        properties = {name: said.get(name) for name in ("headers", "message_id", "correlation_id")}
-        # In a table a timestamp comes as a datetime; where it is a property, pika gives seconds.
-        if (timestamp := said.get("timestamp")) is not None and not isinstance(timestamp, int):
-            timestamp = int(timestamp.timestamp())
-        delivery = SimpleNamespace(
-            exchange=headers["exchange_name"], routing_key=(headers.get("routing_keys") or [""])[0]
-        )
-        self.observer.observe(
-            delivery, destinations.pop(), SimpleNamespace(**properties, timestamp=timestamp)
-        )
-
-
-@contextmanager
-def _tracing(node: NodeAccess | None, vhost: str) -> Iterator[None]:
-    """Keep the firehose on, if anybody can turn it on."""
-    where = f"({erlang_binary(vhost)})."
-    if node is None or node.eval(f"rabbit_trace:enabled{where}") == "true":
-        yield
-        return
-    node.eval(f"rabbit_trace:start{where}")
-    try:
-        yield
-    finally:
-        node.eval(f"rabbit_trace:stop{where}")
 
 
 def probe(
@@ -208,7 +115,7 @@ def _not_quiet(queue: str, got: str) -> InvalidValue:
         f"queue {queue!r} behind the exchange to probe",
         got,
         "an empty queue that nobody uses",
-        "The firehose (--observe) watches an exchange in use",
+        "For an exchange in use, pass --pairs with keys and queues that consumers logged, or node access",
     )
 
 

@@ -1,6 +1,6 @@
 """A plan as the commands that carry it out: yielded one at a time, and sent the answer. This file opens no socket.
 
-:func:`applying` is one generator for all clients. It yields :class:`OnChannel`, which any AMQP client can do, and
+:func:`plan_commands` is one generator for all clients. It yields :class:`OnChannel`, which any AMQP client can do, and
 :class:`OverHttp`, which the management API can; the driver sends what came back, or throws what went wrong:
 :class:`Refused` by the broker, :class:`Lost` with the connection, ``BrokerUnavailable`` by the management API.
 
@@ -13,11 +13,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from rabbit_chx.broker.applying.broker_errors import why_refused
 from rabbit_chx.broker.applying.lock import release_lock, take_lock
 from rabbit_chx.broker.applying.protocol import Lost, OverHttp, Refused, Surprise
-from rabbit_chx.broker.applying.refusals import why_refused
-from rabbit_chx.broker.applying.step_work import Desk, declare_exchange
-from rabbit_chx.broker.reading.rings import marker
+from rabbit_chx.broker.applying.step_commands import StepCommands, declare_exchange
+from rabbit_chx.broker.reading.ring_order import marker
 from rabbit_chx.errors import ApplyStopped, BrokerUnavailable
 from rabbit_chx.topology.planning.steps import Bind, ClearPolicy, DeleteQueue, SetPolicy
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from rabbit_chx.broker.applying.protocol import Command
     from rabbit_chx.topology.planning.steps import Plan, Step
 
-__all__ = ["Applied", "applying", "check_plan"]
+__all__ = ["Applied", "check_plan", "plan_commands"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ def _asks_type(step: Step) -> bool:
     return isinstance(step, DeleteQueue) and not step.force
 
 
-def applying(
+def plan_commands(
     plan: Plan, *, holder: str, token: int, seen: bool, on_step: Callable[[Step], object] | None = None
 ) -> Generator[Command, Any, Applied]:
     """All commands of a plan, from taking the lock to giving it back.
@@ -88,14 +88,14 @@ def applying(
     except _TROUBLE as trouble:
         raise ApplyStopped(_why(trouble, None, plan), remaining=plan.steps) from None
     try:
-        return (yield from _all_steps(plan, Desk(plan.vhost, seen=seen), on_step))
+        return (yield from _all_steps(plan, StepCommands(plan.vhost, seen=seen), on_step))
     finally:
         # A driver throws in whatever ends its work, so this is reached by every way there is.
         yield from release_lock()
 
 
 def _all_steps(
-    plan: Plan, desk: Desk, on_step: Callable[[Step], object] | None
+    plan: Plan, desk: StepCommands, on_step: Callable[[Step], object] | None
 ) -> Generator[Command, Any, Applied]:
     done: list[Step] = []
     skipped: list[Step] = []

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from rabbit_chx.topology.model import Bound, Exchange, Policy, Queue
     from rabbit_chx.topology.planning.steps import Step
 
-__all__ = ["Desk", "declare_exchange"]
+__all__ = ["StepCommands", "declare_exchange"]
 
 Work: TypeAlias = "Generator[Command, Any, bool]"
 """The commands of one step; True at its end if there was anything to do."""
@@ -43,7 +43,7 @@ _COMPARED_BY_THE_BROKER: Final = {"alternate-exchange"}
 
 
 @dataclass
-class Desk:
+class StepCommands:
     """One plan's work in progress: what was last seen of each exchange that bindings lead away from."""
 
     vhost: str

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from rabbit_chx.broker.applying.lock import LOCK
 from rabbit_chx.broker.permissions import DEFAULT_EXCHANGE, Needs, why_denied
-from rabbit_chx.broker.reading.rings import MARKER
+from rabbit_chx.broker.reading.ring_order import MARKER
 from rabbit_chx.plugins import why_no_type
 from rabbit_chx.ring import ToExchange
 from rabbit_chx.topology.planning.steps import (

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from rabbit_chx.ring import Destination
 
-__all__ = ["erlang_binary", "parse_ring", "parse_rings", "ring_expression", "rings_expression"]
+__all__ = ["parse_ring", "parse_rings", "ring_expression", "rings_expression"]
 
 _SHOW: Final = """
 VHost = {vhost},
@@ -64,12 +64,12 @@ done.
 
 def ring_expression(exchange: str, vhost: str) -> str:
     """Return the Erlang expression whose output `parse_ring` reads."""
-    return _on_one_line((_SHOW + _ONE).format(vhost=erlang_binary(vhost), name=erlang_binary(exchange)))
+    return _on_one_line((_SHOW + _ONE).format(vhost=_erlang_binary(vhost), name=_erlang_binary(exchange)))
 
 
 def rings_expression(vhost: str) -> str:
     """Return the Erlang expression whose output `parse_rings` reads."""
-    return _on_one_line((_SHOW + _ALL).format(vhost=erlang_binary(vhost)))
+    return _on_one_line((_SHOW + _ALL).format(vhost=_erlang_binary(vhost)))
 
 
 def parse_ring(text: str, *, exchange: str = "", vhost: str = "/") -> list[Destination]:
@@ -133,6 +133,6 @@ def _on_one_line(expression: str) -> str:
     return " ".join(expression.split())
 
 
-def erlang_binary(text: str) -> str:
+def _erlang_binary(text: str) -> str:
     """Return a text as an Erlang binary out of which nothing can break."""
     return f"<<{','.join(str(byte) for byte in text.encode('utf-8', 'surrogateescape'))}>>"

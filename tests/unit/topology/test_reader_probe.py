@@ -9,7 +9,7 @@ from rabbit_chx.topology.model import Bound, Exchange, Policy, Queue, Topology
 
 pytest.importorskip("pika")
 
-from rabbit_chx.broker.reading.observe import destinations_by_queue, probe
+from rabbit_chx.broker.reading.probe import destinations_by_queue, probe
 from rabbit_chx.errors import InvalidValue
 from rabbit_chx.topology.model import Observed
 
