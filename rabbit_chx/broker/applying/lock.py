@@ -6,7 +6,6 @@ ends, however that happens. Its arguments name the holder, which the management 
 
 from __future__ import annotations
 
-import re
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
