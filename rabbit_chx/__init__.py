@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from rabbit_chx.exchange import ConsistentHashExchange, Explanation
     from rabbit_chx.fields import Field
     from rabbit_chx.inference import Inference, infer
+    from rabbit_chx.monitor import DeliveryMonitor
     from rabbit_chx.movement import Movement, moved, shares
-    from rabbit_chx.observer import Observer
     from rabbit_chx.partitioning import AnyOf, ModulusHashExchange, RandomExchange, SuperStream
     from rabbit_chx.publishing.account import Failure, Outcome, Totals
     from rabbit_chx.publishing.publisher import Publisher
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-_ROOMS = {
+_MODULES = {
     "broker.management": ("Management",),
     "publishing.account": ("Failure", "Outcome", "Totals"),
     "publishing.publisher": ("Publisher",),
@@ -75,7 +75,7 @@ _ROOMS = {
     "fields": ("Field",),
     "inference": ("Inference", "infer"),
     "movement": ("Movement", "moved", "shares"),
-    "observer": ("Observer",),
+    "monitor": ("DeliveryMonitor",),
     "partitioning": ("AnyOf", "ModulusHashExchange", "RandomExchange", "SuperStream"),
     "releases": ("Release", "Store"),
     "ring": ("Binding", "Ring", "ToExchange"),
@@ -87,7 +87,7 @@ _ROOMS = {
     "topology.planning.plan": ("plan",),
     "topology.planning.steps": ("Plan",),
 }
-_ROOM_OF = {name: room for room, names in _ROOMS.items() for name in names}
+_MODULE_OF = {name: room for room, names in _MODULES.items() for name in names}
 
 __all__ = [
     "AmbiguousHeader",
@@ -98,6 +98,7 @@ __all__ = [
     "BrokerWouldFail",
     "ConsistentHashExchange",
     "Contradiction",
+    "DeliveryMonitor",
     "Explanation",
     "Failure",
     "Field",
@@ -109,7 +110,6 @@ __all__ = [
     "ModulusHashExchange",
     "Movement",
     "Observed",
-    "Observer",
     "Outcome",
     "Plan",
     "PublishFailed",
@@ -143,9 +143,9 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _ROOM_OF:
+    if name not in _MODULE_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f"{__name__}.{_ROOM_OF[name]}"), name)
+    value = getattr(import_module(f"{__name__}.{_MODULE_OF[name]}"), name)
     globals()[name] = value
     return value
 

@@ -134,7 +134,7 @@ def _observed(pairs: Iterable[tuple[Any, Destination]]) -> list[tuple[Any, Desti
                 f"pair in row {row}",
                 pair,
                 "a key and the queue it was seen at",
-                "An Observer collects them",
+                "An DeliveryMonitor collects them",
             )
         check_destination(pair[1])
     if not observed:

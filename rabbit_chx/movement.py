@@ -3,7 +3,7 @@
 A ring tells 2^21 keys apart, each standing for an equal part of all hashes, so everything here is
 counted and nothing is sampled: the shares are exact, as are their sums.
 
-``moved`` compares two rings; :class:`Walker` follows a ring through many small changes.
+``moved`` compares two rings; :class:`MovementTracker` follows a ring through many small changes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,16 @@ if TYPE_CHECKING:
 
     from rabbit_chx.ring import Destination, Ring
 
-__all__ = ["Hop", "Journey", "Movement", "Walker", "first_buckets", "moved", "moved_through", "shares"]
+__all__ = [
+    "ChangeMovement",
+    "Movement",
+    "MovementTracker",
+    "TrackedMovement",
+    "first_buckets",
+    "moved",
+    "moved_through",
+    "shares",
+]
 
 
 def shares(ring: Ring) -> dict[Destination, float]:
@@ -92,7 +101,7 @@ def moved(old: Ring, new: Ring) -> Movement:
 
 
 @dataclass(frozen=True, slots=True)
-class Hop:
+class ChangeMovement:
     """What one change of a ring moves."""
 
     share: float
@@ -102,17 +111,17 @@ class Hop:
 
 
 @dataclass(frozen=True, slots=True)
-class Journey:
+class TrackedMovement:
     """What a series of changes moves."""
 
-    hops: tuple[Hop, ...]
+    hops: tuple[ChangeMovement, ...]
     share: float
     """The keys that end elsewhere than they began."""
     between: float
     """The keys that are elsewhere at any moment between, those that come back included."""
 
 
-class Walker:
+class MovementTracker:
     """Follows one ring through series of changes, as long as it keeps between ``low`` and ``high`` buckets.
 
     A change at the end of the ring touches only the keys that visit the buckets concerned, so hundreds of
@@ -141,7 +150,7 @@ class Walker:
         counts = np.bincount(pairs, minlength=len(self._index) * size).reshape(-1, size)
         return tuple(self._index), counts
 
-    def along(self, rings: Iterable[Ring]) -> Journey:
+    def along(self, rings: Iterable[Ring]) -> TrackedMovement:
         """What it moves to turn the first ring into each of these, one after the other."""
         walk = _Walk(self._visits, self._map(self.start), self._first.copy(), self._owners.copy())
         hops = []
@@ -149,11 +158,13 @@ class Walker:
             moved_keys, lost_by = walk.hop(self._map(ring))
             names = tuple(self._index)
             hops.append(
-                Hop(moved_keys / SEEDS, tuple(name for i in lost_by if (name := names[i]) is not None))
+                ChangeMovement(
+                    moved_keys / SEEDS, tuple(name for i in lost_by if (name := names[i]) is not None)
+                )
             )
         walk.settle()
         ends_elsewhere = int(np.count_nonzero(walk.owners != self._owners))
-        return Journey(tuple(hops), ends_elsewhere / SEEDS, int(np.count_nonzero(walk.ever)) / SEEDS)
+        return TrackedMovement(tuple(hops), ends_elsewhere / SEEDS, int(np.count_nonzero(walk.ever)) / SEEDS)
 
 
 class _Walk:

@@ -124,17 +124,12 @@ class Release:
         return self._version >= (3, 10, 6) or (3, 9, 21) <= self._version < (3, 10, 0)
 
     @property
-    def limits_weights(self) -> bool:
-        """From 4.2.6 on the broker itself refuses a weight above 10,000."""
-        return self._version >= (4, 2, 6)
-
-    @property
-    def spares_twins(self) -> bool:
+    def unbind_spares_duplicates(self) -> bool:
         """From 4.3.0 on, unbinding one of several bindings that differ in their arguments alone changes no ring."""
         return self._version >= (4, 3, 0)
 
     @property
-    def forgets_deleted_exchanges(self) -> bool:
+    def deleted_exchange_keeps_buckets(self) -> bool:
         """From 4.3.0 to 4.3.5 a deleted destination exchange may keep its buckets (mended in 4.3.6 at the latest)."""
         return (4, 3, 0) <= self._version < (4, 3, 6)
 

@@ -317,7 +317,10 @@ class Ring:
         if not listed:
             return self
         # rabbit_db_binding:delete_v2/2: of several with one key, the exchange hears only of the last to go.
-        if self.release.spares_twins and sum(b.key == listed[0].key for b in self._listed(destination)) > 1:
+        if (
+            self.release.unbind_spares_duplicates
+            and sum(b.key == listed[0].key for b in self._listed(destination)) > 1
+        ):
             return replace(self, bindings=tuple(b for b in self.bindings if b != listed[0]))
         return self._without(destination, listed)
 
@@ -325,7 +328,7 @@ class Ring:
         """The ring after the queue or exchange itself was deleted, with all its bindings."""
         listed = self._listed(destination)
         ring = self._without(destination, listed)
-        if not listed or isinstance(destination, str) or not self.release.forgets_deleted_exchanges:
+        if not listed or isinstance(destination, str) or not self.release.deleted_exchange_keeps_buckets:
             return ring
         return replace(ring, runs=None, why_unknown=f"in {self.release} a deleted exchange may keep buckets")
 
@@ -341,11 +344,10 @@ class Ring:
         return replace(self, bindings=bindings, runs=runs)
 
     def after_restart(self, *, worker_pool_size: int | None = None) -> Ring:
-        """The ring after the node booted again (or its virtual host was restarted).
+        """The ring after a node boot or a restart of the virtual host.
 
-        On Khepri the buckets are kept, and dead bindings come back to life at the end. On Mnesia the ring
-        is built anew by concurrent workers: in sorted order where ``default_worker_pool_size`` is 1,
-        otherwise in an order that nobody knows until it is read again.
+        Khepri keeps the buckets and appends those of dead bindings. On Mnesia concurrent workers rebuild the
+        ring: sorted where ``default_worker_pool_size`` is 1, otherwise in an unknown order.
         """
         in_order = sorted(self.bindings, key=lambda binding: binding.sort_key)
         if self.release.store is Store.KHEPRI:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from spark_connector.validity import split_valid
     from spark_connector.writer import WriteFailed
 
-_ROOMS = {
+_MODULES = {
     "cluster": ("queue_of", "register_queue_of"),
     "columns": ("AMQP_TAGS", "COLUMNS"),
     "options": ("OPTIONS",),
@@ -32,7 +32,7 @@ _ROOMS = {
     "validity": ("split_valid",),
     "writer": ("WriteFailed",),
 }
-_ROOM_OF = {name: room for room, names in _ROOMS.items() for name in names}
+_MODULE_OF = {name: room for room, names in _MODULES.items() for name in names}
 
 __all__ = [
     "AMQP_TAGS",
@@ -54,9 +54,9 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _ROOM_OF:
+    if name not in _MODULE_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f"{__name__}.{_ROOM_OF[name]}"), name)
+    value = getattr(import_module(f"{__name__}.{_MODULE_OF[name]}"), name)
     globals()[name] = value
     return value
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from rabbit_chx import __version__
-from rabbit_chx.cli.say import say
+from rabbit_chx.cli.output import notice
 from rabbit_chx.cli.verb import EXIT_CODES, Exit, write_exit_codes
 from rabbit_chx.errors import InvalidValue, RabbitChxError
 
@@ -45,7 +45,7 @@ _VERBS: Final = {
 
 # Where the name of a verb is not the name of its file and function.
 _NAMES: Final = {"import": "import_"}
-_ROOMS: Final = {"import": "export"}
+_MODULES: Final = {"import": "export"}
 
 
 class _Verbs(click.Group):
@@ -71,7 +71,7 @@ class _Verbs(click.Group):
         if cmd_name not in _VERBS:
             return None
         name = _NAMES.get(cmd_name, cmd_name)
-        command = getattr(import_module(f"{__name__}.{_ROOMS.get(cmd_name, name)}"), name)
+        command = getattr(import_module(f"{__name__}.{_MODULES.get(cmd_name, name)}"), name)
         assert isinstance(command, click.Command)
         command.short_help = _VERBS[cmd_name]
         return command
@@ -116,7 +116,7 @@ def _exit_code(arguments: list[str]) -> int:
         usage, _, complaint = shown.getvalue().partition("Error: ")
         click.echo(usage, err=True, nl=False)
         if complaint:  # without a verb there is none: the help is the answer
-            say("Error", _without_secrets(complaint.rstrip()))
+            notice("Error", _without_secrets(complaint.rstrip()))
         return Exit.USAGE if isinstance(error, click.UsageError) else Exit.FAILED
     except (click.Abort, KeyboardInterrupt):
         click.echo("Interrupted.", err=True)
@@ -136,9 +136,9 @@ def _fault(error: Exception) -> Exit:
     """Say what went wrong, and whose fault it is."""
     text = _without_secrets(str(error))
     if isinstance(error, (RabbitChxError, OSError)):
-        say("Error", text)
+        notice("Error", text)
         return Exit.USAGE if isinstance(error, InvalidValue) else Exit.FAILED
-    say(
+    notice(
         "Error",
         f"{type(error).__name__}: {text}. This is a mistake in rabbit-chx: please report it with what "
         "`rabbit-chx --debug ...` prints.",

@@ -10,9 +10,9 @@ import click
 from rabbit_chx.cli.broker_access import broker_access_options
 from rabbit_chx.cli.changes import counted, print_findings, print_plan, print_rings
 from rabbit_chx.cli.options import FILE, output_option
+from rabbit_chx.cli.output import notice, print_json
 from rabbit_chx.cli.plan import plan_options
 from rabbit_chx.cli.progress import waiting
-from rabbit_chx.cli.say import say, say_json
 from rabbit_chx.cli.verb import Exit, verb
 from rabbit_chx.errors import ApplyStopped, InvalidValue
 
@@ -96,7 +96,7 @@ def _apply(live: BrokerAccess, plan: Plan, output: str) -> int:
         nonlocal count
         count += 1
         if output == "json":
-            say_json("done", done=count, of=total, step=str(step))
+            print_json("done", done=count, of=total, step=str(step))
         else:
             click.echo(f"[{count}/{total}] {step}")
 
@@ -104,14 +104,14 @@ def _apply(live: BrokerAccess, plan: Plan, output: str) -> int:
         try:
             applied = apply_steps(connection, plan, management=live.management(), on_step=done)
         except ApplyStopped as stopped:
-            say("Error", str(stopped))
+            notice("Error", str(stopped))
             _say_what_is_done(len(stopped.done), total)
             return Exit.PARTLY if stopped.done else Exit.FAILED
         except KeyboardInterrupt:
             _say_what_is_done(count, total)
             raise
     for what in applied.unverified:
-        say("Not verified", what)
+        notice("Not verified", what)
     if output == "table":
         click.echo(f"Done: {counted(total, 'step')}.")
     return Exit.FINE

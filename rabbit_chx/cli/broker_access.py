@@ -112,7 +112,7 @@ class BrokerAccess:
 
     def _seen(self, observed: Observed) -> dict[str, list[tuple[Any, str]]]:
         """The pairs of the files by exchange, several files of one put together."""
-        from rabbit_chx.cli.fold import fold
+        from rabbit_chx.cli.plan_rows import condense
         from rabbit_chx.cli.ring import read_pairs
 
         seen: dict[str, list[tuple[Any, str]]] = {}
@@ -123,7 +123,7 @@ class BrokerAccess:
                     "--pairs",
                     name,
                     "an x-consistent-hash exchange of the broker: "
-                    + (", ".join(fold(map(repr, observed.rings))) or "it has none"),
+                    + (", ".join(condense(map(repr, observed.rings))) or "it has none"),
                 )
             seconds = exchange.hash_property == "timestamp"
             seen.setdefault(name, []).extend(

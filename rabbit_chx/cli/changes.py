@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from rabbit_chx.cli.say import say, say_json
+from rabbit_chx.cli.output import notice, print_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -38,12 +38,12 @@ def counted(count: int, singular: str, plural: str = "") -> str:
 
 def print_findings(findings: Iterable[Finding]) -> None:
     """What lint says, on standard error."""
-    from rabbit_chx.cli.fold import fold
+    from rabbit_chx.cli.plan_rows import condense
 
     by_severity = groupby(findings, key=lambda finding: finding.severity)
     for severity, found in by_severity:
-        for text in fold(f"{one.where}: {one.message} [{one.code}]" for one in found):
-            say(severity.capitalize(), text)
+        for text in condense(f"{one.where}: {one.message} [{one.code}]" for one in found):
+            notice(severity.capitalize(), text)
 
 
 def print_rings(observed: Observed, *, verbose: bool) -> None:
@@ -51,7 +51,7 @@ def print_rings(observed: Observed, *, verbose: bool) -> None:
 
     Why a ring is unknown stands in the notes of a plan and among the drift, too.
     """
-    from rabbit_chx.cli.fold import fold
+    from rabbit_chx.cli.plan_rows import condense
 
     said = []
     for name, ring in observed.rings.items():
@@ -62,13 +62,13 @@ def print_rings(observed: Observed, *, verbose: bool) -> None:
         for number, each in enumerate(possible[:_MOST_ORDERS], start=1):
             order = ", ".join(f"{destination} ({weight})" for destination, weight in each.runs or ())
             said.append(f"Possible ring of exchange {name!r}, {number} of {len(possible)}: {order}")
-    for line in fold(said):
+    for line in condense(said):
         click.echo(line, err=True)
 
 
 def print_plan(plan: Plan, output: str, *, verbose: bool = False) -> None:
     """All of a plan: its steps, what they cost, the other ways, and what has to be known."""
-    from rabbit_chx.cli.fold import fold, percent
+    from rabbit_chx.cli.plan_rows import condense, percent
 
     if output == "json":
         _print_plan_as_json(plan)
@@ -82,16 +82,16 @@ def print_plan(plan: Plan, output: str, *, verbose: bool = False) -> None:
     for exchange, share in plan.slot_moves.items():
         click.echo(f"Exchange {exchange!r}: re-pointed slots take {percent(share)} of its keys along.")
     _print_waits(plan)
-    for note in fold(plan.notes):
-        say("Note", note, err=False)
-    for refusal in fold(plan.refusals):
-        say("Refused", refusal)
+    for note in condense(plan.notes):
+        notice("Note", note, err=False)
+    for refusal in condense(plan.refusals):
+        notice("Refused", refusal)
 
 
 def _print_steps(plan: Plan, *, verbose: bool) -> None:
     from rich.text import Text
 
-    from rabbit_chx.cli.fold import rows_of
+    from rabbit_chx.cli.plan_rows import rows_of
     from rabbit_chx.cli.tables import show, table
 
     rows = rows_of(plan, verbose=verbose)
@@ -115,7 +115,7 @@ def _print_steps(plan: Plan, *, verbose: bool) -> None:
 
 def _print_waits(plan: Plan) -> None:
     """What would keep the order of the keys that move."""
-    from rabbit_chx.cli.fold import fold
+    from rabbit_chx.cli.plan_rows import condense
     from rabbit_chx.cli.tables import show
     from rabbit_chx.topology.planning.waits import waits_of
 
@@ -124,7 +124,7 @@ def _print_waits(plan: Plan) -> None:
         return
 
     def named(queues: set[Any]) -> str:
-        return ", ".join(fold(sorted(repr(str(each)) for each in queues)))
+        return ", ".join(condense(sorted(repr(str(each)) for each in queues)))
 
     gain, lose = set(waiting), set().union(*waiting.values())
     if gain & lose:
@@ -141,7 +141,7 @@ def _print_waits(plan: Plan) -> None:
 
 
 def _print_change(change: RingChange) -> None:
-    from rabbit_chx.cli.fold import percent
+    from rabbit_chx.cli.plan_rows import percent
 
     if change.moved is None:
         click.echo(
@@ -163,11 +163,11 @@ def print_ways(ways: Iterable[Way], output: str, *, exchange: str) -> None:
     ways = list(ways)
     if output == "json":
         for way in ways:
-            say_json("way", exchange=exchange, **_way(way))
+            print_json("way", exchange=exchange, **_way(way))
         return
     from rich.text import Text
 
-    from rabbit_chx.cli.fold import percent
+    from rabbit_chx.cli.plan_rows import percent
     from rabbit_chx.cli.tables import show, table
 
     shown = table(
@@ -195,7 +195,7 @@ def _print_plan_as_json(plan: Plan) -> None:
     from rabbit_chx.topology.planning.waits import waits_of
 
     for number, step in enumerate(plan.steps, start=1):
-        say_json(
+        print_json(
             "step",
             step=number,
             do=str(step),
@@ -205,7 +205,7 @@ def _print_plan_as_json(plan: Plan) -> None:
             waiting=step.at_risk,
         )
     for change in plan.changes:
-        say_json(
+        print_json(
             "change",
             exchange=change.exchange,
             moved=change.moved,
@@ -213,10 +213,10 @@ def _print_plan_as_json(plan: Plan) -> None:
             ways=[_way(way) for way in change.ways],
         )
     for exchange, share in plan.slot_moves.items():
-        say_json("slots", exchange=exchange, moved=share)
+        print_json("slots", exchange=exchange, moved=share)
     for gainer, losers in waits_of(plan).items():
-        say_json("hold", hold=str(gainer), until_drained=sorted(map(str, losers)))
+        print_json("hold", hold=str(gainer), until_drained=sorted(map(str, losers)))
     for note in plan.notes:
-        say_json("note", note=note)
+        print_json("note", note=note)
     for refusal in plan.refusals:
-        say_json("refusal", refusal=refusal)
+        print_json("refusal", refusal=refusal)

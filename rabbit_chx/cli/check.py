@@ -13,7 +13,7 @@ import click
 from rabbit_chx.cli.broker_access import broker_access_options
 from rabbit_chx.cli.changes import counted, print_findings, print_rings
 from rabbit_chx.cli.options import FILE, output_option
-from rabbit_chx.cli.say import say, say_json
+from rabbit_chx.cli.output import notice, print_json
 from rabbit_chx.cli.verb import Exit, verb
 
 if TYPE_CHECKING:
@@ -64,20 +64,20 @@ def check(
     print_rings(observed, verbose=verbose)
     _print(drifts, wanted.vhost, output, verbose=verbose)
     for what in observed.unseen:
-        say("Not seen", what)
+        notice("Not seen", what)
     return Exit.DIFFERENT if drifts else Exit.FINE
 
 
 def _print(drifts: Sequence[Drift], vhost: str, output: str, *, verbose: bool) -> None:
-    from rabbit_chx.cli.fold import fold
+    from rabbit_chx.cli.plan_rows import condense
 
     if output == "json":
         for one in drifts:
-            say_json("drift", **_row(one))
+            print_json("drift", **_row(one))
         return
     lines = list(map(str, drifts))
-    for line in lines if verbose else fold(lines):
-        say("Drift", line, err=False)
+    for line in lines if verbose else condense(lines):
+        notice("Drift", line, err=False)
     count = counted(len(drifts), "difference") if drifts else "0 drift"
     click.echo(f"Virtual host {vhost!r}: {count}.")
 

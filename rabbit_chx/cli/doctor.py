@@ -11,8 +11,8 @@ import click
 
 from rabbit_chx import __version__
 from rabbit_chx.cli.options import broker_options, management_option, output_option
+from rabbit_chx.cli.output import print_json
 from rabbit_chx.cli.progress import waiting
-from rabbit_chx.cli.say import say_json
 from rabbit_chx.cli.verb import Exit, option, verb
 from rabbit_chx.errors import RabbitChxError
 
@@ -115,7 +115,7 @@ def doctor(
     for check in _checks(broker, asked):
         checks.append(check)
         if output == "json":
-            say_json("check", **check.json())
+            print_json("check", **check.json())
     if output == "table":
         _print(checks)
     return Exit.FAILED if any(check.state == "failed" for check in checks) else Exit.FINE

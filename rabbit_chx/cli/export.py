@@ -11,7 +11,7 @@ import click
 
 from rabbit_chx.cli.broker_access import broker_access_options
 from rabbit_chx.cli.options import FILE
-from rabbit_chx.cli.say import say
+from rabbit_chx.cli.output import notice
 from rabbit_chx.cli.verb import verb
 from rabbit_chx.errors import InvalidValue
 
@@ -63,7 +63,7 @@ def export(*, live: BrokerAccess, vhost: str | None, kind: str, out: str | None)
     observed = replace(live, url=without_vhost(live.given)).read(wanted)  # --vhost wins
     for name, ring in observed.rings.items():
         if not ring.known:
-            say("Note", f"exchange {name!r} is written in an order of no meaning: {ring.why_unknown}")
+            notice("Note", f"exchange {name!r} is written in an order of no meaning: {ring.why_unknown}")
     _write(_text(exportable(observed.topology), kind), out)
 
 

@@ -6,7 +6,7 @@ import click
 
 from rabbit_chx.cli.changes import counted, print_findings
 from rabbit_chx.cli.options import FILE, output_option
-from rabbit_chx.cli.say import say_json
+from rabbit_chx.cli.output import print_json
 from rabbit_chx.cli.verb import Exit, verb
 
 
@@ -28,7 +28,7 @@ def lint(*, file: str, output: str) -> int:
     findings = find(topology)
     if output == "json":
         for one in findings:
-            say_json("finding", severity=one.severity, code=one.code, where=one.where, message=one.message)
+            print_json("finding", severity=one.severity, code=one.code, where=one.where, message=one.message)
     else:
         print_findings(findings)
         click.echo(

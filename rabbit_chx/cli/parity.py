@@ -10,8 +10,8 @@ import click
 
 from rabbit_chx.cli.completion import releases
 from rabbit_chx.cli.options import BROKER, broker_options, output_option
+from rabbit_chx.cli.output import print_json
 from rabbit_chx.cli.progress import waiting
-from rabbit_chx.cli.say import say_json
 from rabbit_chx.cli.verb import Exit, option, verb
 from rabbit_chx.errors import InvalidValue
 
@@ -175,7 +175,7 @@ def _message(key: str, title: str) -> tuple[str, dict[str, Any]]:
 def _print(results: list[dict[str, Any]], output: str) -> None:
     if output == "json":
         for result in results:
-            say_json("comparison", **result)
+            print_json("comparison", **result)
         return
     from rabbit_chx.cli.tables import show, table
 

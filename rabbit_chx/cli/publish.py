@@ -11,8 +11,8 @@ from typing import IO, TYPE_CHECKING, Any, Final
 import click
 
 from rabbit_chx.cli.options import FILE, broker_options, output_option
+from rabbit_chx.cli.output import notice, print_json
 from rabbit_chx.cli.position import Position
-from rabbit_chx.cli.say import say, say_json
 from rabbit_chx.cli.verb import Exit, option, verb
 from rabbit_chx.errors import InvalidValue, PublishFailed
 
@@ -227,7 +227,7 @@ def _shown(batches: Iterator[Any], publisher: Publisher, name: str) -> Iterator[
 
 def _print_failures(failed: PublishFailed, skipped: int) -> None:
     totals = failed.totals
-    say("Error", f"{totals.failed:,} of {totals.published:,} rows were not confirmed; the first:")
+    notice("Error", f"{totals.failed:,} of {totals.published:,} rows were not confirmed; the first:")
     said = ""
     for failure in failed.failures[:_FAILURES_SHOWN]:
         row = skipped + failure.row + 1
@@ -240,7 +240,7 @@ def _print_failures(failed: PublishFailed, skipped: int) -> None:
 
 def _print(totals: Totals, output: str) -> None:
     if output == "json":
-        say_json("totals", **asdict(totals))
+        print_json("totals", **asdict(totals))
         return
     click.echo(
         f"{totals.published:,} published, {totals.confirmed:,} confirmed, {totals.failed:,} failed "

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from rabbit_chx.cli.options import FILE, exchange_options, output_option, worker_pool_option
+from rabbit_chx.cli.output import print_json
 from rabbit_chx.cli.progress import waiting
-from rabbit_chx.cli.say import say_json
 from rabbit_chx.cli.verb import verb
 from rabbit_chx.errors import InvalidValue
 from rabbit_chx.ring import ToExchange
@@ -53,7 +53,7 @@ def ring(*, described: Described, worker_pool_size: int | None, pairs_file: str 
         rows = _rows(live, restarted)
     if output == "json":
         for destination, row in rows.items():
-            say_json("queue", **_named(destination), **row)
+            print_json("queue", **_named(destination), **row)
         return
     _print(live, restarted, rows)
 

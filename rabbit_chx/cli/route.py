@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from rabbit_chx.cli.options import FILE, exchange_options, output_option
-from rabbit_chx.cli.say import json_line, say_json
+from rabbit_chx.cli.output import json_line, print_json
 from rabbit_chx.cli.verb import verb
 from rabbit_chx.errors import InvalidValue
 
@@ -101,7 +101,7 @@ def route(
 
 
 def _is_alone(topology: Topology, exchange: str) -> bool:
-    from rabbit_chx.cli.walk import is_alone
+    from rabbit_chx.cli.file_routes import is_alone
 
     return is_alone(topology, exchange)
 
@@ -116,9 +116,9 @@ def _walk(
     raw: bool,
     **shown: Any,
 ) -> None:
-    from rabbit_chx.cli.walk import Walk, print_answers, rows_of
+    from rabbit_chx.cli.file_routes import FileRoutes, print_answers, rows_of
 
-    walk = Walk(*found, release)
+    walk = FileRoutes(*found, release)
     if keys_file is None:
         print_answers(walk, keys or ("",), _parse_headers(headers), **shown)
         return
@@ -262,7 +262,7 @@ def _print_counts(
     if output == "json":
         for destination, keys in counts.items():
             share = keys / total if total else 0.0
-            say_json("count", queue=str(destination), keys=keys, share=share)
+            print_json("count", queue=str(destination), keys=keys, share=share)
         return
     from rabbit_chx.cli.tables import print_shares
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import click
 
 from rabbit_chx.cli.options import FILE, exchange_options, output_option
+from rabbit_chx.cli.output import print_json
 from rabbit_chx.cli.progress import waiting
-from rabbit_chx.cli.say import say_json
 from rabbit_chx.cli.verb import verb
 
 if TYPE_CHECKING:
@@ -79,14 +79,14 @@ def spread_of(exchange: ConsistentHashExchange, path: str, *, raw: bool = False,
 def _print_as_json(found: Spread, *, sample: bool) -> None:
     for queue in found.queues:
         counts = {"rows": queue.rows, "keys": queue.keys, "exact": queue.exact} if sample else {}
-        say_json("queue", queue=queue.queue, share=queue.share, **counts)
+        print_json("queue", queue=queue.queue, share=queue.share, **counts)
     for one in found.hot:
-        say_json("hot_key", key=one.key, queue=one.queue, rows=one.rows, share=one.share)
+        print_json("hot_key", key=one.key, queue=one.queue, rows=one.rows, share=one.share)
     summary: dict[str, object] = {"queues": len(found.queues), "max_over_mean": found.skew}
     if sample:
         summary |= {"rows": found.rows, "keys_are_estimated": found.about, "chi_squared": found.chi_squared}
         summary |= {"degrees_of_freedom": found.degrees_of_freedom, "p_value": found.p_value}
-    say_json("summary", **summary)
+    print_json("summary", **summary)
 
 
 def _print(found: Spread, *, sample: bool) -> None:

@@ -9,7 +9,7 @@ from functools import partial
 import aio_pika
 import pytest
 
-from rabbit_chx import ConsistentHashExchange, Observer, Ring, ToExchange, infer
+from rabbit_chx import ConsistentHashExchange, DeliveryMonitor, Ring, ToExchange, infer
 from rabbit_chx.fields import CLIENTS
 from tests.broker.parity_clients import DEADLINE, Message, publish
 from tests.broker.parity_values import VALUES, random_value, sendable
@@ -146,7 +146,7 @@ CONSUMERS = {"pika": consume_with_pika, "aio-pika": consume_with_aio_pika}
 @pytest.mark.parametrize("producer", CONSUMERS)
 def test_an_observer_agrees_with_the_ring_and_notices_when_it_changes(lab, producer, consumer):
     with lab.exchange(QUEUES) as x:
-        watch = Observer(x.mirror, name=x.name)
+        watch = DeliveryMonitor(x.mirror, name=x.name)
         publish(lab.broker.url, x.name, [Message(f"customer-{i}") for i in range(300)], producer)
         assert CONSUMERS[consumer](lab, x.destinations, 300, watch) == [True] * 300
         assert (watch.expected, watch.drifted, watch.unjudged) == (300, 0, 0)
@@ -180,7 +180,7 @@ HASHED = {
 def test_an_observer_agrees_whatever_is_hashed(lab, producer, consumer, what):
     arguments, messages = HASHED[what]
     with lab.exchange(QUEUES, **arguments) as x:
-        watch = Observer(x.mirror, name=x.name)
+        watch = DeliveryMonitor(x.mirror, name=x.name)
         publish(lab.broker.url, x.name, [Message("key", **message) for message in messages], producer)
         seen = CONSUMERS[consumer](lab, x.destinations, len(messages), watch)
         assert seen == [True] * len(messages)
@@ -196,7 +196,7 @@ def test_an_observer_never_takes_what_a_client_decodes_with_a_loss_for_drift(lab
         Message("", {"h": value}) for value in sendable(values, producer) if value not in ([], {}, [[]])
     ]
     with lab.exchange(QUEUES, hash_header="h") as x:
-        watch = Observer(x.mirror, name=x.name)
+        watch = DeliveryMonitor(x.mirror, name=x.name)
         publish(lab.broker.url, x.name, messages, producer)
         seen = CONSUMERS[consumer](lab, x.destinations, len(messages), watch)
         assert (watch.drifted, watch.passed_over) == (0, 0)
@@ -211,7 +211,7 @@ def test_an_observer_never_takes_what_a_client_decodes_with_a_loss_for_drift(lab
 def test_an_observer_never_takes_an_odd_property_for_drift(lab, name, consumer):
     odd = {"timestamp": [None, 0, 2**32, 1_700_000_000_123]}.get(name, [None, "", "x", b"raw"])
     with lab.exchange([f"q{i}" for i in range(13)], hash_property=name) as x:
-        watch = Observer(x.mirror, name=x.name)
+        watch = DeliveryMonitor(x.mirror, name=x.name)
         publish(lab.broker.url, x.name, [Message("", **{name: value}) for value in odd], "pika")
         seen = CONSUMERS[consumer](lab, x.destinations, len(odd), watch)
         assert False not in seen
@@ -220,7 +220,7 @@ def test_an_observer_never_takes_an_odd_property_for_drift(lab, name, consumer):
 
 def test_an_observer_passes_over_what_came_another_way(lab):
     with lab.exchange(QUEUES) as x, lab.exchange({"other": 1}, name="elsewhere") as elsewhere:
-        watch = Observer(x.mirror, name=x.name)
+        watch = DeliveryMonitor(x.mirror, name=x.name)
         publish(lab.broker.url, elsewhere.name, [Message("a")] * 5, "pika")
         assert consume_with_pika(lab, elsewhere.destinations, 5, watch) == [None] * 5
         assert watch.passed_over == 5
@@ -229,7 +229,7 @@ def test_an_observer_passes_over_what_came_another_way(lab):
 def test_an_observer_behind_an_exchange_is_told_that_exchange(lab):
     bindings = [(ToExchange(f"x{i}"), 1) for i in range(10)]
     with lab.exchange(bindings) as x:
-        watch = Observer(x.mirror, name=x.name)
+        watch = DeliveryMonitor(x.mirror, name=x.name)
         publish(lab.broker.url, x.name, [Message(f"customer-{i}") for i in range(100)], "pika")
         assert consume_with_pika(lab, x.destinations, 100, watch) == [True] * 100
 
@@ -237,7 +237,7 @@ def test_an_observer_behind_an_exchange_is_told_that_exchange(lab):
 def test_an_observer_knows_no_ring_and_collects_what_finds_it(lab):
     with lab.exchange(QUEUES) as x:
         unknown = Ring(x.mirror.ring.bindings, None, lab.release, "nobody has read it yet")
-        watch = Observer(ConsistentHashExchange(unknown), name=x.name)
+        watch = DeliveryMonitor(ConsistentHashExchange(unknown), name=x.name)
         publish(lab.broker.url, x.name, [Message(f"customer-{i}") for i in range(250)], "pika")
         assert consume_with_pika(lab, x.destinations, 250, watch) == [None] * 250
         assert watch.unjudged == 250

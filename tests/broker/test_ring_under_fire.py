@@ -100,7 +100,7 @@ def test_one_of_two_bindings_that_differ_in_their_arguments_alone_goes_with_the_
 ):
     x, _ = twins
     x._channel.queue_unbind("a", x.name, "2", {"x-bind-seq": gone})
-    left = ("b", "a", "a") if lab.release.spares_twins else ("b",)
+    left = ("b", "a", "a") if lab.release.unbind_spares_duplicates else ("b",)
     assert lab.rings([x.name])[x.name] == left
     x._channel.queue_unbind("a", x.name, "2", {"x-bind-seq": 3 - gone})
     assert lab.rings([x.name])[x.name] == ("b",)

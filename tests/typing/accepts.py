@@ -9,6 +9,7 @@ from rabbit_chx import (
     AnyOf,
     Binding,
     ConsistentHashExchange,
+    DeliveryMonitor,
     Explanation,
     Failure,
     Inference,
@@ -16,7 +17,6 @@ from rabbit_chx import (
     ModulusHashExchange,
     Movement,
     Observed,
-    Observer,
     Plan,
     Publisher,
     QueueShare,
@@ -78,7 +78,7 @@ assert_type(moved(ring, ring.bind("q2")), Movement)
 assert_type(moved(ring, ring.bind("q2")).between("q0", None), float)
 assert_type(infer([("a", "q0")], weights), Inference)
 
-observer = Observer(exchange, name="orders")
+observer = DeliveryMonitor(exchange, name="orders")
 assert_type(observer.drifted, int)
 
 found = spread(exchange, ["a", "b"])

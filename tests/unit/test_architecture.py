@@ -26,7 +26,7 @@ MODEL = [
     "exchange",
     "movement",
     "inference",
-    "observer",
+    "monitor",
     "partitioning",
 ]
 SCALAR_PATH = [
@@ -79,7 +79,7 @@ ALLOWED = {
     "movement": {"errors", "kernel", "markup", "releases", "ring"},
     "skew": {"kernel", "markup", "exchange", "movement"},
     "inference": {"errors", "kernel", "releases", "fields", "ring", "hashing"},
-    "observer": {"errors", "ring", "hashing", "exchange"},
+    "monitor": {"errors", "ring", "hashing", "exchange"},
     "partitioning": {"errors", "kernel", "releases", "ring", "hashing"},
 }
 

@@ -13,7 +13,7 @@ import pytest
 
 from rabbit_chx.broker.applying import apply as broker_apply
 from rabbit_chx.cli.broker_access import BrokerAccess
-from rabbit_chx.cli.fold import fold, rows_of
+from rabbit_chx.cli.plan_rows import condense, rows_of
 from rabbit_chx.errors import ApplyStopped
 from rabbit_chx.ring import Ring
 from rabbit_chx.topology.model import Bound, Exchange, Observed, Queue, Topology
@@ -187,16 +187,16 @@ def test_a_plan_fits_its_terminal(run, write, monkeypatch, columns) -> None:
 
 def test_runs_of_one_running_number_become_one_line() -> None:
     lines = [f"queue 'q.{number}' is gone" for number in (8, 9, 10)]
-    assert fold(lines) == ["queue 'q.{8..10}' is gone"]
-    assert fold([*lines, "queue 'q.12' is gone"]) == ["queue 'q.{8..10}' is gone", "queue 'q.12' is gone"]
-    assert fold(["queue 'q.09'", "queue 'q.10'"]) == ["queue 'q.{09..10}'"]
+    assert condense(lines) == ["queue 'q.{8..10}' is gone"]
+    assert condense([*lines, "queue 'q.12' is gone"]) == ["queue 'q.{8..10}' is gone", "queue 'q.12' is gone"]
+    assert condense(["queue 'q.09'", "queue 'q.10'"]) == ["queue 'q.{09..10}'"]
     alone = ["queue 'q' key '1'", "queue 'q' key '2'"]
-    assert fold(alone) == alone  # weights are no names
+    assert condense(alone) == alone  # weights are no names
     both = ["'a.0' to 'x.0'", "'a.1' to 'x.1'"]
-    assert fold(both) == both
+    assert condense(both) == both
     turning = ["'a.0' to 'x.0'", "'a.1' to 'x.0'", "'a.1' to 'x.1'"]
-    assert fold(turning) == ["'a.{0..1}' to 'x.0'", "'a.1' to 'x.1'"]
-    assert fold([]) == []
+    assert condense(turning) == ["'a.{0..1}' to 'x.0'", "'a.1' to 'x.1'"]
+    assert condense([]) == []
 
 
 def test_steps_that_cost_differently_are_not_folded_and_none_is_lost() -> None:

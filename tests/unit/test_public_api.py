@@ -22,7 +22,7 @@ MODEL = [
     "hashing",
     "inference",
     "kernel",
-    "observer",
+    "monitor",
     "partitioning",
     "releases",
     "ring",
@@ -67,7 +67,7 @@ def test_every_public_name_can_be_had() -> None:
 
 
 def test_the_list_holds_what_users_were_promised() -> None:
-    promised = """ConsistentHashExchange Ring Binding Release ModulusHashExchange SuperStream Explanation Observer
+    promised = """ConsistentHashExchange Ring Binding Release ModulusHashExchange SuperStream Explanation DeliveryMonitor
         AnyOf RandomExchange infer moved shares InvalidValue RabbitChxError RingUnknown Unroutable"""
     assert set(promised.split()) <= set(rabbit_chx.__all__)
 
@@ -81,7 +81,7 @@ def test_what_type_checkers_see_is_what_is_loaded() -> None:
         for node in block.body
         if isinstance(node, ast.ImportFrom)
     }
-    assert seen == rabbit_chx._ROOMS
+    assert seen == rabbit_chx._MODULES
     assert sorted(name for names in seen.values() for name in names) == rabbit_chx.__all__
 
 
@@ -136,7 +136,7 @@ def test_importing_the_package_loads_nothing_but_itself() -> None:
         "from rabbit_chx import Ring; Ring.of(['q0', 'q1']).bind('q2').unbind('q0').after_restart().bucket_map",
         "from rabbit_chx import ModulusHashExchange; ModulusHashExchange(['q0', 'q1']).route('a')",
         "from rabbit_chx import RandomExchange; str(RandomExchange(['q0']).route('a'))",
-        "from rabbit_chx import Observer; Observer(ConsistentHashExchange(['q0']), name='x')",
+        "from rabbit_chx import DeliveryMonitor; DeliveryMonitor(ConsistentHashExchange(['q0']), name='x')",
         "from rabbit_chx.kernel import phash2, jump_consistent_hash; jump_consistent_hash(phash2(b'a'), 9)",
     ],
 )

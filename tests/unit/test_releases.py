@@ -120,9 +120,8 @@ def test_a_release_is_taken_for_itself_and_can_be_given_another_store() -> None:
             "3.9.21 3.9.29 3.10.6 3.10.8 3.11.0 3.12.0 4.3.6",
             "3.8.35 3.9.20 3.10.0 3.10.5",
         ),
-        ("limits_weights", "4.2.6 4.2.9 4.3.0 4.3.6", "3.8.35 3.10.8 4.0.5 4.1.8 4.2.5"),
-        ("spares_twins", "4.3.0 4.3.4 4.3.6", "3.8.35 3.10.8 4.0.5 4.2.9"),
-        ("forgets_deleted_exchanges", "4.3.0 4.3.4", "3.10.8 4.0.5 4.2.9 4.3.6"),
+        ("unbind_spares_duplicates", "4.3.0 4.3.4 4.3.6", "3.8.35 3.10.8 4.0.5 4.2.9"),
+        ("deleted_exchange_keeps_buckets", "4.3.0 4.3.4", "3.10.8 4.0.5 4.2.9 4.3.6"),
         ("modulus_sorts_destinations", "4.3.0 4.3.6", "3.8.35 3.10.8 4.0.5 4.2.9"),
     ],
 )

@@ -47,7 +47,7 @@ def symbols(tmp_path_factory) -> list[dict]:
 
 def test_every_public_name_is_seen(symbols) -> None:
     seen = {symbol["name"] for symbol in symbols}
-    homes = {f"rabbit_chx.{rabbit_chx._ROOM_OF[name]}.{name}" for name in rabbit_chx.__all__}
+    homes = {f"rabbit_chx.{rabbit_chx._MODULE_OF[name]}.{name}" for name in rabbit_chx.__all__}
     assert homes - seen == set()
 
 

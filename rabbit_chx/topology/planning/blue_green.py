@@ -18,7 +18,7 @@ from rabbit_chx.topology.planning.steps import Bind, DeclareExchange, Unbind, Wa
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
 
-    from rabbit_chx.movement import Walker
+    from rabbit_chx.movement import MovementTracker
     from rabbit_chx.topology.model import Exchange, Topology
     from rabbit_chx.topology.planning.steps import Step
     from rabbit_chx.topology.planning.ways import Case
@@ -41,7 +41,7 @@ def next_name(name: str, taken: Collection[str] = ()) -> str:
     return following
 
 
-def blue_green(case: Case, exchange: Exchange, there: Topology, walker: Walker | None) -> Way:
+def blue_green(case: Case, exchange: Exchange, there: Topology, walker: MovementTracker | None) -> Way:
     """The way over a second exchange: no ring between, and the old one stays until it is deleted by hand.
 
     Args:

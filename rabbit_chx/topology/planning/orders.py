@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from rabbit_chx.movement import Walker
+    from rabbit_chx.movement import MovementTracker
     from rabbit_chx.ring import Destination
 
 __all__ = ["fewest_moved"]
@@ -29,7 +29,7 @@ _ROUNDS: Final = 12
 
 
 def fewest_moved(
-    walker: Walker, head: int, tail: Mapping[Destination, int], starts: Mapping[Destination, int]
+    walker: MovementTracker, head: int, tail: Mapping[Destination, int], starts: Mapping[Destination, int]
 ) -> tuple[Destination, ...]:
     """The order of the tail after which the most keys are where they are in the walker's first ring.
 
@@ -56,7 +56,7 @@ def fewest_moved(
 class _Search:
     def __init__(
         self,
-        walker: Walker,
+        walker: MovementTracker,
         head: int,
         tail: Mapping[Destination, int],
         starts: Mapping[Destination, int],

@@ -22,7 +22,7 @@ from rabbit_chx.topology.planning.ways import path_to, spoiled
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from rabbit_chx.movement import Walker
+    from rabbit_chx.movement import MovementTracker
     from rabbit_chx.ring import Destination
     from rabbit_chx.topology.model import Exchange, Observed, Slots
     from rabbit_chx.topology.planning.steps import Step
@@ -259,7 +259,7 @@ def recommended_count(queues: int) -> int:
     return next((count for count in (64, 128) if count >= 16 * queues), 256)
 
 
-def slots_way(case: Case, walker: Walker | None) -> Way | None:
+def slots_way(case: Case, walker: MovementTracker | None) -> Way | None:
     """What it costs to go over to slots once, under a top of the same kind; None where not only queues are bound."""
     queues = [destination for destination, _ in case.target if isinstance(destination, str)]
     count = recommended_count(max(1, len(queues)))

@@ -11,7 +11,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from rabbit_chx.movement import Journey, Walker
+from rabbit_chx.movement import MovementTracker, TrackedMovement
 from rabbit_chx.topology.model import BIND_SEQUENCE, Bound
 from rabbit_chx.topology.planning.orders import fewest_moved
 from rabbit_chx.topology.planning.steps import Bind, Unbind, Way
@@ -167,7 +167,7 @@ def _number(binding: Binding) -> int:
     return Bound("", binding.destination, binding.key, dict(binding.arguments)).sequence or 0
 
 
-def ring_ways(case: Case, *, widest: int = 1) -> tuple[tuple[Way, ...], Walker | None]:
+def ring_ways(case: Case, *, widest: int = 1) -> tuple[tuple[Way, ...], MovementTracker | None]:
     """The ways that change the exchange where it is, that of the file's own order first.
 
     Args:
@@ -215,13 +215,13 @@ def _without_last(case: Case) -> Path | None:
     return None if target == case.target else path_to(case.exchange, case.before, target)
 
 
-def _walker(case: Case, paths: Iterable[Path], widest: int) -> Walker:
+def _walker(case: Case, paths: Iterable[Path], widest: int) -> MovementTracker:
     head = _head(case)
     sizes = [len(ring) for path in paths for ring in path.rings]
     total = len(case.before) + sum(weight for _, weight in case.target)
     # A swap never goes below the head; one without a head may hold old and new for a moment.
     highest = max([widest, *sizes] if head else [widest, total, *sizes])
-    return Walker(case.before, min([head, *sizes]), highest)
+    return MovementTracker(case.before, min([head, *sizes]), highest)
 
 
 def _head(case: Case) -> int:
@@ -235,7 +235,7 @@ def _head(case: Case) -> int:
     return size
 
 
-def _swapped(case: Case, walker: Walker) -> Path | None:
+def _swapped(case: Case, walker: MovementTracker) -> Path | None:
     """The path to the order that moves the fewest keys in the end, where one has to go from the middle."""
     head = _head(case)
     runs = case.before.runs or ()
@@ -263,7 +263,7 @@ _SUMMARIES = {
 }
 
 
-def _way(case: Case, name: str, path: Path, journey: Journey | None) -> Way:
+def _way(case: Case, name: str, path: Path, journey: TrackedMovement | None) -> Way:
     summary = _SUMMARIES[name]
     if path.runs_empty and case.before.bindings:
         summary += "; the exchange leads nowhere for a moment, and messages are lost or returned"
@@ -282,7 +282,7 @@ def _way(case: Case, name: str, path: Path, journey: Journey | None) -> Way:
     )
 
 
-def _steps(case: Case, path: Path, journey: Journey | None) -> Iterator[Step]:
+def _steps(case: Case, path: Path, journey: TrackedMovement | None) -> Iterator[Step]:
     for i, (kind, bound) in enumerate(path.commands):
         if journey is None:
             yield kind(bound, exchange_moved=case.exchange, moved=None)

@@ -151,7 +151,7 @@ def test_a_shim_that_cannot_be_loaded_offers_nothing_and_breaks_nothing(
 
 
 def test_every_public_name_can_be_had_and_is_documented() -> None:
-    assert sorted(name for names in spark_connector._ROOMS.values() for name in names) == sorted(
+    assert sorted(name for names in spark_connector._MODULES.values() for name in names) == sorted(
         spark_connector.__all__
     )
     for name in spark_connector.__all__:

@@ -12,7 +12,7 @@ import pytest
 from rabbit_chx import Ring, ToExchange, moved, shares
 from rabbit_chx.kernel import jump_consistent_hash
 from rabbit_chx.kernel.table import SEEDS, Visits, all_buckets, bucket_table
-from rabbit_chx.movement import Walker, moved_through
+from rabbit_chx.movement import MovementTracker, moved_through
 from rabbit_chx.topology.model import BIND_SEQUENCE
 from rabbit_chx.topology.planning.steps import Bind, Unbind
 from rabbit_chx.topology.planning.ways import Case, path_to, ring_ways
@@ -110,7 +110,7 @@ def test_a_walk_through_any_rings_counts_what_the_tables_count(seed: int) -> Non
             name = chance.choice([f"q{i}" for i in range(9)])
             ring = ring if name in bound else ring.bind(name, chance.randint(1, 3))
         rings.append(ring)
-    journey = Walker(start, 1, 40).along(rings)
+    journey = MovementTracker(start, 1, 40).along(rings)
     assert (journey.share, journey.between) == counted(start, rings)
     for hop, old, new in zip(journey.hops, [start, *rings], rings, strict=False):
         movement = moved(old, new)

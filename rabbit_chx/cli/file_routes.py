@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from rabbit_chx.cli.output import notice, print_json
 from rabbit_chx.cli.route import evidence, key_field, value_of
-from rabbit_chx.cli.say import say, say_json
 from rabbit_chx.errors import InvalidValue
 from rabbit_chx.exchange import ConsistentHashExchange
 from rabbit_chx.partitioning import AnyOf, ModulusHashExchange
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from rabbit_chx.releases import Release
     from rabbit_chx.topology.model import Topology
 
-__all__ = ["Answer", "Walk", "is_alone", "print_answers"]
+__all__ = ["Answer", "FileRoutes", "is_alone", "print_answers"]
 
 _SLOTS: Final = (
     "which queue a slot leads to stands on the broker and not in the file: `rabbit-chx export -o LIVE.yaml` "
@@ -71,7 +71,7 @@ class Answer:
         return line
 
 
-class Walk:
+class FileRoutes:
     """Answers for messages that are published to one exchange of a topology."""
 
     def __init__(self, topology: Topology, exchange: str, release: Release) -> None:
@@ -113,7 +113,7 @@ class Walk:
 
 
 def print_answers(
-    walk: Walk,
+    walk: FileRoutes,
     keys: Iterable[str | bytes],
     headers: Mapping[str, str],
     *,
@@ -134,13 +134,13 @@ def print_answers(
         if count:
             continue
         if output == "json":
-            say_json("walk", **answer.json(explain=explain))
+            print_json("walk", **answer.json(explain=explain))
         else:
             click.echo(_line(answer, width, explain=explain))
     if count:
         _print_counts(counts, output)
     if unsure and walk.has_slots:
-        say("Note", _SLOTS)
+        notice("Note", _SLOTS)
 
 
 def _line(answer: Answer, width: int, *, explain: bool) -> str:
@@ -154,7 +154,7 @@ def _print_counts(counts: Counter[str], output: str) -> None:
     total = counts.total()
     if output == "json":
         for end, keys in sorted(counts.items()):
-            say_json("count", end=end, keys=keys, share=keys / total)
+            print_json("count", end=end, keys=keys, share=keys / total)
         return
     from rabbit_chx.cli.tables import print_shares
 

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import click
 
-__all__ = ["SCHEMA", "coloured", "json_line", "say", "say_json"]
+__all__ = ["SCHEMA", "coloured", "json_line", "notice", "print_json"]
 
 SCHEMA: Final = 1
 
@@ -29,7 +29,7 @@ _COLOURS: Final = {
 }
 
 
-def say(label: str, text: str, *, err: bool = True) -> None:
+def notice(label: str, text: str, *, err: bool = True) -> None:
     """A line about something that is wrong or worth knowing, on standard error if nothing else is said."""
     colour = True if os.environ.get("FORCE_COLOR") else None  # as rich has it
     click.echo(f"{coloured(label + ':', _COLOURS[label])} {text}", err=err, color=colour)
@@ -45,6 +45,6 @@ def json_line(what: str, /, **fields: Any) -> str:
     return json.dumps({"schema": SCHEMA, "type": what} | fields, ensure_ascii=False)
 
 
-def say_json(what: str, /, **fields: Any) -> None:
+def print_json(what: str, /, **fields: Any) -> None:
     """One object on a line of standard output."""
     click.echo(json_line(what, **fields))

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from rabbit_chx import ConsistentHashExchange, Observer, Ring, infer
+from rabbit_chx import ConsistentHashExchange, DeliveryMonitor, Ring, infer
 from tests.unit.erlang import SEVEN
 
 UNKNOWN = Ring.of(["q0", "q1"], release="3.10.8").after_restart()
@@ -29,11 +29,11 @@ def message(routing_key: str = "a", exchange: str = "orders", **given) -> Simple
     )
 
 
-def watch(queues=SEVEN, *, keep: int = 10_000, **arguments) -> Observer:
-    return Observer(ConsistentHashExchange(queues, **arguments), name="orders", keep=keep)
+def watch(queues=SEVEN, *, keep: int = 10_000, **arguments) -> DeliveryMonitor:
+    return DeliveryMonitor(ConsistentHashExchange(queues, **arguments), name="orders", keep=keep)
 
 
-def counts(observer: Observer) -> tuple[int, int, int, int]:
+def counts(observer: DeliveryMonitor) -> tuple[int, int, int, int]:
     return (observer.expected, observer.drifted, observer.unjudged, observer.passed_over)
 
 
@@ -71,7 +71,7 @@ def test_headers_are_judged_and_collected_by_their_value() -> None:
 @pytest.mark.parametrize("ring", [Ring.of(SEVEN, release="3.12"), UNKNOWN], ids=["known", "unknown"])
 @pytest.mark.parametrize("headers", [None, {}, {"other": 1}])
 def test_a_message_without_the_header_is_no_pair_since_infer_would_take_it_for_a_null(ring, headers) -> None:
-    observer = Observer(ConsistentHashExchange(ring, hash_header="tenant"), name="orders")
+    observer = DeliveryMonitor(ConsistentHashExchange(ring, hash_header="tenant"), name="orders")
     observer.observe(method(), "q1", properties(headers=headers))
     assert not observer.pairs
     assert sum(counts(observer)) == 1
@@ -93,14 +93,14 @@ def test_a_timestamp_is_judged() -> None:
 @pytest.mark.parametrize("ring", [Ring.of(["q0", "q1"], release="3.10.8"), UNKNOWN], ids=["known", "unknown"])
 def test_what_could_have_been_sent_in_several_ways_is_no_evidence(ring: Ring) -> None:
     # An integer: whether pika sent it or aio-pika makes a difference on 3.10, and the consumer cannot see it.
-    observer = Observer(ConsistentHashExchange(ring, hash_header="tenant"), name="orders")
+    observer = DeliveryMonitor(ConsistentHashExchange(ring, hash_header="tenant"), name="orders")
     assert observer.observe(method(), "q1", properties(headers={"tenant": 1})) is None
     assert counts(observer) == (0, 0, 1, 0)
     assert not observer.pairs
 
 
 def test_under_an_unknown_ring_pairs_are_collected_until_infer_knows_it() -> None:
-    observer = Observer(ConsistentHashExchange(UNKNOWN), name="orders")
+    observer = DeliveryMonitor(ConsistentHashExchange(UNKNOWN), name="orders")
     truth = ConsistentHashExchange(Ring.of(["q1", "q0"], release="3.10.8"))
     for i in range(20):
         assert observer.observe(method(f"key-{i}"), truth.route(f"key-{i}"), properties()) is None
@@ -111,7 +111,7 @@ def test_under_an_unknown_ring_pairs_are_collected_until_infer_knows_it() -> Non
 
 
 def test_an_exchange_without_a_bucket_judges_nothing() -> None:
-    observer = Observer(ConsistentHashExchange(Ring()), name="orders")
+    observer = DeliveryMonitor(ConsistentHashExchange(Ring()), name="orders")
     assert observer.observe(method(), "q0", properties()) is None
     assert counts(observer) == (0, 0, 1, 0)
 

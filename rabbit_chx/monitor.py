@@ -1,6 +1,6 @@
 """Three lines in a consumer that compare the mirror with what really arrives.
 
-    watch = Observer(exchange, name="orders")           # once
+    watch = DeliveryMonitor(exchange, name="orders")           # once
     ...
     watch.observe(method, "q1", properties)             # pika, in the callback
     watch.observe(message, "q1")                        # aio-pika
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from rabbit_chx.exchange import ConsistentHashExchange
     from rabbit_chx.ring import Destination
 
-__all__ = ["Observer"]
+__all__ = ["DeliveryMonitor"]
 
 
-class Observer:
+class DeliveryMonitor:
     """Compares deliveries with what an exchange is thought to do.
 
     ``name`` is the exchange that publishers publish to: messages of another one are passed over, as are

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from rabbit_chx.topology.planning.steps import Plan, Step
 
-__all__ = ["Row", "fold", "percent", "rows_of"]
+__all__ = ["Row", "condense", "percent", "rows_of"]
 
 _Other = TypeVar("_Other")
 
@@ -45,7 +45,7 @@ def percent(share: float | None) -> str:
     return "unknown" if share is None else f"{share:.2%}"
 
 
-def fold(texts: Iterable[str]) -> list[str]:
+def condense(texts: Iterable[str]) -> list[str]:
     """The texts, of which runs that differ in the number of one name become one: ``'q.{0..7}'``."""
     return [text for text, _, _ in _runs((text, None) for text in texts)]
 
