@@ -20,7 +20,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import urlsplit
 
 from rabbit_chx.errors import RabbitChxError
 
@@ -296,9 +295,7 @@ def addresses_of(options: Mapping[str, str]) -> list[tuple[str, int, bool]]:
     """Host, port and whether with TLS, of each broker that the options name."""
     from spark_connector.options import Options
 
-    urls = [urlsplit(url) for url in Options.of(options).urls] if options else []
-    found = [(url.hostname, url.port, url.scheme == "amqps") for url in urls]
-    return [(host or "", port or (5671 if tls else 5672), tls) for host, port, tls in found]
+    return [(url.host, url.port, url.tls) for url in Options.of(options).urls] if options else []
 
 
 _ERROR = re.compile(

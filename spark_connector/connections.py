@@ -13,9 +13,8 @@ import threading
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import unquote, urlsplit
 
-from rabbit_chx.broker.connect import connect, describe
+from rabbit_chx.broker.connect import connect
 from rabbit_chx.broker.permissions import Needs, why_denied
 from rabbit_chx.broker.tls import context
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue, RabbitChxError
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
 
     import pika
 
-    from rabbit_chx.broker.connect import Credentials
+    from rabbit_chx.broker.credentials import Credentials
     from spark_connector.options import Options
 
 __all__ = ["AbsentHere", "borrow", "check_access", "discard", "give_back"]
@@ -115,7 +114,7 @@ def _credentials(options: Options) -> Credentials | None:
     """Where the password comes from, if it is not in the URL; read anew on each connect."""
     if options.password_file is not None:
         return _file(options.password_file, "passwordFile")
-    user = unquote(urlsplit(options.urls[0]).username or "guest")
+    user = options.urls[0].login[0]
     if options.password is not None:
         password = options.password
         return lambda: (user, password)
@@ -134,7 +133,7 @@ def _credentials(options: Options) -> Credentials | None:
 
 def _tls(options: Options) -> ssl.SSLContext | None:
     """The context of the TLS options; None where there are none to speak of, which checks everything."""
-    if not options.urls[0].startswith("amqps:"):
+    if not options.urls[0].tls:
         return None
     return context(
         options=("the option tlsCaFile", "the option tlsCertFile"),
@@ -204,7 +203,7 @@ def _ask(connection: pika.BlockingConnection, exchange: str, options: Options) -
     no = may_publish.ask(connection, exchange)
     if no is None:
         return
-    where = describe(options.urls[0])
+    where = str(options.urls[0])
     if no.code == 404:
         raise InvalidValue(
             "exchange",

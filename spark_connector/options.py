@@ -9,15 +9,14 @@ and opens no socket.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from difflib import get_close_matches
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import quote, urlsplit
 
-from rabbit_chx.broker.connect import describe
 from rabbit_chx.errors import InvalidValue
 from rabbit_chx.hashing import shortstr
+from rabbit_chx.urls import BrokerUrl
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -169,24 +168,18 @@ class Options:
         return options
 
     @cached_property
-    def urls(self) -> list[str]:
+    def urls(self) -> list[BrokerUrl]:
         """The brokers to try. A password stands in here only if the option ``url`` holds it."""
-        urls = _several(self.url) if self.url is not None else [self._url_of_parts()]
-        if self.username is None or self.url is None:
-            return urls
-        return [_with_user(url, self.username) for url in urls]
-
-    def _url_of_parts(self) -> str:
-        host = f"[{self.host}]" if self.host and ":" in self.host else self.host
-        port = f":{self.port}" if self.port else ""
-        vhost = "" if self.virtual_host is None else f"/{quote(self.virtual_host, safe='')}"
-        user = f"{quote(self.username, safe='')}@" if self.username is not None else ""
-        return f"{'amqps' if self.tls else 'amqp'}://{user}{host}{port}{vhost}"
+        if self.url is None:
+            tls, vhost = bool(self.tls), self.virtual_host
+            return [BrokerUrl(self.host or "", self.port or 0, tls, self.username, named_vhost=vhost)]
+        urls = [BrokerUrl.parse(url) for url in _several(self.url)]
+        return urls if self.username is None else [replace(url, user=self.username) for url in urls]
 
     @property
     def where(self) -> str:
         """The brokers, for people to read."""
-        return ", ".join(map(describe, self.urls))
+        return ", ".join(map(str, self.urls))
 
     @property
     def connection(self) -> tuple[Any, ...]:
@@ -308,14 +301,12 @@ def _check_where(options: Options, found: set[str]) -> None:
         assert options.host is not None
         if not options.host or re.search(r"[\s/?#@,]", options.host):
             raise _wrong("host", options.host, "the name or address of one host", "several go into url")
-    for url in _several(options.url) if options.url is not None else options.urls:
-        describe(url)  # which complains without quoting
 
 
 def _check_who(options: Options, found: set[str]) -> None:
     passwords = sorted(map(_name, found & {"password", "password_env", "password_file"}))
-    in_url = [urlsplit(url) for url in _several(options.url)] if options.url is not None else []
-    if any(parts.password is not None for parts in in_url):
+    in_url = [BrokerUrl.parse(url) for url in _several(options.url)] if options.url is not None else []
+    if any(url.password is not None for url in in_url):
         passwords.append("url")
     if len(passwords) > 1:
         raise InvalidValue(
@@ -324,7 +315,7 @@ def _check_who(options: Options, found: set[str]) -> None:
             "one of password, passwordEnv and passwordFile, or the url's",
             "Leave the others out",
         )
-    if options.username is not None and any(parts.username is not None for parts in in_url):
+    if options.username is not None and any(url.user is not None for url in in_url):
         raise InvalidValue(
             "user",
             "given by username and url",
@@ -334,7 +325,7 @@ def _check_who(options: Options, found: set[str]) -> None:
 
 
 def _check_tls(options: Options, found: set[str]) -> None:
-    secure = {url.startswith("amqps:") for url in options.urls}
+    secure = {url.tls for url in options.urls}
     if options.url is not None and options.tls is not None and secure != {options.tls}:
         raise _wrong(
             "tls", str(options.tls).lower(), "what the url says", "write amqps:// for TLS, amqp:// without"
@@ -363,8 +354,3 @@ def _check_tls(options: Options, found: set[str]) -> None:
 def _several(url: str) -> list[str]:
     """The URLs of one option; a comma may stand in a password, so it counts only before another URL."""
     return [one.strip() for one in re.split(r",(?=\s*amqps?://)", url)]
-
-
-def _with_user(url: str, username: str) -> str:
-    parts = urlsplit(url)
-    return parts._replace(netloc=f"{quote(username, safe='')}@{parts.netloc}").geturl()

@@ -17,13 +17,14 @@ import json
 import shlex
 import ssl
 from dataclasses import dataclass
+from functools import partial
 from http.client import HTTPException
 from typing import TYPE_CHECKING, Any, Final, get_args
 from urllib.error import HTTPError, URLError
-from urllib.parse import quote, unquote, urlencode
+from urllib.parse import quote, urlencode
 from urllib.request import HTTPRedirectHandler, HTTPSHandler, Request, build_opener
 
-from rabbit_chx.broker.connect import parsed
+from rabbit_chx.broker.credentials import Credentials, login
 from rabbit_chx.broker.permissions import Needs
 from rabbit_chx.broker.reasons import why_no_tls
 from rabbit_chx.broker.tls import warn_if_unchecked
@@ -31,6 +32,7 @@ from rabbit_chx.errors import BrokerUnavailable, InvalidValue
 from rabbit_chx.releases import Release, Store
 from rabbit_chx.ring import ToExchange
 from rabbit_chx.topology.model import Bound, Exchange, Policy, Queue, QueueType
+from rabbit_chx.urls import BrokerUrl, ManagementUrl
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -102,13 +104,41 @@ class Management:
         tls: ssl.SSLContext | None = None,
         timeout: float = 5.0,
     ) -> None:
-        self._base, own = _split(url)
-        self._own = own
+        parts = ManagementUrl.parse(url)
+        self._base = parts.base
+        self._own = (parts.user, parts.password) if parts.user else None
         self._credentials = credentials
         self._timeout = timeout
         if self._base.startswith("https:"):
             warn_if_unchecked(tls, self._base)
         self._opener = build_opener(_NoRedirects, HTTPSHandler(context=tls or ssl.create_default_context()))
+
+    @classmethod
+    def of(
+        cls,
+        broker: str | BrokerUrl,
+        url: str | None = None,
+        *,
+        credentials: Credentials | None = None,
+        tls: ssl.SSLContext | None = None,
+        timeout: float = 5.0,
+    ) -> Management:
+        """The management API of a broker, by default on its own host, with the user and password of the broker.
+
+        Args:
+            broker: its AMQP URL.
+            url: of the API, whose own user and password come first.
+            credentials: where the password is not in the AMQP URL.
+            tls: as for a connection to the broker.
+            timeout: seconds for a request.
+        """
+        broker = BrokerUrl.parse(broker)
+        return cls(
+            url or broker.management_url,
+            credentials=partial(_login, credentials, broker),
+            tls=tls,
+            timeout=timeout,
+        )
 
     def __repr__(self) -> str:
         return f"<Management of {self._base}>"
@@ -316,19 +346,15 @@ class Management:
         return BrokerUnavailable(f"no management API answers at {self._base} ({words}): {_TURN_ON}")
 
 
-def _split(url: str) -> tuple[str, tuple[str, str] | None]:
-    """The base of all addresses, and user and password, if they are there."""
-    parts = parsed(url, {"http", "https"})
-    if parts is None or parts.query:
+def _login(credentials: Credentials | None, broker: BrokerUrl) -> tuple[str, str]:
+    if broker.external:
         raise InvalidValue(
-            "management URL",
-            "a text that is none",  # never the text itself: it may hold a password
-            "http://host:15672 or https://user:password@host:15671",
-            "Write special characters of user and password as %XX",
+            "user of the management API",
+            "auth_mechanism=external",
+            "a user and a password: this API accepts no client certificate instead",
+            "Write both into the management URL",
         )
-    host = parts.netloc.rpartition("@")[2]
-    own = (unquote(parts.username), unquote(parts.password or "")) if parts.username else None
-    return f"{parts.scheme}://{host}{parts.path.rstrip('/').removesuffix('/api')}", own
+    return login(credentials, broker)
 
 
 def _reason(error: HTTPError) -> str:

@@ -76,9 +76,9 @@ def _load(load: Callable[[], None], option: str, path: Path, hint: str) -> None:
     except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
         reason = getattr(error, "reason", None) or getattr(error, "strerror", None) or type(error).__name__
         raise InvalidValue(
-            f"file of {option}",
+            option,
             f"{path} ({reason})",
-            "certificates and keys in PEM form",
+            "a file with certificates or keys in PEM format",
             hint,
         ) from None
 

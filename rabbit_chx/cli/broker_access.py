@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from rabbit_chx.broker.management import Management
     from rabbit_chx.broker.reading.node import NodeCommand
     from rabbit_chx.topology.model import Observed, Topology
+    from rabbit_chx.urls import BrokerUrl
 
 __all__ = ["BrokerAccess", "broker_access_options"]
 
@@ -34,7 +35,7 @@ _PLUGIN: Final = "rabbitmq-plugins enable rabbitmq_management"
 class BrokerAccess:
     """Where a broker is, and by what means it may be asked."""
 
-    url: str | None
+    url: str | BrokerUrl | None
     password_file: Path | None = None
     management_url: str | None = None
     node: str | None = None
@@ -45,8 +46,10 @@ class BrokerAccess:
     tls: ssl.SSLContext | None = None
 
     @property
-    def given(self) -> str:
+    def given(self) -> BrokerUrl:
         """The URL, which must be there."""
+        from rabbit_chx.urls import BrokerUrl
+
         if self.url is None:
             raise InvalidValue(
                 "command",
@@ -54,33 +57,28 @@ class BrokerAccess:
                 "--url amqp://user:password@host/, or the environment variable AMQP_URL",
                 "`rabbit-chx lint FILE` and `rabbit-chx plan FILE --against OTHER_FILE` need none",
             )
-        return self.url
+        return BrokerUrl.parse(self.url)
 
     def amqp(self, vhost: str) -> pika.BlockingConnection:
         """A connection to a virtual host."""
-        from rabbit_chx.broker.connect import at_vhost, connect
+        from rabbit_chx.broker.connect import connect
 
-        url = at_vhost(self.given, vhost)
+        url = self.given.at_vhost(vhost)
         return connect(url, name="rabbit-chx topology", credentials=self.password_file, tls=self.tls)
 
     def management(self) -> Management | None:
         """Its management API; None where AMQP has to do."""
-        from rabbit_chx.broker.connect import asked_for, management_of
         from rabbit_chx.broker.management import Management
 
         if self.amqp_only:
             return None
-        credentials = asked_for(self.password_file, self.given)
-        return Management(
-            self.management_url or management_of(self.given), credentials=credentials, tls=self.tls
-        )
+        return Management.of(self.given, self.management_url, credentials=self.password_file, tls=self.tls)
 
     def read(self, wanted: Topology) -> Observed:
         """What stands in the virtual host of a topology."""
-        from rabbit_chx.broker.connect import at_vhost
         from rabbit_chx.broker.reading.reader import read, read_existence
 
-        at_vhost(self.given, wanted.vhost)  # a URL that names another is a mistake
+        self.given.at_vhost(wanted.vhost)  # a URL that names another is a mistake
         management = self.management()
         if management is None:
             with waiting("Reading the broker"), self.amqp(wanted.vhost) as connection:

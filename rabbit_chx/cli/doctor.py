@@ -165,9 +165,10 @@ class _Broker:
 
 
 def _broker_checks(broker: _Broker) -> Iterator[Check]:
-    from rabbit_chx.broker.connect import connect, describe, server_version
+    from rabbit_chx.broker.connect import connect, server_version
     from rabbit_chx.broker.scratch import check_known
     from rabbit_chx.releases import Release
+    from rabbit_chx.urls import BrokerUrl
 
     try:
         connection = connect(broker.url, credentials=broker.password_file, tls=broker.tls)
@@ -175,7 +176,7 @@ def _broker_checks(broker: _Broker) -> Iterator[Check]:
         yield Check("broker", "failed", str(error), "is it running, and is the URL right?")
         return
     with connection:
-        yield Check("broker", "ok", describe(broker.url))
+        yield Check("broker", "ok", str(BrokerUrl.parse(broker.url)))
         version = server_version(connection)
         try:
             Release.parse(version)
@@ -193,13 +194,12 @@ def _broker_checks(broker: _Broker) -> Iterator[Check]:
 
 def _management(broker: _Broker) -> Check:
     """It is needed by the verbs of topology only, so that none is no fault unless one was named."""
-    from rabbit_chx.broker.connect import asked_for, management_of
     from rabbit_chx.broker.management import Management
 
     try:
-        where = broker.management_url or management_of(broker.url)
-        credentials = asked_for(broker.password_file, broker.url)
-        management = Management(where, credentials=credentials, tls=broker.tls)
+        management = Management.of(
+            broker.url, broker.management_url, credentials=broker.password_file, tls=broker.tls
+        )
         user, tags = management.whoami().name, ", ".join(sorted(management.whoami().tags))
         release = management.overview().release
     except RabbitChxError as error:

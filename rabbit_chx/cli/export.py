@@ -53,14 +53,13 @@ def _format_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @_format_options
 def export(*, live: BrokerAccess, vhost: str | None, kind: str, out: str | None) -> None:
     """Write what stands in a virtual host as a topology file; rings are written in their own order."""
-    from rabbit_chx.broker.connect import vhost_of, without_vhost
     from rabbit_chx.topology.file.dump import exportable
     from rabbit_chx.topology.model import Topology
 
     if live.amqp_only:
         raise InvalidValue("export", "--amqp-only", "the management API: AMQP lists nothing")
-    wanted = Topology(vhost=vhost_of(live.given) if vhost is None else vhost)
-    observed = replace(live, url=without_vhost(live.given)).read(wanted)  # --vhost wins
+    wanted = Topology(vhost=live.given.vhost if vhost is None else vhost)
+    observed = replace(live, url=live.given.with_vhost(wanted.vhost)).read(wanted)  # --vhost wins
     for name, ring in observed.rings.items():
         if not ring.known:
             notice("Note", f"exchange {name!r} is written in an order of no meaning: {ring.why_unknown}")

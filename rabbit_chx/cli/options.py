@@ -138,27 +138,27 @@ def broker_options(command: Callable[..., Any]) -> Callable[..., Any]:
         insecure: bool,
         **options: Any,
     ) -> Any:
-        urls = [options["url"], options.get("management_url")]
-        tls = _tls(urls, tls_ca_cert_file, tls_cert_file, tls_key_file, insecure=insecure)
+        secure = _secure(options["url"], options.get("management_url"))
+        tls = _tls(tls_ca_cert_file, tls_cert_file, tls_key_file, insecure=insecure, secure=secure)
         return command(tls=tls, **options)
 
     return wrapper
 
 
 def _tls(
-    urls: list[str | None],
     authorities: Path | None,
     certificate: Path | None,
     key: Path | None,
     *,
     insecure: bool,
+    secure: bool,
 ) -> ssl.SSLContext | None:
     """What the options say of TLS; None where they say nothing, which checks everything."""
     named = {"--tls-ca-cert-file": authorities, "--tls-cert-file": certificate, "--tls-key-file": key}
     given = [option for option, path in named.items() if path is not None] + ["--insecure"] * insecure
     if not given:
         return None
-    if any(urls) and not any(url and url.startswith(("amqps:", "https:")) for url in urls):
+    if not secure:
         raise InvalidValue(given[0], "a connection without TLS", "amqps:// or https:// URLs")
     if insecure and authorities:
         raise InvalidValue("command", "--insecure and --tls-ca-cert-file", "one of them")
@@ -174,6 +174,15 @@ def _tls(
         key_file=key,
         verify=not insecure,
     )
+
+
+def _secure(url: str | None, management_url: str | None) -> bool:
+    """Whether TLS options make sense: there is a URL with TLS, or no URL yet."""
+    from rabbit_chx.urls import BrokerUrl, ManagementUrl
+
+    found = [BrokerUrl.parse(url).tls] if url else []
+    found += [ManagementUrl.parse(management_url).tls] if management_url else []
+    return any(found) or not found
 
 
 def management_option(command: _Command) -> _Command:

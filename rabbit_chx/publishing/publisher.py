@@ -17,7 +17,8 @@ from contextlib import nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from rabbit_chx.broker.connect import check_credentials, describe, parameters_of
+from rabbit_chx.broker.connect import parameters_of
+from rabbit_chx.broker.credentials import check_credentials
 from rabbit_chx.broker.permissions import Needs
 from rabbit_chx.broker.tls import warn_if_unchecked
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue, PublishFailed
@@ -34,6 +35,7 @@ from rabbit_chx.publishing.encoding import (
 )
 from rabbit_chx.publishing.engine import Engine
 from rabbit_chx.publishing.frames import Message, encode_properties, most_bytes
+from rabbit_chx.urls import BrokerUrl
 
 if TYPE_CHECKING:
     import ssl
@@ -41,7 +43,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from types import TracebackType
 
-    from rabbit_chx.broker.connect import Credentials
+    from rabbit_chx.broker.credentials import Credentials
     from rabbit_chx.errors import RabbitChxError
     from rabbit_chx.publishing.account import Failure, Totals
 
@@ -90,7 +92,7 @@ class Publisher:
 
     def __init__(
         self,
-        url: str | Sequence[str],
+        url: str | BrokerUrl | Sequence[str | BrokerUrl],
         exchange: str = "",
         *,
         properties: Mapping[str, Any] | None = None,
@@ -112,7 +114,7 @@ class Publisher:
         on_failure: Callable[[Failure], object] | None = None,
     ) -> None:
         urls = _urls(url, credentials, tls)
-        self._where = ", ".join(map(describe, urls))
+        self._where = ", ".join(map(str, urls))
         self._state, self._frame_max = "new", _FRAME_MAX
         self._exchange = shortstr(exchange, "the exchange")
         self._properties = dict(properties or {})
@@ -131,7 +133,7 @@ class Publisher:
         heartbeat = _at_least_one("heartbeat", heartbeat, most=65_535)
         parameters = partial(parameters_of, name=name, heartbeat=heartbeat, credentials=credentials, tls=tls)
         parameters = partial(parameters, blocked_timeout=waits.blocked)
-        addresses = [Address(describe(one), partial(parameters, one)) for one in urls]
+        addresses = [Address(str(one), partial(parameters, one)) for one in urls]
         self._engine = Engine(
             addresses,
             self._account,
@@ -332,16 +334,17 @@ def _merged(headers: Any, more: Any) -> Any:
     return {**(headers or {}), **(more or {})}
 
 
-def _urls(url: Any, credentials: Credentials | None, tls: ssl.SSLContext | None) -> list[str]:
+def _urls(url: Any, credentials: Credentials | None, tls: ssl.SSLContext | None) -> list[BrokerUrl]:
     """The URLs, with a look at how we are known there and how they are."""
-    urls = [url] if isinstance(url, str) else list(url) if isinstance(url, (list, tuple)) else []
-    if not urls or not all(isinstance(one, str) for one in urls):
+    urls = [url] if isinstance(url, (str, BrokerUrl)) else list(url) if isinstance(url, (list, tuple)) else []
+    if not urls or not all(isinstance(one, (str, BrokerUrl)) for one in urls):
         raise InvalidValue("broker's URL", type(url).__name__, "a str, or a list of them")
-    for one in urls:
+    parsed = list(map(BrokerUrl.parse, urls))
+    for one in parsed:
         check_credentials(credentials, one)
-        if one.startswith("amqps:"):
-            warn_if_unchecked(tls, describe(one))
-    return urls
+        if one.tls:
+            warn_if_unchecked(tls, str(one))
+    return parsed
 
 
 def _needs(exchange: str, fence: str | None) -> Needs:

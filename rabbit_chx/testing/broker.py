@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 import secrets
 from typing import TYPE_CHECKING, Literal
-from urllib.parse import unquote, urlsplit
 
 from rabbit_chx.broker.reading.erlang_rings import parse_ring, ring_expression
 from rabbit_chx.errors import BrokerUnavailable
@@ -27,6 +26,7 @@ from rabbit_chx.testing.node import (
     wait_for_amqp,
 )
 from rabbit_chx.testing.sources import none_left, sources
+from rabbit_chx.urls import BrokerUrl
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -168,12 +168,12 @@ class Broker:
     @property
     def username(self) -> str:
         """The user of both URLs."""
-        return unquote(urlsplit(self.url).username or "guest")
+        return BrokerUrl.parse(self.url).login[0]
 
     @property
     def password(self) -> str:
         """The password of both URLs."""
-        return unquote(urlsplit(self.url).password or "guest")
+        return BrokerUrl.parse(self.url).login[1]
 
     def connection(self) -> pika.BlockingConnection:
         """Open a connection; it closes with its own ``with`` block."""
@@ -204,8 +204,7 @@ class Broker:
 
         A queue is its name, an exchange a `ToExchange`. The virtual host defaults to that of the URL.
         """
-        if vhost is None:
-            vhost = unquote(urlsplit(self.url).path[1:]) or "/"
+        vhost = BrokerUrl.parse(self.url).vhost if vhost is None else vhost
         text = self.eval(ring_expression(exchange, vhost))
         return parse_ring(text, exchange=exchange, vhost=vhost)
 

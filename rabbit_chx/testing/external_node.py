@@ -14,14 +14,17 @@ from __future__ import annotations
 import os
 import shlex
 import subprocess
-from typing import TYPE_CHECKING
-from urllib.parse import SplitResult, urlsplit
+from typing import TYPE_CHECKING, TypeVar
 
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue
 from rabbit_chx.testing.node import CannotSupply, Settings, Source, ctl_output, is_release, server_version
+from rabbit_chx.urls import BrokerUrl, ManagementUrl
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import NoReturn
+
+_Url = TypeVar("_Url", BrokerUrl, ManagementUrl)
 
 URL_VARIABLE = "RABBIT_CHX_BROKER_URL"
 MANAGEMENT_VARIABLE = "RABBIT_CHX_MANAGEMENT_URL"
@@ -31,11 +34,11 @@ RABBITMQCTL_VARIABLE = "RABBIT_CHX_RABBITMQCTL"
 def find(release: str | None) -> Source:
     """Return the broker that the environment names."""
     url = os.environ[URL_VARIABLE]
-    address = _address(_split(URL_VARIABLE, url, ("amqp", "amqps")))
-    management_url = os.environ.get(MANAGEMENT_VARIABLE) or None
-    if management_url is not None:
-        parts = _split(MANAGEMENT_VARIABLE, management_url, ("http", "https"))
-        management_url = f"{parts.scheme}://{_address(parts)}{parts.path}".rstrip("/")
+    broker = _parsed(URL_VARIABLE, BrokerUrl.parse)
+    address = f"{broker.host}:{broker.port}"
+    management_url = None
+    if os.environ.get(MANAGEMENT_VARIABLE):
+        management_url = _parsed(MANAGEMENT_VARIABLE, ManagementUrl.parse).base
 
     def node(settings: Settings) -> ExternalNode:
         return ExternalNode(url, management_url, address, release, settings)
@@ -113,21 +116,8 @@ class ExternalNode:
         raise BrokerUnavailable(f"the broker at {self._address} ({URL_VARIABLE}): {what}; {hint}")
 
 
-def _split(variable: str, url: str, schemes: tuple[str, str]) -> SplitResult:
+def _parsed(variable: str, parse: Callable[[str], _Url]) -> _Url:
     try:
-        parts = urlsplit(url)
-        if parts.scheme in schemes and parts.hostname and parts.port != 0:
-            return parts
-    except ValueError:  # a port that is no number
-        pass
-    # the URL itself is not shown: it may hold a password
-    raise InvalidValue(
-        f"URL in {variable}",
-        "something else",
-        f"{schemes[0]}://user:password@host:port or {schemes[1]}://...",
-    )
-
-
-def _address(parts: SplitResult) -> str:
-    host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname
-    return f"{host}:{parts.port}" if parts.port else f"{host}"
+        return parse(os.environ[variable])
+    except InvalidValue as error:
+        raise InvalidValue(variable, error.got, error.expected, error.hint) from None

@@ -14,15 +14,8 @@ from hypothesis import strategies as st
 from pika import data as wire
 
 from rabbit_chx import ConsistentHashExchange, Management, Publisher
-from rabbit_chx.broker.connect import (
-    asked_for,
-    at_vhost,
-    check_credentials,
-    describe,
-    management_of,
-    parameters_of,
-    vhost_of,
-)
+from rabbit_chx.broker.connect import parameters_of
+from rabbit_chx.broker.credentials import login
 from rabbit_chx.cli.keys import read_keys
 from rabbit_chx.cli.ring import read_pairs
 from rabbit_chx.cli.sources import Picker, read_batches
@@ -37,6 +30,7 @@ from rabbit_chx.topology.file.load import load, loads
 from rabbit_chx.topology.model import Observed, Topology
 from rabbit_chx.topology.planning.assumed import assumed
 from rabbit_chx.topology.planning.plan import plan
+from rabbit_chx.urls import BrokerUrl
 from tests.proof import LONG
 from tests.property import hostile_commands as commands
 from tests.property import hostile_input as hostile
@@ -102,12 +96,9 @@ def test_definitions():
 
 def every_use_of(url: str) -> object:
     """All that an AMQP URL is asked for, without connecting."""
-    check_credentials(None, url)
-    said = [describe(url), vhost_of(url), at_vhost(url, vhost_of(url)) and ""]
-    parameters = parameters_of(url)
-    asked_for(None, url)
-    management = Management(management_of(url))
-    return [*said, repr(parameters), repr(management), repr(Publisher(url)), repr(Publisher([url, url]))]
+    parsed = BrokerUrl.parse(url)
+    said = [str(parsed), repr(parsed), repr(parsed.at_vhost(parsed.vhost)), repr(parameters_of(url))]
+    return [*said, repr(Management.of(url)), repr(Publisher(url)), repr(Publisher([url, url]))]
 
 
 def test_amqp_urls():
@@ -128,7 +119,7 @@ def test_password_files(tmp_path):
 
     def read(data):
         file.write_bytes(data)
-        asked_for(file, "amqp://user@127.0.0.1")()
+        login(file, BrokerUrl("127.0.0.1", user="user"))
 
     secret = st.just(hostile.FIRST.encode())
     around = st.sampled_from([b"", b"\n", b"\r\n", b"\0", b"\xff", b"\xef\xbb\xbf", b"\n\n", b"\xff\xfe"])

@@ -165,5 +165,5 @@ def test_a_password_file_that_is_not_there_is_refused_before_anything_connects(t
         str(tmp_path / "none"),
     )
     text = error_of(*arguments)
-    assert text.startswith("Error: the password file is wrong")
+    assert text.startswith("Error: invalid password file")
     assert repr(str(tmp_path / "none")) in text

@@ -199,12 +199,12 @@ def test_a_password_file_is_read_on_each_connect(tmp_path):
 
 BAD_PASSWORD_FILES = {
     "missing": (lambda file: None, "No such file or directory"),
-    "directory": (lambda file: file.mkdir(), "no regular file"),
-    "pipe": (os.mkfifo, "no regular file"),
+    "directory": (lambda file: file.mkdir(), "must be a regular file"),
+    "pipe": (os.mkfifo, "must be a regular file"),
     "unreadable": (lambda file: file.symlink_to(file), "Too many levels of symbolic links"),
-    "empty": (lambda file: file.write_text("\n"), "it is empty"),
-    "two lines": (lambda file: file.write_text("user\ngeheim\n"), "it has more lines"),
-    "no text": (lambda file: file.write_bytes(b"geheim\xff"), "it is no UTF-8"),
+    "empty": (lambda file: file.write_text("\n"), "The file is empty"),
+    "two lines": (lambda file: file.write_text("user\ngeheim\n"), "The file has several lines"),
+    "no text": (lambda file: file.write_bytes(b"geheim\xff"), "The file is not UTF-8"),
 }
 
 

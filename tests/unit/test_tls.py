@@ -10,9 +10,11 @@ import pika
 import pytest
 
 from rabbit_chx import InvalidValue, Publisher
-from rabbit_chx.broker.connect import asked_for, connect, describe, parameters_of
+from rabbit_chx.broker.connect import connect, parameters_of
+from rabbit_chx.broker.management import Management
 from rabbit_chx.broker.tls import context, warn_if_unchecked
 from rabbit_chx.cli import _exit_code
+from rabbit_chx.urls import BrokerUrl
 
 EXTERNAL = "amqps://host/v?auth_mechanism=external"
 OPTIONS = {"options": ("--ca", "--cert"), "hint": "mend it"}
@@ -76,7 +78,7 @@ def test_a_certificate_may_stand_for_user_and_password() -> None:
     found = parameters_of(EXTERNAL)
     assert isinstance(found.credentials, pika.credentials.ExternalCredentials)
     assert found.virtual_host == "v"
-    assert "user of the certificate" in describe(EXTERNAL)
+    assert "user of the certificate" in str(BrokerUrl.parse(EXTERNAL))
     assert isinstance(
         parameters_of(EXTERNAL.upper().replace("AMQPS://HOST/V", "amqps://h/v")).credentials,
         type(found.credentials),
@@ -96,7 +98,7 @@ def test_a_certificate_may_stand_for_user_and_password() -> None:
     ],
 )
 def test_what_else_stands_behind_the_question_mark_is_refused(url: str) -> None:
-    with pytest.raises(InvalidValue, match="broker's URL") as caught:
+    with pytest.raises(InvalidValue, match="broker URL") as caught:
         Publisher(url)
     assert "sesame" not in str(caught.value)
 
@@ -105,15 +107,15 @@ def test_a_password_beside_a_certificate_is_one_too_many(tmp_path: Path) -> None
     file = tmp_path / "password"
     file.write_text("sesame\n")
     for credentials in (file, lambda: ("me", "sesame")):
-        with pytest.raises(InvalidValue, match="beside auth_mechanism=external"):
+        with pytest.raises(InvalidValue, match="and auth_mechanism=external"):
             Publisher(EXTERNAL, credentials=credentials)
-        with pytest.raises(InvalidValue, match="beside auth_mechanism=external"):
+        with pytest.raises(InvalidValue, match="and auth_mechanism=external"):
             connect(EXTERNAL, credentials=credentials)
 
 
 def test_the_management_api_needs_a_password_all_the_same() -> None:
-    with pytest.raises(InvalidValue, match="write both into the management URL"):
-        asked_for(None, EXTERNAL)()
+    with pytest.raises(InvalidValue, match="Write both into the management URL"):
+        Management.of(EXTERNAL).overview()
 
 
 # -- the command line ----------------------------------------------------------------------------------------
@@ -133,7 +135,7 @@ def test_the_management_api_needs_a_password_all_the_same() -> None:
             ["-U", "amqps://host", "--tls-cert-file", "/does/not/exist"],
             "/does/not/exist (No such file or directory)",
         ),
-        (["-U", EXTERNAL, "--password-file", "x"], "beside auth_mechanism=external"),
+        (["-U", EXTERNAL, "--password-file", "x"], "and auth_mechanism=external"),
     ],
 )
 @pytest.mark.parametrize(

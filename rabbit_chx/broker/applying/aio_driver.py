@@ -11,10 +11,10 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from rabbit_chx.broker.applying.protocol import Command, Lost, OnChannel, OverHttp, Refused
-from rabbit_chx.broker.connect import by_certificate, describe
 from rabbit_chx.broker.reasons import why_down, why_no_external, why_not_let_in, why_not_reached
 from rabbit_chx.broker.tls import warn_if_unchecked
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue, MissingDependency
+from rabbit_chx.urls import BrokerUrl
 
 try:
     import aio_pika
@@ -84,16 +84,26 @@ async def opened(given: object, tls: ssl.SSLContext | None = None) -> AsyncItera
 
 async def _connect(url: str, tls: ssl.SSLContext | None) -> aio_pika.abc.AbstractConnection:
     """A connection as `rabbit_chx.broker.connect.connect` makes it, or the same complaint."""
-    where, secure = describe(url), url.startswith("amqps:")
-    if secure:
+    broker, where = BrokerUrl.parse(url), str(BrokerUrl.parse(url))
+    if broker.tls:
         warn_if_unchecked(tls, where)
-    external = by_certificate(url)
+    user, password = broker.login
+    query: dict[str, Any] = {"auth": "external"} if broker.external else {}
+    if "heartbeat" in broker.parameters:
+        query["heartbeat"] = str(broker.parameters["heartbeat"])
+    connection: aio_pika.abc.AbstractConnection
     try:
-        return await aio_pika.connect(
-            url.partition("?")[0] + ("?auth=external" if external else ""),
-            ssl_context=(tls or ssl.create_default_context()) if secure else None,
-            timeout=_PATIENCE,
+        connection = await aio_pika.connect(
+            host=broker.host,
+            port=broker.port,
+            login=user,
+            password=password,
+            virtualhost=broker.vhost,
+            ssl=broker.tls,
+            ssl_context=(tls or ssl.create_default_context()) if broker.tls else None,
+            timeout=broker.parameters.get("socket_timeout", _PATIENCE),
             client_properties={"connection_name": "rabbit-chx topology"},
+            **query,
         )
     except ProbableAuthenticationError as error:
         reason = why_not_let_in(403, str(error), where)
@@ -110,6 +120,8 @@ async def _connect(url: str, tls: ssl.SSLContext | None) -> aio_pika.abc.Abstrac
         reason = why_not_reached(error.__cause__ or error, where)
     except OSError as error:
         reason = why_not_reached(error, where)
+    else:
+        return connection
     raise BrokerUnavailable(str(reason))
 
 

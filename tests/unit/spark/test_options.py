@@ -6,6 +6,7 @@ import pickle
 
 import pytest
 
+from rabbit_chx.urls import BrokerUrl
 from spark_connector.options import OPTIONS, Options, nearest
 from tests.unit.complaints import complaint
 
@@ -118,19 +119,21 @@ def test_a_url_that_is_none_is_refused_without_being_quoted() -> None:
 
 def test_host_and_its_kin_make_a_url() -> None:
     options = Options.of({"host": "h", "port": "5", "virtualHost": "a/b", "username": "u@x", "tls": "true"})
-    assert options.urls == ["amqps://u%40x@h:5/a%2Fb"]
+    assert options.urls == [BrokerUrl("h", 5, tls=True, user="u@x", named_vhost="a/b")]
     assert options.where == "h:5, virtual host 'a/b', user 'u@x'"
-    assert Options.of({"host": "::1"}).urls == ["amqp://[::1]"]
+    assert Options.of({"host": "::1"}).urls == [BrokerUrl("::1")]
     complaint(lambda: Options.of({"host": "a,b"}))
 
 
 def test_several_urls_are_parted_at_commas_that_begin_another() -> None:
     options = Options.of({"url": "amqp://u:a,b@h1, amqp://u:a,b@h2"})
-    assert options.urls == ["amqp://u:a,b@h1", "amqp://u:a,b@h2"]
+    assert options.urls == [BrokerUrl(host, user="u", password="a,b") for host in ("h1", "h2")]
 
 
 def test_a_user_goes_into_a_url_that_has_none() -> None:
-    assert Options.of({"url": "amqp://h/v", "username": "me"}).urls == ["amqp://me@h/v"]
+    assert Options.of({"url": "amqp://h/v", "username": "me"}).urls == [
+        BrokerUrl("h", user="me", named_vhost="v")
+    ]
 
 
 def test_options_of_tls_need_tls() -> None:

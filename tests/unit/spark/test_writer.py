@@ -22,6 +22,7 @@ from pyspark.sql.datasource import (
 import pyspark_rabbitmq
 import spark_connector
 from rabbit_chx import InvalidValue
+from rabbit_chx.urls import BrokerUrl
 from spark_connector import RabbitMQDataSource, WriteFailed, connections, foreach_batch
 from spark_connector.options import Options
 from spark_connector.partition import Plan, Task, Written, write_partition
@@ -194,7 +195,7 @@ def test_options_reach_the_publisher_in_its_own_words(monkeypatch: pytest.Monkey
     assert callable(credentials)
     assert credentials() == ("me", "CANARY")
     assert told == {
-        "urls": ["amqp://me@h1", "amqp://me@h2"],
+        "urls": [BrokerUrl("h1", user="me"), BrokerUrl("h2", user="me")],
         "properties": {"delivery_mode": 1},
         "most_pending": 7,
         "most_body_bytes": 8,

@@ -1,0 +1,205 @@
+"""The addresses of a broker, parsed once: its AMQP URL and the URL of its management API.
+
+    url = BrokerUrl.parse("amqps://user:password@host/vhost?heartbeat=10")
+    url.host, url.port, url.vhost, url.user
+
+No password appears in ``repr()``, in ``str()`` or in an error.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
+
+from rabbit_chx.errors import InvalidValue
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["BrokerUrl", "ManagementUrl"]
+
+_HIDDEN: Final = "(not shown: it may contain a password)"
+_EXTERNAL: Final = "auth_mechanism=external"
+_PORTS: Final = {False: 5672, True: 5671}
+_INTEGERS: Final = {
+    "heartbeat": (0, 65_535),
+    "connection_attempts": (1, 1_000),
+    "frame_max": (4_096, 131_072),
+    "channel_max": (1, 65_535),
+}
+_SECONDS: Final = {"socket_timeout", "stack_timeout", "blocked_connection_timeout", "retry_delay"}
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerUrl:
+    """A broker, a virtual host, and the user who connects."""
+
+    host: str
+    port: int = 0
+    """0 stands for the default port, 5672 or (with TLS) 5671."""
+    tls: bool = False
+    user: str | None = None
+    """None: guest."""
+    password: str | None = field(default=None, repr=False)
+    """None: guest."""
+    named_vhost: str | None = None
+    """The virtual host in the URL's path; None where the path is empty."""
+    external: bool = False
+    """SASL EXTERNAL: the client certificate names the user, and there is no password."""
+    parameters: Mapping[str, float] = field(default_factory=dict, hash=False)
+    """The query parameters, under the names that pika gives them."""
+
+    def __post_init__(self) -> None:
+        if not self.port:
+            object.__setattr__(self, "port", _PORTS[self.tls])
+
+    @classmethod
+    def parse(cls, url: str | BrokerUrl) -> BrokerUrl:
+        """Parse an ``amqp://`` or ``amqps://`` URL.
+
+        The query takes pika's ``heartbeat``, ``connection_attempts``, ``retry_delay``, ``socket_timeout``, ``stack_timeout``,
+        ``blocked_connection_timeout``, ``frame_max`` and ``channel_max``, and ``auth_mechanism=external``.
+
+        Raises:
+            InvalidValue: the text is not such a URL.
+        """
+        if isinstance(url, BrokerUrl):
+            return url
+        parts = _split(url, {"amqp", "amqps"})
+        if parts is None or "/" in parts.path[1:]:
+            raise InvalidValue(
+                "broker URL",
+                _HIDDEN,
+                "amqp://user:password@host:5672/vhost, or amqps://",
+                "Write special characters of user, password and virtual host as %XX (a slash as %2F)",
+            )
+        query = {name.lower(): value for name, value in parse_qsl(parts.query, keep_blank_values=True)}
+        external = query.get("auth_mechanism", "").lower() == "external"
+        if external:
+            del query["auth_mechanism"]
+        if external and (parts.scheme != "amqps" or parts.username is not None):
+            raise InvalidValue(
+                "broker URL",
+                f"{_EXTERNAL} with a user or without TLS",
+                f"amqps://host:5671/vhost?{_EXTERNAL} and a client certificate",
+            )
+        return cls(
+            host=parts.hostname or "",
+            port=parts.port or 0,
+            tls=parts.scheme == "amqps",
+            user=_decoded(parts.username),
+            password=_decoded(parts.password),
+            named_vhost=unquote(parts.path[1:]) or None,
+            external=external,
+            parameters={name: _parameter(name, value) for name, value in query.items()},
+        )
+
+    def __str__(self) -> str:
+        user = "user of the certificate" if self.external else f"user {self.login[0]!r}"
+        return f"{_bracketed(self.host)}:{self.port}, virtual host {self.vhost!r}, {user}"
+
+    @property
+    def vhost(self) -> str:
+        """The virtual host to connect to."""
+        return self.named_vhost or "/"
+
+    @property
+    def login(self) -> tuple[str, str]:
+        """User and password, ``guest`` for each that is missing."""
+        return self.user or "guest", self.password or "guest"
+
+    @property
+    def management_url(self) -> str:
+        """The default URL of the management API, without user and password."""
+        scheme, port = ("https", 15671) if self.tls else ("http", 15672)
+        return f"{scheme}://{_bracketed(self.host)}:{port}"
+
+    def with_vhost(self, vhost: str) -> BrokerUrl:
+        """Return the same broker with another virtual host."""
+        return replace(self, named_vhost=vhost)
+
+    def at_vhost(self, vhost: str) -> BrokerUrl:
+        """Return the same broker with a virtual host that the URL may omit but not contradict."""
+        if self.vhost != vhost and self.named_vhost is not None:
+            raise InvalidValue(
+                "virtual host in the broker URL",
+                self.vhost,
+                repr(vhost),
+                "Leave it out of the URL: the topology file names it",
+            )
+        return self.with_vhost(vhost)
+
+
+@dataclass(frozen=True, slots=True)
+class ManagementUrl:
+    """Where a management API is, and the user and password in its URL."""
+
+    base: str
+    """The URL without user, password and ``/api``."""
+    host: str
+    tls: bool
+    user: str | None = None
+    password: str = field(default="", repr=False)
+
+    @classmethod
+    def parse(cls, url: str) -> ManagementUrl:
+        """Parse an ``http://`` or ``https://`` URL.
+
+        Raises:
+            InvalidValue: the text is not such a URL.
+        """
+        parts = _split(url, {"http", "https"})
+        if parts is None or parts.query:
+            raise InvalidValue(
+                "management URL",
+                _HIDDEN,
+                "http://host:15672 or https://user:password@host:15671",
+                "Write special characters of user and password as %XX",
+            )
+        host = parts.netloc.rpartition("@")[2]
+        return cls(
+            base=f"{parts.scheme}://{host}{parts.path.rstrip('/').removesuffix('/api')}",
+            host=parts.hostname or "",
+            tls=parts.scheme == "https",
+            user=_decoded(parts.username) or None,
+            password=_decoded(parts.password) or "",
+        )
+
+
+def _split(url: str, schemes: set[str]) -> SplitResult | None:
+    """The parts of a URL; None where it is invalid. No error may quote the URL: it may hold a password."""
+    if not url.isprintable() or " " in url:  # urlsplit() silently drops some of these characters
+        return None
+    try:
+        parts = urlsplit(url)
+        usable = parts.scheme in schemes and parts.hostname and parts.port != 0
+    except ValueError:  # its text quotes the URL, so it must not become the cause of another error
+        return None
+    # An unescaped password ends at its first / ? or #; the @ before the host is then in what follows.
+    return parts if usable and "@" not in parts.path + parts.query and not parts.fragment else None
+
+
+def _parameter(name: str, text: str) -> Any:
+    """The value of a query parameter as pika takes it."""
+    least, most = _INTEGERS.get(name, (0, 86_400))
+    if name not in {*_INTEGERS, *_SECONDS}:
+        known = ", ".join(sorted({*_INTEGERS, *_SECONDS}))
+        raise InvalidValue("query of the broker URL", _HIDDEN, f"{known}, or {_EXTERNAL}")
+    value: float
+    try:
+        value = int(text) if name in _INTEGERS else float(text)
+    except ValueError:
+        value = -1
+    if not least <= value <= most or (value == 0 and name in _SECONDS - {"retry_delay"}):
+        kind = "an integer" if name in _INTEGERS else "seconds"
+        raise InvalidValue(f"{name} in the broker URL", text, f"{kind} from {least} to {most}")
+    return value
+
+
+def _decoded(text: str | None) -> str | None:
+    return None if text is None else unquote(text)
+
+
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
