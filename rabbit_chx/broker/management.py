@@ -37,7 +37,7 @@ from rabbit_chx.urls import BrokerUrl, ManagementUrl
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-__all__ = ["Bound", "Exchange", "Management", "Overview", "Permission", "Policy", "Queue", "User"]
+__all__ = ["Bound", "Exchange", "Management", "Overview", "Policy", "Queue", "User"]
 
 _PRODUCT: Final = "RabbitMQ"
 _PAGE_SIZE: Final = 500  # the API's own maximum
@@ -68,15 +68,6 @@ class User:
 
     name: str
     tags: frozenset[str]
-
-
-@dataclass(frozen=True, slots=True)
-class Permission:
-    """What a user may do in a virtual host: regular expressions of names."""
-
-    configure: str
-    write: str
-    read: str
 
 
 class _NoRedirects(HTTPRedirectHandler):
@@ -168,13 +159,6 @@ class Management:
         row = self._get(["whoami"])
         tags = row["tags"] if isinstance(row["tags"], list) else row["tags"].split(",")  # up to 3.8 a text
         return User(row["name"], frozenset(tags))
-
-    def permission(self, vhost: str, user: str) -> Permission | None:
-        """What a user may do in a virtual host, None without a permission there; only administrators may ask."""
-        for row in self._get(["vhosts", vhost, "permissions"]):
-            if row["user"] == user:
-                return Permission(row["configure"], row["write"], row["read"])
-        return None
 
     def nodes(self) -> dict[str, bool]:
         """The nodes of the cluster and whether each runs; this needs the tag ``monitoring``."""

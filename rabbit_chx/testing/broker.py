@@ -194,11 +194,6 @@ class Broker:
         enabled = self.eval("rabbit_feature_flags:is_enabled(khepri_db).") == "true"
         return "khepri" if enabled else "mnesia"
 
-    @property
-    def schedulers(self) -> int:
-        """How many scheduler threads the node runs; with one, a restart on Mnesia re-orders less."""
-        return int(self.eval("erlang:system_info(schedulers)."))
-
     def ring(self, exchange: str, vhost: str | None = None) -> list[Destination]:
         """Read the ring of an x-consistent-hash exchange from the node: the destination of every bucket.
 

@@ -78,7 +78,7 @@ class Lab:
         self.broker = broker
         self.ask = Asking(broker)
         self.release = Release.parse(broker.version, store=broker.store)
-        name = f"RabbitMQ {self.release} ({self.release.store.value}, {broker.schedulers} schedulers)"
+        name = f"RabbitMQ {self.release} ({self.release.store.value}, {broker.eval('erlang:system_info(schedulers).')} schedulers)"
         self.tally = Tally(name)
 
     def restart(self, how: str) -> None:

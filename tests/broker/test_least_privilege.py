@@ -181,8 +181,8 @@ def test_the_lines_are_what_rabbitmqctl_takes(shop):
     shop.allow(Grant("^$", "^$", "^$"))
     grant = WORK['Publisher(url, "orders", fence="orders.fence")']
     shop.broker.ctl(*shlex.split(grant.line(shop.vhost, shop.user))[1:])
-    found = shop.management.permission(shop.vhost, shop.user)
-    assert [found.configure, found.write, found.read] == grant.patterns
+    found = shop.management._request("GET", ["permissions", shop.vhost, shop.user])
+    assert [found["configure"], found["write"], found["read"]] == grant.patterns
 
 
 def test_every_verb_that_asks_a_broker_is_on_the_page():

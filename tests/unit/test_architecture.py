@@ -72,6 +72,7 @@ ALLOWED = {
     "markup": set(),
     "plugins": set(),
     "releases": {"errors"},
+    "urls": {"errors"},
     "fields": {"errors", "kernel"},
     "ring": {"errors", "markup", "releases"},
     "hashing": {"errors", "kernel", "releases", "fields"},

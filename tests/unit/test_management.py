@@ -17,7 +17,6 @@ from rabbit_chx.broker.management import (
     Exchange,
     Management,
     Overview,
-    Permission,
     Policy,
     Queue,
     User,
@@ -175,13 +174,9 @@ def test_queues_come_with_their_messages_and_of_three_types_only() -> None:
         ]
 
 
-def test_who_asks_and_what_he_may() -> None:
+def test_the_user_and_the_nodes() -> None:
     answers = {
         "/api/whoami": {"name": "me", "tags": ["management", "monitoring"]},
-        "/api/vhosts/a%2Fb/permissions": [
-            {"user": "you", "configure": "", "write": "", "read": ""},
-            {"user": "me", "configure": "^c", "write": "^w", "read": ".*"},
-        ],
         "/api/nodes?columns=name%2Crunning": [
             {"name": "rabbit@a", "running": True},
             {"name": "b", "running": False},
@@ -190,11 +185,7 @@ def test_who_asks_and_what_he_may() -> None:
     with serving(answers) as api:
         management = Management(api.url)
         assert management.whoami() == User("me", frozenset({"management", "monitoring"}))
-        assert management.permission("a/b", "me") == Permission("^c", "^w", ".*")
-        assert management.permission("a/b", "nobody") is None
         assert management.nodes() == {"rabbit@a": True, "b": False}
-        with pytest.raises(BrokerUnavailable, match="no virtual host 'x'"):
-            management.permission("x", "me")
 
 
 @pytest.mark.parametrize(
