@@ -8,6 +8,8 @@ No password appears in ``repr()``, in ``str()`` or in an error.
 
 from __future__ import annotations
 
+import math
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
@@ -182,19 +184,19 @@ def _split(url: str, schemes: set[str]) -> SplitResult | None:
 
 def _parameter(name: str, text: str) -> Any:
     """The value of a query parameter as pika takes it."""
-    least, most = _INTEGERS.get(name, (0, 86_400))
-    if name not in {*_INTEGERS, *_SECONDS}:
+    if name in _INTEGERS:
+        least, most = _INTEGERS[name]
+        number = int(text) if text.isdecimal() and len(text) < 7 else -1
+        if least <= number <= most:
+            return number
+        raise InvalidValue(f"{name} in the broker URL", text, f"an integer from {least} to {most}")
+    if name not in _SECONDS:
         known = ", ".join(sorted({*_INTEGERS, *_SECONDS}))
         raise InvalidValue("query of the broker URL", _HIDDEN, f"{known}, or {_EXTERNAL}")
-    value: float
-    try:
-        value = int(text) if name in _INTEGERS else float(text)
-    except ValueError:
-        value = -1
-    if not least <= value <= most or (value == 0 and name in _SECONDS - {"retry_delay"}):
-        kind = "an integer" if name in _INTEGERS else "seconds"
-        raise InvalidValue(f"{name} in the broker URL", text, f"{kind} from {least} to {most}")
-    return value
+    with suppress(ValueError):
+        if 0 < (seconds := float(text)) < math.inf:
+            return seconds
+    raise InvalidValue(f"{name} in the broker URL", text, "seconds, more than 0")
 
 
 def _decoded(text: str | None) -> str | None:

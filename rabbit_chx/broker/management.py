@@ -112,7 +112,6 @@ class Management:
         *,
         credentials: Credentials | None = None,
         tls: ssl.SSLContext | None = None,
-        timeout: float = 5.0,
     ) -> Management:
         """The management API of a broker, by default on its own host, with the user and password of the broker.
 
@@ -121,14 +120,12 @@ class Management:
             url: of the API, whose own user and password come first.
             credentials: where the password is not in the AMQP URL.
             tls: as for a connection to the broker.
-            timeout: seconds for a request.
         """
         broker = BrokerUrl.parse(broker)
         return cls(
             url or broker.management_url,
             credentials=partial(_login, credentials, broker),
             tls=tls,
-            timeout=timeout,
         )
 
     def __repr__(self) -> str:
