@@ -5,6 +5,9 @@
 .NOTPARALLEL:
 .PHONY: help demo test test-all long lint unit broker spark faults cluster proof flakes oldest oldest-spark matrix bench site reference constraints audit dist clean
 
+# Tests start Python hundreds of times, which takes three times as long without compiled modules.
+unexport PYTHONDONTWRITEBYTECODE
+
 BIN := .venv/bin
 # Several tests at a time (tests/lanes.py says which); one where they share a broker:  make test WORKERS=0
 WORKERS ?= $(if $(RABBIT_CHX_BROKER_URL),0,auto)

@@ -7,14 +7,23 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from functools import cache
 from importlib import metadata
+from pathlib import Path
 
 import pytest
 
 from rabbit_chx.errors import MissingDependency
 from spark_connector.java import find_java
 from tests.spark import BRIEF_JAVA
+
+if os.environ.pop("PYTHONDONTWRITEBYTECODE", ""):
+    # Hundreds of tests start Python, which takes three times as long without compiled modules.
+    sys.dont_write_bytecode = False
+    sys.pycache_prefix = os.environ["PYTHONPYCACHEPREFIX"] = str(
+        Path(__file__).parents[1] / ".pytest_cache/bytecode"
+    )
 
 pytest_plugins = ["tests.proof_report", "tests.lanes"]
 
