@@ -61,14 +61,14 @@ class InvalidValue(RabbitChxError, ValueError):
     def __reduce__(self) -> tuple[object, ...]:
         # An error raised in a Spark task must survive the trip to the driver. `got` may be anything, including an
         # object that cannot be pickled or whose class the driver lacks, so everything but plain values goes as text.
-        got = self.got if type(self.got) in _PLAIN else _Text(_shown(self.got))
+        got = self.got if type(self.got) in _PLAIN else Unquoted(_shown(self.got))
         return (type(self), (self.what, got, self.expected, self.hint))
 
 
 _PLAIN = {str, bytes, int, float, bool, type(None)}
 
 
-class _Text(str):
+class Unquoted(str):
     """Shown as it stands, where a str would be shown in quotes."""
 
     __slots__ = ()

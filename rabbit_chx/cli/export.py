@@ -35,7 +35,7 @@ def _format_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return click.option(
         "--format",
         "kind",
-        type=click.Choice(["yaml", "toml", "json", "definitions"]),
+        type=click.Choice(["yaml", "json", "definitions"]),
         default="yaml",
         show_default=True,
         help="definitions is RabbitMQ's own definitions.json, whose import binds in random order.",

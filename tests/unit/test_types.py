@@ -19,10 +19,10 @@ ROOT = Path(__file__).parents[2]
 INTERNAL = (
     "rabbit_chx.cli.",
     "rabbit_chx.testing.external_node.",
-    "rabbit_chx.topology.file.assemble.",
+    "rabbit_chx.topology.file.bindings.",
     "rabbit_chx.topology.file.schema.",
-    "rabbit_chx.topology.file.source.",
-    "rabbit_chx.topology.file.wiring.",
+    "rabbit_chx.topology.file.objects.",
+    "rabbit_chx.topology.file.schema_errors.",
 )
 
 

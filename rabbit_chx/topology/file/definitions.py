@@ -13,8 +13,9 @@ import json
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Final, get_args
 
+from rabbit_chx.errors import InvalidValue, Unquoted
 from rabbit_chx.ring import ToExchange
-from rabbit_chx.topology.file.source import Bare, Source, check_values, way
+from rabbit_chx.topology.file.problems import Document, check_values
 from rabbit_chx.topology.model import (
     Bound,
     Exchange,
@@ -49,38 +50,38 @@ def from_definitions(value: Any, vhost: str | None = None) -> Topology:
     Where all bindings of an exchange carry ``x-bind-seq``, they are put in that order. Importing such a file
     into a broker randomises the order, and with it the routing.
     """
-    source = Source("the definitions", value=value)
-    check_values(source)
-    return read_definitions(source, vhost)
+    document = Document("definitions", value)
+    check_values(document)
+    return read_definitions(document, vhost)
 
 
-def read_definitions(source: Source, vhost: str | None = None) -> Topology:
-    """As :func:`from_definitions`, of a text: problems have their lines and columns."""
-    from rabbit_chx.topology.file.complaints import complain_of
+def read_definitions(document: Document, vhost: str | None = None) -> Topology:
+    """As :func:`from_definitions`, for a parsed file: problems have lines and columns."""
     from rabbit_chx.topology.file.schema import Definitions, checked
+    from rabbit_chx.topology.file.schema_errors import report_errors
 
-    found, errors = checked(Definitions, source.value)
-    complain_of(errors, source)
-    source.raise_problems()
+    found, errors = checked(Definitions, document.value)
+    report_errors(errors, document)
+    document.raise_problems()
     assert found
-    topology = _Reader(found, source, _vhost(found, vhost, source)).topology()
-    source.raise_problems()
+    topology = _Reader(found, document, _vhost(found, vhost, document)).topology()
+    document.raise_problems()
     return topology
 
 
-def _vhost(found: Definitions, wanted: str | None, source: Source) -> str:
+def _vhost(found: Definitions, wanted: str | None, document: Document) -> str:
     """The virtual host that is meant; what names none of its own belongs to the one of the file."""
     sections: Iterable[Any] = (*found.exchanges, *found.queues, *found.bindings, *found.policies)
     known = {each.name for each in found.vhosts} | {each.vhost for each in sections if each.vhost is not None}
     if found.original_vhost_name is not None or not known:
         return wanted or found.original_vhost_name or "/"
     if wanted not in known and (wanted is not None or len(known) > 1):
-        source.give_up(
+        document.fail(
             None,
-            "virtual host of the definitions",
-            got=Bare("none") if wanted is None else wanted,
-            expected=", ".join(repr(name) for name in sorted(known)),
-            hint="A topology is that of one virtual host: name one of these",
+            "virtual host",
+            Unquoted("none") if wanted is None else wanted,
+            "one of " + ", ".join(repr(name) for name in sorted(known)),
+            "A topology belongs to one virtual host",
         )
     return wanted or known.pop()
 
@@ -88,9 +89,9 @@ def _vhost(found: Definitions, wanted: str | None, source: Source) -> str:
 class _Reader:
     """Reads what belongs to one virtual host."""
 
-    def __init__(self, found: Definitions, source: Source, vhost: str) -> None:
+    def __init__(self, found: Definitions, document: Document, vhost: str) -> None:
         self._found = found
-        self._source = source
+        self._document = document
         self._vhost = vhost
 
     def topology(self) -> Topology:
@@ -121,8 +122,7 @@ class _Reader:
         arguments = dict(found.arguments)
         kind: Any = arguments.pop("x-queue-type", None) or found.type or "classic"
         if kind not in get_args(QueueType):
-            loc = ("queues", index, "type")
-            self._source.complain(loc, way(loc), got=kind, expected=", ".join(get_args(QueueType)))
+            self._document.report(("queues", index, "type"), kind, " or ".join(get_args(QueueType)))
         return Queue(found.name, kind, found.durable, found.auto_delete, arguments=arguments)
 
     def _bindings(self, exchanges: set[str], queues: set[str]) -> Iterator[Bound]:
@@ -137,13 +137,13 @@ class _Reader:
             destination = each.destination if is_queue else ToExchange(each.destination)
             yield Bound(each.source, destination, each.routing_key, each.arguments)
         for name, index in missing.items():
-            self._source.complain(
-                ("bindings", index),
+            error = InvalidValue(
                 f"exchange {name!r}",
-                got=Bare("bindings of it, and no such exchange"),
-                expected="every exchange that is bound",
-                hint="Exports of RabbitMQ 4 can lack internal exchanges: read the broker itself instead",
+                Unquoted("bindings but no declaration"),
+                "a declaration of every bound exchange",
+                "Exports of RabbitMQ 4 can lack internal exchanges: export from the broker with rabbit-chx",
             )
+            self._document.add(self._document.positions.of(("bindings", index)), error)
 
 
 def _in_order(bindings: list[Bound]) -> list[Bound]:

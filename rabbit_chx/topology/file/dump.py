@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import json
 import re
-from typing import TYPE_CHECKING, Any, Final, get_args
+from typing import TYPE_CHECKING, Any, Final
 
 from rabbit_chx.errors import InvalidValue
 from rabbit_chx.ring import ToExchange
-from rabbit_chx.topology.file.families import literal
-from rabbit_chx.topology.file.source import Format
+from rabbit_chx.topology.file.ranges import literal
 from rabbit_chx.topology.model import CONSISTENT_HASH, MODULUS_HASH, Topology
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from rabbit_chx.topology.file.load import Format
     from rabbit_chx.topology.model import Bound, Exchange, Queue
 
 __all__ = ["dumps", "exportable"]
@@ -31,13 +31,12 @@ _PROPERTIES: Final = ("message_id", "correlation_id", "timestamp")
 
 def dumps(topology: Topology, format: Format) -> str:  # noqa: A002 - what a user calls it
     """The text of a file that loads as this topology."""
-    if format not in get_args(Format):
-        raise InvalidValue("format", format, ", ".join(get_args(Format)))
+    if format not in ("yaml", "json"):
+        raise InvalidValue("format", format, "yaml or json")
     value = _file(topology)
     if format == "json":
         return json.dumps(value, indent=2, ensure_ascii=False) + "\n"
-    lines = _yaml(value, 0) if format == "yaml" else _toml((), value)
-    return "\n".join(lines) + "\n"
+    return "\n".join(_yaml(value, 0)) + "\n"
 
 
 def exportable(topology: Topology) -> Topology:
@@ -189,13 +188,12 @@ def _queue(queue: Queue) -> dict[str, Any]:
 # Text
 
 _PLAIN: Final = re.compile(r"[A-Za-z][A-Za-z0-9_-]*(?:\.[A-Za-z0-9_-]+)*")
-_BARE_KEY: Final = re.compile(r"[A-Za-z0-9_-]+")
 _WORDS: Final = {"true", "false", "null", "yes", "no", "on", "off", "y", "n"}
 _ESCAPED: Final = re.compile(r"[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
 
 
 def _quoted(text: str) -> str:
-    """Text in double quotes, with escapes that YAML and TOML share."""
+    """Text in double quotes, with JSON's escapes, which YAML shares."""
     quoted = json.dumps(text, ensure_ascii=False)
     return _ESCAPED.sub(lambda found: f"\\u{ord(found[0]):04x}", quoted)
 
@@ -255,51 +253,3 @@ def _yaml(value: Mapping[str, Any], indent: int) -> Iterator[str]:
         else:
             yield start
             yield from (" " * (indent + 2) + "- " + _flow(each) for each in item)
-
-
-def _toml_key(key: str) -> str:
-    return key if _BARE_KEY.fullmatch(key) else _quoted(key)
-
-
-def _toml_value(value: Any) -> str:
-    if value is None:
-        raise InvalidValue(
-            "topology",
-            "an argument without a value",
-            "what TOML can hold",
-            "Write it as yaml or json: they know null",
-        )
-    if isinstance(value, dict):
-        items = [f"{_toml_key(key)} = {_toml_value(item)}" for key, item in value.items()]
-        return f"{{ {', '.join(items)} }}" if items else "{}"
-    if isinstance(value, (list, tuple)):
-        return "[" + ", ".join(map(_toml_value, value)) + "]"
-    return _scalar(value)
-
-
-def _toml(table: tuple[str, ...], value: Mapping[str, Any]) -> Iterator[str]:
-    """A table: what fits into a line first, then tables of its own, all in their order where order counts."""
-    lines: list[str] = []
-    tables: dict[str, Any] = {}
-    for key, item in value.items():
-        line = f"{_toml_key(key)} = {_toml_value(item)}"
-        is_long = len(line) > _WIDTH
-        if isinstance(item, dict) and _is_table(len(table), item, is_long=is_long, is_after=bool(tables)):
-            tables[key] = item
-        elif isinstance(item, list) and is_long:
-            lines += [f"{_toml_key(key)} = [", *(f"  {_toml_value(each)}," for each in item), "]"]
-        else:
-            lines.append(line)
-    if table and (lines or not tables):
-        yield from ("", "[" + ".".join(map(_toml_key, table)) + "]")
-    yield from lines
-    for key, item in tables.items():
-        yield from _toml((*table, key), item)
-
-
-def _is_table(depth: int, item: Mapping[str, Any], *, is_long: bool, is_after: bool) -> bool:
-    if depth == 0:  # a section
-        return bool(item)
-    if depth == 1:  # an exchange, a queue or a policy: those after a table are tables too
-        return is_long or is_after
-    return depth == 2 and is_long and not any(isinstance(each, (dict, list)) for each in item.values())

@@ -1,111 +1,141 @@
-"""A topology from a file: YAML, TOML or JSON of one schema, or RabbitMQ's own ``definitions.json``.
+"""Load a topology from a file: YAML or JSON of this project's schema, or RabbitMQ's own ``definitions.json``.
 
     topology = load("topology.yaml")
 
-All that is wrong with a file is told at once, each with its line and column (:class:`InvalidTopology`): what is
-wrong by itself is left out for the moment, and what remains is looked at as a whole. This and the writing of a
-file by the caller are all the files that this room touches.
+All problems of a file are raised together as :class:`InvalidTopology`, each with its line and column: entries that
+violate the schema are reported and left out, then the rest is checked as a whole.
 """
 
 from __future__ import annotations
 
 from copy import deepcopy
 from itertools import takewhile
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
-from rabbit_chx.errors import MissingDependency
+from rabbit_chx.errors import InvalidValue, MissingDependency, Unquoted
 from rabbit_chx.topology.file.definitions import looks_like_definitions, read_definitions
-from rabbit_chx.topology.file.source import (
-    Bare,
-    InvalidTopology,
-    Problem,
-    format_of,
-    parse,
-    read_text,
-)
+from rabbit_chx.topology.file.json_reader import read_json
+from rabbit_chx.topology.file.problems import Document, InvalidTopology, Position, Problem, check_values
+from rabbit_chx.topology.file.yaml_reader import read_yaml
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
-    from rabbit_chx.topology.file.places import Loc
-    from rabbit_chx.topology.file.source import Format, Source
+    from rabbit_chx.topology.file.problems import Path as FilePath
     from rabbit_chx.topology.model import Topology
 
-__all__ = ["InvalidTopology", "Problem", "load", "loads"]
+__all__ = ["MAX_BYTES", "Format", "InvalidTopology", "Problem", "load", "loads"]
+
+Format: TypeAlias = Literal["yaml", "json"]
+
+MAX_BYTES: Final = 8 << 20
+"""The size of a file; a definitions.json of 20,000 queues has about 4 MiB."""
+
+_FORMATS: Final[dict[str, Format]] = {".yaml": "yaml", ".yml": "yaml", ".json": "json"}
 
 
 def load(path: str | Path, *, vhost: str | None = None) -> Topology:
-    """The topology in a file, whose name tells the format: .yaml, .yml, .toml or .json.
+    """Load the topology in a .yaml, .yml or .json file.
 
-    ``vhost`` picks the virtual host of a ``definitions.json`` that holds several.
+    ``vhost`` selects a virtual host in a ``definitions.json`` that has several.
     """
-    text = read_text(str(path))
-    return loads(text, format=format_of(str(path)), name=str(path), vhost=vhost)
+    name = str(path)
+    suffix = Path(path).suffix.lower()
+    if suffix not in _FORMATS:
+        Document(name).fail(None, "file name", Path(path).name, f"a name that ends in {', '.join(_FORMATS)}")
+    return loads(_read_text(name), format=_FORMATS[suffix], name=name, vhost=vhost)
 
 
 def loads(
     text: str,
     *,
-    format: Format,  # noqa: A002 - what a user calls it
+    format: Format,  # noqa: A002 - the word that users know
     name: str = "<text>",
     vhost: str | None = None,
 ) -> Topology:
-    """The topology in a text; ``name`` stands in the messages where a file's would."""
-    _check_installed()
-    source = parse(text, format, name)
-    if looks_like_definitions(source.value):
-        return read_definitions(source, vhost)
-    return _topology(source)
+    """Load the topology in a text; error messages show ``name`` as the name of the file."""
+    document = parse(text, format, name)
+    if looks_like_definitions(document.value):
+        return read_definitions(document, vhost)
+    return _topology(document)
 
 
-def _check_installed() -> None:
+def parse(text: str, format: Format, name: str) -> Document:  # noqa: A002
+    """The document in a text, with the values that AMQP cannot carry reported."""
+    if format not in ("yaml", "json"):
+        raise InvalidValue("format", format, "yaml or json")
     try:
-        import pydantic  # noqa: F401 - all that follows is built on it
+        import pydantic  # noqa: F401 - the schema needs it
     except ImportError as error:
-        raise MissingDependency(
-            "topology files are checked with pydantic: pip install 'rabbit-chx[topology]'"
-        ) from error
+        raise MissingDependency("topology files need pydantic: pip install 'rabbit-chx[topology]'") from error
+    document = read_yaml(text, name) if format == "yaml" else read_json(text, name)
+    check_values(document)
+    return document
 
 
-def _topology(source: Source) -> Topology:
-    from rabbit_chx.topology.file.assemble import assemble
-    from rabbit_chx.topology.file.complaints import complain_of
-    from rabbit_chx.topology.file.schema import File, checked
-
-    if not source.value and not source.problems:
-        least = "schema = 1" if source.format == "toml" else "schema: 1"
-        source.give_up(
-            None, "file", got=Bare("nothing"), expected="a topology", hint=f"The least is `{least}`"
+def _read_text(name: str) -> str:
+    document = Document(name)
+    try:
+        with Path(name).open("rb") as file:
+            data = file.read(MAX_BYTES + 1)
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        document.fail(None, "file", name, "a readable file", f"The system says: {reason}")
+    if len(data) > MAX_BYTES:
+        document.fail(
+            None,
+            "file size",
+            Unquoted("more"),
+            f"at most {MAX_BYTES >> 20} MiB",
+            "Ranges of names such as 'orders.{00..15}' keep a file short",
         )
-    file, errors = checked(File, source.value)
-    locs = complain_of(errors, source)
-    if () in locs:
-        source.raise_problems()
-    file = file or File.model_validate(_without(source.value, locs))
-    topology = assemble(file, source)
-    source.raise_problems()
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        before = data[: error.start].decode("utf-8-sig", "replace").split("\n")
+        document.fail(
+            Position(len(before), len(before[-1]) + 1),
+            "encoding",
+            data[error.start : error.start + 4],
+            "UTF-8",
+            "An editor can save a text file as UTF-8",
+        )
+
+
+def _topology(document: Document) -> Topology:
+    from rabbit_chx.topology.file.objects import build_topology
+    from rabbit_chx.topology.file.schema import File, checked
+    from rabbit_chx.topology.file.schema_errors import report_errors
+
+    if not document.value and not document.problems:
+        document.fail(None, "file", Unquoted("nothing"), "a topology", "The smallest file is `schema: 1`")
+    file, errors = checked(File, document.value)
+    paths = report_errors(errors, document)
+    if () in paths:
+        document.raise_problems()
+    file = file or File.model_validate(_without(document.value, paths))
+    topology = build_topology(file, document)
+    document.raise_problems()
     return topology
 
 
-# Without one of these an entry would mean something else, and be blamed for it.
+# An entry without one of these would mean something else, and cause misleading problems.
 _DECISIVE: Final = {"type", "slots", "preset", "pattern", "definition"}
 
 
-def _without(value: dict[str, Any], locs: list[Loc]) -> dict[str, Any]:
-    """The file without what is wrong by itself: a key, a whole list, or an entry that cannot do without."""
+def _without(value: dict[str, Any], paths: list[FilePath]) -> dict[str, Any]:
+    """The file without its invalid parts: a key, a whole list, or an entry whose decisive key is invalid."""
     kept = deepcopy(value)
-    for loc in locs:
-        names = list(
-            map(str, takewhile(lambda part: isinstance(part, str), loc))
-        )  # places in lists must not shift
-        if names[2:3] and names[2] in _DECISIVE:
-            names = names[:2]
-        *parents, last = names
-        holder: Any = kept
-        for name in parents:
-            holder = holder.get(name, {})
-        if last in holder:
-            del holder[last]
-        elif len(parents) == 2:  # a key is missing, and what it belongs to cannot do without
+    for path in paths:
+        # Lists go as a whole, so that indices stay right.
+        keys = list(map(str, takewhile(lambda part: isinstance(part, str), path)))
+        if keys[2:3] and keys[2] in _DECISIVE:
+            keys = keys[:2]
+        *parents, last = keys
+        parent: Any = kept
+        for key in parents:
+            parent = parent.get(key, {})
+        if last in parent:
+            del parent[last]
+        elif len(parents) == 2:  # a required key is missing
             kept[parents[0]].pop(parents[1], None)
     return {**kept, "schema": 1}

@@ -16,7 +16,7 @@ from pydantic_core import ErrorDetails, PydanticCustomError
 from rabbit_chx.releases import MAX_WEIGHT
 
 __all__ = [
-    "MOST_SLOTS",
+    "MAX_SLOTS",
     "SCHEMA_FILE",
     "Definitions",
     "File",
@@ -29,7 +29,7 @@ __all__ = [
 ]
 
 SCHEMA_FILE: Final = Path(__file__).with_name("topology.schema.json")
-MOST_SLOTS: Final = 256
+MAX_SLOTS: Final = 256
 
 
 def _kind(value: object) -> str | None:
@@ -151,7 +151,7 @@ class FileExchange(Entry):
     """The same, where exchanges are among what is bound to a hash exchange: in bind order."""
     bindings: list[FileBinding] | None = None
     """Bindings of any exchange, with keys and arguments; of a hash exchange where queues cannot say it."""
-    slots: Annotated[int, Field(ge=1, le=MOST_SLOTS)] | None = None
+    slots: Annotated[int, Field(ge=1, le=MAX_SLOTS)] | None = None
     """Slot exchanges between a hash exchange and its queues, which share them by weight; 64 is a good number."""
     alternate_exchange: Text | None = None
     """Where messages go that match no binding; with slots, the alternate exchange of every slot."""

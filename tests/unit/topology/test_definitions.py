@@ -129,7 +129,7 @@ def test_an_export_of_one_virtual_host_needs_no_name(export):
 
 @pytest.mark.parametrize("vhost", [None, "nowhere"])
 def test_several_virtual_hosts_are_listed_where_none_of_them_is_named(vhost):
-    with pytest.raises(InvalidTopology, match="expected '/', 'other'"):
+    with pytest.raises(InvalidTopology, match="expected one of '/', 'other'"):
         from_definitions(EXPORT_3_10, vhost)
 
 
@@ -160,7 +160,7 @@ def test_an_export_that_lacks_an_internal_exchange_is_refused():
         **EXPORT_4_3,
         "exchanges": [each for each in EXPORT_4_3["exchanges"] if each["name"] != "orders"],
     }
-    with pytest.raises(InvalidTopology, match=r"exchange 'orders' .* lack internal exchanges") as caught:
+    with pytest.raises(InvalidTopology, match=r"exchange 'orders'.* lack internal exchanges") as caught:
         from_definitions(export, "/")
     assert len(caught.value.problems) == 1
 
@@ -182,7 +182,7 @@ def test_what_is_no_export_is_refused(value):
 
 
 def test_a_queue_of_a_type_that_nobody_knows_is_refused():
-    with pytest.raises(InvalidTopology, match="got 'mqtt', expected classic, quorum, stream"):
+    with pytest.raises(InvalidTopology, match="got 'mqtt', expected classic or quorum or stream"):
         from_definitions({"queues": [{"name": "q", "type": "mqtt"}]})
 
 

@@ -56,13 +56,7 @@ def test_yaml_is_short_and_quotes_what_needs_quotes():
     )
 
 
-def test_toml_has_tables_for_what_is_long():
-    text = dumps(SHOP, "toml")
-    assert '\n[exchanges.orders]\ntype = "x-consistent-hash"\n' in text
-    assert '\n[queues]\n"q{{0}}" = { type = "quorum", single-active-consumer = true }\n' in text
-
-
-@pytest.mark.parametrize("format_", ["yaml", "toml", "json"])
+@pytest.mark.parametrize("format_", ["yaml", "json"])
 def test_a_hundred_queues_are_not_one_line(format_):
     names = [f"orders.{number:03}" for number in range(100)]
     topology = Topology(
@@ -89,20 +83,19 @@ def test_the_number_of_a_bind_command_is_left_out():
     assert loads(text, format="yaml").bindings == (Bound("x", "q", "2"),)
 
 
-def test_what_toml_cannot_hold_is_refused_and_yaml_takes_it():
+def test_an_argument_without_a_value_is_null():
     topology = Topology(
         exchanges=(Exchange("h", "headers"),),
         queues=(Queue("q", "quorum"),),
         bindings=(Bound("h", "q", "", {"x-match": "all", "present": None}),),
     )
-    assert "yaml or json" in complaint(lambda: dumps(topology, "toml")).hint
     assert loads(dumps(topology, "yaml"), format="yaml") == topology
 
 
 def test_an_exclusive_queue_and_an_unknown_format_are_refused():
     complaint_of = complaint(lambda: dumps(Topology(queues=(Queue("q", exclusive=True),)), "yaml"))
     assert "exportable" in complaint_of.hint
-    with pytest.raises(ValueError, match="yaml, toml, json"):
+    with pytest.raises(ValueError, match="yaml or json"):
         dumps(Topology(), "ini")
 
 

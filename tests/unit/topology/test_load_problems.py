@@ -39,15 +39,15 @@ queues:
 """
     )
     told = [
-        ("t:2:1: ", "did you mean 'exchanges'?"),
-        ("t:6:5: ", "did you mean 'hash-header'?"),
-        ("t:7:17: ", "a whole number from 1 to 10000"),
-        ("t:7:20: ", "did you mean 'ghost'?"),
+        ("t:2:1: ", "Did you mean 'exchanges'?"),
+        ("t:6:5: ", "Did you mean 'hash-header'?"),
+        ("t:7:17: ", "an integer from 1 to 10000"),
+        ("t:7:20: ", "Did you mean 'ghost'?"),
         ("t:7:29: ", "'010'"),
         ("t:8:25: ", "got 'nowhere'"),
         ("t:9:21: ", "x-consistent-hash or x-modulus-hash"),
         ("t:12:3: ", "the lower number first"),
-        ("t:13:3: ", "the first is in line 11"),
+        ("t:13:3: ", "The first is in line 11"),
         ("t:13:20: ", "'no'"),
     ]
     assert len(found) == len(told)
@@ -82,25 +82,33 @@ def test_a_plain_scalar_that_readers_of_yaml_read_differently_is_refused(written
     ("text", "place", "part"),
     [
         ("vhost: /", "t:1:1", "invalid schema: got nothing, expected 1"),
-        ("schema: 2", "t:1:9", "got 2, expected 1. A later version"),
+        ("schema: 2", "t:1:9", "got 2, expected 1. A newer schema"),
         ("schema: true", "t:1:9", "got true, expected 1"),
         ("schema: 1.0", "t:1:9", "got 1.0, expected 1"),
         ("schema: '1'", "t:1:9", "without quotes"),
-        ("schema: 1\nvhost:", "t:2:7", "leave the key out"),
-        ("schema: 1\nvhost: 5", "t:2:8", "put it in quotes"),
-        ("schema: 1\nqueues: [a]", "t:2:1", "got a list, expected a mapping. Write each as a key"),
+        ("schema: 1\nvhost:", "t:2:7", "Leave the key out"),
+        ("schema: 1\nvhost: 5", "t:2:8", "Put it in quotes"),
+        ("schema: 1\nqueues: [a]", "t:2:1", "got a list, expected a mapping. Write each queue as a key"),
         ("schema: 1\nexchanges: {x: {}}", "t:2:13", "invalid exchanges.x.type: got nothing"),
         ("schema: 1\nexchanges: {x: 5}", "t:2:16", "got 5, expected a mapping"),
         ("schema: 1\nexchanges: {x: {type: topic, durable: 'true'}}", "t:2:39", "without quotes"),
         ("schema: 1\nexchanges: {'': {type: topic}}", "t:2:13", "default exchange"),
-        ("schema: 1\nexchanges: {amq.x: {type: topic}}", "t:2:21", "broker's own"),
+        ("schema: 1\nexchanges: {amq.x: {type: topic}}", "t:2:21", "begin with amq."),
         ("schema: 1\nexchanges: {x: {type: x-consistent-hash, queues: 5}}", "t:2:50", "or a list of names"),
-        ("schema: 1\nqueues: {amq.x: {}}", "t:2:10", "broker's own"),
+        ("schema: 1\nqueues: {amq.x: {}}", "t:2:10", "begin with amq."),
         ("schema: 1\nqueues: {'': {}}", "t:2:10", "an empty name"),
+        ('schema: 1\nqueues: {"a\\nb": {}}', "t:2:10", "control character '\\n'"),
+        ('schema: 1\nvhost: "a\\rb"', "t:2:8", "control character '\\r'"),
+        ('schema: 1\nexchanges: {"a\\u0085b": {type: topic}}', "t:2:13", "control character '\\x85'"),
+        (
+            'schema: 1\npolicies: {"\\e[2J": {pattern: a, definition: {b: 1}}}',
+            "t:2:12",
+            "control character '\\x1b'",
+        ),
         ("schema: 1\nqueues: {" + "ä" * 128 + ": {}}", "t:2:10", "a name of 256 bytes"),
         ("schema: 1\nqueues: {'" + "a" * 250 + "{000000..000001}': {}}", "t:2:10", "a name of 256 bytes"),
         ("schema: 1\nqueues: {'a{0..10000}': {}}", "t:2:10", "10001 names"),
-        ("schema: 1\nqueues: {'a{0..3}': {}, 'a{2..5}': {}}", "t:2:25", "'a{0..3}' stands for too"),
+        ("schema: 1\nqueues: {'a{0..3}': {}, 'a{2..5}': {}}", "t:2:25", "'a{0..3}' declares already"),
         (
             "schema: 1\nqueues: {a: {preset: ordered, type: classic}}",
             "t:2:37",
@@ -109,34 +117,34 @@ def test_a_plain_scalar_that_readers_of_yaml_read_differently_is_refused(written
         ("schema: 1\nqueues: {a: {durable: false}}", "t:2:23", "always durable"),
         ("schema: 1\nqueues: {a: {auto-delete: true}}", "t:2:27", "x-expires"),
         ("schema: 1\nqueues: {a: {exclusive: true}}", "t:2:14", "an unknown key"),
-        ("schema: 1\nqueues: {a: {arguments: {x-queue-type: quorum}}}", "t:2:26", "key type"),
-        ("schema: 1\nqueues: {a: {arguments: {n: 99999999999999999999}}}", "t:2:29", "64 bits"),
+        ("schema: 1\nqueues: {a: {arguments: {x-queue-type: quorum}}}", "t:2:26", "the key type"),
+        ("schema: 1\nqueues: {a: {arguments: {n: 99999999999999999999}}}", "t:2:29", "64-bit"),
         (
             "schema: 1\npolicies: {p: {definition: {a: 1}}}",
             "t:2:12",
             "invalid policies.p.pattern: got nothing",
         ),
         ("schema: 1\npolicies: {p: {pattern: a, definition: {}}}", "t:2:28", "an empty mapping"),
-        ("schema: 1\nvhost: [a\nqueues: {}", "t:3:7", "from line 2 on"),
+        ("schema: 1\nvhost: [a\nqueues: {}", "t:3:7", "from line 2"),
         ("schema: 1\n\tqueues: {}", "t:2:1", "spaces, not tabs"),
-        ("schema: 1\n'a\x01b': 1", "t:2:3", "can be printed"),
-        ("schema: 1\nvhost: a\0b", "t:2:9", "NUL"),
+        ("schema: 1\n'a\x01b': 1", "t:2:3", "printable"),
+        ("schema: 1\nvhost: a\0b", "t:2:9", "printable"),
         ("schema: 1\n---\nschema: 1", "t:2:1", "a second document"),
         ("schema: 1\nvhost: !!str 5", "t:2:8", "no tags"),
         ("schema: 1\nvhost: !mine x", "t:2:8", "no tags"),
         ("schema: 1\nqueues: {a: &a {}, b: {<<: *a}}", "t:2:24", "no merge keys"),
-        ("schema: 1\nqueues: {a: &a {arguments: *a}}", "t:2:28", "no value can hold itself"),
-        ("schema: 1\nqueues: {a: *b}", "t:2:13", "no &b stands before it"),
+        ("schema: 1\nqueues: {a: &a {arguments: *a}}", "t:2:13", "contains itself"),
+        ("schema: 1\nqueues: {a: *b}", "t:2:13", "undefined alias"),
         ("schema: 1\nqueues: {? [a] : {}}", "t:2:12", "invalid key"),
         ("schema: 1\nqueues: {orders.{0..3}: {}}", "t:2:17", "invalid YAML"),
-        ("schema: 1\nqueues: {5: {}}", "t:2:10", "put it in quotes: '5'"),
+        ("schema: 1\nqueues: {5: {}}", "t:2:10", "Put it in quotes: '5'"),
         ("schema: 1\nvhost: \ud800", "t:2:8", "invalid YAML"),
         ("hello", "t:1:1", "got 'hello', expected a mapping"),
         ("- a", "t:1:1", "got a list, expected a mapping"),
-        ("", "t", "the least is `schema: 1`"),
-        ("# only a comment\n", "t", "the least is `schema: 1`"),
-        ("[" * 100_000, "t:1:52", "50 levels at most"),
-        ("- " * 100_000, "t:1:103", "50 levels at most"),
+        ("", "t", "The smallest file is `schema: 1`"),
+        ("# only a comment\n", "t", "The smallest file is `schema: 1`"),
+        ("[" * 100_000, "t:1:51", "at most 50 levels"),
+        ("- " * 100_000, "t:1:101", "at most 50 levels"),
     ],
 )
 def test_a_problem_has_its_place_and_says_what_is_wrong(text, place, part):
@@ -155,45 +163,51 @@ exchanges:
 @pytest.mark.parametrize(
     ("exchange", "part"),
     [
-        ("x-consistent-hash, queues: {q0: §10001}", "from 1 to 10000; a weight"),
+        ("x-consistent-hash, queues: {q0: §10001}", "from 1 to 10000. Use small integers"),
         ("x-consistent-hash, queues: {q0: §'1'}", "without quotes"),
         ("x-consistent-hash, queues: {q0: §true}", "got true"),
         ("x-consistent-hash, queues: {q0: §1.5}", "got 1.5"),
         ("x-consistent-hash, queues: {q0: §~}", "got nothing"),
-        ("x-consistent-hash, queues: [q0, §q0]", "queue 'q0' for the second time"),
-        ("x-consistent-hash, queues: {'q{0..3}': 1, §'q{2..3}': 1}", "queue 'q2' for the second time"),
+        ("x-consistent-hash, queues: [q0, §q0]", "queue 'q0' again"),
+        ("x-consistent-hash, queues: {'q{0..3}': 1, §'q{2..3}': 1}", "queue 'q2' again"),
         ("x-consistent-hash, queues: [§q9]", "got 'q9', expected a queue of this file"),
-        ("x-consistent-hash, queues: [§5]", "invalid queues[0]: got 5, expected text"),
+        ("x-consistent-hash, queues: [§5]", "exchanges.x.queues[0]: got 5, expected text"),
         ("x-consistent-hash, destinations: [{exchange: §z}]", "an exchange of this file"),
-        ("x-consistent-hash, destinations: [{exchange: §''}]", "the default exchange cannot be bound"),
+        ("x-consistent-hash, destinations: [{exchange: §''}]", "The default exchange cannot be bound"),
         ("x-consistent-hash, destinations: [§{weight: 1}]", "got neither"),
         ("x-consistent-hash, destinations: [§{queue: q0, exchange: t}]", "got both"),
-        ("x-consistent-hash, destinations: [{queue: q0, §wieght: 1}]", "did you mean 'weight'?"),
+        ("x-consistent-hash, destinations: [{queue: q0, §wieght: 1}]", "Did you mean 'weight'?"),
         (
             "x-consistent-hash, destinations: [{exchange: t}, §{exchange: t}]",
-            "exchange t for the second time",
+            "exchange t again",
         ),
         ("x-consistent-hash, queues: [q0], §bindings: []", "one of queues, destinations and bindings"),
         ("x-consistent-hash, bindings: [{queue: q0, key: §1.5}]", "expected text"),
-        ("x-consistent-hash, bindings: [{queue: q0, key: §'0'}]", "the weight of queue 'q0'"),
-        ("x-consistent-hash, bindings: [§{queue: q0}]", "the weight of queue 'q0'"),
-        ("topic, bindings: [{queue: q0}, §{queue: q0}]", "the same binding for the second time"),
-        ("topic, bindings: [{queue: q0, arguments: {x-bind-seq: §1}}]", "the order of the file"),
+        ("x-consistent-hash, bindings: [{queue: q0, key: §'0'}]", "weight"),
+        ("x-consistent-hash, bindings: [§{queue: q0}]", "weight"),
+        ("topic, bindings: [{queue: q0}, §{queue: q0}]", "got a duplicate"),
+        ("topic, bindings: [{queue: q0, arguments: {x-bind-seq: §1}}]", "The order of the file"),
         (f"topic, bindings: [{{queue: q0, key: §{'ä' * 128}}}]", "at most 255 bytes"),
         ("topic, §hash-header: a", "expected x-consistent-hash"),
-        ("x-consistent-hsh, §queues: [q0]", "did you mean 'x-consistent-hash'?"),
-        ("topic, §queues: [q0]", "other types have bindings"),
+        ("x-consistent-hsh, §queues: [q0]", "Did you mean 'x-consistent-hash'?"),
+        ("topic, §queues: [q0]", "Other types have bindings"),
         ("x-modulus-hash, §hash-property: message_id", "expected x-consistent-hash"),
-        ("x-modulus-hash, queues: {q0: §2}", "knows no weights"),
-        ("x-consistent-hash, hash-header: a, §hash-property: timestamp", "one exchange hashes one thing"),
+        ("x-modulus-hash, queues: {q0: §2}", "has no weights"),
+        (
+            "x-consistent-hash, hash-header: a, §hash-property: timestamp",
+            "both hash-header and hash-property",
+        ),
         ("x-consistent-hash, hash-property: §app_id", "'message_id', 'correlation_id' or 'timestamp'"),
         ("x-consistent-hash, arguments: {hash-property: §app_id}", "message_id, correlation_id, timestamp"),
-        ("x-consistent-hash, hash-header: a, arguments: {§hash-header: a}", "one of the two"),
+        (
+            "x-consistent-hash, hash-header: a, arguments: {§hash-header: a}",
+            "both the argument and its shorthand",
+        ),
         ("x-consistent-hash, hash-header: §''", "at least one character"),
         ("x-modulus-hash, slots: §0, queues: [q0]", "from 1 to 256"),
         ("x-modulus-hash, slots: §257, queues: [q0]", "from 1 to 256"),
         ("x-modulus-hash, §slots: 64", "slots without queues"),
-        ("x-modulus-hash, slots: 64, §destinations: [{queue: q0}]", "it beside slots"),
+        ("x-modulus-hash, slots: 64, §destinations: [{queue: q0}]", "both slots and destinations"),
         ("x-modulus-hash, slots: §3, queues: ['q{0..3}']", "3 slots for 4 queues"),
         ("direct, §slots: 64", "x-consistent-hash or x-modulus-hash"),
         ("x-consistent-hash, co-partitioned-with: §x", "another exchange"),
@@ -219,7 +233,7 @@ def test_of_a_section_that_stands_twice_the_last_is_looked_at():
 
 def test_a_slot_must_not_have_the_name_of_an_exchange():
     text = "schema: 1\nqueues: {q: {}}\nexchanges: {x: {type: x-modulus-hash, slots: 64, queues: [q]}, x.slot.07: {type: fanout}}"
-    assert "'x.slot.07' is an exchange too" in problem(text)
+    assert "an exchange 'x.slot.07'" in problem(text)
 
 
 def test_a_cycle_of_exchange_bindings_is_named():
@@ -253,7 +267,7 @@ def test_aliases_that_grow_without_end_are_refused():
     lines = ["schema: 1", "a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
     lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 12)]
     found = problem("\n".join(lines))
-    assert "more than 200000, aliases expanded" in found
+    assert "more than 200000 with aliases expanded" in found
 
 
 def test_families_that_grow_without_end_are_refused():
@@ -268,20 +282,20 @@ def test_families_that_grow_without_end_are_refused():
     [
         ('{"schema": 1, "vhost": "a", "vhost": "b"}', "t:1:29", "first is in line 1"),
         ('{"schema": 1,\n "queues": {"a": {}, "b": {}, "a": {}}}', "t:2:31", "key 'a'"),
-        ('{"schema": 1,\n\t"vhsot": "a"}', "t:2:2", "did you mean 'vhost'?"),
+        ('{"schema": 1,\n\t"vhsot": "a"}', "t:2:2", "Did you mean 'vhost'?"),
         ('{"schema": 1,\n "vhost": 5}', "t:2:11", "expected text"),
         ('{"schema": 1,}', "t:1:14", "invalid JSON"),
         ('{"schema": 1', "t:1:13", "invalid JSON"),
         ('{"schema": 01}', "t:1:13", "invalid JSON"),
         ('{"schema": 1} {}', "t:1:15", "Extra data"),
-        ("", "t:1:1", "least is"),
-        ("[]", "t", "the least is"),
+        ("", "t:1:1", "The smallest file"),
+        ("[]", "t", "The smallest file"),
         ("[1]", "t:1:1", "got a list"),
-        ("[" * 200_000, "t", "without end"),
-        ('{"a":' * 60 + "1" + "}" * 60, "t", "without end"),
-        ('{"schema": 1, "queues": {"a": {"arguments": {"n": NaN}}}}', "t:1:51", "no infinity"),
-        ('{"schema": 1, "queues": {"a": {"arguments": {"n": 1e999}}}}', "t:1:51", "no infinity"),
-        ('{"schema": ' + "9" * 5000 + "}", "t:1:12", "64 bits"),
+        ("[" * 200_000, "t", "at most 50 levels"),
+        ('{"a":' * 60 + "1" + "}" * 60, "t", "at most 50 levels"),
+        ('{"schema": 1, "queues": {"a": {"arguments": {"n": NaN}}}}', "t:1:51", "no infinity or NaN"),
+        ('{"schema": 1, "queues": {"a": {"arguments": {"n": 1e999}}}}', "t:1:51", "no infinity or NaN"),
+        ('{"schema": ' + "9" * 5000 + "}", "t:1:12", "64-bit"),
         ('{"schema": 1, "vhost": "\\ud800"}', "t:1:24", "lone surrogates"),
         ('{"schema": 1, "queues": {"\\ud800": {}}}', "t:1:26", "lone surrogates"),
     ],
@@ -289,34 +303,6 @@ def test_families_that_grow_without_end_are_refused():
 def test_a_problem_of_json_has_its_place(text, place, part):
     found = problems(text, "json")[0]
     assert found.startswith(f"{place}: ")
-    assert part in found
-
-
-@pytest.mark.parametrize(
-    ("text", "place", "part"),
-    [
-        ('schema = 1\nvhost = "a"\nvhost = "b"', "t:3:", "Cannot overwrite"),
-        ("schema = 1\nvhost = 5", "t:2:9:", "expected text"),
-        ("schema = 1\n[queues]\na = {typ = 'quorum'}", "t:3:6:", "did you mean 'type'?"),
-        ("schema = 1\n[queues.a]\ntype = 'quorun'", "t:3:8:", "did you mean 'quorum'?"),
-        ("schema = 1\nqueues.a.b = 1", "t:2:1:", "key 'b' in queues.a"),
-        ("schema = 1\nqueues = {'a.b' = {}, \"q\\u0061\" = {x = 1}}", "t:2:36:", "key 'x' in queues.qa"),
-        ("schema = 1\n[queues.orders.00]", "t:2:1:", "key '00' in queues.orders"),
-        ("schema = 1\nqueues.a.arguments.n = 2024-01-31", "t:2:24:", "in quotes"),
-        ("schema = 1\nqueues.a.arguments.n = inf", "t:2:24:", "no infinity"),
-        ("schema = 1\nqueues.a.arguments.n = 0x1_0000_0000_0000_0000", "t:2:24:", "64 bits"),
-        ("schema = 1\n[[queues]]\na = 1", "t:2:1:", "got a list"),
-        ("schema = 1\nvhost =", "t:2:8:", "invalid TOML"),
-        ("schema = " + "9" * 5000, "t:", "invalid TOML"),
-        ("", "t:", "least is `schema = 1`"),
-        ("a = " + "[" * 200_000, "t:", "without end"),
-        ("a." * 100_000 + "a = 1", "t:1:1:", "without end"),
-        ("a = " + "[" * 60 + "]" * 60, "t:", "without end"),
-    ],
-)
-def test_a_problem_of_toml_has_its_place(text, place, part):
-    found = problems(text, "toml")[0]
-    assert found.startswith(place)
     assert part in found
 
 
@@ -330,19 +316,20 @@ def of_file(path) -> str:
 
 def test_files_that_cannot_be_read_are_named(tmp_path):
     assert "No such file" in of_file(tmp_path / "missing.yaml")
-    assert "directory" in of_file(tmp_path)
+    (tmp_path / "folder.yaml").mkdir()
+    assert "directory" in of_file(tmp_path / "folder.yaml")
     assert "system says" in of_file("a\0b.yaml")
 
 
 @pytest.mark.parametrize(
     ("data", "part"),
     [
-        (b"", "the least is"),
-        (b"schema: 1\nvhost: \xff", "2:8: the encoding"),
-        ("schema: 1".encode("utf-16"), "UTF-16"),
-        ("schema: 1".encode("utf-16-be"), "NUL"),
-        (b"\x7fELF\x02\x01\x01\x00\x00", "NUL"),
-        (b"\x89PNG\r\n\x1a\n\x00", "1:1: the encoding"),
+        (b"", "The smallest file"),
+        (b"schema: 1\nvhost: \xff", "2:8: invalid encoding"),
+        ("schema: 1".encode("utf-16"), "UTF-8"),
+        ("schema: 1".encode("utf-16-be"), "printable"),
+        (b"\x7fELF\x02\x01\x01\x00\x00", "printable"),
+        (b"\x89PNG\r\n\x1a\n\x00", "1:1: invalid encoding"),
         (b"#" * ((8 << 20) + 1), "8 MiB"),
     ],
 )
@@ -355,9 +342,9 @@ def test_files_that_are_no_text_of_ours_are_refused(tmp_path, data, part):
 def test_a_name_that_tells_no_format_is_refused(tmp_path):
     path = tmp_path / "topology.txt"
     path.write_text("schema: 1")
-    assert "ends in .yaml, .yml, .toml, .json" in of_file(path)
+    assert "ends in .yaml, .yml, .json" in of_file(path)
 
 
 def test_an_unknown_format_is_refused():
-    with pytest.raises(InvalidValue, match="yaml, toml, json"):
+    with pytest.raises(InvalidValue, match="yaml or json"):
         loads("", format="xml")

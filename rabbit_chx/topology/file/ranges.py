@@ -1,7 +1,7 @@
-"""Numbered families of queues: ``orders.{00..15}`` stands for sixteen names.
+"""Ranges of queue names: ``orders.{00..15}`` stands for sixteen names.
 
-One range of numbers from low to high. A first number with a leading zero fixes the width of all. A brace that is
-meant as such is written twice. Text in, names out.
+A name has at most one range, from low to high. A leading zero fixes the width of all numbers. A brace that belongs
+to the name is doubled.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ from typing import Final
 
 from rabbit_chx.errors import InvalidValue
 
-__all__ = ["MOST_MEMBERS", "expand", "literal"]
+__all__ = ["MAX_RANGE", "expand", "literal"]
 
-MOST_MEMBERS: Final = 10_000
-"""Of one family: a broker with more queues has other troubles."""
+MAX_RANGE: Final = 10_000
+"""The number of names in one range."""
 
 _RANGE: Final = re.compile(r"\{([0-9]+)\.\.([0-9]+)\}")
 _TOKEN: Final = re.compile(r"\{\{|\}\}|\{[0-9]+\.\.[0-9]+\}|[{}]|[^{}]+")
 
 
 def expand(name: str) -> tuple[str, ...]:
-    """The names that a name stands for, in the order of their numbers; just itself without a range.
+    """The names that a name with a range stands for, in numeric order; without a range the name itself.
 
     >>> expand("orders.{08..10}")
     ('orders.08', 'orders.09', 'orders.10')
@@ -35,7 +35,7 @@ def expand(name: str) -> tuple[str, ...]:
             "name",
             name,
             "at most one range of numbers, such as {00..15}",
-            "A brace that belongs to the name is written twice: {{ or }}",
+            "Double a brace that belongs to the name: {{ or }}",
         )
     parts = [{"{{": "{", "}}": "}"}.get(token, token) for token in tokens]
     if not ranges:
@@ -48,25 +48,26 @@ def _numbers(name: str, token: str) -> list[str]:
     found = _RANGE.fullmatch(token)
     assert found
     low, high = found[1], found[2]
-    has_width = any(len(end) > 1 and end.startswith("0") for end in (low, high))
-    if int(low) > int(high) or (has_width and len(low) != len(high)):
+    is_padded = any(len(end) > 1 and end.startswith("0") for end in (low, high))
+    if int(low) > int(high) or (is_padded and len(low) != len(high)):
         raise InvalidValue(
             f"range in {name!r}",
             token,
-            "the lower number first; both as wide where one begins with 0",
-            "{0..15} counts 0, 1, 2 and on, {00..15} counts 00, 01, 02",
+            "the lower number first, and equal widths if one has a leading zero",
+            "{0..15} counts 0, 1, 2 and so on, {00..15} counts 00, 01, 02",
         )
-    if int(high) - int(low) >= MOST_MEMBERS:
+    count = int(high) - int(low) + 1
+    if count > MAX_RANGE:
         raise InvalidValue(
             f"range in {name!r}",
-            f"{int(high) - int(low) + 1} names",
-            f"{MOST_MEMBERS} at most",
+            f"{count} names",
+            f"at most {MAX_RANGE}",
             "A consistent-hash exchange slows down from 500 buckets on",
         )
-    width = len(low) if has_width else 0
+    width = len(low) if is_padded else 0
     return [f"{number:0{width}}" for number in range(int(low), int(high) + 1)]
 
 
 def literal(name: str) -> str:
-    """The text that stands for this one name: its braces doubled."""
+    """A name with its braces doubled, so that it stands for itself."""
     return name.replace("{", "{{").replace("}", "}}")

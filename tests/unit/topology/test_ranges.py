@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rabbit_chx.topology.file.families import expand, literal
+from rabbit_chx.topology.file.ranges import expand, literal
 from tests.unit.complaints import complaint
 
 

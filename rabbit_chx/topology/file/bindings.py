@@ -1,0 +1,170 @@
+"""The bindings of a file, in bind order: destinations with weights, bindings with keys, and slots."""
+
+from __future__ import annotations
+
+from collections import Counter
+from graphlib import CycleError, TopologicalSorter
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Final
+
+from rabbit_chx.errors import InvalidValue, Unquoted
+from rabbit_chx.ring import ToExchange, parse_weight
+from rabbit_chx.topology.model import BIND_SEQUENCE, CONSISTENT_HASH, MODULUS_HASH, Bound, Slots
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from rabbit_chx.ring import Destination
+    from rabbit_chx.topology.file.lookup import Lookup
+    from rabbit_chx.topology.file.problems import Path
+    from rabbit_chx.topology.file.schema import File, FileBinding, FileDestination, FileExchange
+
+__all__ = ["Bindings"]
+
+_HASHING: Final = (CONSISTENT_HASH, MODULUS_HASH)
+_MAX_CYCLES: Final = 10
+
+
+class Bindings:
+    """The valid bindings of a file; others are reported."""
+
+    def __init__(self, file: File, lookup: Lookup) -> None:
+        self._file = file
+        self._lookup = lookup
+        self._report = lookup.document.report
+        self._edges: dict[tuple[str, str], Path] = {}
+        """Bindings between exchanges, and the path of the first one."""
+
+    def slots(self) -> Iterator[Slots]:
+        """The slots of all exchanges."""
+        for name, entry in self._file.exchanges.items():
+            if entry.slots is None or entry.type not in _HASHING:
+                continue
+            path = ("exchanges", name)
+            queues = dict(self._weighted(path, entry))
+            written = self._lookup.section("exchanges")[name].keys()
+            if not written & {"queues", "destinations", "bindings"}:
+                self._report((*path, "slots"), Unquoted("slots without queues"), "queues", at_key=True)
+            for key in ("destinations", "bindings"):
+                if getattr(entry, key) is not None:
+                    self._report((*path, key), Unquoted(f"both slots and {key}"), "queues", at_key=True)
+            slots = Slots(name, entry.slots, queues, entry.alternate_exchange)
+            self._check_slots((*path, "slots"), slots)
+            yield slots
+
+    def _check_slots(self, path: Path, slots: Slots) -> None:
+        if len(slots.queues) > slots.count:
+            got = Unquoted(f"{slots.count} slots for {len(slots.queues)} queues")
+            self._report(path, got, "at least one slot per queue", "64 slots suit most exchanges")
+        if taken := next((name for name in slots.names if name in self._lookup.exchanges), None):
+            self._report(path, Unquoted(f"an exchange {taken!r}"), "unused names of slot exchanges")
+        if len(slots.names[-1].encode(errors="replace")) > 255:
+            self._report(path, slots.names[-1], "names of at most 255 bytes", "Use a shorter exchange name")
+
+    def all(self) -> Iterator[Bound]:
+        """The bindings of all exchanges without slots, in bind order; cycles are reported at the end."""
+        for name, entry in self._file.exchanges.items():
+            path = ("exchanges", name)
+            if entry.slots is not None and entry.type in _HASHING:
+                continue
+            for destination, weight in self._weighted(path, entry):
+                yield Bound(name, destination, str(weight) if entry.type == CONSISTENT_HASH else "")
+            yield from self._keyed(path, entry)
+        self._check_cycles()
+
+    def _weighted(self, path: Path, entry: FileExchange) -> Iterator[tuple[Any, int]]:
+        """The destinations under ``queues`` and ``destinations``, each once."""
+        known: set[Destination] = set()
+        reported: set[Path] = set()  # once for each range
+        is_modulus = entry.type == MODULUS_HASH and entry.slots is None
+        for at, destination, weight, at_key in self._listed(path, entry):
+            is_duplicate = destination in known
+            known.add(destination)
+            if at not in reported and is_duplicate:
+                name = destination if isinstance(destination, ToExchange) else f"queue {destination!r}"
+                hint = "A second binding adds no buckets: use a weight"
+                self._report(at, Unquoted(f"{name} again"), "each destination once", hint, at_key=at_key)
+                reported.add(at)
+            if at not in reported and is_modulus and weight != 1:
+                hint = f"Use slots, or the type {CONSISTENT_HASH}"
+                self._report(at, weight, f"the weight 1: {MODULUS_HASH} has no weights", hint)
+                reported.add(at)
+            if not is_duplicate:
+                yield destination, weight
+
+    def _listed(self, path: Path, entry: FileExchange) -> Iterator[tuple[Path, Destination, int, bool]]:
+        at: Path
+        if isinstance(entry.queues, dict):
+            for key, weight in entry.queues.items():
+                at = (*path, "queues", key)
+                for name in self._queues(at, key, at_key=True):
+                    yield at, name, weight, True
+        elif entry.queues is not None:
+            for index, key in enumerate(entry.queues):
+                at = (*path, "queues", index)
+                for name in self._queues(at, key):
+                    yield at, name, 1, False
+        for index, item in enumerate(entry.destinations or ()):
+            at = (*path, "destinations", index)
+            for destination in self._either(at, item):
+                yield at, destination, item.weight, False
+
+    def _queues(self, path: Path, name: str, *, at_key: bool = False) -> Iterator[str]:
+        for member in self._lookup.members(path, name, at_key=at_key):
+            if not self._lookup.check_queue(path, member, at_key=at_key):
+                return  # once for each range
+            yield member
+
+    def _either(self, path: Path, item: FileDestination | FileBinding) -> Iterator[Destination]:
+        """The destinations of an item that names a queue or an exchange."""
+        if (item.queue is None) == (item.exchange is None):
+            got = Unquoted("neither" if item.queue is None else "both")
+            self._report(path, got, "either a queue or an exchange")
+        elif item.queue is not None:
+            yield from self._queues((*path, "queue"), item.queue)
+        elif item.exchange is not None and self._lookup.check_exchange((*path, "exchange"), item.exchange):
+            self._edges.setdefault((str(path[1]), item.exchange), (*path, "exchange"))
+            yield ToExchange(item.exchange)
+
+    def _keyed(self, path: Path, entry: FileExchange) -> Iterator[Bound]:
+        known: Counter[str] = Counter()
+        for index, item in enumerate(entry.bindings or ()):
+            at = (*path, "bindings", index)
+            if BIND_SEQUENCE in item.arguments:
+                got = Unquoted(f"the argument {BIND_SEQUENCE}")
+                hint = "The order of the file is the bind order"
+                self._report((*at, "arguments", BIND_SEQUENCE), got, "no such argument", hint)
+            if len(item.key.encode(errors="replace")) > 255:
+                self._report((*at, "key"), item.key, "at most 255 bytes of UTF-8")
+            for destination in self._either(at, item):
+                bound = Bound(str(path[1]), destination, item.key, item.arguments)
+                if entry.type == CONSISTENT_HASH:
+                    self._check_weight((*at, "key"), bound)
+                known[repr(bound)] += 1
+                if known[repr(bound)] == 2:
+                    self._report(at, Unquoted("a duplicate"), "each binding once")
+                yield bound
+
+    def _check_weight(self, path: Path, bound: Bound) -> None:
+        try:
+            parse_weight(bound.key, of=bound.destination)
+        except InvalidValue as error:
+            self._lookup.document.add(self._lookup.document.positions.of(path), error)
+
+    def _check_cycles(self) -> None:
+        """Report the last binding in the file of each cycle of exchanges."""
+        edges = dict(self._edges)
+        for _ in range(_MAX_CYCLES):
+            graph: dict[str, set[str]] = {}
+            for source, destination in edges:
+                graph.setdefault(source, set()).add(destination)
+            try:
+                TopologicalSorter(graph).prepare()
+            except CycleError as error:
+                cycle = error.args[1][::-1]  # each exchange before the one it is bound to
+                order = {edge: number for number, edge in enumerate(edges)}
+                closing = max(pairwise(cycle), key=order.__getitem__)
+                hint = "A message passes each exchange once, so one of these bindings has no effect"
+                self._report(edges.pop(closing), Unquoted(" -> ".join(cycle)), "no cycle of exchanges", hint)
+            else:
+                return

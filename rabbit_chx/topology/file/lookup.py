@@ -1,0 +1,79 @@
+"""Look up names within a file: the queues of a range, and whether a queue or exchange is declared."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from rabbit_chx.errors import InvalidValue, Unquoted
+from rabbit_chx.names import VALID_NAME, name_flaw
+from rabbit_chx.topology.file.problems import did_you_mean
+from rabbit_chx.topology.file.ranges import expand
+
+if TYPE_CHECKING:
+    from rabbit_chx.topology.file.problems import Document, Path
+
+__all__ = ["MAX_NAMES", "RESERVED", "Lookup"]
+
+RESERVED: Final = "amq."
+"""The prefix of the broker's own names."""
+
+MAX_NAMES: Final = 100_000
+"""The number of queue names in a file with ranges expanded, references included."""
+
+
+class Lookup:
+    """The names in one file; unknown and invalid ones are reported to its document."""
+
+    def __init__(self, document: Document) -> None:
+        self.document = document
+        self.exchanges: list[str] = list(self.section("exchanges"))
+        self.queues: dict[str, str] = {}
+        """Each queue, and the key in the file that declares it."""
+        self._count = 0
+
+    def section(self, name: str) -> dict[str, Any]:
+        """A section as it is in the file, including entries that violate the schema."""
+        found = self.document.value.get(name)
+        return found if isinstance(found, dict) else {}
+
+    def is_valid(self, path: Path, name: str, *, at_key: bool = True) -> bool:
+        """Whether a name is valid."""
+        flaw = name_flaw(name)
+        if flaw:
+            is_default = not name and path[0] == "exchanges"
+            hint = "The default exchange exists already and cannot be bound" if is_default else ""
+            self.document.report(path, Unquoted(flaw), VALID_NAME, hint, at_key=at_key)
+        return not flaw
+
+    def members(self, path: Path, name: str, *, at_key: bool = False) -> tuple[str, ...]:
+        """The queues that a name stands for; none if it is malformed."""
+        position = self.document.positions.of(path, at_key=at_key)
+        try:
+            names = expand(name)
+        except InvalidValue as error:
+            self.document.add(position, error)
+            return ()
+        self._count += len(names)
+        if self._count > MAX_NAMES:
+            got = Unquoted(f"more than {MAX_NAMES} with ranges expanded")
+            self.document.fail(position, "number of queues", got, f"at most {MAX_NAMES} in a file")
+        return names if self.is_valid(path, max(names, key=len), at_key=at_key) else ()
+
+    def check_exchange(self, path: Path, name: str) -> bool:
+        """Whether an exchange is declared in the file or is the broker's own."""
+        return self._check(path, name, self.exchanges, "exchange")
+
+    def check_queue(self, path: Path, name: str, *, at_key: bool = False) -> bool:
+        """Whether a queue is declared in the file or is the broker's own."""
+        return self._check(path, name, self.queues, "queue", at_key=at_key)
+
+    def _check(
+        self, path: Path, name: str, known: dict[str, str] | list[str], kind: str, *, at_key: bool = False
+    ) -> bool:
+        if name in known or name.startswith(RESERVED):
+            return True
+        hint = did_you_mean(name, known) or f"Declare it under {kind}s"
+        self.document.report(
+            path, name, f"an {kind} of this file".replace("an q", "a q"), hint, at_key=at_key
+        )
+        return False

@@ -1,0 +1,200 @@
+"""Build the topology that a file describes, and check that its parts fit together.
+
+Ranges become queues and keys become arguments. Entries that violate the schema are gone by now, but their names
+still count as declared.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from rabbit_chx.errors import Unquoted
+from rabbit_chx.topology.file.bindings import Bindings
+from rabbit_chx.topology.file.lookup import RESERVED, Lookup
+from rabbit_chx.topology.file.problems import did_you_mean
+from rabbit_chx.topology.model import CONSISTENT_HASH, MODULUS_HASH, Exchange, Policy, Queue, Topology
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from rabbit_chx.topology.file.problems import Document, Path
+    from rabbit_chx.topology.file.schema import File, FileExchange, FileQueue
+
+__all__ = ["build_topology"]
+
+_HASHING: Final = (CONSISTENT_HASH, MODULUS_HASH)
+_TYPES_OF: Final = {
+    "hash_header": (CONSISTENT_HASH,),
+    "hash_property": (CONSISTENT_HASH,),
+    "queues": _HASHING,
+    "destinations": _HASHING,
+    "slots": _HASHING,
+}
+_PROPERTIES: Final = ("message_id", "correlation_id", "timestamp")
+_ONE_OF_BOTH: Final = "only one of them"
+_RESERVED_HINT: Final = "The broker reserves names that begin with amq."
+
+
+def build_topology(file: File, document: Document) -> Topology:
+    """The topology of a file; parts that do not fit together are reported to the document."""
+    lookup = Lookup(document)
+    lookup.is_valid(("vhost",), file.vhost, at_key=False)
+    queues = tuple(_queues(file, lookup))
+    exchanges = tuple(_exchanges(file, lookup))
+    bindings = Bindings(file, lookup)
+    return Topology(
+        vhost=file.vhost,
+        exchanges=exchanges,
+        queues=queues,
+        slots=tuple(bindings.slots()),
+        bindings=tuple(bindings.all()),
+        policies=tuple(
+            Policy(name, each.pattern, each.apply_to, each.definition, each.priority)
+            for name, each in file.policies.items()
+            if lookup.is_valid(("policies", name), name)
+        ),
+        co_partitioned=tuple(_co_partitioned(file, lookup)),
+    )
+
+
+def _queues(file: File, lookup: Lookup) -> Iterator[Queue]:
+    for key in lookup.section("queues"):
+        path = ("queues", key)
+        names = lookup.members(path, key, at_key=True)
+        if key.startswith(RESERVED):
+            lookup.document.report(path, key, "another name", _RESERVED_HINT, at_key=True)
+        duplicate = next((name for name in names if name in lookup.queues), None)
+        if duplicate is not None:
+            got = Unquoted(f"queue {duplicate!r}, which {lookup.queues[duplicate]!r} declares already")
+            lookup.document.report(path, got, "each queue once", at_key=True)
+        lookup.queues.update((name, key) for name in names if name not in lookup.queues)
+        if key in file.queues:
+            yield from _queues_of(path, names, file.queues[key], lookup.document)
+
+
+def _queues_of(
+    path: Path, names: tuple[str, ...], entry: FileQueue | None, document: Document
+) -> Iterator[Queue]:
+    if entry is None:
+        yield from (Queue(name, "quorum") for name in names)
+        return
+    kind = entry.type or "quorum"
+    arguments = dict(entry.arguments)
+    is_single = entry.single_active_consumer or entry.preset == "ordered"
+    if entry.preset == "ordered" and kind != "quorum":
+        document.report((*path, "type"), kind, "quorum with the preset ordered", "Leave the type out")
+    if "x-queue-type" in arguments:
+        at = (*path, "arguments", "x-queue-type")
+        document.report(at, arguments["x-queue-type"], "the key type instead", at_key=True)
+    if is_single and "x-single-active-consumer" in arguments:
+        at = (*path, "arguments", "x-single-active-consumer")
+        document.report(at, Unquoted("both the argument and its shorthand"), _ONE_OF_BOTH, at_key=True)
+    if kind == "stream" and is_single:
+        got = Unquoted("true for a stream")
+        document.report((*path, "single-active-consumer"), got, "a quorum or classic queue")
+    if kind != "classic" and not entry.durable:
+        document.report((*path, "durable"), Unquoted("false"), f"true: a {kind} queue is always durable")
+    if kind != "classic" and entry.auto_delete:
+        hint = "" if kind == "stream" else "The argument x-expires deletes an unused queue"
+        expected = f"false: a {kind} queue is never deleted automatically"
+        document.report((*path, "auto-delete"), Unquoted("true"), expected, hint)
+    if is_single:
+        arguments["x-single-active-consumer"] = True
+    for name in names:
+        yield Queue(name, kind, entry.durable, entry.auto_delete, arguments=arguments)
+
+
+def _exchanges(file: File, lookup: Lookup) -> Iterator[Exchange]:
+    for name, entry in file.exchanges.items():
+        path = ("exchanges", name)
+        if not lookup.is_valid(path, name):
+            continue
+        if name.startswith(RESERVED):
+            for field in sorted(entry.model_fields_set - {"bindings"}):
+                lookup.document.report(
+                    (*path, _key(field)),
+                    Unquoted("a declaration"),
+                    "only bindings",
+                    _RESERVED_HINT,
+                    at_key=True,
+                )
+        elif not entry.type:
+            hint = f"Such as {CONSISTENT_HASH} or topic"
+            lookup.document.report((*path, "type"), Unquoted("nothing"), "the type of the exchange", hint)
+        else:
+            _check_keys(path, entry, lookup)
+            arguments = _arguments(path, entry, lookup)
+            yield Exchange(name, entry.type, entry.durable, entry.auto_delete, entry.internal, arguments)
+
+
+def _key(field: str) -> str:
+    return field.replace("_", "-")
+
+
+def _check_keys(path: Path, entry: FileExchange, lookup: Lookup) -> None:
+    """Check that the keys of an exchange suit its type and each other."""
+    for field, types in _TYPES_OF.items():
+        if field in entry.model_fields_set and entry.type not in types:
+            hint = did_you_mean(entry.type, _HASHING) if entry.type not in _HASHING else ""
+            if not hint and field in ("queues", "destinations"):
+                hint = "Other types have bindings"
+            got = Unquoted(f"an exchange of type {entry.type!r}")
+            lookup.document.report((*path, _key(field)), got, " or ".join(types), hint, at_key=True)
+    written = lookup.section("exchanges")[str(path[1])]
+    lists = [key for key in written if key in ("queues", "destinations", "bindings")]
+    if entry.type in _HASHING and len(lists) > 1:
+        lookup.document.report(
+            (*path, lists[1]),
+            Unquoted(f"both {lists[0]} and {lists[1]}"),
+            "only one of queues, destinations and bindings",
+            "One list holds all bindings, because their order matters",
+            at_key=True,
+        )
+
+
+def _arguments(path: Path, entry: FileExchange, lookup: Lookup) -> dict[str, Any]:
+    """The arguments of a declaration; those with a key of their own are checked."""
+    document = lookup.document
+    arguments = dict(entry.arguments)
+    for field in ("hash_header", "hash_property", "alternate_exchange"):
+        value, name = getattr(entry, field), _key(field)
+        if value is None or (field == "alternate_exchange" and entry.slots is not None):
+            continue
+        if name in arguments:
+            got = Unquoted("both the argument and its shorthand")
+            document.report((*path, "arguments", name), got, _ONE_OF_BOTH, at_key=True)
+        arguments[name] = value
+
+    def given(name: str) -> Path:
+        is_key = name in lookup.section("exchanges")[str(path[1])]
+        return (*path, name) if is_key else (*path, "arguments", name)
+
+    if entry.type == CONSISTENT_HASH:
+        if {"hash-header", "hash-property"} <= set(arguments):
+            got = Unquoted("both hash-header and hash-property")
+            document.report(given("hash-property"), got, _ONE_OF_BOTH, at_key=True)
+        found = arguments.get("hash-property", _PROPERTIES[0])
+        if found not in _PROPERTIES:
+            document.report((*path, "arguments", "hash-property"), found, ", ".join(_PROPERTIES))
+    alternate = arguments.get("alternate-exchange")
+    if entry.slots is not None and entry.alternate_exchange is not None:
+        lookup.check_exchange((*path, "alternate-exchange"), entry.alternate_exchange)
+    elif isinstance(alternate, str):
+        lookup.check_exchange(given("alternate-exchange"), alternate)
+    return arguments
+
+
+def _co_partitioned(file: File, lookup: Lookup) -> Iterator[tuple[str, str]]:
+    """The pairs of exchanges whose rings should be equal."""
+    for name, entry in file.exchanges.items():
+        others = entry.co_partitioned_with or []
+        for index, other in enumerate([others] if isinstance(others, str) else others):
+            path: Path = ("exchanges", name, "co-partitioned-with")
+            path = path if isinstance(others, str) else (*path, index)
+            partner = file.exchanges.get(other)
+            if other == name:
+                lookup.document.report(path, other, "another exchange")
+            elif lookup.check_exchange(path, other) and partner and partner.type != entry.type:
+                got = Unquoted(f"{other!r} of type {partner.type!r}")
+                lookup.document.report(path, got, f"an exchange of type {entry.type!r}")
+            yield name, other

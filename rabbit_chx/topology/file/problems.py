@@ -1,0 +1,203 @@
+"""Problems in a topology file, each with its line and column; a file is read to its end before any is raised."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, TypeAlias
+
+from rabbit_chx.errors import InvalidValue, Unquoted
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+__all__ = [
+    "MAX_DEPTH",
+    "Document",
+    "InvalidTopology",
+    "Path",
+    "Position",
+    "Positions",
+    "Problem",
+    "check_values",
+    "did_you_mean",
+    "dotted",
+    "duplicate_key",
+]
+
+Path: TypeAlias = tuple[str | int, ...]
+"""The path from the top of a file to a value: keys of mappings and indices of lists."""
+
+MAX_DEPTH: Final = 50
+
+
+class Position(NamedTuple):
+    """A line and a column, both counted from 1."""
+
+    line: int
+    column: int
+
+
+@dataclass
+class Positions:
+    """Where the keys and values of a file are."""
+
+    keys: dict[Path, Position] = field(default_factory=dict)
+    values: dict[Path, Position] = field(default_factory=dict)
+    """Scalars and items of lists by their own position, mappings and lists by that of their key."""
+
+    def of(self, path: Path, *, at_key: bool = False) -> Position | None:
+        """The position of a value or of its key; if it is missing, that of the nearest parent."""
+        if not at_key and path in self.values:
+            return self.values[path]
+        for end in range(len(path), -1, -1):
+            found = self.keys.get(path[:end]) or self.values.get(path[:end])
+            if found:
+                return found
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One problem of a file, with its position."""
+
+    file: str
+    line: int | None
+    """Counted from 1; None if the problem concerns the whole file."""
+    column: int | None
+    message: str
+
+    def __str__(self) -> str:
+        position = "" if self.line is None else f":{self.line}:{self.column}"
+        return f"{self.file}{position}: {self.message}"
+
+
+class InvalidTopology(InvalidValue):
+    """All problems of a topology, one per line."""
+
+    def __init__(self, problems: Iterable[Problem]) -> None:
+        self.problems: tuple[Problem, ...] = tuple(
+            sorted(dict.fromkeys(problems), key=lambda each: (each.line or 0, each.column or 0))
+        )
+        """In the order of the file."""
+        super().__init__("topology", f"{len(self.problems)} problems", "none")
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self.problems))
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (InvalidTopology, (self.problems,))
+
+
+@dataclass
+class Document:
+    """The parsed values of a file, their positions, and the problems found so far."""
+
+    name: str
+    value: Any = None
+    problems: list[Problem] = field(default_factory=list)
+    reported: set[Position] = field(default_factory=set)
+    """Positions of ambiguous scalars: further problems there would only be consequences."""
+    find_positions: Callable[[], Positions] = Positions
+
+    @cached_property
+    def positions(self) -> Positions:
+        """Where the keys and values are."""
+        return self.find_positions()
+
+    def report(self, path: Path, got: object, expected: str, hint: str = "", *, at_key: bool = False) -> None:
+        """Add a problem with the value, or the key, at a path."""
+        self.add(self.positions.of(path, at_key=at_key), InvalidValue(dotted(path), got, expected, hint))
+
+    def add(self, position: Position | None, error: InvalidValue) -> None:
+        """Add a problem at a position."""
+        if position is None or position not in self.reported:
+            line, column = position or (None, None)
+            self.problems.append(Problem(self.name, line, column, str(error)))
+
+    def fail(
+        self, position: Position | None, what: str, got: object, expected: str, hint: str = ""
+    ) -> NoReturn:
+        """Raise all problems including this one, which makes the rest of the file unreadable."""
+        self.add(position, InvalidValue(what, got, expected, hint))
+        raise InvalidTopology(self.problems)
+
+    def raise_problems(self) -> None:
+        """Raise all problems, if there are any."""
+        if self.problems:
+            raise InvalidTopology(self.problems)
+
+
+_SIMPLE_KEY: Final = re.compile(r"[A-Za-z0-9_-]+")
+
+
+def dotted(path: Path) -> str:
+    """A path as text: ``exchanges.orders.queues."orders.00"``."""
+    shown = ""
+    for part in path:
+        if isinstance(part, int):
+            shown += f"[{part}]"
+        else:
+            is_simple = _SIMPLE_KEY.fullmatch(part)
+            shown += "." + (part if is_simple else json.dumps(part, ensure_ascii=not part.isprintable()))
+    return shown.removeprefix(".") or "file"
+
+
+def duplicate_key(key: str, first: Position) -> InvalidValue:
+    """The problem of a key that a mapping has already."""
+    return InvalidValue(
+        f"key {key!r}", Unquoted("a duplicate"), "unique keys", f"The first is in line {first.line}"
+    )
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """A hint that names the most similar known word, or nothing if none is similar."""
+    near = get_close_matches(word, list(known), n=1)
+    return f"Did you mean {near[0]!r}?" if near else ""
+
+
+def check_values(document: Document) -> None:
+    """Report values that AMQP cannot carry, and nesting that is too deep."""
+    try:
+        for path, got, expected, hint in _unusable((), document.value):
+            document.report(path, got, expected, hint)
+    except RecursionError:
+        document.fail(None, "nesting", Unquoted("more"), f"at most {MAX_DEPTH} levels")
+
+
+def _unusable(path: Path, value: object) -> Iterator[tuple[Path, object, str, str]]:
+    if len(path) > MAX_DEPTH:
+        raise RecursionError
+    match value:
+        case dict():
+            for key, item in value.items():
+                if not _is_encodable(key):
+                    yield (*path, key), key, "text without lone surrogates", ""
+                yield from _unusable((*path, key), item)
+        case list():
+            for index, item in enumerate(value):
+                yield from _unusable((*path, index), item)
+        case str() if not _is_encodable(value):
+            yield path, value, "text without lone surrogates", "Write the character itself"
+        case bool() | str() | None:
+            pass
+        case int() if not -(2**63) <= value < 2**63:
+            yield path, value, "a 64-bit integer", "AMQP has no larger integers"
+        case float() if not math.isfinite(value):
+            yield path, value, "a finite number", "Erlang has no infinity or NaN"
+        case int() | float():
+            pass
+        case _:
+            yield path, str(value), "text, a number, true or false", ""
+
+
+def _is_encodable(value: str) -> bool:
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -1,0 +1,131 @@
+"""Report what the schema rejects, in the words of the file: pydantic speaks of inputs and dictionaries."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from rabbit_chx.errors import InvalidValue, Unquoted
+from rabbit_chx.releases import MAX_WEIGHT
+from rabbit_chx.topology.file.problems import did_you_mean, dotted
+from rabbit_chx.topology.file.schema import (
+    MAX_SLOTS,
+    Entry,
+    File,
+    FileBinding,
+    FileDestination,
+    FileExchange,
+    FilePolicy,
+    FileQueue,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from rabbit_chx.topology.file.problems import Document, Path
+
+__all__ = ["report_errors"]
+
+_EXPECTED: Final = {
+    "string_type": "text",
+    "string_too_short": "at least one character",
+    "string_too_long": "at most 255 characters",
+    "bool_type": "true or false",
+    "dict_type": "a mapping",
+    "model_type": "a mapping",
+    "model_attributes_type": "a mapping",
+    "list_type": "a list",
+    "too_short": "at least one key",
+    "null": "a value",
+    "missing": "a value",
+}
+_NUMBERS: Final = {"schema": "1", "priority": "an integer", "slots": f"an integer from 1 to {MAX_SLOTS}"}
+_UNIONS: Final = {
+    "queues": "names with weights, or a list of names",
+    "co-partitioned-with": "a name, or a list of names",
+}
+_MODELS: Final[dict[tuple[str, ...], type[Entry]]] = {
+    ("exchanges",): FileExchange,
+    ("exchanges", "destinations"): FileDestination,
+    ("exchanges", "bindings"): FileBinding,
+    ("queues",): FileQueue,
+    ("policies",): FilePolicy,
+}
+
+
+def report_errors(errors: Iterable[Mapping[str, Any]], document: Document) -> list[Path]:
+    """Report everything that the schema rejects, and return the paths."""
+    paths = []
+    for found in errors:
+        path: Path = found["loc"]
+        if len(path) > 3 and path[0] == "exchanges" and path[2] in _UNIONS:
+            path = (*path[:3], *path[4:])  # without the tag of the union
+        paths.append(path)
+        if found["type"] == "extra_forbidden":
+            _report_key(path, document)
+        else:
+            got = Unquoted("nothing") if found["type"] == "missing" else _shown(found["input"])
+            document.report(path, got, _expected(found, path), _hint(found, path))
+    return paths
+
+
+def _shown(value: Any) -> object:
+    match value:
+        case None:
+            return Unquoted("nothing")
+        case bool():
+            return Unquoted(str(value).lower())
+        case dict():
+            return Unquoted("a mapping" if value else "an empty mapping")
+        case list():
+            return Unquoted("a list" if value else "an empty list")
+        case _:
+            return value
+
+
+def _report_key(path: Path, document: Document) -> None:
+    # exchanges, NAME, bindings, INDEX, KEY: the sections alone tell the model.
+    sections = tuple(str(part) for part in path[:-1:2])
+    known = [each.alias or name for name, each in _MODELS.get(sections, File).model_fields.items()]
+    key = str(path[-1])
+    expected = ", ".join(name for name in known if not name.startswith("$"))
+    error = InvalidValue(
+        f"key {key!r} in {dotted(path[:-1])}", Unquoted("an unknown key"), expected, did_you_mean(key, known)
+    )
+    document.add(document.positions.of(path, at_key=True), error)
+
+
+def _expected(found: Mapping[str, Any], path: Path) -> str:
+    kind, last = found["type"], path[-1] if path else ""
+    if kind == "literal_error":
+        return str(found["ctx"]["expected"])
+    if kind in _EXPECTED and not (kind == "missing" and last == "schema"):
+        return _EXPECTED[kind]
+    if len(path) == 3 and last in _UNIONS:
+        return _UNIONS[str(last)]
+    field = str(last) if len(path) in (1, 3) else ""
+    return _NUMBERS.get(field, f"an integer from 1 to {MAX_WEIGHT}")
+
+
+def _hint(found: Mapping[str, Any], path: Path) -> str:
+    kind, got, last = found["type"], found["input"], path[-1] if path else ""
+    match kind:
+        case "missing" if last == "schema":
+            return "A file begins with the version of its schema: 1"
+        case "null":
+            return "Leave the key out if it has no value"
+        case "string_type" if isinstance(got, (int, float)):
+            return "Put it in quotes"
+        case "int_type" | "bool_type" if isinstance(got, str):
+            return "Write it without quotes"
+        case "string_too_short" if last == "exchange":
+            return "The default exchange cannot be bound"
+        case "literal_error" if isinstance(got, str):
+            return did_you_mean(got, str(found["ctx"]["expected"]).replace("'", "").replace(",", "").split())
+        case _ if path == ("schema",):
+            return "A newer schema needs a newer rabbit-chx"
+        case "greater_than_equal" | "less_than_equal" if last != "slots":
+            return "Use small integers with the same ratio"
+        case "dict_type" if isinstance(got, list) and path == ("queues",):
+            return "Write each queue as a key: `vip: {}`"
+        case _:
+            return ""
