@@ -248,7 +248,7 @@ def _headers_of(data_type: Any) -> Headers:
             "type of the column headers",
             data_type.simpleString(),
             "array<struct<key:string,value:...>>, a map, or a struct",
-            "Map_from_arrays(names, values) makes a map",
+            "To make a map, use map_from_arrays(names, values)",
         )
     _check_name_type(by_name["key"].dataType, data_type)
     tag = amqp_tag(by_name["value"].dataType, "the type of the headers' values")

@@ -125,7 +125,7 @@ def _credentials(options: Options) -> Credentials | None:
                 "the option passwordEnv",
                 got=f"{name}, which is not set on {socket.gethostname()}",
                 expected="an environment variable of the Python workers",
-                hint=f"Spark.executorEnv.{name} sets it on executors",
+                hint=f"Set it on the executors: spark.executorEnv.{name}",
             )
         return lambda: (user, os.environ[name])
     return None
@@ -165,7 +165,7 @@ def _file(path: str, option: str) -> Path:
         f"the option {option}",
         got=f"{path}, which is not on {socket.gethostname()}",
         expected="a file on every executor, or the name of one that Spark distributes",
-        hint=f"Spark-submit --files {path}, or spark.sparkContext.addFile({path!r}), and give its name alone",
+        hint=f"Distribute it with spark-submit --files {path} or spark.sparkContext.addFile({path!r}), and give only its name",
     )
 
 

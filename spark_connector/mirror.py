@@ -37,7 +37,7 @@ __all__ = ["ModulusMirror", "RingMirror", "header_column", "headers_of", "narrow
 
 _MICROSECONDS: Final = 1_000_000
 _MISSING_KEY: Final = (
-    "take such rows out first: split_valid(df) tells them apart, and the writer refuses them too"
+    "Remove these rows first: split_valid(df) separates them, and the writer rejects them too"
 )
 
 
@@ -80,7 +80,7 @@ class ModulusMirror:
 
     def numbers(self, column: pa.Array) -> pa.Array:
         """For each row the number of its destination."""
-        keys = _no_nulls(column, "the routing key")
+        keys = _no_nulls(column)
         numbers = _without_row(lambda: self.exchange.route_many(keys))
         return pa.array(numbers.astype(narrow(len(self.exchange.destinations))))
 
@@ -91,7 +91,7 @@ def _hashes(column: pa.Array, on: HashOn, release: Release) -> NDArray[Any]:
     The column holds what the exchange hashes: routing keys, values of the property, or values of the header.
     """
     if isinstance(on, HashRoutingKey):
-        return _without_row(lambda: on.hashes(_no_nulls(column, str(on)), release, None))
+        return _without_row(lambda: on.hashes(_no_nulls(column), release, None))
     present = column.drop_null() if column.null_count else column
     found = _without_row(lambda: _present(present, on, release))
     if len(present) == len(column):
@@ -186,10 +186,10 @@ def headers_of(data_type: Any, name: str) -> Headers:
     return form
 
 
-def _no_nulls(column: pa.Array, what: str) -> pa.Array:
-    """The column, if every row has a value."""
+def _no_nulls(column: pa.Array) -> pa.Array:
+    """The column of routing keys, if every row has one."""
     if column.null_count:
-        raise InvalidValue(what, None, "text in every row", _MISSING_KEY)
+        raise InvalidValue("routing key", None, "text in every row", _MISSING_KEY)
     return column
 
 
@@ -198,5 +198,5 @@ def _without_row(hashing: Callable[[], NDArray[Any]]) -> NDArray[Any]:
     try:
         return hashing()
     except InvalidValue as error:
-        what = error.what.partition(" in row ")[0]
+        what = error.what.partition(" in row ")[0].removeprefix("the ")
         raise InvalidValue(what, error.got, error.expected, error.hint) from None

@@ -64,7 +64,7 @@ class RabbitMQDataSource(DataSource):
                 "output mode",
                 "complete",
                 "append",
-                "Foreach_batch(...) writes the result of an aggregation, micro-batch by micro-batch",
+                "To write the result of an aggregation, use foreach_batch(...), which writes each micro-batch",
             )
         return StreamWriter(self._plan(schema))
 

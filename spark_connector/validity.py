@@ -63,7 +63,9 @@ def _options(given: dict[str, str]) -> Options:
 
 def _refuse_twin(names: list[str]) -> None:
     if _REASON in map(str.lower, names):
-        raise InvalidValue("columns", _REASON, "any other name", "Split_valid adds it: rename yours")
+        raise InvalidValue(
+            "columns", _REASON, "any other name", "Rename yours: split_valid adds a column of this name"
+        )
 
 
 _Rule: TypeAlias = "tuple[Column, str]"

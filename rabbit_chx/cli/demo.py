@@ -137,25 +137,25 @@ def _broker_part(out: Console, keys: list[str], release: str | None) -> int:
 
 def _spark_part(out: Console, release: str | None) -> int:
     from rabbit_chx.broker.connect import connect
-    from rabbit_chx.cli.demo_spark import ROWS, foretell, java_for_spark, publish, started
     from rabbit_chx.cli.progress import waiting
+    from rabbit_chx.cli.spark import ROWS, java_for_demo, predict, spark_for_demo, write
     from rabbit_chx.exchange import ConsistentHashExchange
     from rabbit_chx.testing import Broker, available
 
-    java = java_for_spark()
+    java = java_for_demo()
     out.print(f"Starting RabbitMQ: {available(release)} ...")
     with Broker(release=release) as broker, connect(broker.url) as connection:
         running = _running(broker)
         scratch = _bound(connection, running)
         out.print(f"Starting Spark {version('pyspark')} on Java {java.version} ({java.origin}) ...")
-        with started(java) as spark:
+        with spark_for_demo(java) as spark:
             connection.process_data_events()  # heartbeats, on a machine where Spark takes minutes
             out.print(f"Working out the queue of each of {ROWS:,} rows, in Spark ...")
-            predicted = foretell(spark, ConsistentHashExchange(scratch.ring))
+            predicted = predict(spark, ConsistentHashExchange(scratch.ring))
             connection.process_data_events()
             out.print("Writing the rows from Spark, each message confirmed ...")
             start = perf_counter()
-            publish(spark, broker.url, scratch.exchange)
+            write(spark, broker.url, scratch.exchange)
             seconds = perf_counter() - start
         arrived: list[int] = []
         with waiting("Taking the messages out of the queues"):

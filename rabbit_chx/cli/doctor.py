@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import platform
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
 from importlib import metadata
 from typing import TYPE_CHECKING, Final
 
 import click
 
 from rabbit_chx import __version__
+from rabbit_chx.cli.doctor_check import Check
 from rabbit_chx.cli.options import broker_options, management_option, output_option
 from rabbit_chx.cli.output import print_json
 from rabbit_chx.cli.progress import waiting
@@ -18,10 +19,10 @@ from rabbit_chx.errors import RabbitChxError
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
     from pathlib import Path
 
-    from rabbit_chx.cli.doctor_spark import Asked
+    from rabbit_chx.cli.spark import SparkChecks
 
 _SPARK: Final = "Spark"
 
@@ -36,25 +37,6 @@ _EXTRAS: Final = {
     "pyspark": ("spark", "the Spark connector"),
     "testcontainers": ("testing", "throw-away brokers in Docker"),
 }
-
-
-@dataclass(frozen=True)
-class Check:
-    """One row: what was looked at, and what there is to do."""
-
-    name: str
-    state: str
-    """``ok``, ``missing`` (only needed for a part) or ``failed``."""
-    found: str
-    hint: str = ""
-    details: Mapping[str, object] = field(default_factory=dict)
-    """For programs: more fields of the JSON object."""
-
-    def json(self) -> dict[str, object]:
-        """The row for programs."""
-        fields = asdict(self)
-        details: dict[str, object] = fields.pop("details")
-        return fields | details
 
 
 @verb(
@@ -105,9 +87,9 @@ def doctor(
     """Check what is installed, and the broker if one is given, and say how to mend what is not right."""
     asked = None
     if spark is not None:
-        from rabbit_chx.cli.doctor_spark import Asked
+        from rabbit_chx.cli.spark import SparkChecks
 
-        asked = Asked.of(spark, conf, options, url, password_file)
+        asked = SparkChecks.of(spark, conf, options, url, password_file)
     elif conf or options:
         raise click.UsageError("--conf and --option are for --spark")
     checks: list[Check] = []
@@ -121,7 +103,7 @@ def doctor(
     return Exit.FAILED if any(check.state == "failed" for check in checks) else Exit.FINE
 
 
-def _checks(broker: _Broker | None, spark: Asked | None) -> Iterator[Check]:
+def _checks(broker: _Broker | None, spark: SparkChecks | None) -> Iterator[Check]:
     yield Check("Python", "ok", platform.python_version())
     yield Check("rabbit-chx", "ok", __version__)
     for package in ("numpy", "pika"):
@@ -141,7 +123,7 @@ def _checks(broker: _Broker | None, spark: Asked | None) -> Iterator[Check]:
             found = [*_broker_checks(broker), _management(broker)]
         yield from found
     if spark is not None:
-        yield from spark.checks()
+        yield from spark.run()
 
 
 def _throw_away_broker() -> Check:

@@ -18,7 +18,7 @@ PROGRAM = """
 import sys, tempfile
 from pyspark.sql import SparkSession
 from spark_connector import foreach_batch, register
-from spark_connector.checkup import ask_executors
+from spark_connector.executors import ask_executors
 
 url, exchange = sys.argv[1:]
 options = {"url": url, "exchange": exchange}
@@ -56,8 +56,8 @@ run(stream().format("rabbitmq").options(**options).start())
 kind = "foreach"
 run(stream().foreachBatch(foreach_batch(**options)).start())
 
-found = ask_executors(spark, {"url": url})
-assert found.there is None and [one.broker for one in found.executors] == ["open"], found
+answers, expected = ask_executors(spark, {"url": url})
+assert expected is None and [one["broker"] for one in answers] == ["open"], answers
 spark.stop()
 """
 

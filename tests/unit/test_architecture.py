@@ -222,7 +222,7 @@ def test_only_the_command_line_and_itself_know_the_throw_away_broker(file: str) 
         assert "testing" not in rooms(own_imports(file))
 
 
-SHOWS_SPARK = {"cli/demo_spark", "cli/doctor_spark"}
+SHOWS_SPARK = {"cli/spark"}
 
 
 @pytest.mark.parametrize("file", FILES)

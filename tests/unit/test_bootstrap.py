@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from packaging.version import Version
 
-from spark_connector.java import BROUGHT_ALONG
+from spark_connector.java import INSTALLED_BY_MAKE
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 
@@ -38,7 +38,7 @@ def script(monkeypatch):
 def bootstrap(script, monkeypatch, tmp_path):
     """The script as a module, its folder for Java an empty one, and everything that it did in `deeds`."""
     module = script("bootstrap")
-    assert module.VENV / BROUGHT_ALONG == module.JAVA
+    assert module.VENV / INSTALLED_BY_MAKE == module.JAVA
     monkeypatch.setattr(module, "ROOT", tmp_path)
     monkeypatch.setattr(module, "JAVA", tmp_path / "java")
     module.deeds = []

@@ -14,9 +14,8 @@ import pytest
 from rabbit_chx.broker.applying import apply as broker_apply
 from rabbit_chx.cli import cli
 from rabbit_chx.cli.broker_access import BrokerAccess
-from rabbit_chx.cli.doctor_spark import _broker, _packages
+from rabbit_chx.cli.spark import executor_check
 from rabbit_chx.topology.model import Observed, Topology
-from spark_connector.checkup import Executor
 from tests.json_lines import PAGE, documented, printed
 from tests.verbs import EVENTS, ORDERS, SLOTS
 
@@ -142,8 +141,8 @@ def test_check(rows, write) -> None:
 
 def test_doctor(rows) -> None:
     assert printed("doctor", rows("doctor", ())) == {"check": documented("doctor")["check"] - SPARK}
-    executor = Executor("node-8", 4711, "3.11.7", {"numpy": "2.4.6"}, {}, "open", 0.1)
-    of_spark = set(_packages(executor, "").details) | set(_broker(executor, "rabbit").details)
+    answer = {"host": "node-8", "process": 4711, "python": "3.11.7", "packages": {}, "seconds": 0.1}
+    of_spark = set(executor_check(answer | {"faults": {}, "broker": "open"}, "", "rabbit").details)
     assert of_spark == SPARK
     assert of_spark < documented("doctor")["check"]
 

@@ -1,4 +1,4 @@
-"""What `rabbit-chx demo` says where a part of it cannot be, and what makes it fail; no broker and no Spark is started."""
+"""What `rabbit-chx demo` prints when a part cannot run, and its exit code; no broker or Spark is started."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from importlib import metadata
 import pytest
 
 from rabbit_chx import Ring
-from rabbit_chx.cli import demo, demo_spark
+from rabbit_chx.cli import demo, spark
 from rabbit_chx.errors import MissingDependency
 from rabbit_chx.testing import sources
 from rabbit_chx.testing.node import CannotSupply
@@ -36,14 +36,14 @@ def test_without_a_java_a_line_says_what_is_missing(run, monkeypatch):
     def absent():
         raise MissingDependency("there is no Java")
 
-    monkeypatch.setattr(demo_spark, "java_for_spark", absent)
+    monkeypatch.setattr(spark, "java_for_demo", absent)
     done = run("demo", "--spark")
     assert done.code == 0
     assert done.out.splitlines()[1:] == ["This part is left out: there is no Java"]
 
 
 def test_without_a_broker_the_prediction_is_still_shown(run, monkeypatch):
-    monkeypatch.setattr(demo_spark, "java_for_spark", lambda: None)
+    monkeypatch.setattr(spark, "java_for_demo", lambda: None)
     done = run("demo")
     assert done.code == 0
     assert "Predicted: 10,000 keys over 4 weighted queues" in done.out

@@ -1,4 +1,4 @@
-"""Which Java is taken, and what is said where none can be: with shell scripts in the place of Java."""
+"""Which Java is chosen, and why others are not; shell scripts stand in for Java."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from rabbit_chx.errors import MissingDependency
 from spark_connector import java
-from spark_connector.java import find_java, version_in
+from spark_connector.java import find_java
 
 OPENJDK = """\
 openjdk version "17.0.15" 2025-04-15
@@ -23,37 +23,11 @@ openjdk version "21.0.4" 2024-07-16 LTS
 OpenJDK Runtime Environment Temurin-21.0.4+7 (build 21.0.4+7-LTS)
 OpenJDK 64-Bit Server VM Temurin-21.0.4+7 (build 21.0.4+7-LTS, mixed mode, sharing)
 """
-GRAALVM = """\
-Picked up JAVA_TOOL_OPTIONS: -Xmx1g
-java version "23.0.1" 2024-10-15
-Java(TM) SE Runtime Environment Oracle GraalVM 23.0.1+11.1 (build 23.0.1+11-jvmci-b01)
-Java HotSpot(TM) 64-Bit Server VM Oracle GraalVM 23.0.1+11.1 (build 23.0.1+11-jvmci-b01, mixed mode)
-"""
 ORACLE = """\
 java version "1.8.0_392"
 Java(TM) SE Runtime Environment (build 1.8.0_392-b08)
 Java HotSpot(TM) 64-Bit Server VM (build 25.392-b08, mixed mode)
 """
-
-
-@pytest.mark.parametrize(
-    ("text", "version"),
-    [
-        (OPENJDK, 17),
-        (TEMURIN, 21),
-        (GRAALVM, 23),
-        (ORACLE, 8),
-        ('openjdk version "25-ea" 2025-09-16\n', 25),
-        ('openjdk version "11" 2018-09-25\n', 11),
-        ("", None),
-        ("Error: Could not create the Java Virtual Machine.\n", None),
-        ("The operation couldn't be completed. Unable to locate a Java Runtime.\n", None),
-        ('version "next"', None),
-        ("\x00\ufffd17", None),
-    ],
-)
-def test_the_version_is_read_from_what_a_java_prints(text, version):
-    assert version_in(text) == version
 
 
 @pytest.fixture(autouse=True)
@@ -91,10 +65,11 @@ def test_java_home_comes_before_the_path(make, monkeypatch):
     monkeypatch.setenv("PATH", str(make("jdk", OPENJDK) / "bin"))
     found = find_java()
     assert (found.home.name, found.version, found.origin) == ("old", 21, "JAVA_HOME")
-    assert found.passed_over == ()
+    assert found.skipped == ()
+    assert found.found_by_spark
 
 
-def test_the_one_on_the_path_tells_its_home_itself(make, monkeypatch, tmp_path):
+def test_the_home_of_a_shim_on_the_path_is_that_of_its_java(make, monkeypatch, tmp_path):
     home = make("jdk", OPENJDK)
     shims = tmp_path / "shims"
     shims.mkdir()
@@ -105,38 +80,38 @@ def test_the_one_on_the_path_tells_its_home_itself(make, monkeypatch, tmp_path):
     assert (found.home, found.version, found.origin) == (home, 17, "java on the PATH")
 
 
-def test_the_one_that_make_brought_along_comes_last(make, monkeypatch):
-    brought = make("environment/java", TEMURIN)
-    assert (find_java().home, find_java().origin) == (brought, "brought along by make")
+def test_the_java_that_make_installed_comes_last(make, monkeypatch):
+    own = make("environment/java", TEMURIN)
+    assert (find_java().home, find_java().origin) == (own, "installed by make")
     monkeypatch.setenv("PATH", str(make("jdk", OPENJDK) / "bin"))
     assert find_java().origin == "java on the PATH"
 
 
-def test_one_that_cannot_be_used_is_passed_over_and_told(make, monkeypatch):
+def test_one_that_cannot_be_used_is_skipped_and_told(make, monkeypatch):
     old = make("old", ORACLE)
     monkeypatch.setenv("JAVA_HOME", str(old))
     monkeypatch.setenv("PATH", str(make("jdk", OPENJDK) / "bin"))
     found = find_java()
     assert found.version == 17
-    assert found.passed_over == (f"JAVA_HOME ({old}/bin/java) is Java 8, too old",)
+    assert found.skipped == (f"JAVA_HOME ({old}/bin/java) is Java 8",)
 
 
-def test_without_any_the_error_says_what_is_allowed_and_the_way_out():
+def test_without_a_java_the_error_says_which_to_install():
     text = refusal()
-    assert text.startswith("there is no Java for Spark: JAVA_HOME is not set, and no java is on the PATH. ")
-    assert "Allowed is Java 17 or 21. Install one" in text
+    assert text.startswith("no usable Java for Spark: JAVA_HOME is not set, and no java is on the PATH. ")
+    assert "Install Java 17 or 21 (" in text
     assert "set JAVA_HOME to its folder" in text
 
 
 @pytest.mark.parametrize(
     ("text", "script", "fault"),
     [
-        ('openjdk version "11.0.2" 2019-01-15\n', "", "is Java 11, too old;"),
+        ('openjdk version "11.0.2" 2019-01-15\n', "", "is Java 11;"),
         ('openjdk version "19.0.2" 2023-01-17\n', "", "is Java 19;"),
-        ('openjdk version "25" 2025-09-16\n', "", "is Java 25, too new;"),
+        ('openjdk version "25" 2025-09-16\n', "", "is Java 25;"),
         ("", "echo; echo 'libjvm.so: cannot open'; exit 1", "does not run: libjvm.so: cannot open;"),
         ("", f"echo '{OPENJDK.splitlines()[0]}'; exit 1", 'does not run: openjdk version "17.0.15"'),
-        ("", "exit 0", "does not run: it prints nothing;"),
+        ("", "exit 0", "does not run: no output;"),
         ("", "exec /bin/sleep 60", "does not run: no answer in"),
         (
             "",
@@ -145,17 +120,17 @@ def test_without_any_the_error_says_what_is_allowed_and_the_way_out():
         ),
     ],
 )
-def test_the_error_says_why_each_cannot_be_used(make, monkeypatch, text, script, fault):
+def test_the_error_says_why_each_java_is_unusable(make, monkeypatch, text, script, fault):
     if "sleep" in script:
-        monkeypatch.setattr(java, "_PATIENCE", 0.2)
+        monkeypatch.setattr(java, "_TIMEOUT_SECONDS", 0.2)
     home = make("jdk", text, script=script)
     monkeypatch.setenv("JAVA_HOME", str(home))
     monkeypatch.setenv("PATH", str(make("oldest", ORACLE) / "bin"))
     assert f": JAVA_HOME ({home}/bin/java) {fault}" in refusal()
-    assert f"java on the PATH ({os.environ['PATH']}/java) is Java 8, too old. Allowed is" in refusal()
+    assert f"java on the PATH ({os.environ['PATH']}/java) is Java 8. Install Java 17" in refusal()
 
 
-def test_a_java_home_without_a_java_is_told(tmp_path, monkeypatch):
+def test_a_java_home_without_a_java_is_reported(tmp_path, monkeypatch):
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     assert f"JAVA_HOME ({tmp_path}/bin/java) does not run: No such file" in refusal()
 
@@ -169,22 +144,20 @@ def test_java_25_is_usable_from_pyspark_4_2_on(make, monkeypatch, pyspark, usabl
     if usable:
         assert find_java().version == 25
     else:
-        assert "is Java 25, too new" in refusal()
+        assert "is Java 25" in refusal()
 
 
-def test_versions_can_be_asked_for(make, monkeypatch):
+def test_the_caller_can_ask_for_versions(make, monkeypatch):
     monkeypatch.setenv("JAVA_HOME", str(make("new", TEMURIN)))
     monkeypatch.setenv("PATH", str(make("jdk", OPENJDK) / "bin"))
-    assert find_java((17,)).passed_over == (
-        f"JAVA_HOME ({os.environ['JAVA_HOME']}/bin/java) is Java 21, too new",
-    )
-    with pytest.raises(MissingDependency, match="Allowed is Java 8 or 11"):
+    assert find_java((17,)).skipped == (f"JAVA_HOME ({os.environ['JAVA_HOME']}/bin/java) is Java 21",)
+    with pytest.raises(MissingDependency, match="Install Java 8 or 11"):
         find_java((8, 11))
 
 
-def test_without_pyspark_17_and_21_are_allowed(monkeypatch):
+def test_without_pyspark_java_17_and_21_are_usable(monkeypatch):
     def absent(name):
         raise metadata.PackageNotFoundError(name)
 
     monkeypatch.setattr(metadata, "version", absent)
-    assert java.usable_versions() == (17, 21)
+    assert java._supported() == (17, 21)

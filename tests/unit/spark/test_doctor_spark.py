@@ -1,0 +1,162 @@
+"""What ``doctor --spark`` makes of the command line, of errors and of the executors' answers; no Spark is started."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from rabbit_chx import InvalidValue, __version__
+from rabbit_chx.cli import doctor, tables
+from rabbit_chx.cli.doctor_check import Check
+from rabbit_chx.cli.spark import SparkChecks, executor_check, executors_check, java_check, reason_in
+from spark_connector.java import Java
+
+PACKAGES = {"rabbit-chx": __version__, "numpy": "2.4.6", "pyarrow": "26.0.1", "pika": "1.4.4"}
+
+
+def executor(packages=PACKAGES, faults=(), broker="", seconds=0.0) -> Check:
+    answer = {"host": "node-8", "process": 4711, "python": "3.11.7", "packages": packages}
+    answer |= {"faults": dict(faults), "broker": broker, "seconds": seconds}
+    return executor_check(answer, "install it", "rabbit:5672")
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (
+            (
+                "An error occurred.\n: org.apache.spark.SparkException: Job aborted\n\tat a.b(C.scala:1)\n"
+                "Caused by: java.io.IOException: Connection refused: /127.0.0.1:1\n\tat d.e(F.java:2)\n"
+            ),
+            "Connection refused: /127.0.0.1:1",
+        ),
+        (
+            (
+                'WARNING: Using incubator modules\nException in thread "main" org.apache.spark.SparkException: Master must\n'
+                "\tat org.apache.spark.deploy.SparkSubmit$.main(SparkSubmit.scala:1)\n"
+            ),
+            "Master must",
+        ),
+        (
+            "Traceback (most recent call last):\n  File x\nModuleNotFoundError: No module named 'y'\n",
+            "No module named 'y'",
+        ),
+        ("Caused by: java.lang.NullPointerException\n\tat x", "java.lang.NullPointerException"),
+        ("Could not find JAVA\nunable to start\n\n", "unable to start"),
+        ("", "no reason given"),
+        (
+            (
+                "pyspark.errors.exceptions.base.PySparkRuntimeError: [PYTHON_VERSION_MISMATCH] Python in worker has "
+                "different version: 3.12 than that in driver: 3.11, PySpark cannot run with different minor versions."
+            ),
+            "executors run Python 3.12 and the driver 3.11; set PYSPARK_PYTHON to the same version",
+        ),
+        (
+            'java.io.IOException: Cannot run program "python3.99": error=2',
+            "python3.99 does not exist; set PYSPARK_PYTHON to the Python of the executors",
+        ),
+        (
+            "[DATA_SOURCE_NOT_FOUND] Failed to find the data source: rabbitmq.",
+            "rabbit-chx is not installed in the Python that Spark uses to look up formats",
+        ),
+    ],
+)
+def test_a_long_error_is_reduced_to_its_reason(text, reason):
+    assert reason_in(text) == reason
+
+
+def test_an_executor_that_reaches_the_broker_is_fine():
+    check = executor(broker="open", seconds=0.0123)
+    assert check.state == "ok"
+    assert check.found.startswith(
+        f"node-8, process 4711: Python 3.11.7, rabbit-chx {__version__}, numpy 2.4.6"
+    )
+    assert check.found.endswith("; rabbit:5672 in 12 ms")
+    assert executor().state == "ok"
+
+
+@pytest.mark.parametrize(
+    ("answer", "fault", "hint"),
+    [
+        ({"faults": {"numpy": "missing"}}, "numpy: missing", "install it"),
+        ({"packages": {"rabbit-chx": "0.0.1"}}, f"rabbit-chx: 0.0.1, but {__version__} on", "install it"),
+        ({"packages": {"pyspark": "3.9.1"}}, "pyspark: 3.9.1, but ", "install it"),
+        ({"broker": "Connection refused"}, "Connection refused", "can that machine reach the broker"),
+    ],
+)
+def test_the_fault_of_an_executor_is_shown_with_a_hint(answer, fault, hint):
+    check = executor(**answer)
+    assert check.state == "failed"
+    assert fault in check.found
+    assert check.hint.startswith(hint)
+
+
+def test_executors_without_an_answer_are_counted():
+    assert (executors_check(2, 2).state, executors_check(2, 2).found) == ("ok", "2 of 2 answered")
+    assert (executors_check(1, 3).state, executors_check(1, 3).found) == ("failed", "1 of 3 answered")
+    assert executors_check(1, None).state == "ok"
+
+
+def test_a_token_of_spark_connect_is_not_shown():
+    checks = SparkChecks("sc://h:15002/;token=sesame")
+    assert checks.where == "sc://h:15002/"
+    assert checks.without_token("no route for sesame") == "no route for ***"
+
+
+def test_a_java_that_spark_does_not_find_is_a_fault():
+    assert java_check(Java(Path("/j"), 17, "JAVA_HOME")).state == "ok"
+    check = java_check(Java(Path("/j"), 17, "java on the PATH", ("JAVA_HOME (/old) is Java 8",)))
+    assert (check.state, check.hint) == ("failed", "export JAVA_HOME=/j")
+
+
+@pytest.mark.parametrize(
+    ("conf", "options", "reason"),
+    [
+        (["spark.x"], [], "NAME=VALUE"),
+        ([], ["=sesame"], "NAME=VALUE"),
+        ([], ["passwordEnv=X"], "passwordEnv and url"),
+        ([], ["hots=x"], "id you mean host?"),
+    ],
+)
+def test_the_command_line_is_checked_before_anything_starts(conf, options, reason):
+    with pytest.raises(InvalidValue) as caught:
+        SparkChecks.of("", conf, options, "amqp://etl:sesame@rabbit", None)
+    assert reason in str(caught.value)
+    assert "sesame" not in str(caught.value)
+
+
+def test_the_password_file_is_passed_to_executors_unless_an_option_names_a_password():
+    by_file = SparkChecks.of("", [], [], "amqp://etl@rabbit", Path("/run/secret"))
+    assert by_file.options["passwordFile"] == "/run/secret"
+    by_env = SparkChecks.of("", [], ["passwordEnv=X"], "amqp://etl@rabbit", Path("/run/secret"))
+    assert by_env.parsed.password_file is None
+
+
+def test_brackets_are_not_markup_and_a_command_fits_80_columns(monkeypatch, capsys):
+    monkeypatch.setattr(tables, "console", lambda: Console(width=80, markup=False))
+    doctor._print([Check("pyspark", "missing", "for local[x]", "pip install 'rabbit-chx[spark]'")])
+    shown = capsys.readouterr().out
+    assert "for local[x]" in shown
+    assert "-> pip install 'rabbit-chx[spark]'" in shown
+    assert max(map(len, shown.splitlines())) <= 80
+
+
+def test_without_pyspark_the_install_command_is_shown():
+    program = "import sys; sys.modules['pyspark'] = None; from rabbit_chx.cli import main; main(['doctor', '--spark'])"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "PySpark is not installed" in done.stdout
+    assert "pip install 'rabbit-chx[spark]'" in done.stdout
+
+
+def test_doctor_without_spark_loads_no_part_of_it():
+    program = (
+        "import sys; from rabbit_chx.cli import _exit_code; _exit_code(['doctor']); "
+        "sys.exit(' '.join({'pyspark', 'spark_connector', 'rabbit_chx.cli.spark'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.stderr == "\n"
