@@ -6,7 +6,7 @@ from collections import defaultdict
 from functools import partial
 
 from rabbit_chx import Publisher, Ring
-from rabbit_chx.broker.applying.handover import drain, pass_marker, waits
+from rabbit_chx.broker.applying.handover import drain, drain_first, pass_marker
 from rabbit_chx.broker.connect import connect
 
 url, name = os.environ["AMQP_URL"], os.environ.get("EXCHANGE", "example.handover")
@@ -59,7 +59,7 @@ with connect(url) as connection:
     consumers = {queue: threading.Thread(target=partial(consume, queue)) for queue in (*old, new)}
     for queue in old:
         consumers[queue].start()
-    losing = waits(Ring.of(old), Ring.of([*old, new]))[new]
+    losing = drain_first(Ring.of(old), Ring.of([*old, new]))[new]
     drain(connection, losing)  # now nothing is left that was there before the switch
     consumers[new].start()
 

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from rabbit_chx.publishing.account import Failure, Outcome, Totals
     from rabbit_chx.publishing.publisher import Publisher
     from rabbit_chx.releases import Release, Store
-    from rabbit_chx.ring import Binding, Ring, ToExchange
+    from rabbit_chx.ring import Ring, RingBinding, ToExchange
     from rabbit_chx.skew import HotKey, QueueShare, Spread, spread
     from rabbit_chx.topology.checks.drift import drift
     from rabbit_chx.topology.checks.lint import lint
@@ -78,7 +78,7 @@ _MODULES = {
     "monitor": ("DeliveryMonitor",),
     "partitioning": ("AnyOf", "ModulusHashExchange", "RandomExchange", "SuperStream"),
     "releases": ("Release", "Store"),
-    "ring": ("Binding", "Ring", "ToExchange"),
+    "ring": ("Ring", "RingBinding", "ToExchange"),
     "skew": ("HotKey", "QueueShare", "Spread", "spread"),
     "topology.checks.drift": ("drift",),
     "topology.checks.lint": ("lint",),
@@ -93,7 +93,6 @@ __all__ = [
     "AmbiguousHeader",
     "AnyOf",
     "ApplyStopped",
-    "Binding",
     "BrokerUnavailable",
     "BrokerWouldFail",
     "ConsistentHashExchange",
@@ -119,6 +118,7 @@ __all__ = [
     "RandomExchange",
     "Release",
     "Ring",
+    "RingBinding",
     "RingUnknown",
     "Spread",
     "Store",

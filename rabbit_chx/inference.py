@@ -15,7 +15,7 @@ from rabbit_chx.errors import Contradiction, InvalidValue
 from rabbit_chx.hashing import hash_on
 from rabbit_chx.kernel.table import bucket_table
 from rabbit_chx.releases import MAX_WEIGHT, Release
-from rabbit_chx.ring import Binding, Ring, as_bindings, check_destination, each
+from rabbit_chx.ring import Ring, RingBinding, as_bindings, check_destination, each
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -142,7 +142,7 @@ def _observed(pairs: Iterable[tuple[Any, Destination]]) -> list[tuple[Any, Desti
     return observed
 
 
-def _listed(bindings: Bindings) -> tuple[Binding, ...]:
+def _listed(bindings: Bindings) -> tuple[RingBinding, ...]:
     listed = tuple(as_bindings(bindings))
     if not listed:
         raise InvalidValue(
@@ -154,7 +154,7 @@ def _listed(bindings: Bindings) -> tuple[Binding, ...]:
     return listed
 
 
-def _options(listed: tuple[Binding, ...], seen: set[Destination]) -> dict[Destination, frozenset[int]]:
+def _options(listed: tuple[RingBinding, ...], seen: set[Destination]) -> dict[Destination, frozenset[int]]:
     """The weights that each destination may have; 0, which is dead, only where nothing was seen."""
     for destination in seen:
         if all(binding.destination != destination for binding in listed):

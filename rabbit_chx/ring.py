@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 __all__ = [
-    "Binding",
     "Bindings",
     "Destination",
     "Ring",
+    "RingBinding",
     "ToExchange",
     "as_binding",
     "as_bindings",
@@ -98,7 +98,7 @@ def check_destination(destination: Destination) -> Destination:
 
 
 @dataclass(frozen=True)
-class Binding:
+class RingBinding:
     """A binding as the broker lists it; its key is the weight, kept as the text that was sent.
 
     The text counts: ``"7"`` and ``"007"`` are two bindings of the same weight, and sort differently.
@@ -115,7 +115,7 @@ class Binding:
                 f"key of a binding of {_show(self.destination)}",
                 self.key,
                 "the weight as text",
-                "Binding.of() takes an integer too",
+                "RingBinding.of() takes an integer too",
             )
         parse_weight(self.key, of=self.destination)
 
@@ -150,7 +150,7 @@ def destination_sort_key(destination: Destination) -> tuple[bool, bytes]:
 
 
 Bindings: TypeAlias = (
-    "Mapping[Destination, int | str] | Iterable[Destination | tuple[Destination, int | str] | Binding]"
+    "Mapping[Destination, int | str] | Iterable[Destination | tuple[Destination, int | str] | RingBinding]"
 )
 """Destinations with their weights, in bind order."""
 
@@ -168,7 +168,7 @@ class Ring:
     ('q1', 'q1', 'q2')
     """
 
-    bindings: tuple[Binding, ...] = ()
+    bindings: tuple[RingBinding, ...] = ()
     """As the broker lists them, in bind order, dead ones included."""
 
     runs: tuple[_Run, ...] | None = ()
@@ -230,7 +230,7 @@ class Ring:
         return tuple(dict.fromkeys(destination for destination, _ in self._runs()))
 
     @property
-    def dead(self) -> tuple[Binding, ...]:
+    def dead(self) -> tuple[RingBinding, ...]:
         """Bindings that the broker lists and whose destination has no bucket."""
         live = {destination for destination, _ in self._runs()}
         return tuple(binding for binding in self.bindings if binding.destination not in live)
@@ -261,7 +261,7 @@ class Ring:
         arguments: Mapping[str, int | str] | None = None,
     ) -> Ring:
         """The ring after one more bind command."""
-        binding = Binding.of(destination, weight, arguments)
+        binding = RingBinding.of(destination, weight, arguments)
         if binding in self.bindings:
             return self  # the same binding again is no binding at all
         runs = self.runs
@@ -298,7 +298,7 @@ class Ring:
         """
         listed = self._listed(destination)
         if weight is not None:
-            wanted = Binding.of(destination, weight, arguments)
+            wanted = RingBinding.of(destination, weight, arguments)
             listed = [binding for binding in listed if binding == wanted]
         elif arguments is not None:
             raise InvalidValue(
@@ -332,10 +332,10 @@ class Ring:
             return ring
         return replace(ring, runs=None, why_unknown=f"in {self.release} a deleted exchange may keep buckets")
 
-    def _listed(self, destination: Destination) -> list[Binding]:
+    def _listed(self, destination: Destination) -> list[RingBinding]:
         return [binding for binding in self.bindings if binding.destination == destination]
 
-    def _without(self, destination: Destination, gone: list[Binding]) -> Ring:
+    def _without(self, destination: Destination, gone: list[RingBinding]) -> Ring:
         self.refuse_duplicates()
         bindings = tuple(binding for binding in self.bindings if binding not in gone)
         if not bindings:
@@ -361,7 +361,7 @@ class Ring:
             why_unknown=f"RabbitMQ {self.release} on Mnesia rebuilds a ring concurrently when it boots",
         )
 
-    def _replayed(self, runs: tuple[_Run, ...] | None, in_order: list[Binding]) -> Ring:
+    def _replayed(self, runs: tuple[_Run, ...] | None, in_order: list[RingBinding]) -> Ring:
         self.refuse_duplicates()
         if runs is None:
             return self
@@ -373,16 +373,16 @@ class Ring:
         return replace(self, runs=(*runs, *revived.items()), why_unknown="")
 
 
-def as_binding(item: Destination | tuple[Destination, int | str] | Binding) -> Binding:
+def as_binding(item: Destination | tuple[Destination, int | str] | RingBinding) -> RingBinding:
     """A binding from any of the forms in which a list of bindings may hold one."""
-    if isinstance(item, Binding):
+    if isinstance(item, RingBinding):
         return item
     if isinstance(item, tuple) and len(item) == 2:
-        return Binding.of(*item)
-    return Binding.of(item)
+        return RingBinding.of(*item)
+    return RingBinding.of(item)
 
 
-def as_bindings(bindings: Bindings) -> Iterator[Binding]:
+def as_bindings(bindings: Bindings) -> Iterator[RingBinding]:
     """Bindings from any form in which a caller may have them."""
     items = bindings.items() if hasattr(bindings, "items") else bindings
     return map(as_binding, each(items, "the list of bindings", "destinations, alone or with their weights"))

@@ -31,13 +31,13 @@ from rabbit_chx.broker.tls import warn_if_unchecked
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue
 from rabbit_chx.releases import Release, Store
 from rabbit_chx.ring import ToExchange
-from rabbit_chx.topology.model import Bound, Exchange, Policy, Queue, QueueType
+from rabbit_chx.topology.model import Binding, Exchange, Policy, Queue, QueueType
 from rabbit_chx.urls import BrokerUrl, ManagementUrl
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-__all__ = ["Bound", "Exchange", "Management", "Overview", "Policy", "Queue", "User"]
+__all__ = ["Binding", "Exchange", "Management", "Overview", "Policy", "Queue", "User"]
 
 _PRODUCT: Final = "RabbitMQ"
 _PAGE_SIZE: Final = 500  # the API's own maximum
@@ -186,14 +186,14 @@ class Management:
         """All exchanges of a virtual host."""
         return [_exchange(row) for row in self._pages(["exchanges", vhost])]
 
-    def bindings_from(self, vhost: str, source: str) -> list[Bound]:
+    def bindings_from(self, vhost: str, source: str) -> list[Binding]:
         """The bindings that lead away from one exchange, in no order that means anything."""
         return [
             _bound(row)
             for row in self._get(["exchanges", vhost, source or "amq.default", "bindings", "source"])
         ]
 
-    def bindings(self, vhost: str) -> list[Bound]:
+    def bindings(self, vhost: str) -> list[Binding]:
         """All bindings of a virtual host, in one answer: this list has no pages."""
         return [_bound(row) for row in self._get(["bindings", vhost])]
 
@@ -392,7 +392,7 @@ def _queue(row: Any) -> Queue:
     )
 
 
-def _bound(row: Any) -> Bound:
+def _bound(row: Any) -> Binding:
     name = row["destination"]
     destination = name if row["destination_type"] == "queue" else ToExchange(name)
-    return Bound(row["source"], destination, row["routing_key"], row["arguments"] or {})
+    return Binding(row["source"], destination, row["routing_key"], row["arguments"] or {})

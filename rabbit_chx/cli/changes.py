@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
     from rabbit_chx.topology.checks.lint import Finding
     from rabbit_chx.topology.model import Observed, RingSource
-    from rabbit_chx.topology.planning.steps import Plan, RingChange, Way
+    from rabbit_chx.topology.planning.steps import Plan, RingChange, Strategy
 
-__all__ = ["counted", "print_findings", "print_plan", "print_rings", "print_ways"]
+__all__ = ["counted", "print_findings", "print_plan", "print_rings", "print_strategies"]
 
 _MOST_ORDERS: Final = 5
 _SOURCES: Final[dict[RingSource, str]] = {
@@ -117,9 +117,9 @@ def _print_waits(plan: Plan) -> None:
     """What would keep the order of the keys that move."""
     from rabbit_chx.cli.plan_rows import condense
     from rabbit_chx.cli.tables import show
-    from rabbit_chx.topology.planning.waits import waits_of
+    from rabbit_chx.topology.planning.drain_order import drain_first_in
 
-    waiting = waits_of(plan)
+    waiting = drain_first_in(plan)
     if not waiting:
         return
 
@@ -154,16 +154,16 @@ def _print_change(change: RingChange) -> None:
             else ""
         )
         click.echo(f"Exchange {change.exchange!r}: {percent(change.moved)} of its keys move{between}.")
-    if len(change.ways) > 1:
-        print_ways(change.ways, "table", exchange=change.exchange)
+    if len(change.strategies) > 1:
+        print_strategies(change.strategies, "table", exchange=change.exchange)
 
 
-def print_ways(ways: Iterable[Way], output: str, *, exchange: str) -> None:
+def print_strategies(ways: Iterable[Strategy], output: str, *, exchange: str) -> None:
     """The ways of one change, and what each costs."""
     ways = list(ways)
     if output == "json":
         for way in ways:
-            print_json("way", exchange=exchange, **_way(way))
+            print_json("strategy", exchange=exchange, **_way(way))
         return
     from rich.text import Text
 
@@ -171,7 +171,12 @@ def print_ways(ways: Iterable[Way], output: str, *, exchange: str) -> None:
     from rabbit_chx.cli.tables import show, table
 
     shown = table(
-        "way", "keys moved", "at some moment", "what", right=("keys moved", "at some moment"), folds=("what",)
+        "strategy",
+        "keys moved",
+        "at some moment",
+        "what",
+        right=("keys moved", "at some moment"),
+        folds=("what",),
     )
     for way in ways:
         name = Text.assemble((way.name, "bold"), " *") if way.chosen else way.name
@@ -179,9 +184,9 @@ def print_ways(ways: Iterable[Way], output: str, *, exchange: str) -> None:
     show(shown)
 
 
-def _way(way: Way) -> dict[str, Any]:
+def _way(way: Strategy) -> dict[str, Any]:
     return {
-        "way": way.name,
+        "strategy": way.name,
         "moved": way.moved,
         "moved_between": way.moved_between,
         "summary": way.summary,
@@ -192,7 +197,7 @@ def _way(way: Way) -> dict[str, Any]:
 
 
 def _print_plan_as_json(plan: Plan) -> None:
-    from rabbit_chx.topology.planning.waits import waits_of
+    from rabbit_chx.topology.planning.drain_order import drain_first_in
 
     for number, step in enumerate(plan.steps, start=1):
         print_json(
@@ -210,11 +215,11 @@ def _print_plan_as_json(plan: Plan) -> None:
             exchange=change.exchange,
             moved=change.moved,
             moved_between=change.moved_between,
-            ways=[_way(way) for way in change.ways],
+            strategies=[_way(way) for way in change.strategies],
         )
     for exchange, share in plan.slot_moves.items():
         print_json("slots", exchange=exchange, moved=share)
-    for gainer, losers in waits_of(plan).items():
+    for gainer, losers in drain_first_in(plan).items():
         print_json("hold", hold=str(gainer), until_drained=sorted(map(str, losers)))
     for note in plan.notes:
         print_json("note", note=note)

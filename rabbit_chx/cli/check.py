@@ -88,9 +88,9 @@ def _row(one: Drift) -> dict[str, Any]:
 
 def _write_metrics(path: Path, drifts: Sequence[Drift], vhost: str) -> None:
     """In one step, since the exporter may read the file at any moment."""
-    from rabbit_chx.topology.checks.metrics import metrics
+    from rabbit_chx.topology.checks.prometheus import prometheus_metrics
 
-    text = metrics(drifts, vhost=vhost, checked_at=time.time())
+    text = prometheus_metrics(drifts, vhost=vhost, checked_at=time.time())
     with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
         file.write(text)
     os.chmod(file.name, 0o644)  # noqa: PTH101 - another user's exporter reads it

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from rabbit_chx.cli.broker_access import broker_access_options
-from rabbit_chx.cli.changes import print_findings, print_plan, print_rings, print_ways
+from rabbit_chx.cli.changes import print_findings, print_plan, print_rings, print_strategies
 from rabbit_chx.cli.completion import queues
 from rabbit_chx.cli.options import FILE, exchange_option, output_option, release_option, the_exchange
 from rabbit_chx.cli.progress import waiting
@@ -53,7 +53,7 @@ def plan_options(command: Callable[..., Any]) -> Callable[..., Any]:
             help="Refuse a change in place that sends more of an exchange's keys elsewhere at any moment.",
         ),
         option(
-            "--way",
+            "--strategy",
             group=CHANGES,
             metavar="WAY",
             help="How rings change: append, in place, remove-last, swap, blue/green or slots; by default the cheapest to the file's order.",
@@ -160,14 +160,16 @@ def _advise(
     release: str,
     output: str,
 ) -> None:
-    from rabbit_chx.topology.planning.advice import advise
+    from rabbit_chx.topology.planning.what_if import what_if
 
     weighed = dict(map(parse_new_weight, weights))
     with waiting("Working out the ways"):
-        ways = advise(topology, exchange, add=parse_new(add), remove=remove, weights=weighed, release=release)
+        ways = what_if(
+            topology, exchange, add=parse_new(add), remove=remove, weights=weighed, release=release
+        )
     if output == "table":
         click.echo(f"Exchange {exchange!r}, RabbitMQ {release}, from the file alone")
-    print_ways(ways, output, exchange=exchange)
+    print_strategies(ways, output, exchange=exchange)
 
 
 def parse_new(text: str | None) -> int | list[str]:

@@ -110,7 +110,7 @@ def _as_one(run: Sequence[Sequence[str]], place: int | None) -> str:
 
 def _top_of(step: Step) -> str | None:
     """The exchange over the slot whose queue a step changes."""
-    found = _SLOT.fullmatch(step.bound.source) if isinstance(step, (Bind, Unbind)) else None
+    found = _SLOT.fullmatch(step.binding.source) if isinstance(step, (Bind, Unbind)) else None
     return found and found[1]
 
 
@@ -121,8 +121,8 @@ def _slots_row(top: str, steps: Sequence[Step], plan: Plan) -> Row:
     waiting: dict[str, int | None] = {}
     for step in steps:
         assert isinstance(step, (Bind, Unbind))
-        queue = str(step.bound.destination)
-        (new if isinstance(step, Bind) else old).setdefault(step.bound.source, []).append(queue)
+        queue = str(step.binding.destination)
+        (new if isinstance(step, Bind) else old).setdefault(step.binding.source, []).append(queue)
         if isinstance(step, Unbind) and step.moved:
             waiting[queue] = step.at_risk
     slots = dict.fromkeys([*old, *new])

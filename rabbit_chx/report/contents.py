@@ -15,7 +15,7 @@ from rabbit_chx.movement import Movement, moved, shares
 from rabbit_chx.releases import Release
 from rabbit_chx.skew import Spread, chi_squared_tail, spread
 from rabbit_chx.topology.model import CONSISTENT_HASH
-from rabbit_chx.topology.planning.advice import advise
+from rabbit_chx.topology.planning.what_if import what_if
 
 if TYPE_CHECKING:
     import os
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from rabbit_chx.ring import Destination, Ring
     from rabbit_chx.topology.model import Exchange, Topology
-    from rabbit_chx.topology.planning.steps import Way
+    from rabbit_chx.topology.planning.steps import Strategy
 
 __all__ = ["PUBLISHED", "SAMPLE", "Change", "Parity", "Report", "Uniformity", "report"]
 
@@ -92,7 +92,7 @@ class Report:
     """The share of keys that goes elsewhere if a queue is unbound, the costliest first; none of very many queues."""
     removed: Change | None = None
     """The costliest of them."""
-    ways: tuple[Way, ...] = ()
+    ways: tuple[Strategy, ...] = ()
     """The ways to the changes that were asked for, or to one more queue."""
     asked: str = "one more queue"
     sample: Spread | None = None
@@ -161,7 +161,7 @@ def report(
     removals = tuple(_removals(ring))
     longer = ring.bind(_new_name(ring), "1")
     asked = bool(add or remove or weights)
-    ways = advise(topology, exchange, add=add if asked else 1, remove=remove, weights=weights, release=parsed)
+    new = add if asked else 1
     return Report(
         exchange=exchange,
         hashed=str(mirror.hash_on),
@@ -172,7 +172,7 @@ def report(
         added=Change("One more queue, bound last", moved(ring, longer), longer),
         removals=tuple((destination, change.movement.share) for destination, change in removals),
         removed=removals[0][1] if removals else None,
-        ways=ways,
+        ways=what_if(topology, exchange, add=new, remove=remove, weights=weights, release=parsed),
         asked=_words(add, remove, weights or {}) if asked else "one more queue",
         sample=sample,
         sample_name=sample_name,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from rabbit_chx.errors import InvalidValue
 from rabbit_chx.releases import Release
-from rabbit_chx.ring import Binding, Ring, ToExchange
+from rabbit_chx.ring import Ring, RingBinding, ToExchange
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -23,7 +23,7 @@ __all__ = [
     "BIND_SEQUENCE",
     "CONSISTENT_HASH",
     "MODULUS_HASH",
-    "Bound",
+    "Binding",
     "Exchange",
     "Observed",
     "Policy",
@@ -96,7 +96,7 @@ class Queue:
 
 
 @dataclass(frozen=True, slots=True)
-class Bound:
+class Binding:
     """A binding, with the exchange that it leads away from."""
 
     source: str
@@ -111,10 +111,10 @@ class Bound:
         return found if isinstance(found, int) and not isinstance(found, bool) else None
 
     @property
-    def unnumbered(self) -> Bound:
+    def unnumbered(self) -> Binding:
         """The same binding as a file has it, without the number of the bind command."""
         arguments = {name: value for name, value in self.arguments.items() if name != BIND_SEQUENCE}
-        return Bound(self.source, self.destination, self.key, arguments)
+        return Binding(self.source, self.destination, self.key, arguments)
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,9 +168,9 @@ class Slots:
         )
 
     @property
-    def top_bindings(self) -> tuple[Bound, ...]:
+    def top_bindings(self) -> tuple[Binding, ...]:
         """The bindings from the top to the slots: one bucket each."""
-        return tuple(Bound(self.exchange, ToExchange(name), "1") for name in self.names)
+        return tuple(Binding(self.exchange, ToExchange(name), "1") for name in self.names)
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +184,7 @@ class Topology:
     vhost: str = "/"
     exchanges: tuple[Exchange, ...] = ()
     queues: tuple[Queue, ...] = ()
-    bindings: tuple[Bound, ...] = ()
+    bindings: tuple[Binding, ...] = ()
     policies: tuple[Policy, ...] = ()
     slots: tuple[Slots, ...] = ()
     co_partitioned: tuple[tuple[str, str], ...] = ()
@@ -202,7 +202,7 @@ class Topology:
         """The slots under a top exchange."""
         return next((slots for slots in self.slots if slots.exchange == exchange), None)
 
-    def bindings_from(self, source: str) -> tuple[Bound, ...]:
+    def bindings_from(self, source: str) -> tuple[Binding, ...]:
         """The bindings of one source, in bind order."""
         return tuple(bound for bound in self.bindings if bound.source == source)
 
@@ -233,10 +233,10 @@ class Topology:
             ring = ring.bind(bound.destination, bound.key, bound.arguments)
         return ring
 
-    def ring_bindings(self, exchange: str) -> tuple[Binding, ...]:
+    def ring_bindings(self, exchange: str) -> tuple[RingBinding, ...]:
         """The bindings of a consistent-hash exchange as its ring lists them."""
         return tuple(
-            Binding.of(bound.destination, bound.key, bound.arguments)
+            RingBinding.of(bound.destination, bound.key, bound.arguments)
             for bound in self.bindings_from(exchange)
         )
 

@@ -19,7 +19,7 @@ from rabbit_chx.kernel.terms import format_term
 from rabbit_chx.partitioning import AnyOf, ModulusHashExchange
 from rabbit_chx.releases import Release
 from rabbit_chx.ring import ToExchange
-from rabbit_chx.topology.model import CONSISTENT_HASH, MODULUS_HASH, Bound, Exchange
+from rabbit_chx.topology.model import CONSISTENT_HASH, MODULUS_HASH, Binding, Exchange
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -190,7 +190,7 @@ class Router:
                     f"exchange {exchange.name!r} is of type {type_}, and how that routes is not known here"
                 )
 
-    def _headers_match(self, bound: Bound, message: _Message) -> bool:
+    def _headers_match(self, bound: Binding, message: _Message) -> bool:
         return headers_match(bound.arguments, message.headers, self._release, self._client)
 
     def _consistent_hash(self, exchange: Exchange, message: _Message) -> Sequence[Destination | AnyOf]:
@@ -213,7 +213,7 @@ class Router:
         return [mirror.explain(value, client=self._client).destination]
 
     def _modulus_hash(
-        self, exchange: Exchange, bindings: Sequence[Bound], message: _Message
+        self, exchange: Exchange, bindings: Sequence[Binding], message: _Message
     ) -> Sequence[Destination]:
         mirror = self._mirrors.get(exchange.name)
         if not isinstance(mirror, ModulusHashExchange):
@@ -235,8 +235,8 @@ class Router:
         return {name: tuple(slots.queues) for slots in self._topology.slots for name in slots.names}
 
     @cached_property
-    def _bindings(self) -> dict[str, list[Bound]]:
-        by_source: dict[str, list[Bound]] = {}
+    def _bindings(self) -> dict[str, list[Binding]]:
+        by_source: dict[str, list[Binding]] = {}
         top = (bound for slots in self._topology.slots for bound in slots.top_bindings)
         for bound in (*self._topology.bindings, *top):
             by_source.setdefault(bound.source, []).append(bound)

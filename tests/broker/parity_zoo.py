@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 from typing import TYPE_CHECKING, Self
 
-from rabbit_chx import Binding, Ring, ToExchange
+from rabbit_chx import Ring, RingBinding, ToExchange
 from tests.broker.parity import close
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ class Zoo:
         """Take the buckets of some destinations away in every ring, and leave a binding of each listed."""
         for name in self.rings:
             for destination, weight in self.random.sample(self.rings[name].runs, count):
-                duplicate = Binding.of(destination, weight + 1)
+                duplicate = RingBinding.of(destination, weight + 1)
                 self._bind(name, destination, duplicate.key)
                 self._unbind(name, duplicate)  # either unbind takes all of the buckets
             assert len(self.rings[name].dead) >= count
@@ -94,7 +94,7 @@ class Zoo:
             self._channel.queue_bind(destination, name, key)
         self.rings[name] = self.rings[name].bind(destination, key)
 
-    def _unbind(self, name: str, binding: Binding) -> None:
+    def _unbind(self, name: str, binding: RingBinding) -> None:
         if isinstance(binding.destination, ToExchange):
             self._channel.exchange_unbind(binding.destination.name, name, binding.key)
         else:

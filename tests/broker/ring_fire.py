@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Self, TypeAlias
 
 from pika.exceptions import ChannelClosedByBroker
 
-from rabbit_chx import Binding, Ring, ToExchange
+from rabbit_chx import Ring, RingBinding, ToExchange
 from tests.broker.parity import close
 from tests.broker.parity_clients import DEADLINE
 from tests.broker.parity_zoo import WEIGHTS
@@ -179,7 +179,7 @@ class Fire:
         return self._bind(name, self.dice.choice(self.mirror[name].bindings).destination)
 
     def _bind(self, name: str, destination: Destination) -> dict[str, Change]:
-        binding = Binding.of(destination, self.dice.choice(WEIGHTS), self.dice.choice(ARGUMENTS))
+        binding = RingBinding.of(destination, self.dice.choice(WEIGHTS), self.dice.choice(ARGUMENTS))
         self._declare(destination)
         self._command("bind", name, binding)
         return {name: lambda ring: ring.bind(destination, binding.key, dict(binding.arguments))}
@@ -198,7 +198,7 @@ class Fire:
             return self._bind_any()
         return self._unbind(name, replace(self.dice.choice(self.mirror[name].bindings), key="77"))
 
-    def _unbind(self, name: str, binding: Binding) -> dict[str, Change]:
+    def _unbind(self, name: str, binding: RingBinding) -> dict[str, Change]:
         self._command("unbind", name, binding)
         return {name: lambda ring: ring.unbind(binding.destination, binding.key, dict(binding.arguments))}
 
@@ -259,7 +259,7 @@ class Fire:
         elif destination not in self._guests:
             self._channel.queue_declare(destination, durable=True)
 
-    def _command(self, verb: str, name: str, binding: Binding) -> None:
+    def _command(self, verb: str, name: str, binding: RingBinding) -> None:
         # an exclusive queue is its own connection's alone
         channel = self._guest_channel if binding.destination in self._guests else self._channel
         kind = "exchange" if isinstance(binding.destination, ToExchange) else "queue"

@@ -24,9 +24,9 @@ from rabbit_chx.broker.applying.handover import (
     NotDrained,
     drain,
     drain_async,
+    drain_first,
     pass_marker,
     pass_marker_async,
-    waits,
 )
 from tests.unit.test_examples import EXAMPLES, HANDOVER
 
@@ -84,7 +84,7 @@ class Scene:
         for queue in self.old:
             self.channel.queue_bind(queue, self.name, "1")
             ring = ring.bind(queue)
-        self.waits = waits(ring, ring.bind(self.new))
+        self.waits = drain_first(ring, ring.bind(self.new))
 
     def publish(self, numbers: range) -> None:
         with self.broker.connection() as connection:

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from rabbit_chx.broker import management as module
-from rabbit_chx.broker.management import Bound, Exchange, Management
+from rabbit_chx.broker.management import Binding, Exchange, Management
 from rabbit_chx.errors import BrokerUnavailable
 from rabbit_chx.ring import ToExchange
 
@@ -53,7 +53,7 @@ def test_a_topology_is_read_as_it_was_declared(broker, management, vhost) -> Non
         "a/b", "x-consistent-hash", internal=False, arguments={"hash-header": "h"}, policy="alternate"
     )
     assert management.exchange(name, "").type == "direct"
-    expected = [Bound("a/b", "q ü", "3", {"x-bind-seq": 1}), Bound("a/b", ToExchange("inner"), "2")]
+    expected = [Binding("a/b", "q ü", "3", {"x-bind-seq": 1}), Binding("a/b", ToExchange("inner"), "2")]
     for listed in (management.bindings_from(name, "a/b"), management.bindings(name)):
         found = [bound for bound in listed if bound.source == "a/b"]
         assert sorted(found, key=str) == sorted(expected, key=str)

@@ -15,7 +15,7 @@ from rabbit_chx.broker.applying.apply import apply
 from rabbit_chx.broker.applying.lock import LOCK
 from rabbit_chx.broker.reading.reader import read
 from rabbit_chx.errors import ApplyStopped
-from rabbit_chx.topology.model import CONSISTENT_HASH, Bound, Exchange, Policy, Queue, Topology
+from rabbit_chx.topology.model import CONSISTENT_HASH, Binding, Exchange, Policy, Queue, Topology
 from rabbit_chx.topology.planning.plan import plan as make_plan
 from rabbit_chx.topology.planning.steps import (
     Bind,
@@ -71,10 +71,10 @@ def test_every_kind_of_step_is_applied_and_can_be_read_back(site, applied) -> No
     assert again.skipped == tuple(step for step in plan.steps if isinstance(step, (Bind, SetPolicy)))
 
     away = site.plan(
-        Unbind(Bound("orders", "plain", "2", {"x-bind-seq": 1})),
-        Bind(Bound("orders", "plain", "1", {"x-bind-seq": 301})),
-        Unbind(Bound("orders", "replicated", "3", {"x-bind-seq": 300})),
-        Unbind(Bound("orders", ToExchange("behind"), "1", {"x-bind-seq": 2})),
+        Unbind(Binding("orders", "plain", "2", {"x-bind-seq": 1})),
+        Bind(Binding("orders", "plain", "1", {"x-bind-seq": 301})),
+        Unbind(Binding("orders", "replicated", "3", {"x-bind-seq": 300})),
+        Unbind(Binding("orders", ToExchange("behind"), "1", {"x-bind-seq": 2})),
         ClearPolicy("limits"),
         DeleteQueue("replicated"),
         DeleteQueue("limited"),
@@ -96,7 +96,9 @@ def test_pika_and_aio_pika_leave_equal_brokers_and_undo_each_others_work(broker)
         numbers = [1, -1, 200, 40_000, 70_000, 2**31, 2**40]
         for site, applied in ((one, with_pika), (two, with_aio_pika)):
             steps = [DeclareExchange(Exchange("by", "headers")), DeclareQueue(CLASSIC)]
-            steps += [Bind(Bound("by", "plain", "", {"n": n, "deep": {"m": n}, "all": [n]})) for n in numbers]
+            steps += [
+                Bind(Binding("by", "plain", "", {"n": n, "deep": {"m": n}, "all": [n]})) for n in numbers
+            ]
             applied(site.url(), site.plan(*steps), management=site.management)
         assert one.bindings() == two.bindings()
         assert len(one.bindings().splitlines()) == len(numbers) + 1
@@ -117,7 +119,7 @@ def test_an_unbind_that_the_broker_ignores_is_noticed(site) -> None:
             )
 
     asyncio.run(bind_with_a_byte())
-    plan = site.plan(Unbind(Bound("orders", "plain", "1", {"x-bind-seq": 1})), DeleteExchange("orders"))
+    plan = site.plan(Unbind(Binding("orders", "plain", "1", {"x-bind-seq": 1})), DeleteExchange("orders"))
     with pytest.raises(ApplyStopped, match="another AMQP type") as stopped:
         apply(site.url(), plan, management=site.management)
     assert stopped.value.failed == plan.steps[0]
@@ -157,7 +159,7 @@ def test_an_apply_is_broken_off_and_resumed(site, applied) -> None:
 def test_what_is_left_of_an_apply_is_planned_again(site, applied) -> None:
     queues = [Queue(f"q{number}") for number in range(6)]
     wanted = Topology(
-        site.vhost, (CHX,), tuple(queues), tuple(Bound("orders", queue.name, "2") for queue in queues)
+        site.vhost, (CHX,), tuple(queues), tuple(Binding("orders", queue.name, "2") for queue in queues)
     )
     first = make_plan(wanted, read(site.management, site.vhost))
 

@@ -18,7 +18,7 @@ from rabbit_chx.broker.applying.apply import apply, apply_async
 from rabbit_chx.broker.applying.lock import LOCK
 from rabbit_chx.broker.management import Management
 from rabbit_chx.errors import ApplyStopped, BrokerUnavailable
-from rabbit_chx.topology.model import CONSISTENT_HASH, Bound, Exchange, Queue
+from rabbit_chx.topology.model import CONSISTENT_HASH, Binding, Exchange, Queue
 from rabbit_chx.topology.planning.steps import Bind, DeclareExchange, DeclareQueue, DeleteQueue, Plan, Unbind
 from tests.broker.topology_site import CHX, CLASSIC, FACES, QUORUM, STREAM, Site, foundation
 from tests.proof import dice
@@ -71,9 +71,9 @@ def test_an_exchange_or_a_queue_of_another_kind_is_left_alone(site, applied) -> 
 
 
 def test_a_second_binding_of_a_destination_is_never_made(site, applied) -> None:
-    bound = Bound("orders", "plain", "1", {"x-bind-seq": 1})
+    bound = Binding("orders", "plain", "1", {"x-bind-seq": 1})
     apply(site.url(), site.plan(DeclareExchange(CHX), DeclareQueue(CLASSIC), Bind(bound)))
-    plan = site.plan(Bind(Bound("orders", "plain", "5", {"x-bind-seq": 2})))
+    plan = site.plan(Bind(Binding("orders", "plain", "5", {"x-bind-seq": 2})))
     with pytest.raises(ApplyStopped, match="second binding would be ignored"):
         applied(site.url(), plan, management=site.management)
     assert site.management.bindings_from(site.vhost, "orders") == [bound]
@@ -88,7 +88,7 @@ def test_a_stranger_at_work_is_noticed(site) -> None:
             channel.queue_declare("stranger", durable=True)
             channel.queue_bind("stranger", "orders", "1")
 
-    plan = site.plan(Bind(Bound("orders", "plain", "1")), Bind(Bound("orders", "replicated", "1")))
+    plan = site.plan(Bind(Binding("orders", "plain", "1")), Bind(Binding("orders", "replicated", "1")))
     with pytest.raises(ApplyStopped, match="listed is stranger") as stopped:
         apply(site.url(), plan, management=site.management, on_step=meddle)
     assert stopped.value.failed == plan.steps[1]
@@ -126,7 +126,7 @@ def test_a_missing_permission_comes_with_the_line_that_grants_it(site, applied) 
         DeclareExchange(Exchange("dead", "fanout")),
         DeclareExchange(Exchange("orders", CONSISTENT_HASH, arguments={"alternate-exchange": "dead"})),
         DeclareQueue(odd),
-        Bind(Bound("orders", odd.name, "1")),
+        Bind(Binding("orders", odd.name, "1")),
     )
     try:
         site.grant(user, "^(rabbit-chx[.]lock|dead|orders|a.*)$", "^dead$", ".*")
@@ -159,9 +159,9 @@ def test_an_unknown_type_comes_with_the_plugin_that_has_it(site, applied) -> Non
 def test_what_is_missing_is_named(site, applied) -> None:
     apply(site.url(), site.plan(DeclareExchange(CHX)))
     with pytest.raises(ApplyStopped, match=r"no queue 'nope'.*plan again"):
-        applied(site.url(), site.plan(Bind(Bound("orders", "nope", "1"))), management=site.management)
+        applied(site.url(), site.plan(Bind(Binding("orders", "nope", "1"))), management=site.management)
     with pytest.raises(ApplyStopped, match="must be an integer"):
-        applied(site.url(), site.plan(DeclareQueue(CLASSIC), Bind(Bound("orders", "plain", "#"))))
+        applied(site.url(), site.plan(DeclareQueue(CLASSIC), Bind(Binding("orders", "plain", "#"))))
 
 
 def test_a_plan_for_another_virtual_host_is_refused(site, applied) -> None:
@@ -255,7 +255,7 @@ def test_ctrl_c_at_any_moment_ends_it_and_the_connection_is_still_good(site) -> 
     """A client that is interrupted amid an answer loses it, and waits for it when it gives the lock back."""
     queues = [Queue(f"q{number}") for number in range(20)]
     apply(site.url(), site.plan(DeclareExchange(CHX), *map(DeclareQueue, queues)))
-    bounds = [Bound("orders", queue.name, "1") for queue in queues]
+    bounds = [Binding("orders", queue.name, "1") for queue in queues]
     plan = site.plan(*(kind(bound) for bound in bounds for kind in (Bind, Unbind)))
     moments = dice("interrupts")
     before = signal.signal(signal.SIGINT, signal.default_int_handler)

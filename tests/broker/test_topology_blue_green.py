@@ -9,7 +9,7 @@ import pytest
 from rabbit_chx import ConsistentHashExchange, ModulusHashExchange, ToExchange
 from rabbit_chx.broker.applying.apply import apply
 from rabbit_chx.broker.reading.reader import read
-from rabbit_chx.topology.model import CONSISTENT_HASH, MODULUS_HASH, Bound, Exchange, Queue, Topology
+from rabbit_chx.topology.model import CONSISTENT_HASH, MODULUS_HASH, Binding, Exchange, Queue, Topology
 from rabbit_chx.topology.planning.plan import plan
 from tests.broker.topology_load import KEYS, Load, assert_share, differing, drained, landing
 from tests.broker.topology_site import Site
@@ -27,16 +27,16 @@ class Switch:
         apply(site.url(), self.plan(OLD), management=site.management)
 
     def plan(self, queues: dict[str, int], **options):
-        orders = [Bound("orders", queue, str(weight)) for queue, weight in queues.items()]
-        front = [Bound("front", ToExchange("orders"), key) for key in self.bound_with]
+        orders = [Binding("orders", queue, str(weight)) for queue, weight in queues.items()]
+        front = [Binding("front", ToExchange("orders"), key) for key in self.bound_with]
         exchanges = (Exchange("front", self.upstream), Exchange("orders", CONSISTENT_HASH))
         wanted = Topology(self.site.vhost, exchanges, tuple(map(Queue, queues)), (*orders, *front))
         return plan(wanted, read(self.site.management, self.site.vhost), **options)
 
     def under_load(self) -> dict[int, list[str]]:
         """Where each message was that was sent meanwhile; none was lost, none came back."""
-        self.planned = self.plan(NEW, way="blue/green")
-        assert all(step.bound.source == "front" for step in self.planned.destructive)
+        self.planned = self.plan(NEW, strategy="blue/green")
+        assert all(step.binding.source == "front" for step in self.planned.destructive)
         with Load(self.site, "front", self.keys) as self.load:
             apply(
                 self.site.url(),

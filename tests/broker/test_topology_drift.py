@@ -10,7 +10,7 @@ from rabbit_chx import moved
 from rabbit_chx.broker.management import Management
 from rabbit_chx.broker.reading.reader import read
 from rabbit_chx.topology.checks.drift import drift
-from rabbit_chx.topology.model import Bound, Exchange, Queue, Topology
+from rabbit_chx.topology.model import Binding, Exchange, Queue, Topology
 
 pytestmark = [
     pytest.mark.broker,
@@ -23,7 +23,7 @@ QUEUES = ("drift.a", "drift.b", "drift.c")
 WANTED = Topology(
     exchanges=(Exchange("drift", "x-consistent-hash", arguments={"hash-header": "tenant"}),),
     queues=tuple(map(Queue, QUEUES)),
-    bindings=tuple(Bound("drift", queue, weight) for queue, weight in zip(QUEUES, "112", strict=True)),
+    bindings=tuple(Binding("drift", queue, weight) for queue, weight in zip(QUEUES, "112", strict=True)),
 )
 
 
@@ -119,7 +119,7 @@ def test_an_import_of_definitions_binds_in_an_order_of_its_own(look, management,
     wanted = Topology(
         exchanges=(exchange,),
         queues=tuple(map(Queue, names)),
-        bindings=tuple(Bound(exchange.name, name, "1") for name in names),
+        bindings=tuple(Binding(exchange.name, name, "1") for name in names),
     )
     common = {"vhost": "/", "arguments": {}}
     lasting = common | {"durable": True, "auto_delete": False}

@@ -12,7 +12,7 @@ import pytest
 from rabbit_chx import ConsistentHashExchange, Ring
 from rabbit_chx.broker.applying.apply import apply
 from rabbit_chx.broker.reading.reader import read
-from rabbit_chx.topology.model import CONSISTENT_HASH, Bound, Exchange, Queue, Topology
+from rabbit_chx.topology.model import CONSISTENT_HASH, Binding, Exchange, Queue, Topology
 from rabbit_chx.topology.planning.plan import plan
 from rabbit_chx.topology.planning.steps import Bind, Unbind
 from tests.broker.topology_load import KEYS, assert_share, differing, landing
@@ -49,7 +49,7 @@ def topology(vhost: str, queues: dict[str, int]) -> Topology:
         vhost,
         (Exchange("orders", CONSISTENT_HASH),),
         tuple(map(Queue, queues)),
-        tuple(Bound("orders", queue, str(weight)) for queue, weight in queues.items()),
+        tuple(Binding("orders", queue, str(weight)) for queue, weight in queues.items()),
     )
 
 
@@ -83,7 +83,7 @@ class Watch:
         if not isinstance(step, Bind | Unbind):
             return
         change = self.ring.bind if isinstance(step, Bind) else self.ring.unbind
-        self.ring = change(step.bound.destination, step.bound.key, step.bound.arguments)
+        self.ring = change(step.binding.destination, step.binding.key, step.binding.arguments)
         now = landing(self.site, "orders", SAMPLE)
         assert now == said(self.ring, SAMPLE)
         assert_share(len(differing(self.latest, now)), len(SAMPLE), step.moved)
@@ -96,9 +96,9 @@ def test_exactly_the_keys_move_that_the_plan_says(site) -> None:
     for way, wanted, ends in CHANGES:
         observed = read(site.management, site.vhost)
         assert observed.ring_sources == {"orders": "x-bind-seq"}
-        planned = plan(topology(site.vhost, wanted), observed, way=way, max_moved=1.0)
+        planned = plan(topology(site.vhost, wanted), observed, strategy=way, max_moved=1.0)
         (change,) = planned.changes
-        assert [each.name for each in change.ways if each.chosen] == [way]
+        assert [each.name for each in change.strategies if each.chosen] == [way]
         assert change.after.bucket_map == tuple(ends)
 
         watch = Watch(site, observed.rings["orders"], before[: len(SAMPLE)])

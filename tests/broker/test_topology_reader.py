@@ -18,7 +18,7 @@ from rabbit_chx.broker.reading.probe import probe
 from rabbit_chx.broker.reading.reader import read, read_existence
 from rabbit_chx.broker.reading.ring_order import MARKER, learn, marker
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue
-from rabbit_chx.topology.model import Bound, Exchange, Policy, Queue, Topology
+from rabbit_chx.topology.model import Binding, Exchange, Policy, Queue, Topology
 
 pytestmark = pytest.mark.broker
 
@@ -94,7 +94,7 @@ def declare(channel, exchange: Exchange) -> None:
     )  # fmt: skip
 
 
-def bind(channel, bound: Bound) -> None:
+def bind(channel, bound: Binding) -> None:
     if isinstance(bound.destination, ToExchange):
         channel.exchange_bind(bound.destination.name, bound.source, bound.key, dict(bound.arguments))
     else:
@@ -111,7 +111,7 @@ def ring_exchange(
     for queue, weight in queues:
         channel.queue_declare(queue, durable=True)
         own = {} if numbered_from is None else {"x-bind-seq": next(numbers)}
-        bind(channel, Bound(name, queue, str(weight), own))
+        bind(channel, Binding(name, queue, str(weight), own))
 
 
 SHUFFLED = [("q7", 2), (ODD, 1), ("q10", 3), ("q2", 1), ("q1", 10), ("z", 1), ("a", 1)]
@@ -131,11 +131,11 @@ def test_a_topology_is_read_back_as_it_was_made(broker, management, vhost, chann
         Queue("log", "stream"),
     )
     bindings = (
-        Bound(ODD, "kept", "2"),
-        Bound(ODD, ODD, "1", {"x-bind-seq": 7}),
-        Bound("amq.topic", ToExchange("feed/1"), "a.*"),
-        Bound("feed/1", "log", "#", {"x": "y"}),
-        Bound("feed/1", ToExchange(ODD), "k/%"),
+        Binding(ODD, "kept", "2"),
+        Binding(ODD, ODD, "1", {"x-bind-seq": 7}),
+        Binding("amq.topic", ToExchange("feed/1"), "a.*"),
+        Binding("feed/1", "log", "#", {"x": "y"}),
+        Binding("feed/1", ToExchange(ODD), "k/%"),
     )
     policy = Policy("p/1 ü", "^un", "exchanges", {"alternate-exchange": "amq.fanout"}, priority=3)
     for exchange in exchanges:
@@ -180,11 +180,11 @@ def test_an_exclusive_queue_counts_where_it_has_buckets(broker, management, vhos
 def test_the_node_tells_every_ring_and_what_is_dead(broker, management, vhost, channel) -> None:
     ring_exchange(channel, *SHUFFLED)
     declare(channel, Exchange("slot", "x-consistent-hash"))
-    bind(channel, Bound(ODD, ToExchange("slot"), "2"))
-    bind(channel, Bound("slot", "a", "1"))  # the wrong way to change a weight:
-    bind(channel, Bound("slot", "a", "5"))  # this one is ignored,
+    bind(channel, Binding(ODD, ToExchange("slot"), "2"))
+    bind(channel, Binding("slot", "a", "1"))  # the wrong way to change a weight:
+    bind(channel, Binding("slot", "a", "5"))  # this one is ignored,
     channel.queue_unbind("a", "slot", "1")  # and then there is no bucket left
-    bind(channel, Bound(ODD, "a", "4"))
+    bind(channel, Binding(ODD, "a", "4"))
     declare(channel, Exchange("empty", "x-consistent-hash"))
 
     observed = read(management, vhost, node=_command(broker))
@@ -243,8 +243,8 @@ def test_probes_work_out_a_ring_and_leave_nothing_behind(broker, management, vho
     ring_exchange(channel, *SHUFFLED, **hashed)
     declare(channel, Exchange("slot", "x-consistent-hash"))
     channel.queue_declare("behind", durable=True)
-    bind(channel, Bound(ODD, ToExchange("slot"), "2"))
-    bind(channel, Bound("slot", "behind", "1"))
+    bind(channel, Binding(ODD, ToExchange("slot"), "2"))
+    bind(channel, Binding("slot", "behind", "1"))
     observed = read(management, vhost)
     assert observed.ring_sources[ODD] == "unknown"
     learnt = learn(observed, probe(channel.connection, observed, ODD))
@@ -293,7 +293,7 @@ def test_over_amqp_alone_existence_is_seen_and_the_rest_is_named(vhost, channel)
         vhost,
         (Exchange(ODD, "x-consistent-hash"), Exchange("none", "topic")),
         (Queue("q"), Queue("missing", "quorum")),
-        (Bound(ODD, "q", "1"),),
+        (Binding(ODD, "q", "1"),),
     )
     observed = read_existence(channel.connection, wanted)
     assert observed.topology == Topology(vhost, wanted.exchanges[:1], wanted.queues[:1])

@@ -10,7 +10,7 @@ import pika
 import pytest
 
 from rabbit_chx import ToExchange
-from rabbit_chx.topology.model import Bound, Exchange, Queue, Topology
+from rabbit_chx.topology.model import Binding, Exchange, Queue, Topology
 from rabbit_chx.topology.routes import Router
 from tests.inbox import emptied
 
@@ -37,7 +37,9 @@ def random_topology(rng: random.Random) -> Topology:
     bindings = []
     for name, type_ in names.items():
         destinations = [*rng.sample(queues, 3), *map(ToExchange, rng.sample(list(names), 1))]
-        bindings += [Bound(name, destination, *key_and_arguments(type_, rng)) for destination in destinations]
+        bindings += [
+            Binding(name, destination, *key_and_arguments(type_, rng)) for destination in destinations
+        ]
     return Topology(exchanges=tuple(exchanges), queues=tuple(map(Queue, queues)), bindings=tuple(bindings))
 
 

@@ -12,7 +12,7 @@ import pika
 from rabbit_chx import ToExchange
 from rabbit_chx.broker.applying.apply import apply, apply_async
 from rabbit_chx.broker.management import Management
-from rabbit_chx.topology.model import CONSISTENT_HASH, Bound, Exchange, Policy, Queue
+from rabbit_chx.topology.model import CONSISTENT_HASH, Binding, Exchange, Policy, Queue
 from rabbit_chx.topology.planning.steps import Bind, DeclareExchange, DeclareQueue, Plan, SetPolicy
 
 CHX = Exchange("orders", CONSISTENT_HASH, arguments={"hash-header": "tenant"})
@@ -82,10 +82,10 @@ def foundation(site: Site) -> Plan:
         DeclareQueue(QUORUM),
         DeclareQueue(STREAM),
         DeclareQueue(Queue("limited", arguments={"x-max-length": 10, "x-overflow": "reject-publish"})),
-        Bind(Bound("orders", "plain", "2", {"x-bind-seq": 1})),
-        Bind(Bound("orders", ToExchange("behind"), "1", {"x-bind-seq": 2})),
-        Bind(Bound("orders", "replicated", "3", {"x-bind-seq": 300})),
-        Bind(Bound("front", ToExchange("orders"), "order.#")),
-        Bind(Bound("behind", "limited")),
+        Bind(Binding("orders", "plain", "2", {"x-bind-seq": 1})),
+        Bind(Binding("orders", ToExchange("behind"), "1", {"x-bind-seq": 2})),
+        Bind(Binding("orders", "replicated", "3", {"x-bind-seq": 300})),
+        Bind(Binding("front", ToExchange("orders"), "order.#")),
+        Bind(Binding("behind", "limited")),
         SetPolicy(Policy("limits", "^plain$", "queues", {"max-length": 5}, 3)),
     )

@@ -23,7 +23,7 @@ from rabbit_chx.broker.applying.apply import apply
 from rabbit_chx.broker.management import Management
 from rabbit_chx.broker.reading.node import read_rings
 from rabbit_chx.broker.reading.reader import read
-from rabbit_chx.topology.model import CONSISTENT_HASH, MODULUS_HASH, Bound, Exchange, Queue, Slots, Topology
+from rabbit_chx.topology.model import CONSISTENT_HASH, MODULUS_HASH, Binding, Exchange, Queue, Slots, Topology
 from rabbit_chx.topology.planning.plan import plan
 from tests.cluster.nodes import Cluster, Member
 from tests.faults.ledger import body, drain
@@ -111,7 +111,7 @@ class Site:
 
     def build(self, through: Member) -> None:
         """Make both topologies over one node, which then has the leaders of all their queues."""
-        bindings = [Bound(HASHED, queue, str(weight)) for queue, weight in WEIGHTS.items()]
+        bindings = [Binding(HASHED, queue, str(weight)) for queue, weight in WEIGHTS.items()]
         wanted = Topology(
             self.vhost,
             (Exchange(HASHED, CONSISTENT_HASH), Exchange(SLOTTED, MODULUS_HASH)),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from hypothesis import strategies as st
 
-from rabbit_chx import Binding, Release, Ring, Store, ToExchange
+from rabbit_chx import Release, Ring, RingBinding, Store, ToExchange
 
 if TYPE_CHECKING:
     from rabbit_chx.ring import Destination
@@ -132,7 +132,7 @@ def lived_in_rings(draw: st.DrawFn, release: str = "4.3.6") -> Ring:
         elif command == "unbind":
             ring = ring.unbind(destination, key)
     # Duplicates of destinations that are there, of which unbinding the first leaves the second dead.
-    for binding in draw(st.lists(st.sampled_from(ring.bindings or [Binding("q0")]), max_size=2)):
+    for binding in draw(st.lists(st.sampled_from(ring.bindings or [RingBinding("q0")]), max_size=2)):
         ring = ring.bind(binding.destination, draw(st.integers(1, 6)))
         if draw(st.booleans()):
             ring = ring.unbind(binding.destination, binding.key)

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from hypothesis import HealthCheck, given, settings
+import pytest
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from rabbit_chx.ring import ToExchange
 from rabbit_chx.topology.model import (
     CONSISTENT_HASH,
     MODULUS_HASH,
-    Bound,
+    Binding,
     Exchange,
     Policy,
     Queue,
@@ -20,7 +21,8 @@ from rabbit_chx.topology.model import (
 )
 from rabbit_chx.topology.planning.plan import plan
 from rabbit_chx.topology.planning.steps import DeleteQueue
-from tests.unit.topology.broker_model import Broker
+from rabbit_chx.topology.planning.what_if import what_if
+from tests.unit.topology.broker_model import Broker, hashed
 
 # Each change of a ring counts two million keys a few times.
 few = settings(max_examples=12, suppress_health_check=[HealthCheck.too_slow], deadline=None)
@@ -33,16 +35,16 @@ WEIGHTS = st.dictionaries(st.sampled_from(QUEUES), st.integers(1, 3), max_size=4
 def topologies(draw: st.DrawFn) -> Topology:
     """An upstream exchange, a ring, slots, a modulus exchange, of which any may be missing or empty."""
     ring = draw(st.permutations(list(draw(WEIGHTS).items())))
-    bindings = [Bound("ring", name, str(weight)) for name, weight in ring]
+    bindings = [Binding("ring", name, str(weight)) for name, weight in ring]
     exchanges, slots = [Exchange("ring", CONSISTENT_HASH), Exchange("up", "topic")], []
     if draw(st.booleans()):
-        bindings.append(Bound("ring", ToExchange("mod"), "1"))
+        bindings.append(Binding("ring", ToExchange("mod"), "1"))
     exchanges.append(Exchange("mod", MODULUS_HASH))
-    bindings += [Bound("mod", name) for name in draw(st.sets(st.sampled_from(QUEUES), max_size=3))]
+    bindings += [Binding("mod", name) for name in draw(st.sets(st.sampled_from(QUEUES), max_size=3))]
     keys = draw(st.sets(st.sampled_from(["#", "a.*", "b"]), max_size=2))
-    bindings += [Bound("up", ToExchange("ring"), key) for key in sorted(keys)]
+    bindings += [Binding("up", ToExchange("ring"), key) for key in sorted(keys)]
     bindings += [
-        Bound("up", name, "#", {"n": 1}) for name in draw(st.sets(st.sampled_from(QUEUES), max_size=2))
+        Binding("up", name, "#", {"n": 1}) for name in draw(st.sets(st.sampled_from(QUEUES), max_size=2))
     ]
     weights = draw(WEIGHTS)
     if weights:
@@ -59,12 +61,12 @@ def topologies(draw: st.DrawFn) -> Topology:
     )
 
 
-def reached(wanted: Topology, broker: Broker, *, way: str | None = None, prune: bool) -> None:
+def reached(wanted: Topology, broker: Broker, *, strategy: str | None = None, prune: bool) -> None:
     """Carry a plan out and hold what is there against the file."""
-    found = plan(wanted, broker.seen(), way=way, prune=prune, force=True)
+    found = plan(wanted, broker.seen(), strategy=strategy, prune=prune, force=True)
     assert not found.refusals
     broker.carry_out(found.steps)
-    again = plan(wanted, broker.seen(), way=way, prune=prune, force=True)
+    again = plan(wanted, broker.seen(), strategy=strategy, prune=prune, force=True)
     assert not again, [str(step) for step in again.steps]
     for exchange in wanted.exchanges:
         bound = [each for each in broker.bindings if each.source == exchange.name]
@@ -100,7 +102,7 @@ def test_a_plan_that_was_cut_off_is_taken_up_again(first, second, data) -> None:
 @given(topologies(), topologies())
 def test_the_way_in_place_ends_in_the_files_order(first, second) -> None:
     broker = Broker().carry_out(plan(first, Broker().seen()).steps)
-    reached(second, broker, way="in place", prune=False)
+    reached(second, broker, strategy="in place", prune=False)
     order = tuple((bound.destination, int(bound.key)) for bound in second.bindings_from("ring"))
     assert broker.rings["ring"].runs == order
 
@@ -112,10 +114,26 @@ def test_the_way_in_place_ends_in_the_files_order(first, second) -> None:
 def test_double_and_dead_bindings_do_not_survive_a_plan(first, second, doubles) -> None:
     broker = Broker().carry_out(plan(first, Broker().seen()).steps)
     for name, weight in dict(doubles).items():
-        broker.bind(Bound("ring", name, str(weight)))
+        broker.bind(Binding("ring", name, str(weight)))
     for bound in [each for each in broker.bindings if each.source == "ring"][:1]:
         broker.unbind(bound)
     reached(second, broker, prune=False)
+
+
+@few
+@given(st.lists(st.integers(1, 2500), min_size=1, max_size=4), st.booleans())
+@example([100] * 2, False)
+@example([64, 64], True)
+@example([2500] * 4, False)
+def test_every_question_about_a_ring_of_any_size_is_answered(weights: list[int], slow: bool) -> None:
+    queues = {f"w.{number}": weight for number, weight in enumerate(weights)}
+    topology = hashed("w", queues)
+    ways = what_if(topology, "w", add=1, remove=["w.0"] * slow)
+    assert [way for way in ways if way.name == "slots" and 0 < way.moved < 1]
+    broker = Broker().carry_out(plan(topology, Broker().seen()).steps)
+    change = plan(hashed("w", {**queues, "new": 1}), broker.seen(), force=True).changes[0]
+    # The new bucket takes its equal part of the keys, whatever the size of the ring was.
+    assert change.moved == pytest.approx(1 / (sum(weights) + 1), rel=0.3)
 
 
 @given(topologies())

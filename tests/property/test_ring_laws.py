@@ -7,10 +7,10 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from rabbit_chx import (
-    Binding,
     ConsistentHashExchange,
     InvalidValue,
     Ring,
+    RingBinding,
     RingUnknown,
     ToExchange,
     moved,
@@ -163,15 +163,15 @@ def test_an_unknown_ring_answers_nothing_and_never_guesses(
 @given(st.integers(1, 10_000), st.sampled_from(["", "+"]), st.integers(0, 20))
 def test_a_weight_may_have_a_sign_and_leading_zeros(weight: int, sign: str, zeros: int) -> None:
     text = f"{sign}{'0' * zeros}{weight}"
-    binding = Binding.of("q0", text)
+    binding = RingBinding.of("q0", text)
     assert (binding.key, binding.weight) == (text, weight)
-    assert Binding.of("q0", weight) == Binding("q0", str(weight))
+    assert RingBinding.of("q0", weight) == RingBinding("q0", str(weight))
 
 
 @given(st.text(max_size=8) | st.text("0123456789+-_ .e", max_size=6) | ANYTHING)
 def test_anything_is_a_weight_from_1_to_10000_or_refused(weight) -> None:
     try:
-        binding = Binding.of("q0", weight)
+        binding = RingBinding.of("q0", weight)
     except InvalidValue:
         return
     assert 1 <= binding.weight <= 10_000

@@ -14,7 +14,7 @@ from rabbit_chx.names import name_flaw
 from rabbit_chx.topology.file.dump import dumps
 from rabbit_chx.topology.file.load import loads, parse
 from rabbit_chx.topology.file.ranges import expand, literal
-from rabbit_chx.topology.model import Bound, Exchange, Policy, Queue, Slots, Topology
+from rabbit_chx.topology.model import Binding, Exchange, Policy, Queue, Slots, Topology
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 TRAPS = st.sampled_from(
@@ -91,7 +91,7 @@ def queues(draw: st.DrawFn) -> tuple[Queue, ...]:
 def topologies(draw: st.DrawFn) -> Topology:
     some_exchanges, some_queues = draw(exchanges()), draw(queues())
     names = [queue.name for queue in some_queues]
-    bindings: list[Bound] = []
+    bindings: list[Binding] = []
     slots: list[Slots] = []
     for index, exchange in enumerate(some_exchanges):
         later = [
@@ -110,7 +110,7 @@ def topologies(draw: st.DrawFn) -> Topology:
                 else TEXT | st.just("")
             )
             found = st.builds(
-                Bound,
+                Binding,
                 st.just(exchange.name),
                 st.sampled_from([*names, *later]),
                 keys,

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, assert_type
 import rabbit_chx.report as pictures
 from rabbit_chx import (
     AnyOf,
-    Binding,
     ConsistentHashExchange,
     DeliveryMonitor,
     Explanation,
@@ -23,6 +22,7 @@ from rabbit_chx import (
     RandomExchange,
     Release,
     Ring,
+    RingBinding,
     Spread,
     SuperStream,
     ToExchange,
@@ -52,7 +52,7 @@ pairs: list[tuple[str, int]] = [("q0", 1)]
 exchange = ConsistentHashExchange(weights, release="4.3.6")
 ConsistentHashExchange(named, release=Release.parse("4.0", store="khepri"))
 ConsistentHashExchange(pairs, hash_header="tenant")
-ConsistentHashExchange([ToExchange("archive"), "q0", ("q1", "2"), Binding.of("q2", 3)])
+ConsistentHashExchange([ToExchange("archive"), "q0", ("q1", "2"), RingBinding.of("q2", 3)])
 ConsistentHashExchange(Ring.of(weights), hash_property="message_id")
 
 assert_type(exchange.route("customer-42"), str | ToExchange)

@@ -194,7 +194,8 @@ def test_the_package_itself_loads_nothing() -> None:
     assert at_start("__init__") <= {"__future__", "importlib", "typing"}
 
 
-TOPOLOGY = [file for file in FILES if file.startswith("topology/")]
+# The face of the folder also names what reads and changes a broker.
+TOPOLOGY = [file for file in FILES if file.startswith("topology/") and file != "topology/__init__"]
 READS_FILES = {"topology/file/yaml_reader", "topology/file/schema", "topology/file/load"}
 
 

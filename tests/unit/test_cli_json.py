@@ -114,7 +114,7 @@ def plans(write):
     return [
         (new, "--against", old),
         (turned, "--against", old),
-        (turned, "--against", old, "--way", "in place"),
+        (turned, "--against", old, "--strategy", "in place"),
         (slots[1], "--against", slots[0]),
         (old, "--add", "1"),
     ]

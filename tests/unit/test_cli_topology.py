@@ -16,7 +16,7 @@ from rabbit_chx.cli.broker_access import BrokerAccess
 from rabbit_chx.cli.plan_rows import condense, rows_of
 from rabbit_chx.errors import ApplyStopped
 from rabbit_chx.ring import Ring
-from rabbit_chx.topology.model import Bound, Exchange, Observed, Queue, Topology
+from rabbit_chx.topology.model import Binding, Exchange, Observed, Queue, Topology
 from rabbit_chx.topology.planning.steps import Bind, DeclareQueue, Plan, Unbind
 from tests.verbs import ORDERS, SLOTS
 
@@ -112,7 +112,7 @@ def test_a_plan_against_another_file_exits_by_whether_there_is_something_to_do(r
     (change,) = [row for row in grown.rows if "ways" in row]
     assert change["moved"] == pytest.approx(1 / 6, abs=0.001)
     reordered = ORDERS.replace('{"q.{0..2}": 1, vip: 2}', '{vip: 2, "q.{0..2}": 1}')
-    refused = run("plan", write(reordered, "turned.yaml"), "--against", old, "--way", "in place")
+    refused = run("plan", write(reordered, "turned.yaml"), "--against", old, "--strategy", "in place")
     assert refused.code == 1
     assert "Refused:" in refused.err
 
@@ -201,10 +201,10 @@ def test_runs_of_one_running_number_become_one_line() -> None:
 
 def test_steps_that_cost_differently_are_not_folded_and_none_is_lost() -> None:
     binds = [
-        Bind(Bound("x", f"q.{number}", "1"), exchange_moved="x", moved=share)
+        Bind(Binding("x", f"q.{number}", "1"), exchange_moved="x", moved=share)
         for number, share in enumerate((0.5, 0.5, 0.25))
     ]
-    slot = [Bind(Bound("t.slot.7", "b", "1")), Unbind(Bound("t.slot.7", "a", "1"), moved=0.1, at_risk=3)]
+    slot = [Bind(Binding("t.slot.7", "b", "1")), Unbind(Binding("t.slot.7", "a", "1"), moved=0.1, at_risk=3)]
     plan = Plan("/", (DeclareQueue(Queue("q.1")), *binds, *slot))
     rows = rows_of(plan)
     assert [row.count for row in rows] == [1, 2, 1, 2]
@@ -333,7 +333,7 @@ def test_files_for_tls_and_of_pairs_are_named_when_they_are_wrong(run, write) ->
 
 
 def test_pairs_teach_a_ring_or_leave_what_is_possible(run, write, monkeypatch) -> None:
-    bounds = tuple(Bound("orders", queue, "1") for queue in ("a", "b", "c"))
+    bounds = tuple(Binding("orders", queue, "1") for queue in ("a", "b", "c"))
     exchange = Exchange("orders", "x-consistent-hash")
     bindings = Topology(exchanges=(exchange,), bindings=bounds).ring_bindings("orders")
     unknown = Observed(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rabbit_chx import Binding, Contradiction, Inference, Ring, ToExchange, Unpredictable, infer
+from rabbit_chx import Contradiction, Inference, Ring, RingBinding, ToExchange, Unpredictable, infer
 from rabbit_chx.errors import AmbiguousHeader
 from tests.unit.complaints import complaint
 
@@ -52,7 +52,7 @@ def test_a_dead_binding_is_found_out() -> None:
     found = infer(pairs_of(NAMES), [*sorted(NAMES), "ghost"])
     (ring,) = [ring for ring in found.rings if len(ring) == 7]
     assert ring.bucket_map == tuple(NAMES)
-    assert ring.dead == (Binding("ghost"),)
+    assert ring.dead == (RingBinding("ghost"),)
     if found.ring is ring:
         assert str(found) == "the ring is known: 7 buckets; listed but dead: ghost"
 
@@ -61,7 +61,7 @@ def test_of_two_bindings_of_a_queue_the_one_that_counts_is_found_out() -> None:
     buckets = ["x", "x", "x", "y", "z", "z", "z"]
     found = infer(pairs_of(buckets), [("x", 3), ("x", 1), ("y", 1), ("z", "3"), ("z", 9)])
     assert [ring.bucket_map for ring in found.rings if len(ring) == 7] == [tuple(buckets)]
-    assert all(ring.bindings[1] == Binding("x", "1") for ring in found.rings)
+    assert all(ring.bindings[1] == RingBinding("x", "1") for ring in found.rings)
 
 
 def test_destinations_may_be_exchanges() -> None:
@@ -81,7 +81,7 @@ def test_the_ring_found_can_be_used_and_belongs_to_the_release() -> None:
     assert found.ring is not None
     assert str(found.ring.release) == "4.0.5"
     assert found.ring.known
-    assert set(found.ring.bindings) == {Binding(name) for name in NAMES}
+    assert set(found.ring.bindings) == {RingBinding(name) for name in NAMES}
 
 
 @pytest.mark.parametrize(

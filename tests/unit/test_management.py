@@ -13,7 +13,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from rabbit_chx.broker.management import (
-    Bound,
+    Binding,
     Exchange,
     Management,
     Overview,
@@ -132,7 +132,7 @@ def test_what_there_is() -> None:
         assert management.overview() == Overview("RabbitMQ", "4.3.6", frozenset({"direct"}), "here")
         assert management.feature_flags() == {"khepri_db": True, "b": False}
         assert management.exchange("v", "") == Exchange("", "direct", internal=False, policy="p")
-        to_queue, to_exchange = Bound("x", "d", "2", {"n": 1}), Bound("x", ToExchange("d"), "2", {"n": 1})
+        to_queue, to_exchange = Binding("x", "d", "2", {"n": 1}), Binding("x", ToExchange("d"), "2", {"n": 1})
         assert management.bindings_from("v", "x") == [to_queue, to_exchange]
         assert management.bindings("v") == [to_queue]
         assert management.queue("v", "q") == Queue("q", "quorum", arguments={"x-max-length": 9})

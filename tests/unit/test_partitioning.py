@@ -12,10 +12,10 @@ import pytest
 
 from rabbit_chx import (
     AnyOf,
-    Binding,
     MissingDependency,
     ModulusHashExchange,
     RandomExchange,
+    RingBinding,
     SuperStream,
     ToExchange,
     Unpredictable,
@@ -102,7 +102,7 @@ def test_a_list_of_bindings_is_a_list_and_holds_no_weights(bindings) -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", ["", 5, None, b"q0", "\ud800", "x" * 256, ("q0", "k", "more"), ["q0", "k"], Binding("q0")]
+    "wrong", ["", 5, None, b"q0", "\ud800", "x" * 256, ("q0", "k", "more"), ["q0", "k"], RingBinding("q0")]
 )
 def test_what_is_no_binding_is_refused(wrong) -> None:
     assert complaint(lambda: ModulusHashExchange([wrong, "q1"])).got is wrong

@@ -9,7 +9,7 @@ import pytest
 
 from rabbit_chx.broker.applying.broker_errors import needs_of
 from rabbit_chx.broker.permissions import Beginning, Needs, why_denied
-from rabbit_chx.topology.model import Bound
+from rabbit_chx.topology.model import Binding
 from rabbit_chx.topology.planning.steps import Bind, Unbind
 
 Q, X = ("queue", "q"), ("exchange", "x")
@@ -119,6 +119,6 @@ def test_other_refusals_are_none_of_this(text) -> None:
 
 
 def test_only_a_bind_writes_down_the_order() -> None:
-    bound = Bound("x", "q", "1", {"x-bind-seq": 7})
+    bound = Binding("x", "q", "1", {"x-bind-seq": 7})
     assert ("exchange", "rabbit-chx.order") in needs_of([Bind(bound)]).configure
-    assert needs_of([Unbind(bound)]) == needs_of([Unbind(Bound("x", "q"))])
+    assert needs_of([Unbind(bound)]) == needs_of([Unbind(Binding("x", "q"))])

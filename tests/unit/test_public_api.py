@@ -67,7 +67,7 @@ def test_every_public_name_can_be_had() -> None:
 
 
 def test_the_list_holds_what_users_were_promised() -> None:
-    promised = """ConsistentHashExchange Ring Binding Release ModulusHashExchange SuperStream Explanation DeliveryMonitor
+    promised = """ConsistentHashExchange Ring RingBinding Release ModulusHashExchange SuperStream Explanation DeliveryMonitor
         AnyOf RandomExchange infer moved shares InvalidValue RabbitChxError RingUnknown Unroutable"""
     assert set(promised.split()) <= set(rabbit_chx.__all__)
 

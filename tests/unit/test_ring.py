@@ -14,10 +14,10 @@ from types import MappingProxyType
 import pytest
 
 from rabbit_chx import (
-    Binding,
     ConsistentHashExchange,
     Release,
     Ring,
+    RingBinding,
     RingUnknown,
     ToExchange,
     Unpredictable,
@@ -49,8 +49,8 @@ def test_buckets_follow_in_the_order_of_the_bind_commands() -> None:
         MappingProxyType({"q0": 1, "q1": 2}),
         ["q0", ("q1", 2)],
         (("q0", 1), ("q1", "2")),
-        (item for item in ["q0", Binding("q1", "2")]),
-        [Binding.of("q0"), Binding.of("q1", 2)],
+        (item for item in ["q0", RingBinding("q1", "2")]),
+        [RingBinding.of("q0"), RingBinding.of("q1", 2)],
         {"q0": 1, "q1": 2}.items(),
     ],
     ids=lambda bindings: type(bindings).__name__,
@@ -110,11 +110,11 @@ def test_unbinding_either_of_two_bindings_removes_all_buckets_and_leaves_the_oth
     left = {"1": "5", "5": "1"}[gone]
     ring = Ring.of({"u1": 1, "u2": 1}).bind("u1", "5").unbind("u1", gone)
     assert ring.bucket_map == ("u2",)
-    assert ring.dead == (Binding("u1", left),)
+    assert ring.dead == (RingBinding("u1", left),)
     # Seen on 3.10.8 and 4.3.6: with u1 alone left, all messages are unroutable though u1 is listed.
     alone = ring.unbind("u2")
     assert alone.bucket_map == ()
-    assert alone.bindings == (Binding("u1", left),)
+    assert alone.bindings == (RingBinding("u1", left),)
 
 
 def test_the_dead_binding_stays_dead_when_it_is_bound_again() -> None:
@@ -178,8 +178,8 @@ def test_khepri_keeps_any_order(release: str) -> None:
         assert ring.after_restart() == ring
 
 
-def as_bound(key: str, kind: str, name: str) -> Binding:
-    return Binding(name if kind == "queue" else ToExchange(name), key)
+def as_bound(key: str, kind: str, name: str) -> RingBinding:
+    return RingBinding(name if kind == "queue" else ToExchange(name), key)
 
 
 def test_bindings_sort_as_erlang_sorts_them() -> None:
@@ -275,7 +275,7 @@ def test_a_ring_that_was_read_is_the_ring_of_its_buckets() -> None:
 
 def test_listed_bindings_without_a_bucket_are_dead() -> None:
     ring = Ring.read(["q1", "q1"], bindings=[("q0", 5), ("q1", 2)])
-    assert ring.dead == (Binding("q0", "5"),)
+    assert ring.dead == (RingBinding("q0", "5"),)
     assert ring.after_restart().bucket_map == ("q1", "q1", *["q0"] * 5)
 
 
@@ -283,7 +283,7 @@ def test_a_destination_in_two_places_has_one_binding_where_none_are_given() -> N
     ring = Ring.read(["q0", "q1", "q0", "q0"], release="3.10.5")
     assert ring.bucket_map == ("q0", "q1", "q0", "q0")
     assert ring.destinations == ("q0", "q1")
-    assert ring.bindings == (Binding("q0", "3"), Binding("q1", "1"))
+    assert ring.bindings == (RingBinding("q0", "3"), RingBinding("q1", "1"))
 
 
 @pytest.mark.parametrize("release", OLD)

@@ -7,7 +7,7 @@ import enum
 import numpy as np
 import pytest
 
-from rabbit_chx import Binding, ConsistentHashExchange, Ring, ToExchange, infer
+from rabbit_chx import ConsistentHashExchange, Ring, RingBinding, ToExchange, infer
 from tests.unit.complaints import complaint
 
 
@@ -34,7 +34,7 @@ class Size(enum.IntEnum):
     ],
 )
 def test_a_weight_is_an_integer_or_the_text_that_erlang_reads_as_one(weight, key: str, buckets: int) -> None:
-    binding = Binding.of("q0", weight)
+    binding = RingBinding.of("q0", weight)
     assert (binding.key, binding.weight) == (key, buckets)
     assert type(binding.weight) is int
     assert len(Ring.of({"q0": weight})) == buckets
@@ -98,13 +98,15 @@ def test_the_weight_of_an_exchange_is_complained_of_as_such() -> None:
 
 @pytest.mark.parametrize("key", ["abc", "", "0", 5, None, b"1"])
 def test_a_binding_cannot_be_made_with_a_wrong_key(key: object) -> None:
-    assert complaint(lambda: Binding("q0", key)).got is key  # type: ignore[arg-type]
+    assert complaint(lambda: RingBinding("q0", key)).got is key  # type: ignore[arg-type]
 
 
 # ---- lists and names
 
 
-@pytest.mark.parametrize("bindings", ["q0", b"q0", "", None, 5, ToExchange("q0"), Binding("q0"), object()])
+@pytest.mark.parametrize(
+    "bindings", ["q0", b"q0", "", None, 5, ToExchange("q0"), RingBinding("q0"), object()]
+)
 def test_one_destination_is_no_list_of_them(bindings: object) -> None:
     # A str would be taken for one queue for each of its characters.
     for call in (
@@ -129,7 +131,7 @@ def test_what_cannot_be_the_name_of_a_destination_is_refused(name: object) -> No
         lambda: Ring.read([name]),
         lambda: Ring.read([name], bindings=["q0"]),
         lambda: Ring().bind(name),
-        lambda: Binding(name),
+        lambda: RingBinding(name),
     ):
         error = complaint(call)
         assert error.what == "destination"
@@ -143,7 +145,7 @@ def test_a_name_may_be_any_text_of_255_bytes(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "bindings", [["q0", "q0"], [("q0", 1), ("q0", 2)], ["q1", "q0", ("q0", "01")], [Binding("q0"), "q0"]]
+    "bindings", [["q0", "q0"], [("q0", 1), ("q0", 2)], ["q1", "q0", ("q0", "01")], [RingBinding("q0"), "q0"]]
 )
 def test_a_destination_listed_twice_is_refused(bindings: list) -> None:
     error = complaint(lambda: Ring.of(bindings))

@@ -78,7 +78,7 @@ def needs_of(steps: Iterable[Step]) -> Needs:
                 _declares(needs, "exchange", exchange.name, exchange.arguments.get("alternate-exchange"))
             case DeclareQueue(queue=queue):
                 _declares(needs, "queue", queue.name, queue.arguments.get("x-dead-letter-exchange"))
-            case Bind(bound=bound) | Unbind(bound=bound):
+            case Bind(binding=bound) | Unbind(binding=bound):
                 to = bound.destination
                 needs.write.add(("exchange", to.name) if isinstance(to, ToExchange) else ("queue", to))
                 needs.read.add(("exchange", bound.source))

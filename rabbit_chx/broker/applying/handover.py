@@ -9,7 +9,7 @@ That keys move does no harm; that the old queue's backlog and the new queue are 
 4. let the held consumers go.
 
 This is for changes in one step: a queue bound at the end, the last one unbound, slots that are re-pointed, a second
-exchange switched to. Who waits for whom is told by :func:`waits_of`. A queue that gains and loses cannot be held and
+exchange switched to. Who waits for whom is told by :func:`drain_first_in`. A queue that gains and loses cannot be held and
 drained at once.
 
 A consumer of a queue that loses keys has one call more, and acknowledges whatever came before first:
@@ -36,7 +36,7 @@ from typing import TYPE_CHECKING, Any, Final
 from rabbit_chx.broker.permissions import DEFAULT_EXCHANGE, Beginning, Needs, why_denied
 from rabbit_chx.broker.reasons import why_down
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue, RabbitChxError
-from rabbit_chx.topology.planning.waits import waits, waits_of
+from rabbit_chx.topology.planning.drain_order import drain_first, drain_first_in
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
@@ -53,11 +53,11 @@ __all__ = [
     "NotDrained",
     "drain",
     "drain_async",
+    "drain_first",
+    "drain_first_in",
     "is_marker",
     "pass_marker",
     "pass_marker_async",
-    "waits",
-    "waits_of",
 ]
 
 MARKER: Final = "x-rabbit-chx-marker"

@@ -125,7 +125,7 @@ def _mark_order(plan: Plan) -> Generator[Command, Any, None]:
     It is there until the rings are built anew, and to declare it again changes nothing; so its number is larger than
     that of any bind which is there already, and may have lost its place.
     """
-    if any(isinstance(step, Bind) and step.bound.sequence is not None for step in plan.steps):
+    if any(isinstance(step, Bind) and step.binding.sequence is not None for step in plan.steps):
         cluster = (yield OverHttp("overview")).cluster
         bindings = yield OverHttp("bindings", (plan.vhost,))
         first = 1 + max((bound.sequence or 0 for bound in bindings), default=0)

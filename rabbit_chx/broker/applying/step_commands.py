@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Mapping
 
     from rabbit_chx.broker.applying.protocol import Command
-    from rabbit_chx.topology.model import Bound, Exchange, Policy, Queue
+    from rabbit_chx.topology.model import Binding, Exchange, Policy, Queue
     from rabbit_chx.topology.planning.steps import Step
 
 __all__ = ["StepCommands", "declare_exchange"]
@@ -50,7 +50,7 @@ class StepCommands:
     seen: bool
     """Whether there is a management API to look with."""
     unverified: list[str] = field(default_factory=list)
-    listed: dict[str, dict[str, Bound]] = field(default_factory=dict)
+    listed: dict[str, dict[str, Binding]] = field(default_factory=dict)
     types: dict[str, str] = field(default_factory=dict)
 
     def work(self, step: Step) -> Work:
@@ -61,9 +61,9 @@ class StepCommands:
             case DeclareQueue():
                 return self._declare_queue(step.queue)
             case Bind():
-                return self._bind(step.bound)
+                return self._bind(step.binding)
             case Unbind():
-                return self._unbind(step.bound)
+                return self._unbind(step.binding)
             case DeleteExchange():
                 return self._delete_exchange(step.name)
             case DeleteQueue():
@@ -157,7 +157,7 @@ class StepCommands:
 
     # -- bindings ----------------------------------------------------------------------------------
 
-    def _bind(self, bound: Bound) -> Work:
+    def _bind(self, bound: Binding) -> Work:
         if not self.seen:
             yield _bind_command("bind", bound)
             self._doubt_bindings_of(bound.source)
@@ -176,7 +176,7 @@ class StepCommands:
         yield from self._expect(bound.source, {**before, _identity(bound): bound})
         return True
 
-    def _unbind(self, bound: Bound) -> Work:
+    def _unbind(self, bound: Binding) -> Work:
         if not self.seen:
             yield _bind_command("unbind", bound)
             self._doubt_bindings_of(bound.source)
@@ -198,18 +198,18 @@ class StepCommands:
         if doubt not in self.unverified:
             self.unverified.append(doubt)
 
-    def _bindings_of(self, source: str) -> Generator[Command, Any, dict[str, Bound]]:
+    def _bindings_of(self, source: str) -> Generator[Command, Any, dict[str, Binding]]:
         """What the last reading found: the lock is held, so only a stranger could have changed it."""
         if source not in self.listed:
             self.types[source] = (yield OverHttp("exchange", (self.vhost, source))).type
             self.listed[source] = yield from self._read_bindings(source)
         return self.listed[source]
 
-    def _read_bindings(self, source: str) -> Generator[Command, Any, dict[str, Bound]]:
+    def _read_bindings(self, source: str) -> Generator[Command, Any, dict[str, Binding]]:
         rows = yield OverHttp("bindings_from", (self.vhost, source))
         return {_identity(row): row for row in rows}
 
-    def _expect(self, source: str, expected: Mapping[str, Bound]) -> Generator[Command, Any, None]:
+    def _expect(self, source: str, expected: Mapping[str, Binding]) -> Generator[Command, Any, None]:
         found = yield from self._read_bindings(source)
         missing = [_shown_bound(each) for name, each in expected.items() if name not in found]
         extra = [_shown_bound(each) for name, each in found.items() if name not in expected]
@@ -263,7 +263,7 @@ def _delete_by_force(name: str) -> Work:
     return True
 
 
-def _bind_command(verb: str, bound: Bound) -> OnChannel:
+def _bind_command(verb: str, bound: Binding) -> OnChannel:
     ends: dict[str, Any] = {"queue": bound.destination, "exchange": bound.source}
     kind = "queue"
     if isinstance(bound.destination, ToExchange):
@@ -271,13 +271,13 @@ def _bind_command(verb: str, bound: Bound) -> OnChannel:
     return OnChannel(f"{kind}_{verb}", {**ends, "routing_key": bound.key, "arguments": dict(bound.arguments)})
 
 
-def _identity(bound: Bound) -> str:
+def _identity(bound: Binding) -> str:
     """What the broker tells bindings of one source apart by."""
     arguments = json.dumps(dict(bound.arguments), sort_keys=True, default=str)
     return f"{bound.destination!r} {bound.key!r} {arguments}"
 
 
-def _shown_bound(bound: Bound) -> str:
+def _shown_bound(bound: Binding) -> str:
     return f"{bound.destination} with key {bound.key!r} and arguments {_shown(bound.arguments)}"
 
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from rabbit_chx.broker.permissions import Resources
     from rabbit_chx.broker.reading.node import NodeAccess
     from rabbit_chx.ring import Destination
-    from rabbit_chx.topology.model import Bound, Exchange, Queue, RingSource
+    from rabbit_chx.topology.model import Binding, Exchange, Queue, RingSource
 
 __all__ = ["read", "read_existence"]
 
@@ -92,7 +92,9 @@ def _with_policies(topology: Topology, management: Management) -> Topology:
     return replace(topology, policies=tuple(policies))
 
 
-def _topology(vhost: str, exchanges: list[Exchange], queues: list[Queue], bindings: list[Bound]) -> Topology:
+def _topology(
+    vhost: str, exchanges: list[Exchange], queues: list[Queue], bindings: list[Binding]
+) -> Topology:
     """What belongs into a file, sorted by name."""
     hashing = {exchange.name for exchange in exchanges if exchange.type == CONSISTENT_HASH}
     in_rings = {bound.destination for bound in bindings if bound.source in hashing}
@@ -150,7 +152,7 @@ def _rings(
     return rings, sources, unreadable
 
 
-def _still(bindings: Sequence[Bound], management: Management, vhost: str, exchange: str) -> bool:
+def _still(bindings: Sequence[Binding], management: Management, vhost: str, exchange: str) -> bool:
     """Whether an exchange has the very bindings that it had."""
     return sorted(map(repr, bindings)) == sorted(map(repr, management.bindings_from(vhost, exchange)))
 

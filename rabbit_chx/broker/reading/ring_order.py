@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from typing import Any
 
     from rabbit_chx.releases import Release
-    from rabbit_chx.ring import Binding, Destination
-    from rabbit_chx.topology.model import Bound, Observed, RingSource, Topology
+    from rabbit_chx.ring import Destination, RingBinding
+    from rabbit_chx.topology.model import Binding, Observed, RingSource, Topology
 
 __all__ = ["CHANGED", "MARKER", "Memory", "in_ring_order", "learn", "marker", "ring_of", "why_not_by_number"]
 
@@ -65,7 +65,7 @@ class Memory:
     """How many nodes it has; None where nobody may ask."""
 
 
-def why_not_by_number(bindings: Sequence[Bound], memory: Memory) -> str:
+def why_not_by_number(bindings: Sequence[Binding], memory: Memory) -> str:
     """Why the numbers of the bindings of one exchange do not tell the order of its buckets; nothing if they do."""
     numbers = [bound.sequence for bound in bindings]
     known = {number for number in numbers if number is not None}
@@ -97,8 +97,8 @@ def why_not_by_number(bindings: Sequence[Bound], memory: Memory) -> str:
 
 
 def ring_of(
-    bindings: Sequence[Bound],
-    listed: Sequence[Binding],
+    bindings: Sequence[Binding],
+    listed: Sequence[RingBinding],
     memory: Memory,
     on_node: Sequence[Destination] | RingUnknown | None,
 ) -> tuple[Ring, RingSource]:
@@ -121,11 +121,11 @@ def ring_of(
     return Ring.of(in_order, release=memory.release), "x-bind-seq"
 
 
-def _number(pair: tuple[Bound, Binding]) -> int:
+def _number(pair: tuple[Binding, RingBinding]) -> int:
     return pair[0].sequence or 0
 
 
-def _agree(buckets: Sequence[Destination], listed: Sequence[Binding], release: Release) -> bool:
+def _agree(buckets: Sequence[Destination], listed: Sequence[RingBinding], release: Release) -> bool:
     """Whether every destination of the ring has the buckets of one of its bindings."""
     weights = {(binding.destination, binding.weight) for binding in listed}
     if not release.first_binding_wins:  # there, each binding of a destination adds its own
@@ -140,7 +140,7 @@ def in_ring_order(topology: Topology, rings: Mapping[str, Ring]) -> Topology:
     others sorted.
     """
 
-    def place(bound: Bound) -> tuple[Any, ...]:
+    def place(bound: Binding) -> tuple[Any, ...]:
         order: tuple[Destination, ...] = ()
         ring = rings.get(bound.source)
         if ring is not None and ring.known:

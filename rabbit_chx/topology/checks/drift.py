@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from rabbit_chx.ring import Destination, Ring
-    from rabbit_chx.topology.model import Bound, Exchange, Observed, Policy, Queue, Slots, Topology
+    from rabbit_chx.topology.model import Binding, Exchange, Observed, Policy, Queue, Slots, Topology
 
 __all__ = ["KINDS", "Drift", "drift"]
 
@@ -174,9 +174,9 @@ def _bindings(wanted: Topology, there: Topology, *, strict: bool) -> Iterator[Dr
             yield from _plain_bindings(exchange.name, *pair, leave_alone=set() if hashing else fleeting)
 
 
-def _weights(source: str, wanted: Iterable[Bound], there: Iterable[Bound]) -> Iterator[Drift]:
+def _weights(source: str, wanted: Iterable[Binding], there: Iterable[Binding]) -> Iterator[Drift]:
     """To a ring a destination is bound once, and its weight is all there is to the binding."""
-    live: defaultdict[Destination, list[Bound]] = defaultdict(list)
+    live: defaultdict[Destination, list[Binding]] = defaultdict(list)
     for bound in there:
         live[bound.destination].append(bound)
     listed = {bound.destination: bound for bound in wanted}
@@ -199,7 +199,7 @@ def _weights(source: str, wanted: Iterable[Bound], there: Iterable[Bound]) -> It
 
 
 def _plain_bindings(
-    source: str, wanted: Iterable[Bound], there: Iterable[Bound], *, leave_alone: set[str]
+    source: str, wanted: Iterable[Binding], there: Iterable[Binding], *, leave_alone: set[str]
 ) -> Iterator[Drift]:
     ours, theirs = ({_identity(bound): bound for bound in bindings} for bindings in (wanted, there))
     for identity, bound in ours.items():
@@ -212,21 +212,21 @@ def _plain_bindings(
             yield Drift("extra-binding", where, f"{_key_and_arguments(bound)}: the file does not name it")
 
 
-def _by_source(bindings: Iterable[Bound]) -> defaultdict[str, list[Bound]]:
-    by_source: defaultdict[str, list[Bound]] = defaultdict(list)
+def _by_source(bindings: Iterable[Binding]) -> defaultdict[str, list[Binding]]:
+    by_source: defaultdict[str, list[Binding]] = defaultdict(list)
     for bound in bindings:
         by_source[bound.source].append(bound)
     return by_source
 
 
-def _weight(bound: Bound) -> int | str:
+def _weight(bound: Binding) -> int | str:
     try:
         return parse_weight(bound.key, of=bound.destination)
     except InvalidValue:
         return bound.key
 
 
-def _identity(bound: Bound) -> tuple[Destination, str, str]:
+def _identity(bound: Binding) -> tuple[Destination, str, str]:
     return (bound.destination, bound.key, _text(bound.unnumbered.arguments))
 
 
@@ -314,7 +314,7 @@ def _slots(wanted: Topology, there: Topology) -> Iterator[Drift]:
             yield from _balance(slots, [by_source[name][0].destination for name in names])
 
 
-def _slot(slots: Slots, name: str, bindings: Sequence[Bound]) -> Iterator[Drift]:
+def _slot(slots: Slots, name: str, bindings: Sequence[Binding]) -> Iterator[Drift]:
     where = f"slot exchange {name!r}"
     if not bindings:
         yield Drift("slot", where, f"it leads to no queue: what {slots.exchange!r} sends it is lost")
@@ -369,6 +369,6 @@ def _binding(source: str, destination: Destination) -> str:
     return f"binding of {_named(destination)} to exchange {source!r}"
 
 
-def _key_and_arguments(bound: Bound) -> str:
+def _key_and_arguments(bound: Binding) -> str:
     arguments = bound.unnumbered.arguments
     return f"key {bound.key!r}" + (f", arguments {dict(arguments)!r}" if arguments else "")

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from rabbit_chx.ring import Destination
-    from rabbit_chx.topology.model import Bound, Exchange, Topology
+    from rabbit_chx.topology.model import Binding, Exchange, Topology
 
 __all__ = ["RULES", "Finding"]
 
@@ -127,13 +127,13 @@ def _cost(buckets: int) -> float:
     return y0 + (buckets - x0) * (y1 - y0) / (x1 - x0)
 
 
-def _ring_bindings(topology: Topology) -> Iterator[tuple[Exchange, Bound]]:
+def _ring_bindings(topology: Topology) -> Iterator[tuple[Exchange, Binding]]:
     for exchange in topology.hash_exchanges:
         for bound in topology.bindings_from(exchange.name):
             yield exchange, bound
 
 
-def _weight(bound: Bound) -> int | None:
+def _weight(bound: Binding) -> int | None:
     try:
         return parse_weight(bound.key, of=bound.destination)
     except InvalidValue:
@@ -215,9 +215,9 @@ def _static_headers(topology: Topology) -> Iterator[Finding]:
                 )
 
 
-def _exchanges_behind(topology: Topology, bound: Bound) -> Iterator[Exchange]:
+def _exchanges_behind(topology: Topology, bound: Binding) -> Iterator[Exchange]:
     """The hash exchanges that a binding leads to, over any number of others."""
-    waiting: list[Bound] = [bound]
+    waiting: list[Binding] = [bound]
     seen: set[str] = set()
     while waiting:
         destination = waiting.pop().destination

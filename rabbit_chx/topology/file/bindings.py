@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from rabbit_chx.errors import InvalidValue, Unquoted
 from rabbit_chx.ring import ToExchange, parse_weight
-from rabbit_chx.topology.model import BIND_SEQUENCE, CONSISTENT_HASH, MODULUS_HASH, Bound, Slots
+from rabbit_chx.topology.model import BIND_SEQUENCE, CONSISTENT_HASH, MODULUS_HASH, Binding, Slots
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -61,14 +61,14 @@ class Bindings:
         if len(slots.names[-1].encode(errors="replace")) > 255:
             self._report(path, slots.names[-1], "names of at most 255 bytes", "Use a shorter exchange name")
 
-    def all(self) -> Iterator[Bound]:
+    def all(self) -> Iterator[Binding]:
         """The bindings of all exchanges without slots, in bind order; cycles are reported at the end."""
         for name, entry in self._file.exchanges.items():
             path = ("exchanges", name)
             if entry.slots is not None and entry.type in _HASHING:
                 continue
             for destination, weight in self._weighted(path, entry):
-                yield Bound(name, destination, str(weight) if entry.type == CONSISTENT_HASH else "")
+                yield Binding(name, destination, str(weight) if entry.type == CONSISTENT_HASH else "")
             yield from self._keyed(path, entry)
         self._check_cycles()
 
@@ -126,7 +126,7 @@ class Bindings:
             self._edges.setdefault((str(path[1]), item.exchange), (*path, "exchange"))
             yield ToExchange(item.exchange)
 
-    def _keyed(self, path: Path, entry: FileExchange) -> Iterator[Bound]:
+    def _keyed(self, path: Path, entry: FileExchange) -> Iterator[Binding]:
         known: Counter[str] = Counter()
         for index, item in enumerate(entry.bindings or ()):
             at = (*path, "bindings", index)
@@ -137,7 +137,7 @@ class Bindings:
             if len(item.key.encode(errors="replace")) > 255:
                 self._report((*at, "key"), item.key, "at most 255 bytes of UTF-8")
             for destination in self._either(at, item):
-                bound = Bound(str(path[1]), destination, item.key, item.arguments)
+                bound = Binding(str(path[1]), destination, item.key, item.arguments)
                 if entry.type == CONSISTENT_HASH:
                     self._check_weight((*at, "key"), bound)
                 known[repr(bound)] += 1
@@ -145,7 +145,7 @@ class Bindings:
                     self._report(at, Unquoted("a duplicate"), "each binding once")
                 yield bound
 
-    def _check_weight(self, path: Path, bound: Bound) -> None:
+    def _check_weight(self, path: Path, bound: Binding) -> None:
         try:
             parse_weight(bound.key, of=bound.destination)
         except InvalidValue as error:

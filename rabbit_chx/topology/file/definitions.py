@@ -17,7 +17,7 @@ from rabbit_chx.errors import InvalidValue, Unquoted
 from rabbit_chx.ring import ToExchange
 from rabbit_chx.topology.file.problems import Document, check_values
 from rabbit_chx.topology.model import (
-    Bound,
+    Binding,
     Exchange,
     Policy,
     Queue,
@@ -125,7 +125,7 @@ class _Reader:
             self._document.report(("queues", index, "type"), kind, " or ".join(get_args(QueueType)))
         return Queue(found.name, kind, found.durable, found.auto_delete, arguments=arguments)
 
-    def _bindings(self, exchanges: set[str], queues: set[str]) -> Iterator[Bound]:
+    def _bindings(self, exchanges: set[str], queues: set[str]) -> Iterator[Binding]:
         missing: dict[str, int] = {}
         for index, each in self._own(self._found.bindings):
             is_queue = each.destination_type == "queue"
@@ -135,7 +135,7 @@ class _Reader:
                 if name not in exchanges and not name.startswith(_RESERVED):
                     missing.setdefault(name, index)
             destination = each.destination if is_queue else ToExchange(each.destination)
-            yield Bound(each.source, destination, each.routing_key, each.arguments)
+            yield Binding(each.source, destination, each.routing_key, each.arguments)
         for name, index in missing.items():
             error = InvalidValue(
                 f"exchange {name!r}",
@@ -146,13 +146,13 @@ class _Reader:
             self._document.add(self._document.positions.of(("bindings", index)), error)
 
 
-def _in_order(bindings: list[Bound]) -> list[Bound]:
+def _in_order(bindings: list[Binding]) -> list[Binding]:
     """By source, and those of one source by their numbers where each has one, else as they stood."""
     sequences: dict[str, list[int | None]] = {}
     for each in bindings:
         sequences.setdefault(each.source, []).append(each.sequence)
 
-    def place(bound: Bound) -> tuple[str, int]:
+    def place(bound: Binding) -> tuple[str, int]:
         is_numbered = None not in sequences[bound.source]
         return (bound.source, (bound.sequence or 0) if is_numbered else 0)
 
@@ -224,7 +224,7 @@ def _sorted(arguments: Any) -> Any:
     return json.loads(json.dumps(dict(arguments), sort_keys=True))
 
 
-def _slot_bindings(slots: Slots) -> Iterator[Bound]:
+def _slot_bindings(slots: Slots) -> Iterator[Binding]:
     """One queue behind each slot, every queue as often as its weight asks, slot after slot in the order given."""
     total = sum(slots.queues.values())
     owed: Counter[str] = Counter()
@@ -232,4 +232,4 @@ def _slot_bindings(slots: Slots) -> Iterator[Bound]:
         owed.update(slots.queues)
         queue = max(slots.queues, key=lambda each: owed[each])
         owed[queue] -= total
-        yield Bound(name, queue, "1")
+        yield Binding(name, queue, "1")

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from rabbit_chx.topology.file.load import Format
-    from rabbit_chx.topology.model import Bound, Exchange, Queue
+    from rabbit_chx.topology.model import Binding, Exchange, Queue
 
 __all__ = ["dumps", "exportable"]
 
@@ -130,7 +130,7 @@ def _exchange(topology: Topology, exchange: Exchange) -> dict[str, Any]:
     }
 
 
-def _wired(exchange: Exchange, bindings: tuple[Bound, ...]) -> dict[str, Any]:
+def _wired(exchange: Exchange, bindings: tuple[Binding, ...]) -> dict[str, Any]:
     """The bindings in the shortest form that says them all."""
     if not bindings:
         return {}
@@ -149,13 +149,13 @@ def _wired(exchange: Exchange, bindings: tuple[Bound, ...]) -> dict[str, Any]:
     return {"queues": {literal(str(bound.destination)): int(bound.key or 1) for bound in bindings}}
 
 
-def _either(bound: Bound) -> dict[str, str]:
+def _either(bound: Binding) -> dict[str, str]:
     if isinstance(bound.destination, ToExchange):
         return {"exchange": bound.destination.name}
     return {"queue": literal(bound.destination)}
 
 
-def _keyed(bound: Bound) -> dict[str, Any]:
+def _keyed(bound: Binding) -> dict[str, Any]:
     arguments = dict(bound.unnumbered.arguments)
     return {
         **_either(bound),

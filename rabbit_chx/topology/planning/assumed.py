@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from rabbit_chx.releases import Release
-from rabbit_chx.topology.model import Bound, Observed
+from rabbit_chx.topology.model import Binding, Observed
 from rabbit_chx.topology.planning.slots import divide
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ def assumed(topology: Topology, release: str | Release = "4.3") -> Observed:
     for slots in topology.slots:
         exchanges += slots.exchanges
         bindings += slots.top_bindings
-        bindings += [Bound(slot, queue, "1") for slot, queue in divide(slots.names, slots.queues).items()]
+        bindings += [Binding(slot, queue, "1") for slot, queue in divide(slots.names, slots.queues).items()]
     stands = replace(
         topology, exchanges=tuple(exchanges), bindings=tuple(bindings), slots=(), co_partitioned=()
     )

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from rabbit_chx.releases import Release
     from rabbit_chx.ring import Destination
-    from rabbit_chx.topology.model import Bound, Observed, Topology
+    from rabbit_chx.topology.model import Binding, Observed, Topology
 
 __all__ = [
     "grouped",
@@ -35,7 +35,7 @@ _HASHES: Final = 1 << 27
 """How many values phash2 has."""
 
 
-def identity(bound: Bound) -> str:
+def identity(bound: Binding) -> str:
     """What makes two bindings the same to a file: all but the number of the bind command."""
     plain = bound.unnumbered
     to_exchange = isinstance(plain.destination, ToExchange)
@@ -43,9 +43,9 @@ def identity(bound: Bound) -> str:
     return json.dumps(parts, sort_keys=True, default=repr)
 
 
-def grouped(bindings: Iterable[Bound]) -> dict[str, list[Bound]]:
+def grouped(bindings: Iterable[Binding]) -> dict[str, list[Binding]]:
     """Bindings by their source, each group in its order."""
-    groups: dict[str, list[Bound]] = {}
+    groups: dict[str, list[Binding]] = {}
     for bound in bindings:
         groups.setdefault(bound.source, []).append(bound)
     return groups
@@ -83,7 +83,7 @@ def is_shard(destination: Destination) -> bool:
     return isinstance(destination, str) and destination.startswith("sharding: ")
 
 
-def plain_changes(wanted: Sequence[Bound], there: Sequence[Bound]) -> tuple[list[Bound], list[Bound]]:
+def plain_changes(wanted: Sequence[Binding], there: Sequence[Binding]) -> tuple[list[Binding], list[Binding]]:
     """The bindings that are missing, and those that the file does not name; what is a shard's is nobody's."""
     named = {identity(bound) for bound in wanted}
     live = {identity(bound) for bound in there}
@@ -93,16 +93,16 @@ def plain_changes(wanted: Sequence[Bound], there: Sequence[Bound]) -> tuple[list
 
 
 def modulus_steps(
-    there: Sequence[Bound],
-    missing: Sequence[Bound],
-    extra: Sequence[Bound],
+    there: Sequence[Binding],
+    missing: Sequence[Binding],
+    extra: Sequence[Binding],
     release: Release,
     waiting: Callable[[Iterable[Destination]], int | None],
 ) -> tuple[list[Bind | Unbind], float | None]:
     """The steps that change an x-modulus-hash exchange, and what they move in the end."""
     steps: list[Bind | Unbind] = []
     now = list(there)
-    kinds: list[tuple[type[Bind | Unbind], Bound]] = [
+    kinds: list[tuple[type[Bind | Unbind], Binding]] = [
         *((Bind, one) for one in missing),
         *((Unbind, one) for one in extra),
     ]
@@ -116,7 +116,7 @@ def modulus_steps(
     return steps, modulus_moved(there, now, release)
 
 
-def modulus_moved(old: Sequence[Bound], new: Sequence[Bound], release: Release) -> float | None:
+def modulus_moved(old: Sequence[Binding], new: Sequence[Binding], release: Release) -> float | None:
     """The exact share of hashed keys that change destination; None where the broker has no order.
 
     An exchange that led nowhere had nothing to move.

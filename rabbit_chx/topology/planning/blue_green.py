@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING, Final
 
 from rabbit_chx.movement import moved_through, shares
 from rabbit_chx.ring import Ring, ToExchange
-from rabbit_chx.topology.model import BIND_SEQUENCE, CONSISTENT_HASH, MODULUS_HASH, Bound
-from rabbit_chx.topology.planning.steps import Bind, DeclareExchange, Unbind, Way
+from rabbit_chx.topology.model import BIND_SEQUENCE, CONSISTENT_HASH, MODULUS_HASH, Binding
+from rabbit_chx.topology.planning.steps import Bind, DeclareExchange, Strategy, Unbind
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
 
     from rabbit_chx.movement import MovementTracker
     from rabbit_chx.topology.model import Exchange, Topology
+    from rabbit_chx.topology.planning.ring_paths import Case
     from rabbit_chx.topology.planning.steps import Step
-    from rabbit_chx.topology.planning.ways import Case
 
 __all__ = ["blue_green", "next_name"]
 
@@ -41,7 +41,7 @@ def next_name(name: str, taken: Collection[str] = ()) -> str:
     return following
 
 
-def blue_green(case: Case, exchange: Exchange, there: Topology, walker: MovementTracker | None) -> Way:
+def blue_green(case: Case, exchange: Exchange, there: Topology, walker: MovementTracker | None) -> Strategy:
     """The way over a second exchange: no ring between, and the old one stays until it is deleted by hand.
 
     Args:
@@ -61,14 +61,14 @@ def blue_green(case: Case, exchange: Exchange, there: Topology, walker: Movement
         at_risk = case.waiting(journey.hops[0].losers)
     steps: list[Step] = [DeclareExchange(replace(exchange, name=name))]
     steps += [
-        Bind(Bound(name, destination, str(weight), {BIND_SEQUENCE: number}))
+        Bind(Binding(name, destination, str(weight), {BIND_SEQUENCE: number}))
         for number, (destination, weight) in enumerate(case.target, 1)
     ]
     by_steps: tuple[float | None, float | None] = None, None
     if moved is not None and len(upstream) == 1:  # of several, nobody knows which keys come by which
         by_steps = _moved_by_steps(case.before, after, moved, exchange, upstream[0], name, there)
     steps += _switch(case.exchange, name, upstream, moved=by_steps, at_risk=at_risk)
-    return Way(
+    return Strategy(
         "blue/green",
         f"build {name!r} with the wanted ring, then {_at_the_switch(case.exchange, name, upstream, there)}",
         moved=moved,
@@ -81,7 +81,7 @@ def blue_green(case: Case, exchange: Exchange, there: Topology, walker: Movement
 def _switch(
     old: str,
     new: str,
-    upstream: Sequence[Bound],
+    upstream: Sequence[Binding],
     *,
     moved: tuple[float | None, float | None],
     at_risk: int | None,
@@ -94,13 +94,13 @@ def _switch(
             arguments[BIND_SEQUENCE] = bound.sequence + 1
         # A copy that goes elsewhere moves no key: those count once the old exchange is gone.
         waiting = 0 if first == 0.0 else at_risk
-        binding = Bound(bound.source, ToExchange(new), bound.key, arguments)
+        binding = Binding(bound.source, ToExchange(new), bound.key, arguments)
         yield Bind(binding, exchange_moved=old, moved=first, at_risk=waiting)
         yield Unbind(bound, exchange_moved=old, moved=second, at_risk=at_risk)
 
 
 def _moved_by_steps(
-    before: Ring, after: Ring, moved: float, exchange: Exchange, bound: Bound, new: str, there: Topology
+    before: Ring, after: Ring, moved: float, exchange: Exchange, bound: Binding, new: str, there: Topology
 ) -> tuple[float | None, float | None]:
     """What it moves to bind the new exchange, and then to unbind the old one; None where nobody knows."""
     source = there.exchange(bound.source)
@@ -121,7 +121,7 @@ def _moved_by_steps(
     return first, moved - first
 
 
-def _at_the_switch(old: str, new: str, upstream: Sequence[Bound], there: Topology) -> str:
+def _at_the_switch(old: str, new: str, upstream: Sequence[Binding], there: Topology) -> str:
     """What is left to do, and what happens to the messages that pass at that moment."""
     sources = list(dict.fromkeys(bound.source for bound in upstream))
     if not sources:

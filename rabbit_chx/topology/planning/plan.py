@@ -6,7 +6,7 @@ where the first one ends is empty. Values in, values out: nothing is read or sen
 
 Of an exchange that hashes, the file owns all bindings. Of any other it owns those that it names, and the rest goes
 only with ``prune``: others may have bound queues of their own. A ring that holds what the file says in another
-order is left alone unless the caller asks for ``way="in place"``, since to reorder it moves keys to no one's gain.
+order is left alone unless the caller asks for ``strategy="in place"``, since to reorder it moves keys to no one's gain.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from rabbit_chx.topology.planning.bindings import (
     sources_in_order,
     waiting_behind,
 )
-from rabbit_chx.topology.planning.changes import WAYS, Options, Outcome, change_ring, ring_of
 from rabbit_chx.topology.planning.objects import declarations, is_a_clients, leftovers, objections, policies
+from rabbit_chx.topology.planning.ring_change import STRATEGIES, Options, Outcome, change_ring, ring_of
+from rabbit_chx.topology.planning.ring_paths import Case
 from rabbit_chx.topology.planning.slots import SlotPlan, plan_slots
 from rabbit_chx.topology.planning.steps import Bind, DeleteExchange, DeleteQueue, Plan, Unbind
-from rabbit_chx.topology.planning.ways import Case
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from rabbit_chx.ring import Ring
-    from rabbit_chx.topology.model import Bound, Observed, Slots, Topology
+    from rabbit_chx.topology.model import Binding, Observed, Slots, Topology
     from rabbit_chx.topology.planning.steps import Step
 
 __all__ = ["plan"]
@@ -47,7 +47,7 @@ def plan(
     wanted: Topology,
     observed: Observed,
     *,
-    way: str | None = None,
+    strategy: str | None = None,
     prune: bool = False,
     force: bool = False,
     max_moved: float = 0.5,
@@ -57,16 +57,16 @@ def plan(
     Args:
         wanted: what should be.
         observed: what is.
-        way: how rings are changed, by the name of a `Way`; left out, the cheapest way to the file's own order.
+        strategy: how rings are changed, by the name of a `Strategy`; left out, the cheapest way to the file's own order.
         prune: also take away what the file does not name.
         force: do it although it moves more than ``max_moved``, or although a queue to delete holds messages.
         max_moved: the share of an exchange's keys that a change in place may send elsewhere at any moment.
     """
-    if way is not None and way not in WAYS:
-        raise InvalidValue("way to change a ring", way, ", ".join(WAYS))
+    if strategy is not None and strategy not in STRATEGIES:
+        raise InvalidValue("strategy", strategy, ", ".join(STRATEGIES))
     if not isinstance(max_moved, (int, float)) or not 0 <= max_moved <= 1:
         raise InvalidValue("max_moved", max_moved, "a share from 0 to 1")
-    return _Planner(wanted, observed, Options(way, prune, force, max_moved)).plan()
+    return _Planner(wanted, observed, Options(strategy, prune, force, max_moved)).plan()
 
 
 class _Planner:
@@ -136,7 +136,7 @@ class _Planner:
             return self._modulus(source, wanted)
         return self._plain(source, wanted)
 
-    def _plain(self, source: str, wanted: list[Bound]) -> Outcome:
+    def _plain(self, source: str, wanted: list[Binding]) -> Outcome:
         missing, extra = plain_changes(wanted, self._there.get(source, ()))
         notes = []
         if self._options.prune:
@@ -149,11 +149,11 @@ class _Planner:
             )
         return Outcome(steps=[Bind(bound) for bound in missing], notes=notes)
 
-    def _is_clients_queue(self, bound: Bound) -> bool:
+    def _is_clients_queue(self, bound: Binding) -> bool:
         queue = self.observed.topology.queue(str(bound.destination))
         return queue is not None and is_a_clients(queue)
 
-    def _modulus(self, source: str, wanted: list[Bound]) -> Outcome:
+    def _modulus(self, source: str, wanted: list[Binding]) -> Outcome:
         there = self._there.get(source, [])
         missing, extra = plain_changes(wanted, there)
         if not missing and not extra:
@@ -238,14 +238,14 @@ def _numbered(steps: Iterable[Step], there: Topology) -> Iterator[Step]:
     One count for all exchanges, because the broker keeps one mark: from which number on they are to be believed.
     """
     numbers = count(1 + max((bound.sequence or 0 for bound in there.bindings), default=0))
-    made: list[tuple[Bound, Bound]] = []  # what this plan itself binds, and perhaps unbinds again
+    made: list[tuple[Binding, Binding]] = []  # what this plan itself binds, and perhaps unbinds again
     for step in steps:
-        if isinstance(step, Bind) and step.bound.sequence is not None:
-            bound = replace(step.bound, arguments={**step.bound.arguments, BIND_SEQUENCE: next(numbers)})
-            made.append((step.bound, bound))
-            yield replace(step, bound=bound)
+        if isinstance(step, Bind) and step.binding.sequence is not None:
+            bound = replace(step.binding, arguments={**step.binding.arguments, BIND_SEQUENCE: next(numbers)})
+            made.append((step.binding, bound))
+            yield replace(step, binding=bound)
         elif isinstance(step, Unbind):
-            yield replace(step, bound=next((now for was, now in made if was == step.bound), step.bound))
+            yield replace(step, binding=next((now for was, now in made if was == step.binding), step.binding))
         else:
             yield step
 

@@ -15,9 +15,9 @@ from rabbit_chx.movement import moved, moved_through, shares
 from rabbit_chx.partitioning import ModulusHashExchange
 from rabbit_chx.releases import Release, Store
 from rabbit_chx.ring import Ring, ToExchange
-from rabbit_chx.topology.model import CONSISTENT_HASH, MODULUS_HASH, Bound
-from rabbit_chx.topology.planning.steps import Bind, Unbind, Way
-from rabbit_chx.topology.planning.ways import path_to, spoiled
+from rabbit_chx.topology.model import CONSISTENT_HASH, MODULUS_HASH, Binding
+from rabbit_chx.topology.planning.ring_paths import path_to, spoiled
+from rabbit_chx.topology.planning.steps import Bind, Strategy, Unbind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -25,10 +25,18 @@ if TYPE_CHECKING:
     from rabbit_chx.movement import MovementTracker
     from rabbit_chx.ring import Destination
     from rabbit_chx.topology.model import Exchange, Observed, Slots
+    from rabbit_chx.topology.planning.ring_paths import Case
     from rabbit_chx.topology.planning.steps import Step
-    from rabbit_chx.topology.planning.ways import Case
 
-__all__ = ["SlotPlan", "divide", "modulus_shares", "plan_slots", "quotas", "recommended_count", "slots_way"]
+__all__ = [
+    "SlotPlan",
+    "divide",
+    "modulus_shares",
+    "plan_slots",
+    "quotas",
+    "recommended_count",
+    "slots_strategy",
+]
 
 _HASHES: Final = 1 << 27
 """How many values phash2 has."""
@@ -150,7 +158,7 @@ def _destinations(ring: Ring) -> tuple[Destination, ...]:
     return tuple(destination for destination in ring.destinations if destination not in bad)
 
 
-_Command: TypeAlias = "tuple[type[Bind | Unbind], Bound, Ring, Ring]"
+_Command: TypeAlias = "tuple[type[Bind | Unbind], Binding, Ring, Ring]"
 
 
 def _commands(slot: str, queue: str, ring: Ring) -> Iterator[_Command]:
@@ -259,7 +267,7 @@ def recommended_count(queues: int) -> int:
     return next((count for count in (64, 128) if count >= 16 * queues), 256)
 
 
-def slots_way(case: Case, walker: MovementTracker | None) -> Way | None:
+def slots_strategy(case: Case, walker: MovementTracker | None) -> Strategy | None:
     """What it costs to go over to slots once, under a top of the same kind; None where not only queues are bound."""
     queues = [destination for destination, _ in case.target if isinstance(destination, str)]
     count = recommended_count(max(1, len(queues)))
@@ -273,7 +281,7 @@ def slots_way(case: Case, walker: MovementTracker | None) -> Way | None:
         rows = {destination: row for row, destination in enumerate(known)}
         kept = [counts[rows[queue], slot] for slot, queue in enumerate(division.values()) if queue in rows]
         share = 1 - sum(map(int, kept)) / SEEDS
-    return Way(
+    return Strategy(
         "slots",
         f"build a new exchange with {count} slots and switch over to it once: from then on a queue more or less moves "
         f"the keys of the slots that it takes or gives, 1/{count} each (counted for a top of type {CONSISTENT_HASH})",

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from rabbit_chx.ring import Ring
-    from rabbit_chx.topology.model import Bound, Exchange, Policy, Queue
+    from rabbit_chx.topology.model import Binding, Exchange, Policy, Queue
 
 __all__ = [
     "Bind",
@@ -26,8 +26,8 @@ __all__ = [
     "RingChange",
     "SetPolicy",
     "Step",
+    "Strategy",
     "Unbind",
-    "Way",
 ]
 
 
@@ -73,17 +73,17 @@ class DeclareQueue(_Step):
 class Bind(_Step):
     """``queue.bind`` or ``exchange.bind``."""
 
-    bound: Bound
+    binding: Binding
 
     def __str__(self) -> str:
-        return f"bind {_shown(self.bound, 'to')}"
+        return f"bind {_shown(self.binding, 'to')}"
 
 
 @dataclass(frozen=True, slots=True)
 class Unbind(_Step):
     """``queue.unbind`` or ``exchange.unbind``, with key and arguments as they were bound."""
 
-    bound: Bound
+    binding: Binding
 
     @property
     def destructive(self) -> bool:
@@ -91,7 +91,7 @@ class Unbind(_Step):
         return True
 
     def __str__(self) -> str:
-        return f"unbind {_shown(self.bound, 'from')}"
+        return f"unbind {_shown(self.binding, 'from')}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +156,7 @@ Step: TypeAlias = (
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class Strategy:
     """One way to change a ring, and what it costs."""
 
     name: str
@@ -192,7 +192,7 @@ class RingChange:
     after: Ring
     moved: float | None
     moved_between: float | None
-    ways: tuple[Way, ...] = ()
+    strategies: tuple[Strategy, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,7 +218,7 @@ class Plan:
         return tuple(step for step in self.steps if step.destructive)
 
 
-def _shown(bound: Bound, way: str) -> str:
+def _shown(bound: Binding, way: str) -> str:
     kind = "exchange" if not isinstance(bound.destination, str) else "queue"
     name = bound.destination if isinstance(bound.destination, str) else bound.destination.name
     return f"{kind} {name!r} {way} exchange {bound.source!r} with key {bound.key!r}"

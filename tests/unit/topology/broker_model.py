@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from rabbit_chx import Release, Ring
 from rabbit_chx.ring import ToExchange
-from rabbit_chx.topology.model import CONSISTENT_HASH, Bound, Exchange, Observed, Policy, Queue, Topology
+from rabbit_chx.topology.model import CONSISTENT_HASH, Binding, Exchange, Observed, Policy, Queue, Topology
 from rabbit_chx.topology.planning.steps import (
     Bind,
     ClearPolicy,
@@ -27,7 +27,7 @@ class Broker:
         self.exchanges: dict[str, Exchange] = {}
         self.queues: dict[str, Queue] = {}
         self.policies: dict[str, Policy] = {}
-        self.bindings: list[Bound] = []
+        self.bindings: list[Binding] = []
         self.rings: dict[str, Ring] = {}
         self.rings_seen: list[tuple[str, Ring]] = []
         self.backlog: dict[str, int] = {}
@@ -48,9 +48,9 @@ class Broker:
             case DeclareQueue(queue=queue):
                 assert queue.name not in self.queues, "declared before"
                 self.queues[queue.name] = queue
-            case Bind(bound=bound):
+            case Bind(binding=bound):
                 self.bind(bound)
-            case Unbind(bound=bound):
+            case Unbind(binding=bound):
                 self.unbind(bound)
             case SetPolicy(policy=policy):
                 self.policies[policy.name] = policy
@@ -66,7 +66,7 @@ class Broker:
                 self._gone(name)
                 del self.queues[name]
 
-    def bind(self, bound: Bound) -> None:
+    def bind(self, bound: Binding) -> None:
         assert bound.source in self.exchanges, f"no exchange {bound.source}"
         there = self.exchanges if isinstance(bound.destination, ToExchange) else self.queues
         assert str(getattr(bound.destination, "name", bound.destination)) in there, bound
@@ -77,7 +77,7 @@ class Broker:
             self.rings[bound.source] = ring
             self.rings_seen.append((bound.source, ring))
 
-    def unbind(self, bound: Bound) -> None:
+    def unbind(self, bound: Binding) -> None:
         assert bound in self.bindings, f"not bound: {bound}"
         self.bindings.remove(bound)
         if bound.source in self.rings:
@@ -110,6 +110,6 @@ def hashed(name: str, queues, **rest) -> Topology:
     return Topology(
         exchanges=(Exchange(name, CONSISTENT_HASH),),
         queues=tuple(Queue(queue, "quorum") for queue in weights),
-        bindings=tuple(Bound(name, queue, str(weight)) for queue, weight in weights.items()),
+        bindings=tuple(Binding(name, queue, str(weight)) for queue, weight in weights.items()),
         **rest,
     )

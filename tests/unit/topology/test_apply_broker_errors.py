@@ -12,8 +12,8 @@ import pytest
 from rabbit_chx import InvalidValue, Ring, ToExchange
 from rabbit_chx.broker.applying.aio_driver import as_pika_writes
 from rabbit_chx.broker.applying.broker_errors import needs_of, why_refused
-from rabbit_chx.broker.applying.handover import MARKER, _Drain, is_marker, waits, waits_of
-from rabbit_chx.topology.model import Bound, Exchange, Observed, Policy, Queue, Slots, Topology
+from rabbit_chx.broker.applying.handover import MARKER, _Drain, drain_first, drain_first_in, is_marker
+from rabbit_chx.topology.model import Binding, Exchange, Observed, Policy, Queue, Slots, Topology
 from rabbit_chx.topology.planning.plan import plan
 from rabbit_chx.topology.planning.steps import (
     Bind,
@@ -91,9 +91,9 @@ def test_a_refusal_is_told_with_the_way_out(code, text, told) -> None:
             "queue 'q'",
             "configure or read",
         ),
-        (Bind(Bound("x", "q")), "queue 'q'", "write"),
-        (Unbind(Bound("x", "q")), "exchange 'x'", "read"),
-        (Bind(Bound("x", ToExchange("y"))), "exchange 'y'", "write"),
+        (Bind(Binding("x", "q")), "queue 'q'", "write"),
+        (Unbind(Binding("x", "q")), "exchange 'x'", "read"),
+        (Bind(Binding("x", ToExchange("y"))), "exchange 'y'", "write"),
         (DeleteQueue("q"), "queue 'q'", "configure"),
         (None, "queue 'rabbit-chx.lock'", "configure"),
     ],
@@ -114,7 +114,7 @@ def test_the_line_that_grants_it_survives_the_shell_and_matches_just_the_names()
     steps = [
         DeclareExchange(Exchange("x.1", "fanout", arguments={"alternate-exchange": "a"})),
         DeclareQueue(Queue(odd, arguments={"x-dead-letter-exchange": ""})),
-        Bind(Bound("x.1", odd)),
+        Bind(Binding("x.1", odd)),
     ]
     text = "ACCESS_REFUSED - read access to exchange 'x.1' in vhost 'my vhost' refused for user 'it's me'"
     line = re.search("`rabbitmqctl (.*)`", why_refused(403, text, steps[2], steps))
@@ -155,10 +155,10 @@ def test_aio_pika_writes_the_integers_of_arguments_as_pika_does(bits, sign) -> N
 
 def test_who_waits_for_whom() -> None:
     two, three = Ring.of(["a", "b"]), Ring.of(["a", "b", "c"])
-    assert waits(two, three) == {"c": {"a", "b"}}
-    assert waits(three, two) == {"a": {"c"}, "b": {"c"}}
-    assert waits(Ring.of(["a", "b"]), Ring.of(["b", "a"])) == {"a": {"b"}, "b": {"a"}}
-    assert waits(two, two) == waits(Ring(), two) == {}
+    assert drain_first(two, three) == {"c": {"a", "b"}}
+    assert drain_first(three, two) == {"a": {"c"}, "b": {"c"}}
+    assert drain_first(Ring.of(["a", "b"]), Ring.of(["b", "a"])) == {"a": {"b"}, "b": {"a"}}
+    assert drain_first(two, two) == drain_first(Ring(), two) == {}
 
 
 def slots_and_ring(last: str) -> Topology:
@@ -167,14 +167,14 @@ def slots_and_ring(last: str) -> Topology:
     return Topology(
         exchanges=(Exchange("top", "x-modulus-hash"), Exchange("x", "x-consistent-hash")),
         queues=tuple(map(Queue, [*queues, *ring])),
-        bindings=tuple(Bound("x", queue, "1") for queue in ring),
+        bindings=tuple(Binding("x", queue, "1") for queue in ring),
         slots=(Slots("top", 8, queues),),
     )
 
 
 def test_who_waits_by_a_plan_counts_rings_and_slots() -> None:
     two, three = slots_and_ring("2"), slots_and_ring("3")
-    pointed = [Bound(name, f"t{number % 2}", "1") for number, name in enumerate(two.slots[0].names)]
+    pointed = [Binding(name, f"t{number % 2}", "1") for number, name in enumerate(two.slots[0].names)]
     there = Topology(
         exchanges=(*two.exchanges, *two.slots[0].exchanges),
         queues=two.queues,
@@ -184,7 +184,7 @@ def test_who_waits_by_a_plan_counts_rings_and_slots() -> None:
         there, rings={"x": two.ring("x")}, exchange_types=frozenset({"x-modulus-hash", "x-consistent-hash"})
     )
     planned = plan(three, observed)
-    assert waits_of(planned) == {"c": {"a", "b"}, "t2": {"t0", "t1"}}
+    assert drain_first_in(planned) == {"c": {"a", "b"}, "t2": {"t0", "t1"}}
 
 
 def test_a_marker_is_known_by_its_header() -> None:

@@ -15,7 +15,7 @@ from rabbit_chx.broker.applying.plan_commands import check_plan, plan_commands
 from rabbit_chx.broker.applying.protocol import Lost, OnChannel, OverHttp, Refused
 from rabbit_chx.broker.reading.ring_order import MARKER
 from rabbit_chx.errors import ApplyStopped, BrokerUnavailable
-from rabbit_chx.topology.model import CONSISTENT_HASH, Bound, Exchange, Policy, Queue
+from rabbit_chx.topology.model import CONSISTENT_HASH, Binding, Exchange, Policy, Queue
 from rabbit_chx.topology.planning.steps import (
     Bind,
     ClearPolicy,
@@ -35,7 +35,7 @@ class Played:
 
     http: dict[str, Any] = field(default_factory=dict)
     trouble: dict[str, BaseException] = field(default_factory=dict)
-    bound: list[Bound] = field(default_factory=list)
+    bound: list[Binding] = field(default_factory=list)
     deaf: bool = False
     """Whether it says yes to binds and unbinds, and does nothing."""
     told: list[OnChannel | OverHttp] = field(default_factory=list)
@@ -65,7 +65,7 @@ class Played:
             given = command.arguments
             to = given["queue"] if "queue" in given else ToExchange(given["destination"])
             source = given["exchange"] if "queue" in given else given["source"]
-            bound = Bound(source, to, given["routing_key"], given["arguments"])
+            bound = Binding(source, to, given["routing_key"], given["arguments"])
             self.bound.append(bound) if verb == "bind" else self.bound.remove(bound)
         return SimpleNamespace(message_count=0, consumer_count=0)
 
@@ -90,7 +90,7 @@ def is_marker(command: OnChannel) -> bool:
     return command.arguments.get("exchange") == MARKER
 
 
-ONE = Bound("x", "q", "1", {"x-bind-seq": 1})
+ONE = Binding("x", "q", "1", {"x-bind-seq": 1})
 
 
 def stopped(call) -> ApplyStopped:
@@ -111,7 +111,7 @@ def test_each_step_is_one_command_between_lock_and_unlock() -> None:
         DeclareExchange(Exchange("x", "topic", internal=True)),
         DeclareQueue(Queue("q", "quorum", arguments={"x-max-length": 1})),
         Bind(ONE),
-        Bind(Bound("x", ToExchange("y"), "2")),
+        Bind(Binding("x", ToExchange("y"), "2")),
         Unbind(ONE),
         DeleteQueue("q", force=True),
         DeleteExchange("x"),
@@ -146,7 +146,7 @@ def test_what_nobody_can_look_at_is_told() -> None:
 
 def test_a_binding_that_stands_is_not_made_again_and_one_that_is_gone_is_not_taken_away() -> None:
     played = Played(bound=[ONE])
-    steps = (Bind(ONE), Unbind(Bound("x", "other")))
+    steps = (Bind(ONE), Unbind(Binding("x", "other")))
     assert played.run(*steps).skipped == steps
     assert played.methods == []
 
@@ -160,7 +160,7 @@ def test_a_bind_that_changes_nothing_is_noticed() -> None:
 
 def test_a_destination_is_bound_once_to_a_ring_and_as_often_as_you_like_elsewhere() -> None:
     ring = Played(http={"exchange": Exchange("x", CONSISTENT_HASH)}, bound=[ONE])
-    again = Bound("x", "q", "5")
+    again = Binding("x", "q", "5")
     error = stopped(lambda: ring.run(Bind(again)))
     assert "weight '1'" in str(error)
     assert ring.methods == []
@@ -208,18 +208,18 @@ def test_policies_are_set_and_cleared_once() -> None:
 
 @pytest.mark.parametrize(
     ("bound", "first"),
-    [([], 1), ([ONE], 2), ([ONE, Bound("y", "q", "1", {"x-bind-seq": 9}), Bound("z", "q")], 10)],
+    [([], 1), ([ONE], 2), ([ONE, Binding("y", "q", "1", {"x-bind-seq": 9}), Binding("z", "q")], 10)],
 )
 def test_before_a_numbered_bind_stands_what_vouches_for_its_order(bound, first) -> None:
     played = Played(bound=list(bound))
-    played.run(Bind(Bound("x", "r", "1", {"x-bind-seq": first})), Unbind(Bound("x", "r", "2")))
+    played.run(Bind(Binding("x", "r", "1", {"x-bind-seq": first})), Unbind(Binding("x", "r", "2")))
     (vouching,) = [
         command for command in played.told if isinstance(command, OnChannel) and is_marker(command)
     ]
     assert vouching.arguments["arguments"] == {"x-bind-seq": first, "x-cluster": "rabbit@a"}
     assert vouching.arguments["durable"] is False
     unnumbered = Played(bound=list(bound))
-    unnumbered.run(Bind(Bound("x", "r", "1")))
+    unnumbered.run(Bind(Binding("x", "r", "1")))
     assert not any(map(is_marker, (each for each in unnumbered.told if isinstance(each, OnChannel))))
 
 

@@ -9,7 +9,7 @@ import pytest
 from rabbit_chx import ToExchange
 from rabbit_chx.topology.file.definitions import from_definitions, to_definitions
 from rabbit_chx.topology.file.load import InvalidTopology, load, loads
-from rabbit_chx.topology.model import Bound, Exchange, Policy, Queue, Slots, Topology
+from rabbit_chx.topology.model import Binding, Exchange, Policy, Queue, Slots, Topology
 
 POLICY = {
     "vhost": "/",
@@ -87,9 +87,9 @@ SHOP = Topology(
     ),
     queues=(Queue("q0", "quorum"), Queue("q1", "classic", arguments={"x-max-length": 10})),
     bindings=(
-        Bound("hub", ToExchange("orders"), "order.#"),
-        Bound("orders", "q0", "1", {"x-bind-seq": 1}),
-        Bound("orders", "q1", "3", {"x-bind-seq": 2}),
+        Binding("hub", ToExchange("orders"), "order.#"),
+        Binding("orders", "q0", "1", {"x-bind-seq": 1}),
+        Binding("orders", "q1", "3", {"x-bind-seq": 2}),
     ),
     policies=(Policy("shards", "^logs$", "exchanges", {"routing-key": "1234", "shards-per-node": 2}, 3),),
 )
@@ -143,7 +143,10 @@ def test_a_file_of_rabbitmq_is_known_by_what_it_holds(tmp_path):
 
 def test_bindings_without_numbers_stay_as_they_stand():
     export = {**EXPORT_3_10, "bindings": [binding("orders", "queue", name, "1") for name in ("q1", "q0")]}
-    assert from_definitions(export, "/").bindings == (Bound("orders", "q1", "1"), Bound("orders", "q0", "1"))
+    assert from_definitions(export, "/").bindings == (
+        Binding("orders", "q1", "1"),
+        Binding("orders", "q0", "1"),
+    )
 
 
 def test_bindings_of_queues_that_belong_to_a_connection_are_passed_over():

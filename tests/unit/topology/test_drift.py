@@ -8,7 +8,7 @@ import pytest
 
 from rabbit_chx import Release, Ring, ToExchange, moved
 from rabbit_chx.topology.checks.drift import KINDS, drift
-from rabbit_chx.topology.model import Bound, Exchange, Observed, Policy, Queue, Slots, Topology
+from rabbit_chx.topology.model import Binding, Exchange, Observed, Policy, Queue, Slots, Topology
 
 WANTED = Topology(
     exchanges=(
@@ -17,10 +17,10 @@ WANTED = Topology(
     ),
     queues=(Queue("a", "quorum"), Queue("b", "quorum"), Queue("c", "quorum", arguments={"x-max-length": 10})),
     bindings=(
-        Bound("orders", "a", "1"),
-        Bound("orders", "b", "1"),
-        Bound("orders", "c", "2"),
-        Bound("events", ToExchange("orders"), "order.#"),
+        Binding("orders", "a", "1"),
+        Binding("orders", "b", "1"),
+        Binding("orders", "c", "2"),
+        Binding("events", ToExchange("orders"), "order.#"),
     ),
     policies=(Policy("shards", "^logs$", "exchanges", {"shards-per-node": 2}),),
 )
@@ -163,7 +163,7 @@ def test_a_queue_unbound_behind_the_tools_back():
 
 def test_a_weight_that_is_another():
     other = with_bindings(
-        WANTED.bindings[0], WANTED.bindings[1], Bound("orders", "c", "3"), WANTED.bindings[3]
+        WANTED.bindings[0], WANTED.bindings[1], Binding("orders", "c", "3"), WANTED.bindings[3]
     )
     weight, ring = drift(WANTED, live(other, Ring.of({"a": 1, "b": 1, "c": 3})))
     assert (weight.kind, weight.where) == ("weight", "binding of queue 'c' to exchange 'orders'")
@@ -172,19 +172,19 @@ def test_a_weight_that_is_another():
 
 
 def test_one_weight_in_two_spellings_is_no_drift():
-    other = with_bindings(*WANTED.bindings[:2], Bound("orders", "c", "+02"), WANTED.bindings[3])
+    other = with_bindings(*WANTED.bindings[:2], Binding("orders", "c", "+02"), WANTED.bindings[3])
     assert kinds(live(other)) == []
 
 
 def test_an_extra_binding_takes_keys():
-    extra = with_bindings(*WANTED.bindings, Bound("orders", "d", "1"))
+    extra = with_bindings(*WANTED.bindings, Binding("orders", "d", "1"))
     found = drift(WANTED, live(extra, RING.bind("d")))
     assert [one.kind for one in found] == ["extra-binding", "ring"]
     assert found[0].where == "binding of queue 'd' to exchange 'orders'"
 
 
 def test_the_black_hole_of_a_weight_change_done_in_the_wrong_order():
-    listed = with_bindings(*WANTED.bindings[:2], Bound("orders", "c", "5"), WANTED.bindings[3])
+    listed = with_bindings(*WANTED.bindings[:2], Binding("orders", "c", "5"), WANTED.bindings[3])
     ring = RING.bind("c", 5).unbind("c", 2)
     assert ring.bucket_map == ("a", "b")
     found = drift(WANTED, live(listed, ring))
@@ -193,14 +193,14 @@ def test_the_black_hole_of_a_weight_change_done_in_the_wrong_order():
 
 
 def test_two_bindings_of_one_queue_even_where_the_ring_is_right():
-    twice = with_bindings(*WANTED.bindings, Bound("orders", "c", "7"))
+    twice = with_bindings(*WANTED.bindings, Binding("orders", "c", "7"))
     one = only(live(twice, RING.bind("c", 7)))
     assert one.kind == "extra-binding"
     assert "there are 2 (weights 2, 7)" in one.message
 
 
 def test_plain_bindings_by_key_and_arguments():
-    other = with_bindings(*WANTED.bindings[:3], Bound("events", ToExchange("orders"), "order.*", {"n": 1}))
+    other = with_bindings(*WANTED.bindings[:3], Binding("events", ToExchange("orders"), "order.*", {"n": 1}))
     found = drift(WANTED, live(other))
     assert [one.kind for one in found] == ["missing-binding", "extra-binding"]
     assert "'order.*', arguments {'n': 1}" in found[1].message
@@ -209,11 +209,11 @@ def test_plain_bindings_by_key_and_arguments():
 def test_a_consumer_that_looks_at_a_topic_for_a_while_is_no_drift_but_in_a_ring_it_is():
     tap = Queue("tap", "classic", exclusive=True)
     listening = replace(
-        WANTED, queues=(*WANTED.queues, tap), bindings=(*WANTED.bindings, Bound("events", "tap", "#"))
+        WANTED, queues=(*WANTED.queues, tap), bindings=(*WANTED.bindings, Binding("events", "tap", "#"))
     )
     assert kinds(live(listening)) == []
     assert kinds(live(listening), strict=True) == ["extra-binding"]
-    hashing = replace(listening, bindings=(*WANTED.bindings, Bound("orders", "tap", "1")))
+    hashing = replace(listening, bindings=(*WANTED.bindings, Binding("orders", "tap", "1")))
     assert kinds(live(hashing, RING.bind("tap"))) == ["extra-binding", "ring"]
 
 
@@ -247,7 +247,7 @@ def test_a_ring_that_nobody_knows_is_said_to_be_unknown(ring, reason):
     [((["a", "b", "c"], ["b", "a", "c"]), "is one of 2"), ((["c", "b", "a"],), "is none of 1")],
 )
 def test_an_unknown_ring_of_which_messages_have_told_something(possible, words):
-    wanted = replace(WANTED, bindings=tuple(Bound("orders", queue, "1") for queue in "abc"))
+    wanted = replace(WANTED, bindings=tuple(Binding("orders", queue, "1") for queue in "abc"))
     unknown = Ring.of(["a", "b", "c"], release="4.0").after_restart()
     rings = {"orders": tuple(Ring.of(order) for order in possible)}
     one = only(live(wanted, unknown, possible_rings=rings), wanted)
@@ -284,7 +284,7 @@ def slotted(*queues, top=SLOTS.top_bindings) -> Observed:
     """A broker whose slots lead to these queues; a tuple stands for several, None for no queue."""
     pairs = zip(SLOTS.names, queues, strict=True)
     lists = [(name, one if isinstance(one, tuple) else (one,)) for name, one in pairs if one is not None]
-    leads = tuple(Bound(name, queue, "1") for name, several in lists for queue in several)
+    leads = tuple(Binding(name, queue, "1") for name, several in lists for queue in several)
     topology = replace(TOP, slots=(), exchanges=(*TOP.exchanges, *SLOTS.exchanges), bindings=(*top, *leads))
     return Observed(topology=topology)
 

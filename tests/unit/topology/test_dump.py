@@ -7,7 +7,7 @@ import pytest
 from rabbit_chx import ToExchange
 from rabbit_chx.topology.file.dump import dumps, exportable
 from rabbit_chx.topology.file.load import loads
-from rabbit_chx.topology.model import Bound, Exchange, Policy, Queue, Slots, Topology
+from rabbit_chx.topology.model import Binding, Exchange, Policy, Queue, Slots, Topology
 from tests.unit.complaints import complaint
 
 SHOP = Topology(
@@ -23,7 +23,7 @@ SHOP = Topology(
         Queue("q{0}", "quorum", arguments={"x-single-active-consumer": True}),
         Queue("no", "classic", arguments={"x-max-length": 10, "note": "010"}),
     ),
-    bindings=(Bound("orders", "no", "1"), Bound("orders", "q{0}", "3"), Bound("rest", "no", "a b")),
+    bindings=(Binding("orders", "no", "1"), Binding("orders", "q{0}", "3"), Binding("rest", "no", "a b")),
     policies=(Policy("p", "^logs$", "exchanges", {"shards-per-node": 2}, 5),),
     slots=(Slots("pay", 64, {"q{0}": 2}, "rest"),),
     co_partitioned=(("orders", "pay"),),
@@ -63,8 +63,8 @@ def test_a_hundred_queues_are_not_one_line(format_):
         exchanges=(Exchange("x", "x-consistent-hash"), Exchange("t", "topic")),
         queues=tuple(Queue(name, "quorum") for name in names),
         bindings=(
-            *(Bound("x", name, "1") for name in names),
-            *(Bound("t", name, f"k.{name}") for name in names),
+            *(Binding("x", name, "1") for name in names),
+            *(Binding("t", name, f"k.{name}") for name in names),
         ),
     )
     text = dumps(topology, format_)
@@ -76,18 +76,18 @@ def test_the_number_of_a_bind_command_is_left_out():
     numbered = Topology(
         exchanges=(Exchange("x", "x-consistent-hash"),),
         queues=(Queue("q", "quorum"),),
-        bindings=(Bound("x", "q", "2", {"x-bind-seq": 7}),),
+        bindings=(Binding("x", "q", "2", {"x-bind-seq": 7}),),
     )
     text = dumps(numbered, "yaml")
     assert "queues: {q: 2}" in text
-    assert loads(text, format="yaml").bindings == (Bound("x", "q", "2"),)
+    assert loads(text, format="yaml").bindings == (Binding("x", "q", "2"),)
 
 
 def test_an_argument_without_a_value_is_null():
     topology = Topology(
         exchanges=(Exchange("h", "headers"),),
         queues=(Queue("q", "quorum"),),
-        bindings=(Bound("h", "q", "", {"x-match": "all", "present": None}),),
+        bindings=(Binding("h", "q", "", {"x-match": "all", "present": None}),),
     )
     assert loads(dumps(topology, "yaml"), format="yaml") == topology
 
@@ -108,18 +108,18 @@ def test_an_export_holds_what_was_declared_in_the_order_of_names():
         ),
         queues=(Queue("z"), Queue("a"), Queue("mine", exclusive=True), Queue("amq.gen-1")),
         bindings=(
-            Bound("", "a", "a"),
-            Bound("b", "z", "1", {"x-bind-seq": 1}),
-            Bound("b", "a", "1", {"x-bind-seq": 2}),
-            Bound("amq.topic", "mine", "#"),
-            Bound("amq.topic", ToExchange("b"), "#"),
+            Binding("", "a", "a"),
+            Binding("b", "z", "1", {"x-bind-seq": 1}),
+            Binding("b", "a", "1", {"x-bind-seq": 2}),
+            Binding("amq.topic", "mine", "#"),
+            Binding("amq.topic", ToExchange("b"), "#"),
         ),
     )
     kept = exportable(live)
     assert kept == Topology(
         exchanges=(Exchange("b", "x-consistent-hash"),),
         queues=(Queue("a"), Queue("z")),
-        bindings=(Bound("amq.topic", ToExchange("b"), "#"), Bound("b", "z", "1"), Bound("b", "a", "1")),
+        bindings=(Binding("amq.topic", ToExchange("b"), "#"), Binding("b", "z", "1"), Binding("b", "a", "1")),
     )
     again = loads(dumps(kept, "yaml"), format="yaml")
     for source in ("amq.topic", "b"):

@@ -8,7 +8,7 @@ import pytest
 
 from rabbit_chx import Release, Ring, ToExchange
 from rabbit_chx.topology.checks.lint import lint
-from rabbit_chx.topology.model import Bound, Exchange, Observed, Policy, Queue, Slots, Topology
+from rabbit_chx.topology.model import Binding, Exchange, Observed, Policy, Queue, Slots, Topology
 
 
 def hashing(*destinations, name="orders", **arguments) -> Topology:
@@ -17,7 +17,7 @@ def hashing(*destinations, name="orders", **arguments) -> Topology:
     return Topology(
         exchanges=(Exchange(name, "x-consistent-hash", arguments=arguments),),
         queues=tuple(Queue(queue, "quorum") for queue in dict.fromkeys(queue for queue, _ in pairs)),
-        bindings=tuple(Bound(name, queue, weight) for queue, weight in pairs),
+        bindings=tuple(Binding(name, queue, weight) for queue, weight in pairs),
     )
 
 
@@ -69,7 +69,7 @@ def test_two_bindings_of_one_queue():
 
 def test_a_queue_and_an_exchange_of_one_name_are_two_destinations():
     topology = hashing("a")
-    topology = replace(topology, bindings=(*topology.bindings, Bound("orders", ToExchange("a"), "1")))
+    topology = replace(topology, bindings=(*topology.bindings, Binding("orders", ToExchange("a"), "1")))
     assert codes(topology) == []
 
 
@@ -150,9 +150,9 @@ def test_a_headers_exchange_upstream_that_asks_for_a_number_in_the_hash_header()
         exchanges=(*down.exchanges, Exchange("in", "headers"), Exchange("mid", "fanout")),
         bindings=(
             *down.bindings,
-            Bound("in", ToExchange("mid"), "", {"x-match": "all", "tenant": 5}),
-            Bound("mid", ToExchange("orders")),
-            Bound("mid", ToExchange("mid")),
+            Binding("in", ToExchange("mid"), "", {"x-match": "all", "tenant": 5}),
+            Binding("mid", ToExchange("orders")),
+            Binding("mid", ToExchange("mid")),
         ),
     )
     finding = only(topology)
@@ -300,7 +300,7 @@ def test_live_slots_of_a_pair_have_to_lead_to_queues_of_the_same_numbers():
     def leading(payment_queues):
         queues = [f"o.{number % 2}" for number in range(32)] + [f"p.{number}" for number in payment_queues]
         names = (*orders.names, *payments.names)
-        bindings = [Bound(name, queue, "1") for name, queue in zip(names, queues, strict=True)]
+        bindings = [Binding(name, queue, "1") for name, queue in zip(names, queues, strict=True)]
         exchanges = (*top, *orders.exchanges, *payments.exchanges)
         return Observed(topology=Topology(exchanges=exchanges, bindings=tuple(bindings)))
 
@@ -373,8 +373,8 @@ def test_the_modulus_hash_on_khepri_before_4_3():
 def test_slots_in_the_middle_of_a_change():
     topology = slotted(16, 1)
     slots = topology.slots[0]
-    bindings = [Bound(name, "t.0", "1") for name in slots.names[:-1]]
-    live = Topology(exchanges=slots.exchanges, bindings=(*bindings, Bound(slots.names[3], "t.new", "1")))
+    bindings = [Binding(name, "t.0", "1") for name in slots.names[:-1]]
+    live = Topology(exchanges=slots.exchanges, bindings=(*bindings, Binding(slots.names[3], "t.new", "1")))
     found = {finding.code: finding for finding in lint(topology, Observed(topology=live))}
     assert found["unfinished-slot"].where == "exchange 'tenants.slot.03'"
     assert found["empty-slot"].where == "exchange 'tenants.slot.15'"

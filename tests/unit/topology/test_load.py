@@ -11,7 +11,7 @@ import pytest
 
 from rabbit_chx import MissingDependency, ToExchange
 from rabbit_chx.topology.file.load import load, loads
-from rabbit_chx.topology.model import Bound, Exchange, Policy, Queue, Slots, Topology
+from rabbit_chx.topology.model import Binding, Exchange, Policy, Queue, Slots, Topology
 
 DOCUMENTATION = Path(__file__).parents[3] / "docs" / "topology-file.md"
 EXAMPLES = dict(
@@ -34,13 +34,13 @@ def test_the_example_of_the_documentation_loads_to_what_it_says():
         "orders", "x-consistent-hash", arguments={"hash-header": "tenant", "alternate-exchange": "unrouted"}
     )
     assert topology.bindings_from("orders") == (
-        *(Bound("orders", f"orders.{number:02}", "1") for number in range(4)),
-        Bound("orders", "vip", "3"),
+        *(Binding("orders", f"orders.{number:02}", "1") for number in range(4)),
+        Binding("orders", "vip", "3"),
     )
     assert topology.slots == (
         Slots("payments", 64, {"payments.0": 1, "payments.1": 1, "payments.2": 2}, "unrouted"),
     )
-    assert topology.bindings_from("amq.topic") == (Bound("amq.topic", ToExchange("events"), "shop.#"),)
+    assert topology.bindings_from("amq.topic") == (Binding("amq.topic", ToExchange("events"), "shop.#"),)
     assert topology.queue("orders.03") == Queue(
         "orders.03", "quorum", arguments={"x-single-active-consumer": True}
     )
@@ -92,7 +92,7 @@ def test_a_list_of_queues_gives_each_the_weight_1_in_bind_order():
     topology = yaml(
         "queues: {'q{0..2}': {}}\nexchanges: {x: {type: x-consistent-hash, queues: [q2, 'q{0..1}']}}"
     )
-    assert topology.bindings == (Bound("x", "q2", "1"), Bound("x", "q0", "1"), Bound("x", "q1", "1"))
+    assert topology.bindings == (Binding("x", "q2", "1"), Binding("x", "q0", "1"), Binding("x", "q1", "1"))
     assert topology.ring("x").bucket_map == ("q2", "q0", "q1")
 
 
@@ -105,15 +105,15 @@ def test_destinations_may_be_queues_and_exchanges():
         queues: {"q{0..1}": {}}"""
     )
     assert topology.bindings == (
-        Bound("x", ToExchange("y"), "1"),
-        Bound("x", "q0", "2"),
-        Bound("x", "q1", "2"),
+        Binding("x", ToExchange("y"), "1"),
+        Binding("x", "q0", "2"),
+        Binding("x", "q1", "2"),
     )
 
 
 def test_the_bindings_of_a_modulus_exchange_have_empty_keys():
     topology = yaml("queues: {'q{0..1}': {}}\nexchanges: {x: {type: x-modulus-hash, queues: ['q{0..1}']}}")
-    assert topology.bindings == (Bound("x", "q0"), Bound("x", "q1"))
+    assert topology.bindings == (Binding("x", "q0"), Binding("x", "q1"))
 
 
 def test_bindings_say_what_the_short_forms_cannot():
@@ -126,9 +126,9 @@ def test_bindings_say_what_the_short_forms_cannot():
         """
     )
     assert topology.bindings == (
-        Bound("h", "q", "", {"x-match": "all", "n": 1, "f": 1.5, "t": True, "v": None}),
-        Bound("x", "q", "007", {"note": "kept"}),
-        Bound("x", "q", "2"),
+        Binding("h", "q", "", {"x-match": "all", "n": 1, "f": 1.5, "t": True, "v": None}),
+        Binding("x", "q", "007", {"note": "kept"}),
+        Binding("x", "q", "2"),
     )
 
 

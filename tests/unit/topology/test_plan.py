@@ -11,7 +11,7 @@ from rabbit_chx.topology.model import (
     BIND_SEQUENCE,
     CONSISTENT_HASH,
     MODULUS_HASH,
-    Bound,
+    Binding,
     Exchange,
     Observed,
     Policy,
@@ -49,10 +49,10 @@ def test_a_fresh_topology_is_built_from_the_far_end() -> None:
         ),
         queues=(Queue("a", "quorum"), Queue("b", "quorum"), Queue("l")),
         bindings=(
-            Bound("in", ToExchange("x"), "#"),
-            Bound("x", "a", "1"),
-            Bound("x", "b", "2"),
-            Bound("lost", "l"),
+            Binding("in", ToExchange("x"), "#"),
+            Binding("x", "a", "1"),
+            Binding("x", "b", "2"),
+            Binding("lost", "l"),
         ),
         policies=(Policy("p", "^x$"),),
     )
@@ -77,10 +77,10 @@ def test_a_fresh_topology_is_built_from_the_far_end() -> None:
 
 
 def test_binds_to_a_ring_carry_their_number() -> None:
-    binds = [step.bound.arguments for step in plan(FOUR, Observed()).steps if isinstance(step, Bind)]
+    binds = [step.binding.arguments for step in plan(FOUR, Observed()).steps if isinstance(step, Bind)]
     assert binds == [{BIND_SEQUENCE: n} for n in (1, 2, 3, 4)]
     more = plan(hashed("x", "abcde"), made(FOUR).seen())
-    assert [step.bound.arguments for step in more.steps if isinstance(step, Bind)] == [{BIND_SEQUENCE: 5}]
+    assert [step.binding.arguments for step in more.steps if isinstance(step, Bind)] == [{BIND_SEQUENCE: 5}]
 
 
 def test_the_numbers_of_binds_rise_through_the_whole_virtual_host() -> None:
@@ -92,7 +92,7 @@ def test_the_numbers_of_binds_rise_through_the_whole_virtual_host() -> None:
         queues=hashed("x", "abcd").queues,
         bindings=(*hashed("x", "abcd").bindings, *second.bindings),
     )
-    binds = [step.bound for step in plan(both, there.seen()).steps if isinstance(step, Bind)]
+    binds = [step.binding for step in plan(both, there.seen()).steps if isinstance(step, Bind)]
     assert [(bound.source, bound.sequence) for bound in binds] == [("y", 5), ("y", 6)]
 
 
@@ -101,7 +101,7 @@ def test_what_a_plan_binds_for_a_moment_it_unbinds_by_the_same_number() -> None:
     heavier = Topology(
         exchanges=hashed("x", "a").exchanges,
         queues=hashed("x", "ab").queues,
-        bindings=(Bound("x", "a", "3"), Bound("x", "b", "1")),
+        bindings=(Binding("x", "a", "3"), Binding("x", "b", "1")),
     )
     found = plan(heavier, there.seen(), force=True)
     broker = there.carry_out(found.steps)
@@ -112,7 +112,7 @@ def test_what_a_plan_binds_for_a_moment_it_unbinds_by_the_same_number() -> None:
 def test_exchanges_that_lead_to_each_other_in_a_circle_are_planned_all_the_same() -> None:
     wanted = Topology(
         exchanges=(Exchange("a", "fanout"), Exchange("b", "fanout")),
-        bindings=(Bound("a", ToExchange("b")), Bound("b", ToExchange("a"))),
+        bindings=(Binding("a", ToExchange("b")), Binding("b", ToExchange("a"))),
     )
     assert not plan(wanted, made(wanted).seen())
 
@@ -132,7 +132,7 @@ def test_a_queue_more_is_appended_at_the_cost_of_its_share() -> None:
     found = plan(hashed("x", "abcde"), made(FOUR).seen())
     (change,) = found.changes
     assert change.moved == change.moved_between == shares(Ring.of(list("abcde")))["e"]
-    assert [way.name for way in change.ways if way.chosen] == ["append"]
+    assert [way.name for way in change.strategies if way.chosen] == ["append"]
     assert not found.refusals
 
 
@@ -150,11 +150,11 @@ def test_a_change_in_place_over_the_limit_is_refused_and_the_other_ways_are_name
 @pytest.mark.parametrize("way", ["in place", "swap", "append", "remove-last"])
 def test_every_way_ends_where_it_says_and_asks_for_nothing_more(way: str) -> None:
     broker, wanted = made(FOUR), hashed("x", ["a", "c", "d"])
-    found = plan(wanted, broker.seen(), way=way, force=True)
+    found = plan(wanted, broker.seen(), strategy=way, force=True)
     broker.carry_out(found.steps)
     (change,) = found.changes
     assert broker.rings["x"].runs == change.after.runs
-    chosen = next(each for each in change.ways if each.chosen)
+    chosen = next(each for each in change.strategies if each.chosen)
     order = chosen.order or ("a", "c", "d")
     assert broker.rings["x"].destinations == order
     assert not plan(hashed("x", order), broker.seen())
@@ -162,12 +162,12 @@ def test_every_way_ends_where_it_says_and_asks_for_nothing_more(way: str) -> Non
 
 def test_blue_and_green_leaves_the_old_ring_alone_until_the_switch() -> None:
     upstream = (Exchange("in", CONSISTENT_HASH),)
-    into = (Bound("in", ToExchange("x"), "1"),)
+    into = (Binding("in", ToExchange("x"), "1"),)
     wanted = replace(FOUR, exchanges=FOUR.exchanges + upstream, bindings=FOUR.bindings + into)
     broker = made(wanted)
     fewer = hashed("x", "bcd")
     fewer = replace(fewer, exchanges=fewer.exchanges + upstream, bindings=fewer.bindings + into)
-    found = plan(fewer, broker.seen(), way="blue/green")
+    found = plan(fewer, broker.seen(), strategy="blue/green")
     assert not found.refusals
     broker.carry_out(found.steps)
     assert {name for name, ring in broker.rings_seen if ring.bindings} == {"x.v2", "in"}
@@ -179,11 +179,11 @@ def test_blue_and_green_leaves_the_old_ring_alone_until_the_switch() -> None:
         queues=fewer.queues,
         bindings=(
             *(replace(b, source="x.v2") for b in fewer.bindings[:3]),
-            Bound("in", ToExchange("x.v2"), "1"),
+            Binding("in", ToExchange("x.v2"), "1"),
         ),
     )
     assert not plan(renamed, broker.seen())
-    (way,) = [way for way in found.changes[0].ways if way.chosen]
+    (way,) = [way for way in found.changes[0].strategies if way.chosen]
     assert "no message is lost or duplicated" in way.summary
 
 
@@ -192,13 +192,13 @@ def test_what_the_switch_does_depends_on_what_stands_upstream() -> None:
         broker = made(replace(FOUR, exchanges=(*FOUR.exchanges, *(e for e, _ in upstream))))
         for _, bound in upstream:
             broker.bind(bound)
-        ways = plan(hashed("x", "abcde"), broker.seen()).changes[0].ways
+        ways = plan(hashed("x", "abcde"), broker.seen()).changes[0].strategies
         return next(way.summary for way in ways if way.name == "blue/green")
 
     assert "let publishers publish to 'x.v2'" in summary()
-    assert "goes to both" in summary((Exchange("in", "topic"), Bound("in", ToExchange("x"), "#")))
+    assert "goes to both" in summary((Exchange("in", "topic"), Binding("in", ToExchange("x"), "#")))
     for type_ in (CONSISTENT_HASH, MODULUS_HASH):
-        assert "no message is lost" in summary((Exchange("in", type_), Bound("in", ToExchange("x"), "1")))
+        assert "no message is lost" in summary((Exchange("in", type_), Binding("in", ToExchange("x"), "1")))
 
 
 def test_each_step_of_the_switch_says_what_it_moves() -> None:
@@ -206,8 +206,8 @@ def test_each_step_of_the_switch_says_what_it_moves() -> None:
         front = Exchange("in", type_, arguments=arguments or {})
         broker = made(replace(FOUR, exchanges=(*FOUR.exchanges, front)))
         for key in keys:
-            broker.bind(Bound("in", ToExchange("x"), key))
-        found = plan(hashed("x", "abcde"), broker.seen(), way="blue/green")
+            broker.bind(Binding("in", ToExchange("x"), key))
+        found = plan(hashed("x", "abcde"), broker.seen(), strategy="blue/green")
         return found.changes[0].moved, [step.moved for step in found.steps[-2 * len(keys) :]]
 
     # Two buckets share the keys for a moment, and a half of those that move goes over at once.
@@ -230,10 +230,10 @@ def test_each_step_of_the_switch_says_what_it_moves() -> None:
 
 
 def test_a_way_that_does_not_apply_is_refused() -> None:
-    (refusal,) = plan(hashed("x", "abcde"), made(FOUR).seen(), way="remove-last").refusals
+    (refusal,) = plan(hashed("x", "abcde"), made(FOUR).seen(), strategy="remove-last").refusals
     assert "'append'" in refusal
     with pytest.raises(InvalidValue, match="blue/green"):
-        plan(FOUR, Observed(), way="sideways")
+        plan(FOUR, Observed(), strategy="sideways")
     with pytest.raises(InvalidValue, match="max_moved"):
         plan(FOUR, Observed(), max_moved=50)
 
@@ -244,7 +244,7 @@ def test_another_order_alone_is_a_note_unless_the_caller_asks() -> None:
     assert not found
     share = moved(Ring.of(list("abcd")), Ring.of(list("abdc"))).share
     assert any(f"{share:.2%}" in note for note in found.notes)
-    asked = plan(wanted, broker.seen(), way="in place", force=True)
+    asked = plan(wanted, broker.seen(), strategy="in place", force=True)
     assert broker.carry_out(asked.steps).rings["x"].destinations == tuple("abdc")
 
 
@@ -262,8 +262,8 @@ def test_a_ring_of_unknown_order_is_not_guessed() -> None:
 
 def test_dead_and_double_bindings_are_cleaned() -> None:
     for spoil in (
-        [Bind(Bound("x", "d", "7"))],
-        [Bind(Bound("x", "d", "7")), Unbind(Bound("x", "d", "1", {BIND_SEQUENCE: 4}))],
+        [Bind(Binding("x", "d", "7"))],
+        [Bind(Binding("x", "d", "7")), Unbind(Binding("x", "d", "1", {BIND_SEQUENCE: 4}))],
     ):
         broker = made(FOUR).carry_out(spoil)
         found = plan(FOUR, broker.seen())
@@ -275,7 +275,7 @@ def test_dead_and_double_bindings_are_cleaned() -> None:
 
 def test_a_release_that_tears_rings_with_double_bindings_is_not_planned_on() -> None:
     broker = made(FOUR, release="3.10.5")
-    double = Bound("x", "d", "7")
+    double = Binding("x", "d", "7")
     topology = replace(broker.seen().topology, bindings=(*broker.bindings, double))
     (refusal,) = plan(FOUR, broker.seen(topology=topology)).refusals
     assert "bound twice" in refusal
@@ -283,7 +283,7 @@ def test_a_release_that_tears_rings_with_double_bindings_is_not_planned_on() -> 
 
 
 def test_a_file_that_binds_a_queue_twice_is_refused() -> None:
-    wanted = replace(FOUR, bindings=(*FOUR.bindings, Bound("x", "a", "2")))
+    wanted = replace(FOUR, bindings=(*FOUR.bindings, Binding("x", "a", "2")))
     assert any("'a' twice" in refusal for refusal in plan(wanted, Observed()).refusals)
 
 
@@ -301,7 +301,7 @@ def test_an_exchange_behind_a_ring_puts_its_queues_at_risk() -> None:
     wanted = Topology(
         exchanges=(Exchange("x", CONSISTENT_HASH), Exchange("f", "fanout")),
         queues=(Queue("a"), Queue("b")),
-        bindings=(Bound("x", "a", "1"), Bound("x", ToExchange("f"), "1"), Bound("f", "b")),
+        bindings=(Binding("x", "a", "1"), Binding("x", ToExchange("f"), "1"), Binding("f", "b")),
     )
     broker = made(wanted)
     broker.backlog = {"a": 5, "b": 70}
@@ -370,7 +370,7 @@ def test_a_policy_that_differs_is_set() -> None:
 def test_what_the_file_does_not_name_is_left_alone_and_told() -> None:
     wanted = Topology(exchanges=(Exchange("in", "topic"),))
     broker = made(wanted).carry_out(plan(hashed("y", "q"), Observed()).steps)
-    broker.bind(Bound("in", "q", "#"))
+    broker.bind(Binding("in", "q", "#"))
     found = plan(wanted, broker.seen())
     assert not found
     assert any("left alone" in note for note in found.notes)
@@ -379,8 +379,8 @@ def test_what_the_file_does_not_name_is_left_alone_and_told() -> None:
 def test_pruning_leaves_only_what_the_file_names() -> None:
     wanted = Topology(exchanges=(Exchange("in", "topic"),), queues=(Queue("keep"),))
     broker = made(wanted).carry_out(plan(hashed("y", ["q", "r"]), Observed()).steps)
-    broker.bind(Bound("in", "q", "#"))
-    broker.bind(Bound("in", ToExchange("y"), "#"))
+    broker.bind(Binding("in", "q", "#"))
+    broker.bind(Binding("in", ToExchange("y"), "#"))
     broker.policies["p"] = Policy("p", ".*")
     broker.queues["amq.gen-1"] = Queue("amq.gen-1", exclusive=True)
     found = plan(wanted, broker.seen(), prune=True)
@@ -408,7 +408,7 @@ def test_shards_belong_to_their_plugin() -> None:
     broker = made(wanted)
     shard = "sharding: s - rabbit@a - 0"
     broker.queues[shard] = Queue(shard)
-    broker.bind(Bound("s", shard))
+    broker.bind(Binding("s", shard))
     assert not plan(wanted, broker.seen(), prune=True)
 
 
@@ -420,7 +420,7 @@ def test_a_modulus_exchange_says_what_another_number_of_queues_moves() -> None:
         return Topology(
             exchanges=(Exchange("m", MODULUS_HASH),),
             queues=tuple(map(Queue, names)),
-            bindings=tuple(Bound("m", name) for name in names),
+            bindings=tuple(Binding("m", name) for name in names),
         )
 
     broker = made(over("abc"))

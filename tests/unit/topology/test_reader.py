@@ -11,10 +11,10 @@ from rabbit_chx.broker.management import Overview
 from rabbit_chx.broker.reading.reader import read
 from rabbit_chx.errors import BrokerUnavailable
 from rabbit_chx.releases import Store
-from rabbit_chx.topology.model import Bound, Exchange, Queue
+from rabbit_chx.topology.model import Binding, Exchange, Queue
 
 HASH = Exchange("x", "x-consistent-hash")
-A, B = Bound("x", "a", "1"), Bound("x", "b", "1")
+A, B = Binding("x", "a", "1"), Binding("x", "b", "1")
 
 
 class Api:
@@ -29,10 +29,10 @@ class Api:
     def store(self, release: str) -> Store | None:
         return self._store
 
-    def bindings(self, vhost: str) -> list[Bound]:
-        return [Bound("", "a", "a"), *self.listed]
+    def bindings(self, vhost: str) -> list[Binding]:
+        return [Binding("", "a", "a"), *self.listed]
 
-    def bindings_from(self, vhost: str, source: str) -> list[Bound]:
+    def bindings_from(self, vhost: str, source: str) -> list[Binding]:
         return self.now
 
     def exchanges(self, vhost: str) -> list[Exchange]:
@@ -83,7 +83,7 @@ def test_an_exchange_that_the_node_does_not_know_has_no_ring() -> None:
 
 
 def test_a_weight_that_is_refused_here_is_named() -> None:
-    observed = read(Api([A, Bound("x", "b", "99999")]), "v")
+    observed = read(Api([A, Binding("x", "b", "99999")]), "v")
     assert observed.rings == {}
     assert "the ring of exchange 'x'" in observed.unseen[0]
     assert "'99999'" in observed.unseen[0]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rabbit_chx import ToExchange
-from rabbit_chx.topology.model import Bound, Exchange, Policy, Queue, Topology
+from rabbit_chx.topology.model import Binding, Exchange, Policy, Queue, Topology
 
 pytest.importorskip("pika")
 
@@ -18,7 +18,7 @@ HASH = Exchange("x", "x-consistent-hash")
 
 def topology(*bindings: tuple[str, str], exchanges=(), policies=(), queues=()) -> Topology:
     """Bindings as (source, destination); destinations in upper case are exchanges."""
-    bound = [Bound(source, ToExchange(to) if to.isupper() else to, "1") for source, to in bindings]
+    bound = [Binding(source, ToExchange(to) if to.isupper() else to, "1") for source, to in bindings]
     return Topology(
         exchanges=(HASH, *exchanges), bindings=tuple(bound), policies=tuple(policies), queues=tuple(queues)
     )
@@ -55,7 +55,9 @@ def test_what_an_alternate_exchange_leads_to_counts(slot) -> None:
 
 def test_the_alternate_exchange_of_the_top_is_no_destination() -> None:
     top = Exchange("x", "x-consistent-hash", arguments={"alternate-exchange": "ALT"})
-    there = Topology(exchanges=(top,), bindings=(Bound("x", "a", "1"), Bound("ALT", "b"), Bound("ALT", "a")))
+    there = Topology(
+        exchanges=(top,), bindings=(Binding("x", "a", "1"), Binding("ALT", "b"), Binding("ALT", "a"))
+    )
     assert destinations_by_queue(there, "x") == {}
 
 

@@ -9,17 +9,17 @@ import pytest
 from rabbit_chx import ConsistentHashExchange, Release, Ring, ToExchange
 from rabbit_chx.broker.reading.ring_order import MARKER, Memory, in_ring_order, learn, marker, ring_of
 from rabbit_chx.errors import InvalidValue, RingUnknown
-from rabbit_chx.topology.model import Bound, Exchange, Observed, Topology
+from rabbit_chx.topology.model import Binding, Exchange, Observed, Topology
 from tests.unit.erlang import SEVEN
 
 MNESIA, KHEPRI, OLD = Release.parse("4.0.5"), Release.parse("4.3.6"), Release.parse("3.10.8")
 
 
-def bound(destination, number: int | None = None, key: str = "1") -> Bound:
-    return Bound("x", destination, key, {} if number is None else {"x-bind-seq": number})
+def bound(destination, number: int | None = None, key: str = "1") -> Binding:
+    return Binding("x", destination, key, {} if number is None else {"x-bind-seq": number})
 
 
-def ring(*bindings: Bound, memory: Memory | None = None, node=None):
+def ring(*bindings: Binding, memory: Memory | None = None, node=None):
     memory = memory or Memory(MNESIA, marker(1, "here"), "here", 1)
     listed = Topology(bindings=bindings).ring_bindings("x")
     return ring_of(bindings, listed, memory, node)
@@ -72,8 +72,8 @@ def test_numbers_count_where_nothing_can_have_moved(memory) -> None:
         ([bound("a", 1), bound("b")], "1 of its 2 bindings carry no x-bind-seq"),
         ([bound("a", 1), bound("b", 1)], "a x-bind-seq stands twice"),
         ([bound("a", 1), bound("a", 2, "5")], "a is bound 2 times"),
-        ([bound("a", 1), Bound("x", "b", "1", {"x-bind-seq": True})], "carry no x-bind-seq"),
-        ([bound("a", 1), Bound("x", "b", "1", {"x-bind-seq": "2"})], "carry no x-bind-seq"),
+        ([bound("a", 1), Binding("x", "b", "1", {"x-bind-seq": True})], "carry no x-bind-seq"),
+        ([bound("a", 1), Binding("x", "b", "1", {"x-bind-seq": "2"})], "carry no x-bind-seq"),
     ],
 )
 def test_bindings_that_others_made_take_the_order_away(bindings, reason) -> None:
@@ -109,7 +109,7 @@ def test_a_ring_that_does_not_fit_the_bindings_is_none(node) -> None:
 
 def test_bindings_stand_in_the_order_of_the_buckets() -> None:
     dead, b, a = bound("a", None, "1"), bound("b"), bound("a", None, "5")
-    other = [Bound("t", "q", "k2"), Bound("t", "q", "k1"), Bound("t", ToExchange("x"), "k0")]
+    other = [Binding("t", "q", "k2"), Binding("t", "q", "k1"), Binding("t", ToExchange("x"), "k0")]
     topology = Topology(bindings=(*other, dead, a, b))
     found, _ = ring(dead, a, b, node=["b", *"aaaaa"])
     ordered = in_ring_order(topology, {"x": found})

@@ -16,7 +16,7 @@ from rabbit_chx import (
     ToExchange,
     Unpredictable,
 )
-from rabbit_chx.topology.model import Bound, Exchange, Policy, Queue, Slots, Topology
+from rabbit_chx.topology.model import Binding, Exchange, Policy, Queue, Slots, Topology
 from rabbit_chx.topology.routes import Router, headers_match, route, topic_matches
 from tests.unit.complaints import complaint
 
@@ -26,7 +26,7 @@ def world(*bindings, **types) -> Topology:
     bounds = []
     for source, destination, *rest in bindings:
         target = ToExchange(destination[1:]) if destination.startswith(">") else destination
-        bounds.append(Bound(source, target, *rest))
+        bounds.append(Binding(source, target, *rest))
     queues = sorted({bound.destination for bound in bounds if isinstance(bound.destination, str)})
     return Topology(
         exchanges=tuple(Exchange(name, type_.replace("_", "-")) for name, type_ in types.items()),
@@ -245,7 +245,10 @@ def test_which_queue_a_slot_leads_to_is_not_written_in_the_file():
     owners = ["a", "b"] * 8
     observed = Topology(
         exchanges=(*topology.exchanges, *slots.exchanges),
-        bindings=(*slots.top_bindings, *(Bound(n, q, "1") for n, q in zip(slots.names, owners, strict=True))),
+        bindings=(
+            *slots.top_bindings,
+            *(Binding(n, q, "1") for n, q in zip(slots.names, owners, strict=True)),
+        ),
     )
     mirror = ModulusHashExchange([ToExchange(name) for name in slots.names])
     for key in "abcdefghij":

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from rabbit_chx import ConsistentHashExchange, ModulusHashExchange, Unpredictable
-from rabbit_chx.topology.model import Bound, Exchange, Policy, Topology
+from rabbit_chx.topology.model import Binding, Exchange, Policy, Topology
 from rabbit_chx.topology.sharding import Sharding, sharding_of
 from tests.unit.complaints import complaint
 
@@ -96,8 +96,8 @@ def test_other_types_have_no_mirror():
 
 def test_shards_of_a_former_policy_are_left_behind():
     names = [f"sharding: logs - rabbit@a - {number}" for number in range(4)]
-    bindings = [Bound("logs", name, "1234") for name in [*names, "mine", "sharding: logs - rabbit@a - x"]]
+    bindings = [Binding("logs", name, "1234") for name in [*names, "mine", "sharding: logs - rabbit@a - x"]]
     topology = replace(
-        TOPOLOGY, bindings=(*bindings, Bound("logs", names[3], "other"), Bound("other", names[3]))
+        TOPOLOGY, bindings=(*bindings, Binding("logs", names[3], "other"), Binding("other", names[3]))
     )
     assert Sharding("logs", 2, "1234", ("rabbit@a",)).left_behind(topology) == tuple(names[2:])

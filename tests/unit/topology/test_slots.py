@@ -14,7 +14,7 @@ from rabbit_chx.kernel.table import SEEDS, bucket_table
 from rabbit_chx.topology.model import (
     CONSISTENT_HASH,
     MODULUS_HASH,
-    Bound,
+    Binding,
     Exchange,
     Observed,
     Queue,
@@ -183,7 +183,7 @@ def test_under_a_consistent_hash_top_the_share_is_that_of_its_buckets() -> None:
     )
     # Both exchanges hash the routing key: the first bind takes the keys of that slot that two buckets send on.
     first = next(step for step in found.steps if isinstance(step, Bind))
-    number = int(first.bound.source[-2:])
+    number = int(first.binding.source[-2:])
     both = (bucket_table(16).all() == number) & (bucket_table(2).all() == 1)
     assert first.moved == np.count_nonzero(both) / SEEDS
 
@@ -228,8 +228,8 @@ def test_empty_and_unfinished_and_torn_slots_are_repaired() -> None:
     names = wanted.slots[0].names
     broker.unbind(of[names[3]])
     other = "b" if of[names[5]].destination == "a" else "a"
-    broker.bind(Bound(names[5], other, "1"))
-    broker.bind(Bound(names[7], of[names[7]].destination, "9"))
+    broker.bind(Binding(names[5], other, "1"))
+    broker.bind(Binding(names[7], of[names[7]].destination, "9"))
     found = plan(wanted, broker.seen())
     assert any("two queues" in note for note in found.notes)
     broker.carry_out(found.steps)
@@ -253,7 +253,7 @@ def test_another_number_of_slots_is_refused(count: int) -> None:
 def test_a_ring_is_not_turned_into_slots_in_place() -> None:
     broker = Broker()
     broker.exchanges["t"], broker.queues["q"] = Exchange("t", MODULUS_HASH), Queue("q")
-    broker.bind(Bound("t", "q"))
+    broker.bind(Binding("t", "q"))
     (refusal,) = plan(over("abcd"), broker.seen()).refusals
     assert "blue/green" in refusal
 

@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
     from rabbit_chx.topology.checks.drift import Drift
 
-__all__ = ["metrics"]
+__all__ = ["prometheus_metrics"]
 
 
-def metrics(drifts: Iterable[Drift], *, vhost: str, checked_at: float) -> str:
+def prometheus_metrics(drifts: Iterable[Drift], *, vhost: str, checked_at: float) -> str:
     """The exposition text of one check.
 
     Args:

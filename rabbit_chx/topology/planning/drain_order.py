@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     from rabbit_chx.ring import Destination, Ring
     from rabbit_chx.topology.planning.steps import Plan
 
-__all__ = ["waits", "waits_of"]
+__all__ = ["drain_first", "drain_first_in"]
 
 
-def waits(before: Ring, after: Ring) -> dict[Destination, frozenset[Destination]]:
+def drain_first(before: Ring, after: Ring) -> dict[Destination, frozenset[Destination]]:
     """Which destinations gain keys when one ring becomes the other, each with those that lose keys to it.
 
     >>> from rabbit_chx import Ring
-    >>> waits(Ring.of(["q0", "q1"]), Ring.of(["q0", "q1", "q2"])) == {"q2": frozenset({"q0", "q1"})}
+    >>> drain_first(Ring.of(["q0", "q1"]), Ring.of(["q0", "q1", "q2"])) == {"q2": frozenset({"q0", "q1"})}
     True
     """
     found: dict[Destination, set[Destination]] = {}
@@ -32,8 +32,8 @@ def waits(before: Ring, after: Ring) -> dict[Destination, frozenset[Destination]
     return {gainer: frozenset(losers) for gainer, losers in found.items()}
 
 
-def waits_of(plan: Plan) -> dict[Destination, frozenset[Destination]]:
-    """As `waits`, of a plan: its rings, and the slots that it points from one queue to another."""
+def drain_first_in(plan: Plan) -> dict[Destination, frozenset[Destination]]:
+    """As `drain_first`, of a plan: its rings, and the slots that it points from one queue to another."""
     found: dict[Destination, frozenset[Destination]] = {}
 
     def add(gainer: Destination, losers: frozenset[Destination]) -> None:
@@ -42,11 +42,13 @@ def waits_of(plan: Plan) -> dict[Destination, frozenset[Destination]]:
     for change in plan.changes:
         if not (change.before.known and change.after.known):
             continue
-        for gainer, losers in waits(change.before, change.after).items():
+        for gainer, losers in drain_first(change.before, change.after).items():
             add(gainer, losers)
     rings = {change.exchange for change in plan.changes}
-    taken = [step.bound for step in plan.steps if isinstance(step, Unbind) and step.bound.source not in rings]
-    given = {step.bound.source: step.bound.destination for step in plan.steps if isinstance(step, Bind)}
+    taken = [
+        step.binding for step in plan.steps if isinstance(step, Unbind) and step.binding.source not in rings
+    ]
+    given = {step.binding.source: step.binding.destination for step in plan.steps if isinstance(step, Bind)}
     for bound in taken:
         to = given.get(bound.source)
         if isinstance(bound.destination, str) and isinstance(to, str) and to != bound.destination:

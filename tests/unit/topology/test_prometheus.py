@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from rabbit_chx.topology.checks.drift import KINDS, Drift
-from rabbit_chx.topology.checks.metrics import metrics
+from rabbit_chx.topology.checks.prometheus import prometheus_metrics
 
 SAMPLE = re.compile(r'([a-z_]+)\{((?:[a-z]+="(?:[^"\\\n]|\\["\\n])*",?)+)\} (-?[0-9.e+-]+)')
 LABEL = re.compile(r'([a-z]+)="((?:[^"\\]|\\.)*)"')
@@ -34,7 +34,7 @@ def read(text: str) -> dict[tuple[str, ...], float]:
 
 def test_every_kind_has_its_count_and_the_check_its_time():
     drifts = [Drift("weight", "a", "m"), Drift("weight", "b", "m"), Drift("slot", "c", "m")]
-    samples = read(metrics(drifts, vhost="/", checked_at=1_700_000_000.5))
+    samples = read(prometheus_metrics(drifts, vhost="/", checked_at=1_700_000_000.5))
     assert samples.pop(("rabbit_chx_check_timestamp_seconds", "/")) == 1_700_000_000.5
     assert set(samples) == {("rabbit_chx_drift", "/", kind) for kind in KINDS}
     assert {key[2]: value for key, value in samples.items() if value} == {"weight": 2, "slot": 1}
@@ -42,23 +42,25 @@ def test_every_kind_has_its_count_and_the_check_its_time():
 
 def test_a_misrouted_share_is_exact():
     samples = read(
-        metrics([Drift("ring-order", "exchange 'x'", "m", 0.1234567890123)], vhost="/", checked_at=1.0)
+        prometheus_metrics(
+            [Drift("ring-order", "exchange 'x'", "m", 0.1234567890123)], vhost="/", checked_at=1.0
+        )
     )
     assert samples["rabbit_chx_misrouted_share", "/", "exchange 'x'"] == 0.1234567890123
 
 
 def test_a_share_of_zero_is_shown_too():
-    samples = read(metrics([Drift("ring-order", "x", "m", 0.0)], vhost="/", checked_at=1.0))
+    samples = read(prometheus_metrics([Drift("ring-order", "x", "m", 0.0)], vhost="/", checked_at=1.0))
     assert samples["rabbit_chx_misrouted_share", "/", "x"] == 0.0
 
 
 def test_names_that_need_escaping():
     name = 'a"b\\c\nd'
-    samples = read(metrics([Drift("ring", name, "m", 1.0)], vhost=name, checked_at=1.0))
+    samples = read(prometheus_metrics([Drift("ring", name, "m", 1.0)], vhost=name, checked_at=1.0))
     assert samples["rabbit_chx_misrouted_share", name, name] == 1.0
 
 
 def test_no_drift_is_all_zeros():
-    samples = read(metrics((), vhost="v", checked_at=7.0))
+    samples = read(prometheus_metrics((), vhost="v", checked_at=7.0))
     assert sum(value for key, value in samples.items() if key[0] == "rabbit_chx_drift") == 0
     assert samples["rabbit_chx_check_timestamp_seconds", "v"] == 7.0

@@ -12,17 +12,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from rabbit_chx.movement import MovementTracker, TrackedMovement
-from rabbit_chx.topology.model import BIND_SEQUENCE, Bound
-from rabbit_chx.topology.planning.orders import fewest_moved
-from rabbit_chx.topology.planning.steps import Bind, Unbind, Way
+from rabbit_chx.topology.model import BIND_SEQUENCE, Binding
+from rabbit_chx.topology.planning.steps import Bind, Strategy, Unbind
+from rabbit_chx.topology.planning.tail_order import fewest_moved
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from rabbit_chx.ring import Binding, Destination, Ring
+    from rabbit_chx.ring import Destination, Ring, RingBinding
     from rabbit_chx.topology.planning.steps import Step
 
-__all__ = ["Case", "Path", "Target", "path_to", "ring_ways", "spoiled"]
+__all__ = ["Case", "Path", "Target", "path_to", "ring_strategies", "spoiled"]
 
 _FEW: Final = 4
 """How many times more must be unbound under a destination before it is bound anew as well."""
@@ -50,7 +50,7 @@ class Case:
 class Path:
     """Commands, and the ring after each of them."""
 
-    commands: tuple[tuple[type[Bind | Unbind], Bound], ...]
+    commands: tuple[tuple[type[Bind | Unbind], Binding], ...]
     rings: tuple[Ring, ...]
 
     @property
@@ -144,17 +144,17 @@ def _walked(
     commands: _Commands,
 ) -> Path:
     number = 1 + max((_number(binding) for binding in before.bindings), default=0)
-    done: list[tuple[type[Bind | Unbind], Bound]] = []
+    done: list[tuple[type[Bind | Unbind], Binding]] = []
     rings: list[Ring] = []
     ring = before
     for kind, destination in commands:
         if kind is Bind:
             arguments = {BIND_SEQUENCE: number}
-            bounds = [Bound(exchange, destination, str(weights[destination]), arguments)]
+            bounds = [Binding(exchange, destination, str(weights[destination]), arguments)]
             number += 1
         else:
             listed = [binding for binding in ring.bindings if binding.destination == destination]
-            bounds = [Bound(exchange, destination, each.key, dict(each.arguments)) for each in listed]
+            bounds = [Binding(exchange, destination, each.key, dict(each.arguments)) for each in listed]
         for bound in bounds:
             change = ring.bind if kind is Bind else ring.unbind
             ring = change(destination, bound.key, bound.arguments)
@@ -163,16 +163,18 @@ def _walked(
     return Path(tuple(done), tuple(rings))
 
 
-def _number(binding: Binding) -> int:
-    return Bound("", binding.destination, binding.key, dict(binding.arguments)).sequence or 0
+def _number(binding: RingBinding) -> int:
+    return Binding("", binding.destination, binding.key, dict(binding.arguments)).sequence or 0
 
 
-def ring_ways(case: Case, *, widest: int = 1) -> tuple[tuple[Way, ...], MovementTracker | None]:
+def ring_strategies(
+    case: Case, *, sizes: Sequence[int] = ()
+) -> tuple[tuple[Strategy, ...], MovementTracker | None]:
     """The ways that change the exchange where it is, that of the file's own order first.
 
     Args:
         case: what is, and what should be.
-        widest: the most buckets that the caller wants to ask the walker about, which is returned for that.
+        sizes: numbers of buckets that the caller wants to ask the walker about, which is returned for that.
     """
     direct = path_to(case.exchange, case.before, case.target)
     if case.before.runs is None:
@@ -186,7 +188,7 @@ def ring_ways(case: Case, *, widest: int = 1) -> tuple[tuple[Way, ...], Movement
     shorter = _without_last(case)
     if shorter is not None:
         paths.append(("remove-last", shorter))
-    walker = _walker(case, [path for _, path in paths], widest)
+    walker = _walker(case, [path for _, path in paths], sizes)
     swapped = _swapped(case, walker)
     if swapped is not None and _order(swapped) not in [_order(path) for _, path in paths]:
         paths.append(("swap", swapped))
@@ -215,12 +217,12 @@ def _without_last(case: Case) -> Path | None:
     return None if target == case.target else path_to(case.exchange, case.before, target)
 
 
-def _walker(case: Case, paths: Iterable[Path], widest: int) -> MovementTracker:
+def _walker(case: Case, paths: Iterable[Path], asked: Sequence[int]) -> MovementTracker:
     head = _head(case)
-    sizes = [len(ring) for path in paths for ring in path.rings]
+    sizes = [*asked, *(len(ring) for path in paths for ring in path.rings)]
     total = len(case.before) + sum(weight for _, weight in case.target)
     # A swap never goes below the head; one without a head may hold old and new for a moment.
-    highest = max([widest, *sizes] if head else [widest, total, *sizes])
+    highest = max(sizes if head else [total, *sizes], default=1)
     return MovementTracker(case.before, min([head, *sizes]), highest)
 
 
@@ -263,7 +265,7 @@ _SUMMARIES = {
 }
 
 
-def _way(case: Case, name: str, path: Path, journey: TrackedMovement | None) -> Way:
+def _way(case: Case, name: str, path: Path, journey: TrackedMovement | None) -> Strategy:
     summary = _SUMMARIES[name]
     if path.runs_empty and case.before.bindings:
         summary += "; the exchange leads nowhere for a moment, and messages are lost or returned"
@@ -271,7 +273,7 @@ def _way(case: Case, name: str, path: Path, journey: TrackedMovement | None) -> 
     order = None
     if after.runs is not None and after.runs != case.target:
         order = tuple(str(destination) for destination, _ in after.runs)
-    return Way(
+    return Strategy(
         name,
         summary,
         moved=None if journey is None else journey.share,

@@ -11,25 +11,25 @@ from rabbit_chx.movement import moved
 from rabbit_chx.ring import Ring
 from rabbit_chx.topology.planning.bindings import is_shard
 from rabbit_chx.topology.planning.blue_green import blue_green, next_name
-from rabbit_chx.topology.planning.slots import recommended_count, slots_way
-from rabbit_chx.topology.planning.steps import RingChange, Unbind, Way
-from rabbit_chx.topology.planning.ways import Case, path_to, ring_ways, spoiled
+from rabbit_chx.topology.planning.ring_paths import Case, path_to, ring_strategies, spoiled
+from rabbit_chx.topology.planning.slots import recommended_count, slots_strategy
+from rabbit_chx.topology.planning.steps import RingChange, Strategy, Unbind
 
 if TYPE_CHECKING:
     from rabbit_chx.topology.model import Exchange, Observed, Topology
     from rabbit_chx.topology.planning.steps import Step
 
-__all__ = ["WAYS", "Options", "Outcome", "all_ways", "change_ring", "ring_of"]
+__all__ = ["STRATEGIES", "Options", "Outcome", "all_strategies", "change_ring", "ring_of"]
 
-WAYS: Final = ("append", "in place", "remove-last", "swap", "blue/green", "slots")
-"""The names of all ways."""
+STRATEGIES: Final = ("append", "in place", "remove-last", "swap", "blue/green", "slots")
+"""The names of all strategies."""
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
     """What the caller allows."""
 
-    way: str | None = None
+    strategy: str | None = None
     prune: bool = False
     force: bool = False
     max_moved: float = 0.5
@@ -63,14 +63,14 @@ def ring_of(exchange: str, observed: Observed) -> Ring:
     return Ring.of(bindings, release=observed.release)
 
 
-def all_ways(case: Case, exchange: Exchange, there: Topology) -> tuple[Way, ...]:
+def all_strategies(case: Case, exchange: Exchange, there: Topology) -> tuple[Strategy, ...]:
     """Every way with its cost, the one that ends in the file's order and changes the exchange where it is first."""
     slots = recommended_count(max(1, len(case.target)))
-    ways, walker = ring_ways(case, widest=max(slots, sum(weight for _, weight in case.target)))
+    strategies, walker = ring_strategies(case, sizes=(slots, sum(weight for _, weight in case.target)))
     if not case.target:
-        return ways
-    over_slots = slots_way(case, walker)
-    return (*ways, blue_green(case, exchange, there, walker), *([over_slots] if over_slots else []))
+        return strategies
+    over_slots = slots_strategy(case, walker)
+    return (*strategies, blue_green(case, exchange, there, walker), *([over_slots] if over_slots else []))
 
 
 def change_ring(case: Case, exchange: Exchange, observed: Observed, options: Options) -> Outcome:
@@ -95,20 +95,20 @@ def change_ring(case: Case, exchange: Exchange, observed: Observed, options: Opt
     if listed == Counter(case.target) and not spoiled(before):
         if before.runs == case.target:
             return Outcome()
-        if options.way != "in place":
+        if options.strategy != "in place":
             return Outcome(notes=[_order_note(case)])
-    ways = all_ways(case, exchange, observed.topology)
-    chosen = _chosen(ways, options.way)
+    strategies = all_strategies(case, exchange, observed.topology)
+    chosen = _chosen(strategies, options.strategy)
     if chosen is None:
-        return Outcome(refusals=[_no_such_way(case.exchange, ways, options.way)])
-    ways = tuple(replace(way, chosen=way is chosen) for way in ways)
+        return Outcome(refusals=[_no_such_way(case.exchange, strategies, options.strategy)])
+    strategies = tuple(replace(way, chosen=way is chosen) for way in strategies)
     after = before if chosen.after is None else chosen.after
-    change = RingChange(case.exchange, before, after, chosen.moved, chosen.moved_between, ways)
+    change = RingChange(case.exchange, before, after, chosen.moved, chosen.moved_between, strategies)
     outcome = Outcome(
         steps=list(chosen.steps), changes=[change], notes=list(_way_notes(case, chosen, observed))
     )
     if _too_much(chosen, options):
-        outcome.refusals.append(_refusal(case, chosen, ways, options))
+        outcome.refusals.append(_refusal(case, chosen, strategies, options))
     return outcome
 
 
@@ -127,47 +127,48 @@ def _order_note(case: Case) -> str:
     )
 
 
-def _chosen(ways: tuple[Way, ...], name: str | None) -> Way | None:
-    """The way of that name; where two ways would be one and the same, it stands under one name only."""
-    named = next((way for way in ways if way.name == name), None)
+def _chosen(strategies: tuple[Strategy, ...], name: str | None) -> Strategy | None:
+    """The way of that name; where two strategies would be one and the same, it stands under one name only."""
+    named = next((way for way in strategies if way.name == name), None)
     if name is None or (named is None and name in {"append", "in place"}):
-        return ways[0]
+        return strategies[0]
     if named is None and name == "swap":
         return min(
-            (way for way in ways if way.name in {"append", "in place"}), key=lambda way: way.moved or 0.0
+            (way for way in strategies if way.name in {"append", "in place"}),
+            key=lambda way: way.moved or 0.0,
         )
     return named if named is not None and named.steps else None
 
 
-def _no_such_way(exchange: str, ways: tuple[Way, ...], name: str | None) -> str:
-    possible = ", ".join(repr(way.name) for way in ways if way.steps)
+def _no_such_way(exchange: str, strategies: tuple[Strategy, ...], name: str | None) -> str:
+    possible = ", ".join(repr(way.name) for way in strategies if way.steps)
     slots = "; for slots, write them into the file under a new exchange" if name == "slots" else ""
     return f"exchange {exchange!r} cannot be changed by the way {name!r}: possible are {possible}{slots}"
 
 
-def _too_much(way: Way, options: Options) -> bool:
+def _too_much(way: Strategy, options: Options) -> bool:
     if options.force or way.name == "blue/green":
         return False
     takes_away = any(isinstance(step, Unbind) for step in way.steps)
     return takes_away and (way.moved_between is None or way.moved_between > options.max_moved)
 
 
-def _refusal(case: Case, chosen: Way, ways: tuple[Way, ...], options: Options) -> str:
-    others = "; ".join(_offer(way) for way in ways if way.name != chosen.name)
+def _refusal(case: Case, chosen: Strategy, strategies: tuple[Strategy, ...], options: Options) -> str:
+    others = "; ".join(_offer(way) for way in strategies if way.name != chosen.name)
     if chosen.moved_between is None:
         return (
             f"exchange {case.exchange!r}: what this change moves cannot be told, since the order of its ring is unknown: "
             f"let it be read from the node (or inferred from observed messages), take another way, or force it. "
-            f"Other ways: {others}"
+            f"Other strategies: {others}"
         )
     return (
         f"exchange {case.exchange!r}: to change it {chosen.name} sends {chosen.moved_between:.2%} of its keys elsewhere "
         f"at some moment, and more than {options.max_moved:.0%} is not done unasked: take another way, allow more, "
-        f"or force it. Other ways: {others or 'none'}"
+        f"or force it. Other strategies: {others or 'none'}"
     )
 
 
-def _offer(way: Way) -> str:
+def _offer(way: Strategy) -> str:
     if way.moved is None or way.moved_between is None:
         cost = "cost unknown"
     else:
@@ -175,7 +176,7 @@ def _offer(way: Way) -> str:
     return f"{way.name} ({cost})"
 
 
-def _way_notes(case: Case, way: Way, observed: Observed) -> list[str]:
+def _way_notes(case: Case, way: Strategy, observed: Observed) -> list[str]:
     notes = []
     if way.order is not None:
         notes.append(f"exchange {case.exchange!r}: write this order into the file: {', '.join(way.order)}")

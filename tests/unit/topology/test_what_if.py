@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from rabbit_chx import InvalidValue, Ring, moved, shares
-from rabbit_chx.topology.model import CONSISTENT_HASH, MODULUS_HASH, Bound, Exchange, Slots, Topology
-from rabbit_chx.topology.planning.advice import advise
+from rabbit_chx.topology.model import CONSISTENT_HASH, MODULUS_HASH, Binding, Exchange, Slots, Topology
+from rabbit_chx.topology.planning.what_if import what_if
 from tests.unit.topology.broker_model import hashed
 
 TEN = hashed("x", [f"orders.{i:02}" for i in range(10)])
@@ -18,7 +18,7 @@ def named(ways) -> dict:
 
 
 def test_so_many_more_go_on_counting() -> None:
-    ways = advise(TEN, "x", add=2)
+    ways = what_if(TEN, "x", add=2)
     after = Ring.of([*NAMES, "orders.10", "orders.11"])
     assert ways[0].name == "append"
     assert ways[0].after.destinations == after.destinations
@@ -27,17 +27,17 @@ def test_so_many_more_go_on_counting() -> None:
 
 
 def test_names_may_be_given() -> None:
-    assert advise(TEN, "x", add=["vip"])[0].after.destinations[-1] == "vip"
-    assert advise(hashed("x", ["a"]), "x", add=1)[0].after.destinations == ("a", "x.0")
+    assert what_if(TEN, "x", add=["vip"])[0].after.destinations[-1] == "vip"
+    assert what_if(hashed("x", ["a"]), "x", add=1)[0].after.destinations == ("a", "x.0")
 
 
 def test_new_queues_weigh_what_most_do() -> None:
-    way = advise(hashed("x", {"q0": 2, "q1": 2, "vip": 5}), "x", add=1)[0]
+    way = what_if(hashed("x", {"q0": 2, "q1": 2, "vip": 5}), "x", add=1)[0]
     assert way.after.runs == (("q0", 2), ("q1", 2), ("vip", 5), ("q2", 2))
 
 
 def test_a_removal_offers_every_way_with_its_cost() -> None:
-    ways = named(advise(TEN, "x", remove=["orders.03"]))
+    ways = named(what_if(TEN, "x", remove=["orders.03"]))
     ring = Ring.of(NAMES)
     assert ways["in place"].moved == moved(ring, ring.unbind("orders.03")).share
     assert ways["remove-last"].moved == shares(ring)["orders.09"]
@@ -46,14 +46,14 @@ def test_a_removal_offers_every_way_with_its_cost() -> None:
 
 
 def test_slots_cost_once_what_their_division_moves() -> None:
-    way = named(advise(hashed("x", ["q0", "q1"]), "x", add=2))["slots"]
+    way = named(what_if(hashed("x", ["q0", "q1"]), "x", add=2))["slots"]
     # Four queues alternate over 64 slots, under a top that hashes as the ring does.
     slots = Ring.read([f"q{i % 4}" for i in range(64)], bindings={})
     assert way.moved == moved(Ring.of(["q0", "q1"]), slots).share
 
 
 def test_a_weight_keeps_its_place() -> None:
-    way = named(advise(TEN, "x", weights={"orders.03": 3}))["in place"]
+    way = named(what_if(TEN, "x", weights={"orders.03": 3}))["in place"]
     assert way.after.runs == tuple((name, 3 if name == "orders.03" else 1) for name in NAMES)
 
 
@@ -62,25 +62,25 @@ def test_an_exchange_over_slots_points_some_of_them_elsewhere() -> None:
         exchanges=(Exchange("t", MODULUS_HASH),),
         slots=(Slots("t", 64, dict.fromkeys(["q0", "q1", "q2", "q3"], 1)),),
     )
-    (way,) = advise(topology, "t", add=2)
+    (way,) = what_if(topology, "t", add=2)
     assert way.name == "slots"
     assert way.moved == way.moved_between == 20 / 64
-    (way,) = advise(topology, "t", remove=["q1"])
+    (way,) = what_if(topology, "t", remove=["q1"])
     assert way.moved == 16 / 64
 
 
 def test_a_modulus_exchange_divides_all_anew() -> None:
     topology = Topology(
-        exchanges=(Exchange("m", MODULUS_HASH),), bindings=tuple(Bound("m", f"q{i}") for i in range(3))
+        exchanges=(Exchange("m", MODULUS_HASH),), bindings=tuple(Binding("m", f"q{i}") for i in range(3))
     )
-    (way,) = advise(topology, "m", add=1)
+    (way,) = what_if(topology, "m", add=1)
     assert way.moved == pytest.approx(3 / 4, abs=1e-7)  # of 12 remainders by three and four, three agree
     with pytest.raises(InvalidValue, match="no weights"):
-        advise(topology, "m", weights={"q0": 2})
+        what_if(topology, "m", weights={"q0": 2})
 
 
 def test_nothing_to_change_needs_no_way() -> None:
-    assert advise(TEN, "x") == ()
+    assert what_if(TEN, "x") == ()
 
 
 @pytest.mark.parametrize(
@@ -99,11 +99,11 @@ def test_nothing_to_change_needs_no_way() -> None:
 )
 def test_what_cannot_be_is_refused(wrong) -> None:
     with pytest.raises(InvalidValue):
-        advise(TEN, "x", **wrong)
+        what_if(TEN, "x", **wrong)
 
 
 def test_an_exchange_that_does_not_hash_has_no_keys_to_move() -> None:
     topology = Topology(exchanges=(Exchange("f", "fanout"), Exchange("x", CONSISTENT_HASH)))
     for name in ("f", "nobody"):
         with pytest.raises(InvalidValue, match="one of x"):
-            advise(topology, name, add=1)
+            what_if(topology, name, add=1)

@@ -14,8 +14,8 @@ from rabbit_chx.kernel import jump_consistent_hash
 from rabbit_chx.kernel.table import SEEDS, Visits, all_buckets, bucket_table
 from rabbit_chx.movement import MovementTracker, moved_through
 from rabbit_chx.topology.model import BIND_SEQUENCE
+from rabbit_chx.topology.planning.ring_paths import Case, path_to, ring_strategies
 from rabbit_chx.topology.planning.steps import Bind, Unbind
-from rabbit_chx.topology.planning.ways import Case, path_to, ring_ways
 
 TEN = Ring.of([f"q{i}" for i in range(10)])
 
@@ -44,7 +44,7 @@ def replayed(ring: Ring, steps) -> list[Ring]:
     rings = []
     for step in steps:
         change = ring.bind if isinstance(step, Bind) else ring.unbind
-        after = change(step.bound.destination, step.bound.key, step.bound.arguments)
+        after = change(step.binding.destination, step.binding.key, step.binding.arguments)
         assert after.bindings != ring.bindings, step
         rings.append(ring := after)
     return rings
@@ -52,7 +52,7 @@ def replayed(ring: Ring, steps) -> list[Ring]:
 
 def ways(before: Ring, target) -> dict:
     target = tuple(target.items() if isinstance(target, dict) else ((name, 1) for name in target))
-    found, _ = ring_ways(Case("x", before, target))
+    found, _ = ring_strategies(Case("x", before, target))
     return {way.name: way for way in found}
 
 
@@ -174,10 +174,10 @@ def test_a_weight_changes_by_unbinding_first() -> None:
     before = Ring.of({"a": 1, "b": 1, "c": 1})
     way = ways(before, {"a": 1, "b": 3, "c": 1})["in place"]
     first_bind = next(
-        i for i, step in enumerate(way.steps) if step.bound.destination == "b" and isinstance(step, Bind)
+        i for i, step in enumerate(way.steps) if step.binding.destination == "b" and isinstance(step, Bind)
     )
     unbound = next(
-        i for i, step in enumerate(way.steps) if step.bound.destination == "b" and isinstance(step, Unbind)
+        i for i, step in enumerate(way.steps) if step.binding.destination == "b" and isinstance(step, Unbind)
     )
     assert unbound < first_bind
     assert way.after.bucket_map == ("a", "b", "b", "b", "c")
@@ -277,10 +277,10 @@ def test_backlog_is_at_risk_where_a_queue_loses_keys() -> None:
     case = Case(
         "x", Ring.of(["a", "b", "c"]), (("a", 1), ("b", 1)), lambda losers: sum(backlog[q] for q in losers)
     )
-    found, _ = ring_ways(case)
+    found, _ = ring_strategies(case)
     assert found[0].steps[0].at_risk == 3000
     case = Case("x", Ring.of(["a", "b", "c"]), (("a", 1), ("b", 1), ("c", 1), ("n", 1)), case.waiting)
-    found, _ = ring_ways(case)
+    found, _ = ring_strategies(case)
     assert found[0].steps[0].at_risk == 3210
 
 
@@ -340,5 +340,5 @@ def test_a_few_queues_far_behind_are_bound_anew_rather_than_shifted_by_every_ste
     sizes = [len(ring) for ring in replayed(TEN, way.steps)]
     assert min(sizes) == 1
     # All that lies on the way is bound and unbound at the end, save the one that held the first place.
-    assert way.steps[10].bound.destination == "q0"
+    assert way.steps[10].binding.destination == "q0"
     assert sum(step.moved for step in way.steps) < 7

@@ -17,17 +17,17 @@ from rabbit_chx.ring import Ring, check_destination, each, parse_weight
 from rabbit_chx.topology.model import (
     CONSISTENT_HASH,
     MODULUS_HASH,
-    Bound,
+    Binding,
     Exchange,
     Observed,
     Slots,
     Topology,
 )
 from rabbit_chx.topology.planning.bindings import modulus_moved
-from rabbit_chx.topology.planning.changes import all_ways
+from rabbit_chx.topology.planning.ring_change import all_strategies
+from rabbit_chx.topology.planning.ring_paths import Case
 from rabbit_chx.topology.planning.slots import divide, plan_slots
-from rabbit_chx.topology.planning.steps import Bind, Unbind, Way
-from rabbit_chx.topology.planning.ways import Case
+from rabbit_chx.topology.planning.steps import Bind, Strategy, Unbind
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -35,12 +35,12 @@ if TYPE_CHECKING:
     from rabbit_chx.ring import Destination
     from rabbit_chx.topology.planning.steps import Step
 
-__all__ = ["advise"]
+__all__ = ["what_if"]
 
 _MOST_NEW: Final = 1000
 
 
-def advise(
+def what_if(
     topology: Topology,
     exchange: str,
     *,
@@ -48,7 +48,7 @@ def advise(
     remove: Sequence[str] = (),
     weights: Mapping[str, int] | None = None,
     release: str | Release = "4.3",
-) -> tuple[Way, ...]:
+) -> tuple[Strategy, ...]:
     """The ways to change the queues of one exchange, the one that ends in the order of the changed file first.
 
     Args:
@@ -83,7 +83,7 @@ def advise(
     case = Case(exchange, Ring.of(before, release=parsed), target)
     if target == tuple(before.items()):
         return ()
-    first, *others = all_ways(case, found, topology)
+    first, *others = all_strategies(case, found, topology)
     return (replace(first, chosen=True), *others)
 
 
@@ -139,12 +139,12 @@ def _new_names(exchange: str, known: Sequence[str], add: int | Sequence[str]) ->
     return tuple(f"{stem}{number:0{width}}" for number in range(last + 1, last + 1 + add))
 
 
-def _slots_way(slots: Slots, top: Exchange, after: Mapping[Destination, int], release: Release) -> Way:
+def _slots_way(slots: Slots, top: Exchange, after: Mapping[Destination, int], release: Release) -> Strategy:
     """As many slots as must be are pointed elsewhere, whichever queue each of them leads to now."""
     division = divide(slots.names, slots.queues)
     stands = Topology(
         exchanges=(top, *slots.exchanges),
-        bindings=(*slots.top_bindings, *(Bound(slot, queue, "1") for slot, queue in division.items())),
+        bindings=(*slots.top_bindings, *(Binding(slot, queue, "1") for slot, queue in division.items())),
     )
     ring = Ring.of([bound.destination for bound in slots.top_bindings], release=release)
     observed = Observed(stands, release, rings={slots.exchange: ring} if top.type == CONSISTENT_HASH else {})
@@ -157,7 +157,7 @@ def _slots_way(slots: Slots, top: Exchange, after: Mapping[Destination, int], re
     found = plan_slots(wanted, top, observed, lambda _: None)
     if found.refusals:
         raise InvalidValue(f"exchange {top.name!r}", top.type, "slots", "; ".join(found.refusals))
-    return Way(
+    return Strategy(
         "slots",
         f"point {len(found.steps)} of {slots.count} slots to other queues: at every moment a message goes to one queue",
         moved=found.moved,
@@ -168,8 +168,8 @@ def _slots_way(slots: Slots, top: Exchange, after: Mapping[Destination, int], re
 
 
 def _modulus_way(
-    exchange: str, bindings: Sequence[Bound], after: Mapping[Destination, int], release: Release
-) -> Way:
+    exchange: str, bindings: Sequence[Binding], after: Mapping[Destination, int], release: Release
+) -> Strategy:
     """Another number of bindings divides all keys anew."""
     if any(weight != 1 for weight in after.values()):
         raise InvalidValue(
@@ -181,11 +181,11 @@ def _modulus_way(
     stay = [bound for bound in bindings if bound.destination in after]
     bound_now = {bound.destination for bound in bindings}
     key = bindings[0].key if bindings else ""
-    new = [Bound(exchange, destination, key) for destination in after if destination not in bound_now]
+    new = [Binding(exchange, destination, key) for destination in after if destination not in bound_now]
     share = modulus_moved(bindings, [*stay, *new], release)
     steps: list[Step] = [*(Bind(bound) for bound in new)]
     steps += [Unbind(bound) for bound in bindings if bound.destination not in after]
-    return Way(
+    return Strategy(
         "in place",
         "another number of bindings divides all keys anew: with slots only the share of a queue would move",
         moved=share,
