@@ -100,7 +100,7 @@ oldest: .venv/.test ## the publisher's tests on the oldest pika that it allows
 	$(call bootstrap,broker)
 	@PYTHONPATH=.venv/oldest-pika $(BIN)/python -m pytest tests/unit/test_publishing_*.py
 	@PYTHONPATH=.venv/oldest-pika $(BIN)/python -m pytest tests/broker/test_publish_command.py \
-	  tests/faults/test_without_the_seam.py tests/faults/test_broker_faults.py -k 4.3
+	  tests/faults/test_without_fast_path.py tests/faults/test_broker_faults.py -k 4.3
 
 # The connector's own tests, which older releases of PySpark pass too.
 SPARK_TESTS := tests/unit/spark tests/broker/test_spark_*.py $(patsubst %,tests/spark/test_%.py, \

@@ -29,7 +29,7 @@ from importlib import metadata
 
 from ways.publishing import BARE, BLOCKING, EXCHANGE, OURS, QUEUES, ROADS, SLOTS, SLOTTED, WAYS, Load, publish
 
-from rabbit_chx import Publisher
+from rabbit_chx.publishing import Publisher
 from rabbit_chx.testing import Broker
 
 

@@ -2,7 +2,7 @@
 
 import os
 
-from rabbit_chx import Publisher, PublishFailed
+from rabbit_chx.publishing import Publisher, PublishFailed
 
 keys = [f"customer-{number}" for number in range(10_000)]
 bodies = [f"hello, {key}".encode() for key in keys]

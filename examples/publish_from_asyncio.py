@@ -3,7 +3,7 @@
 import asyncio
 import os
 
-from rabbit_chx import Publisher
+from rabbit_chx.publishing import Publisher
 
 
 async def produce(queue: asyncio.Queue[int | None]) -> None:

@@ -4,9 +4,9 @@ import os
 import time
 from collections import Counter
 
-from rabbit_chx import Publisher
 from rabbit_chx.broker.connect import connect
 from rabbit_chx.broker.management import Management
+from rabbit_chx.publishing import Publisher
 from rabbit_chx.topology.sharding import Sharding
 
 url, name = os.environ["AMQP_URL"], os.environ.get("EXCHANGE", "example.shards")

@@ -37,8 +37,6 @@ if TYPE_CHECKING:
     from rabbit_chx.monitor import DeliveryMonitor
     from rabbit_chx.movement import Movement, moved, shares
     from rabbit_chx.partitioning import AnyOf, ModulusHashExchange, RandomExchange, SuperStream
-    from rabbit_chx.publishing.account import Failure, Outcome, Totals
-    from rabbit_chx.publishing.publisher import Publisher
     from rabbit_chx.releases import Release, Store
     from rabbit_chx.ring import Ring, RingBinding, ToExchange
     from rabbit_chx.skew import HotKey, QueueShare, Spread, spread
@@ -53,8 +51,6 @@ __version__ = "0.1.0"
 
 _MODULES = {
     "broker.management": ("Management",),
-    "publishing.account": ("Failure", "Outcome", "Totals"),
-    "publishing.publisher": ("Publisher",),
     "broker.applying.apply": ("apply", "apply_async"),
     "broker.reading.reader": ("read",),
     "errors": (
@@ -99,7 +95,6 @@ __all__ = [
     "Contradiction",
     "DeliveryMonitor",
     "Explanation",
-    "Failure",
     "Field",
     "HotKey",
     "Inference",
@@ -109,10 +104,8 @@ __all__ = [
     "ModulusHashExchange",
     "Movement",
     "Observed",
-    "Outcome",
     "Plan",
     "PublishFailed",
-    "Publisher",
     "QueueShare",
     "RabbitChxError",
     "RandomExchange",
@@ -125,7 +118,6 @@ __all__ = [
     "SuperStream",
     "ToExchange",
     "Topology",
-    "Totals",
     "Unpredictable",
     "Unroutable",
     "apply",

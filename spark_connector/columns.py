@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from rabbit_chx.errors import InvalidValue
 from rabbit_chx.hashing import shortstr
-from rabbit_chx.publishing.frames import LISTS_OF_KEYS
+from rabbit_chx.publishing import ROUTING_HEADERS
 from spark_connector.options import nearest
 
 if TYPE_CHECKING:
@@ -275,7 +275,7 @@ def _check_names(names: list[str]) -> None:
             "each name once",
             "Leave the others out of the struct",
         )
-    if set(names) & set(LISTS_OF_KEYS):
+    if set(names) & set(ROUTING_HEADERS):
         raise InvalidValue(
             "headers",
             names,

@@ -10,24 +10,19 @@ from __future__ import annotations
 import os
 import socket
 import threading
-from contextlib import closing, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from rabbit_chx.broker.connect import connect
-from rabbit_chx.broker.permissions import Needs, why_denied
-from rabbit_chx.broker.tls import context
+from rabbit_chx import publishing
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue, RabbitChxError
-from rabbit_chx.publishing import may_publish
-from rabbit_chx.publishing.publisher import Publisher
+from rabbit_chx.publishing import Publisher, Timeouts, tls_context
 
 if TYPE_CHECKING:
     import ssl
     from collections.abc import Iterable
 
-    import pika
-
-    from rabbit_chx.broker.credentials import Credentials
+    from rabbit_chx.publishing import Credentials
     from spark_connector.options import Options
 
 __all__ = ["AbsentHere", "borrow", "check_access", "discard", "give_back"]
@@ -93,13 +88,15 @@ def _publisher(options: Options, name: str) -> Publisher:
     return Publisher(
         options.urls,
         properties=None if options.persistent else {"delivery_mode": 1},
-        most_pending=options.max_in_flight,
-        most_body_bytes=options.max_message_bytes,
-        connect_timeout=options.connection_timeout_ms / 1000,
-        reconnect_timeout=options.reconnect_timeout_ms / 1000,
-        blocked_timeout=options.blocked_timeout_ms / 1000,
-        confirm_timeout=options.confirm_timeout_ms / 1000,
-        retry_timeout=options.retry_timeout_ms / 1000,
+        max_in_flight=options.max_in_flight,
+        max_message_bytes=options.max_message_bytes,
+        timeouts=Timeouts(
+            connect=options.connection_timeout_ms / 1000,
+            reconnect=options.reconnect_timeout_ms / 1000,
+            retry=options.retry_timeout_ms / 1000,
+            confirm=options.confirm_timeout_ms / 1000,
+            blocked=options.blocked_timeout_ms / 1000,
+        ),
         heartbeat=options.heartbeat_seconds,
         credentials=_credentials(options),
         tls=_tls(options),
@@ -135,7 +132,7 @@ def _tls(options: Options) -> ssl.SSLContext | None:
     """The context of the TLS options; None where there are none to speak of, which checks everything."""
     if not options.urls[0].tls:
         return None
-    return context(
+    return tls_context(
         options=("the option tlsCaFile", "the option tlsCertFile"),
         hint="tlsKeyPassword opens a key that is encrypted; openssl x509 -in FILE -text shows a certificate",
         ca_file=_file_or_none(options.tls_ca_file, "tlsCaFile"),
@@ -173,48 +170,22 @@ def _file(path: str, option: str) -> Path:
 
 
 def check_access(options: Options, exchanges: Iterable[str]) -> None:
-    """Connect as the write will, and ask whether the user may publish to these exchanges. Nothing is published."""
-    with closing(_connected(options)) as connection:
-        for exchange in exchanges:
-            _ask(connection, exchange, options)
-
-
-def _connected(options: Options) -> pika.BlockingConnection:
-    credentials, tls = _credentials(options), _tls(options)
-    timeout = options.connection_timeout_ms / 1000
-    reasons: list[str] = []
-    for url in options.urls:
-        try:
-            return connect(
-                url,
-                name=f"{options.connection_name} check",
-                timeout=timeout,
-                credentials=credentials,
-                tls=tls,
-            )
-        except BrokerUnavailable as reason:
-            reasons.append(str(reason))
-    raise BrokerUnavailable(
-        f"{'; '.join(reasons)}; if only executors can reach the broker, say checkExchange=false"
-    )
-
-
-def _ask(connection: pika.BlockingConnection, exchange: str, options: Options) -> None:
-    no = may_publish.ask(connection, exchange)
-    if no is None:
-        return
-    where = str(options.urls[0])
-    if no.code == 404:
-        raise InvalidValue(
-            "exchange",
-            exchange,
-            f"one that exists on {where}",
-            "Declare it first (rabbit-chx apply does), or say checkExchange=false if something else will",
+    """Connect as the write will, and check that the user may publish to these exchanges. Nothing is published."""
+    try:
+        publishing.check_access(
+            options.urls,
+            exchanges,
+            name=f"{options.connection_name} check",
+            timeout=options.connection_timeout_ms / 1000,
+            credentials=_credentials(options),
+            tls=_tls(options),
         )
-    denied = why_denied(no.words, Needs(), what="writing to this exchange")
-    raise InvalidValue(
-        f"exchange {exchange!r}",
-        f"{no.code} {no.words}",
-        f"one to which the user may publish on {where}",
-        denied or "rabbitmqctl set_permissions -p VHOST USER CONFIGURE WRITE READ grants it",
-    )
+    except AbsentHere:
+        raise
+    except InvalidValue as error:
+        hint = f"{error.hint}; checkExchange=false skips this check"
+        raise InvalidValue(error.what, error.got, error.expected, hint) from None
+    except BrokerUnavailable as error:
+        raise BrokerUnavailable(
+            f"{error}; if only executors can reach the broker, set checkExchange=false"
+        ) from None

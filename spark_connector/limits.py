@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from rabbit_chx.publishing.frames import most_bytes
+from rabbit_chx.publishing import max_property_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -30,7 +30,6 @@ YEAR_10000: Final = 253_402_300_800
 """In seconds since 1970: Python has no later moment, and so no client in it could read one."""
 
 _BODY: Final = 16 << 20
-_FRAME_MAX: Final = 131_072
 
 
 @dataclass(frozen=True)
@@ -43,7 +42,7 @@ class Limits:
     @classmethod
     def unasked(cls, max_message_bytes: int | None) -> Limits:
         """Those of a broker that nobody asks: RabbitMQ 4's own, since older ones take more."""
-        return cls(max_message_bytes or _BODY, most_bytes(_FRAME_MAX))
+        return cls(max_message_bytes or _BODY, max_property_bytes())
 
     @property
     def headers(self) -> int:

@@ -27,8 +27,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from rabbit_chx.publishing.account import Failure, Totals
-    from rabbit_chx.publishing.publisher import Publisher
+    from rabbit_chx.publishing import Failure, Publisher, Totals
     from spark_connector.columns import Layout
     from spark_connector.options import Options
     from spark_connector.rows import InvalidRow
@@ -203,7 +202,7 @@ class _Partition:
             before = self._publisher.totals
             # A publisher that has published nothing was opened just now.
             self._before = before if before.published else replace(before, connections=0)
-        return Limits(self._publisher.most_body_bytes, self._publisher.most_property_bytes)
+        return Limits(self._publisher.max_message_bytes, self._publisher.max_property_bytes)
 
     def _send(self, batch: pa.RecordBatch, rows: Sequence[int]) -> None:
         assert self._publisher is not None

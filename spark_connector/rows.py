@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rabbit_chx.hashing import MAX_SHORTSTR
-from rabbit_chx.publishing.frames import LISTS_OF_KEYS
+from rabbit_chx.publishing import ROUTING_HEADERS
 from spark_connector.limits import NEEDED, SIZES, TEXTS, YEAR_10000
 
 if TYPE_CHECKING:
@@ -194,7 +194,7 @@ def _list_complaints(
     names, (tag,) = entries.names, headers.tags
     if names.null_count:
         yield entries.rows_of(_mask(names.is_null())), "headers: a name is null"
-    lists = pc.is_in(names, value_set=pa.array(LISTS_OF_KEYS, names.type))
+    lists = pc.is_in(names, value_set=pa.array(ROUTING_HEADERS, names.type))
     for bad, reason in (
         *_too_long(names, MAX_SHORTSTR, "headers: a name"),
         *_not_utf8(names, "headers: a name"),

@@ -13,7 +13,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as everywhere
 
 from rabbit_chx.errors import InvalidValue
 from rabbit_chx.hashing import MAX_SHORTSTR
-from rabbit_chx.publishing.frames import LISTS_OF_KEYS
+from rabbit_chx.publishing import ROUTING_HEADERS
 from spark_connector.columns import layout_of
 from spark_connector.limits import NEEDED, SIZES, TEXTS, YEAR_10000, Limits
 from spark_connector.options import Options
@@ -147,7 +147,7 @@ def _list_rules(column: Column, headers: Headers, data_type: Any, limits: Limits
     for broken, words in _value_rules(tag):
         yield F.exists(values, broken), f"headers: a value {words}"
     lists = "headers: CC and BCC are lists of routing keys to the broker"
-    yield F.exists(names, lambda name: name.isin(*LISTS_OF_KEYS)), lists
+    yield F.exists(names, lambda name: name.isin(*ROUTING_HEADERS)), lists
     if headers.form == "array":
         repeated = F.size(F.array_distinct(names)) < F.size(names)
         yield repeated, "headers: a name stands there twice"

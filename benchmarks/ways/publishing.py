@@ -11,7 +11,7 @@ from urllib.parse import unquote, urlsplit
 
 import pika
 
-import rabbit_chx
+from rabbit_chx.publishing import Publisher
 
 EXCHANGE = "benchmark"
 SLOTTED = "benchmark.slots"
@@ -116,11 +116,11 @@ class PikaWindow:
 
 def rabbit_chx_publisher(load: Load) -> None:
     """This project's publisher, through the exchange."""
-    with rabbit_chx.Publisher(load.url, EXCHANGE) as publisher:
+    with Publisher(load.url, EXCHANGE) as publisher:
         publish(publisher, load)
 
 
-def publish(publisher: rabbit_chx.Publisher, load: Load) -> None:
+def publish(publisher: Publisher, load: Load) -> None:
     for start in range(0, len(load.keys), 10_000):
         keys = load.keys[start : start + 10_000]
         publisher.publish_many([load.body] * len(keys), keys)
@@ -199,7 +199,7 @@ WAYS: dict[str, tuple[Callable[[Load], object], float]] = {
 OURS, BLOCKING, BARE = "rabbit-chx Publisher", "pika, blocking, each confirm", "bare socket"
 
 # What `--connections` compares.
-ROADS: dict[str, Callable[[Load], rabbit_chx.Publisher]] = {
-    "hash exchange": lambda load: rabbit_chx.Publisher(load.url, EXCHANGE),
-    "slots": lambda load: rabbit_chx.Publisher(load.url, SLOTTED),
+ROADS: dict[str, Callable[[Load], Publisher]] = {
+    "hash exchange": lambda load: Publisher(load.url, EXCHANGE),
+    "slots": lambda load: Publisher(load.url, SLOTTED),
 }

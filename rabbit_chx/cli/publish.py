@@ -12,7 +12,7 @@ import click
 
 from rabbit_chx.cli.options import FILE, broker_options, output_option
 from rabbit_chx.cli.output import notice, print_json
-from rabbit_chx.cli.position import Position
+from rabbit_chx.cli.resume import Position
 from rabbit_chx.cli.verb import Exit, option, verb
 from rabbit_chx.errors import InvalidValue, PublishFailed
 
@@ -21,9 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from rabbit_chx.cli.sources import Batch
-    from rabbit_chx.publishing.account import Totals
-    from rabbit_chx.publishing.publisher import Publisher
+    from rabbit_chx.cli.row_files import Batch
+    from rabbit_chx.publishing import Publisher, Totals
 
 _FAILURES_SHOWN: Final = 5
 _MESSAGES: Final = "The messages"
@@ -108,8 +107,8 @@ def publish(
 
     With --resume, a second call goes on at the first row that was not confirmed and routed.
     """
-    from rabbit_chx.cli.sources import Picker, format_of, read_batches
-    from rabbit_chx.publishing.publisher import Publisher
+    from rabbit_chx.cli.row_files import Picker, format_of, read_batches
+    from rabbit_chx.publishing import Publisher
 
     if url is None:
         raise InvalidValue("command", "no broker", "--url, or AMQP_URL or RABBITMQ_URL")

@@ -1,8 +1,7 @@
 """Which broker is tried next, for how long, and when to give up.
 
-Time counts from the last connection that did its work, not from the last one that opened: a network that
-lets connections open and then breaks every one is as good as none. This file knows no thread and no socket;
-the clock is the caller's.
+Time counts from the last connection that confirmed messages, not from the last one that opened: a network that
+lets connections open and then breaks each of them is as bad as none. The caller supplies the clock.
 """
 
 from __future__ import annotations
@@ -20,36 +19,36 @@ if TYPE_CHECKING:
 
     from rabbit_chx.broker.reasons import Reason
 
-__all__ = ["Address", "Attempts", "Patience"]
+__all__ = ["Address", "Attempts", "Timeouts"]
 
 
 @dataclass(frozen=True)
-class Patience:
-    """How long to go on, in seconds."""
+class Timeouts:
+    """How long a publisher keeps trying, in seconds."""
 
-    connect: float
-    """Until the first connection stands; and with each attempt."""
-    reconnect: float
-    """Without a connection that does its work."""
-    retry: float
-    """With a message that the broker returns or refuses."""
-    confirm: float
-    """While the broker confirms nothing of what it was sent."""
-    blocked: float
-    """While the broker refuses to read."""
+    connect: float = 10.0
+    """Until the first connection is open; also the limit of each attempt."""
+    reconnect: float = 120.0
+    """Until a lost connection is replaced by one that confirms messages."""
+    retry: float = 10.0
+    """For sending a returned or rejected message again."""
+    confirm: float = 120.0
+    """While the broker confirms nothing of what it received."""
+    blocked: float = 120.0
+    """While the broker blocks publishing (a memory or disk alarm)."""
 
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
             if type(value) not in {int, float} or not 0 < value < math.inf:
-                raise InvalidValue(f"{field.name}_timeout", value, "seconds, more than 0")
+                raise InvalidValue(f"{field.name} timeout", value, "a number of seconds greater than 0")
 
 
 class ParametersFor(Protocol):
-    """Makes the parameters of one attempt, with credentials asked for anew."""
+    """Returns the parameters of one attempt, with current credentials."""
 
     def __call__(self, *, timeout: float) -> pika.ConnectionParameters:
-        """Parameters of an attempt that may last that long."""
+        """Return the parameters of an attempt that may take that long."""
 
 
 class Address(NamedTuple):
@@ -60,36 +59,36 @@ class Address(NamedTuple):
 
 
 class Attempts:
-    """The attempts since something last went well."""
+    """The attempts since the last connection that worked."""
 
-    def __init__(self, addresses: Sequence[Address], patience: Patience, now: float) -> None:
+    def __init__(self, addresses: Sequence[Address], timeouts: Timeouts, now: float) -> None:
         self._addresses = addresses
-        self._patience = patience
+        self._timeouts = timeouts
         self._ever_up = False
-        self.went_well(now)
+        self.succeeded(now)
 
-    def went_well(self, now: float) -> None:
-        """The connection that has just ended did its work: what was before it is forgotten."""
+    def succeeded(self, now: float) -> None:
+        """Forget earlier failures: the connection that has just ended confirmed messages."""
         self._since = now
         self._left = list(self._addresses)
         self._reasons: dict[str, str] = {}
         self.count: int = 0
 
     def next(self, now: float) -> tuple[Address, float]:
-        """The address to try, and for how many seconds."""
+        """Return the address to try, and for how many seconds."""
         address = self._left[self.count % len(self._left)]
-        return address, min(self._patience.connect, max(self._since + self._limit - now, 1.0))
+        return address, min(self._timeouts.connect, max(self._since + self._limit - now, 1.0))
 
     def failed(self, address: Address, reason: Reason, *, was_up: bool, now: float) -> str | None:
-        """Book why an attempt or its connection ended; the last words if there is no hope, else None."""
+        """Record why an attempt or its connection ended; return the final error, or None to try again."""
         self.count += 1
         if was_up:
             self._ever_up = True
             self._reasons.clear()
         self._reasons[address.where] = reason.text
         if reason.permanent:
-            # What stands against one address need not stand against the next; but a connection that was
-            # up has met what they have in common.
+            # An address that refuses is dropped. A connection that was up was ended for what it sent, which every
+            # address would refuse.
             self._left = [] if was_up else [other for other in self._left if other is not address]
         if self._left and now - self._since <= self._limit:
             return None
@@ -98,9 +97,9 @@ class Attempts:
 
     @property
     def refused(self) -> bool:
-        """Whether there is no address left to try, each having answered that it is of no use."""
+        """Whether every address has refused, so that waiting cannot help."""
         return not self._left
 
     @property
     def _limit(self) -> float:
-        return self._patience.reconnect if self._ever_up else self._patience.connect
+        return self._timeouts.reconnect if self._ever_up else self._timeouts.connect

@@ -1,13 +1,13 @@
-"""A publisher that is fast because it confirms in bulk, and that tells the truth about every message.
+"""Publish messages in bulk, with confirms and an outcome for each message.
 
     with Publisher("amqp://user:password@host", exchange="orders") as publisher:
         publisher.publish(b"...", "customer-42")
         publisher.publish_many(bodies, keys)
     print(publisher.totals)
 
-Messages are persistent and mandatory, and every one is confirmed; there is no switch for that. The call returns
-when a message is taken in, which waits while too many are under way. ``flush``, or the end of the ``with`` block,
-waits until each has its outcome and raises `PublishFailed` if one was not confirmed.
+Messages are persistent and mandatory, and each one is confirmed; there is no option to change that. A call returns when
+its messages are accepted, and waits while too many are in flight. ``flush``, or the end of the ``with`` block, waits
+until every message has its outcome and raises `PublishFailed` if one was not confirmed.
 """
 
 from __future__ import annotations
@@ -23,9 +23,8 @@ from rabbit_chx.broker.permissions import Needs
 from rabbit_chx.broker.tls import warn_if_unchecked
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue, PublishFailed
 from rabbit_chx.hashing import shortstr
-from rabbit_chx.publishing.account import Account
-from rabbit_chx.publishing.attempts import Address, Patience
-from rabbit_chx.publishing.encoding import (
+from rabbit_chx.publishing.attempts import Address, Timeouts
+from rabbit_chx.publishing.batch_columns import (
     body_column,
     checked_body,
     column,
@@ -33,8 +32,10 @@ from rabbit_chx.publishing.encoding import (
     property_column,
     values,
 )
-from rabbit_chx.publishing.engine import Engine
-from rabbit_chx.publishing.frames import Message, encode_properties, most_bytes
+from rabbit_chx.publishing.messages import Message
+from rabbit_chx.publishing.outbox import Outbox
+from rabbit_chx.publishing.properties import DEFAULT_FRAME_MAX, encode_properties, max_property_bytes
+from rabbit_chx.publishing.sender import Sender
 from rabbit_chx.urls import BrokerUrl
 
 if TYPE_CHECKING:
@@ -45,49 +46,47 @@ if TYPE_CHECKING:
 
     from rabbit_chx.broker.credentials import Credentials
     from rabbit_chx.errors import RabbitChxError
-    from rabbit_chx.publishing.account import Failure, Totals
+    from rabbit_chx.publishing.messages import Failure, Totals
 
 __all__ = ["Publisher"]
 
-_FRAME_MAX: Final = 131_072
-_MOST: Final = 5_000
-_MOST_BYTES: Final = 32 << 20
-_BODY_LIMIT: Final = 16 << 20
-_BODY_LIMIT_BEFORE_4: Final = 128 << 20
+_TIMEOUTS: Final = Timeouts()
+_MAX_IN_FLIGHT: Final = 5_000
+_MAX_BYTES_IN_FLIGHT: Final = 32 << 20
+_MAX_MESSAGE: Final = 16 << 20
+_MAX_MESSAGE_BEFORE_4: Final = 128 << 20
+_CLOSE_SECONDS: Final = 4.0
+_GRACE_SECONDS: Final = 5.0
 
 
 class Publisher:
-    """Publishes to one broker (or the first of several that answers), confirmed and mandatory.
+    """Publishes to a broker, or to the first of several that accepts the connection.
 
     Args:
         url: an AMQP URL, or several that are tried in turn.
-        exchange: where messages go that name no exchange themselves.
-        properties: of every message, such as ``{"content_type": "application/json"}``.
-        most_pending: messages that may be under way before ``publish`` waits.
-        most_pending_bytes: the same for their bodies.
-        most_body_bytes: the broker's ``max_message_size``, which AMQP does not tell; by default 16 MiB on
+        exchange: where to publish messages that name no exchange themselves.
+        properties: for every message, such as ``{"content_type": "application/json"}``.
+        max_in_flight: messages that may be unconfirmed before ``publish`` waits. Bodies of more than 32 MiB in total make
+            it wait, too.
+        max_message_bytes: the broker's ``max_message_size``, which AMQP does not report; by default 16 MiB on
             RabbitMQ 4 and 128 MiB before.
-        connect_timeout: seconds until the first connection must stand.
-        reconnect_timeout: seconds until a lost one must stand again.
-        blocked_timeout: seconds for which a broker may refuse to read (a memory or disk alarm).
-        confirm_timeout: seconds for which a broker may confirm nothing of what it was sent.
-        retry_timeout: seconds for which a message that came back is sent again.
-        heartbeat: seconds; they flow whatever the caller does.
-        credentials: where they are not in the URL or expire: called on each connect for user and password; or the
-            ``Path`` of a file, read on each connect, whose one line is the password of the URL's user.
-        tls: for amqps; by default certificates and host names are checked.
-        name: of the connection, as the broker lists it.
-        fence: the name of an exclusive queue that the next connection must win, so that the broker has surely
-            dropped the old one before anything is sent again; needs permission to configure that name.
-        sequence_header: a header that carries the row, by which a message that came back is told from others
-            that are alike in all else.
-        around_batch: called with the number of messages that are about to leave, from the publisher's thread,
-            for a context manager around their leaving: a place for a tracing span.
-        on_failure: called, from the publisher's thread, for each message that was not confirmed; with it
-            ``flush`` does not raise for those.
+        timeouts: how long to keep trying.
+        heartbeat: seconds; heartbeats are sent whatever the caller does.
+        credentials: user and password that are not in the URL or that expire: a function that is called for each
+            connection, or the ``Path`` of a file that holds the password of the URL's user and is read for each connection.
+        tls: the context for amqps; by default the certificate and the host name are verified.
+        name: the connection's name in the broker's list.
+        fence: the name of an exclusive queue that each connection declares, so that nothing is sent again before the
+            broker has dropped the old connection; needs permission to configure that name.
+        sequence_header: a header that holds the row, so that otherwise identical messages can be told apart when
+            one is returned.
+        around_batch: called on the publisher's thread with the number of messages that are about to be sent; returns a
+            context manager around their sending, for a tracing span for example.
+        on_failure: called on the publisher's thread for each message that was not confirmed; ``flush`` then does not
+            raise for them.
 
-    Order: messages leave in the order of the calls. After a nack, a return or a reconnect, those of one window
-    may arrive twice or out of order; ``totals.resent`` counts them.
+    Order: messages are sent in the order of the calls. After a nack, a return or a reconnect, the messages that were in
+    flight may arrive twice or out of order; ``totals.resent`` counts them.
     """
 
     def __init__(
@@ -96,14 +95,9 @@ class Publisher:
         exchange: str = "",
         *,
         properties: Mapping[str, Any] | None = None,
-        most_pending: int = _MOST,
-        most_pending_bytes: int = _MOST_BYTES,
-        most_body_bytes: int | None = None,
-        connect_timeout: float = 10.0,
-        reconnect_timeout: float = 120.0,
-        blocked_timeout: float = 120.0,
-        confirm_timeout: float = 120.0,
-        retry_timeout: float = 10.0,
+        max_in_flight: int = _MAX_IN_FLIGHT,
+        max_message_bytes: int | None = None,
+        timeouts: Timeouts = _TIMEOUTS,
         heartbeat: int = 30,
         credentials: Credentials | None = None,
         tls: ssl.SSLContext | None = None,
@@ -115,30 +109,33 @@ class Publisher:
     ) -> None:
         urls = _urls(url, credentials, tls)
         self._where = ", ".join(map(str, urls))
-        self._state, self._frame_max = "new", _FRAME_MAX
-        self._exchange = shortstr(exchange, "the exchange")
+        self._state, self._frame_max = "new", DEFAULT_FRAME_MAX
+        self._exchange = shortstr(exchange, "exchange")
         self._properties = dict(properties or {})
-        self._sequence_header = _name("the sequence header", sequence_header)
+        self._sequence_header = _name("sequence header", sequence_header)
         self._plain = self._encode({}, None)
-        self._calls = threading.Lock()  # rows are numbered by one caller at a time
-        self._most_body_bytes = most_body_bytes and _at_least_one("most_body_bytes", most_body_bytes)
-        self._connect_timeout = connect_timeout
+        self._calls = threading.Lock()  # one caller at a time numbers its rows
+        self._max_message = max_message_bytes and _positive("max_message_bytes", max_message_bytes)
+        self._timeouts = timeouts
         self._raises, self._raised = on_failure is None, 0
-        self._account = Account(
-            most=_at_least_one("most_pending", most_pending),
-            most_bytes=_at_least_one("most_pending_bytes", most_pending_bytes),
+        self._outbox = Outbox(
+            max_messages=_positive("max_in_flight", max_in_flight),
+            max_bytes=_MAX_BYTES_IN_FLIGHT,
             on_failure=on_failure,
         )
-        waits = Patience(connect_timeout, reconnect_timeout, retry_timeout, confirm_timeout, blocked_timeout)
-        heartbeat = _at_least_one("heartbeat", heartbeat, most=65_535)
-        parameters = partial(parameters_of, name=name, heartbeat=heartbeat, credentials=credentials, tls=tls)
-        parameters = partial(parameters, blocked_timeout=waits.blocked)
-        addresses = [Address(str(one), partial(parameters, one)) for one in urls]
-        self._engine = Engine(
-            addresses,
-            self._account,
-            waits,
-            fence=_name("the fence", fence),
+        parameters = partial(
+            parameters_of,
+            name=name,
+            heartbeat=_positive("heartbeat", heartbeat, most=65_535),
+            blocked_timeout=timeouts.blocked,
+            credentials=credentials,
+            tls=tls,
+        )
+        self._sender = Sender(
+            [Address(str(one), partial(parameters, one)) for one in urls],
+            self._outbox,
+            timeouts,
+            fence=_name("fence", fence),
             needs=_needs(exchange, fence),
             on_limits=self._learn_limits,
             around_batch=around_batch,
@@ -147,27 +144,31 @@ class Publisher:
     def __repr__(self) -> str:
         return f"<Publisher to {self._where}: {self._state}>"
 
-    # -- its life ----------------------------------------------------------------------------------
+    # -- opening and closing -----------------------------------------------------------------------
 
     def open(self) -> None:
-        """Connect; an error that waiting cannot mend is raised after one attempt."""
+        """Connect; an error that waiting cannot fix is raised after one attempt."""
         if self._state != "new":
-            raise BrokerUnavailable(f"the publisher is {self._state}; make a new one")
+            raise BrokerUnavailable(f"the publisher is {self._state}: create a new one")
         self._state = "open"
-        self._engine.start()
-        if not self._account.wait_until_connected(self._connect_timeout + 5.0):
+        self._sender.start()
+        if not self._outbox.wait_until_connected(self._timeouts.connect + _GRACE_SECONDS):
             self.close()
             raise BrokerUnavailable(f"no broker answers at {self._where}")
 
     def close(self, timeout: float | None = None) -> None:
-        """Wait for all outcomes, then close the connection; raises as :meth:`flush` does."""
+        """Wait until every message has its outcome, then close the connection; raise as :meth:`flush` does."""
         if self._state != "open":
             return
         try:
             self.flush(timeout)
         finally:
             self._state = "closed"
-            self._engine.stop(timeout=4.0)
+            self._sender.stop(timeout=_CLOSE_SECONDS)
+
+    def stop_accepting(self) -> None:
+        """Make ``publish`` raise `BrokerUnavailable` from now on, even where it waits; safe in a signal handler."""
+        self._outbox.stop_accepting()
 
     def __enter__(self) -> Self:
         self.open()
@@ -179,9 +180,9 @@ class Publisher:
         if error is None:
             self.close()
             return
-        # The caller's own error is what it should see; what was taken in is still given its time.
+        # Raise the caller's own error, but give accepted messages time to be confirmed.
         try:
-            self.close(timeout=self._connect_timeout)
+            self.close(timeout=self._timeouts.connect)
         except (PublishFailed, BrokerUnavailable) as failed:
             error.add_note(str(failed))
 
@@ -196,15 +197,15 @@ class Publisher:
         headers: Mapping[str, Any] | None = None,
         **properties: Any,
     ) -> int:
-        """Take in one message and return its row, the number by which failures name it."""
-        target = self._exchange if exchange is None else shortstr(exchange, "the exchange")
-        key, checked = shortstr(routing_key, "the routing key"), checked_body(body, self.most_body_bytes, 0)
+        """Accept one message and return its row, the number by which failures name it."""
+        target = self._exchange if exchange is None else shortstr(exchange, "exchange")
+        key, checked = shortstr(routing_key, "routing key"), checked_body(body, self.max_message_bytes, 0)
         with self._calls:
-            row = self._account.next_row()
+            row = self._outbox.next_row()
             if self._sequence_header is not None:
                 headers = _merged(headers, {self._sequence_header: row})
             encoded = self._encode(properties, headers) if properties or headers else self._plain
-            self._take_in([Message(row, target, key, encoded, checked)])
+            self._add([Message(row, target, key, encoded, checked)])
         return row
 
     def publish_many(
@@ -216,29 +217,29 @@ class Publisher:
         headers: Mapping[str, Any] | Iterable[Mapping[str, Any] | None] | None = None,
         **properties: Any,
     ) -> range:
-        """Take in a batch, given by columns, and return its rows.
+        """Accept a batch given by columns, and return its rows.
 
-        Keys, exchanges, headers and each property are one value for all, or a column (a list, tuple or Arrow array).
-        The whole batch is checked before its first message leaves.
+        Keys, exchanges, headers and each property are one value for all rows, or a column (a list, tuple or Arrow array).
+        The whole batch is checked before its first message is sent.
         """
-        checked = body_column(bodies, self.most_body_bytes)
+        checked = body_column(bodies, self.max_message_bytes)
         keys = key_column(routing_keys, len(checked))
-        targets = key_column(self._exchange if exchange is None else exchange, len(checked), "the exchange")
+        targets = key_column(self._exchange if exchange is None else exchange, len(checked), "exchange")
         with self._calls:
-            first = self._account.next_row()
+            first = self._outbox.next_row()
             rows = range(first, first + len(checked))
             encoded = self._encoded_column(rows, headers, properties)
             messages = [
                 Message(row, target, key, own, body)
                 for row, target, key, own, body in zip(rows, targets, keys, encoded, checked, strict=True)
             ]
-            self._take_in(messages)
+            self._add(messages)
         return rows
 
-    def _take_in(self, messages: list[Message]) -> None:
+    def _add(self, messages: list[Message]) -> None:
         if self._state != "open":
             raise BrokerUnavailable(f"the publisher is {self._state}: use it inside `with Publisher(...)`")
-        self._account.take_in(messages, self._engine.wake)
+        self._outbox.add(messages, self._sender.wake)
 
     def flush(self, timeout: float | None = None) -> Totals:
         """Wait until every message has its outcome, and return the totals.
@@ -246,18 +247,18 @@ class Publisher:
         Raises:
             PublishFailed: messages were not confirmed since the last flush, or not within the timeout.
         """
-        settled = self._account.wait_until_settled(timeout)
-        totals = self._account.totals()
-        news = totals.failed - self._raised
+        settled = self._outbox.wait_until_settled(timeout)
+        totals = self._outbox.totals()
+        new_failures = totals.failed - self._raised
         self._raised = totals.failed
         if not settled:
             raise PublishFailed(
-                f"{totals.pending} messages are not confirmed after {timeout} seconds", totals, []
+                f"{totals.pending} messages are unconfirmed after {timeout} seconds", totals, []
             )
-        if news and self._raises:
-            failures = self._account.failures
+        if new_failures and self._raises:
+            failures = self._outbox.failures
             raise PublishFailed(
-                f"{news} of {totals.published} messages were not confirmed; the first: {failures[0]}",
+                f"{new_failures} of {totals.published} messages were not confirmed; the first: {failures[0]}",
                 totals,
                 failures,
             )
@@ -265,36 +266,43 @@ class Publisher:
 
     @property
     def totals(self) -> Totals:
-        """The counters at this moment."""
-        return self._account.totals()
+        """The current counters."""
+        return self._outbox.totals()
 
     @property
     def failures(self) -> list[Failure]:
-        """Messages that were not confirmed: the hundred lowest rows of them."""
-        return list(self._account.failures)
+        """The hundred messages with the lowest rows that were not confirmed."""
+        return list(self._outbox.failures)
+
+    @property
+    def confirmed_before(self) -> int:
+        """A row before which every message is confirmed: exact when nothing is pending, otherwise at most a moment old."""
+        return self._outbox.confirmed_before()
 
     @property
     def error(self) -> RabbitChxError | None:
-        """Why nothing more can be published; None while that is not so."""
-        return self._account.fatal
+        """Why nothing more can be published; None while publishing is possible."""
+        return self._outbox.error
 
-    # -- checking ----------------------------------------------------------------------------------
-
-    @property
-    def most_body_bytes(self) -> int:
-        """How long a body may be; before the first connection the largest that any release takes."""
-        return self._most_body_bytes or _BODY_LIMIT_BEFORE_4
+    # -- limits ------------------------------------------------------------------------------------
 
     @property
-    def most_property_bytes(self) -> int:
-        """How long a message's properties may be, headers included."""
-        return most_bytes(self._frame_max)
+    def max_message_bytes(self) -> int:
+        """The largest body that is accepted; before the first connection the largest that any release accepts."""
+        return self._max_message or _MAX_MESSAGE_BEFORE_4
+
+    @property
+    def max_property_bytes(self) -> int:
+        """How long the properties of a message may be, headers included."""
+        return max_property_bytes(self._frame_max)
 
     def _learn_limits(self, server_version: str, frame_max: int) -> None:
         self._frame_max = frame_max
-        if self._most_body_bytes is None:
+        if self._max_message is None:
             before_4 = server_version.partition(".")[0] in {"", "3"}
-            self._most_body_bytes = _BODY_LIMIT_BEFORE_4 if before_4 else _BODY_LIMIT
+            self._max_message = _MAX_MESSAGE_BEFORE_4 if before_4 else _MAX_MESSAGE
+
+    # -- properties --------------------------------------------------------------------------------
 
     def _encode(self, properties: Mapping[str, Any], headers: Mapping[str, Any] | None) -> bytes:
         merged = {**self._properties, **properties}
@@ -303,7 +311,7 @@ class Publisher:
         return encode_properties(merged, frame_max=self._frame_max)
 
     def _encoded_column(self, rows: range, headers: Any, properties: Mapping[str, Any]) -> list[bytes]:
-        """The properties of each row; encoded once where no column is among them."""
+        """Encode the properties of each row; only once if all rows have the same."""
         columns = {name: column(value, len(rows), name) for name, value in properties.items()}
         varying = {name: found for name, found in columns.items() if isinstance(found, list)}
         constant = {
@@ -327,7 +335,7 @@ class Publisher:
 
 
 def _merged(headers: Any, more: Any) -> Any:
-    """Two tables of headers as one; or what is no table, which is refused where it is encoded."""
+    """Merge two mappings of headers; return anything else unchanged, to be refused by the encoder."""
     for table in (headers, more):
         if table is not None and not hasattr(table, "keys"):
             return table
@@ -335,10 +343,10 @@ def _merged(headers: Any, more: Any) -> Any:
 
 
 def _urls(url: Any, credentials: Credentials | None, tls: ssl.SSLContext | None) -> list[BrokerUrl]:
-    """The URLs, with a look at how we are known there and how they are."""
+    """Return the parsed URLs, after a check of the credentials and the TLS context for each."""
     urls = [url] if isinstance(url, (str, BrokerUrl)) else list(url) if isinstance(url, (list, tuple)) else []
     if not urls or not all(isinstance(one, (str, BrokerUrl)) for one in urls):
-        raise InvalidValue("broker's URL", type(url).__name__, "a str, or a list of them")
+        raise InvalidValue("broker URL", type(url).__name__, "a str or a list of str")
     parsed = list(map(BrokerUrl.parse, urls))
     for one in parsed:
         check_credentials(credentials, one)
@@ -348,7 +356,7 @@ def _urls(url: Any, credentials: Credentials | None, tls: ssl.SSLContext | None)
 
 
 def _needs(exchange: str, fence: str | None) -> Needs:
-    """The permissions that publishing takes, as far as it is known before the first message."""
+    """Return the permissions that publishing needs, as far as they are known before the first message."""
     return Needs(
         configure=set() if fence is None else {("queue", fence)},
         write={("exchange", exchange)} if exchange else set(),
@@ -359,7 +367,9 @@ def _name(what: str, value: str | None) -> str | None:
     return None if value is None else shortstr(value, what).decode()
 
 
-def _at_least_one(what: str, value: int, *, most: int | None = None) -> int:
+def _positive(what: str, value: int, *, most: int | None = None) -> int:
     if type(value) is not int or value < 1 or (most is not None and value > most):
-        raise InvalidValue(what, value, f"a whole number from 1 {f'to {most}' if most else 'on'}")
+        raise InvalidValue(
+            what, value, f"an integer from 1 to {most}" if most else "an integer greater than 0"
+        )
     return value

@@ -1,9 +1,8 @@
-"""Which message came back.
+"""Which message the broker returned.
 
-A return carries no number, only the message: exchange, key, body and properties. Returns come in publish
-order, so the first message that matches, behind the one that came back before it, is the one. The broker may
-have changed the properties meanwhile (it takes BCC out, and interceptors stamp what comes in), hence three
-looks, each less strict than the one before. This file opens no socket.
+A ``basic.return`` carries no number, only the message: exchange, key, body and properties. Returns arrive in publish
+order, so the first message that matches, after the previously returned one, is the right one. The broker may have
+changed the properties (it removes BCC, and interceptors add headers), so the comparison is relaxed in three passes.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ import pika
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from rabbit_chx.publishing.frames import Message
+    from rabbit_chx.publishing.messages import Message
     from rabbit_chx.publishing.window import Window
 
 __all__ = ["find_returned"]
@@ -29,33 +28,33 @@ _PLAIN: Final = (
 def find_returned(
     window: Window, method: Any, properties: pika.BasicProperties, body: bytes
 ) -> Message | None:
-    """The message in flight that a ``basic.return`` is about."""
+    """Find the message in flight that a ``basic.return`` is about."""
     exchange, key = method.exchange.encode(), method.routing_key.encode()
     encoded = b"".join(properties.encode())
 
-    def alike(message: Message) -> bool:
+    def same_content(message: Message) -> bool:
         return message.routing_key == key and message.body == body and message.exchange == exchange
 
-    looks: tuple[Callable[[Message], bool], ...] = (
-        lambda message: message.properties == encoded and alike(message),
-        lambda message: alike(message) and not _contradict(message.properties, properties),
-        alike,
+    passes: tuple[Callable[[Message], bool], ...] = (
+        lambda message: message.properties == encoded and same_content(message),
+        lambda message: same_content(message) and not _contradict(message.properties, properties),
+        same_content,
     )
-    for look in looks:
-        message = window.find_returned(look)
+    for matches in passes:
+        message = window.find_returned(matches)
         if message is not None:
             return message
     return None
 
 
 def _contradict(encoded: bytes, returned: pika.BasicProperties) -> bool:
-    """Whether a header or property stands in both with two values."""
+    """Whether a header or property has two different values."""
     sent = pika.BasicProperties()
     sent.decode(encoded)
-    return _differ(_named(sent), _named(returned)) or _differ(sent.headers or {}, returned.headers or {})
+    return _differ(_set_in(sent), _set_in(returned)) or _differ(sent.headers or {}, returned.headers or {})
 
 
-def _named(properties: pika.BasicProperties) -> dict[str, Any]:
+def _set_in(properties: pika.BasicProperties) -> dict[str, Any]:
     return {name: value for name in _PLAIN if (value := getattr(properties, name)) is not None}
 
 

@@ -1,8 +1,7 @@
-"""What is in flight on one channel, and what the broker says of it.
+"""The messages in flight on one channel, by the numbers under which the broker confirms them.
 
-The broker counts publishes from 1 and confirms each number once, alone or all up to one at a time; a returned
-message comes back before its ack, and returned ones come in publish order. Values in, values out: this
-file knows no clock, no thread and no socket.
+The broker numbers publishes from 1 and confirms each number once, alone or together with all before it. It returns a
+message before it confirms it, and returns messages in the order in which they were published.
 """
 
 from __future__ import annotations
@@ -12,35 +11,42 @@ from itertools import islice
 from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from rabbit_chx.publishing.frames import Message
+    from rabbit_chx.publishing.messages import Message
 
 __all__ = ["Confirm", "Window"]
 
 Confirm: TypeAlias = tuple[int, bool, bool]
-"""A number, whether all up to it are meant, and whether it is an ack; otherwise a nack. There are many of them."""
+"""Delivery tag, whether it confirms all tags up to this one, and whether it is an ack (otherwise a nack)."""
 
 
 class Window:
-    """The messages of one channel that are sent and not yet confirmed."""
+    """The messages of one channel that were sent and are not confirmed yet."""
 
     def __init__(self) -> None:
-        # In publish order; the first one has the number _first. None stands where one was confirmed
-        # ahead of those before it.
+        # In publish order; the first message has the number _first. None replaces a message that was confirmed
+        # before its predecessors.
         self._sent: deque[Message | None] = deque()
         self._first = 1
-        self._searched = 0  # all with a number up to this one are no candidates for the next return
+        self._searched = 0  # messages up to this number are no candidates for the next return
+        self.largest_body: int = 0
+        """Bytes of the largest body sent since the window was last empty."""
 
     def __len__(self) -> int:
         return len(self._sent)
 
-    def sent(self, messages: Iterable[Message]) -> None:
-        """These have left, in this order."""
+    def __iter__(self) -> Iterator[Message]:
+        return (message for message in self._sent if message is not None)
+
+    def sent(self, messages: Sequence[Message]) -> None:
+        """Add messages that were sent, in this order."""
+        largest = max([len(message.body) for message in messages], default=0)
+        self.largest_body = max(self.largest_body, largest) if self._sent else largest
         self._sent.extend(messages)
 
     def settle(self, confirms: Iterable[Confirm]) -> tuple[list[Message], list[Message]]:
-        """The messages that were acked, and those that were nacked; a number that is not known speaks of none."""
+        """Remove the messages that were confirmed and return them, acked and nacked; ignore unknown tags."""
         sent = self._sent
         acked: list[Message] = []
         nacked: list[Message] = []
@@ -64,9 +70,9 @@ class Window:
         return acked, nacked
 
     def find_returned(self, matches: Callable[[Message], bool]) -> Message | None:
-        """The message that came back: the first that matches behind the one that came back before it.
+        """Find the returned message: the first match after the message that was returned before it.
 
-        Messages that are alike in everything cannot be told apart, but then neither can their fates.
+        Identical messages cannot be told apart, but it does not matter which of them is marked.
         """
         for position in range(max(self._searched - self._first + 1, 0), len(self._sent)):
             message = self._sent[position]
@@ -76,8 +82,8 @@ class Window:
         return None
 
     def abandon(self) -> list[Message]:
-        """All that was not confirmed when the channel died, in publish order; the next channel starts anew."""
-        left = [message for message in self._sent if message is not None]
+        """Empty the window when its channel is gone; return the unconfirmed messages in publish order."""
+        left = list(self)
         self._sent.clear()
         self._first, self._searched = 1, 0
         return left

@@ -12,9 +12,10 @@ import click
 import pika
 import pytest
 
-from rabbit_chx import BrokerUnavailable, Publisher, read
+from rabbit_chx import BrokerUnavailable, read
 from rabbit_chx.broker.applying.handover import drain, pass_marker
 from rabbit_chx.cli import cli
+from rabbit_chx.publishing import Publisher
 from spark_connector import RabbitMQDataSource
 from tests.broker.privileges import (
     PASSWORD,

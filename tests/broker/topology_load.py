@@ -12,7 +12,7 @@ from collections import defaultdict
 from itertools import groupby
 from typing import TYPE_CHECKING, Final, Self
 
-from rabbit_chx import Publisher
+from rabbit_chx.publishing import Publisher
 from tests.broker.parity_clients import DEADLINE
 from tests.inbox import emptied
 

@@ -18,11 +18,12 @@ from urllib.parse import quote, urlsplit
 
 import pika
 
-from rabbit_chx import ConsistentHashExchange, ModulusHashExchange, Publisher, Release, Ring, ToExchange
+from rabbit_chx import ConsistentHashExchange, ModulusHashExchange, Release, Ring, ToExchange
 from rabbit_chx.broker.applying.apply import apply
 from rabbit_chx.broker.management import Management
 from rabbit_chx.broker.reading.node import read_rings
 from rabbit_chx.broker.reading.reader import read
+from rabbit_chx.publishing import Publisher
 from rabbit_chx.topology.model import CONSISTENT_HASH, MODULUS_HASH, Binding, Exchange, Queue, Slots, Topology
 from rabbit_chx.topology.planning.plan import plan
 from tests.cluster.nodes import Cluster, Member

@@ -15,8 +15,9 @@ import time
 import pytest
 from pika.exceptions import AMQPError, ConnectionClosedByBroker
 
-from rabbit_chx import Publisher, Ring, Store, ToExchange
+from rabbit_chx import Ring, Store, ToExchange
 from rabbit_chx.broker.reading.reader import read
+from rabbit_chx.publishing import Publisher, Timeouts
 from tests.cluster.conftest import ROUNDS
 from tests.cluster.nodes import NAMES
 from tests.faults.ledger import body, drain
@@ -314,7 +315,7 @@ def test_a_node_that_does_not_hear_of_a_bind(cluster, site):
     assert bind(site, apart, "old", "x") is None
     with (
         site.connection(one) as connection,
-        Publisher(site.url(apart), "x", reconnect_timeout=1) as publisher,
+        Publisher(site.url(apart), "x", timeouts=Timeouts(reconnect=1)) as publisher,
     ):
         channel = connection.channel()
         apart.node.cut()

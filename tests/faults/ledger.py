@@ -21,7 +21,7 @@ from itertools import islice
 
 import pika
 
-from rabbit_chx.publishing.account import Outcome
+from rabbit_chx.publishing import Outcome
 
 NOT_THERE = {Outcome.RETURNED, Outcome.REJECTED, Outcome.UNSENT}
 """What the publisher says only of messages that no queue holds."""

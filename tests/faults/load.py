@@ -17,8 +17,8 @@ import pytest
 from pika.adapters.utils.connection_workflow import AMQPConnectorException
 from pika.exceptions import AMQPError
 
-from rabbit_chx import Publisher
 from rabbit_chx.errors import RabbitChxError
+from rabbit_chx.publishing import Publisher
 from tests.faults.ledger import Ledger, body, drain
 
 ALIVE = "no loss is possible, the connection lives on"

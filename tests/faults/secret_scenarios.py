@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
 
-from rabbit_chx import Management, Plan, Publisher, apply, apply_async
+from rabbit_chx import Management, Plan, apply, apply_async
 from rabbit_chx.broker.connect import parameters_of
 from rabbit_chx.broker.reading.reader import read
 from rabbit_chx.broker.tls import context
+from rabbit_chx.publishing import Publisher, Timeouts
 from rabbit_chx.topology.model import Queue
 from rabbit_chx.topology.planning.steps import DeclareQueue
 from tests.faults.load import wait_until
@@ -99,11 +100,18 @@ class Site:
             self.wrong,
         )
 
-    def publisher(self, url: str, exchange: str = "amq.direct", **options: Any) -> Publisher:
+    def publisher(
+        self,
+        url: str,
+        exchange: str = "amq.direct",
+        *,
+        timeouts: dict[str, float] | None = None,
+        **options: Any,
+    ) -> Publisher:
         """A publisher that has little patience, except with the first connection."""
-        patience = {"connect_timeout": 20.0, "reconnect_timeout": 0.5, "retry_timeout": 0.1} | options
-        made = Publisher(url, exchange, **patience)
-        self.places.show(made, made.direct)
+        timeouts = Timeouts(**({"connect": 20.0, "reconnect": 0.5, "retry": 0.1} | (timeouts or {})))
+        made = Publisher(url, exchange, timeouts=timeouts, **options)
+        self.places.show(made)
         return made
 
     def publish(self, publisher: Publisher, key: str = "k", rows: int = 20) -> None:
@@ -144,7 +152,7 @@ def _each(urls: Iterator[str], call: Callable[[str], object]) -> None:
 
 
 def closed_in_the_middle(site: Site) -> None:
-    publisher = site.publisher(site.amqp(), reconnect_timeout=20)
+    publisher = site.publisher(site.amqp(), timeouts={"reconnect": 20})
     with publisher:
         site.broker.ctl("close_all_user_connections", site.user, "a test of secrets")
         wait_until(lambda: publisher.totals.connections == 2, "it connects again")
@@ -204,7 +212,7 @@ def password_file_of_two_lines(site: Site) -> None:
 
 def to_nobody(site: Site) -> None:
     with silent() as where:
-        site.publisher(site.amqp(where=where), connect_timeout=0.5).open()
+        site.publisher(site.amqp(where=where), timeouts={"connect": 0.5}).open()
 
 
 PUBLISHER: dict[str, tuple[Scenario, str]] = {
@@ -216,8 +224,8 @@ PUBLISHER: dict[str, tuple[Scenario, str]] = {
     "no such virtual host": (lambda site: site.publisher(site.amqp(vhost="no")).open(), "no such virtual host"),
     "no permission": (lambda site: site.publish(site.publisher(site.amqp(), "amq.topic")), "no write permission"),
     "no exchange": (lambda site: site.publish(site.publisher(site.amqp(), "amq.direct.no")), "ACCESS_REFUSED"),
-    "no broker": (lambda site: site.publisher(site.amqp(where="127.0.0.1:1"), connect_timeout=0.5).open(), "Connection refused"),
-    "no such host": (lambda site: site.publisher(site.amqp(where="no.invalid"), connect_timeout=0.5).open(), "no broker answers"),
+    "no broker": (lambda site: site.publisher(site.amqp(where="127.0.0.1:1"), timeouts={"connect": 0.5}).open(), "Connection refused"),
+    "no such host": (lambda site: site.publisher(site.amqp(where="no.invalid"), timeouts={"connect": 0.5}).open(), "no broker answers"),
     "a host that keeps silent": (to_nobody, "attempt"),
     "malformed URLs": (lambda site: _each(site.malformed(), Publisher), "malformed"),
     "credentials of no kind": (lambda site: Publisher(site.amqp(), credentials=site.wrong), "got 'str'"),
@@ -229,7 +237,7 @@ PUBLISHER: dict[str, tuple[Scenario, str]] = {
     "a locked key that opens": (lambda site: site.publish(site.publisher(site.tls, tls=site.context()), "no"), "NO_ROUTE"),
     "closed by the broker": (closed_in_the_middle, "NO_ROUTE"),
     "gone in the middle": (gone_in_the_middle, "not confirmed"),
-    "not confirmed in time": (not_confirmed_in_time, "not confirmed after 0.1 seconds"),
+    "not confirmed in time": (not_confirmed_in_time, "unconfirmed after 0.1 seconds"),
     "on_failure": (told_of_failures, "told of failures"),
     "an error of the caller's": (errors_of_the_caller, "the caller's own"),
 }  # fmt: skip

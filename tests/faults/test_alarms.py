@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from rabbit_chx.publishing.account import Outcome
+from rabbit_chx.publishing import Outcome, Timeouts
 from tests.faults.load import ALIVE, Control, Load, wait_until
 
 pytestmark = pytest.mark.broker
@@ -55,7 +55,7 @@ def test_an_alarm_that_clears(broker, topology, judge, alarm, caplog, kind, roun
 
 def test_an_alarm_that_does_not_clear(broker, topology, judge, alarm):
     used = topology()
-    load = Load(broker.url, used.exchange, blocked_timeout=3).start()
+    load = Load(broker.url, used.exchange, timeouts=Timeouts(blocked=3)).start()
     load.flow()
     load.until_confirmed(2_000)
     alarm("memory", raised=True)

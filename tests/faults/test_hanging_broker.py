@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 import pytest
 
-from rabbit_chx.publishing.account import Outcome
+from rabbit_chx.publishing import Outcome, Timeouts
 from tests.faults.load import ALIVE, Control, Load, on_queues, wait_until
 
 pytestmark = pytest.mark.broker
@@ -31,7 +31,7 @@ def test_a_broker_that_is_paused_for_a_moment(broker, topology, judge):
     used, other = topology(), topology()
     control = Control(broker.url, other.exchange, size=20_000, held=True, heartbeat=1)
     control.start()
-    load = Load(broker.url, used.exchange, heartbeat=2, connect_timeout=2).start()
+    load = Load(broker.url, used.exchange, heartbeat=2, timeouts=Timeouts(connect=2)).start()
     load.flow()
     load.until_confirmed(5_000)
     broker.pause()
@@ -58,7 +58,7 @@ def test_a_broker_that_is_paused_until_its_heartbeats_are_missed(broker, topolog
     used, other = topology(), topology()
     control = Control(broker.url, other.exchange, size=2_000, held=True, heartbeat=1)
     control.start()
-    load = Load(broker.url, used.exchange, heartbeat=2, connect_timeout=2).start()
+    load = Load(broker.url, used.exchange, heartbeat=2, timeouts=Timeouts(connect=2)).start()
     control.jam(broker, other.queues)
     load.flow()
     load.until_confirmed(5_000)
@@ -89,7 +89,7 @@ def test_a_broker_that_loses_its_network(broker, topology, judge):
     used, other = topology(), topology()
     control = Control(broker.url, other.exchange, size=2_000, held=True, heartbeat=1)
     control.start()
-    load = Load(broker.url, used.exchange, heartbeat=2, connect_timeout=2).start()
+    load = Load(broker.url, used.exchange, heartbeat=2, timeouts=Timeouts(connect=2)).start()
     for _ in range(2):
         control.jam(broker, other.queues)
         load.flow()
@@ -203,7 +203,7 @@ def test_a_queue_that_hangs(broker, topology, judge, wakes_up):
     used, other = topology(queues=1), topology(queues=1)
     control = Control(broker.url, other.exchange, held=True)
     control.start()
-    load = Load(broker.url, used.exchange, confirm_timeout=30 if wakes_up else 3).start()
+    load = Load(broker.url, used.exchange, timeouts=Timeouts(confirm=30 if wakes_up else 3)).start()
     load.flow()
     load.until_confirmed(2_000)
     on_queues(broker, [*used.queues, *other.queues], "sys:suspend(Queue)")

@@ -23,7 +23,7 @@ STATUS = Path("/proc/self/status")
 PROGRAM = """
 import json, re, sys
 from pathlib import Path
-from rabbit_chx import Publisher
+from rabbit_chx.publishing import Publisher
 
 def kib(name):
     return int(re.search(name + r":\\s+(\\d+)", Path("/proc/self/status").read_text())[1])

@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from rabbit_chx.publishing.account import Outcome
+from rabbit_chx.publishing import Outcome, Timeouts
 from tests.faults.load import Control, Load, wait_until
 from tests.faults.proxy import Proxy
 from tests.proof import SEED
@@ -70,7 +70,7 @@ def test_connections_cut_at_any_byte(broker, topology, judge, proxy):
 def test_connections_cut_in_the_handshake(broker, topology, judge, proxy):
     """A connection that dies before it is open tells nothing about user, password and virtual host."""
     used = topology()
-    load = Load(proxy.url, used.exchange, reconnect_timeout=60).start()
+    load = Load(proxy.url, used.exchange, timeouts=Timeouts(reconnect=60)).start()
     load.more(1_000)
     load.until_confirmed(1_000)
     proxy.cut_after = (1, 400)
@@ -87,7 +87,7 @@ def test_connections_cut_in_the_handshake(broker, topology, judge, proxy):
 def test_a_network_that_never_lets_a_message_through(broker, topology, judge, proxy):
     used, other = topology(), topology()
     control = Control(proxy.url, other.exchange, size=20_000)
-    load = Load(proxy.url, used.exchange, size=20_000, reconnect_timeout=4).start(100)
+    load = Load(proxy.url, used.exchange, size=20_000, timeouts=Timeouts(reconnect=4)).start(100)
     load.until_confirmed(100)
     proxy.cut_after = (2_000, 15_000)  # enough to open the connection, never enough for a message
     proxy.cut()
@@ -150,7 +150,7 @@ def test_a_fence_keeps_an_old_connection_from_mixing_with_the_new_one(broker, to
 def test_a_fence_that_is_never_won(broker, connection, topology):
     used = topology(queues=1)
     connection.channel().queue_declare("held by somebody", exclusive=True)
-    load = Load(broker.url, used.exchange, fence="held by somebody", connect_timeout=2).start(10)
+    load = Load(broker.url, used.exchange, fence="held by somebody", timeouts=Timeouts(connect=2)).start(10)
     load.finish(2 + 5)
     assert "405 RESOURCE_LOCKED" in str(load.error)
     assert "attempts)" in str(load.error)

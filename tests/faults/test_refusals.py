@@ -11,8 +11,8 @@ from urllib.parse import quote, urlsplit
 
 import pytest
 
-from rabbit_chx import Publisher
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue, PublishFailed, RabbitChxError
+from rabbit_chx.publishing import Publisher, Timeouts
 from tests.faults.load import within
 
 pytestmark = [
@@ -137,7 +137,7 @@ def publish(publisher):
 def test_too_many_connections_are_no_reason_to_give_up_at_once(broker, user):
     broker.ctl("set_user_limits", user, '{"max-connections": 1}')
     with Publisher(url_of(broker)):
-        text = refusal(Publisher(url_of(broker), connect_timeout=1), limit=1 + 5)
+        text = refusal(Publisher(url_of(broker), timeouts=Timeouts(connect=1)), limit=1 + 5)
         assert "limit" in text
         assert "attempts)" in text
 
@@ -145,7 +145,7 @@ def test_too_many_connections_are_no_reason_to_give_up_at_once(broker, user):
 def test_a_host_that_is_down(broker, log):
     with closing(socket.create_server(("127.0.0.1", 0))) as listener:
         port = listener.getsockname()[1]
-    publisher = Publisher(f"amqp://little:{CANARY}@127.0.0.1:{port}", connect_timeout=1)
+    publisher = Publisher(f"amqp://little:{CANARY}@127.0.0.1:{port}", timeouts=Timeouts(connect=1))
     text = refusal(publisher, limit=1 + 5)
     attempts = int(text.rpartition("(")[2].split()[0])
     assert (
@@ -159,7 +159,7 @@ def test_a_host_that_is_down(broker, log):
 def test_a_host_that_takes_connections_and_says_nothing(broker):
     with closing(socket.create_server(("127.0.0.1", 0))) as listener:
         port = listener.getsockname()[1]
-        publisher = Publisher(f"amqp://little:{CANARY}@127.0.0.1:{port}", connect_timeout=1)
+        publisher = Publisher(f"amqp://little:{CANARY}@127.0.0.1:{port}", timeouts=Timeouts(connect=1))
         text = refusal(publisher, limit=1 + 5)
     assert f"127.0.0.1:{port}" in text
     assert "attempt" in text
@@ -180,13 +180,15 @@ def test_closing_in_the_middle_of_a_handshake(caplog):
 
 
 def test_a_name_that_does_not_resolve(broker):
-    text = refusal(Publisher(f"amqp://little:{CANARY}@no-such-host.invalid", connect_timeout=1), limit=1 + 5)
+    text = refusal(
+        Publisher(f"amqp://little:{CANARY}@no-such-host.invalid", timeouts=Timeouts(connect=1)), limit=1 + 5
+    )
     assert text.startswith("no broker answers at no-such-host.invalid:5672")
 
 
 def test_a_port_that_speaks_something_else(broker):
     port = urlsplit(broker.management_url).port
-    text = refusal(Publisher(url_of(broker, port=port), connect_timeout=1), limit=1 + 5)
+    text = refusal(Publisher(url_of(broker, port=port), timeouts=Timeouts(connect=1)), limit=1 + 5)
     assert f":{port}" in text
 
 
@@ -216,7 +218,7 @@ def test_the_first_of_several_that_answers_is_taken(broker, user):
     with closing(socket.create_server(("127.0.0.1", 0))) as listener:
         port = listener.getsockname()[1]
     urls = [url_of(broker, port=port), url_of(broker, password=f"wrong{CANARY}"), url_of(broker)]
-    with Publisher(urls, connect_timeout=5) as publisher:
+    with Publisher(urls, timeouts=Timeouts(connect=5)) as publisher:
         assert publisher.totals.connections == 1
 
 
@@ -224,7 +226,7 @@ def test_all_of_several_are_named_when_none_answers(broker, user):
     with closing(socket.create_server(("127.0.0.1", 0))) as listener:
         port = listener.getsockname()[1]
     urls = [url_of(broker, port=port), url_of(broker, password=f"wrong{CANARY}")]
-    text = refusal(Publisher(urls, connect_timeout=1), limit=1 + 5)
+    text = refusal(Publisher(urls, timeouts=Timeouts(connect=1)), limit=1 + 5)
     assert "Connection refused" in text
     assert "refuses this user or password" in text
 
@@ -248,7 +250,7 @@ def test_a_password_that_changes_in_its_file(broker, user, tmp_path):
     file = tmp_path / "password"
     file.write_text(f"{CANARY}\n")
     publisher = Publisher(
-        url_of(broker, password="unused"), "amq.direct", credentials=file, retry_timeout=0.1
+        url_of(broker, password="unused"), "amq.direct", credentials=file, timeouts=Timeouts(retry=0.1)
     )
 
     def work():
@@ -278,13 +280,13 @@ def test_credentials_that_cannot_be_had_are_asked_for_again(broker, user):
             raise answers.pop()
         return user, CANARY
 
-    with Publisher(url_of(broker), credentials=credentials, connect_timeout=5) as publisher:
+    with Publisher(url_of(broker), credentials=credentials, timeouts=Timeouts(connect=5)) as publisher:
         assert publisher.totals.connections == 1
 
     def never():
         raise OSError("the token service is down")
 
-    text = refusal(Publisher(url_of(broker), credentials=never, connect_timeout=1), limit=1 + 5)
+    text = refusal(Publisher(url_of(broker), credentials=never, timeouts=Timeouts(connect=1)), limit=1 + 5)
     assert "the credentials for" in text
     assert "OSError: the token service is down" in text
 

@@ -6,8 +6,7 @@ import time
 
 import pytest
 
-from rabbit_chx import Publisher
-from rabbit_chx.publishing.account import Outcome
+from rabbit_chx.publishing import Outcome, Publisher, Timeouts
 from tests.faults.ledger import Ledger, body, drain
 from tests.faults.load import within
 from tests.proof import book
@@ -24,7 +23,7 @@ MIB = 1 << 20
 
 def publish(broker, ledger, work, *, limit=30.0, **options):
     """Run `work(publisher)` to its end; the totals."""
-    publisher = Publisher(broker.url, on_failure=ledger.note, **{"retry_timeout": 0.5, **options})
+    publisher = Publisher(broker.url, on_failure=ledger.note, **{"timeouts": Timeouts(retry=0.5), **options})
 
     def run():
         with publisher:
@@ -125,7 +124,7 @@ def test_a_fully_returned_batch_of_large_bodies_does_not_crawl(broker):
         publisher.publish_many([content] * count, "k", exchange="amq.direct")
 
     started = time.monotonic()
-    totals = publish(broker, ledger, work, retry_timeout=1, limit=60)
+    totals = publish(broker, ledger, work, timeouts=Timeouts(retry=1), limit=60)
     took = time.monotonic() - started
     passes = (totals.bytes / MIB) / count
     book(f"returns: {count} bodies of 1 MiB, all returned, {passes:.0f} times over in {took:.1f} s")

@@ -16,8 +16,9 @@ from urllib.parse import urlsplit
 import pika
 import pytest
 
-from rabbit_chx import Publisher, RabbitChxError
+from rabbit_chx import RabbitChxError
 from rabbit_chx.errors import BrokerUnavailable
+from rabbit_chx.publishing import Publisher
 from tests.faults.ledger import body
 from tests.faults.load import Control, Load, wait_until, within
 from tests.faults.proxy import Proxy

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pika
 import pytest
 
-from rabbit_chx.publishing.account import Outcome
+from rabbit_chx.publishing import Outcome, Timeouts
 from tests.faults.ledger import drain
 from tests.faults.load import Control, Load, wait_until
 
@@ -26,7 +26,7 @@ def test_a_full_queue_rejects_and_then_has_room_again(broker, topology, judge, k
     control.start()
     wait_until(lambda: control.ledger.taken_in > 3_000, "the control has filled its queues")
     control.hold()
-    load = Load(broker.url, used.exchange, retry_timeout=60).start()
+    load = Load(broker.url, used.exchange, timeouts=Timeouts(retry=60)).start()
     load.more(4_000)
     wait_until(lambda: load.publisher.totals.resent > 1_000, "rejected messages leave again")
     for _ in range(40):
@@ -50,7 +50,7 @@ def test_a_queue_that_stays_full_rejects_for_good(broker, topology, judge, kind)
     control.start()
     wait_until(lambda: control.ledger.taken_in > 3_000, "the control has filled its queues")
     loss = control.finish(broker.url, other.queues)
-    load = Load(broker.url, used.exchange, retry_timeout=1).start(3_000)
+    load = Load(broker.url, used.exchange, timeouts=Timeouts(retry=1)).start(3_000)
     load.finish(1 + 5 + 5)  # the window is smaller than the stream: it has to be tried twice
     load.drain(broker.url, used.queues, quiet=0.5)
 
@@ -66,7 +66,7 @@ def test_the_last_queue_is_unbound_for_a_moment(broker, topology, judge):
     used, other = topology(queues=1), topology(queues=1)
     control = Control(broker.url, other.exchange)
     control.start()
-    load = Load(broker.url, used.exchange, retry_timeout=30).start()
+    load = Load(broker.url, used.exchange, timeouts=Timeouts(retry=30)).start()
     load.flow()
     load.until_confirmed(2_000)
     with used.channel() as channel:
@@ -91,7 +91,7 @@ def test_the_last_queue_is_unbound_for_good(broker, topology, judge):
     used, other = topology(queues=1), topology(queues=1)
     control = Control(broker.url, other.exchange, confirms=True)  # but not mandatory: an ack is no proof
     control.start()
-    load = Load(broker.url, used.exchange, retry_timeout=1).start()
+    load = Load(broker.url, used.exchange, timeouts=Timeouts(retry=1)).start()
     load.flow()
     load.until_confirmed(2_000)
     with used.channel() as channel:
@@ -119,7 +119,7 @@ def test_the_last_queue_is_unbound_for_good(broker, topology, judge):
 def test_a_queue_deleted_and_recreated(broker, topology, judge):
     """What stood in the queue is gone with it, and so is what was on its way in; nothing before or after is."""
     used = topology(queues=2)
-    load = Load(broker.url, used.exchange, retry_timeout=30).start()
+    load = Load(broker.url, used.exchange, timeouts=Timeouts(retry=30)).start()
     gone = []
     for _ in range(3):
         load.flow()

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from rabbit_chx.publishing.account import Outcome
+from rabbit_chx.publishing import Outcome
 from tests.faults.load import PATIENCE, Control, Load, wait_until
 
 pytestmark = pytest.mark.broker

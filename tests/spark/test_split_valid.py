@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql import functions as F  # noqa: N812
 
 from rabbit_chx import InvalidValue
-from rabbit_chx.publishing.frames import most_bytes
+from rabbit_chx.publishing import max_property_bytes
 from spark_connector.columns import layout_of
 from spark_connector.limits import Limits
 from spark_connector.rows import invalid_rows
@@ -28,7 +28,7 @@ NO_UTF8 = [
 ]
 BEFORE_1970 = datetime(1969, 12, 31, 23, 59, 59, 999_999, UTC)
 LAST_MOMENT = datetime(9999, 12, 31, 23, 59, 59, 999_999, UTC)
-MOST_HEADERS = most_bytes(131_072) - 2_500
+MOST_HEADERS = max_property_bytes(131_072) - 2_500
 NAMES = (
     *("message_id", "correlation_id", "content_type", "content_encoding"),
     *("reply_to", "type", "app_id", "user_id"),
@@ -38,7 +38,7 @@ NAMES = (
 def writer_refuses(df, *, body=1_000, empty_for_null=False, given=frozenset({"exchange"})) -> dict[int, str]:
     """The rows by their column ``n`` that the writer's own check finds, and why."""
     layout = layout_of(df.schema, ignore_unknown=True, given=given)
-    limits = Limits(body, most_bytes(131_072))
+    limits = Limits(body, max_property_bytes(131_072))
     found: dict[int, str] = {}
     for batch in df.toArrow().to_batches():
         for wrong in invalid_rows(batch, layout, limits, empty_for_null=empty_for_null):

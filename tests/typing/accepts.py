@@ -10,14 +10,12 @@ from rabbit_chx import (
     ConsistentHashExchange,
     DeliveryMonitor,
     Explanation,
-    Failure,
     Inference,
     Management,
     ModulusHashExchange,
     Movement,
     Observed,
     Plan,
-    Publisher,
     QueueShare,
     RandomExchange,
     Release,
@@ -27,7 +25,6 @@ from rabbit_chx import (
     SuperStream,
     ToExchange,
     Topology,
-    Totals,
     drift,
     infer,
     lint,
@@ -39,6 +36,7 @@ from rabbit_chx import (
     spread,
 )
 from rabbit_chx.kernel import jump_consistent_hash, phash2
+from rabbit_chx.publishing import Failure, Publisher, Totals
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

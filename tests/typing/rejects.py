@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import spark_connector
-from rabbit_chx import ConsistentHashExchange, Publisher, Release, Ring, infer, load, moved, plan, spread
+from rabbit_chx import ConsistentHashExchange, Release, Ring, infer, load, moved, plan, spread
+from rabbit_chx.publishing import Publisher
 
 exchange = ConsistentHashExchange(["q0", "q1"])
 ring = Ring.of({"q0": 1})

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from rabbit_chx.cli.position import Position
-from rabbit_chx.cli.sources import Batch, Picker, format_of, read_batches
+from rabbit_chx.cli.resume import Position
+from rabbit_chx.cli.row_files import Batch, Picker, format_of, read_batches
 from rabbit_chx.errors import InvalidValue
 from tests.unit.test_cli import error_of
 
@@ -147,7 +147,7 @@ def test_a_resume_file_of_another_source_is_refused(tmp_path: Any) -> None:
     with pytest.raises(InvalidValue, match="is not the file it was"):
         Position.of(str(kept), str(source))
     kept.write_text("nonsense")
-    with pytest.raises(InvalidValue, match="remove it to begin anew"):
+    with pytest.raises(InvalidValue, match="Remove it to begin anew"):
         Position.of(str(kept), str(source))
 
 

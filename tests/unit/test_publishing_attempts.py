@@ -10,17 +10,18 @@ import pika
 import pytest
 from pika import exceptions
 
-from rabbit_chx import Publisher
 from rabbit_chx.broker.connect import parameters_of
 from rabbit_chx.broker.reasons import NotAmqp, Reason, why_down
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue
-from rabbit_chx.publishing.account import Account, Outcome
-from rabbit_chx.publishing.attempts import Address, Attempts, Patience
-from rabbit_chx.publishing.frames import Message, encode_properties
+from rabbit_chx.publishing import Outcome, Publisher
+from rabbit_chx.publishing.attempts import Address, Attempts, Timeouts
+from rabbit_chx.publishing.messages import Message
+from rabbit_chx.publishing.outbox import Outbox
+from rabbit_chx.publishing.properties import encode_properties
 from rabbit_chx.publishing.returns import find_returned
 from rabbit_chx.publishing.window import Window
 
-PATIENCE = Patience(connect=10, reconnect=100, retry=1, confirm=1, blocked=1)
+TIMEOUTS = Timeouts(connect=10, reconnect=100, retry=1, confirm=1, blocked=1)
 A, B = Address("a", parameters_of), Address("b", parameters_of)
 LOST = Reason("lost")
 REFUSED = Reason("refused", permanent=True)
@@ -31,14 +32,14 @@ REFUSED = Reason("refused", permanent=True)
 
 def test_whether_it_was_refused_or_only_lost_is_known_at_the_end():
     for reason, refused in [(REFUSED, True), (LOST, False)]:
-        attempts = Attempts([A], PATIENCE, 0)
+        attempts = Attempts([A], TIMEOUTS, 0)
         address, _ = attempts.next(0)
         assert attempts.failed(address, reason, was_up=False, now=11)  # past its patience either way
         assert attempts.refused is refused
 
 
 def test_addresses_are_tried_in_turn():
-    attempts = Attempts([A, B], PATIENCE, 0)
+    attempts = Attempts([A, B], TIMEOUTS, 0)
     tried = []
     for now in range(4):
         address, _ = attempts.next(now)
@@ -48,67 +49,66 @@ def test_addresses_are_tried_in_turn():
 
 
 def test_the_first_connection_has_the_connect_timeout_and_a_later_one_the_reconnect_timeout():
-    attempts = Attempts([A], PATIENCE, 0)
+    attempts = Attempts([A], TIMEOUTS, 0)
     assert attempts.failed(A, LOST, was_up=False, now=10) is None
     assert attempts.failed(A, LOST, was_up=False, now=10.1) == "lost (2 attempts)"
-    attempts = Attempts([A], PATIENCE, 0)
+    attempts = Attempts([A], TIMEOUTS, 0)
     assert attempts.failed(A, LOST, was_up=True, now=50) is None
     assert attempts.failed(A, LOST, was_up=False, now=100.1) == "lost (2 attempts)"
 
 
 def test_an_attempt_may_not_last_beyond_the_time_that_is_left():
-    attempts = Attempts([A], PATIENCE, 0)
+    attempts = Attempts([A], TIMEOUTS, 0)
     assert attempts.next(0)[1] == 10
     assert attempts.next(7)[1] == 3
     assert attempts.next(9.9)[1] == 1
 
 
 def test_connections_that_open_and_do_nothing_do_not_count_as_success():
-    attempts = Attempts([A], PATIENCE, 0)
+    attempts = Attempts([A], TIMEOUTS, 0)
     assert all(attempts.failed(A, LOST, was_up=True, now=now) is None for now in range(0, 101, 10))
     assert attempts.failed(A, LOST, was_up=True, now=101) == "lost (12 attempts)"
 
 
 def test_after_one_that_did_its_work_everything_begins_anew():
-    attempts = Attempts([A, B], PATIENCE, 0)
+    attempts = Attempts([A, B], TIMEOUTS, 0)
     attempts.failed(A, REFUSED, was_up=False, now=99)
-    attempts.went_well(1_000)
+    attempts.succeeded(1_000)
     assert attempts.count == 0
     assert attempts.next(1_000) == (A, 10)
     assert attempts.failed(A, LOST, was_up=True, now=1_000) is None
 
 
 def test_what_cannot_be_mended_by_waiting_ends_it_at_once():
-    attempts = Attempts([A], PATIENCE, 0)
+    attempts = Attempts([A], TIMEOUTS, 0)
     assert attempts.failed(A, REFUSED, was_up=False, now=0) == "refused"
 
 
 def test_an_address_that_refuses_is_not_tried_again_and_the_others_are():
-    attempts = Attempts([A, B], PATIENCE, 0)
+    attempts = Attempts([A, B], TIMEOUTS, 0)
     assert attempts.failed(A, REFUSED, was_up=False, now=0) is None
     assert [attempts.next(now)[0] for now in range(3)] == [B, B, B]
     assert attempts.failed(B, LOST, was_up=False, now=11) == "refused; lost (2 attempts)"
 
 
 def test_what_ends_a_connection_that_was_up_is_no_matter_of_the_address():
-    attempts = Attempts([A, B], PATIENCE, 0)
+    attempts = Attempts([A, B], TIMEOUTS, 0)
     assert attempts.failed(A, REFUSED, was_up=True, now=0) == "refused"
 
 
 @pytest.mark.parametrize("value", [0, -1, None, "5", True, float("nan"), float("inf")])
 @pytest.mark.parametrize("name", ["connect", "reconnect", "retry", "confirm", "blocked"])
 def test_a_timeout_that_is_no_time_is_refused(name, value):
-    with pytest.raises(InvalidValue, match=f"^invalid {name}_timeout"):
-        Publisher("amqp://h", **{f"{name}_timeout": value})
+    with pytest.raises(InvalidValue, match=f"^invalid {name} timeout"):
+        Timeouts(**{name: value})
 
 
 @pytest.mark.parametrize(
     "option",
     [
         *({"heartbeat": value} for value in (0, -1, 65_536, 1.5, None)),
-        *({"most_pending": value} for value in (0, 1.5, None)),
-        {"most_pending_bytes": 0},
-        {"most_body_bytes": -1},
+        *({"max_in_flight": value} for value in (0, 1.5, None)),
+        {"max_message_bytes": -1},
         {"fence": 5},
         {"fence": "x" * 256},
         {"sequence_header": 5},
@@ -276,16 +276,16 @@ def test_another_key_or_body_is_another_message():
 
 def test_giving_up_tells_what_is_true_of_each_message():
     failures = []
-    account = Account(most=10, most_bytes=100, on_failure=failures.append)
+    outbox = Outbox(max_messages=10, max_bytes=100, on_failure=failures.append)
     messages = [sent(row, {}) for row in range(6)]
-    account.take_in(messages, lambda: None)
-    account.to_send(4, 100)
+    outbox.add(messages, lambda: None)
+    outbox.take(4, 100)
     in_flight, came_back, refused, lost = messages[:4]
     came_back.verdict, came_back.reply = Outcome.RETURNED, "312 NO_ROUTE"
     refused.verdict, refused.reply = Outcome.REJECTED, "nack"
     lost.doubtful, lost.verdict, lost.reply = True, Outcome.REJECTED, "nack"
-    account.put_back([came_back, refused, lost], first=False)
-    account.give_up(BrokerUnavailable("over"), [in_flight])
+    outbox.put_back([came_back, refused, lost], first=False)
+    outbox.give_up(BrokerUnavailable("over"), [in_flight])
     assert {failure.row: (failure.outcome, failure.reply) for failure in failures} == {
         0: (Outcome.UNKNOWN, "over"),
         1: (Outcome.RETURNED, "312 NO_ROUTE"),
@@ -294,17 +294,17 @@ def test_giving_up_tells_what_is_true_of_each_message():
         4: (Outcome.UNSENT, "over"),
         5: (Outcome.UNSENT, "over"),
     }
-    assert account.totals().pending == 0
+    assert outbox.totals().pending == 0
 
 
 def test_a_hook_that_fails_changes_nothing(caplog):
     def on_failure(_):
         raise ZeroDivisionError
 
-    account = Account(most=10, most_bytes=100, on_failure=on_failure)
-    account.take_in([sent(row, {}) for row in range(3)], lambda: None)
-    account.give_up(BrokerUnavailable("over"), [])
-    assert account.totals().unsent == 3
+    outbox = Outbox(max_messages=10, max_bytes=100, on_failure=on_failure)
+    outbox.add([sent(row, {}) for row in range(3)], lambda: None)
+    outbox.give_up(BrokerUnavailable("over"), [])
+    assert outbox.totals().unsent == 3
     assert [record.getMessage() for record in caplog.records] == [
         "the publisher's hook on_failure failed"
     ] * 3

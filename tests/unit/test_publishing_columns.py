@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rabbit_chx.errors import InvalidValue
-from rabbit_chx.publishing import encoding as columns
-from rabbit_chx.publishing.encoding import body_column, key_column, property_column
-from rabbit_chx.publishing.frames import encode_properties
+from rabbit_chx.publishing import batch_columns as columns
+from rabbit_chx.publishing.batch_columns import body_column, key_column, property_column
+from rabbit_chx.publishing.properties import encode_properties
 from tests.unit.complaints import complaint
 
 FRAME_MAX = 131_072
@@ -75,14 +75,14 @@ def test_what_rows_have_in_common_is_one_object() -> None:
 @pytest.mark.parametrize(
     ("varying", "what"),
     [
-        ({"message_id": ["ok", "x" * 256]}, "the property message_id in row 1"),
-        ({"message_id": ["ok", 7]}, "the property message_id in row 1"),
-        ({"headers": [{"a": "b"}, {"CC": "not a list"}]}, "the header CC in row 1"),
-        ({"headers": [{"a": "b"}, {"n" * 256: "b"}]}, "the name of a header in row 1"),
-        ({"headers": [{"a": "b"}, {"a": "x" * FRAME_MAX}]}, "the properties in row 1"),
-        ({"headers": [{"a": "b"}, {"a": 2**63}]}, "the header a in row 1"),
-        ({"expiration": ["10", "-1"]}, "the property expiration in row 1"),
-        ({"flavour": ["a", "b"]}, "the properties in row 0"),
+        ({"message_id": ["ok", "x" * 256]}, "property message_id in row 1"),
+        ({"message_id": ["ok", 7]}, "property message_id in row 1"),
+        ({"headers": [{"a": "b"}, {"CC": "not a list"}]}, "header CC in row 1"),
+        ({"headers": [{"a": "b"}, {"n" * 256: "b"}]}, "header name in row 1"),
+        ({"headers": [{"a": "b"}, {"a": "x" * FRAME_MAX}]}, "properties in row 1"),
+        ({"headers": [{"a": "b"}, {"a": 2**63}]}, "header a in row 1"),
+        ({"expiration": ["10", "-1"]}, "property expiration in row 1"),
+        ({"flavour": ["a", "b"]}, "property in row 0"),
     ],
 )
 def test_the_row_that_cannot_be_sent_is_named(varying: dict[str, list[Any]], what: str) -> None:
@@ -115,7 +115,7 @@ def test_bodies_are_bytes_or_text_within_the_limit() -> None:
 
 
 def test_columns_of_uneven_length_are_refused() -> None:
-    with pytest.raises(InvalidValue, match="as many as there are bodies, 3"):
+    with pytest.raises(InvalidValue, match="as many rows as bodies"):
         key_column(["a", "b"], 3)
 
 

@@ -9,7 +9,9 @@ from hypothesis import strategies as st
 from pika import frame, spec
 
 from rabbit_chx.errors import InvalidValue
-from rabbit_chx.publishing.frames import FRAME_OVERHEAD, Message, encode, encode_properties
+from rabbit_chx.publishing.frames import FRAME_OVERHEAD, encode
+from rabbit_chx.publishing.messages import Message
+from rabbit_chx.publishing.properties import encode_properties
 
 FRAME_MAX = 131_072
 
@@ -77,17 +79,17 @@ def test_messages_are_persistent_unless_they_say_otherwise() -> None:
         ({"expiration": "9" * 5_000}, "milliseconds"),
         ({"headers": {"CC": "a"}}, "list of str"),
         ({"headers": {"x" * 256: 1}}, "255 bytes"),
-        ({"headers": {"a": 1.5}}, "as text"),
-        ({"headers": {"a": 2**63}}, "as text"),
-        ({"headers": {"a": [{"b": -(2**63) - 1}]}}, "as text"),
-        ({"headers": {"a": object()}}, "as text"),
+        ({"headers": {"a": 1.5}}, "of type str"),
+        ({"headers": {"a": 2**63}}, "as a str"),
+        ({"headers": {"a": [{"b": -(2**63) - 1}]}}, "as a str"),
+        ({"headers": {"a": object()}}, "of type str"),
         ({"headers": {"a": "x" * FRAME_MAX}}, "one frame"),
-        ({"priority": 300}, "what pika can encode"),
+        ({"priority": 300}, "values that pika can encode"),
         ({"timestamp": -1}, "seconds since 1970"),
         ({"headers": "a=b"}, "mapping"),
     ],
 )
-def test_what_the_broker_would_close_the_connection_for_is_refused_before_the_wire(
+def test_what_the_broker_would_close_the_connection_for_is_refused_before_it_is_sent(
     properties: dict[str, object], expected: str
 ) -> None:
     with pytest.raises(InvalidValue, match=expected):

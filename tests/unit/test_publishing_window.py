@@ -6,7 +6,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from rabbit_chx.publishing.frames import Message
+from rabbit_chx.publishing.messages import Message
 from rabbit_chx.publishing.window import Window
 
 

@@ -9,11 +9,12 @@ from pathlib import Path
 import pika
 import pytest
 
-from rabbit_chx import InvalidValue, Publisher
+from rabbit_chx import InvalidValue
 from rabbit_chx.broker.connect import connect, parameters_of
 from rabbit_chx.broker.management import Management
 from rabbit_chx.broker.tls import context, warn_if_unchecked
 from rabbit_chx.cli import _exit_code
+from rabbit_chx.publishing import Publisher
 from rabbit_chx.urls import BrokerUrl
 
 EXTERNAL = "amqps://host/v?auth_mechanism=external"

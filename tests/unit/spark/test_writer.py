@@ -22,6 +22,7 @@ from pyspark.sql.datasource import (
 import pyspark_rabbitmq
 import spark_connector
 from rabbit_chx import InvalidValue
+from rabbit_chx.publishing import Timeouts
 from rabbit_chx.urls import BrokerUrl
 from spark_connector import RabbitMQDataSource, WriteFailed, connections, foreach_batch
 from spark_connector.options import Options
@@ -197,13 +198,9 @@ def test_options_reach_the_publisher_in_its_own_words(monkeypatch: pytest.Monkey
     assert told == {
         "urls": [BrokerUrl("h1", user="me"), BrokerUrl("h2", user="me")],
         "properties": {"delivery_mode": 1},
-        "most_pending": 7,
-        "most_body_bytes": 8,
-        "connect_timeout": 1.5,
-        "reconnect_timeout": 2.0,
-        "blocked_timeout": 900.0,
-        "confirm_timeout": 3.0,
-        "retry_timeout": 4.0,
+        "max_in_flight": 7,
+        "max_message_bytes": 8,
+        "timeouts": Timeouts(connect=1.5, reconnect=2.0, retry=4.0, confirm=3.0, blocked=900.0),
         "heartbeat": 5,
         "tls": None,
         "name": "a name",

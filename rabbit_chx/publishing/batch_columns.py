@@ -1,7 +1,7 @@
-"""The columns of a batch, checked and encoded: at one go where they are plain, else row by row.
+"""The columns of a batch, checked and encoded: in one pass where they are plain, otherwise row by row.
 
-Each function has a fast way for what columns mostly hold, and a slow one which also names the row that is wrong.
-Whether both give the same bytes is a test's business. This file opens no socket.
+Each function has a fast path for what columns usually hold, and a slow path that also names the invalid row. A test
+checks that both return the same bytes.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from rabbit_chx.errors import InvalidValue
 from rabbit_chx.hashing import MAX_SHORTSTR, shortstr
-from rabbit_chx.publishing.frames import (
-    LISTS_OF_KEYS,
+from rabbit_chx.publishing.properties import (
+    ROUTING_HEADERS,
     SHORT_STRINGS,
     encode_properties,
     encode_property,
     flag_of,
-    most_bytes,
+    max_property_bytes,
     with_defaults,
 )
 
@@ -33,33 +33,33 @@ _TEXT: Final = b"S"
 
 
 def values(given: Any) -> Iterable[Any]:
-    """The Python values of a column; Arrow's and NumPy's give theirs in one call."""
+    """Return the Python values of a column; Arrow and NumPy columns convert theirs in one call."""
     for method in ("to_pylist", "tolist"):
         if hasattr(given, method):
             found: Iterable[Any] = getattr(given, method)()
             return found
     if isinstance(given, (str, bytes)) or not hasattr(given, "__iter__"):
-        raise InvalidValue("column", given, "a list or an Arrow column", "Use publish()")
+        raise InvalidValue("column", given, "a list or an Arrow column", "Use publish() for one message")
     return list(given)
 
 
 def column(given: Any, count: int, what: str) -> Any:
-    """A list of one value a row, or the value itself where it is one for all."""
+    """Return a list with one value per row, or the value itself where it applies to all rows."""
     if not (isinstance(given, (list, tuple)) or hasattr(given, "to_pylist") or hasattr(given, "tolist")):
         return given
     found = list(values(given))
     if len(found) != count:
         raise InvalidValue(
-            what,
+            f"column {what}",
             f"{len(found)} rows",
-            f"as many as there are bodies, {count}",
-            "One value alone, not in a list, stands for all rows",
+            f"as many rows as bodies ({count})",
+            "A single value that is not in a list applies to all rows",
         )
     return found
 
 
 def body_column(given: Any, limit: int) -> list[bytes]:
-    """Bodies as bytes, none of them longer than the broker takes."""
+    """Return bodies as bytes, none longer than the broker accepts."""
     found = list(values(given))
     if set(map(type, found)) <= {bytes} and max(map(len, found), default=0) <= limit:
         return found
@@ -67,31 +67,29 @@ def body_column(given: Any, limit: int) -> list[bytes]:
 
 
 def checked_body(body: Any, limit: int, row: int) -> bytes:
-    """One body as bytes; text is sent as UTF-8."""
+    """Return one body as bytes; a str is encoded as UTF-8."""
     try:
         encoded = body.encode() if isinstance(body, str) else body
     except UnicodeEncodeError:
         encoded = None
     if not isinstance(encoded, (bytes, bytearray, memoryview)):
+        got = "a str with a lone surrogate" if isinstance(body, str) else type(body).__name__
         raise InvalidValue(
-            f"body in row {row}",
-            "text with a lone surrogate" if isinstance(body, str) else type(body).__name__,
-            "bytes, or str as UTF-8",
-            "Json.dumps() makes text of most things",
+            f"body in row {row}", got, "bytes or str", "Encode other types first, as JSON for example"
         )
     if len(encoded) > limit:
         raise InvalidValue(
             f"body in row {row}",
             f"{len(encoded)} bytes",
             f"at most {limit} bytes",
-            "The broker would close the channel; if its max_message_size is larger, say most_body_bytes",
+            "If the broker's max_message_size is larger, pass max_message_bytes",
         )
     return bytes(encoded)
 
 
-def key_column(given: Any, count: int, what: str = "the routing key") -> list[bytes]:
-    """Routing keys, or the names of exchanges, as they go over the wire."""
-    keys = column(given, count, f"{what}s")
+def key_column(given: Any, count: int, what: str = "routing key") -> list[bytes]:
+    """Return routing keys, or exchange names, as they are sent."""
+    keys = column(given, count, what)
     if not isinstance(keys, list):
         return [shortstr(keys, what)] * count
     encoded = _short_strings(keys)
@@ -103,7 +101,7 @@ def key_column(given: Any, count: int, what: str = "the routing key") -> list[by
 def property_column(
     constant: Mapping[str, Any], varying: Mapping[str, list[Any]], count: int, *, frame_max: int
 ) -> list[bytes]:
-    """The properties of each row as they stand in its content header."""
+    """Return the properties of each row, encoded as in a content header."""
     if not varying:
         return [encode_properties(constant, frame_max=frame_max)] * count
     encoded = _joined(constant, varying, count, frame_max)
@@ -126,7 +124,7 @@ def _row_by_row(
 def _joined(
     constant: Mapping[str, Any], varying: Mapping[str, list[Any]], count: int, frame_max: int
 ) -> list[bytes] | None:
-    """Flags and fields put together; None where a row has no value, or takes a closer look."""
+    """Join flags and encoded fields; None if a row lacks a value or needs the slow path."""
     if any(None in found for found in varying.values()):
         return None
     alike = {name: [value] for name, value in with_defaults(constant).items() if name not in varying}
@@ -139,11 +137,11 @@ def _joined(
     flags = _FLAGS(sum(map(flag_of, names)))
     fields = [columns[name] * count if name in alike else columns[name] for name in names]
     encoded = [flags + b"".join(row) for row in zip(*fields, strict=True)]
-    return encoded if max(map(len, encoded), default=0) <= most_bytes(frame_max) else None
+    return encoded if max(map(len, encoded), default=0) <= max_property_bytes(frame_max) else None
 
 
 def _fields(name: str, found: list[Any]) -> list[bytes]:
-    """A property's values, each as it stands in a content header."""
+    """Encode the values of one property."""
     if name in SHORT_STRINGS:
         encoded = _short_strings(found)
         if encoded is not None:
@@ -152,11 +150,11 @@ def _fields(name: str, found: list[Any]) -> list[bytes]:
         names: dict[str, bytes] = {}
         return [_text_table(table, names) or encode_property(name, table) for table in found]
     known: dict[Any, bytes] = {}
-    return [_remembered(known, name, value) for value in found]
+    return [_cached(known, name, value) for value in found]
 
 
-def _remembered(known: dict[Any, bytes], name: str, value: Any) -> bytes:
-    """What pika makes of a value, asked once for each; 1, 1.0 and True are one key, so by type."""
+def _cached(known: dict[Any, bytes], name: str, value: Any) -> bytes:
+    """Encode a value once for all rows that hold it; the type is part of the key, since 1 == 1.0 == True."""
     key = (type(value), value) if isinstance(value, (str, int)) else None
     if key is None:
         return encode_property(name, value)
@@ -166,16 +164,16 @@ def _remembered(known: dict[Any, bytes], name: str, value: Any) -> bytes:
 
 
 def _text_table(table: Any, names: dict[str, bytes]) -> bytes | None:
-    """A table of headers that all are text; None for any other."""
+    """Encode headers whose values are all str; None for any others."""
     if type(table) is not dict or set(map(type, table.values())) != {str}:
         return None
     pieces: list[bytes] = []
     for name, text in table.items():
         start = names.get(name)
         if start is None:
-            if name in LISTS_OF_KEYS:
+            if name in ROUTING_HEADERS:
                 return None
-            short = shortstr(name, "the name of a header")
+            short = shortstr(name, "header name")
             start = names[name] = _LENGTHS[len(short)] + short + _TEXT
         encoded = text.encode()
         pieces += (start, _SIZE(len(encoded)), encoded)
@@ -184,7 +182,7 @@ def _text_table(table: Any, names: dict[str, bytes]) -> bytes | None:
 
 
 def _short_strings(found: list[Any]) -> list[bytes] | None:
-    """A column of text as UTF-8, or of bytes as they are; None where one is neither, or too long."""
+    """Return a column of str as UTF-8, or of bytes unchanged; None if a value is neither, or too long."""
     kinds = set(map(type, found))
     try:
         encoded = [text.encode() for text in found] if kinds == {str} else found

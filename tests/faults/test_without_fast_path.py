@@ -1,11 +1,10 @@
-"""Where pika lacks a name that the short cuts need, the publisher is slower and as right."""
+"""If pika lacks a name that the fast path needs, the publisher is slower and just as correct."""
 
 from __future__ import annotations
 
 import pytest
 
-from rabbit_chx.publishing import link
-from rabbit_chx.publishing.account import Outcome
+from rabbit_chx.publishing import Outcome, Timeouts, connection
 from tests.faults.ledger import body
 from tests.faults.load import Load
 
@@ -13,13 +12,13 @@ pytestmark = pytest.mark.broker
 
 
 @pytest.fixture
-def no_seam(monkeypatch):
-    """As with a pika that has renamed something; emitting whole batches would fail the test."""
-    monkeypatch.setattr(link, "SEAM", (*link.SEAM, "_a_name_that_pika_has_not"))
-    monkeypatch.setattr(link._Connection, "emit", lambda *_: pytest.fail("the short cut was taken"))
+def no_fast_path(monkeypatch):
+    """Imitate a pika that has renamed something; sending a whole batch at once fails the test."""
+    monkeypatch.setattr(connection, "PRIVATE_NAMES", (*connection.PRIVATE_NAMES, "_missing"))
+    monkeypatch.setattr(connection._FastConnection, "emit", lambda *_: pytest.fail("the fast path was used"))
 
 
-def test_every_message_is_confirmed_or_returned(broker, topology, judge, no_seam):
+def test_every_message_is_confirmed_or_returned(broker, topology, judge, no_fast_path):
     used = topology(queues=2)
     rows = []
 
@@ -29,16 +28,16 @@ def test_every_message_is_confirmed_or_returned(broker, topology, judge, no_seam
         large = body(publisher.totals.published, 300_000)  # three frames
         publisher.publish(large, b"\xff\x00")  # and a key that is no text
 
-    load = Load(broker.url, used.exchange, retry_timeout=0.5).start(10_000)
+    load = Load(broker.url, used.exchange, timeouts=Timeouts(retry=0.5)).start(10_000)
     load.inject(special)
     load.finish(60)
     load.drain(broker.url, used.queues)
     assert load.error is None
     assert load.ledger.rows(Outcome.RETURNED) == rows
-    assert judge("seam missing", load, faults=0).duplicated == 0
+    assert judge("fast path missing", load, faults=0).duplicated == 0
 
 
-def test_a_kill_loses_nothing(broker, topology, judge, no_seam):
+def test_a_kill_loses_nothing(broker, topology, judge, no_fast_path):
     used = topology()
     load = Load(broker.url, used.exchange).start()
     load.flow()
@@ -51,4 +50,4 @@ def test_a_kill_loses_nothing(broker, topology, judge, no_seam):
     load.drain(broker.url, used.queues)
     assert load.error is None
     assert load.ledger.outcomes == {}
-    judge("seam missing, kill -9", load, harmless="its control is that of kill -9")
+    judge("fast path missing, kill -9", load, harmless="its control is that of kill -9")

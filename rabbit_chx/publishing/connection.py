@@ -1,10 +1,10 @@
-"""One connection and its channel, on pika's machinery, with two short cuts for bulk.
+"""One connection and its channel, on pika, with two fast paths and three checks of what the server sends.
 
-Handshake, TLS, authentication, heartbeats, blocking and closing stay pika's. The short cuts are that frames
-made elsewhere are handed to its transport in one piece, and that the confirms at the front of what was
-received are read here instead of being decoded frame by frame. Both lean on names with an underscore:
-``SEAM`` lists them, a test holds them against the installed pika, and where one is missing the link publishes
-through ``basic_publish``, which is slower and never wrong.
+Handshake, TLS, authentication, heartbeats, blocking and closing are pika's. The fast paths: frames encoded elsewhere
+are handed to its transport in one piece, and confirms at the front of received data are read here instead of being
+decoded frame by frame. The checks keep a faulty or hostile server from filling the memory. All of them use names of
+pika that are not public: ``PRIVATE_NAMES`` lists them, a test checks the installed pika for them, and if one is missing
+the connection publishes through ``basic_publish``, which is slower.
 """
 
 from __future__ import annotations
@@ -17,23 +17,31 @@ from pika.adapters.select_connection import IOLoop, SelectConnection
 from pika.exceptions import StreamLostError
 
 from rabbit_chx.broker.reasons import NotAmqp
-from rabbit_chx.publishing.frames import encode
+from rabbit_chx.publishing.frames import FRAME_OVERHEAD, encode
+from rabbit_chx.publishing.properties import DEFAULT_FRAME_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from rabbit_chx.publishing.frames import Message
+    from rabbit_chx.publishing.messages import Message
     from rabbit_chx.publishing.window import Confirm
 
-__all__ = ["Link", "LinkEvents", "seam_is_there"]
+__all__ = ["ConnectionEvents", "PublisherConnection", "has_private_names"]
 
-SEAM: Final = (
-    *("_on_data_available", "_frame_buffer", "_adapter_emit_data", "_transport", "_error"),
-    *("bytes_received", "frames_received", "bytes_sent", "frames_sent"),
+PRIVATE_NAMES: Final = (
+    *(
+        "_on_data_available",
+        "_process_frame",
+        "_frame_buffer",
+        "_channels",
+        "_adapter_emit_data",
+        "_transport",
+    ),
+    *("_error", "bytes_received", "frames_received", "bytes_sent", "frames_sent"),
 )
-"""What of a connection of pika's is used although no page documents it."""
+"""What this file uses of pika's connection beyond its documentation."""
 
-# A confirm is a method frame of 21 bytes: 11 that are always the same, a number, the flag "multiple", and the end.
+# A confirm is a method frame of 21 bytes: 11 constant ones, a delivery tag, the flag "multiple", and the end byte.
 _ACK: Final = b"\x01\x00\x01\x00\x00\x00\x0d\x00\x3c\x00\x50"
 _NACK: Final = b"\x01\x00\x01\x00\x00\x00\x0d\x00\x3c\x00\x78"
 _CONFIRM: Final = struct.Struct(">11sQBx")
@@ -41,64 +49,73 @@ _CONFIRMS: Final = {_ACK, _NACK}
 _MULTIPLE: Final = 1
 
 _FIRST_BYTES: Final = {b"\x01", b"A"}
-"""Of a method frame, or of the protocol header by which a server asks for another version."""
+"""The first byte of a method frame, or of the protocol header by which a server asks for another version."""
 
 _PIECE: Final = 1 << 17
-_GRACE: Final = 2.0
-"""Seconds that the broker has for saying good-bye."""
+_CLOSE_SECONDS: Final = 2.0
+"""How long the broker may take to answer ``connection.close``."""
 
 
-def seam_is_there(connection: SelectConnection) -> bool:
-    """Whether this pika has the names that the short cuts need."""
-    return all(hasattr(connection, name) for name in SEAM)
+def has_private_names(connection: SelectConnection) -> bool:
+    """Whether this pika has the names that the fast paths and the checks need."""
+    return all(hasattr(connection, name) for name in PRIVATE_NAMES)
 
 
-class LinkEvents(Protocol):
-    """What a link tells its owner, always from the thread that runs its loop."""
+class ConnectionEvents(Protocol):
+    """What a connection reports to its owner, always from the thread that runs it."""
 
     def on_ready(self) -> None:
         """Messages can be sent."""
 
     def on_confirms(self, confirms: Sequence[Confirm]) -> None:
-        """The broker confirmed numbers, or all up to one; or refused to. These were received together."""
+        """The broker confirmed or rejected messages; these confirms were received together."""
 
     def on_return(self, method: Any, properties: pika.BasicProperties, body: bytes) -> None:
-        """A message could not be routed; its confirm follows."""
+        """A message was returned as unroutable; its confirm follows."""
 
     def on_blocked(self, reason: str) -> None:
-        """The broker stopped reading (an alarm)."""
+        """The broker blocks publishing (an alarm)."""
 
     def on_unblocked(self) -> None:
-        """It reads again."""
+        """The broker accepts messages again."""
+
+    def on_violation(self, text: str) -> None:
+        """The server violated the protocol; the connection is about to end."""
 
     def on_down(self, error: Exception) -> None:
-        """The connection failed to open, or is gone, or its channel is."""
+        """The connection did not open, or it ended, or its channel did."""
+
+    @property
+    def largest_body(self) -> int:
+        """Bytes of the largest body that may be returned."""
 
 
-class _Connection(SelectConnection):  # type: ignore[misc] # pika has no types
-    """pika's connection, which reads the confirms at the front of received data by itself."""
+class _FastConnection(SelectConnection):  # type: ignore[misc] # pika has no types
+    """pika's connection, with the fast paths and the checks."""
 
     fast = False
     _frame_buffer: bytes
 
-    def __init__(self, *args: Any, events: LinkEvents, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, events: ConnectionEvents, **kwargs: Any) -> None:
         self._events = events
         super().__init__(*args, **kwargs)
-        self.fast = seam_is_there(self)
+        self.fast = has_private_names(self)
 
     def _on_data_available(self, data_in: bytes) -> None:
         if self.fast:
-            # pika has taken every whole frame off its buffer, so what is left of it begins where a frame does.
+            # pika has removed every complete frame from its buffer, so the rest starts at the start of a frame.
             data_in = self._frame_buffer + data_in
             self._frame_buffer = b""
             if not self.bytes_received and data_in[:1] not in _FIRST_BYTES:
-                # pika would wait for the rest of a huge frame. A listener for TLS answers with an alert.
-                stranger = NotAmqp(data_in[:1])
-                self._events.on_down(stranger)
-                raise stranger  # by which pika ends a connection whose frames are wrong
+                # pika would wait for the rest of a huge frame. A TLS listener, for example, answers with an alert.
+                not_amqp = NotAmqp(data_in[:1])
+                self._events.on_down(not_amqp)
+                raise not_amqp  # pika's transport ends the connection
             data_in = self._read_confirms(data_in)
         if data_in:
             super()._on_data_available(data_in)
+        if self.fast and int.from_bytes(self._frame_buffer[3:7], "big") > DEFAULT_FRAME_MAX - FRAME_OVERHEAD:
+            self._violation("announced a frame larger than frame_max")
 
     def _read_confirms(self, data: bytes) -> bytes:
         whole = len(data) - len(data) % _CONFIRM.size
@@ -109,15 +126,32 @@ class _Connection(SelectConnection):  # type: ignore[misc] # pika has no types
             confirms.append((number, flags & _MULTIPLE != 0, start == _ACK))
         if not confirms:
             return data
-        at = len(confirms) * _CONFIRM.size
+        size = len(confirms) * _CONFIRM.size
         # The heartbeat checker watches these two.
-        self.bytes_received += at
+        self.bytes_received += size
         self.frames_received += len(confirms)
         self._events.on_confirms(confirms)
-        return data[at:]
+        return data[size:]
+
+    def _process_frame(self, frame: Any) -> None:
+        if self.fast and self.is_open:
+            channel = getattr(frame, "channel_number", 0)
+            if channel and channel not in self._channels:
+                self._violation(f"sent a frame for channel {channel}, which is not open")
+                return
+            size = getattr(frame, "body_size", 0)  # of a content header
+            if size > self._events.largest_body:
+                self._violation(f"announced a returned message of {size} bytes, more than any in flight")
+                return
+        super()._process_frame(frame)
+
+    def _violation(self, text: str) -> None:
+        self._events.on_violation(text)
+        self._frame_buffer = b""
+        self.abort(StreamLostError(text))
 
     def emit(self, data: bytes, frames: int) -> None:
-        """Send frames made elsewhere, in pieces that a partial write does not copy whole."""
+        """Send encoded frames, in pieces small enough that a partial write does not copy all of them."""
         self.bytes_sent += len(data)
         self.frames_sent += frames
         view = memoryview(data)
@@ -126,31 +160,31 @@ class _Connection(SelectConnection):  # type: ignore[misc] # pika has no types
 
     @property
     def unsent_bytes(self) -> int:
-        """What pika has taken and the socket has not."""
+        """What pika has accepted and the socket has not."""
         transport = getattr(self, "_transport", None)
         return transport.get_write_buffer_size() if transport is not None else 0
 
     def give_up(self) -> None:
-        """End it while it opens."""
+        """End the connection while it opens."""
         if getattr(self, "_transport", None) is not None:
-            # In the middle of a handshake pika's close() trips over itself; that a stream is lost it can bear.
-            self._error = StreamLostError("given up")
-            self.abort()
+            self.abort(StreamLostError("given up"))  # pika's close() fails during a handshake
         else:
             self.close()
 
-    def abort(self) -> None:
-        """End it without waiting for the other side; its end is reported as usual."""
+    def abort(self, error: Exception | None = None) -> None:
+        """End the connection without waiting for the other side; ``on_down`` follows."""
         transport = getattr(self, "_transport", None)
         if transport is not None:
+            if error is not None:
+                self._error = error
             transport.abort()
 
 
-class Link:
+class PublisherConnection:
     """A connection from its opening to its end; it is not used again."""
 
     def __init__(
-        self, parameters: pika.ConnectionParameters, events: LinkEvents, *, fence: str | None
+        self, parameters: pika.ConnectionParameters, events: ConnectionEvents, *, fence: str | None
     ) -> None:
         self._events = events
         self._fence = fence
@@ -158,7 +192,7 @@ class Link:
         self._down = False
         self.ready: bool = False
         self.loop: IOLoop = IOLoop()
-        self._connection = _Connection(
+        self._connection = _FastConnection(
             parameters,
             on_open_callback=self._on_open,
             on_open_error_callback=lambda _, error: self._on_down(error),
@@ -176,12 +210,12 @@ class Link:
         self.loop.start()
 
     def dispose(self) -> None:
-        """Give back what the loop holds; nobody may call into it any more."""
+        """Release what the loop holds; no other thread may call into it any more."""
         self.loop.close()
 
     @property
     def server_version(self) -> str:
-        """The release that the server says it is."""
+        """The release that the server reports."""
         return str((self._connection.server_properties or {}).get("version", ""))
 
     @property
@@ -191,11 +225,11 @@ class Link:
 
     @property
     def frame_max(self) -> int:
-        """The largest frame that both sides have agreed on."""
+        """The negotiated frame size."""
         return int(self._connection.params.frame_max)
 
     def send(self, messages: Sequence[Message]) -> int:
-        """Publish messages in order and return the bytes they took; only between ready and down."""
+        """Publish messages in order and return the bytes they took; call it only while the connection is ready."""
         if self._connection.fast:
             data = encode(messages, frame_max=self.frame_max)
             self._connection.emit(data, 3 * len(messages))
@@ -214,15 +248,15 @@ class Link:
         return int(self._connection.bytes_sent - before)
 
     def close(self) -> None:
-        """Close the connection in good order, or without it if the other side keeps silent; ``on_down`` follows."""
+        """Close the connection, abruptly if the other side does not answer; ``on_down`` follows."""
         self.ready = False
         if self._connection.is_open:
             self._connection.close()
         elif not (self._connection.is_closing or self._connection.is_closed):
             self._connection.give_up()
-        self.loop.call_later(_GRACE, self._connection.abort)
+        self.loop.call_later(_CLOSE_SECONDS, self._connection.abort)
 
-    def _on_open(self, connection: _Connection) -> None:
+    def _on_open(self, connection: _FastConnection) -> None:
         connection.channel(on_open_callback=self._on_channel_open)
 
     def _on_channel_open(self, channel: Any) -> None:
@@ -245,13 +279,13 @@ class Link:
         self._events.on_ready()
 
     def _on_decoded_confirm(self, frame: Any) -> None:
-        """A confirm behind another frame, which pika has decoded."""
+        """Report a confirm that followed another frame, so that pika decoded it."""
         method = frame.method
         acked = isinstance(method, pika.spec.Basic.Ack)
         self._events.on_confirms([(method.delivery_tag, method.multiple, acked)])
 
     def _on_channel_closed(self, _: Any, error: Exception) -> None:
-        """Without its channel the connection is of no use; its own end reports the same."""
+        """Close the connection with its channel; the end of the connection would report the same."""
         self.ready = False
         if not self._down:
             self._report(error)
@@ -263,7 +297,7 @@ class Link:
         self.loop.stop()
 
     def _report(self, error: Exception) -> None:
-        """The first end counts: a channel's takes its connection along, and the other way round."""
+        """Report the first end only: the channel ends with the connection, and the other way round."""
         if not self._down:
             self._down = True
             self._events.on_down(error)

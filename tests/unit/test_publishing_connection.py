@@ -1,6 +1,6 @@
-"""What the publisher needs of pika beyond its documented names, held against the pika that is installed.
+"""What the publisher uses of pika beyond its documentation, checked against the installed pika.
 
-No broker: a connection is fed with bytes, and what it would send is looked at.
+There is no broker: the tests feed a connection with bytes and look at what it would send.
 """
 
 from __future__ import annotations
@@ -16,12 +16,14 @@ from hypothesis import strategies as st
 from pika import frame, spec
 from pika.adapters.select_connection import IOLoop
 
-from rabbit_chx.publishing import link
-from rabbit_chx.publishing.link import SEAM, _Connection, seam_is_there
+from rabbit_chx.publishing import connection as module
+from rabbit_chx.publishing.connection import PRIVATE_NAMES, _FastConnection, has_private_names
 
 
 class Recorder:
-    """The events of a link, as a list."""
+    """The events of a connection, as a list."""
+
+    largest_body = 30
 
     def __init__(self):
         self.seen = []
@@ -57,7 +59,7 @@ def recorder():
 
 @pytest.fixture
 def connection(recorder):
-    """A connection that has never connected, with a channel that takes confirms as `Link` makes it do."""
+    """A connection that has never connected, with a channel that takes confirms as `PublisherConnection` does."""
     with new_connection(recorder) as connection:
         yield connection
 
@@ -69,7 +71,7 @@ def new_connection(recorder):
 
 
 def opened(recorder, loop):
-    connection = _Connection(pika.ConnectionParameters(), custom_ioloop=loop, events=recorder)
+    connection = _FastConnection(pika.ConnectionParameters(), custom_ioloop=loop, events=recorder)
     connection._transport = Transport()
     connection._set_connection_state(connection.CONNECTION_OPEN)
     connection.server_capabilities = {"publisher_confirms": True, "basic.nack": True}
@@ -89,16 +91,16 @@ def opened(recorder, loop):
     return connection
 
 
-@pytest.mark.parametrize("name", SEAM)
-def test_the_installed_pika_has_every_name_of_the_seam(connection, name):
+@pytest.mark.parametrize("name", PRIVATE_NAMES)
+def test_the_installed_pika_has_every_private_name(connection, name):
     assert hasattr(connection, name)
-    assert seam_is_there(connection)
+    assert has_private_names(connection)
     assert connection.fast
 
 
-@pytest.mark.parametrize("name", SEAM)
-def test_without_any_one_of_them_the_seam_is_not_there(name):
-    assert not seam_is_there(SimpleNamespace(**dict.fromkeys(set(SEAM) - {name})))
+@pytest.mark.parametrize("name", PRIVATE_NAMES)
+def test_any_missing_private_name_is_noticed(name):
+    assert not has_private_names(SimpleNamespace(**dict.fromkeys(set(PRIVATE_NAMES) - {name})))
 
 
 def confirm(number, multiple, acked):
@@ -164,12 +166,12 @@ def test_the_heartbeat_checker_sees_what_was_read_and_sent(connection):
 
 
 def test_a_confirm_is_the_frame_that_the_fast_path_looks_for():
-    assert confirm(7, True, True) == link._ACK + struct.pack(">QB", 7, 1) + b"\xce"
-    assert confirm(7, False, False) == link._NACK + struct.pack(">QB", 7, 0) + b"\xce"
+    assert confirm(7, True, True) == module._ACK + struct.pack(">QB", 7, 1) + b"\xce"
+    assert confirm(7, False, False) == module._NACK + struct.pack(">QB", 7, 0) + b"\xce"
 
 
-def test_without_the_seam_pika_reads_and_sends_by_itself(recorder, monkeypatch):
-    monkeypatch.setattr(link, "SEAM", (*SEAM, "_a_name_that_pika_has_not"))
+def test_without_fast_path_pika_reads_and_sends_by_itself(recorder, monkeypatch):
+    monkeypatch.setattr(module, "PRIVATE_NAMES", (*PRIVATE_NAMES, "_missing"))
     with new_connection(recorder) as connection:
         assert not connection.fast
         connection._on_data_available(confirm(5, True, True) + confirm(6, False, False))

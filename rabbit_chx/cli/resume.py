@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from rabbit_chx.cli.sources import Batch
+from rabbit_chx.cli.row_files import Batch
 from rabbit_chx.errors import InvalidValue
 
 if TYPE_CHECKING:

@@ -1,0 +1,115 @@
+"""Whether a user may publish to an exchange. The broker is asked; nothing is published."""
+
+from __future__ import annotations
+
+import logging
+from contextlib import closing
+from typing import TYPE_CHECKING, Final
+
+from rabbit_chx.broker.connect import connect
+from rabbit_chx.broker.permissions import Needs, why_denied
+from rabbit_chx.errors import BrokerUnavailable, InvalidValue
+from rabbit_chx.urls import BrokerUrl
+
+if TYPE_CHECKING:
+    import ssl
+    from collections.abc import Iterable, Sequence
+
+    import pika
+
+    from rabbit_chx.broker.credentials import Credentials
+
+__all__ = ["check_access"]
+
+_NOT_AN_EXPIRATION: Final = "invalid on purpose: rabbit-chx checks whether it may publish"
+"""The broker logs it, so it explains itself."""
+
+
+def check_access(
+    url: str | BrokerUrl | Sequence[str | BrokerUrl],
+    exchanges: Iterable[str],
+    *,
+    name: str = "rabbit-chx access check",
+    timeout: float = 10.0,
+    credentials: Credentials | None = None,
+    tls: ssl.SSLContext | None = None,
+) -> None:
+    """Connect as a publisher would, and check that the user may publish to each exchange.
+
+    Args:
+        url: an AMQP URL, or several that are tried in turn.
+        exchanges: names of exchanges.
+        name: the connection's name in the broker's list.
+        timeout: seconds for each attempt to connect.
+        credentials: as for `Publisher`.
+        tls: as for `Publisher`.
+
+    Raises:
+        BrokerUnavailable: no broker accepted the connection.
+        InvalidValue: an exchange is missing, or the user may not publish to it.
+    """
+    reasons: list[str] = []
+    for one in [url] if isinstance(url, (str, BrokerUrl)) else url:
+        try:
+            connection = connect(one, name=name, timeout=timeout, credentials=credentials, tls=tls)
+        except BrokerUnavailable as reason:
+            reasons.append(str(reason))
+            continue
+        with closing(connection):
+            for exchange in exchanges:
+                _check_exchange(connection, exchange, str(BrokerUrl.parse(one)))
+        return
+    raise BrokerUnavailable("; ".join(reasons))
+
+
+def _check_exchange(connection: pika.BlockingConnection, exchange: str, where: str) -> None:
+    refusal = _refusal(connection, exchange)
+    if refusal is None:
+        return
+    code, text = refusal
+    if code == 404:
+        raise InvalidValue(
+            "exchange",
+            exchange,
+            f"an exchange that exists on {where}",
+            "Declare it first, with rabbit-chx apply",
+        )
+    denied = why_denied(text, Needs(), what="writing to this exchange")
+    raise InvalidValue(
+        "exchange",
+        exchange,
+        f"an exchange to which the user may publish on {where}",
+        f"The broker replied {code} {denied or text}",
+    )
+
+
+def _refusal(connection: pika.BlockingConnection, exchange: str) -> tuple[int, str] | None:
+    """Return the broker's reply code and text if the user may not publish to the exchange.
+
+    A message with an invalid expiration is published. RabbitMQ checks the permission first, then the exchange, then
+    that property (``rabbit_channel:handle_method/3``, the clause of ``basic.publish``), and refuses the message before
+    it routes it: its complaint tells how far the message got.
+    """
+    import pika
+    from pika.exceptions import ChannelClosedByBroker
+
+    channel = connection.channel()
+    logger = logging.getLogger("pika.channel")
+    logger.addFilter(_nothing)  # pika would warn of the expected complaint
+    try:
+        channel.basic_publish(exchange, "", b"", pika.BasicProperties(expiration=_NOT_AN_EXPIRATION))
+        channel.basic_qos(prefetch_count=1)  # waits for an answer, which may be the complaint
+    except ChannelClosedByBroker as closed:
+        code, text = closed.reply_code, closed.reply_text
+    else:
+        channel.close()
+        return None
+    finally:
+        logger.removeFilter(_nothing)
+    # Topic permissions depend on the routing key: the check cannot foresee them.
+    allowed = (code == 406 and "expiration" in text) or (code == 403 and "topic" in text)
+    return None if allowed else (code, text)
+
+
+def _nothing(_record: logging.LogRecord) -> bool:
+    return False

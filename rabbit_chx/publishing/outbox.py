@@ -1,0 +1,228 @@
+"""The messages that wait to be sent, and the counters: what the caller's thread and the sender's thread share.
+
+Every accepted message is, at any time, either pending or has exactly one outcome, so the totals always add up.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import Counter, deque
+from contextlib import contextmanager
+from heapq import nsmallest
+from typing import TYPE_CHECKING, Final
+
+from rabbit_chx.errors import BrokerUnavailable
+from rabbit_chx.publishing.messages import Outcome, Totals
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from rabbit_chx.errors import RabbitChxError
+    from rabbit_chx.publishing.messages import Failure, Message
+
+__all__ = ["Outbox", "log_errors"]
+
+log = logging.getLogger("rabbit_chx.publisher")
+
+_FAILURES_KEPT: Final = 100
+
+
+class Outbox:
+    """Shared by both threads; every method may be called from either."""
+
+    def __init__(
+        self, *, max_messages: int, max_bytes: int, on_failure: Callable[[Failure], object] | None
+    ) -> None:
+        self._changed = threading.Condition()  # re-entrant, so `stop_accepting` may run in a signal handler
+        self._max_messages = max_messages
+        self._max_bytes = max_bytes
+        self._on_failure = on_failure
+        self._unsent: deque[Message] = deque()
+        self._outcomes: Counter[Outcome] = Counter()
+        self._published = self._pending_bytes = self._resent = self._bytes = self._connections = 0
+        self._lowest_pending = 0
+        self._accepting = True
+        self._blocked_since: float | None = None
+        self._blocked_seconds = 0.0
+        self.failures: list[Failure] = []
+        """The hundred failures with the lowest rows, in the order of their rows."""
+        self.error: RabbitChxError | None = None
+        """Why nothing more can be published."""
+
+    # -- the caller's side -------------------------------------------------------------------------
+
+    def next_row(self) -> int:
+        """Return the number of the next message."""
+        return self._published
+
+    def add(self, messages: Sequence[Message], wake: Callable[[], object]) -> None:
+        """Accept messages, waiting for room; raise if nothing more can be published."""
+        done = 0
+        while done < len(messages):
+            with self._changed:
+                self._changed.wait_for(lambda: self.error or not self._accepting or self._has_room())
+                if self.error is not None:
+                    raise self.error
+                if not self._accepting:
+                    raise BrokerUnavailable("the publisher accepts no more messages")
+                part = self._fitting(messages, done)
+                self._unsent.extend(part)
+                self._published += len(part)
+                self._pending_bytes += sum(len(message.body) for message in part)
+            done += len(part)
+            wake()
+
+    def stop_accepting(self) -> None:
+        """Make `add` raise, also where it is waiting for room."""
+        with self._changed:
+            self._accepting = False
+            self._changed.notify_all()
+
+    def _has_room(self) -> bool:
+        # Wait for a quarter of the room, so that the threads do not switch for every message.
+        full = self._pending() > self._max_messages * 3 // 4
+        return not full and self._pending_bytes <= self._max_bytes * 3 // 4
+
+    def _fitting(self, messages: Sequence[Message], start: int) -> Sequence[Message]:
+        """Return the next messages that fit: at least one, or a body above the limit would wait forever."""
+        count = self._max_messages - self._pending()
+        room = self._max_bytes - self._pending_bytes
+        end = start
+        while end < len(messages) and end - start < count:
+            room -= len(messages[end].body)
+            if room < 0 and end > start:
+                break
+            end += 1
+        return messages[start:end]
+
+    def wait_until_settled(self, timeout: float | None) -> bool:
+        """Wait until nothing is pending; return whether that is so."""
+        with self._changed:
+            return self._changed.wait_for(lambda: not self._pending(), timeout)
+
+    def totals(self) -> Totals:
+        """Return all counters as of one moment."""
+        with self._changed:
+            blocked = 0.0 if self._blocked_since is None else time.monotonic() - self._blocked_since
+            return Totals(
+                published=self._published,
+                **{outcome.value: self._outcomes[outcome] for outcome in Outcome},
+                pending=self._pending(),
+                resent=self._resent,
+                bytes=self._bytes,
+                connections=self._connections,
+                blocked_seconds=self._blocked_seconds + blocked,
+            )
+
+    def confirmed_before(self) -> int:
+        """Return a row before which every message is confirmed: the highest such row when nothing is pending."""
+        with self._changed:
+            row = self._lowest_pending if self._pending() else self._published
+            return min(row, self.failures[0].row) if self.failures else row
+
+    def _pending(self) -> int:
+        return self._published - self._outcomes.total()
+
+    # -- the sender's side -------------------------------------------------------------------------
+
+    def take(self, max_messages: int, max_bytes: int) -> list[Message]:
+        """Remove and return the next messages to send."""
+        with self._changed:
+            unsent, size = self._unsent, 0
+            taken: list[Message] = []
+            while unsent and len(taken) < max_messages and size < max_bytes:
+                message = unsent.popleft()
+                size += len(message.body)
+                taken.append(message)
+            return taken
+
+    def put_back(self, messages: Iterable[Message], *, first: bool) -> None:
+        """Queue messages to be sent again, before all others or after them."""
+        with self._changed:
+            if first:
+                self._unsent.extendleft(reversed(list(messages)))
+            else:
+                self._unsent.extend(messages)
+
+    def note_lowest_pending(self, sent: Iterable[Message]) -> None:
+        """Find the lowest pending row, given the pending messages that are not in the outbox."""
+        with self._changed:
+            rows = [message.row for message in sent]
+            rows += [message.row for message in self._unsent]
+            self._lowest_pending = min(rows, default=self._published)
+
+    def note_sent(self, size: int, resent: int) -> None:
+        """Count frames that were handed to the connection."""
+        with self._changed:
+            self._bytes += size
+            self._resent += resent
+
+    def settle(self, messages: Sequence[Message], outcome: Outcome) -> None:
+        """Record the outcome of these messages."""
+        if not messages:
+            return
+        confirmed = outcome is Outcome.CONFIRMED
+        failures = [] if confirmed else [message.failure(outcome) for message in messages]
+        with self._changed:
+            self._outcomes[outcome] += len(messages)
+            self._pending_bytes -= sum(len(message.body) for message in messages)
+            if failures:
+                # The lowest rows, not the first failures: a caller that resumes needs the first missing row.
+                kept = [*self.failures, *failures]
+                self.failures = nsmallest(_FAILURES_KEPT, kept, key=lambda failure: failure.row)
+            if self._has_room():
+                self._changed.notify_all()
+        if self._on_failure is not None:
+            for failure in failures:
+                with log_errors("on_failure"):
+                    self._on_failure(failure)
+
+    def give_up(self, error: RabbitChxError, in_flight: Iterable[Message]) -> None:
+        """Send nothing more, and give each pending message the outcome that is true of it now."""
+        with self._changed:
+            self.error = error
+            unsent = list(self._unsent)
+            self._unsent.clear()
+        ends: dict[Outcome, list[Message]] = {Outcome.UNKNOWN: list(in_flight)}
+        for message in unsent:
+            outcome = Outcome.UNKNOWN if message.doubtful else message.verdict or Outcome.UNSENT
+            ends.setdefault(outcome, []).append(message)
+        for outcome, messages in ends.items():
+            if outcome in {Outcome.UNKNOWN, Outcome.UNSENT}:
+                for message in messages:
+                    message.reply = str(error)
+            self.settle(messages, outcome)
+        with self._changed:
+            self._changed.notify_all()
+
+    def connected(self) -> None:
+        """Count a connection that was opened."""
+        with self._changed:
+            self._connections += 1
+            self._changed.notify_all()
+
+    def blocked(self, *, now: bool) -> None:
+        """Note that the broker started or stopped blocking publishing."""
+        with self._changed:
+            if self._blocked_since is not None:
+                self._blocked_seconds += time.monotonic() - self._blocked_since
+            self._blocked_since = time.monotonic() if now else None
+
+    def wait_until_connected(self, timeout: float) -> bool:
+        """Wait until a connection was opened; return whether one was, or raise the final error."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._connections or self.error is not None, timeout)
+            if self.error is not None:
+                raise self.error
+            return self._connections > 0
+
+
+@contextmanager
+def log_errors(hook: str) -> Iterator[None]:
+    """Run a hook of the caller: its exceptions are logged and do not affect the messages."""
+    try:
+        yield
+    except Exception:
+        log.exception("the publisher's hook %s failed", hook)

@@ -1,0 +1,159 @@
+"""The properties of a message as bytes of a content header. Encoded by pika, after checks that pika lacks."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any, Final
+
+from rabbit_chx.errors import InvalidValue
+from rabbit_chx.fields import seconds
+from rabbit_chx.hashing import shortstr
+
+__all__ = [
+    "DEFAULT_FRAME_MAX",
+    "ROUTING_HEADERS",
+    "SHORT_STRINGS",
+    "encode_properties",
+    "encode_property",
+    "flag_of",
+    "max_property_bytes",
+    "with_defaults",
+]
+
+DEFAULT_FRAME_MAX: Final = 131_072
+"""RabbitMQ's default ``frame_max``, and the most that pika agrees to."""
+ROUTING_HEADERS: Final = ("CC", "BCC")
+"""Headers that hold lists of further routing keys; any other value makes the broker close the channel."""
+SHORT_STRINGS: Final = (
+    *("app_id", "cluster_id", "content_encoding", "content_type", "correlation_id"),
+    *("message_id", "reply_to", "type", "user_id"),
+)
+
+_PROPERTIES: Final = {*SHORT_STRINGS, "delivery_mode", "expiration", "headers", "priority", "timestamp"}
+_PERSISTENT: Final = 2
+_HEADER_FRAME_BYTES: Final = 8 + 2 + 2 + 8
+"""What a content header frame holds besides the properties: the frame itself, class, weight and body size."""
+
+
+def max_property_bytes(frame_max: int = DEFAULT_FRAME_MAX) -> int:
+    """Return how long the properties of a message may be: a content header must fit into one frame."""
+    return frame_max - _HEADER_FRAME_BYTES
+
+
+def encode_properties(properties: Mapping[str, Any], *, frame_max: int) -> bytes:
+    """Encode properties as in a content header; messages are persistent unless they say otherwise."""
+    encoded = _encode(with_defaults(properties))
+    limit = max_property_bytes(frame_max)
+    if len(encoded) > limit:
+        raise InvalidValue(
+            "properties",
+            f"{len(encoded)} bytes",
+            f"at most {limit} bytes with all headers, to fit into one frame",
+            "Move the data into the body",
+        )
+    return encoded
+
+
+def encode_property(name: str, value: Any) -> bytes:
+    """Encode one property as in a content header, without its flag."""
+    return _encode({name: value})[2:]
+
+
+def flag_of(name: str) -> int:
+    """Return the flag by which a content header announces a property."""
+    import pika
+
+    return int(getattr(pika.BasicProperties, f"FLAG_{name.upper()}"))
+
+
+def with_defaults(properties: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the properties that are set (None means unset), with the default delivery mode."""
+    given = {name: value for name, value in properties.items() if value is not None}
+    return {"delivery_mode": _PERSISTENT} | given
+
+
+def _encode(properties: Mapping[str, Any]) -> bytes:
+    import pika
+    from pika.exceptions import AMQPError
+
+    unknown = properties.keys() - _PROPERTIES
+    if unknown:
+        expected = f"one of {', '.join(sorted(_PROPERTIES))}"
+        raise InvalidValue("property", min(unknown), expected, "Use a header for anything else")
+    checked = {name: _CHECKS.get(name, _unchecked)(name, value) for name, value in properties.items()}
+    try:
+        return b"".join(pika.BasicProperties(**checked).encode())
+    except (AMQPError, struct.error, TypeError, AttributeError, AssertionError, ValueError):
+        raise InvalidValue(
+            "properties",
+            sorted(checked),
+            "values that pika can encode",
+            "Header values of type str always work",
+        ) from None
+
+
+def _unchecked(_name: str, value: Any) -> Any:
+    return value
+
+
+def _short(name: str, value: Any) -> Any:
+    shortstr(value, f"property {name}")
+    return value
+
+
+def _expiration(name: str, value: Any) -> str:
+    text = str(value) if type(value) is int else value
+    digits = text.lstrip("0") if isinstance(text, str) and text.isascii() and text.isdigit() else None
+    # Count the digits first: Python refuses to convert thousands of them.
+    if digits is None or len(digits) > 10 or int(digits or "0") >= 2**32:
+        expected = "whole milliseconds below 2^32, as int or str"
+        raise InvalidValue(
+            f"property {name}", value, expected, "Leave it out for a message that does not expire"
+        )
+    return text
+
+
+def _timestamp(name: str, value: Any) -> int:
+    try:
+        number = seconds(value) if isinstance(value, datetime) else value
+    except OverflowError:
+        number = None
+    if type(number) is not int or not 0 <= number < 2**64:
+        raise InvalidValue(
+            f"property {name}", value, "a datetime or whole seconds since 1970", "Use int(time.time())"
+        )
+    return number
+
+
+def _headers(_name: str, value: Any) -> Any:
+    if not isinstance(value, Mapping):
+        raise InvalidValue(
+            "headers", value, "a mapping of names to values", "A column of headers holds one mapping per row"
+        )
+    for name in ROUTING_HEADERS:
+        keys = value.get(name, [])
+        if not (isinstance(keys, list) and all(isinstance(key, str) for key in keys)):
+            raise InvalidValue(
+                f"header {name}", keys, "a list of str", "RabbitMQ reads this header as further routing keys"
+            )
+    for name, content in value.items():
+        shortstr(name, "header name")
+        _check_integers(name, content)
+    return dict(value)
+
+
+def _check_integers(name: str, value: Any) -> None:
+    """Refuse integers that some releases of pika would truncate without an error."""
+    if isinstance(value, int) and not -(2**63) <= value < 2**63:
+        raise InvalidValue(f"header {name}", value, "an integer of at most 64 bits", "Send it as a str")
+    for content in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        _check_integers(name, content)
+
+
+_CHECKS: Final[dict[str, Any]] = dict.fromkeys(SHORT_STRINGS, _short) | {
+    "expiration": _expiration,
+    "headers": _headers,
+    "timestamp": _timestamp,
+}

@@ -1,0 +1,347 @@
+"""The thread that keeps a connection, sends what waits in the outbox, and handles faults.
+
+Everything here runs on that thread, except `start`, `wake` and `stop`. The caller sees only the outbox.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+import time
+from contextlib import ExitStack
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Final
+
+from rabbit_chx.broker.reasons import Reason, why_down
+from rabbit_chx.errors import BrokerUnavailable
+from rabbit_chx.publishing.attempts import Address, Attempts, Timeouts
+from rabbit_chx.publishing.connection import PublisherConnection
+from rabbit_chx.publishing.messages import Outcome
+from rabbit_chx.publishing.outbox import log_errors
+from rabbit_chx.publishing.returns import find_returned
+from rabbit_chx.publishing.window import Window
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from contextlib import AbstractContextManager
+
+    import pika
+
+    from rabbit_chx.broker.permissions import Needs
+    from rabbit_chx.publishing.messages import Message
+    from rabbit_chx.publishing.outbox import Outbox
+    from rabbit_chx.publishing.window import Confirm
+
+__all__ = ["Sender"]
+
+log = logging.getLogger("rabbit_chx.publisher")
+log.addHandler(logging.NullHandler())
+
+_WRITE_AHEAD: Final = 1 << 20
+"""Bytes that may wait for the socket; pika has no limit. With 256 KiB, bodies of 64 KiB were sent at half the rate:
+the socket had taken everything long before the next look."""
+_LOOK_AGAIN: Final = 0.005
+"""Seconds after which the socket may have taken them; pika does not report it."""
+_MAX_AT_ONCE: Final = 512
+_FIRST_DELAY: Final = 0.05
+_LONGEST_DELAY: Final = 2.0
+_STEADY: Final = 5.0
+"""Seconds after which an idle connection counts as one that works."""
+_WATCH: Final = 0.5
+_LOWEST_PENDING: Final = 0.05
+"""Seconds between two searches for the lowest pending row. A search takes about a quarter of a millisecond."""
+
+
+class Sender:
+    """Sends the messages of an outbox through one connection after another."""
+
+    def __init__(
+        self,
+        addresses: Sequence[Address],
+        outbox: Outbox,
+        timeouts: Timeouts,
+        *,
+        fence: str | None,
+        needs: Needs,
+        on_limits: Callable[[str, int], object],
+        around_batch: Callable[[int], AbstractContextManager[object]],
+    ) -> None:
+        self._addresses = addresses
+        self._outbox = outbox
+        self._timeouts = timeouts
+        self._fence = fence
+        self._needs = needs
+        self._on_limits = on_limits
+        self._around_batch = around_batch
+        self._thread = threading.Thread(target=self._run, name="rabbit-chx publisher", daemon=True)
+        self._stopping = threading.Event()
+        self._guard = threading.Lock()  # protects _connection and _woken, which wake() and stop() read
+        self._connection: PublisherConnection | None = None
+        self._woken = False
+        self._window = Window()
+        self._retries: dict[int, Message] = {}  # by row: returned or rejected, and sent again after a delay
+        self._broker = ""
+        self._searched = 0.0
+        self._begin_connection()
+
+    def _begin_connection(self) -> None:
+        self._began = self._moved = time.monotonic()  # when the socket or the broker last made progress
+        self._unsent = 0
+        self._down: Exception | Reason | None = None
+        self._was_up = self._works = self._blocked = self._looks_again = False
+
+    # -- from any thread ---------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Begin to connect."""
+        self._thread.start()
+
+    def wake(self) -> None:
+        """Look into the outbox: there is something to send."""
+        with self._guard:
+            if self._connection is not None and not self._woken:
+                self._woken = True
+                self._connection.loop.add_callback_threadsafe(self._pump)
+
+    def stop(self, timeout: float) -> bool:
+        """Close the connection; return whether the thread ended within the timeout."""
+        self._stopping.set()
+        with self._guard:
+            if self._connection is not None:
+                self._connection.loop.add_callback_threadsafe(self._connection.close)
+        self._thread.join(timeout)
+        return not self._thread.is_alive()
+
+    # -- the thread --------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            self._keep_connected()
+        except Exception as error:  # whatever it is, a waiting caller must learn of it
+            log.exception("the publisher's thread failed")
+            self._give_up(f"the publisher failed: {type(error).__name__}: {error}")
+        finally:
+            if self._outbox.error is None:
+                self._give_up("the publisher is closed")
+
+    def _keep_connected(self) -> None:
+        attempts = Attempts(self._addresses, self._timeouts, time.monotonic())
+        while not self._stopping.is_set():
+            address, timeout = attempts.next(time.monotonic())
+            down = self._one_connection(address, timeout)
+            if self._stopping.is_set():
+                return
+            now = time.monotonic()
+            if self._works:
+                attempts.succeeded(now)
+            reason = down if isinstance(down, Reason) else why_down(down, address.where, needs=self._needs)
+            final_error = attempts.failed(address, reason, was_up=self._was_up, now=now)
+            if final_error is not None:
+                self._give_up(final_error, permanent=attempts.refused)
+                return
+            # One warning per outage; later attempts are logged at INFO.
+            log.log(logging.WARNING if attempts.count == 1 else logging.INFO, "%s; trying again", reason)
+            self._stopping.wait(_delay(attempts.count))
+
+    def _one_connection(self, address: Address, timeout: float) -> Exception | Reason:
+        """Open a connection, serve it until it ends, and return why it ended."""
+        self._begin_connection()
+        self._broker = f"the broker at {address.where}"
+        try:
+            connection = PublisherConnection(address.parameters(timeout=timeout), self, fence=self._fence)
+        except BrokerUnavailable as no_credentials:
+            return no_credentials
+        with self._guard:
+            self._connection = connection
+            if self._stopping.is_set():  # stop() ran before there was a connection
+                connection.loop.add_callback_threadsafe(connection.close)
+        connection.loop.call_later(_WATCH, lambda: self._watch(connection, timeout))
+        try:
+            connection.run()
+        finally:
+            with self._guard:
+                self._connection = None
+            connection.dispose()
+            self._after_loss()
+        return self._down or ConnectionError("the connection ended without a reason")
+
+    def _after_loss(self) -> None:
+        """Queue unconfirmed messages to be sent again, before all others and in their order."""
+        if self._blocked:
+            self._outbox.blocked(now=False)
+        lost = self._window.abandon()
+        if self._was_up and not lost and time.monotonic() - self._began > _STEADY:
+            self._works = True
+        for message in lost:
+            message.doubtful = True
+            message.returned = False
+        self._put_back_retries()
+        self._outbox.put_back(lost, first=True)
+
+    def _put_back_retries(self) -> None:
+        self._outbox.put_back(self._retries.values(), first=False)
+        self._retries = {}
+
+    def _give_up(self, final_error: str, *, permanent: bool = False) -> None:
+        self._put_back_retries()
+        error = BrokerUnavailable(final_error)
+        error.permanent = permanent
+        self._outbox.give_up(error, self._window.abandon())
+
+    def _watch(self, connection: PublisherConnection, timeout: float) -> None:
+        """End a connection that makes no progress although the broker is alive: heartbeats do not notice that."""
+        now = time.monotonic()
+        unsent, self._unsent = self._unsent, connection.unsent_bytes
+        if self._blocked or not self._window or self._unsent < unsent:
+            self._moved = now
+        if not connection.ready and now - self._began > timeout + _WATCH:
+            self._fail(connection, Reason(f"{self._broker} accepts the connection but opens no channel"))
+        elif connection.ready and now - self._moved > self._timeouts.confirm:
+            text = f"{self._broker} has confirmed nothing for {self._timeouts.confirm:.0f} seconds"
+            self._fail(connection, Reason(text, permanent=True))
+        if self._down is None:
+            connection.loop.call_later(_WATCH, lambda: self._watch(connection, timeout))
+
+    def _fail(self, connection: PublisherConnection, reason: Reason) -> None:
+        if self._down is None:
+            self._down = reason
+        connection.close()
+
+    def _pump(self) -> None:
+        """Send while there is something to send and the socket keeps up."""
+        with self._guard:
+            self._woken = False
+            connection = self._connection
+        while connection is not None and connection.ready and not self._blocked:
+            if connection.unsent_bytes >= _WRITE_AHEAD:
+                self._look_again(connection)
+                return
+            messages = self._outbox.take(_MAX_AT_ONCE, _WRITE_AHEAD)
+            if not messages:
+                return
+            self._send(connection, messages)
+
+    def _look_again(self, connection: PublisherConnection) -> None:
+        def pump() -> None:
+            self._looks_again = False
+            self._pump()
+
+        if not self._looks_again:
+            self._looks_again = True
+            connection.loop.call_later(_LOOK_AGAIN, pump)
+
+    def _send(self, connection: PublisherConnection, messages: list[Message]) -> None:
+        resent = 0
+        for message in messages:
+            if message.attempts:
+                resent += 1
+                message.verdict = None
+            message.attempts += 1
+        self._window.sent(messages)
+        self._moved = time.monotonic()
+        hook = ExitStack()
+        with log_errors("around_batch"):
+            hook.enter_context(self._around_batch(len(messages)))
+        self._outbox.note_sent(connection.send(messages), resent)
+        with log_errors("around_batch"):
+            hook.close()
+
+    # -- what the connection reports ---------------------------------------------------------------
+
+    @property
+    def largest_body(self) -> int:
+        """Bytes of the largest body that may be returned."""
+        return self._window.largest_body
+
+    def on_ready(self) -> None:
+        """Start sending: from here on the channel numbers messages for confirms."""
+        assert self._connection is not None
+        self._was_up, self._moved = True, time.monotonic()
+        self._on_limits(self._connection.server_version, self._connection.frame_max)
+        self._outbox.connected()
+        log.info("connected to RabbitMQ %s", self._connection.server_version)
+        self._pump()
+
+    def on_confirms(self, confirms: Sequence[Confirm]) -> None:
+        """Record confirmed messages, retry returned and rejected ones, and go on sending."""
+        if self._down is not None:  # ignore a connection that failed
+            return
+        acked, rejected = self._window.settle(confirms)
+        now = time.monotonic()
+        if acked or rejected:
+            self._works, self._moved = True, now
+        returned = [message for message in acked if message.returned]
+        if returned:
+            acked = [message for message in acked if not message.returned]
+        self._outbox.settle(acked, Outcome.CONFIRMED)
+        if returned or rejected:
+            self._retry_or_settle([*returned, *rejected], now)
+        if now - self._searched > _LOWEST_PENDING:
+            self._searched = now
+            self._outbox.note_lowest_pending(chain(self._window, self._retries.values()))
+        self._pump()
+
+    def _retry_or_settle(self, came_back: list[Message], now: float) -> None:
+        """Send a returned or rejected message again until its retry timeout."""
+        again: list[Message] = []
+        for message in came_back:
+            message.verdict = Outcome.RETURNED if message.returned else Outcome.REJECTED
+            message.reply = message.reply if message.returned else "the broker rejected it (basic.nack)"
+            message.returned = False
+            message.retry_until = message.retry_until or now + self._timeouts.retry
+            if now < message.retry_until:
+                again.append(message)
+            else:
+                outcome = Outcome.UNKNOWN if message.doubtful else message.verdict
+                self._outbox.settle([message], outcome)
+        if again:
+            self._retries.update((message.row, message) for message in again)
+            assert self._connection is not None
+            longest = max(message.attempts for message in again)
+            self._connection.loop.call_later(_delay(longest), lambda: self._send_again(again))
+
+    def _send_again(self, messages: list[Message]) -> None:
+        for message in messages:
+            del self._retries[message.row]
+        self._outbox.put_back(messages, first=False)
+        self._pump()
+
+    def on_return(self, method: Any, properties: pika.BasicProperties, body: bytes) -> None:
+        """Mark the message that was returned, for the confirm that follows."""
+        message = find_returned(self._window, method, properties, body)
+        if message is not None:
+            message.returned = True
+            message.reply = f"{method.reply_code} {method.reply_text}"
+        elif self._connection is not None:
+            # It is one of those in flight, and its ack would make it confirmed.
+            self._fail(self._connection, Reason(f"{self._broker} returned a message that was not sent"))
+
+    def on_blocked(self, reason: str) -> None:
+        """Stop sending, as the broker asks; pika ends the connection if the block lasts too long."""
+        log.warning("the broker blocks publishing: %s", reason)
+        self._blocked = True
+        self._outbox.blocked(now=True)
+
+    def on_unblocked(self) -> None:
+        """Go on sending."""
+        log.warning("the broker accepts messages again")
+        self._blocked = False
+        self._outbox.blocked(now=False)
+        self._pump()
+
+    def on_violation(self, text: str) -> None:
+        """Remember what the server did wrong; the connection ends by itself."""
+        if self._down is None:
+            self._down = Reason(f"{self._broker} {text}")
+
+    def on_down(self, error: Exception) -> None:
+        """Remember why the connection ended; the loop ends by itself."""
+        if self._down is None:
+            self._down = error
+
+
+def _delay(attempts: int) -> float:
+    """Return a doubling delay with jitter, so that many publishers do not reconnect at the same moment."""
+    longest = min(_FIRST_DELAY * 2.0 ** min(attempts, 16), _LONGEST_DELAY)
+    return longest * random.uniform(0.5, 1.0)  # noqa: S311 - it spreads load and guards nothing
