@@ -1,7 +1,7 @@
 """What each broker release hashes, accepts and keeps, as one frozen value.
 
 Everything that changed between RabbitMQ 3.8 and 4.3 and that moves a message is a property here, with
-the release it changed in; no other file compares version numbers. This file knows nothing of rings.
+the release it changed in; no other file of the mirror compares version numbers. This file knows nothing of rings.
 """
 
 from __future__ import annotations

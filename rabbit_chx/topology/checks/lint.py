@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from rabbit_chx.errors import RabbitChxError, Unpredictable
 from rabbit_chx.plugins import PLUGINS
-from rabbit_chx.releases import Store
+from rabbit_chx.releases import Release, Store
 from rabbit_chx.topology.checks.lint_rules import RULES, Finding
+from rabbit_chx.topology.checks.release_settings import release_findings
 from rabbit_chx.topology.model import CONSISTENT_HASH, MODULUS_HASH
 
 if TYPE_CHECKING:
@@ -27,9 +28,17 @@ _LiveRule: TypeAlias = "Callable[[Topology, Observed], Iterator[Finding]]"
 _PRODUCT: Final = "RabbitMQ"
 
 
-def lint(topology: Topology, observed: Observed | None = None) -> tuple[Finding, ...]:
-    """All findings, errors first."""
+def lint(
+    topology: Topology, observed: Observed | None = None, *, release: str | Release | None = None
+) -> tuple[Finding, ...]:
+    """All findings, errors first.
+
+    Settings are judged for the release of the observed broker, or else for ``release``; without either, a setting
+    that only newer releases refuse is a warning.
+    """
+    target = observed.release if observed else Release.parse(release) if release else None
     findings = [finding for rule in RULES for finding in rule(topology)]
+    findings += release_findings(topology, target)
     if observed is not None:
         rules: tuple[_LiveRule, ...] = (_product,)
         if other_product(observed) is None:

@@ -1,0 +1,156 @@
+"""Policy keys and arguments that a RabbitMQ release refuses or ignores, and what to write instead.
+
+Tried over HTTP on 3.10.8, 4.0.5 and 4.3.6; the releases between are those of RabbitMQ's release notes. The broker's
+own answers come from ``rabbit_policy:validation/5`` and the ``check_arguments`` callbacks of the queue types.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from rabbit_chx.topology.checks.lint_rules import Finding
+from rabbit_chx.topology.model import Topology
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from rabbit_chx.releases import Release
+    from rabbit_chx.topology.model import Policy, Queue
+
+__all__ = ["SETTINGS", "Setting", "release_findings", "release_refusals"]
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """A setting of queues that some releases refuse or ignore."""
+
+    name: str
+    """The key in a policy; as an argument it begins with ``x-``."""
+    hint: str
+    """What to write instead."""
+    refused_from: tuple[int, int] | None = None
+    ignored_from: tuple[int, int] | None = None
+    in_policies: bool = True
+    in_arguments: bool = True
+    queue_type: str | None = None
+    """The only queue type that is affected; None for all."""
+    value: object = None
+    """The only value that is affected; None for all."""
+
+
+_MIRRORING: Final = (
+    "Classic queue mirroring is gone: use quorum queues, which are replicated without a policy"
+)
+_LOCATOR: Final = "Use queue-leader-locator, which is client-local or balanced"
+
+SETTINGS: Final = (
+    *(
+        Setting(f"ha-{name}", _MIRRORING, refused_from=(4, 0), in_arguments=False)
+        for name in (
+            "mode",
+            "params",
+            "sync-mode",
+            "sync-batch-size",
+            "promote-on-shutdown",
+            "promote-on-failure",
+        )
+    ),
+    Setting("queue-master-locator", _LOCATOR, refused_from=(4, 3)),
+    Setting(
+        "queue-version",
+        "Leave it out: version 2 is the only one",
+        refused_from=(4, 3),
+        in_policies=False,
+        value=1,
+    ),
+    Setting(
+        "consumer-timeout",
+        "Leave it out, or use a quorum queue",
+        refused_from=(4, 3),
+        in_policies=False,
+        queue_type="classic",
+    ),
+    Setting("queue-mode", "Leave it out: classic queues keep few messages in memory", ignored_from=(3, 12)),
+    Setting(
+        "ha-policy", "Leave it out: use quorum queues to replicate", ignored_from=(3, 0), in_policies=False
+    ),
+    Setting("max-in-memory-length", "Leave it out", ignored_from=(3, 10)),
+    Setting("max-in-memory-bytes", "Leave it out", ignored_from=(3, 10)),
+)
+
+_TYPED_POLICIES: Final = ("classic_queues", "quorum_queues", "streams")
+_TYPED_POLICIES_FROM: Final = (3, 12)
+_CLASSIC_LEADER_LOCATOR_FROM: Final = (4, 0)
+_NO_TRANSIENT_FROM: Final = (4, 3)
+
+
+def release_findings(topology: Topology, release: Release | None) -> Iterator[Finding]:
+    """What a release refuses (errors) or ignores (warnings); without a release, warnings about the newest."""
+    for policy in topology.policies:
+        for setting in SETTINGS:
+            if setting.in_policies and setting.name in policy.definition:
+                yield from _finding(setting, setting.name, f"policy {policy.name!r}", release)
+        yield from _older_policy(policy, release)
+    for queue in topology.queues:
+        for setting in SETTINGS:
+            if setting.in_arguments and _applies(setting, queue):
+                yield from _finding(setting, f"x-{setting.name}", f"queue {queue.name!r}", release)
+        yield from _release_queue(queue, release)
+
+
+def release_refusals(wanted: Topology, there: Topology, release: Release) -> list[str]:
+    """Why a release would refuse a step to the wanted topology; objects that exist unchanged need no step."""
+    changed = Topology(
+        policies=tuple(each for each in wanted.policies if each not in there.policies),
+        queues=tuple(each for each in wanted.queues if there.queue(each.name) is None),
+    )
+    findings = release_findings(changed, release)
+    return [f"{each.where}: {each.message}" for each in findings if each.severity == "error"]
+
+
+def _applies(setting: Setting, queue: Queue) -> bool:
+    name = f"x-{setting.name}"
+    return (
+        name in queue.arguments
+        and setting.queue_type in (None, queue.type)
+        and setting.value in (None, queue.arguments[name])
+    )
+
+
+def _finding(setting: Setting, name: str, where: str, release: Release | None) -> Iterator[Finding]:
+    version = _version(release) if release else None
+    if setting.refused_from and (version is None or version >= setting.refused_from):
+        since = ".".join(map(str, setting.refused_from))
+        message = f"RabbitMQ {since} and later refuse {name}. {setting.hint}"
+        yield Finding("error" if version else "warning", "refused-setting", where, message)
+    if setting.ignored_from and (version is None or version >= setting.ignored_from):
+        since = ".".join(map(str, setting.ignored_from))
+        message = f"RabbitMQ {since} and later ignore {name}. {setting.hint}"
+        yield Finding("warning", "ignored-setting", where, message)
+
+
+def _older_policy(policy: Policy, release: Release | None) -> Iterator[Finding]:
+    if release and policy.apply_to in _TYPED_POLICIES and _version(release) < _TYPED_POLICIES_FROM:
+        message = f"RabbitMQ before 3.12 refuses apply-to: {policy.apply_to}. Use queues"
+        yield Finding("error", "refused-setting", f"policy {policy.name!r}", message)
+
+
+def _release_queue(queue: Queue, release: Release | None) -> Iterator[Finding]:
+    where = f"queue {queue.name!r}"
+    is_classic = queue.type == "classic"
+    has_locator = is_classic and "x-queue-leader-locator" in queue.arguments
+    if release and has_locator and _version(release) < _CLASSIC_LEADER_LOCATOR_FROM:
+        message = "RabbitMQ before 4.0 refuses x-queue-leader-locator on classic queues. Leave it out"
+        yield Finding("error", "refused-setting", where, message)
+    is_transient = is_classic and not queue.durable and not queue.exclusive
+    if release and is_transient and _version(release) >= _NO_TRANSIENT_FROM:
+        message = (
+            "RabbitMQ 4.3 and later refuse transient queues unless deprecated_features.permit.transient_nonexcl_queues "
+            "is true. Declare it durable, with x-expires if it should go when unused"
+        )
+        yield Finding("warning", "transient-queue", where, message)
+
+
+def _version(release: Release) -> tuple[int, int]:
+    return (release.major, release.minor)
