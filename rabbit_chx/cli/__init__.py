@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from rabbit_chx import __version__
-from rabbit_chx.cli.output import notice
+from rabbit_chx.cli.output import echo, notice
 from rabbit_chx.cli.verb import EXIT_CODES, Exit, write_exit_codes
 from rabbit_chx.errors import InvalidValue, RabbitChxError
 
@@ -114,12 +114,12 @@ def _exit_code(arguments: list[str]) -> int:
         shown = StringIO()
         error.show(shown)
         usage, _, complaint = shown.getvalue().partition("Error: ")
-        click.echo(usage, err=True, nl=False)
+        echo(usage, err=True, nl=False)
         if complaint:  # without a verb there is none: the help is the answer
             notice("Error", _without_secrets(complaint.rstrip()))
         return Exit.USAGE if isinstance(error, click.UsageError) else Exit.FAILED
     except (click.Abort, KeyboardInterrupt):
-        click.echo("Interrupted.", err=True)
+        echo("Interrupted.", err=True)
         return Exit.INTERRUPTED
     except BrokenPipeError:
         # The reader has seen enough (`| head`); Python must not complain at exit that it cannot flush.
@@ -127,7 +127,7 @@ def _exit_code(arguments: list[str]) -> int:
         return 0
     except Exception as error:  # noqa: BLE001 - nobody is shown a traceback who did not ask for it
         if "--debug" in arguments:
-            click.echo(_without_secrets(format_exc()), err=True)
+            echo(_without_secrets(format_exc()), err=True)
         return _fault(error)
     return code if isinstance(code, int) else 0
 

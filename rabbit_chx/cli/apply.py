@@ -10,7 +10,7 @@ import click
 from rabbit_chx.cli.broker_access import broker_access_options
 from rabbit_chx.cli.changes import counted, print_findings, print_plan, print_rings
 from rabbit_chx.cli.options import FILE, output_option
-from rabbit_chx.cli.output import notice, print_json
+from rabbit_chx.cli.output import echo, notice, print_json
 from rabbit_chx.cli.plan import plan_options
 from rabbit_chx.cli.progress import waiting
 from rabbit_chx.cli.verb import Exit, verb
@@ -68,14 +68,14 @@ def apply(
     print_plan(made, output, verbose=verbose)
     # What is wrong with the broker is what this mends, or the plan refuses; the file itself has to be right.
     if made.refusals or any(finding.severity == "error" for finding in lint(wanted)):
-        click.echo("Nothing was changed.", err=True)
+        echo("Nothing was changed.", err=True)
         return Exit.FAILED
     if not made.steps:
         return Exit.FINE
     if dry_run:
         return Exit.DIFFERENT
     if not yes and not _agreed(made):
-        click.echo("Nothing was changed.", err=True)
+        echo("Nothing was changed.", err=True)
         return Exit.FAILED
     return _apply(live, made, output)
 
@@ -98,7 +98,7 @@ def _apply(live: BrokerAccess, plan: Plan, output: str) -> int:
         if output == "json":
             print_json("done", done=count, of=total, step=str(step))
         else:
-            click.echo(f"[{count}/{total}] {step}")
+            echo(f"[{count}/{total}] {step}")
 
     with live.amqp(plan.vhost) as connection:
         try:
@@ -113,13 +113,13 @@ def _apply(live: BrokerAccess, plan: Plan, output: str) -> int:
     for what in applied.unverified:
         notice("Not verified", what)
     if output == "table":
-        click.echo(f"Done: {counted(total, 'step')}.")
+        echo(f"Done: {counted(total, 'step')}.")
     return Exit.FINE
 
 
 def _say_what_is_done(count: int, total: int) -> None:
     if count:
         are = "is" if count == 1 else "are"
-        click.echo(
+        echo(
             f"{counted(count, 'step')} of {total} {are} done: the same command goes on from there.", err=True
         )

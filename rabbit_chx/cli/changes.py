@@ -5,9 +5,7 @@ from __future__ import annotations
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final
 
-import click
-
-from rabbit_chx.cli.output import notice, print_json
+from rabbit_chx.cli.output import echo, notice, print_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -63,7 +61,7 @@ def print_rings(observed: Observed, *, verbose: bool) -> None:
             order = ", ".join(f"{destination} ({weight})" for destination, weight in each.runs or ())
             said.append(f"Possible ring of exchange {name!r}, {number} of {len(possible)}: {order}")
     for line in condense(said):
-        click.echo(line, err=True)
+        echo(line, err=True)
 
 
 def print_plan(plan: Plan, output: str, *, verbose: bool = False) -> None:
@@ -76,11 +74,11 @@ def print_plan(plan: Plan, output: str, *, verbose: bool = False) -> None:
     if plan.steps:
         _print_steps(plan, verbose=verbose)
     elif not plan.refusals:
-        click.echo(f"Virtual host {plan.vhost!r} is as the file says: nothing to do.")
+        echo(f"Virtual host {plan.vhost!r} is as the file says: nothing to do.")
     for change in plan.changes:
         _print_change(change)
     for exchange, share in plan.slot_moves.items():
-        click.echo(f"Exchange {exchange!r}: re-pointed slots take {percent(share)} of its keys along.")
+        echo(f"Exchange {exchange!r}: re-pointed slots take {percent(share)} of its keys along.")
     _print_waits(plan)
     for note in condense(plan.notes):
         notice("Note", note, err=False)
@@ -144,16 +142,14 @@ def _print_change(change: RingChange) -> None:
     from rabbit_chx.cli.plan_rows import percent
 
     if change.moved is None:
-        click.echo(
-            f"Exchange {change.exchange!r}: how many keys move is unknown. {change.before.why_unknown}"
-        )
+        echo(f"Exchange {change.exchange!r}: how many keys move is unknown. {change.before.why_unknown}")
     elif change.before.bindings:
         between = (
             f", {percent(change.moved_between)} at some moment"
             if change.moved_between != change.moved
             else ""
         )
-        click.echo(f"Exchange {change.exchange!r}: {percent(change.moved)} of its keys move{between}.")
+        echo(f"Exchange {change.exchange!r}: {percent(change.moved)} of its keys move{between}.")
     if len(change.strategies) > 1:
         print_strategies(change.strategies, "table", exchange=change.exchange)
 

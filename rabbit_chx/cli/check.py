@@ -13,7 +13,7 @@ import click
 from rabbit_chx.cli.broker_access import broker_access_options
 from rabbit_chx.cli.changes import counted, print_findings, print_rings
 from rabbit_chx.cli.options import FILE, output_option
-from rabbit_chx.cli.output import notice, print_json
+from rabbit_chx.cli.output import echo, notice, print_json
 from rabbit_chx.cli.verb import Exit, verb
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def _print(drifts: Sequence[Drift], vhost: str, output: str, *, verbose: bool) -
     for line in lines if verbose else condense(lines):
         notice("Drift", line, err=False)
     count = counted(len(drifts), "difference") if drifts else "0 drift"
-    click.echo(f"Virtual host {vhost!r}: {count}.")
+    echo(f"Virtual host {vhost!r}: {count}.")
 
 
 def _row(one: Drift) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from rabbit_chx.cli.output import echo
 from rabbit_chx.cli.verb import verb
 from rabbit_chx.errors import RabbitChxError
 
@@ -38,7 +39,7 @@ def completion(*, shell: str) -> None:
 
     found = get_completion_class(shell)
     assert found is not None
-    click.echo(found(cli, {}, "rabbit-chx", _VARIABLE).source())
+    echo(found(cli, {}, "rabbit-chx", _VARIABLE).source())
 
 
 def releases(_: click.Context, __: click.Parameter, incomplete: str) -> list[str]:

@@ -11,7 +11,7 @@ import click
 
 from rabbit_chx.cli.broker_access import broker_access_options
 from rabbit_chx.cli.options import FILE
-from rabbit_chx.cli.output import notice
+from rabbit_chx.cli.output import echo, notice
 from rabbit_chx.cli.verb import verb
 from rabbit_chx.errors import InvalidValue
 
@@ -94,11 +94,11 @@ def _text(topology: Topology, kind: str) -> str:
 
 def _write(text: str, out: str | None) -> None:
     if out is None:
-        click.echo(text, nl=False)
+        echo(text, nl=False)
         return
     try:
         with Path(out).open("x", encoding="utf-8") as file:
             file.write(text)
     except OSError as error:
         raise InvalidValue("--out", out, "a file that does not exist yet", str(error.strerror)) from None
-    click.echo(f"Wrote {out}.", err=True)
+    echo(f"Wrote {out}.", err=True)

@@ -6,10 +6,8 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-import click
-
-from rabbit_chx.cli.output import notice, print_json
-from rabbit_chx.cli.route import evidence, key_field, value_of
+from rabbit_chx.cli.keys import evidence, key_field, value_of
+from rabbit_chx.cli.output import echo, notice, print_json
 from rabbit_chx.errors import InvalidValue
 from rabbit_chx.exchange import ConsistentHashExchange
 from rabbit_chx.partitioning import AnyOf, ModulusHashExchange
@@ -63,7 +61,7 @@ class Answer:
             {"any_of": sorted(map(str, end.destinations))} if isinstance(end, AnyOf) else end
             for end in self.ends
         ]
-        line = key_field(self.key) | {"queues": queues}
+        line: dict[str, Any] = {**key_field(self.key), "queues": queues}
         if self.slot is not None:
             line["slot"] = self.slot
         if explain and self.explanation is not None:
@@ -136,7 +134,7 @@ def print_answers(
         if output == "json":
             print_json("walk", **answer.json(explain=explain))
         else:
-            click.echo(_line(answer, width, explain=explain))
+            echo(_line(answer, width, explain=explain))
     if count:
         _print_counts(counts, output)
     if unsure and walk.has_slots:

@@ -1,115 +1,44 @@
-"""Keys from a file or from standard input, one a line, of any size.
-
-A block of a few megabytes is in memory at a time. Its lines become one column without a Python object
-for each, so that counting where the keys of a large file go runs at the speed of the bulk path.
-"""
+"""A key given as text: what an exchange hashes of it, and how it is written as JSON."""
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-from typing import IO, TYPE_CHECKING, Final
-
-import numpy as np
-
-from rabbit_chx.errors import InvalidValue
-from rabbit_chx.hashing import MAX_SHORTSTR
-from rabbit_chx.kernel.binaries import Binaries
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from rabbit_chx.exchange import ConsistentHashExchange, Explanation
 
-__all__ = ["open_keys", "read_keys", "size_of"]
-
-_BLOCK: Final = 1 << 22
-_NEWLINE: Final = 0x0A
-_RETURN: Final = 0x0D
-_MOST_LINE: Final = 1 << 20
+__all__ = ["evidence", "key_field", "value_of"]
 
 
-def open_keys(path: str) -> IO[bytes]:
-    """The file, or standard input for ``-``."""
-    if path == "-":
-        return sys.stdin.buffer
+def value_of(exchange: ConsistentHashExchange, key: str) -> Any:
+    """What the exchange hashes of a key from the command line; bytes that are not UTF-8 keep their value."""
+    part = exchange.hash_on.part
+    if part == "headers":
+        return {exchange.hash_header: key}
+    if part == "timestamp":
+        return int(key) if key.isascii() and key.isdigit() else key
+    return key.encode("utf-8", "surrogateescape")
+
+
+def key_field(key: str | bytes) -> dict[str, str]:
+    """The key as a JSON field; bytes that are not UTF-8 as Base64."""
+    data = key if isinstance(key, bytes) else key.encode("utf-8", "surrogateescape")
     try:
-        return Path(path).open("rb")
-    except OSError as error:
-        raise InvalidValue(
-            "keys file", path, "a readable file", f"The system says: {error.strerror}"
-        ) from None
+        return {"key": data.decode()}
+    except UnicodeDecodeError:
+        from base64 import b64encode
+
+        return {"key_base64": b64encode(data).decode()}
 
 
-def size_of(path: str) -> int | None:
-    """The size in bytes, where there is one to know."""
-    file = Path(path)
-    return file.stat().st_size if path != "-" and file.is_file() else None
+def evidence(answer: Explanation) -> dict[str, Any]:
+    """The JSON fields that --explain adds."""
+    from rabbit_chx.kernel.terms import format_term
 
-
-def read_keys(
-    file: IO[bytes], *, name: str, raw: bool, advance: Callable[[int], object] = lambda _: None
-) -> Iterator[Binaries]:
-    """The lines of a file as columns of keys; ``advance`` is told of the bytes that were read.
-
-    Lines end in a newline, or in a return and a newline. With ``raw``, they are bytes that end in a
-    newline and may be no UTF-8.
-    """
-    rest = b""
-    first_line = 1
-    empty = True
-    while block := file.read(_BLOCK):
-        empty = False
-        advance(len(block))
-        block = rest + block
-        end = block.rfind(b"\n") + 1
-        rest = block[end:]
-        if len(rest) > _MOST_LINE:
-            _refuse(rest, first_line + block.count(b"\n"), name)
-        if end:
-            column = _column(block[:end], name=name, raw=raw, first_line=first_line)
-            first_line += len(column)
-            yield column
-    if rest:
-        yield _column(rest + b"\n", name=name, raw=raw, first_line=first_line)
-    if empty:
-        raise InvalidValue(f"keys of {name}", "an empty file", "one key a line")
-
-
-def _column(block: bytes, *, name: str, raw: bool, first_line: int) -> Binaries:
-    """The lines of a block, each of which ends in a newline."""
-    if not raw:
-        _check_utf8(block, name, first_line)
-    data = np.frombuffer(block, np.uint8)
-    is_end = data == _NEWLINE
-    if not raw:
-        is_end[:-1] |= (data[:-1] == _RETURN) & is_end[1:]
-    ends = np.flatnonzero(data == _NEWLINE)
-    # Without its line ends the block is the keys laid end to end.
-    offsets = np.zeros(len(ends) + 1, np.int64)
-    offsets[1:] = (ends + 1) - np.cumsum(is_end)[ends]
-    lengths = np.diff(offsets)
-    if lengths.max() > MAX_SHORTSTR:
-        row = int(np.argmax(lengths > MAX_SHORTSTR))
-        _refuse(bytes(block.split(b"\n")[row]), first_line + row, name)
-    return Binaries(data[~is_end], offsets)
-
-
-def _check_utf8(block: bytes, name: str, first_line: int) -> None:
-    try:
-        block.decode()
-    except UnicodeDecodeError as error:
-        line = block.count(b"\n", 0, error.start)
-        raise InvalidValue(
-            f"line {first_line + line} of {name}",
-            block.split(b"\n")[line],
-            "UTF-8 text",
-            "Keys may be any bytes: --raw takes them as they are",
-        ) from None
-
-
-def _refuse(line: bytes, number: int, name: str) -> None:
-    raise InvalidValue(
-        f"line {number} of {name}",
-        f"{line[:40]!r}... ({len(line)} bytes)",
-        f"a key of at most {MAX_SHORTSTR} bytes",
-        "AMQP cannot carry a longer one",
-    )
+    return {
+        "what": answer.what,
+        "hashed": format_term(answer.term),
+        "hash": answer.hash,
+        "seed": answer.seed,
+        "buckets": answer.buckets,
+    }

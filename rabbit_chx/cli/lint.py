@@ -7,7 +7,7 @@ import click
 from rabbit_chx.cli.changes import counted, print_findings
 from rabbit_chx.cli.completion import releases
 from rabbit_chx.cli.options import FILE, output_option
-from rabbit_chx.cli.output import print_json
+from rabbit_chx.cli.output import echo, print_json
 from rabbit_chx.cli.verb import Exit, verb
 
 
@@ -39,7 +39,7 @@ def lint(*, file: str, release: str | None, output: str) -> int:
             print_json("finding", severity=one.severity, code=one.code, where=one.where, message=one.message)
     else:
         print_findings(findings)
-        click.echo(
+        echo(
             f"{file}: {counted(len(topology.exchanges), 'exchange')}, {counted(len(topology.queues), 'queue')}, "
             f"{counted(len(topology.bindings), 'binding')}, {counted(len(topology.policies), 'policy', 'policies')}; "
             f"{counted(len(findings), 'finding')}"

@@ -1,20 +1,21 @@
-"""What verbs say beside tables: JSON for programs, and for people lines that begin with a word of one colour each.
+"""What verbs print, made safe for a terminal: sentences and labelled notices for people, one JSON object a line for programs.
 
-JSON is an object a line, each of which says its schema and what it tells of.
-
-docs/output.md lists every line of every verb; a test holds both together. A key that goes, or comes to mean something
-else, raises the number; a new key does not.
+docs/output.md lists every JSON line of every verb; a test compares both. Removing a key or changing its meaning raises
+SCHEMA; adding one does not.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import os
 from typing import Any, Final
 
 import click
 
-__all__ = ["SCHEMA", "coloured", "json_line", "notice", "print_json"]
+from rabbit_chx.text import UNPRINTABLE, printable
+
+__all__ = ["SCHEMA", "coloured", "echo", "json_line", "log_to_stderr", "notice", "print_json"]
 
 SCHEMA: Final = 1
 
@@ -29,22 +30,42 @@ _COLOURS: Final = {
 }
 
 
+def echo(text: str, *, err: bool = False, nl: bool = True) -> None:
+    """Print text, with escapes in place of characters that would control the terminal."""
+    click.echo(printable(text, keep="\n\t"), err=err, nl=nl)
+
+
 def notice(label: str, text: str, *, err: bool = True) -> None:
-    """A line about something that is wrong or worth knowing, on standard error if nothing else is said."""
-    colour = True if os.environ.get("FORCE_COLOR") else None  # as rich has it
-    click.echo(f"{coloured(label + ':', _COLOURS[label])} {text}", err=err, color=colour)
+    """Print a line that begins with a coloured label, on standard error by default."""
+    colour = True if os.environ.get("FORCE_COLOR") else None  # as rich does
+    shown = printable(text, keep="\n\t")
+    click.echo(f"{coloured(label + ':', _COLOURS[label])} {shown}", err=err, color=colour)
 
 
 def coloured(text: str, colour: str) -> str:
-    """The text in a colour, which goes away in a pipe; click alone would not heed NO_COLOR."""
+    """The text in a colour, which click removes in a pipe; click alone would ignore NO_COLOR."""
     return text if os.environ.get("NO_COLOR") else click.style(text, fg=colour)
 
 
 def json_line(what: str, /, **fields: Any) -> str:
-    """The line without its end, where many are written at once."""
-    return json.dumps({"schema": SCHEMA, "type": what} | fields, ensure_ascii=False)
+    """A JSON object on one line, without the newline."""
+    line = json.dumps({"schema": SCHEMA, "type": what} | fields, ensure_ascii=False)
+    return UNPRINTABLE.sub(lambda found: f"\\u{ord(found[0]):04x}", line)
 
 
 def print_json(what: str, /, **fields: Any) -> None:
-    """One object on a line of standard output."""
+    """Print one JSON object on a line of standard output."""
     click.echo(json_line(what, **fields))
+
+
+def log_to_stderr() -> None:
+    """Show the package's warnings on standard error: lost connections, memory and disk alarms."""
+    handler = logging.StreamHandler()
+    handler.setLevel(logging.WARNING)
+    handler.setFormatter(_PrintableFormatter())
+    logging.getLogger("rabbit_chx").addHandler(handler)
+
+
+class _PrintableFormatter(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        return printable(super().format(record), keep="\n\t")

@@ -10,7 +10,7 @@ import click
 
 from rabbit_chx.cli.completion import releases
 from rabbit_chx.cli.options import BROKER, broker_options, output_option
-from rabbit_chx.cli.output import print_json
+from rabbit_chx.cli.output import echo, print_json
 from rabbit_chx.cli.progress import waiting
 from rabbit_chx.cli.verb import Exit, option, verb
 from rabbit_chx.errors import InvalidValue
@@ -80,7 +80,7 @@ def parity(
     with _broker(url, password_file, tls, throw_away) as connection:
         mirrored = _release(connection, release, store)
         if output == "table":
-            click.echo(f"RabbitMQ {mirrored}, {keys:,} messages")
+            echo(f"RabbitMQ {mirrored}, {keys:,} messages")
         results = compared(connection, mirrored, keys)
     _print(results, output)
     return Exit.DIFFERENT if any(result["differences"] for result in results) else Exit.FINE

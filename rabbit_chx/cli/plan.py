@@ -10,6 +10,7 @@ from rabbit_chx.cli.broker_access import broker_access_options
 from rabbit_chx.cli.changes import print_findings, print_plan, print_rings, print_strategies
 from rabbit_chx.cli.completion import queues
 from rabbit_chx.cli.options import FILE, exchange_option, output_option, release_option, the_exchange
+from rabbit_chx.cli.output import echo
 from rabbit_chx.cli.progress import waiting
 from rabbit_chx.cli.verb import Exit, option, verb
 from rabbit_chx.errors import InvalidValue
@@ -168,7 +169,7 @@ def _advise(
             topology, exchange, add=parse_new(add), remove=remove, weights=weighed, release=release
         )
     if output == "table":
-        click.echo(f"Exchange {exchange!r}, RabbitMQ {release}, from the file alone")
+        echo(f"Exchange {exchange!r}, RabbitMQ {release}, from the file alone")
     print_strategies(ways, output, exchange=exchange)
 
 

@@ -6,6 +6,8 @@ import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from rabbit_chx.text import printable
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -26,7 +28,7 @@ def bytes_progress(title: str, total: int | None) -> Iterator[Callable[[int], ob
 
     whole = Column(no_wrap=True)
     with _progress(DownloadColumn(table_column=whole), TransferSpeedColumn(table_column=whole)) as progress:
-        task = progress.add_task(title, total=total)
+        task = progress.add_task(printable(title), total=total)
         yield lambda size: progress.advance(task, size)
 
 
@@ -40,7 +42,7 @@ def items_progress(title: str, total: int) -> Iterator[Callable[[int], object]]:
     from rich.table import Column
 
     with _progress(MofNCompleteColumn(table_column=Column(no_wrap=True))) as progress:
-        task = progress.add_task(title, total=total)
+        task = progress.add_task(printable(title), total=total)
         yield lambda count: progress.advance(task, count)
 
 
@@ -50,7 +52,7 @@ def waiting(title: str) -> Iterator[None]:
     if not sys.stderr.isatty():
         yield
         return
-    with _console().status(title):
+    with _console().status(printable(title)):
         yield
 
 

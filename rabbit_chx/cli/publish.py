@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import sys
 import time
 from dataclasses import asdict
@@ -11,7 +10,7 @@ from typing import IO, TYPE_CHECKING, Any, Final
 import click
 
 from rabbit_chx.cli.options import FILE, broker_options, output_option
-from rabbit_chx.cli.output import notice, print_json
+from rabbit_chx.cli.output import echo, log_to_stderr, notice, print_json
 from rabbit_chx.cli.resume import Position
 from rabbit_chx.cli.verb import Exit, option, verb
 from rabbit_chx.errors import InvalidValue, PublishFailed
@@ -112,7 +111,7 @@ def publish(
 
     if url is None:
         raise InvalidValue("command", "no broker", "--url, or AMQP_URL or RABBITMQ_URL")
-    _log_to_stderr()
+    log_to_stderr()
     picker = Picker(
         body_column, key_column, _mapping(headers, "--header"), _mapping(properties, "--property")
     )
@@ -137,13 +136,6 @@ def publish(
     return Exit.FINE
 
 
-def _log_to_stderr() -> None:
-    """Lost connections and alarms, which the publisher logs as warnings, are what somebody who waits wants to see."""
-    handler = logging.StreamHandler()
-    handler.setLevel(logging.WARNING)
-    logging.getLogger("rabbit_chx").addHandler(handler)
-
-
 def _mapping(pairs: tuple[str, ...], option: str) -> dict[str, str]:
     mapped = {}
     for pair in pairs:
@@ -155,7 +147,7 @@ def _mapping(pairs: tuple[str, ...], option: str) -> dict[str, str]:
 
 
 def _open(path: str) -> IO[bytes]:
-    from rabbit_chx.cli.keys import open_keys
+    from rabbit_chx.cli.key_file import open_keys
 
     return open_keys(path)
 
@@ -231,7 +223,7 @@ def _print_failures(failed: PublishFailed, skipped: int) -> None:
     for failure in failed.failures[:_FAILURES_SHOWN]:
         row = skipped + failure.row + 1
         reply, said = "as above" if failure.reply == said else failure.reply, failure.reply
-        click.echo(
+        echo(
             f"  row {row}: {failure.outcome.value}, exchange {failure.exchange!r}, key {failure.routing_key!r}: {reply}",
             err=True,
         )
@@ -241,7 +233,7 @@ def _print(totals: Totals, output: str) -> None:
     if output == "json":
         print_json("totals", **asdict(totals))
         return
-    click.echo(
+    echo(
         f"{totals.published:,} published, {totals.confirmed:,} confirmed, {totals.failed:,} failed "
         f"({totals.returned:,} returned, {totals.rejected:,} rejected, {totals.unknown:,} unknown, "
         f"{totals.unsent:,} unsent); {totals.resent:,} resent, {totals.bytes:,} bytes"

@@ -20,6 +20,7 @@ from rabbit_chx.cli.options import (
     the_exchange,
     worker_pool_option,
 )
+from rabbit_chx.cli.output import echo
 from rabbit_chx.cli.plan import parse_new, parse_new_weight, what_if_options
 from rabbit_chx.cli.progress import waiting
 from rabbit_chx.cli.verb import option, verb
@@ -133,7 +134,7 @@ def report(
             "a file that can be written",
             f"The system says: {error.strerror}",
         ) from None
-    click.echo(f"Wrote {out_file}: exchange {name!r}, {counted(len(made.live.destinations), 'queue')}.")
+    echo(f"Wrote {out_file}: exchange {name!r}, {counted(len(made.live.destinations), 'queue')}.")
 
 
 def _live_ring(live: BrokerAccess, topology: Topology, exchange: str) -> Ring:

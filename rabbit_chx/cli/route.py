@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from rabbit_chx.cli.keys import evidence, key_field, value_of
 from rabbit_chx.cli.options import FILE, exchange_options, output_option
-from rabbit_chx.cli.output import json_line, print_json
+from rabbit_chx.cli.output import echo, json_line, print_json
 from rabbit_chx.cli.verb import verb
 from rabbit_chx.errors import InvalidValue
+from rabbit_chx.text import UNPRINTABLE, printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
     from rabbit_chx.ring import Destination
     from rabbit_chx.topology.model import Topology
 
-__all__ = ["buckets_of", "evidence", "key_field", "route", "value_of"]
+__all__ = ["route"]
 
 
 @verb(
@@ -95,7 +97,7 @@ def route(
         _print_counts(exchange, [(answer.destination, 1) for _, answer in answers], output)
     elif output == "json":
         for key, answer in answers:
-            click.echo(_json(key, answer.destination, answer.bucket, answer if explain else None))
+            echo(_json(key, answer.destination, answer.bucket, answer if explain else None))
     else:
         _print_answers(answers, explain=explain)
 
@@ -122,21 +124,11 @@ def _walk(
     if keys_file is None:
         print_answers(walk, keys or ("",), _parse_headers(headers), **shown)
         return
-    from rabbit_chx.cli.keys import open_keys, read_keys
+    from rabbit_chx.cli.key_file import open_keys, read_keys
 
     name = "standard input" if keys_file == "-" else keys_file
     with open_keys(keys_file) as file:
         print_answers(walk, rows_of(read_keys(file, name=name, raw=raw)), {}, **shown)
-
-
-def value_of(exchange: ConsistentHashExchange, key: str) -> Any:
-    """What the exchange hashes, from the text of an argument; bytes that are no UTF-8 stay what they were."""
-    part = exchange.hash_on.part
-    if part == "headers":
-        return {exchange.hash_header: key}
-    if part == "timestamp":
-        return int(key) if key.isascii() and key.isdigit() else key
-    return key.encode("utf-8", "surrogateescape")
 
 
 def _hashed_headers(exchange: ConsistentHashExchange, headers: tuple[str, ...]) -> dict[str, str]:
@@ -162,42 +154,18 @@ def _parse_headers(headers: tuple[str, ...]) -> dict[str, str]:
 
 def _print_answers(answers: list[tuple[str, Explanation]], *, explain: bool) -> None:
     if explain:
-        click.echo("\n\n".join(f"key:         {key}\n{answer}" for key, answer in answers))
+        echo("\n\n".join(f"key:         {key}\n{answer}" for key, answer in answers))
         return
     width = max(len(key) for key, _ in answers)
     for key, answer in answers:
-        click.echo(f"{key:<{width}}  {answer.destination}")
+        echo(f"{key:<{width}}  {answer.destination}")
 
 
 def _json(key: str | bytes, destination: Destination, bucket: int, answer: Explanation | None = None) -> str:
-    line = key_field(key) | {"queue": str(destination), "bucket": bucket}
+    line: dict[str, Any] = {**key_field(key), "queue": str(destination), "bucket": bucket}
     if answer is not None:
         line |= evidence(answer)
     return json_line("route", **line)
-
-
-def evidence(answer: Explanation) -> dict[str, Any]:
-    """What was hashed and what came of it, for programs."""
-    from rabbit_chx.kernel.terms import format_term
-
-    return {
-        "what": answer.what,
-        "hashed": format_term(answer.term),
-        "hash": answer.hash,
-        "seed": answer.seed,
-        "buckets": answer.buckets,
-    }
-
-
-def key_field(key: str | bytes) -> dict[str, Any]:
-    """A key as it was given; bytes that are no text as Base64."""
-    data = key if isinstance(key, bytes) else key.encode("utf-8", "surrogateescape")
-    try:
-        return {"key": data.decode()}
-    except UnicodeDecodeError:
-        from base64 import b64encode
-
-        return {"key_base64": b64encode(data).decode()}
 
 
 def _route_file(
@@ -205,7 +173,7 @@ def _route_file(
 ) -> None:
     import numpy as np
 
-    from rabbit_chx.cli.keys import open_keys, read_keys, size_of
+    from rabbit_chx.cli.key_file import buckets_of, open_keys, read_keys, size_of
     from rabbit_chx.cli.progress import bytes_progress
 
     if explain:
@@ -223,17 +191,6 @@ def _route_file(
         _print_counts(exchange, zip(exchange.destinations, totals.tolist(), strict=True), output)
 
 
-def buckets_of(exchange: ConsistentHashExchange, column: Binaries) -> Any:
-    """The bucket of each key of a file."""
-    if exchange.hash_on.part in {"routing_key", "message_id", "correlation_id"}:
-        return exchange.bucket_many(column)
-    # Of headers and timestamps the type counts, so they are text and numbers again.
-    values = [column[row].decode("utf-8", "surrogateescape") for row in range(len(column))]
-    if exchange.hash_on.part == "timestamp":
-        return exchange.bucket_many([int(value) if value.isdecimal() else value for value in values])
-    return exchange.bucket_many(values)
-
-
 def _write_answers(exchange: ConsistentHashExchange, column: Binaries, buckets: Any, output: str) -> None:
     line: Callable[[bytes, int], bytes]
     if output == "json":
@@ -243,13 +200,20 @@ def _write_answers(exchange: ConsistentHashExchange, column: Binaries, buckets: 
             return _json(key, bucket_map[bucket], bucket).encode() + b"\n"
 
     else:
-        names = [f"\t{destination}\n".encode() for destination in exchange.ring.bucket_map]
+        names = [f"\t{printable(str(name))}\n".encode() for name in exchange.ring.bucket_map]
 
         def line(key: bytes, bucket: int) -> bytes:
             return key + names[bucket]
 
-    lines = [line(column[row], bucket) for row, bucket in enumerate(buckets.tolist())]
+    keys = [column[row] for row in range(len(column))]
+    if output != "json" and UNPRINTABLE.search(column.data.tobytes().decode("utf-8", "surrogateescape")):
+        keys = [_printable_bytes(key) for key in keys]
+    lines = [line(key, bucket) for key, bucket in zip(keys, buckets.tolist(), strict=True)]
     sys.stdout.buffer.write(b"".join(lines))
+
+
+def _printable_bytes(key: bytes) -> bytes:
+    return printable(key.decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape")
 
 
 def _print_counts(

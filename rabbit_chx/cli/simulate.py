@@ -61,9 +61,8 @@ def simulate(*, described: Described, keys_file: str | None, raw: bool, hot: int
 
 def spread_of(exchange: ConsistentHashExchange, path: str, *, raw: bool = False, hot: int = 10) -> Spread:
     """How the keys of a file spread."""
-    from rabbit_chx.cli.keys import open_keys, read_keys, size_of
+    from rabbit_chx.cli.key_file import buckets_of, open_keys, read_keys, size_of
     from rabbit_chx.cli.progress import bytes_progress
-    from rabbit_chx.cli.route import buckets_of
     from rabbit_chx.skew import Tally
 
     name = "standard input" if path == "-" else path

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 from rich import box
@@ -11,8 +11,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from rabbit_chx.text import printable
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from rich.console import RenderableType
 
     from rabbit_chx.ring import Destination
 
@@ -23,9 +27,24 @@ _NARROW: Final = 64
 """With fewer columns there are no bars, and each word of a heading stands on its own line."""
 
 
+class _Table(Table):
+    """A table that shows unprintable characters of its cells as escapes."""
+
+    def add_row(self, *cells: RenderableType | None, **options: Any) -> None:
+        super().add_row(*(printable(cell) if isinstance(cell, str) else cell for cell in cells), **options)
+
+
+class _Console(Console):
+    """A console that shows unprintable characters of texts as escapes."""
+
+    def print(self, *objects: Any, **options: Any) -> None:
+        texts = (printable(each, keep="\n\t") if isinstance(each, str) else each for each in objects)
+        super().print(*texts, **options)
+
+
 def console() -> Console:
-    """Standard output, where names stand as they are; where it is no terminal, tables are as wide as they need to be."""
-    found = Console(highlight=False, markup=False, emoji=False)
+    """Standard output without markup; a pipe gets tables as wide as they need to be."""
+    found = _Console(highlight=False, markup=False, emoji=False)
     if not found.is_terminal:
         found.width = _WIDE
     return found
@@ -33,7 +52,7 @@ def console() -> Console:
 
 def table(*columns: str, right: tuple[str, ...] = (), folds: tuple[str, ...] = ("queue",)) -> Table:
     """An empty table in the one style of this command line; what ``folds`` gives way to what does not."""
-    made = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    made = _Table(box=box.SIMPLE_HEAD, pad_edge=False)
     narrow = console().width < _NARROW
     for column in columns:
         made.add_column(
@@ -57,9 +76,12 @@ def show(*parts: Table | str, title: str = "") -> None:
     out = console()
     with out.capture() as captured:
         if title:
-            out.print(Text(title, "bold"), soft_wrap=not out.is_terminal)
+            out.print(Text(printable(title), "bold"), soft_wrap=not out.is_terminal)
         for part in parts:
-            out.print(Text(part) if isinstance(part, str) else part, soft_wrap=not out.is_terminal)
+            out.print(
+                Text(printable(part, keep="\n\t")) if isinstance(part, str) else part,
+                soft_wrap=not out.is_terminal,
+            )
     text = captured.get()
     lines = text.splitlines() if out.is_terminal else map(str.rstrip, text.splitlines())
     click.echo("\n".join(lines), color=out.is_terminal or None)

@@ -1,21 +1,22 @@
-"""One page about one exchange: its ring, its shares, a sample of its keys, and what changes would cost.
+"""One HTML page about one exchange: its ring, its shares, a sample of its keys, and what changes would move.
 
-    from rabbit_chx import load
     from rabbit_chx.report import report
+    from rabbit_chx.topology import load
 
     page = report(load("topology.yaml"), "orders", keys=keys)
-    page.save("orders.html")        # one file, without a network; in a notebook `page` shows itself
+    page.save("orders.html")        # one self-contained file; in a notebook, `page` displays itself
 
     draw_ring(ring, ax)             # a single picture, on matplotlib axes
 
-``contents`` computes and ``flows`` lays out (values only), ``drawing`` draws SVG, ``page`` writes HTML, ``axes`` draws with
-matplotlib.
+``contents`` computes the report and ``page`` renders it; ``flows`` lays out key movements, ``drawing`` draws SVG and ``axes``
+draws with matplotlib.
 """
 
 from __future__ import annotations
 
 from rabbit_chx.report.axes import draw_movement, draw_ring, draw_shares, draw_spread
-from rabbit_chx.report.contents import Change, Parity, Report, Uniformity, report
+from rabbit_chx.report.contents import report
+from rabbit_chx.report.page import Change, Parity, Report, Uniformity
 
 __all__ = [
     "Change",

@@ -1,31 +1,28 @@
-"""What a report says, computed: values in, values out."""
+"""Compute a report about one exchange."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from functools import cache
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from rabbit_chx.errors import InvalidValue
 from rabbit_chx.exchange import ConsistentHashExchange
-from rabbit_chx.movement import Movement, moved, shares
+from rabbit_chx.movement import moved, shares
 from rabbit_chx.releases import Release
+from rabbit_chx.report.page import SAMPLE, Change, Parity, Report, Uniformity
 from rabbit_chx.skew import Spread, chi_squared_tail, spread
 from rabbit_chx.topology.model import CONSISTENT_HASH
 from rabbit_chx.topology.planning.what_if import what_if
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Iterator, Mapping, Sequence
 
     from rabbit_chx.ring import Destination, Ring
     from rabbit_chx.topology.model import Exchange, Topology
-    from rabbit_chx.topology.planning.steps import Strategy
 
-__all__ = ["PUBLISHED", "SAMPLE", "Change", "Parity", "Report", "Uniformity", "report"]
+__all__ = ["PUBLISHED", "report"]
 
 # What the README of rabbitmq_consistent_hash_exchange says of 2, 3 ... 20 buckets, in the section on uniformity. It
 # does not say of which keys.
@@ -38,86 +35,9 @@ PUBLISHED: Final = dict(
         start=2,
     )
 )
-SAMPLE: Final = 100_000
-"""So many keys, "0" to "99999", are behind our own figures for the same numbers of buckets."""
 
 _MOST_REMOVED: Final = 64
 """Up to so many queues, it is said of each what its removal moves."""
-
-
-@dataclass(frozen=True, slots=True)
-class Uniformity:
-    """Chi-squared of a number of buckets."""
-
-    buckets: int
-    chi_squared: float
-    p_value: float
-    published: float
-    """The figure of the plugin's README, of keys that it does not name."""
-
-
-@dataclass(frozen=True, slots=True)
-class Change:
-    """What a change of the ring would move."""
-
-    title: str
-    movement: Movement
-    after: Ring
-
-
-@dataclass(frozen=True, slots=True)
-class Parity:
-    """What a comparison with a real broker has found."""
-
-    release: str
-    messages: int
-    differences: int
-
-
-@dataclass(frozen=True)
-class Report:
-    """All that is known of one exchange without asking anybody."""
-
-    exchange: str
-    hashed: str
-    """What the exchange hashes, in words."""
-    live: Ring
-    recovered: Ring
-    """The ring after a restart; it may be unknown."""
-    shares: Mapping[Destination, float]
-    uniformity: tuple[Uniformity, ...]
-    added: Change
-    """One more queue."""
-    removals: tuple[tuple[Destination, float], ...] = ()
-    """The share of keys that goes elsewhere if a queue is unbound, the costliest first; none of very many queues."""
-    removed: Change | None = None
-    """The costliest of them."""
-    ways: tuple[Strategy, ...] = ()
-    """The ways to the changes that were asked for, or to one more queue."""
-    asked: str = "one more queue"
-    sample: Spread | None = None
-    sample_name: str = ""
-    parity: Parity | None = None
-    as_filed: bool = True
-    """Whether the ring is the one that the file would make, for which the ways are counted."""
-    source: str = field(default="the file alone")
-    """Where the order of the ring is known from."""
-
-    def to_html(self) -> str:
-        """The whole page."""
-        from rabbit_chx.report.page import page
-
-        return page(self)
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the page into a file."""
-        Path(path).write_text(self.to_html(), encoding="utf-8")
-
-    def _repr_html_(self) -> str:
-        """The page within a notebook, which has a style of its own: so it gets a frame."""
-        from rabbit_chx.report.page import framed
-
-        return framed(self)
 
 
 def report(

@@ -1,12 +1,14 @@
-"""A report as one HTML page that needs nothing else: no network, no script. Text in, text out.
+"""A report about one exchange, and the HTML page it renders to: one file, without scripts or network access.
 
-Elements are built and then written, so a name that holds ``<`` is a name. Every picture has its numbers in a table.
+Elements are built and then serialized, which escapes every name. Every picture has its numbers in a table.
 """
 
 from __future__ import annotations
 
 from base64 import b64encode
+from dataclasses import dataclass
 from importlib.resources import files
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from rabbit_chx import __version__
@@ -15,28 +17,108 @@ from rabbit_chx.movement import first_buckets, moved
 from rabbit_chx.report.drawing import COLOURS, DARK, LIGHT, colours_of, flow_picture, ring_picture
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    import os
+    from collections.abc import Iterable, Mapping, Sequence
     from xml.etree.ElementTree import Element
 
-    from rabbit_chx.report.contents import Change, Report
+    from rabbit_chx.movement import Movement
     from rabbit_chx.ring import Destination, Ring
     from rabbit_chx.skew import Spread
+    from rabbit_chx.topology.planning.steps import Strategy
 
-__all__ = ["framed", "page"]
+__all__ = ["SAMPLE", "Change", "Parity", "Report", "Uniformity"]
 
 _FRAME_HEIGHT: Final = 640
+_POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'"
+"""The page loads nothing and runs nothing."""
 _NOT_AS_FILED: Final = "Counted for the ring that the file would make, which is not the broker's: `rabbit-chx plan FILE` asks the broker."
+
+
+SAMPLE: Final = 100_000
+"""The number of keys, "0" to "99999", behind this toolkit's own uniformity figures."""
+
+
+@dataclass(frozen=True, slots=True)
+class Uniformity:
+    """How evenly the hash fills a number of equal buckets."""
+
+    buckets: int
+    chi_squared: float
+    p_value: float
+    published: float
+    """The figure in the plugin's README, which does not name its keys."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A change of the ring, and the keys it would move."""
+
+    title: str
+    movement: Movement
+    after: Ring
+
+
+@dataclass(frozen=True, slots=True)
+class Parity:
+    """The result of a comparison with a real broker."""
+
+    release: str
+    messages: int
+    differences: int
+
+
+@dataclass(frozen=True)
+class Report:
+    """Everything the page shows about one exchange."""
+
+    exchange: str
+    hashed: str
+    """What the exchange hashes, in words."""
+    live: Ring
+    recovered: Ring
+    """The ring after a restart; it may be unknown."""
+    shares: Mapping[Destination, float]
+    uniformity: tuple[Uniformity, ...]
+    added: Change
+    """One more queue."""
+    removals: tuple[tuple[Destination, float], ...] = ()
+    """For each queue, the share of keys that unbinding it moves, largest first; empty where there are very many queues."""
+    removed: Change | None = None
+    """The removal that moves the most keys."""
+    ways: tuple[Strategy, ...] = ()
+    """The ways to make the requested change, or to add one queue."""
+    asked: str = "one more queue"
+    sample: Spread | None = None
+    sample_name: str = ""
+    parity: Parity | None = None
+    as_filed: bool = True
+    """Whether the ring is the one the file describes, for which the ways are computed."""
+    source: str = "the file alone"
+    """The source of the ring's order."""
+
+    def to_html(self) -> str:
+        """Render the page."""
+        return page(self)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the page to a file."""
+        Path(path).write_text(self.to_html(), encoding="utf-8")
+
+    def _repr_html_(self) -> str:
+        """Show the page in a notebook, in a frame because both have their own style sheet."""
+        return framed(self)
 
 
 def page(report: Report) -> str:
     """The whole page."""
-    sections = [section for section in _sections(report) if section is not None]
+    drawn = (draw(report) for draw in (_ring, _shares, _sample, _changes, _ways, _uniformity, _parity))
+    sections = [section for section in drawn if section is not None]
     links = (element("a", _heading(section), href=f"#{section.get('id')}") for section in sections)
     body = element(
         "body",
         element("a", "To the content", href=f"#{sections[0].get('id')}", class_="skip"),
         element("header", element("h1", f"Exchange {report.exchange}"), _facts(report)),
-        element("nav", *_spaced(links), aria_label="Sections"),
+        element("nav", *(part for link in links for part in (link, " ")), aria_label="Sections"),
         element("main", *sections),
         element(
             "footer",
@@ -46,6 +128,7 @@ def page(report: Report) -> str:
     head = element(
         "head",
         element("meta", charset="utf-8"),
+        element("meta", http_equiv="Content-Security-Policy", content=_POLICY),
         element("meta", name="viewport", content="width=device-width, initial-scale=1"),
         element("title", f"Exchange {report.exchange}: where keys go"),
         element("style", _style()),
@@ -75,18 +158,6 @@ def framed(report: Report) -> str:
         style=f"width: 100%; height: {_FRAME_HEIGHT}px; border: 1px solid #8886",
     )
     return written(frame)
-
-
-def _sections(report: Report) -> Iterable[Element | None]:
-    return (
-        _ring(report),
-        _shares(report),
-        _sample(report),
-        _changes(report),
-        _ways(report),
-        _uniformity(report),
-        _parity(report),
-    )
 
 
 def _facts(report: Report) -> Element:
@@ -248,8 +319,6 @@ def _percent(share: float | None) -> str:
 
 
 def _uniformity(report: Report) -> Element:
-    from rabbit_chx.report.contents import SAMPLE
-
     rows = [
         (str(one.buckets), f"{one.chi_squared:.3f}", f"{one.p_value:.2f}", f"{one.published:g}")
         for one in report.uniformity
@@ -314,9 +383,3 @@ def _meter(share: float, colour: int) -> Element:
 def _named(destination: Destination, colours: dict[Destination, int]) -> Element:
     dot = element("span", class_=f"dot c{colours[destination] % COLOURS}", aria_hidden="true")
     return element("span", dot, str(destination))
-
-
-def _spaced(links: Iterable[Element]) -> Iterable[Element | str]:
-    for link in links:
-        yield link
-        yield " "

@@ -16,7 +16,7 @@ from pika import data as wire
 from rabbit_chx import ConsistentHashExchange, Management
 from rabbit_chx.broker.connect import parameters_of
 from rabbit_chx.broker.credentials import login
-from rabbit_chx.cli.keys import read_keys
+from rabbit_chx.cli.key_file import read_keys
 from rabbit_chx.cli.ring import read_pairs
 from rabbit_chx.cli.row_files import Picker, read_batches
 from rabbit_chx.errors import BrokerUnavailable

@@ -1,267 +1,243 @@
-"""Who may import whom, and how long a file and a function may grow: the rooms of the house, kept by a test.
+"""Which package imports which, what may be loaded at start, and how long files and functions are.
 
-An import counts wherever it stands, within a function or for type checkers only: it is a dependency. Only
-the rule about NumPy asks where it stands, since what it guards is the time that a start takes.
+Imports count wherever they are written: at the top of a file, in a function, or for type checkers only. Only the rules
+about start-up time look at where.
 """
 
 from __future__ import annotations
 
 import ast
 from functools import cache
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
-PACKAGE = Path(__file__).parents[2] / "rabbit_chx"
-FILES = sorted(path.relative_to(PACKAGE).with_suffix("").as_posix() for path in PACKAGE.rglob("*.py"))
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ROOT = Path(__file__).parents[2]
+FILES = {
+    ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
+    for package in ("rabbit_chx", "spark_connector", "pyspark_rabbitmq")
+    for path in sorted((ROOT / package).rglob("*.py"))
+}
 
 MOST_LINES_OF_A_FILE = 400
-MOST_LINES_OF_A_FUNCTION = 60  # its docstring included
-
-MODEL = [
-    "releases",
-    "fields",
-    "ring",
-    "hashing",
-    "exchange",
-    "movement",
-    "inference",
-    "monitor",
-    "partitioning",
-]
-SCALAR_PATH = [
-    "errors",
-    "kernel/__init__",
-    "kernel/terms",
-    "kernel/phash2",
-    "kernel/exs1024",
-    "kernel/jump",
-    "releases",
-    "fields",
-    "ring",
-    "hashing",
-    "exchange",
-]
-CLIENTS = {
-    "pika",
-    "aio_pika",
-    "aiormq",
-    "pamqp",
-    "amqp",
-    "kombu",
-    "docker",
-    "testcontainers",
-    "click",
-    "rich",
-    "matplotlib",
-    "pytest",
+MOST_LINES_OF_A_FUNCTION = 40  # with its docstring
+MANY_OPTIONS = "one parameter for each option of the command line"
+DOCUMENTED = "the docstring explains every argument"
+LONG_FUNCTIONS = {
+    "rabbit_chx.broker.applying.aio_driver._connect": "one argument for each setting of a connection",
+    "rabbit_chx.broker.applying.apply.apply": DOCUMENTED,
+    "rabbit_chx.broker.connect.parameters_of": "one argument for each setting of a connection",
+    "rabbit_chx.broker.applying.handover.drain": DOCUMENTED,
+    "rabbit_chx.broker.applying.handover.drain_async": DOCUMENTED,
+    "rabbit_chx.broker.reading.reader.read": DOCUMENTED,
+    "rabbit_chx.broker.reasons.why_down": "one case for each way in which a connection fails",
+    "rabbit_chx.cli.options.broker_options": MANY_OPTIONS,
+    "rabbit_chx.cli.publish.publish": MANY_OPTIONS,
+    "rabbit_chx.cli.report.report": MANY_OPTIONS,
+    "rabbit_chx.cli.route.route": MANY_OPTIONS,
+    "rabbit_chx.inference.infer": DOCUMENTED,
+    "rabbit_chx.publishing.publisher.__init__": DOCUMENTED,
+    "rabbit_chx.report.contents.report": DOCUMENTED,
+    "rabbit_chx.topology.file.definitions.to_definitions": "one entry for each kind of object in definitions.json",
+    "rabbit_chx.topology.planning.what_if.what_if": DOCUMENTED,
+}
+"""Longer functions, each with the reason."""
+CIRCLES_BEING_REMOVED = {
+    ("rabbit_chx.publishing.frames", "rabbit_chx.publishing.account"),
 }
 
-# What each file of the kernel and of the model may import of the package. A file that is not here may not
-# be imported by these, and a new file of the model has to be given its place.
-ALLOWED = {
-    "errors": set(),
-    "kernel/terms": set(),
-    "kernel/exs1024": set(),
-    "kernel/phash2": {"kernel/terms"},
-    "kernel/jump": {"kernel/exs1024"},
-    "kernel/binaries": {"errors"},
-    "kernel/batch": {"errors", "kernel/binaries", "kernel/phash2"},
-    "kernel/table": {"kernel/exs1024", "kernel/jump"},
-    "kernel/__init__": {"kernel/terms", "kernel/phash2", "kernel/jump"},
-    "markup": set(),
-    "names": {"errors"},
-    "plugins": set(),
-    "releases": {"errors"},
-    "urls": {"errors"},
-    "fields": {"errors", "kernel"},
-    "ring": {"errors", "markup", "releases"},
-    "hashing": {"errors", "kernel", "releases", "fields"},
-    "exchange": {"errors", "kernel", "releases", "fields", "ring", "hashing"},
-    "movement": {"errors", "kernel", "markup", "releases", "ring"},
-    "skew": {"kernel", "markup", "exchange", "movement"},
-    "inference": {"errors", "kernel", "releases", "fields", "ring", "hashing"},
-    "monitor": {"errors", "ring", "hashing", "exchange"},
-    "partitioning": {"errors", "kernel", "releases", "ring", "hashing"},
+MIRROR = "the mirror: rabbit_chx/*.py and rabbit_chx/kernel"
+MAY_IMPORT = {
+    MIRROR: set(),
+    "rabbit_chx.topology": {MIRROR},
+    "rabbit_chx.report": {MIRROR, "rabbit_chx.topology"},
+    "rabbit_chx.broker": {MIRROR, "rabbit_chx.topology"},
+    "rabbit_chx.publishing": {MIRROR, "rabbit_chx.broker"},
+    "rabbit_chx.testing": {MIRROR},
+    "pyspark_rabbitmq": {"spark_connector"},
 }
+"""The layers below each layer. The command line and the Spark connector, which are on top, may import any."""
+EXCEPTIONS = {
+    # It prints the Erlang that reads a ring, and opens no connection.
+    ("rabbit_chx.testing.broker", "rabbit_chx.broker.reading.erlang_rings"),
+}
+
+PUBLIC = {
+    "rabbit_chx",
+    "rabbit_chx.topology",
+    "rabbit_chx.publishing",
+    "rabbit_chx.report",
+    "rabbit_chx.testing",
+}
+"""What users import: the files behind them are loaded when a name is first used, so these export from any layer."""
+
+SCALAR_PATH = {"errors", "kernel", "kernel.terms", "kernel.phash2", "kernel.exs1024", "kernel.jump"} | {
+    *("releases", "fields", "ring", "hashing", "exchange"),
+}
+"""What routes one message: it must not wait for NumPy."""
+READ_TOPOLOGY_FILES = "rabbit_chx.topology.file"
+LIBRARIES = {"pika", "aio_pika", "aiormq", "pamqp", "amqp", "kombu", "docker", "testcontainers", "pytest"} | {
+    *("click", "rich", "matplotlib", "pyspark", "spark_connector", "pyspark_rabbitmq"),
+}
+"""What neither the mirror nor a topology may import; the mirror also not the next two."""
+FILE_LIBRARIES = {"pydantic", "pydantic_core", "yaml"}
+NETWORK = {"socket", "urllib.request", "http.client", "ssl", "asyncio"}
 
 
 @cache
-def tree(file: str) -> ast.Module:
-    return ast.parse((PACKAGE / f"{file}.py").read_text(), file)
+def tree(module: str) -> ast.Module:
+    return ast.parse(FILES[module].read_text(), str(FILES[module]))
 
 
-def names_in(file: str, node: ast.AST) -> set[str]:
-    """The modules that one import statement asks for."""
-    if isinstance(node, ast.Import):
-        return {alias.name for alias in node.names}
-    if isinstance(node, ast.ImportFrom):
-        assert node.level == 0, f"{file}: imports are absolute here"
-        assert node.module
-        submodules = {f"{node.module}.{alias.name}" for alias in node.names}
-        return {node.module} | {name for name in submodules if file_of(name)}
-    return set()
+def imported_by(statement: ast.AST) -> set[str]:
+    """The modules that a statement imports: ``from package import module`` is the module alone."""
+    if isinstance(statement, ast.Import):
+        return {alias.name for alias in statement.names}
+    if not isinstance(statement, ast.ImportFrom):
+        return set()
+    assert statement.level == 0
+    assert statement.module
+    names = {f"{statement.module}.{alias.name}" for alias in statement.names}
+    submodules = names & set(FILES)
+    return submodules if submodules == names else submodules | {statement.module}
 
 
-def file_of(module: str) -> str | None:
-    """The file of a module of this package, ``kernel/jump`` for ``rabbit_chx.kernel.jump``."""
-    top, _, rest = module.partition(".")
-    if top != "rabbit_chx":
-        return None
-    path = rest.replace(".", "/")
-    return next((name for name in (path, f"{path}/__init__".lstrip("/")) if name in FILES), None)
+@cache
+def imports(module: str) -> frozenset[str]:
+    return frozenset().union(*map(imported_by, ast.walk(tree(module)))) - {module}
 
 
-def imports(file: str) -> set[str]:
-    return set().union(*(names_in(file, node) for node in ast.walk(tree(file))))
+def own_imports(module: str) -> set[str]:
+    return {name for name in imports(module) & set(FILES) if (module, name) not in CIRCLES_BEING_REMOVED}
 
 
-def own_imports(file: str) -> set[str]:
-    return {name for name in map(file_of, imports(file)) if name} - {file, "__init__"}
+def libraries(module: str) -> set[str]:
+    return {name.partition(".")[0] for name in imports(module)}
 
 
-def foreign_imports(file: str) -> set[str]:
-    return {name.partition(".")[0] for name in imports(file)} - {"rabbit_chx"}
+def at_start(module: str) -> set[str]:
+    """The libraries that loading a file loads at once: not those of functions and type checkers."""
+
+    def statements(parent: ast.AST) -> Iterator[ast.AST]:
+        for node in ast.iter_child_nodes(parent):
+            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
+                continue
+            if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+                continue
+            yield node
+            yield from statements(node)
+
+    found = set().union(*map(imported_by, statements(tree(module))))
+    return {name.partition(".")[0] for name in found}
 
 
-def at_start(file: str) -> set[str]:
-    """The top-level names of what is imported as soon as the file is: not by functions, not for type checkers."""
-    found: set[str] = set()
-    waiting: list[ast.AST] = [*tree(file).body]
-    while waiting:
-        node = waiting.pop()
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
-            continue
-        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
-            waiting += node.orelse
-            continue
-        found |= {name.partition(".")[0] for name in names_in(file, node)}
-        waiting += ast.iter_child_nodes(node)
-    return found
+def is_face(module: str) -> bool:
+    return FILES[module].name == "__init__.py"
 
 
-def rooms(files: set[str]) -> set[str]:
-    return {file.partition("/")[0] for file in files}
+def package(module: str) -> str:
+    """The folder of a module. What a package exports, and each file of the mirror, count alone."""
+    folder = module.rpartition(".")[0]
+    if module in PUBLIC or (folder == "rabbit_chx" and not is_face(module)):
+        return module
+    return f"{module}/" if is_face(module) else f"{folder}/"
 
 
-def test_the_walk_sees_imports_wherever_they_stand() -> None:
-    assert "kernel/table" in own_imports("exchange")  # within a function
-    assert "ring" in own_imports("movement")  # for type checkers
-    assert "ring" in own_imports("exchange")  # at the top
-    assert "testing" in rooms(own_imports("cli/demo"))
-    assert "numpy" in foreign_imports("exchange")
-    assert "numpy" not in at_start("exchange")
-    assert "numpy" in at_start("movement")
+def layer(module: str) -> str:
+    parts = module.split(".")
+    if parts[0] != "rabbit_chx":
+        return parts[0]
+    folder = ".".join(parts[:2])
+    is_mirror = not is_face(folder) or folder in {"rabbit_chx", "rabbit_chx.kernel"}
+    return MIRROR if is_mirror else folder
 
 
-@pytest.mark.parametrize("file", ALLOWED)
-def test_a_file_imports_only_what_stands_below_it(file: str) -> None:
-    forbidden = {name for name in own_imports(file) if not {name, name.partition("/")[0]} & ALLOWED[file]}
-    assert not forbidden, f"{file} imports {sorted(forbidden)}"
+def circle(graph: dict[str, set[str]]) -> list[str]:
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        return error.args[1]
+    return []
 
 
-def test_every_file_of_kernel_and_model_has_its_place() -> None:
-    placed = {file for file in FILES if "/" not in file or file.startswith("kernel/")}
-    assert placed - set(ALLOWED) == {"__init__", "__main__"}
+def test_this_file_sees_imports_wherever_they_are_written() -> None:
+    assert "rabbit_chx.kernel.table" in own_imports("rabbit_chx.exchange")  # in a function
+    assert "rabbit_chx.ring" in own_imports("rabbit_chx.movement")  # for type checkers
+    assert "rabbit_chx.ring" in own_imports("rabbit_chx.exchange")  # at the top
+    assert "numpy" in libraries("rabbit_chx.exchange")
+    assert "numpy" not in at_start("rabbit_chx.exchange")
+    assert "numpy" in at_start("rabbit_chx.movement")
+    assert circle({"a": {"b"}, "b": {"c"}, "c": {"a"}})
 
 
-def test_the_drawing_itself_has_no_circle() -> None:
-    below = {
-        file: {name for name in ALLOWED if {name, name.partition("/")[0]} & ALLOWED[file]} for file in ALLOWED
+def test_no_module_imports_itself_through_others() -> None:
+    assert not circle({module: own_imports(module) for module in FILES})
+
+
+def test_no_package_imports_itself_through_others() -> None:
+    graph: dict[str, set[str]] = {}
+    for module in FILES:
+        graph.setdefault(package(module), set()).update(map(package, own_imports(module)))
+    assert not circle({name: below - {name} for name, below in graph.items()})
+
+
+@pytest.mark.parametrize("upper", MAY_IMPORT)
+def test_a_layer_imports_only_the_layers_below_it(upper: str) -> None:
+    allowed = {upper} | MAY_IMPORT[upper]
+    wrong = {
+        (module, name)
+        for module in FILES
+        if layer(module) == upper and module not in PUBLIC and module != "rabbit_chx.__main__"
+        for name in own_imports(module)
+        if layer(name) not in allowed
     }
-    while below:
-        free = [file for file, names in below.items() if not names & set(below)]
-        assert free, f"a circle among {sorted(below)}"
-        for file in free:
-            del below[file]
+    assert wrong <= EXCEPTIONS
 
 
-@pytest.mark.parametrize("file", [file for file in ALLOWED if file != "errors"])
-def test_kernel_and_model_import_no_client_library_and_no_tool(file: str) -> None:
-    assert not foreign_imports(file) & CLIENTS
+def test_public_packages_load_nothing_at_start() -> None:
+    assert at_start("rabbit_chx") <= {"__future__", "importlib", "typing"}
 
 
-def test_errors_stand_alone() -> None:
-    assert foreign_imports("errors") <= {"__future__", "typing"}
+def test_the_mirror_and_topologies_are_values() -> None:
+    for module in FILES:
+        if layer(module) in {MIRROR, "rabbit_chx.topology"} and module not in {
+            *PUBLIC,
+            "rabbit_chx.__main__",
+        }:
+            assert not libraries(module) & LIBRARIES, module
+            assert not imports(module) & NETWORK, module
+        if not module.startswith((READ_TOPOLOGY_FILES, "spark_connector")):
+            assert not libraries(module) & FILE_LIBRARIES, module
+    assert libraries("rabbit_chx.errors") <= {"__future__", "typing"}
 
 
-@pytest.mark.parametrize("file", SCALAR_PATH)
-def test_numpy_is_not_loaded_by_what_routes_one_message(file: str) -> None:
-    assert not at_start(file) & {"numpy", "pyarrow", "mmh3"}
+def test_libraries_are_loaded_when_they_are_needed() -> None:
+    for module in SCALAR_PATH:
+        assert not at_start(f"rabbit_chx.{module}") & {"numpy", "pyarrow", "mmh3"}, module
+    for module in FILES:
+        assert "matplotlib" not in at_start(module), module
+        if module.startswith("rabbit_chx."):
+            assert not at_start(module) & {"pyspark", "spark_connector", "pyspark_rabbitmq"}, module
 
 
-def test_the_package_itself_loads_nothing() -> None:
-    assert at_start("__init__") <= {"__future__", "importlib", "typing"}
+@pytest.mark.parametrize("module", FILES)
+def test_a_file_is_short_and_documented(module: str) -> None:
+    assert len(FILES[module].read_text().splitlines()) <= MOST_LINES_OF_A_FILE
+    assert ast.get_docstring(tree(module))
 
 
-# The face of the folder also names what reads and changes a broker.
-TOPOLOGY = [file for file in FILES if file.startswith("topology/") and file != "topology/__init__"]
-READS_FILES = {"topology/file/yaml_reader", "topology/file/schema", "topology/file/load"}
-
-
-@pytest.mark.parametrize("file", TOPOLOGY)
-def test_topology_is_made_of_values(file: str) -> None:
-    assert not rooms(own_imports(file)) & {"broker", "cli", "testing"}
-    assert not foreign_imports(file) & (CLIENTS | {"socket", "urllib", "http"})
-
-
-@pytest.mark.parametrize("file", TOPOLOGY)
-def test_only_what_reads_files_needs_the_libraries_for_it(file: str) -> None:
-    if file not in READS_FILES:
-        assert not foreign_imports(file) & {"pydantic", "pydantic_core", "yaml"}
-
-
-@pytest.mark.parametrize("file", ["topology/model", "topology/planning/steps"])
-def test_the_words_of_a_topology_stand_below_everything_that_uses_them(file: str) -> None:
-    allowed = {"errors", "releases", "ring", "topology/model"}
-    assert own_imports(file) - {"topology/__init__"} <= allowed
-
-
-@pytest.mark.parametrize("file", FILES)
-def test_only_the_command_line_and_itself_know_the_throw_away_broker(file: str) -> None:
-    if not file.startswith(("testing/", "cli/")):
-        assert "testing" not in rooms(own_imports(file))
-
-
-SHOWS_SPARK = {"cli/spark"}
-
-
-@pytest.mark.parametrize("file", FILES)
-def test_nothing_here_knows_spark_but_what_shows_it_when_it_is_asked_to(file: str) -> None:
-    known = at_start(file) if file in SHOWS_SPARK else foreign_imports(file)
-    assert not known & {"pyspark", "spark_connector", "pyspark_rabbitmq"}
-
-
-@pytest.mark.parametrize("file", FILES)
-def test_one_file_draws_with_matplotlib_and_loads_it_only_then(file: str) -> None:
-    known = at_start(file) if file == "report/axes" else foreign_imports(file)
-    assert "matplotlib" not in known
-
-
-@pytest.mark.parametrize("file", FILES)
-def test_nothing_knows_the_command_line(file: str) -> None:
-    if not file.startswith("cli/") and file != "__main__":
-        assert "cli" not in rooms(own_imports(file))
-
-
-@pytest.mark.parametrize("file", [file for file in FILES if file.startswith("testing/")])
-def test_the_throw_away_broker_does_not_use_the_room_that_it_tests(file: str) -> None:
-    # The Erlang that prints a ring opens no connection; the throw-away broker evaluates it on its node.
-    assert not rooms(own_imports(file) - {"broker/reading/erlang_rings"}) & {"broker", "cli"}
-
-
-@pytest.mark.parametrize("file", FILES)
-def test_a_file_says_what_it_is_and_stays_short(file: str) -> None:
-    assert len((PACKAGE / f"{file}.py").read_text().splitlines()) <= MOST_LINES_OF_A_FILE
-    assert ast.get_docstring(tree(file))
-
-
-@pytest.mark.parametrize("file", FILES)
-def test_functions_stay_short(file: str) -> None:
+def test_functions_are_short_or_listed_with_a_reason() -> None:
     long = {
-        node.name: node.end_lineno - node.lineno + 1
-        for node in ast.walk(tree(file))
+        f"{module}.{node.name}"
+        for module in FILES
+        for node in ast.walk(tree(module))
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
+        and node.end_lineno is not None
         and node.end_lineno - node.lineno + 1 > MOST_LINES_OF_A_FUNCTION
     }
-    assert not long
+    assert long <= set(LONG_FUNCTIONS)

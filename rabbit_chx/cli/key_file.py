@@ -1,0 +1,130 @@
+"""Keys from a file or from standard input, one a line, of any size.
+
+A block of a few megabytes is in memory at a time. Its lines become one column without a Python object
+for each, so that counting where the keys of a large file go runs at the speed of the bulk path.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Final
+
+import numpy as np
+
+from rabbit_chx.errors import InvalidValue
+from rabbit_chx.hashing import MAX_SHORTSTR
+from rabbit_chx.kernel.binaries import Binaries
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from numpy.typing import NDArray
+
+    from rabbit_chx.exchange import ConsistentHashExchange
+
+__all__ = ["buckets_of", "open_keys", "read_keys", "size_of"]
+
+_BLOCK: Final = 1 << 22
+_NEWLINE: Final = 0x0A
+_RETURN: Final = 0x0D
+_MOST_LINE: Final = 1 << 20
+
+
+def open_keys(path: str) -> IO[bytes]:
+    """The file, or standard input for ``-``."""
+    if path == "-":
+        return sys.stdin.buffer
+    try:
+        return Path(path).open("rb")
+    except OSError as error:
+        raise InvalidValue(
+            "keys file", path, "a readable file", f"The system says: {error.strerror}"
+        ) from None
+
+
+def size_of(path: str) -> int | None:
+    """The size in bytes, where there is one to know."""
+    file = Path(path)
+    return file.stat().st_size if path != "-" and file.is_file() else None
+
+
+def read_keys(
+    file: IO[bytes], *, name: str, raw: bool, advance: Callable[[int], object] = lambda _: None
+) -> Iterator[Binaries]:
+    """The lines of a file as columns of keys; ``advance`` is told of the bytes that were read.
+
+    Lines end in a newline, or in a return and a newline. With ``raw``, they are bytes that end in a
+    newline and may be no UTF-8.
+    """
+    rest = b""
+    first_line = 1
+    empty = True
+    while block := file.read(_BLOCK):
+        empty = False
+        advance(len(block))
+        block = rest + block
+        end = block.rfind(b"\n") + 1
+        rest = block[end:]
+        if len(rest) > _MOST_LINE:
+            _refuse(rest, first_line + block.count(b"\n"), name)
+        if end:
+            column = _column(block[:end], name=name, raw=raw, first_line=first_line)
+            first_line += len(column)
+            yield column
+    if rest:
+        yield _column(rest + b"\n", name=name, raw=raw, first_line=first_line)
+    if empty:
+        raise InvalidValue(f"keys of {name}", "an empty file", "one key a line")
+
+
+def _column(block: bytes, *, name: str, raw: bool, first_line: int) -> Binaries:
+    """The lines of a block, each of which ends in a newline."""
+    if not raw:
+        _check_utf8(block, name, first_line)
+    data = np.frombuffer(block, np.uint8)
+    is_end = data == _NEWLINE
+    if not raw:
+        is_end[:-1] |= (data[:-1] == _RETURN) & is_end[1:]
+    ends = np.flatnonzero(data == _NEWLINE)
+    # Without its line ends the block is the keys laid end to end.
+    offsets = np.zeros(len(ends) + 1, np.int64)
+    offsets[1:] = (ends + 1) - np.cumsum(is_end)[ends]
+    lengths = np.diff(offsets)
+    if lengths.max() > MAX_SHORTSTR:
+        row = int(np.argmax(lengths > MAX_SHORTSTR))
+        _refuse(bytes(block.split(b"\n")[row]), first_line + row, name)
+    return Binaries(data[~is_end], offsets)
+
+
+def _check_utf8(block: bytes, name: str, first_line: int) -> None:
+    try:
+        block.decode()
+    except UnicodeDecodeError as error:
+        line = block.count(b"\n", 0, error.start)
+        raise InvalidValue(
+            f"line {first_line + line} of {name}",
+            block.split(b"\n")[line],
+            "UTF-8 text",
+            "Keys may be any bytes: --raw takes them as they are",
+        ) from None
+
+
+def _refuse(line: bytes, number: int, name: str) -> None:
+    raise InvalidValue(
+        f"line {number} of {name}",
+        f"{line[:40]!r}... ({len(line)} bytes)",
+        f"a key of at most {MAX_SHORTSTR} bytes",
+        "AMQP cannot carry a longer one",
+    )
+
+
+def buckets_of(exchange: ConsistentHashExchange, column: Binaries) -> NDArray[np.int32]:
+    """The bucket of each key of a file."""
+    if exchange.hash_on.part in {"routing_key", "message_id", "correlation_id"}:
+        return exchange.bucket_many(column)
+    # Of headers and timestamps the type counts, so they are text and numbers again.
+    values = [column[row].decode("utf-8", "surrogateescape") for row in range(len(column))]
+    if exchange.hash_on.part == "timestamp":
+        return exchange.bucket_many([int(value) if value.isdecimal() else value for value in values])
+    return exchange.bucket_many(values)
