@@ -144,6 +144,16 @@ class ManagementUrl:
     user: str | None = None
     password: str = field(default="", repr=False)
 
+    @property
+    def netloc(self) -> str:
+        """Host and port."""
+        return urlsplit(self.base).netloc
+
+    @property
+    def path(self) -> str:
+        """The path below which the API is, without a slash at its end."""
+        return urlsplit(self.base).path
+
     @classmethod
     def parse(cls, url: str) -> ManagementUrl:
         """Parse an ``http://`` or ``https://`` URL.

@@ -8,9 +8,10 @@ from urllib.parse import urlsplit
 import pytest
 
 from rabbit_chx.broker import management as module
-from rabbit_chx.broker.management import Binding, Exchange, Management
+from rabbit_chx.broker.management import Management
 from rabbit_chx.errors import BrokerUnavailable
 from rabbit_chx.ring import ToExchange
+from rabbit_chx.topology.model import Binding, Exchange
 
 pytestmark = pytest.mark.broker
 

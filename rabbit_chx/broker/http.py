@@ -1,0 +1,184 @@
+"""One HTTP request with limits: a deadline for all of it, a largest size, no redirects, no proxy unless one is named.
+
+``urllib`` applies its timeout to each receive, follows redirects and reads ``http_proxy``; here a password goes only to the host
+in the URL, and a server that sends slowly or without end costs neither time nor memory beyond the limits.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import re
+import ssl
+import time
+from contextlib import closing, contextmanager
+from functools import partial
+from http.client import HTTPConnection, HTTPResponse, HTTPSConnection
+from typing import TYPE_CHECKING, Any, Final
+
+from rabbit_chx.urls import ManagementUrl
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Callable, Iterator, Mapping
+
+__all__ = ["Answer", "HttpClient", "TooLarge", "basic_auth"]
+
+_CONNECT_SECONDS: Final = 5.0
+_PIECE: Final = 1 << 16
+_MOST_OF_ELEMENT: Final = 1 << 20
+_MOST_OF_VALUE: Final = 4 << 20
+"""Python needs up to 24 times the size of a JSON text: 3 bytes make an empty list in a list."""
+_MOST_OF_ARRAY: Final = 32 << 20
+"""The 10,000 bindings of 10,000 queues take about 2 MiB."""
+_BETWEEN: Final = re.compile(r"[ \t\r\n,]*")
+
+
+class TooLarge(Exception):
+    """The answer is larger than any that this package expects."""
+
+
+class HttpClient:
+    """Sends requests to one base URL, each on a connection of its own.
+
+    Args:
+        url: the base.
+        tls: for https; by default the certificate and the host name are verified.
+        timeout: seconds for a whole request.
+        proxy: an ``http://`` URL, whose user and password go to the proxy.
+    """
+
+    def __init__(
+        self, url: ManagementUrl, *, tls: ssl.SSLContext | None, timeout: float, proxy: str | None = None
+    ) -> None:
+        self._url = url
+        self._tls = (tls or ssl.create_default_context()) if url.tls else None
+        self._timeout = timeout
+        self._proxy = ManagementUrl.parse(proxy) if proxy else None
+
+    @contextmanager
+    def send(
+        self, method: str, path: str, headers: Mapping[str, str], body: bytes | None
+    ) -> Iterator[Answer]:
+        """Send a request and yield the answer, whose body is still to be read."""
+        deadline = time.monotonic() + self._timeout
+        proxy, url = self._proxy, self._url
+        own = (
+            {}
+            if proxy is None or not proxy.user
+            else basic_auth("Proxy-Authorization", proxy.user, proxy.password)
+        )
+        place = (proxy or url).netloc
+        with closing(self._connection(place)) as connection:
+            connection.response_class = partial(_Response, deadline=deadline)  # type: ignore[assignment]
+            if proxy is not None and url.tls:
+                connection.set_tunnel(url.netloc, headers=own)
+            target = url.base if proxy is not None and not url.tls else url.path
+            sent = {**headers, "Connection": "close", **({} if url.tls else own)}
+            connection.request(method, target + path, body, sent)
+            with connection.getresponse() as response:
+                yield Answer(response)
+
+    def _connection(self, place: str) -> HTTPConnection:
+        timeout = min(self._timeout, _CONNECT_SECONDS)
+        if self._tls is None:
+            return HTTPConnection(place, timeout=timeout)
+        return HTTPSConnection(place, timeout=timeout, context=self._tls)
+
+
+class Answer:
+    """The answer to one request."""
+
+    def __init__(self, response: HTTPResponse) -> None:
+        self.status: int = response.status
+        self.reason: str = response.reason
+        self._body = response
+        self._read = 0
+
+    def value(self) -> Any:
+        """Decode the whole body, a JSON value."""
+        text = self._text(_MOST_OF_VALUE)
+        return json.loads("".join(iter(lambda: text(_PIECE), "")))
+
+    def elements(self) -> Iterator[dict[str, Any]]:
+        """Decode the objects of a JSON array while it arrives: only one is in memory at a time."""
+        text, decode = self._text(_MOST_OF_ARRAY), json.JSONDecoder().raw_decode
+        buffer = text(_PIECE).lstrip()
+        if not buffer.startswith("["):
+            raise ValueError("not a JSON array")
+        at = 1
+        while not buffer.startswith("]", at := _after_separator(buffer, at)):
+            try:
+                element, at = decode(buffer, at)
+            except json.JSONDecodeError:
+                piece = text(_PIECE)
+                if not piece or len(buffer) - at > _MOST_OF_ELEMENT:
+                    raise
+                buffer, at = buffer[at:] + piece, 0
+            else:
+                if not isinstance(element, dict):
+                    raise TypeError("not a JSON object")
+                yield element
+
+    def _text(self, most: int) -> Callable[[int], str]:
+        return io.TextIOWrapper(io.BufferedReader(_Limited(self._body, most)), "utf-8").read
+
+
+def basic_auth(header: str, user: str, password: str) -> dict[str, str]:
+    """The header that carries user and password."""
+    return {header: "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()}
+
+
+def _after_separator(buffer: str, at: int) -> int:
+    found = _BETWEEN.match(buffer, at)
+    return found.end() if found else at
+
+
+class _Limited(io.RawIOBase):
+    """A body of at most so many bytes."""
+
+    def __init__(self, body: HTTPResponse, most: int) -> None:
+        super().__init__()
+        self._body = body
+        self._left = most
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        count = self._body.readinto(buffer)
+        self._left -= count
+        if self._left < 0:
+            raise TooLarge
+        return count
+
+
+class _Response(HTTPResponse):
+    """A response whose every receive ends at the deadline of the request."""
+
+    def __init__(self, sock: socket.socket, *args: Any, deadline: float, **kwargs: Any) -> None:
+        super().__init__(sock, *args, **kwargs)
+        self.fp = io.BufferedReader(_UntilDeadline(self.fp.detach(), sock, deadline))
+
+
+class _UntilDeadline(io.RawIOBase):
+    def __init__(self, stream: io.RawIOBase, sock: socket.socket, deadline: float) -> None:
+        super().__init__()
+        self._stream = stream
+        self._socket = sock
+        self._deadline = deadline
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int | None:
+        left = self._deadline - time.monotonic()
+        if left <= 0:
+            raise TimeoutError
+        self._socket.settimeout(left)
+        return self._stream.readinto(buffer)
+
+    def close(self) -> None:
+        self._stream.close()
+        super().close()

@@ -1,0 +1,148 @@
+"""Rows of the management API as values. A row of another shape raises one of `WRONG_SHAPE`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, TypeVar, get_args
+
+from rabbit_chx.ring import ToExchange
+from rabbit_chx.topology.model import Binding, Exchange, Policy, Queue, QueueType
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = [
+    "WRONG_SHAPE",
+    "Overview",
+    "User",
+    "binding",
+    "exchange",
+    "field_of",
+    "name_and",
+    "overview",
+    "policy",
+    "queue",
+    "queue_with_messages",
+    "user",
+]
+
+_T = TypeVar("_T")
+
+WRONG_SHAPE: Final = (ValueError, TypeError, KeyError, AttributeError, RecursionError)
+"""What decoding raises for an answer that the management API would not give."""
+
+
+@dataclass(frozen=True, slots=True)
+class Overview:
+    """The server that answers."""
+
+    product: str
+    release: str
+    """Of the node that answers; the nodes of a cluster may differ during an upgrade."""
+    exchange_types: frozenset[str] = frozenset()
+    """The types that can be declared."""
+    cluster: str = ""
+    """The name of the cluster, by default that of its first node."""
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    """The user of the API."""
+
+    name: str
+    tags: frozenset[str]
+
+
+_REQUIRED: Final = object()
+
+
+def field_of(row: Any, name: str, kind: type[_T], default: Any = _REQUIRED) -> _T:
+    """A field of the type that it must have; the default also replaces null."""
+    value = row[name] if default is _REQUIRED else row.get(name)
+    if value is None and default is not _REQUIRED:
+        return default  # type: ignore[no-any-return]
+    if not isinstance(value, kind):
+        raise TypeError(name)
+    return value
+
+
+def _table(row: Any, name: str) -> dict[str, Any]:
+    """A table of AMQP; an empty one is [] in JSON, as every empty list of Erlang."""
+    return field_of(row, name, dict) if row.get(name) else {}
+
+
+def overview(row: Any) -> Overview:
+    """Product and release."""
+    product = "LavinMQ" if "lavinmq_version" in row else field_of(row, "product_name", str, "")
+    types = field_of(row, "exchange_types", list, [])
+    return Overview(
+        product,
+        field_of(row, "rabbitmq_version", str, ""),
+        frozenset(field_of(each, "name", str) for each in types if each.get("enabled", True)),
+        field_of(row, "cluster_name", str, ""),
+    )
+
+
+def user(row: Any) -> User:
+    """The user of the API."""
+    tags = row["tags"]  # a text up to 3.8
+    return User(field_of(row, "name", str), frozenset(tags.split(",") if isinstance(tags, str) else tags))
+
+
+def name_and(name: str, kind: type[_T]) -> Callable[[Any], tuple[str, _T]]:
+    """A decoder of a name and one more field."""
+    return lambda row: (field_of(row, "name", str), field_of(row, name, kind))
+
+
+def exchange(row: Any) -> Exchange:
+    """An exchange."""
+    return Exchange(
+        field_of(row, "name", str),
+        field_of(row, "type", str),
+        durable=field_of(row, "durable", bool),
+        auto_delete=field_of(row, "auto_delete", bool),
+        internal=field_of(row, "internal", bool),
+        arguments=_table(row, "arguments"),
+        policy=field_of(row, "policy", str, None) or None,
+    )
+
+
+def queue(row: Any) -> Queue:
+    """A queue."""
+    # From 4.0 on a classic queue shows its type among the arguments, even if it was declared without.
+    arguments = {name: value for name, value in _table(row, "arguments").items() if name != "x-queue-type"}
+    return Queue(
+        field_of(row, "name", str),
+        field_of(row, "type", str),  # type: ignore[arg-type]
+        durable=field_of(row, "durable", bool),
+        auto_delete=field_of(row, "auto_delete", bool),
+        exclusive=bool(row["exclusive"]),  # null where the type cannot be exclusive and statistics are off
+        arguments=arguments,
+        effective_policy=_table(row, "effective_policy_definition"),
+    )
+
+
+def queue_with_messages(row: Any) -> tuple[Queue, int | None] | None:
+    """A queue and its messages; None for a type that only some plugins have."""
+    known = row.get("type", "classic") in get_args(QueueType)
+    return (queue(row), field_of(row, "messages", int, None)) if known else None
+
+
+def binding(row: Any) -> Binding:
+    """A binding."""
+    name = field_of(row, "destination", str)
+    destination = name if row["destination_type"] == "queue" else ToExchange(name)
+    return Binding(
+        field_of(row, "source", str), destination, field_of(row, "routing_key", str), _table(row, "arguments")
+    )
+
+
+def policy(row: Any) -> Policy:
+    """A policy."""
+    return Policy(
+        field_of(row, "name", str),
+        field_of(row, "pattern", str),
+        field_of(row, "apply-to", str),
+        _table(row, "definition"),
+        field_of(row, "priority", int),
+    )
