@@ -120,6 +120,8 @@ class Answer:
                 if not isinstance(element, dict):
                     raise TypeError("not a JSON object")
                 yield element
+        if (buffer[at + 1 :] + text(_PIECE)).strip():
+            raise ValueError("more than a JSON array")
 
     def _text(self, most: int) -> Callable[[int], str]:
         return io.TextIOWrapper(io.BufferedReader(_Limited(self._body, most)), "utf-8").read

@@ -215,10 +215,9 @@ class Management:
     def _pages(self, path: list[str], make: Callable[[Any], _T], **options: str) -> list[_T]:
         def items(answer: Any) -> tuple[list[_T], bool]:
             listed = rows.field_of(answer, "items", list)
-            # Only the last page has fewer rows: a server's page_count alone could be any number.
-            return list(map(make, listed)), len(listed) == _PAGE_SIZE and page < rows.field_of(
-                answer, "page_count", int
-            )
+            # A page may lack rows that were deleted meanwhile, and page_count may be any number.
+            more = bool(listed) and page < rows.field_of(answer, "page_count", int)
+            return list(map(make, listed)), more
 
         found: list[_T] = []
         for page in range(1, _MOST_PAGES + 1):

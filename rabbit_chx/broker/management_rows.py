@@ -85,8 +85,9 @@ def overview(row: Any) -> Overview:
 
 def user(row: Any) -> User:
     """The user of the API."""
-    tags = row["tags"]  # a text up to 3.8
-    return User(field_of(row, "name", str), frozenset(tags.split(",") if isinstance(tags, str) else tags))
+    tags = row["tags"]
+    text = tags if isinstance(tags, str) else ",".join(tags)  # a text up to 3.8
+    return User(field_of(row, "name", str), frozenset(filter(None, text.split(","))))
 
 
 def name_and(name: str, kind: type[_T]) -> Callable[[Any], tuple[str, _T]]:

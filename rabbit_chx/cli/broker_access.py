@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Final
 
 from rabbit_chx.cli.completion import exchanges
-from rabbit_chx.cli.options import BROKER, broker_options, management_option
+from rabbit_chx.cli.options import BROKER, ManagementAccess, broker_options, management_options
 from rabbit_chx.cli.progress import waiting
 from rabbit_chx.cli.verb import option
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue
@@ -36,8 +36,8 @@ class BrokerAccess:
     """Where a broker is, and by what means it may be asked."""
 
     url: str | BrokerUrl | None
+    management_access: ManagementAccess
     password_file: Path | None = None
-    management_url: str | None = None
     node: str | None = None
     probe: str | None = None
     pairs: tuple[tuple[str, str], ...] = ()
@@ -54,7 +54,7 @@ class BrokerAccess:
             raise InvalidValue(
                 "command",
                 "no broker",
-                "--url amqp://user:password@host/, or the environment variable AMQP_URL",
+                "--url amqp://user@host/, or the environment variable AMQP_URL",
                 "`rabbit-chx lint FILE` and `rabbit-chx plan FILE --against OTHER_FILE` need none",
             )
         return BrokerUrl.parse(self.url)
@@ -68,11 +68,9 @@ class BrokerAccess:
 
     def management(self) -> Management | None:
         """Its management API; None where AMQP has to do."""
-        from rabbit_chx.broker.management import Management
-
         if self.amqp_only:
             return None
-        return Management.of(self.given, self.management_url, credentials=self.password_file, tls=self.tls)
+        return self.management_access.open(self.given, self.password_file, self.tls)
 
     def read(self, wanted: Topology) -> Observed:
         """What stands in the virtual host of a topology."""
@@ -140,7 +138,7 @@ def broker_access_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """The options that say how a broker is reached; the command gets it as ``live``."""
 
     @broker_options
-    @management_option
+    @management_options
     @option(
         "--amqp-only", group=BROKER, is_flag=True, help="Do without the HTTP API; says what it cannot see."
     )

@@ -11,7 +11,7 @@ import click
 
 from rabbit_chx import __version__
 from rabbit_chx.cli.doctor_check import Check
-from rabbit_chx.cli.options import broker_options, management_option, output_option
+from rabbit_chx.cli.options import broker_options, management_options, output_option
 from rabbit_chx.cli.output import print_json
 from rabbit_chx.cli.progress import waiting
 from rabbit_chx.cli.verb import Exit, option, verb
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from rabbit_chx.cli.options import ManagementAccess
     from rabbit_chx.cli.spark import SparkChecks
 
 _SPARK: Final = "Spark"
@@ -43,14 +44,14 @@ _EXTRAS: Final = {
     examples=[
         "rabbit-chx doctor",
         "AMQP_URL=amqp://user:password@host rabbit-chx doctor",
-        "rabbit-chx doctor --spark --url amqp://user:password@host",
+        "rabbit-chx doctor --spark --url amqp://user@host --password-file pw",
         "rabbit-chx doctor --spark spark://host:7077 --conf spark.executor.memory=2g",
         "rabbit-chx doctor --spark sc://host:15002 -U amqp://user@host \\\n    --option passwordEnv=SECRET",
     ],
     exit_codes={Exit.FINE: "all that was asked for works", Exit.FAILED: "something does not"},
 )
 @broker_options
-@management_option
+@management_options
 @option(
     "--spark",
     group=_SPARK,
@@ -78,7 +79,7 @@ def doctor(
     url: str | None,
     password_file: Path | None,
     tls: ssl.SSLContext | None,
-    management_url: str | None,
+    management_access: ManagementAccess,
     spark: str | None,
     conf: tuple[str, ...],
     options: tuple[str, ...],
@@ -93,7 +94,7 @@ def doctor(
     elif conf or options:
         raise click.UsageError("--conf and --option are for --spark")
     checks: list[Check] = []
-    broker = None if url is None else _Broker(url, password_file, tls, management_url)
+    broker = None if url is None else _Broker(url, password_file, tls, management_access)
     for check in _checks(broker, asked):
         checks.append(check)
         if output == "json":
@@ -143,7 +144,7 @@ class _Broker:
     url: str
     password_file: Path | None
     tls: ssl.SSLContext | None
-    management_url: str | None
+    management_access: ManagementAccess
 
 
 def _broker_checks(broker: _Broker) -> Iterator[Check]:
@@ -176,17 +177,13 @@ def _broker_checks(broker: _Broker) -> Iterator[Check]:
 
 def _management(broker: _Broker) -> Check:
     """It is needed by the verbs of topology only, so that none is no fault unless one was named."""
-    from rabbit_chx.broker.management import Management
-
     try:
-        management = Management.of(
-            broker.url, broker.management_url, credentials=broker.password_file, tls=broker.tls
-        )
+        management = broker.management_access.open(broker.url, broker.password_file, broker.tls)
         user, tags = management.whoami().name, ", ".join(sorted(management.whoami().tags))
         release = management.overview().release
     except RabbitChxError as error:
         hint = "give --management-url; plan, check and export need it"
-        state = "failed" if broker.management_url else "missing"
+        state = "failed" if broker.management_access.url else "missing"
         return Check("management API", state, str(error), hint)
     return Check("management API", "ok", f"RabbitMQ {release}, user {user!r} with the tags {tags or 'none'}")
 

@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
+from click.core import ParameterSource
 
 from rabbit_chx.cli.completion import exchanges, releases
+from rabbit_chx.cli.output import notice
 from rabbit_chx.cli.verb import option
 from rabbit_chx.errors import InvalidValue
 from rabbit_chx.exchange import ConsistentHashExchange
@@ -19,17 +21,20 @@ if TYPE_CHECKING:
     import ssl
     from collections.abc import Callable
 
+    from rabbit_chx.broker.management import Management
     from rabbit_chx.ring import Destination
     from rabbit_chx.topology.model import Topology
+    from rabbit_chx.urls import BrokerUrl
 
 __all__ = [
     "FILE",
     "Described",
+    "ManagementAccess",
     "broker_options",
     "exchange_option",
     "exchange_options",
     "file_option",
-    "management_option",
+    "management_options",
     "output_option",
     "parse_queue",
     "release_option",
@@ -93,7 +98,7 @@ def worker_pool_option(command: _Command) -> _Command:
 
 
 def broker_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """``--url``: where the broker is, and how it is known; the command gets ``url``, ``password_file`` and ``tls``."""
+    """The options of a connection; the command gets ``url``, ``password_file`` and ``tls``."""
 
     @option(
         "-U",
@@ -102,7 +107,8 @@ def broker_options(command: Callable[..., Any]) -> Callable[..., Any]:
         envvar=["AMQP_URL", "RABBITMQ_URL"],
         show_envvar=True,
         metavar="URL",
-        help="Where it is: amqp://user:password@host:5672/vhost.",
+        help="AMQP URL: amqp://user@host:5672/vhost, or amqps://. A password in the environment variable or in "
+        "--password-file is not in the process list.",
     )
     @option(
         "--password-file",
@@ -111,24 +117,24 @@ def broker_options(command: Callable[..., Any]) -> Callable[..., Any]:
         envvar="RABBITMQ_PASSWORD_FILE",
         show_envvar=True,
         metavar="FILE",
-        help="The password is the one line of FILE, read on each connect, and not in the URL.",
+        help="File that contains only the password; read on each connect.",
     )
     @option(
         "--tls-ca-cert-file",
         group=BROKER,
         type=_SECRET_FILE,
         metavar="FILE",
-        help="With amqps and https: trust the authorities in FILE instead of the system's.",
+        help="CA certificates to trust instead of the system's, with amqps and https.",
     )
-    @option("--tls-cert-file", group=BROKER, type=_SECRET_FILE, metavar="FILE", help="Our own certificate.")
+    @option("--tls-cert-file", group=BROKER, type=_SECRET_FILE, metavar="FILE", help="Client certificate.")
     @option(
         "--tls-key-file",
         group=BROKER,
         type=_SECRET_FILE,
         metavar="FILE",
-        help="Its key, where it is in another file.",
+        help="Private key, if --tls-cert-file does not contain it.",
     )
-    @option("--insecure", group=BROKER, is_flag=True, help="Do not check who answers: for tests only.")
+    @option("--insecure", group=BROKER, is_flag=True, help="Disable TLS peer verification: for tests only.")
     @functools.wraps(command)
     def wrapper(
         *,
@@ -138,11 +144,30 @@ def broker_options(command: Callable[..., Any]) -> Callable[..., Any]:
         insecure: bool,
         **options: Any,
     ) -> Any:
-        secure = _secure(options["url"], options.get("management_url"))
+        secure = _check_urls(options["url"], options.get("management_url"))
         tls = _tls(tls_ca_cert_file, tls_cert_file, tls_key_file, insecure=insecure, secure=secure)
         return command(tls=tls, **options)
 
     return wrapper
+
+
+def _check_urls(url: str | None, management_url: str | None) -> bool:
+    """Whether a URL has TLS, or none is given yet; with a warning where a password came by the command line."""
+    from rabbit_chx.urls import BrokerUrl, ManagementUrl
+
+    found: dict[str, BrokerUrl | ManagementUrl] = {}
+    if url:
+        found["url"] = BrokerUrl.parse(url)
+    if management_url:
+        found["management_url"] = ManagementUrl.parse(management_url)
+    source = click.get_current_context().get_parameter_source
+    if any(each.password and source(name) is ParameterSource.COMMANDLINE for name, each in found.items()):
+        notice(
+            "Warning",
+            "the command line contains a password, which every user of this machine can read in the process list. "
+            "Set AMQP_URL, or use --password-file",
+        )
+    return any(each.tls for each in found.values()) or not found
 
 
 def _tls(
@@ -153,22 +178,22 @@ def _tls(
     insecure: bool,
     secure: bool,
 ) -> ssl.SSLContext | None:
-    """What the options say of TLS; None where they say nothing, which checks everything."""
+    """The context of the TLS options; None without any of them, which verifies everything."""
     named = {"--tls-ca-cert-file": authorities, "--tls-cert-file": certificate, "--tls-key-file": key}
     given = [option for option, path in named.items() if path is not None] + ["--insecure"] * insecure
     if not given:
         return None
     if not secure:
-        raise InvalidValue(given[0], "a connection without TLS", "amqps:// or https:// URLs")
+        raise InvalidValue(given[0], "a connection without TLS", "an amqps:// or https:// URL")
     if insecure and authorities:
-        raise InvalidValue("command", "--insecure and --tls-ca-cert-file", "one of them")
+        raise InvalidValue("options", "--insecure and --tls-ca-cert-file", "one of them")
     if key and not certificate:
-        raise InvalidValue("command", "--tls-key-file alone", "--tls-cert-file too")
+        raise InvalidValue("options", "--tls-key-file alone", "--tls-cert-file too")
     from rabbit_chx.broker.tls import context
 
     return context(
         options=("--tls-ca-cert-file", "--tls-cert-file"),
-        hint="the key has to be the certificate's own, without a passphrase",
+        hint="The key must belong to the certificate and have no passphrase",
         ca_file=authorities,
         cert_file=certificate,
         key_file=key,
@@ -176,25 +201,61 @@ def _tls(
     )
 
 
-def _secure(url: str | None, management_url: str | None) -> bool:
-    """Whether TLS options make sense: there is a URL with TLS, or no URL yet."""
-    from rabbit_chx.urls import BrokerUrl, ManagementUrl
+@dataclass(frozen=True)
+class ManagementAccess:
+    """How a broker's management API is reached."""
 
-    found = [BrokerUrl.parse(url).tls] if url else []
-    found += [ManagementUrl.parse(management_url).tls] if management_url else []
-    return any(found) or not found
+    url: str | None = None
+    proxy: str | None = None
+    insecure: bool = False
+
+    def open(
+        self, broker: str | BrokerUrl, password_file: Path | None, tls: ssl.SSLContext | None
+    ) -> Management:
+        """The API of a broker, with the same user and password."""
+        from rabbit_chx.broker.management import Management
+
+        return Management.of(
+            broker,
+            self.url,
+            credentials=password_file,
+            tls=tls,
+            proxy=self.proxy,
+            insecure=self.insecure,
+        )
 
 
-def management_option(command: _Command) -> _Command:
-    """``--management-url``: where the broker's HTTP API is."""
-    return option(
+def management_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The options of the management API; the command gets ``management_access``."""
+
+    @option(
         "--management-url",
         group=BROKER,
         envvar="RABBITMQ_MANAGEMENT_URL",
         show_envvar=True,
         metavar="URL",
-        help="Its HTTP API; by default port 15672 (15671 with amqps) of the same host.",
-    )(command)
+        help="Management API; by default port 15672 (15671 with amqps) of the broker's host.",
+    )
+    @option(
+        "--management-proxy",
+        group=BROKER,
+        metavar="URL",
+        help="HTTP proxy for the management API. http_proxy is ignored.",
+    )
+    @option(
+        "--insecure-management",
+        group=BROKER,
+        is_flag=True,
+        help="Send the password of an amqps URL to a management URL with http or another host.",
+    )
+    @functools.wraps(command)
+    def wrapper(
+        *, management_url: str | None, management_proxy: str | None, insecure_management: bool, **options: Any
+    ) -> Any:
+        access = ManagementAccess(management_url, management_proxy, insecure_management)
+        return command(management_access=access, **options)
+
+    return wrapper
 
 
 def parse_queue(text: str) -> tuple[Destination, str]:

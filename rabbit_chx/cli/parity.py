@@ -107,7 +107,7 @@ def _broker(
         raise InvalidValue(
             "command",
             "no broker",
-            "--url amqp://user:password@host:5672/vhost, or --throw-away 4.3",
+            "--url amqp://user@host:5672/vhost, or --throw-away 4.3",
             "The URL is also taken from AMQP_URL or RABBITMQ_URL, which keeps the password out of `ps`",
         )
 

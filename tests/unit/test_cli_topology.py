@@ -296,7 +296,8 @@ def test_an_apply_that_ends_early_says_what_is_done(
 )
 def test_a_url_is_refused_without_showing_its_password(run, write, verb, url, code) -> None:
     arguments = [] if verb == "export" else [write(ORDERS), *(["--yes"] if verb == "apply" else [])]
-    where = ["--management-url", "http://127.0.0.1:1"] if code == 1 else []
+    scheme = "https" if url.startswith("amqps:") else "http"
+    where = ["--management-url", f"{scheme}://127.0.0.1:1"] if code == 1 else []
     found = run(verb, *arguments, "--url", url, *where)
     assert (found.code, found.out) == (code, "")
     assert "ame" not in found.err.replace("name", "").replace("parameter", "")

@@ -1,0 +1,221 @@
+"""The management client against servers that are slow, endless or wrong: it ends in time, in little memory, with one error."""
+
+from __future__ import annotations
+
+import json
+import random
+import socket
+import threading
+import time
+import tracemalloc
+from contextlib import contextmanager, suppress
+
+import pytest
+
+from rabbit_chx.broker.management import Management
+from rabbit_chx.cli import _exit_code
+from rabbit_chx.errors import BrokerUnavailable, InvalidValue
+
+HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n\r\n"
+CALLS = {
+    "overview": lambda management: management.overview(),
+    "whoami": lambda management: management.whoami(),
+    "nodes": lambda management: management.nodes(),
+    "feature flags": lambda management: management.feature_flags(),
+    "exchange": lambda management: management.exchange("v", "x"),
+    "exchanges": lambda management: management.exchanges("v"),
+    "bindings": lambda management: management.bindings("v"),
+    "queue": lambda management: management.queue("v", "q"),
+    "queues": lambda management: management.queues("v"),
+    "queue names": lambda management: management.queue_names("v", "q"),
+    "policies": lambda management: management.policies("v"),
+}
+
+
+@contextmanager
+def answering(pieces, pause=0.0):
+    """A server that answers every request with the bytes that ``pieces()`` yields."""
+    requests: list[bytes] = []
+
+    def answer(connection):
+        with connection, suppress(OSError):
+            requests.append(connection.recv(1 << 16))
+            for piece in pieces():
+                connection.sendall(piece)
+                time.sleep(pause)
+
+    def serve():
+        with suppress(OSError):
+            while True:
+                threading.Thread(target=answer, args=[server.accept()[0]], daemon=True).start()
+
+    server = socket.create_server(("127.0.0.1", 0))
+    threading.Thread(target=serve, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.getsockname()[1]}", requests
+    finally:
+        server.shutdown(socket.SHUT_RDWR)
+        server.close()
+
+
+def always(piece):
+    while True:
+        yield piece
+
+
+def after_head(piece):
+    yield HEAD
+    yield from always(piece)
+
+
+@pytest.mark.parametrize("pieces", [lambda: always(b"H"), lambda: after_head(b" ")], ids=["head", "body"])
+def test_a_request_ends_at_its_deadline_however_slowly_the_answer_comes(pieces):
+    with answering(pieces, pause=0.05) as (url, _):
+        started = time.monotonic()
+        with pytest.raises(BrokerUnavailable, match=r"did not answer within 0\.5 seconds"):
+            Management(url, timeout=0.5).overview()
+        assert time.monotonic() - started < 10  # 50,000 bytes of a header's line would take an hour
+
+
+@pytest.mark.parametrize(
+    ("call", "piece"),
+    [
+        ("overview", b" " * 65536),
+        ("overview", b"[" + b"{}," * 20000 + b"{}],"),
+        ("bindings", b"\n" * 65536),
+        ("bindings", b'{"source":"%s"},' % (b"x" * 60000)),
+        ("queues", b'"items":[' * 10000),
+        ("policies", b"x" * 65536),
+    ],
+)  # fmt: skip
+def test_an_endless_answer_takes_little_memory(call, piece):
+    def pieces():
+        yield HEAD + (b"[" if call in {"bindings", "policies"} else b'{"x":[')
+        yield from always(piece)
+
+    with answering(pieces) as (url, _):
+        management = Management(url, timeout=60)
+        tracemalloc.start()
+        try:
+            with pytest.raises(BrokerUnavailable, match=r"sent more data about|is not a management API"):
+                CALLS[call](management)
+            assert tracemalloc.get_traced_memory()[1] < 128 << 20
+        finally:
+            tracemalloc.stop()
+
+
+def test_ten_thousand_bindings_are_within_the_limits():
+    row = {"source": "x" * 60, "vhost": "v" * 20, "destination_type": "queue", "arguments": {}}
+    rows = [row | {"destination": f"queue-{n:0>60}", "routing_key": "1"} for n in range(10_000)]
+    body = json.dumps(rows).encode()
+    with answering(lambda: [HEAD + body[:70_001], body[70_001:]]) as (url, _):
+        found = Management(url).bindings("v")
+    assert [bound.destination for bound in found] == [row["destination"] for row in rows]
+
+
+def test_a_list_without_end_is_given_up():
+    page = {"items": [{"name": "q"}], "page_count": 10**9}
+    with answering(lambda: [HEAD + json.dumps(page).encode()]) as (url, requests):
+        with pytest.raises(BrokerUnavailable, match="lists more than 400 queues"):
+            Management(url).queue_names("v", "q")
+        assert len(requests) == 400
+
+
+RANDOM = random.Random(20)
+SHAPES = [
+    b"[" * 200_000,
+    b'{"a":' * 200_000,
+    b'[{"a":' * 200_000,
+    b"[[]]",
+    b"[1]",
+    b"[null]",
+    b'[{"name":1}]',
+    b"null",
+    b"7",
+    b'"text"',
+    b"{}",
+    b"\xff",
+    b"[\xff]",
+    b"",
+    b'{"items":7}',
+    b'{"items":[7],"page_count":1}',
+    b'{"items":[{}],"page_count":"x"}',
+    b'{"name":[],"tags":[[]],"product_name":[],"exchange_types":[7]}',
+    *(bytes(RANDOM.choices(b'[]{}",:0ae\\ntru', k=RANDOM.randrange(80))) for _ in range(40)),
+]
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_an_answer_of_another_shape_is_not_a_management_api(call):
+    for shape in SHAPES:
+        with answering(lambda body=shape: [HEAD + body]) as (url, _):
+            try:
+                CALLS[call](Management(url))
+            except BrokerUnavailable as error:
+                assert "is not a management API" in str(error) or "calls itself" in str(error)  # noqa: PT017
+            else:
+                assert not shape.strip(b"[], "), shape
+
+
+def test_the_command_line_says_so_too(monkeypatch, capsys, tmp_path):
+    (tmp_path / "x.yaml").write_text("schema: 1\nqueues: {q: {}}\n")
+    monkeypatch.delenv("AMQP_URL", raising=False)
+    with answering(lambda: [HEAD + b"[" * 200_000]) as (url, _):
+        code = _exit_code(["check", str(tmp_path / "x.yaml"), "-U", "amqp://h", "--management-url", url])
+    assert (code, "is not a management API" in capsys.readouterr().err) == (1, True)
+
+
+# -- where a password goes ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("url", ["http://broker:15672", "https://other:15671", "http://127.0.0.1:15672"])
+def test_the_password_of_an_amqps_url_stays_protected(url):
+    with pytest.raises(InvalidValue, match="expected https:// and the host broker") as caught:
+        Management.of("amqps://me:sesame@broker", url)
+    assert "sesame" not in str(caught.value)
+    with pytest.raises(InvalidValue, match="invalid management URL"):
+        Management.of("amqps://me@broker", url, credentials=lambda: ("me", "sesame"))
+    Management.of("amqps://me:sesame@broker", url, insecure=True)
+    Management.of("amqps://me:sesame@broker", url.replace("://", "://own:password@"))
+    Management.of("amqp://me:sesame@broker", url)
+
+
+def test_the_default_management_url_takes_the_password_along():
+    Management.of("amqps://me:sesame@broker")
+    Management.of("amqps://me:sesame@broker", "https://broker:443/rabbit")
+
+
+def test_a_proxy_in_the_environment_is_ignored_and_one_that_is_named_is_used(monkeypatch):
+    found = HEAD + b'{"name":"me","tags":[]}'
+    with answering(lambda: [found]) as (url, direct), answering(lambda: [found]) as (proxy, proxied):
+        for name in ("http_proxy", "HTTP_PROXY", "all_proxy"):
+            monkeypatch.setenv(name, proxy)
+        Management(url).whoami()
+        assert (len(direct), len(proxied)) == (1, 0)
+        own = proxy.replace("://", "://proxy:key@")
+        Management(url, proxy=own).whoami()
+        assert (len(direct), len(proxied)) == (1, 1)
+    assert proxied[0].startswith(f"GET {url}/api/whoami HTTP/1.1\r\n".encode())
+    assert b"Proxy-Authorization: Basic cHJveHk6a2V5" in proxied[0]
+    assert b"Proxy-Authorization" not in direct[0]
+
+
+@pytest.mark.parametrize(
+    ("options", "environment", "warnings"),
+    [
+        (["-U", "amqp://me:sesame@127.0.0.1:1"], {}, 1),
+        (["-U", "amqp://127.0.0.1:1", "--management-url", "http://me:sesame@127.0.0.1:1"], {}, 1),
+        (["-U", "amqp://me@127.0.0.1:1"], {}, 0),
+        ([], {"AMQP_URL": "amqp://me:sesame@127.0.0.1:1"}, 0),
+    ],
+)
+def test_a_password_on_the_command_line_is_warned_of_once(
+    options, environment, warnings, monkeypatch, capsys
+):
+    monkeypatch.delenv("AMQP_URL", raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert _exit_code(["export", *options]) == 1
+    said = capsys.readouterr().err
+    assert said.count("the command line contains a password") == warnings
+    assert "sesame" not in said
