@@ -2,7 +2,7 @@
 
 import os
 
-from rabbit_chx import Management, apply, plan, read
+from rabbit_chx.topology import Management, apply, plan, read
 from rabbit_chx.topology.file.load import loads
 
 topology = loads(

@@ -4,8 +4,9 @@
     >>> ConsistentHashExchange({"q0": 1, "q1": 1, "q2": 2}, release="4.3.6").route("customer-42")
     'q0'
 
-Names are loaded when they are first used, so that ``import rabbit_chx`` costs next to nothing and
-routing one key never imports NumPy.
+This package exports the mirror and its errors. `rabbit_chx.topology`, `rabbit_chx.publishing`, `rabbit_chx.report` and
+`rabbit_chx.testing` export the rest. A name is loaded when it is first used, so that ``import rabbit_chx`` takes no time
+and routing one key never imports NumPy.
 """
 
 from __future__ import annotations
@@ -14,18 +15,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rabbit_chx.broker.applying.apply import apply, apply_async
-    from rabbit_chx.broker.management import Management
-    from rabbit_chx.broker.reading.reader import read
     from rabbit_chx.errors import (
         AmbiguousHeader,
-        ApplyStopped,
         BrokerUnavailable,
         BrokerWouldFail,
         Contradiction,
         InvalidValue,
         MissingDependency,
-        PublishFailed,
         RabbitChxError,
         RingUnknown,
         Unpredictable,
@@ -38,74 +34,81 @@ if TYPE_CHECKING:
     from rabbit_chx.movement import Movement, moved, shares
     from rabbit_chx.partitioning import AnyOf, ModulusHashExchange, RandomExchange, SuperStream
     from rabbit_chx.releases import Release, Store
-    from rabbit_chx.ring import Ring, RingBinding, ToExchange
+    from rabbit_chx.ring import Destination, Ring, RingBinding, ToExchange
     from rabbit_chx.skew import HotKey, QueueShare, Spread, spread
-    from rabbit_chx.topology.checks.drift import drift
-    from rabbit_chx.topology.checks.lint import lint
-    from rabbit_chx.topology.file.load import load
-    from rabbit_chx.topology.model import Observed, Topology
-    from rabbit_chx.topology.planning.plan import plan
-    from rabbit_chx.topology.planning.steps import Plan
 
 __version__ = "0.1.0"
 
-_MODULES = {
-    "broker.management": ("Management",),
-    "broker.applying.apply": ("apply", "apply_async"),
-    "broker.reading.reader": ("read",),
+_NAMES_IN = {
     "errors": (
         "AmbiguousHeader",
-        "ApplyStopped",
         "BrokerUnavailable",
         "BrokerWouldFail",
         "Contradiction",
         "InvalidValue",
         "MissingDependency",
-        "PublishFailed",
         "RabbitChxError",
         "RingUnknown",
         "Unpredictable",
         "Unroutable",
     ),
-    "exchange": ("ConsistentHashExchange", "Explanation"),
+    "exchange": (
+        "ConsistentHashExchange",
+        "Explanation",
+    ),
     "fields": ("Field",),
-    "inference": ("Inference", "infer"),
-    "movement": ("Movement", "moved", "shares"),
+    "inference": (
+        "Inference",
+        "infer",
+    ),
     "monitor": ("DeliveryMonitor",),
-    "partitioning": ("AnyOf", "ModulusHashExchange", "RandomExchange", "SuperStream"),
-    "releases": ("Release", "Store"),
-    "ring": ("Ring", "RingBinding", "ToExchange"),
-    "skew": ("HotKey", "QueueShare", "Spread", "spread"),
-    "topology.checks.drift": ("drift",),
-    "topology.checks.lint": ("lint",),
-    "topology.file.load": ("load",),
-    "topology.model": ("Observed", "Topology"),
-    "topology.planning.plan": ("plan",),
-    "topology.planning.steps": ("Plan",),
+    "movement": (
+        "Movement",
+        "moved",
+        "shares",
+    ),
+    "partitioning": (
+        "AnyOf",
+        "ModulusHashExchange",
+        "RandomExchange",
+        "SuperStream",
+    ),
+    "releases": (
+        "Release",
+        "Store",
+    ),
+    "ring": (
+        "Destination",
+        "Ring",
+        "RingBinding",
+        "ToExchange",
+    ),
+    "skew": (
+        "HotKey",
+        "QueueShare",
+        "Spread",
+        "spread",
+    ),
 }
-_MODULE_OF = {name: room for room, names in _MODULES.items() for name in names}
+_MODULE_OF = {name: module for module, names in _NAMES_IN.items() for name in names}
 
 __all__ = [
     "AmbiguousHeader",
     "AnyOf",
-    "ApplyStopped",
     "BrokerUnavailable",
     "BrokerWouldFail",
     "ConsistentHashExchange",
     "Contradiction",
     "DeliveryMonitor",
+    "Destination",
     "Explanation",
     "Field",
     "HotKey",
     "Inference",
     "InvalidValue",
-    "Management",
     "MissingDependency",
     "ModulusHashExchange",
     "Movement",
-    "Observed",
-    "Plan",
-    "PublishFailed",
     "QueueShare",
     "RabbitChxError",
     "RandomExchange",
@@ -117,18 +120,10 @@ __all__ = [
     "Store",
     "SuperStream",
     "ToExchange",
-    "Topology",
     "Unpredictable",
     "Unroutable",
-    "apply",
-    "apply_async",
-    "drift",
     "infer",
-    "lint",
-    "load",
     "moved",
-    "plan",
-    "read",
     "shares",
     "spread",
 ]

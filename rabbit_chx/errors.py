@@ -72,7 +72,8 @@ class Unquoted(str):
     """Shown as it stands, where a str would be shown in quotes."""
 
     __slots__ = ()
-    __repr__ = str.__str__
+    def __repr__(self) -> str:
+        return str(self)
 
 
 def _shown(got: object) -> str:

@@ -23,7 +23,19 @@ if TYPE_CHECKING:
     from rabbit_chx.fields import Client
     from rabbit_chx.releases import Release
 
-__all__ = ["MAX_SHORTSTR", "HashOn", "as_column", "check_client", "hash_of", "hash_on", "shortstr"]
+__all__ = [
+    "MAX_SHORTSTR",
+    "HashHeader",
+    "HashId",
+    "HashOn",
+    "HashRoutingKey",
+    "HashTimestamp",
+    "as_column",
+    "check_client",
+    "hash_of",
+    "hash_on",
+    "shortstr",
+]
 
 MAX_SHORTSTR: Final = 255
 """Bytes in a routing key, message id or correlation id."""

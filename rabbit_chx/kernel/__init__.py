@@ -1,13 +1,45 @@
-"""Erlang's arithmetic in Python: integers, bytes and terms only.
+"""Erlang's hashing in Python, on integers, bytes and terms. It knows nothing of AMQP, releases or brokers.
 
-This room knows nothing of AMQP, releases or brokers. Each function carries the name of the Erlang
-function that it mirrors, and that function's name and file stand above it.
+Each function has the name of the Erlang function it mirrors, and cites it. Functions of columns need NumPy, which is
+loaded when the first of them is used.
 """
 
 from __future__ import annotations
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from rabbit_chx.kernel.jump import jump_consistent_hash
-from rabbit_chx.kernel.phash2 import phash2
+from rabbit_chx.kernel.phash2 import last_binary_initval, phash2
 from rabbit_chx.kernel.terms import Atom, Term
 
-__all__ = ["Atom", "Term", "jump_consistent_hash", "phash2"]
+if TYPE_CHECKING:
+    from rabbit_chx.kernel.batch import block_hash_column, phash2_column
+    from rabbit_chx.kernel.table import SEEDS, bucket_table
+
+__all__ = [
+    "SEEDS",
+    "Atom",
+    "Term",
+    "block_hash_column",
+    "bucket_table",
+    "jump_consistent_hash",
+    "last_binary_initval",
+    "phash2",
+    "phash2_column",
+]
+
+_MODULE_OF = {
+    "SEEDS": "table",
+    "bucket_table": "table",
+    "block_hash_column": "batch",
+    "phash2_column": "batch",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f"{__name__}.{_MODULE_OF[name]}"), name)
+    globals()[name] = value
+    return value

@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rabbit_chx.testing.broker import Broker
-    from rabbit_chx.testing.node import Source
+    from rabbit_chx.testing.node import Node, Source
     from rabbit_chx.testing.sources import available
 
-__all__ = ["Broker", "Source", "available"]
+__all__ = ["Broker", "Node", "Source", "available"]
 
-_HOMES = {"Broker": "broker", "Source": "node", "available": "sources"}
+_HOMES = {"Broker": "broker", "Node": "node", "Source": "node", "available": "sources"}
 
 
 def __getattr__(name: str) -> object:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rabbit_chx.broker.applying.apply import Applied, apply, apply_async
-    from rabbit_chx.broker.management import Management
+    from rabbit_chx.broker.management import Management, Overview, User
     from rabbit_chx.broker.reading.node import NodeAccess, NodeCommand
     from rabbit_chx.broker.reading.reader import read
     from rabbit_chx.errors import ApplyStopped, InvalidValue
@@ -49,10 +49,11 @@ if TYPE_CHECKING:
     )
     from rabbit_chx.topology.planning.what_if import what_if
     from rabbit_chx.topology.routes import Router, route
+    from rabbit_chx.urls import BrokerUrl
 
 _NAMES_IN = {
     "broker.applying.apply": ("Applied", "apply", "apply_async"),
-    "broker.management": ("Management",),
+    "broker.management": ("Management", "Overview", "User"),
     "broker.reading.node": ("NodeAccess", "NodeCommand"),
     "broker.reading.reader": ("read",),
     "errors": ("ApplyStopped", "InvalidValue"),
@@ -84,6 +85,7 @@ _NAMES_IN = {
     ),
     "topology.planning.what_if": ("what_if",),
     "topology.routes": ("Router", "route"),
+    "urls": ("BrokerUrl",),
 }
 _MODULE_OF = {name: module for module, names in _NAMES_IN.items() for name in names}
 
@@ -92,6 +94,7 @@ __all__ = [
     "ApplyStopped",
     "Bind",
     "Binding",
+    "BrokerUrl",
     "ClearPolicy",
     "DeclareExchange",
     "DeclareQueue",
@@ -107,6 +110,7 @@ __all__ = [
     "NodeAccess",
     "NodeCommand",
     "Observed",
+    "Overview",
     "Plan",
     "Policy",
     "Problem",
@@ -124,6 +128,7 @@ __all__ = [
     "ToExchange",
     "Topology",
     "Unbind",
+    "User",
     "apply",
     "apply_async",
     "drain_first",

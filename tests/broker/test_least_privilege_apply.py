@@ -8,7 +8,8 @@ import shlex
 
 import pytest
 
-from rabbit_chx import RabbitChxError, apply_async, load, plan, read
+from rabbit_chx import RabbitChxError
+from rabbit_chx.topology import apply_async, load, plan, read
 from tests.broker.privileges import Shop, check_complaint, run_cli, sections
 
 pytestmark = [

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import strategies as st
 from pika import data as wire
 
-from rabbit_chx import ConsistentHashExchange, Management
+from rabbit_chx import ConsistentHashExchange
 from rabbit_chx.broker.connect import parameters_of
 from rabbit_chx.broker.credentials import login
 from rabbit_chx.cli.key_file import read_keys
@@ -23,6 +23,7 @@ from rabbit_chx.errors import BrokerUnavailable
 from rabbit_chx.fields import CLIENTS, encode
 from rabbit_chx.kernel import phash2
 from rabbit_chx.publishing import Publisher
+from rabbit_chx.topology import Management
 from rabbit_chx.topology.checks.drift import drift
 from rabbit_chx.topology.checks.lint import lint
 from rabbit_chx.topology.file.definitions import from_definitions, to_definitions

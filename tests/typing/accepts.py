@@ -11,11 +11,8 @@ from rabbit_chx import (
     DeliveryMonitor,
     Explanation,
     Inference,
-    Management,
     ModulusHashExchange,
     Movement,
-    Observed,
-    Plan,
     QueueShare,
     RandomExchange,
     Release,
@@ -24,19 +21,14 @@ from rabbit_chx import (
     Spread,
     SuperStream,
     ToExchange,
-    Topology,
-    drift,
     infer,
-    lint,
-    load,
     moved,
-    plan,
-    read,
     shares,
     spread,
 )
 from rabbit_chx.kernel import jump_consistent_hash, phash2
 from rabbit_chx.publishing import Failure, Publisher, Totals
+from rabbit_chx.topology import Management, Observed, Plan, Topology, drift, lint, load, plan, read
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

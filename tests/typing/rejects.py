@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import spark_connector
-from rabbit_chx import ConsistentHashExchange, Release, Ring, infer, load, moved, plan, spread
+from rabbit_chx import ConsistentHashExchange, Release, Ring, infer, moved, spread
 from rabbit_chx.publishing import Publisher
+from rabbit_chx.topology import load, plan
 
 exchange = ConsistentHashExchange(["q0", "q1"])
 ring = Ring.of({"q0": 1})
