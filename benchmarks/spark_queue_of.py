@@ -25,7 +25,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from rabbit_chx import ConsistentHashExchange
-from spark_connector.cluster import queue_of
+from spark_connector.queue_column import queue_of
 
 NOTHING = "an Arrow UDF that does nothing"
 FEW = "queue_of, 10 queues"

@@ -11,7 +11,7 @@ from __future__ import annotations
 def __getattr__(name: str) -> object:
     if name == "DefaultSource":
         try:
-            from spark_connector.source import RabbitMQDataSource
+            from spark_connector.data_source import RabbitMQDataSource
         except Exception as error:
             raise AttributeError(f"the connector cannot be imported: {error}") from error
         return RabbitMQDataSource

@@ -43,7 +43,7 @@ def spark_tables() -> dict[str, str]:
     columns = [(code(one.name, *one.aliases), ", ".join(one.types), one.doc) for one in COLUMNS]
     tags = [(spark, code(tag)) for spark, tag in AMQP_TAGS.items()]
     options = [
-        f"### {group}\n\n{table(('option', 'allowed', 'default', 'means'), map(_option, members))}"
+        f"### {group}\n\n{table(('option', 'expected', 'default', 'meaning'), map(_option, members))}"
         for group, members in groupby(OPTIONS, lambda option: option.group)
     ]
     return {
@@ -54,7 +54,7 @@ def spark_tables() -> dict[str, str]:
 
 
 def _option(option: Any) -> tuple[str, ...]:
-    return code(option.name, *option.aliases), option.allowed, option.default, option.doc
+    return code(option.name, *option.aliases), option.expected, option.default, option.doc
 
 
 # --- the topology file --------------------------------------------------------------------------------------

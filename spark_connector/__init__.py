@@ -11,25 +11,25 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from spark_connector.cluster import queue_of, register_queue_of
     from spark_connector.columns import AMQP_TAGS, COLUMNS
+    from spark_connector.data_source import RabbitMQDataSource, register
+    from spark_connector.micro_batches import foreach_batch
     from spark_connector.options import OPTIONS
-    from spark_connector.order import order_for
-    from spark_connector.source import RabbitMQDataSource, register
-    from spark_connector.spreading import HotKey, QueueShare, Spread, spread
-    from spark_connector.streaming import foreach_batch
-    from spark_connector.validity import split_valid
+    from spark_connector.ordering import order_for
+    from spark_connector.queue_column import queue_of, register_queue_of
+    from spark_connector.spread_rows import HotKey, QueueShare, Spread, spread
+    from spark_connector.sql_checks import split_valid
     from spark_connector.writer import WriteFailed
 
 _MODULES = {
-    "cluster": ("queue_of", "register_queue_of"),
+    "queue_column": ("queue_of", "register_queue_of"),
     "columns": ("AMQP_TAGS", "COLUMNS"),
     "options": ("OPTIONS",),
-    "order": ("order_for",),
-    "source": ("RabbitMQDataSource", "register"),
-    "spreading": ("HotKey", "QueueShare", "Spread", "spread"),
-    "streaming": ("foreach_batch",),
-    "validity": ("split_valid",),
+    "ordering": ("order_for",),
+    "data_source": ("RabbitMQDataSource", "register"),
+    "spread_rows": ("HotKey", "QueueShare", "Spread", "spread"),
+    "micro_batches": ("foreach_batch",),
+    "sql_checks": ("split_valid",),
     "writer": ("WriteFailed",),
 }
 _MODULE_OF = {name: room for room, names in _MODULES.items() for name in names}

@@ -13,10 +13,9 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from rabbit_chx.errors import InvalidValue
-from rabbit_chx.hashing import shortstr
+from rabbit_chx import InvalidValue
 from rabbit_chx.publishing import ROUTING_HEADERS
-from spark_connector.options import nearest
+from spark_connector.options import check_short_text, nearest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -267,7 +266,7 @@ def _check_name_type(name_type: Any, whole: Any) -> None:
 
 def _check_names(names: list[str]) -> None:
     for name in names:
-        shortstr(name, "the name of a header")
+        check_short_text(name, "name of a header")
     if len(set(names)) < len(names):
         raise InvalidValue(
             "headers",

@@ -1,8 +1,8 @@
-"""Connections of a Python worker: at most one for each set of options, kept from task to task, closed when idle.
+"""The connections of a Python worker: at most one for each set of options, kept between tasks, closed when idle.
 
-Spark reuses its Python workers, each for one task at a time. A stateful stream runs hundreds of small tasks a
-minute; a connection for each would keep the broker busy with handshakes alone. The publisher's own thread keeps
-a kept connection alive, and reconnects it. Secrets are read here, where the connection is made, and no earlier.
+Spark reuses its Python workers, each for one task at a time. A stateful stream runs hundreds of small tasks a minute,
+and a connection for each would burden the broker with handshakes. The publisher's own thread keeps a connection alive
+and reconnects it. Secrets are read here, when a connection is opened.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from rabbit_chx import publishing
-from rabbit_chx.errors import BrokerUnavailable, InvalidValue, RabbitChxError
+from rabbit_chx import BrokerUnavailable, InvalidValue, RabbitChxError, publishing
 from rabbit_chx.publishing import Publisher, Timeouts, tls_context
 
 if TYPE_CHECKING:
@@ -23,29 +22,29 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from rabbit_chx.publishing import Credentials
-    from spark_connector.options import Options
+    from spark_connector.options import WriteOptions
 
-__all__ = ["AbsentHere", "borrow", "check_access", "discard", "give_back"]
+__all__ = ["NotOnThisMachine", "borrow", "check_access", "discard", "give_back"]
 
 _IDLE_SECONDS: Final = 30.0
-"""Less than the minute after which Spark kills an idle worker, so that the broker sees a connection end well."""
+"""Less than the minute after which Spark kills an idle worker, so that the connection is closed properly."""
 _FLUSH_SECONDS: Final = 1.0
 _REUSED: Final = "SPARK_REUSE_WORKER"
-"""Set by Spark where a worker lives on after its task."""
+"""Spark sets this variable if a worker outlives its task."""
 
 
-class AbsentHere(InvalidValue):
-    """A secret or a file that is not on this machine, though it may be on another."""
+class NotOnThisMachine(InvalidValue):
+    """A secret or a file that this machine lacks, although another may have it."""
 
 
-# -- one for each worker ----------------------------------------------------------------------------
+# -- one connection for each worker -----------------------------------------------------------------
 
 _kept: dict[tuple[Any, ...], tuple[Publisher, threading.Timer]] = {}
 _guard = threading.Lock()
 
 
-def borrow(options: Options, name: str) -> Publisher:
-    """An open publisher: the one that is kept, if it still works, or a new one, which bears the name."""
+def borrow(options: WriteOptions, name: str) -> Publisher:
+    """The publisher kept from an earlier task, if it still works; else a new one, connected under this name."""
     with _guard:
         publisher, timer = _kept.pop(options.connection, (None, None))
     if publisher is not None and timer is not None:
@@ -58,8 +57,8 @@ def borrow(options: Options, name: str) -> Publisher:
     return publisher
 
 
-def give_back(options: Options, publisher: Publisher) -> None:
-    """Keep a publisher of which every message is confirmed, until it was idle for a while."""
+def give_back(options: WriteOptions, publisher: Publisher) -> None:
+    """Keep a publisher without unconfirmed messages for later tasks, until it has been idle for a while."""
     if not os.environ.get(_REUSED):
         publisher.close()
         return
@@ -79,12 +78,12 @@ def _close_idle(key: tuple[Any, ...], publisher: Publisher) -> None:
 
 
 def discard(publisher: Publisher) -> None:
-    """Close a publisher, whatever became of its messages: that was reported, or is about to be."""
+    """Close a publisher whose failures have been, or are about to be, reported."""
     with suppress(RabbitChxError):
         publisher.close(timeout=_FLUSH_SECONDS)
 
 
-def _publisher(options: Options, name: str) -> Publisher:
+def _publisher(options: WriteOptions, name: str) -> Publisher:
     return Publisher(
         options.urls,
         properties=None if options.persistent else {"delivery_mode": 1},
@@ -104,11 +103,33 @@ def _publisher(options: Options, name: str) -> Publisher:
     )
 
 
-# -- what stands on this machine only ---------------------------------------------------------------
+def check_access(options: WriteOptions, exchanges: Iterable[str]) -> None:
+    """Connect as the write will, and check that the user may publish to these exchanges. Nothing is published."""
+    try:
+        publishing.check_access(
+            options.urls,
+            exchanges,
+            name=f"{options.connection_name} check",
+            timeout=options.connection_timeout_ms / 1000,
+            credentials=_credentials(options),
+            tls=_tls(options),
+        )
+    except NotOnThisMachine:
+        raise
+    except InvalidValue as error:
+        hint = f"{error.hint}; checkExchange=false skips this check"
+        raise InvalidValue(error.what, error.got, error.expected, hint) from None
+    except BrokerUnavailable as error:
+        raise BrokerUnavailable(
+            f"{error}; if only executors can reach the broker, set checkExchange=false"
+        ) from None
 
 
-def _credentials(options: Options) -> Credentials | None:
-    """Where the password comes from, if it is not in the URL; read anew on each connect."""
+# -- secrets and files of this machine --------------------------------------------------------------
+
+
+def _credentials(options: WriteOptions) -> Credentials | None:
+    """The source of a password that is not in the URL; it is read at each connection attempt."""
     if options.password_file is not None:
         return _file(options.password_file, "passwordFile")
     user = options.urls[0].login[0]
@@ -118,23 +139,22 @@ def _credentials(options: Options) -> Credentials | None:
     if options.password_env is not None:
         name = options.password_env
         if name not in os.environ:
-            raise AbsentHere(
-                "the option passwordEnv",
-                got=f"{name}, which is not set on {socket.gethostname()}",
-                expected="an environment variable of the Python workers",
-                hint=f"Set it on the executors: spark.executorEnv.{name}",
+            raise NotOnThisMachine(
+                "option passwordEnv",
+                f"{name}, which is not set on {socket.gethostname()}",
+                "an environment variable of the Python workers",
+                f"Set it on the executors with spark.executorEnv.{name}",
             )
         return lambda: (user, os.environ[name])
     return None
 
 
-def _tls(options: Options) -> ssl.SSLContext | None:
-    """The context of the TLS options; None where there are none to speak of, which checks everything."""
+def _tls(options: WriteOptions) -> ssl.SSLContext | None:
     if not options.urls[0].tls:
         return None
     return tls_context(
         options=("the option tlsCaFile", "the option tlsCertFile"),
-        hint="tlsKeyPassword opens a key that is encrypted; openssl x509 -in FILE -text shows a certificate",
+        hint="tlsKeyPassword opens an encrypted key; openssl x509 -in FILE -text shows a certificate",
         ca_file=_file_or_none(options.tls_ca_file, "tlsCaFile"),
         cert_file=_file_or_none(options.tls_cert_file, "tlsCertFile"),
         key_file=_file_or_none(options.tls_key_file, "tlsKeyFile"),
@@ -149,43 +169,18 @@ def _file_or_none(path: str | None, option: str) -> Path | None:
 
 
 def _file(path: str, option: str) -> Path:
-    """A file on this machine, or one that Spark has brought here (``--files``, ``addFile``, ``addArtifacts``)."""
+    """A file on this machine, or one that Spark has distributed (``--files``, ``addFile``, ``addArtifacts``)."""
     from pyspark import SparkFiles
 
     candidates = [Path(path)]
-    with suppress(Exception):  # where there is no Spark there is no folder of its files either
+    with suppress(Exception):  # outside Spark there is no folder of distributed files
         candidates.append(Path(SparkFiles.get(path)))
     for candidate in candidates:
         if candidate.is_file():
             return candidate
-    raise AbsentHere(
-        f"the option {option}",
-        got=f"{path}, which is not on {socket.gethostname()}",
-        expected="a file on every executor, or the name of one that Spark distributes",
-        hint=f"Distribute it with spark-submit --files {path} or spark.sparkContext.addFile({path!r}), and give only its name",
+    raise NotOnThisMachine(
+        f"option {option}",
+        f"{path}, which is not on {socket.gethostname()}",
+        "a file on every executor, or the name of a file that Spark distributes",
+        f"Distribute it with spark-submit --files {path} or spark.sparkContext.addFile({path!r}), and give only its name",
     )
-
-
-# -- may it be written? -----------------------------------------------------------------------------
-
-
-def check_access(options: Options, exchanges: Iterable[str]) -> None:
-    """Connect as the write will, and check that the user may publish to these exchanges. Nothing is published."""
-    try:
-        publishing.check_access(
-            options.urls,
-            exchanges,
-            name=f"{options.connection_name} check",
-            timeout=options.connection_timeout_ms / 1000,
-            credentials=_credentials(options),
-            tls=_tls(options),
-        )
-    except AbsentHere:
-        raise
-    except InvalidValue as error:
-        hint = f"{error.hint}; checkExchange=false skips this check"
-        raise InvalidValue(error.what, error.got, error.expected, hint) from None
-    except BrokerUnavailable as error:
-        raise BrokerUnavailable(
-            f"{error}; if only executors can reach the broker, set checkExchange=false"
-        ) from None

@@ -63,9 +63,9 @@ def ask_executors(spark: SparkSession, options: Mapping[str, str]) -> tuple[list
 
 
 def _addresses(options: Mapping[str, str]) -> list[tuple[str, int]]:
-    from spark_connector.options import Options
+    from spark_connector.options import WriteOptions
 
-    return [(url.host, url.port) for url in Options.of(options).urls] if options else []
+    return [(url.host, url.port) for url in WriteOptions.of(options).urls] if options else []
 
 
 def _rows(frame: DataFrame) -> list[Any]:
@@ -145,10 +145,10 @@ def _reachable(addresses: list[tuple[str, int]]) -> str:
 def _connected(options: dict[str, str]) -> str:
     """Connect as the writer does: ``open``, or the reason why not."""
     from spark_connector.connections import borrow, discard
-    from spark_connector.options import Options
+    from spark_connector.options import WriteOptions
 
     try:
-        checked = Options.of(options)
+        checked = WriteOptions.of(options)
         discard(borrow(checked, f"{checked.connection_name} doctor"))
     except Exception as error:  # noqa: BLE001 - the reason is the answer
         return str(error) or type(error).__name__

@@ -14,8 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rabbit_chx.errors import InvalidValue
-from rabbit_chx.fields import Field
+from rabbit_chx import Field, InvalidValue
 from rabbit_chx.hashing import HashHeader, HashRoutingKey, HashTimestamp, hash_of
 from rabbit_chx.kernel.batch import block_hash_column, phash2_column
 from rabbit_chx.kernel.phash2 import last_binary_initval
@@ -27,10 +26,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from rabbit_chx.exchange import ConsistentHashExchange
+    from rabbit_chx import ConsistentHashExchange, ModulusHashExchange, Release
     from rabbit_chx.hashing import HashOn
-    from rabbit_chx.partitioning import ModulusHashExchange
-    from rabbit_chx.releases import Release
     from spark_connector.columns import Headers
 
 __all__ = ["ModulusMirror", "RingMirror", "header_column", "headers_of", "narrow"]

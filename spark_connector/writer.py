@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamWriter
 
-from rabbit_chx.errors import RabbitChxError
-from spark_connector.partition import ROWS_NAMED, Task, Written, write_partition
+from rabbit_chx import RabbitChxError
+from spark_connector.partition import ROWS_NAMED, write_partition
+from spark_connector.task import Task, Written
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -22,8 +23,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.datasource import WriterCommitMessage
 
-    from spark_connector.options import Options
-    from spark_connector.partition import Plan
+    from spark_connector.options import WriteOptions
+    from spark_connector.partition import WriteJob
 
 __all__ = ["BatchWriter", "StreamWriter", "WriteFailed", "conclude", "tell"]
 
@@ -36,7 +37,9 @@ class WriteFailed(RabbitChxError):
     """A write that did not put every row into a queue; the message says what is there nevertheless."""
 
 
-def conclude(messages: Sequence[WriterCommitMessage | None], batch_id: int | None, options: Options) -> None:
+def conclude(
+    messages: Sequence[WriterCommitMessage | None], batch_id: int | None, options: WriteOptions
+) -> None:
     """Raise what is not complete, and say in one line what is."""
     written = [one for one in messages if isinstance(one, Written)]
     if len(written) < len(messages):
@@ -62,7 +65,7 @@ def _complaint(problems: list[Written], written: list[Written]) -> str:
     return f"{shown}{more}. {confirmed} rows are in the broker already, and will be there twice after another run"
 
 
-def _summarise(written: list[Written], batch_id: int | None, options: Options) -> None:
+def _summarise(written: list[Written], batch_id: int | None, options: WriteOptions) -> None:
     """One line of JSON. The process that runs this has no logging of its own, so it goes to stderr."""
     line = {
         "event": "dry run" if options.dry_run else "written",
@@ -93,16 +96,16 @@ def tell(level: int, text: str) -> None:
 class BatchWriter(DataSourceArrowWriter):
     """The writer of ``df.write``; it is pickled, so it holds values only."""
 
-    def __init__(self, plan: Plan) -> None:
-        self._plan = plan
+    def __init__(self, job: WriteJob) -> None:
+        self._job = job
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
         """Runs in a Python worker, once for each attempt at a partition."""
-        return write_partition(iterator, self._plan, Task.current())
+        return write_partition(iterator, self._job, Task.current())
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Runs beside the driver when every task has ended."""
-        conclude(messages, None, self._plan.options)
+        conclude(messages, None, self._job.options)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Runs beside the driver when the job has failed; other tasks may publish on for a moment."""
@@ -112,16 +115,16 @@ class BatchWriter(DataSourceArrowWriter):
 class StreamWriter(DataSourceArrowWriter, DataSourceStreamWriter):
     """The writer of ``df.writeStream``: both classes, since only so PySpark 4.0 hands over Arrow batches."""
 
-    def __init__(self, plan: Plan) -> None:
-        self._plan = plan
+    def __init__(self, job: WriteJob) -> None:
+        self._job = job
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
         """Runs in a Python worker, once for each attempt at a partition of a micro-batch."""
-        return write_partition(iterator, self._plan, Task.current())
+        return write_partition(iterator, self._job, Task.current())
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # type: ignore[override] # noqa: N803
         """Runs beside the driver when every task of a micro-batch has ended."""
-        conclude(messages, batchId, self._plan.options)
+        conclude(messages, batchId, self._job.options)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # type: ignore[override] # noqa: ARG002, N803
         """Runs beside the driver when a micro-batch has failed, or its query was stopped."""

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from rabbit_chx.exchange import ConsistentHashExchange
     from spark_connector.java import Java
-    from spark_connector.options import Options
+    from spark_connector.options import WriteOptions
 
 __all__ = [
     "ROWS",
@@ -213,11 +213,11 @@ class SparkChecks:
         return checks
 
     @property
-    def parsed(self) -> Options:
+    def parsed(self) -> WriteOptions:
         """The options as the writer reads them."""
-        from spark_connector.options import Options
+        from spark_connector.options import WriteOptions
 
-        return Options.of(self.options)
+        return WriteOptions.of(self.options)
 
     @property
     def connect_url(self) -> str:
@@ -237,12 +237,12 @@ class SparkChecks:
 
     def broker(self) -> Check:
         """What the driver checks on the broker before a batch write."""
-        from spark_connector.connections import AbsentHere, check_access
+        from spark_connector.connections import NotOnThisMachine, check_access
 
         options = self.parsed
         try:
             check_access(options, [] if options.exchange is None else [options.exchange])
-        except AbsentHere as absent:
+        except NotOnThisMachine as absent:
             return Check("broker", "missing", str(absent), "the executors check it instead, see below")
         except RabbitChxError as error:
             return Check("broker", "failed", str(error), "is it running, and are the options right?")

@@ -7,7 +7,8 @@ import time
 import pytest
 
 from spark_connector import connections
-from spark_connector.partition import Task, write_partition
+from spark_connector.partition import write_partition
+from spark_connector.task import Task
 from tests.broker.spark_frames import TEXT, frame, rows, source, write
 from tests.inbox import Inbox
 
@@ -70,8 +71,8 @@ def test_a_connection_that_met_a_failure_is_not_kept(broker, reused_worker):
 
 def test_a_connection_says_where_it_comes_from(broker, inbox, reused_worker):
     schema, batch = rows(1)
-    plan = source(broker, exchange=inbox.exchange).writer(schema, overwrite=False)._plan
-    write_partition(iter([batch]), plan, Task(3, 1, "my app", "q-1", "17"))
+    job = source(broker, exchange=inbox.exchange).writer(schema, overwrite=False)._job
+    write_partition(iter([batch]), job, Task(3, 1, "my app", "q-1", "17"))
     listed = broker.ctl("list_connections", "client_properties")
     assert "rabbit-chx spark my app query q-1 batch 17 partition 3 attempt 1" in listed
 

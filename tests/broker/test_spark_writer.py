@@ -176,7 +176,7 @@ def test_an_invalid_row_holds_back_its_whole_batch_and_fails_the_commit(broker, 
     with pytest.raises(WriteFailed) as caught:
         write(broker, schema, sound, bad, exchange=inbox.exchange)
     text = str(caught.value)
-    assert "row 3 of partition 0: routing_key is longer than the 255 bytes" in text
+    assert "row 3 of partition 0: routing_key is longer than 255 bytes" in text
     assert "1 more in the same Arrow batch" in text
     assert "2 rows are in the broker already" in text
     assert inbox.bodies() == {b"0": 1, b"1": 1}
@@ -205,7 +205,7 @@ def test_a_body_over_the_limit_of_the_broker_is_an_invalid_row(broker, inbox):
     limit = 16 << 20 if int(broker.version.partition(".")[0]) >= 4 else 128 << 20
     for size, options in [(1001, {"maxMessageBytes": "1000"}), (limit + 1, {})]:
         schema, batch = frame({"value": t.BinaryType(), "key": TEXT}, (b"x" * size, "k"))
-        with pytest.raises(WriteFailed, match="row 0 of partition 0: value is longer than the"):
+        with pytest.raises(WriteFailed, match="row 0 of partition 0: value is longer than"):
             write(broker, schema, batch, exchange=inbox.exchange, **options)
     assert len(inbox) == 0
 
@@ -320,7 +320,7 @@ def test_a_broker_that_is_not_there_fails_within_the_connect_timeout(deaf_port):
     schema, batch = rows(1)
     options = {"url": f"amqp://127.0.0.1:{deaf_port}", "exchange": "x", "connectionTimeoutMs": "1000"}
     began = time.monotonic()
-    with pytest.raises(BrokerUnavailable, match=r"no broker answers|said nothing"):
+    with pytest.raises(BrokerUnavailable, match=r"no broker answers|sent nothing"):
         RabbitMQDataSource(options).writer(schema, overwrite=False)
     writer = RabbitMQDataSource({**options, "checkExchange": "false"}).writer(schema, overwrite=False)
     with pytest.raises(BrokerUnavailable, match="no broker answers"):  # raised: another attempt may find it

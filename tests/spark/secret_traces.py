@@ -102,7 +102,7 @@ def batches(frame: DataFrame, way: Way, traces: Traces) -> None:
         traces.failing(write(options), refusal)
         traces.failing(write(options, checkExchange="false"), refusal)
     if way.nowhere:
-        traces.failing(write(way.good, exchnge="x"), "did you mean exchange?")
+        traces.failing(write(way.good, exchnge="x"), "Did you mean exchange?")
         quick = {"checkExchange": "false", "connectionTimeoutMs": "500"}
         traces.failing(write(way.nowhere, **quick), "no broker answers")
         nulls = frame.selectExpr("nullif(value, '3') as value", "key")

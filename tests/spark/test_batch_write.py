@@ -122,7 +122,7 @@ def failure(call):
 def test_mistakes_are_told_before_a_task_starts(spark, broker, inbox):
     frame = numbers(spark, 10)
     for change, words in [
-        ({"exchnge": "x"}, "did you mean exchange?"),
+        ({"exchnge": "x"}, "Did you mean exchange?"),
         ({"uri": f"amqp://u:{CANARY}@h"}, "it is called url here"),
         ({"exchange": "no-such-exchange"}, "invalid exchange: got 'no-such-exchange'"),
     ]:

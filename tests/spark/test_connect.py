@@ -34,7 +34,7 @@ frame.write.format("rabbitmq").options(**options).mode("append").save()
 try:
     frame.write.format("rabbitmq").options(**options, maxInFlite="1").mode("append").save()
 except Exception as error:
-    assert "did you mean maxInFlight?" in str(error), error
+    assert "Did you mean maxInFlight?" in str(error), error
 else:
     raise AssertionError("an unknown option was taken")
 

@@ -9,10 +9,10 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from rabbit_chx import InvalidValue
 from rabbit_chx.publishing import max_property_bytes
+from spark_connector.arrow_checks import invalid_rows
 from spark_connector.columns import layout_of
-from spark_connector.limits import Limits
-from spark_connector.rows import invalid_rows
-from spark_connector.validity import split_valid
+from spark_connector.rules import Limits, row_rules
+from spark_connector.sql_checks import split_valid
 
 pytestmark = pytest.mark.spark
 
@@ -28,7 +28,7 @@ NO_UTF8 = [
 ]
 BEFORE_1970 = datetime(1969, 12, 31, 23, 59, 59, 999_999, UTC)
 LAST_MOMENT = datetime(9999, 12, 31, 23, 59, 59, 999_999, UTC)
-MOST_HEADERS = max_property_bytes(131_072) - 2_500
+MOST_HEADERS = max_property_bytes() - 2_500
 NAMES = (
     *("message_id", "correlation_id", "content_type", "content_encoding"),
     *("reply_to", "type", "app_id", "user_id"),
@@ -38,12 +38,11 @@ NAMES = (
 def writer_refuses(df, *, body=1_000, empty_for_null=False, given=frozenset({"exchange"})) -> dict[int, str]:
     """The rows by their column ``n`` that the writer's own check finds, and why."""
     layout = layout_of(df.schema, ignore_unknown=True, given=given)
-    limits = Limits(body, max_property_bytes(131_072))
+    rules = [*row_rules(layout, Limits(body, max_property_bytes()), null_is_empty=empty_for_null)]
     found: dict[int, str] = {}
     for batch in df.toArrow().to_batches():
-        for wrong in invalid_rows(batch, layout, limits, empty_for_null=empty_for_null):
-            reason = wrong.reason.partition(" (routing key")[0]
-            found[batch.column("n")[wrong.row].as_py()] = reason
+        for row, reason in invalid_rows(batch, layout, rules):
+            found[batch.column("n")[row].as_py()] = reason.partition(" (routing key")[0]
     return found
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from rabbit_chx.topology.file.load import loads
 from rabbit_chx.topology.file.schema import SCHEMA_FILE
-from spark_connector.options import Options
+from spark_connector.options import WriteOptions
 
 ROOT = Path(__file__).parents[2]
 REFERENCE = (ROOT / "docs" / "topology-reference.md").read_text()
@@ -61,7 +61,7 @@ def test_every_option_of_a_write_stands_in_its_table():
     page = (ROOT / "docs" / "spark.md").read_text()
     section = re.search(r"^## Options\n(.*?)^## ", page, re.DOTALL | re.MULTILINE)[1]
     spelt = [re.sub("[A-Z]", lambda letter: f"_{letter[0].lower()}", name) for name in first_cells(section)]
-    assert spelt == [one.name for one in fields(Options)]
+    assert spelt == [one.name for one in fields(WriteOptions)]
 
 
 @pytest.mark.parametrize("name", ["File", *SCHEMA["$defs"]])

@@ -16,8 +16,8 @@ from rabbit_chx import (
     ToExchange,
     Unroutable,
 )
-from spark_connector.cluster import Prediction, index_behind, queue_of, register_queue_of
-from spark_connector.spreading import spread
+from spark_connector.queue_column import Prediction, index_behind, queue_of, register_queue_of
+from spark_connector.spread_rows import spread
 
 BY_KEY = ConsistentHashExchange(["q0", "q1"])
 BY_HEADER = ConsistentHashExchange(["q0", "q1"], hash_header="tenant")

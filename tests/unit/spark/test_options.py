@@ -1,4 +1,4 @@
-"""Options as text become values, or errors that name them as they are documented and never show a secret."""
+"""Options: text becomes values, or an error that uses the documented name and never shows a secret."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import pickle
 import pytest
 
 from rabbit_chx.urls import BrokerUrl
-from spark_connector.options import OPTIONS, Options, nearest
+from spark_connector.options import OPTIONS, WriteOptions, nearest
 from tests.unit.complaints import complaint
 
 URL = "amqp://user:CANARY@host:5673/vh"
 
 
-def of(**given: str) -> Options:
-    return Options.of({"url": URL, **given})
+def of(**given: str) -> WriteOptions:
+    return WriteOptions.of({"url": URL, **given})
 
 
 def test_names_may_be_in_any_case_and_values_are_text() -> None:
@@ -23,7 +23,7 @@ def test_names_may_be_in_any_case_and_values_are_text() -> None:
     assert (options.invalid_rows, options.heartbeat_seconds) == ("drop", 5)
 
 
-def test_what_is_not_given_has_the_documented_default() -> None:
+def test_defaults_are_the_documented_ones() -> None:
     options = of()
     assert (options.max_in_flight, options.blocked_timeout_ms, options.tls_verify) == (5000, 900_000, True)
     assert (options.exchange, options.max_message_bytes, options.invalid_rows) == (None, None, "fail")
@@ -33,28 +33,28 @@ def test_what_is_not_given_has_the_documented_default() -> None:
     assert documented["exchange"] == ""
 
 
-def test_every_option_is_documented_and_has_a_name_of_its_own() -> None:
+def test_every_option_is_documented_under_a_unique_name() -> None:
     names = [name.lower() for option in OPTIONS for name in (option.name, *option.aliases)]
     assert len(names) == len(set(names)) > 30
     assert all(option.doc.endswith(".") for option in OPTIONS)
     assert {option.name for option in OPTIONS if option.secret} == {"url", "password", "tlsKeyPassword"}
 
 
-def test_what_spark_itself_takes_by_option_is_no_error() -> None:
+def test_options_of_spark_itself_are_ignored() -> None:
     assert of(checkpointLocation="/c", queryName="q") == of()
 
 
 @pytest.mark.parametrize(
     ("name", "hint"),
     [
-        ("exchnge", "did you mean exchange?"),
-        ("max_in_flight", "did you mean maxInFlight?"),
-        ("virtualhost1", "did you mean virtualHost?"),
-        ("uri", "it is called url here"),
+        ("exchnge", "Did you mean exchange?"),
+        ("max_in_flight", "Did you mean maxInFlight?"),
+        ("virtualhost1", "Did you mean virtualHost?"),
+        ("uri", "Use url"),
         ("orderBy", "order_for"),
         ("onReturned", "retryTimeoutMs"),
         ("messageId", "column message_id"),
-        ("path", "no path"),
+        ("path", "without a path"),
         ("queue", "default exchange"),
         ("mandatory", "every message is mandatory"),
     ],
@@ -69,10 +69,10 @@ def test_an_unknown_option_is_an_error_with_the_nearest_name(name: str, hint: st
     ("name", "value", "allowed"),
     [
         ("maxInFlight", "0", "from 1"),
-        ("maxInFlight", "5.0", "whole number"),
-        ("maxInFlight", "", "whole number"),
-        ("maxInFlight", "\N{ARABIC-INDIC DIGIT FIVE}", "whole number"),
-        ("maxInFlight", "9" * 5000, "whole number"),
+        ("maxInFlight", "5.0", "an integer"),
+        ("maxInFlight", "", "an integer"),
+        ("maxInFlight", "\N{ARABIC-INDIC DIGIT FIVE}", "an integer"),
+        ("maxInFlight", "9" * 5000, "an integer"),
         ("port", "65536", "to 65535"),
         ("maxRatePerTask", "-1", "from 0"),
         ("persistent", "yes", "true or false"),
@@ -83,13 +83,13 @@ def test_an_unknown_option_is_an_error_with_the_nearest_name(name: str, hint: st
 )
 def test_a_value_out_of_range_is_an_error_that_names_the_option(name: str, value: str, allowed: str) -> None:
     error = complaint(
-        lambda: of(**{name: value}) if name != "port" else Options.of({"host": "h", name: value})
+        lambda: of(**{name: value}) if name != "port" else WriteOptions.of({"host": "h", name: value})
     )
     assert name in error.what
     assert allowed in error.expected
 
 
-def test_two_answers_to_one_question_are_an_error() -> None:
+def test_contradictory_options_are_an_error() -> None:
     for given, words in [
         ({"vhost": "a"}, "virtualHost"),
         ({"host": "h"}, "host"),
@@ -102,51 +102,53 @@ def test_two_answers_to_one_question_are_an_error() -> None:
         assert words in str(error)
         assert "CANARY" not in str(error)
     assert "two of its names" in str(
-        complaint(lambda: Options.of({"host": "h", "user": "a", "username": "b"}))
+        complaint(lambda: WriteOptions.of({"host": "h", "user": "a", "username": "b"}))
     )
 
 
-def test_there_must_be_a_broker() -> None:
-    error = complaint(lambda: Options.of({"exchange": "x"}))
+def test_a_missing_broker_is_an_error() -> None:
+    error = complaint(lambda: WriteOptions.of({"exchange": "x"}))
     assert 'option("url"' in error.hint
     assert "INSERT INTO t WITH" in error.hint
 
 
-def test_a_url_that_is_none_is_refused_without_being_quoted() -> None:
+def test_an_invalid_url_is_not_quoted() -> None:
     for url in ("amqp://u:CAN/ARY@h", "CANARY", "http://u:CANARY@h"):
-        assert "ARY" not in str(complaint(lambda url=url: Options.of({"url": url})))
+        assert "ARY" not in str(complaint(lambda url=url: WriteOptions.of({"url": url})))
 
 
-def test_host_and_its_kin_make_a_url() -> None:
-    options = Options.of({"host": "h", "port": "5", "virtualHost": "a/b", "username": "u@x", "tls": "true"})
+def test_host_port_and_virtual_host_make_a_url() -> None:
+    options = WriteOptions.of(
+        {"host": "h", "port": "5", "virtualHost": "a/b", "username": "u@x", "tls": "true"}
+    )
     assert options.urls == [BrokerUrl("h", 5, tls=True, user="u@x", named_vhost="a/b")]
     assert options.where == "h:5, virtual host 'a/b', user 'u@x'"
-    assert Options.of({"host": "::1"}).urls == [BrokerUrl("::1")]
-    complaint(lambda: Options.of({"host": "a,b"}))
+    assert WriteOptions.of({"host": "::1"}).urls == [BrokerUrl("::1")]
+    complaint(lambda: WriteOptions.of({"host": "a,b"}))
 
 
-def test_several_urls_are_parted_at_commas_that_begin_another() -> None:
-    options = Options.of({"url": "amqp://u:a,b@h1, amqp://u:a,b@h2"})
+def test_several_urls_are_separated_by_commas() -> None:
+    options = WriteOptions.of({"url": "amqp://u:a,b@h1, amqp://u:a,b@h2"})
     assert options.urls == [BrokerUrl(host, user="u", password="a,b") for host in ("h1", "h2")]
 
 
-def test_a_user_goes_into_a_url_that_has_none() -> None:
-    assert Options.of({"url": "amqp://h/v", "username": "me"}).urls == [
+def test_the_username_is_added_to_a_url_without_one() -> None:
+    assert WriteOptions.of({"url": "amqp://h/v", "username": "me"}).urls == [
         BrokerUrl("h", user="me", named_vhost="v")
     ]
 
 
-def test_options_of_tls_need_tls() -> None:
+def test_tls_options_need_tls() -> None:
     for name in ("tlsCaFile", "tlsServerName", "tlsCertFile"):
         assert name in str(complaint(lambda name=name: of(**{name: "f"})))
     secure = "amqps://h"
-    assert Options.of({"url": secure, "tlsCaFile": "f"}).tls_ca_file == "f"
-    complaint(lambda: Options.of({"url": secure, "tlsKeyFile": "f"}))
-    complaint(lambda: Options.of({"url": secure, "tlsVerify": "false", "tlsCaFile": "f"}))
+    assert WriteOptions.of({"url": secure, "tlsCaFile": "f"}).tls_ca_file == "f"
+    complaint(lambda: WriteOptions.of({"url": secure, "tlsKeyFile": "f"}))
+    complaint(lambda: WriteOptions.of({"url": secure, "tlsVerify": "false", "tlsCaFile": "f"}))
 
 
-def test_secrets_stand_in_no_repr_and_survive_pickling() -> None:
-    options = Options.of(
+def test_secrets_are_hidden_in_repr_and_survive_pickling() -> None:
+    options = WriteOptions.of(
         {"url": "amqps://h", "password": "CANARY", "tlsCertFile": "f", "tlsKeyPassword": "CANARY"}
     )
     assert "CANARY" not in repr(options) + str(options)
@@ -155,15 +157,15 @@ def test_secrets_stand_in_no_repr_and_survive_pickling() -> None:
     assert options.password == "CANARY"
 
 
-def test_connections_are_alike_where_only_the_target_differs() -> None:
+def test_writes_that_differ_only_in_their_target_share_a_connection() -> None:
     assert of(exchange="a").connection == of(exchange="b", invalidRows="drop").connection
     assert of(maxInFlight="7").connection != of().connection
     assert (
-        Options.of({"host": "h", "password": "a"}).connection
-        != Options.of({"host": "h", "password": "b"}).connection
+        WriteOptions.of({"host": "h", "password": "a"}).connection
+        != WriteOptions.of({"host": "h", "password": "b"}).connection
     )
 
 
-def test_the_nearest_name_ignores_how_words_are_joined() -> None:
-    assert nearest("routing-key", ["routingKey", "exchange"]) == "did you mean routingKey? "
+def test_the_nearest_name_ignores_separators() -> None:
+    assert nearest("routing-key", ["routingKey", "exchange"]) == "Did you mean routingKey? "
     assert nearest("zzz", ["routingKey"]) == ""

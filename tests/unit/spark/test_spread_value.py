@@ -6,8 +6,8 @@ import pytest
 
 from rabbit_chx import ConsistentHashExchange, ModulusHashExchange, ToExchange
 from rabbit_chx.skew import HotKey, QueueShare, Spread
-from spark_connector.cluster import Prediction
-from spark_connector.spreading import _likely, _summary
+from spark_connector.queue_column import Prediction
+from spark_connector.spread_rows import _likely, _summary
 
 EVEN = Spread(
     400,

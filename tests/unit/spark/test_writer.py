@@ -25,8 +25,9 @@ from rabbit_chx import InvalidValue
 from rabbit_chx.publishing import Timeouts
 from rabbit_chx.urls import BrokerUrl
 from spark_connector import RabbitMQDataSource, WriteFailed, connections, foreach_batch
-from spark_connector.options import Options
-from spark_connector.partition import Plan, Task, Written, write_partition
+from spark_connector.options import WriteOptions
+from spark_connector.partition import WriteJob, write_partition
+from spark_connector.task import Task, Written
 from spark_connector.writer import BatchWriter, StreamWriter
 from tests.unit.complaints import complaint
 
@@ -39,8 +40,8 @@ def source(**options: str) -> RabbitMQDataSource:
     return RabbitMQDataSource({"url": URL, "exchange": "x", "checkExchange": "false", **options})
 
 
-def plan(**options: str) -> Plan:
-    return source(**options)._plan(SCHEMA)
+def job(**options: str) -> WriteJob:
+    return source(**options)._job(SCHEMA)
 
 
 def test_a_write_that_is_complete_is_told_in_one_line(caplog: pytest.LogCaptureFixture) -> None:
@@ -49,7 +50,7 @@ def test_a_write_that_is_complete_is_told_in_one_line(caplog: pytest.LogCaptureF
     )
     second = Written(1, query_id="q", rows=2, published=2, confirmed=2, resent=1, bytes=50, seconds=1.5)
     with caplog.at_level(logging.INFO):
-        StreamWriter(plan()).commit([first, second], 7)
+        StreamWriter(job()).commit([first, second], 7)
     (record,) = caplog.records
     assert json.loads(record.getMessage()) == {
         "event": "written",
@@ -72,7 +73,7 @@ def test_a_problem_of_a_task_fails_the_commit_and_counts_what_is_in_the_broker()
     messages = [Written(0, rows=9, published=9, confirmed=9)]
     messages += [Written(n, rows=3, published=2, confirmed=1, problem=f"trouble {n}") for n in range(1, 6)]
     with pytest.raises(WriteFailed) as caught:
-        BatchWriter(plan()).commit(list(messages))
+        BatchWriter(job()).commit(list(messages))
     text = str(caught.value)
     assert "trouble 1; trouble 2; trouble 3; and 2 more partitions" in text
     assert "14 rows are in the broker already" in text
@@ -81,17 +82,17 @@ def test_a_problem_of_a_task_fails_the_commit_and_counts_what_is_in_the_broker()
 def test_a_task_that_reported_nothing_is_no_success() -> None:
     for messages in ([None, None], [Written(0), None]):
         with pytest.raises(WriteFailed, match=r"trigger\(continuous"):
-            StreamWriter(plan()).commit(messages, 3)
+            StreamWriter(job()).commit(messages, 3)
 
 
 def test_a_row_that_is_not_confirmed_is_never_called_written() -> None:
     with pytest.raises(WriteFailed, match="1 rows were published and not confirmed"):
-        BatchWriter(plan()).commit([Written(0, rows=2, published=2, confirmed=1)])
+        BatchWriter(job()).commit([Written(0, rows=2, published=2, confirmed=1)])
 
 
 def test_an_abort_tells_what_cannot_be_taken_back(caplog: pytest.LogCaptureFixture) -> None:
-    BatchWriter(plan()).abort([Written(0, confirmed=5), None])
-    StreamWriter(plan()).abort([Written(0, confirmed=7), None], 1)
+    BatchWriter(job()).abort([Written(0, confirmed=5), None])
+    StreamWriter(job()).abort([Written(0, confirmed=7), None], 1)
     assert "at least 5 rows from 1 of 2 partitions" in caplog.text
     assert "at least 7 rows" in caplog.text
 
@@ -108,8 +109,8 @@ def test_both_writers_take_arrow_batches_on_every_release() -> None:
 
 def test_writers_travel_and_show_no_secret() -> None:
     writer = pickle.loads(pickle.dumps(source(password="CANARY", url="amqp://h").writer(SCHEMA, False)))
-    assert writer._plan.options.password == "CANARY"
-    assert "CANARY" not in repr(writer) + repr(writer._plan) + repr(vars(writer))
+    assert writer._job.options.password == "CANARY"
+    assert "CANARY" not in repr(writer) + repr(writer._job) + repr(vars(writer))
 
 
 def test_modes_that_would_replace_are_refused() -> None:
@@ -120,19 +121,19 @@ def test_modes_that_would_replace_are_refused() -> None:
 
 def test_speculation_is_refused_before_anything_is_sent() -> None:
     task = Task(2, speculation=True)
-    written = write_partition(iter([BATCH]), plan(), task)
+    written = write_partition(iter([BATCH]), job(), task)
     assert "allowSpeculation=true" in written.problem
-    assert written == replace(Written(2), problem=written.problem)
+    assert replace(written, seconds=0.0, problem="") == Written(2)
 
 
 def test_an_empty_partition_reports_all_the_same() -> None:
-    written = write_partition(iter([BATCH.slice(0, 0)]), plan(), Task())
+    written = write_partition(iter([BATCH.slice(0, 0)]), job(), Task())
     assert (written.rows, written.problem) == (0, "")
 
 
 def test_the_helper_for_foreach_batch_checks_its_options_at_once() -> None:
     assert callable(foreach_batch(url=URL, exchange="x", maxInFlight=7, persistent=False))
-    assert "did you mean exchange?" in str(complaint(lambda: foreach_batch(url=URL, exchnge="x")))
+    assert "Did you mean exchange?" in str(complaint(lambda: foreach_batch(url=URL, exchnge="x")))
     assert "function" in str(complaint(lambda: foreach_batch({"url": URL})))  # type: ignore[arg-type]
 
 
@@ -147,8 +148,8 @@ def test_pyspark_finds_the_source_by_the_shim() -> None:
 def test_a_shim_that_cannot_be_loaded_offers_nothing_and_breaks_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    broken = ModuleType("spark_connector.source")  # which has no RabbitMQDataSource
-    monkeypatch.setitem(sys.modules, "spark_connector.source", broken)
+    broken = ModuleType("spark_connector.data_source")  # which has no RabbitMQDataSource
+    monkeypatch.setitem(sys.modules, "spark_connector.data_source", broken)
     assert not hasattr(pyspark_rabbitmq, "DefaultSource")
 
 
@@ -177,7 +178,7 @@ def test_errors_are_those_of_the_toolkit() -> None:
 def test_options_reach_the_publisher_in_its_own_words(monkeypatch: pytest.MonkeyPatch) -> None:
     told: dict[str, object] = {}
     monkeypatch.setattr(connections, "Publisher", lambda urls, **options: told.update(options, urls=urls))
-    options = Options.of(
+    options = WriteOptions.of(
         {
             "url": "amqp://me@h1,amqp://me@h2",
             "password": "CANARY",

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rabbit_chx.errors import InvalidValue
-from spark_connector.cluster import index_behind
+from rabbit_chx import InvalidValue
+from spark_connector.queue_column import index_behind
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from spark_connector.cluster import ColumnOrName
+    from spark_connector.queue_column import ColumnOrName
 
 __all__ = ["order_for"]
 

@@ -12,11 +12,15 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from pyspark.sql import functions as F  # noqa: N812 - as everywhere
 
-from rabbit_chx.errors import InvalidValue, MissingDependency, Unroutable
-from rabbit_chx.exchange import ConsistentHashExchange
-from rabbit_chx.movement import shares
-from rabbit_chx.partitioning import ModulusHashExchange
-from rabbit_chx.ring import ToExchange
+from rabbit_chx import (
+    ConsistentHashExchange,
+    InvalidValue,
+    MissingDependency,
+    ModulusHashExchange,
+    ToExchange,
+    Unroutable,
+    shares,
+)
 from spark_connector.mirror import ModulusMirror, RingMirror, narrow
 
 if TYPE_CHECKING:
@@ -24,7 +28,6 @@ if TYPE_CHECKING:
 
     from pyspark.sql import Column, SparkSession
 
-    from rabbit_chx.ring import Destination
 
 __all__ = ["ColumnOrName", "HashExchange", "Prediction", "index_behind", "queue_of", "register_queue_of"]
 
@@ -179,7 +182,7 @@ class Prediction:
         return tuple(shares(self.exchange.ring).values())
 
 
-def _queue(destination: Destination, slots: Mapping[str, str]) -> str:
+def _queue(destination: str | ToExchange, slots: Mapping[str, str]) -> str:
     if isinstance(destination, ToExchange):
         return slots.get(destination.name, str(destination))
     return destination

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, NoReturn
 from pyspark.errors import AnalysisException
 from pyspark.sql.datasource import DataSource
 
-from rabbit_chx.errors import InvalidValue
+from rabbit_chx import InvalidValue
 from spark_connector.columns import layout_of
-from spark_connector.connections import AbsentHere, check_access
-from spark_connector.options import Options
-from spark_connector.partition import Plan
+from spark_connector.connections import NotOnThisMachine, check_access
+from spark_connector.options import WriteOptions
+from spark_connector.partition import WriteJob
 from spark_connector.writer import BatchWriter, StreamWriter, tell
 
 if TYPE_CHECKING:
@@ -53,9 +53,9 @@ class RabbitMQDataSource(DataSource):
                 "append",
                 '.mode("append"): what is in a queue can only be consumed, not replaced',
             )
-        plan = self._plan(schema)
-        _check_broker(plan.options)
-        return BatchWriter(plan)
+        job = self._job(schema)
+        _check_broker(job.options)
+        return BatchWriter(job)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:  # noqa: FBT001, N802
         """Check what a streaming write will do; runs twice for each micro-batch, so the broker is not asked."""
@@ -66,21 +66,21 @@ class RabbitMQDataSource(DataSource):
                 "append",
                 "To write the result of an aggregation, use foreach_batch(...), which writes each micro-batch",
             )
-        return StreamWriter(self._plan(schema))
+        return StreamWriter(self._job(schema))
 
-    def _plan(self, schema: StructType) -> Plan:
-        options = Options.of(self.options)
+    def _job(self, schema: StructType) -> WriteJob:
+        options = WriteOptions.of(self.options)
         layout = layout_of(schema, ignore_unknown=options.ignore_unknown_columns, given=options.columns_given)
-        return Plan(options, layout)
+        return WriteJob(options, layout)
 
 
-def _check_broker(options: Options) -> None:
+def _check_broker(options: WriteOptions) -> None:
     """Ask the broker before a task starts, if this machine has what that takes."""
     if not (options.check_exchange or options.dry_run):
         return
     try:
         check_access(options, [] if options.exchange is None else [options.exchange])
-    except AbsentHere as absent:
+    except NotOnThisMachine as absent:
         tell(logging.WARNING, f"exchange and permission are not checked on the driver: {absent}")
 
 

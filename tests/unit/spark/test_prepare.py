@@ -1,4 +1,4 @@
-"""An Arrow batch: which rows cannot be sent, and what the others become."""
+"""Which rows of an Arrow batch cannot be sent, and what the publisher gets of the others."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from pika.compat import long
 from pyspark.sql import types as t
 
 from spark_connector.columns import Layout, layout_of
-from spark_connector.limits import Limits
-from spark_connector.rows import InvalidRow, arguments, invalid_rows, rows_at_once
+from spark_connector.prepare import Prepared, prepare
+from spark_connector.rules import Limits, row_rules
 
 LIMITS = Limits(body=100, properties=131_044)
 TEXT = t.StringType()
@@ -31,20 +31,31 @@ def batch(values: list[Any], **columns: pa.Array) -> pa.RecordBatch:
     return pa.record_batch([pa.array(values, pa.binary()), *columns.values()], names=["value", *columns])
 
 
+def prepared(rows: pa.RecordBatch, shape: Layout, *, empty: bool = False) -> Prepared:
+    return prepare(rows, shape, [*row_rules(shape, LIMITS, null_is_empty=empty)])
+
+
+def arguments(rows: pa.RecordBatch, shape: Layout, headers: dict[str, Any]) -> dict[str, Any]:
+    """Those of the only chunk."""
+    ((count, found),) = prepared(rows, shape, empty=True).chunks(rows.num_rows, headers)
+    assert count == rows.num_rows
+    return found
+
+
 def complaints(
     values: list[Any], shape: Layout, *, empty: bool = False, **columns: pa.Array
 ) -> dict[int, str]:
-    found = invalid_rows(batch(values, **columns), shape, LIMITS, empty_for_null=empty)
-    assert found == sorted(found, key=lambda one: one.row)
-    return {one.row: one.reason for one in found}
+    invalid = prepared(batch(values, **columns), shape, empty=empty).invalid
+    assert invalid == sorted(invalid)
+    return dict(invalid)
 
 
-def test_of_a_broker_that_nobody_asks_the_limits_are_those_that_every_release_has_by_default() -> None:
-    assert Limits.unasked(None) == Limits(body=16 * 1024 * 1024, properties=131_052)
-    assert Limits.unasked(1_000) == Limits(body=1_000, properties=131_052)
+def test_the_default_limits_are_those_of_an_unconfigured_broker() -> None:
+    assert Limits.default(None) == Limits(body=16 * 1024 * 1024, properties=131_052)
+    assert Limits.default(1_000) == Limits(body=1_000, properties=131_052)
 
 
-def test_a_sound_batch_has_no_complaint() -> None:
+def test_a_valid_batch_has_no_invalid_row() -> None:
     assert complaints([b"", b"a", b"x" * 100], layout()) == {}
 
 
@@ -58,10 +69,10 @@ def test_each_row_is_named_with_its_key_and_its_first_fault() -> None:
     keys = pa.array(["k" * 256, None, "good", "k-3"])
     found = complaints([b"a", b"a", b"x" * 101, None], layout(routing_key=TEXT), routing_key=keys)
     assert found.keys() == {0, 1, 2, 3}
-    assert "routing_key is longer than the 255 bytes" in found[0]
+    assert "routing_key is longer than 255 bytes" in found[0]
     assert found[0].endswith(f"(routing key '{'k' * 60}')")
     assert found[1] == "routing_key is null"
-    assert "value is longer than the 100 bytes" in found[2]
+    assert "value is longer than 100 bytes" in found[2]
     assert "value is null" in found[3]
     assert "'k-3'" in found[3]
 
@@ -71,10 +82,10 @@ def test_the_length_of_a_key_counts_bytes_and_not_characters() -> None:
     assert complaints([b"a"] * 2, layout(key=TEXT), routing_key=keys).keys() == {1}
 
 
-def test_text_that_is_no_utf8_is_named() -> None:
+def test_text_that_is_not_utf8_is_invalid() -> None:
     wrong = pa.StringArray.from_buffers(2, pa.py_buffer(b"\0\0\0\0\1\0\0\0\2\0\0\0"), pa.py_buffer(b"a\xff"))
     assert complaints([b"a"] * 2, layout(key=TEXT), routing_key=wrong) == {
-        1: "routing_key is no UTF-8 (routing key '\N{REPLACEMENT CHARACTER}')"
+        1: "routing_key is not valid UTF-8 (routing key '\N{REPLACEMENT CHARACTER}')"
     }
 
 
@@ -193,6 +204,7 @@ def test_headers_that_the_broker_would_not_take_are_invalid() -> None:
     )
     assert found.keys() == {1, 2, 3}
     assert "one frame" in found[3]
+    assert "CC and BCC are reserved" in found[2]
     kind = t.ArrayType(t.StructType([t.StructField("key", TEXT), t.StructField("value", TEXT)]))
     pairs = [
         [{"key": "a", "value": big}],
@@ -229,16 +241,29 @@ def test_large_arrow_types_are_the_same() -> None:
     large = pa.record_batch(
         [pa.array([b"a"], pa.large_binary()), pa.array(["k"], pa.large_string())], names=["value", "key"]
     )
-    assert invalid_rows(large, shape, LIMITS, empty_for_null=False) == []
     assert arguments(large, shape, {}) == {"bodies": [b"a"], "routing_keys": [b"k"]}
 
 
-def test_big_rows_become_python_values_few_at_a_time() -> None:
-    assert rows_at_once(batch([b"x" * 100] * 1000)) >= 1000
-    big = batch([b"x" * (1 << 20)] * 20)
-    assert 6 <= rows_at_once(big) <= 8
-    assert rows_at_once(batch([b"x" * (9 << 20)])) == 1
+def test_a_batch_may_have_no_valid_row() -> None:
+    found = prepared(batch([None, None]), layout())
+    assert (len(found.invalid), found.batch.num_rows, [*found.chunks(2, {})]) == (2, 0, [])
 
 
-def test_an_invalid_row_says_which_it_is() -> None:
-    assert str(InvalidRow(7, "value is null")) == "row 7: value is null"
+def test_large_rows_are_converted_a_few_at_a_time() -> None:
+    def chunks(rows: pa.RecordBatch, most: int = 10_000) -> list[int]:
+        return [count for count, _ in prepared(rows, layout()).chunks(most, {})]
+
+    assert chunks(batch([b"x" * 100] * 1000)) == [1000]
+    assert chunks(batch([b"x" * 100] * 1000), 400) == [400, 400, 200]
+    large = Limits(body=16 << 20, properties=131_044)
+    big = prepare(
+        batch([b"x" * (1 << 20)] * 20), layout(), [*row_rules(layout(), large, null_is_empty=False)]
+    )
+    assert all(6 <= count <= 8 for count, _ in [*big.chunks(20, {})][:-1])
+
+
+def test_valid_rows_keep_their_numbers_when_others_are_left_out() -> None:
+    found = prepared(batch([b"a", None, b"c", None, b"e"]), layout())
+    assert [row for row, _ in found.invalid] == [1, 3]
+    assert [*found.rows] == [0, 2, 4]
+    assert [arguments["bodies"] for _, arguments in found.chunks(2, {})] == [[b"a", b"c"], [b"e"]]

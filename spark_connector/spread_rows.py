@@ -12,18 +12,17 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import functions as F  # noqa: N812 - as everywhere
 
-from rabbit_chx.errors import InvalidValue
-from rabbit_chx.skew import HotKey, QueueShare, Spread
-from spark_connector.cluster import Prediction
+from rabbit_chx import HotKey, InvalidValue, QueueShare, Spread
 from spark_connector.columns import sql_type
 from spark_connector.mirror import headers_of
+from spark_connector.queue_column import Prediction
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from pyspark.sql import Column, DataFrame
 
-    from spark_connector.cluster import ColumnOrName, HashExchange
+    from spark_connector.queue_column import ColumnOrName, HashExchange
 
 __all__ = ["HotKey", "QueueShare", "Spread", "spread"]
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from rabbit_chx.errors import InvalidValue
-from spark_connector.options import Options
+from rabbit_chx import InvalidValue
+from spark_connector.options import WriteOptions
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,12 +42,12 @@ def foreach_batch(
     texts = {
         name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in options.items()
     }
-    Options.of(texts)
+    WriteOptions.of(texts)
     if not any(name.lower() == "checkexchange" for name in texts):
         texts["checkExchange"] = "false"  # or the broker would be asked again for each micro-batch
 
     def write(batch: DataFrame, _batch_id: int) -> None:
-        from spark_connector.source import activate
+        from spark_connector.data_source import activate
 
         activate(batch.sparkSession)  # this is a thread of Spark's own
         frame = batch if prepare is None else prepare(batch)

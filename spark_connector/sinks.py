@@ -1,0 +1,163 @@
+"""Where the rows of a partition go: to the broker, or in a dry run nowhere."""
+
+from __future__ import annotations
+
+import time
+from bisect import bisect_right
+from collections import deque
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from rabbit_chx import BrokerUnavailable, PublishFailed
+from spark_connector.connections import borrow, check_access, discard, give_back
+from spark_connector.rules import Limits
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rabbit_chx.publishing import Failure, Publisher, Totals
+    from spark_connector.options import WriteOptions
+    from spark_connector.prepare import Prepared
+    from spark_connector.task import Task
+
+__all__ = ["BrokerSink", "DryRunSink", "PermanentFailure", "Sink"]
+
+_BATCHES_REMEMBERED: Final = 100
+
+
+class PermanentFailure(Exception):
+    """Another attempt would fail the same way."""
+
+
+class Sink(Protocol):
+    """What `write_partition` writes to."""
+
+    def limits(self) -> Limits:
+        """What the broker accepts."""
+
+    def send(self, prepared: Prepared, first: int) -> None:
+        """Publish the valid rows of a batch, whose first row has this number in the partition."""
+
+    def finish(self) -> None:
+        """Wait until the broker has confirmed each row; raise the first failure."""
+
+    def close(self) -> None:
+        """Release the connection."""
+
+    def counts(self) -> dict[str, int]:
+        """What was published, as fields of `Written`."""
+
+
+class BrokerSink:
+    """Publishes over the connection of this Python worker."""
+
+    def __init__(self, options: WriteOptions, task: Task) -> None:
+        self._options, self._task = options, task
+        self._publisher: Publisher | None = None
+        self._before: Totals | None = None
+        self._after: Totals | None = None
+        self._sent: deque[tuple[int, Sequence[int], int]] = deque(maxlen=_BATCHES_REMEMBERED)
+        self._due = time.monotonic()
+        self._complete = False
+
+    def limits(self) -> Limits:
+        """Connect, and return the limits of the connection."""
+        name = self._task.connection_name(self._options.connection_name)
+        self._publisher = publisher = borrow(self._options, name)
+        before = publisher.totals
+        # A publisher that has published nothing was opened just now.
+        self._before = before if before.published else replace(before, connections=0)
+        return Limits(publisher.max_message_bytes, publisher.max_property_bytes)
+
+    def send(self, prepared: Prepared, first: int) -> None:
+        """Publish chunk by chunk, and stop at the first failure."""
+        assert self._publisher is not None
+        given = {"exchange": self._options.exchange, "routing_keys": self._options.routing_key}
+        fixed: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+        headers = self._task.headers if self._options.task_headers else {}
+        rate = self._options.max_rate_per_task
+        self._sent.append((self._publisher.totals.published, prepared.rows, first))
+        for count, arguments in prepared.chunks(
+            max(rate // 20, 1) if rate else prepared.batch.num_rows, headers
+        ):
+            self._wait_for_turn(count)
+            self._publisher.publish_many(**fixed, **arguments)
+            if self._publisher.totals.failed:
+                self.finish()
+
+    def _wait_for_turn(self, rows: int) -> None:
+        """Keep to ``maxRatePerTask``; after a pause, at most one second is caught up."""
+        if rate := self._options.max_rate_per_task:
+            time.sleep(max(self._due - time.monotonic(), 0.0))
+            self._due = max(self._due, time.monotonic() - 1.0) + rows / rate
+
+    def finish(self) -> None:
+        """Flush. A refusal by the broker is permanent; after a lost connection another attempt may succeed."""
+        if self._publisher is None:
+            return
+        try:
+            self._publisher.flush()
+        except PublishFailed as failed:
+            totals, error = failed.totals, self._publisher.error
+            text = f"{totals.failed} rows were not confirmed; the first is {self._named(failed.failures[0])}"
+            refused = isinstance(error, BrokerUnavailable) and error.permanent
+            permanent = totals.returned or totals.rejected or refused
+            raise (PermanentFailure if permanent else BrokerUnavailable)(text) from None
+        self._complete = True
+
+    def _named(self, failure: Failure) -> str:
+        """The failed row by its number in the partition, if its batch is still remembered."""
+        at = bisect_right(self._sent, failure.row, key=lambda sent: sent[0]) - 1
+        start, rows, first = self._sent[at] if at >= 0 else (0, range(0), 0)
+        place = failure.row - start
+        name = f"row {first + rows[place]}" if 0 <= place < len(rows) else "a row"
+        target = f"exchange {failure.exchange!r}, routing key {failure.routing_key!r}"
+        partition = self._task.partition
+        return f"{name} of partition {partition} ({target}), {failure.outcome.value}: {failure.reply}"
+
+    def close(self) -> None:
+        """Keep the connection for the next task if every row was confirmed; close it otherwise."""
+        publisher, self._publisher = self._publisher, None
+        if publisher is not None:
+            if self._complete:
+                self._after = publisher.totals
+                give_back(self._options, publisher)
+            else:
+                discard(publisher)
+                self._after = publisher.totals
+
+    def counts(self) -> dict[str, int]:
+        """The publisher's totals, less those of earlier tasks."""
+        if self._before is None or self._after is None:
+            return {}
+        names = ("published", "confirmed", "resent", "bytes", "connections")
+        return {name: getattr(self._after, name) - getattr(self._before, name) for name in names}
+
+
+class DryRunSink:
+    """Asks the broker about each exchange, and publishes nothing."""
+
+    def __init__(self, options: WriteOptions) -> None:
+        self._options = options
+        self._asked: set[str] = set()
+
+    def limits(self) -> Limits:
+        """The default limits: nothing connects before an exchange is known."""
+        return Limits.default(self._options.max_message_bytes)
+
+    def send(self, prepared: Prepared, first: int) -> None:  # noqa: ARG002 - nothing is sent
+        """Check that the exchanges exist and that the user may publish to them."""
+        exchanges = prepared.exchanges() if self._options.exchange is None else {self._options.exchange}
+        if new := exchanges - self._asked:
+            check_access(self._options, sorted(new))
+            self._asked |= new
+
+    def finish(self) -> None:
+        """Nothing to wait for."""
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+    def counts(self) -> dict[str, int]:
+        """Nothing was published."""
+        return {}

@@ -1,0 +1,78 @@
+"""The Spark task that writes a partition, and what it reports to the driver."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark import TaskContext
+from pyspark.sql.datasource import WriterCommitMessage
+
+__all__ = ["Task", "Written"]
+
+
+@dataclass(frozen=True)
+class Task:
+    """The Spark task that is running. Spark does not document its local properties, so any may be missing."""
+
+    partition: int = 0
+    attempt: int = 0
+    application: str = ""
+    query_id: str = ""
+    batch_id: str = ""
+    speculation: bool = False
+
+    @classmethod
+    def current(cls) -> Task:
+        """The task of this Python worker; outside Spark, a default."""
+        context = TaskContext.get()
+        if context is None:
+            return cls()
+
+        def local(name: str) -> str:
+            return context.getLocalProperty(name) or ""
+
+        return cls(
+            context.partitionId(),
+            context.attemptNumber(),
+            local("spark.app.name"),
+            local("sql.streaming.queryId"),
+            local("streaming.sql.batchId"),
+            local("spark.speculation").lower() == "true",
+        )
+
+    def connection_name(self, prefix: str) -> str:
+        """The name of this task's connection on the broker."""
+        query = f"query {self.query_id} batch {self.batch_id}" if self.query_id else "batch"
+        place = f"partition {self.partition} attempt {self.attempt} pid {os.getpid()}"
+        return " ".join(filter(None, (prefix, self.application, query, place)))
+
+    @property
+    def headers(self) -> dict[str, Any]:
+        """The headers that the option ``taskHeaders`` adds to each message."""
+        named = {"query-id": self.query_id, "batch-id": self.batch_id}
+        found: dict[str, Any] = {f"x-spark-{name}": value for name, value in named.items() if value}
+        return {**found, "x-spark-partition": self.partition, "x-spark-attempt": self.attempt}
+
+
+@dataclass(frozen=True)
+class Written(WriterCommitMessage):
+    """What became of a partition."""
+
+    partition: int
+    attempt: int = 0
+    query_id: str = ""
+    batch_id: str = ""
+    rows: int = 0
+    published: int = 0
+    confirmed: int = 0
+    dropped: int = 0
+    first_dropped: tuple[str, ...] = ()
+    resent: int = 0
+    bytes: int = 0
+    connections: int = 0
+    """Opened by this task; 0 if it reused the connection of an earlier task."""
+    seconds: float = 0.0
+    problem: str = ""
+    """Why the partition is incomplete, if another attempt would fail as well."""
