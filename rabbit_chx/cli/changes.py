@@ -20,6 +20,7 @@ _MOST_ORDERS: Final = 5
 _SOURCES: Final[dict[RingSource, str]] = {
     "trivial": "it has one binding at most, so there is no order",
     "node": "the node itself told its order",
+    "record": "its order was recorded when it was applied",
     "x-bind-seq": "its order is told by the numbers that its binds carry",
     "inference": "its order was worked out from messages that were observed",
 }

@@ -43,7 +43,7 @@ BIND_SEQUENCE: Final = "x-bind-seq"
 """The argument that our own binds to a consistent-hash exchange carry: the order in which they were issued."""
 
 QueueType: TypeAlias = Literal["classic", "quorum", "stream"]
-RingSource: TypeAlias = Literal["trivial", "node", "x-bind-seq", "inference", "unknown"]
+RingSource: TypeAlias = Literal["trivial", "node", "record", "x-bind-seq", "inference", "unknown"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -95,7 +95,7 @@ def test_exactly_the_keys_move_that_the_plan_says(site) -> None:
     before = landing(site, "orders")
     for way, wanted, ends in CHANGES:
         observed = read(site.management, site.vhost)
-        assert observed.ring_sources == {"orders": "x-bind-seq"}
+        assert observed.ring_sources == {"orders": "record"}
         planned = plan(topology(site.vhost, wanted), observed, strategy=way, max_moved=1.0)
         (change,) = planned.changes
         assert [each.name for each in change.strategies if each.chosen] == [way]

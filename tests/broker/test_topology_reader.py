@@ -16,7 +16,7 @@ from rabbit_chx.broker.management import Management, User
 from rabbit_chx.broker.reading.node import NodeCommand
 from rabbit_chx.broker.reading.probe import probe
 from rabbit_chx.broker.reading.reader import read, read_existence
-from rabbit_chx.broker.reading.ring_order import MARKER, learn, marker
+from rabbit_chx.broker.reading.ring_order import learn
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue
 from rabbit_chx.topology.model import Binding, Exchange, Policy, Queue, Topology
 
@@ -114,6 +114,12 @@ def ring_exchange(
         bind(channel, Binding(name, queue, str(weight), own))
 
 
+def numbered_from(first: int, cluster: str) -> Exchange:
+    """The exchange that versions declared which numbered the bindings themselves."""
+    arguments = {"x-bind-seq": first, "x-cluster": cluster}
+    return Exchange("rabbit-chx.order", "fanout", durable=False, internal=True, arguments=arguments)
+
+
 SHUFFLED = [("q7", 2), (ODD, 1), ("q10", 3), ("q2", 1), ("q1", 10), ("z", 1), ("a", 1)]
 
 
@@ -146,7 +152,7 @@ def test_a_topology_is_read_back_as_it_was_made(broker, management, vhost, chann
         bind(channel, bound)
     channel.queue_declare("mine", exclusive=True)
     channel.queue_bind("mine", "feed/1", "m")
-    declare(channel, marker(1, "c"))
+    declare(channel, numbered_from(1, "c"))
     management.put_policy(vhost, policy)
     channel.confirm_delivery()
     for _ in range(3):
@@ -210,12 +216,12 @@ def test_numbered_binds_tell_the_order_until_the_broker_forgets_it(broker, manag
     cluster = management.overview().cluster
     with connected(broker, vhost) as connection:
         channel = connection.channel()
-        declare(channel, marker(1, cluster))
+        declare(channel, numbered_from(1, cluster))
         ring_exchange(channel, *SHUFFLED, numbered_from=1)
     before = read(management, vhost)
     assert before.ring_sources[ODD] == "x-bind-seq"
     assert list(before.rings[ODD].bucket_map) == broker.ring(ODD, vhost)
-    assert before.topology.exchange(MARKER) is None
+    assert before.topology.exchange("rabbit-chx.order") is None
 
     if broker.source.kind == "external":
         return
@@ -224,14 +230,14 @@ def test_numbered_binds_tell_the_order_until_the_broker_forgets_it(broker, manag
     after = read(management, vhost)
     if broker.store == "mnesia":
         assert after.ring_sources[ODD] == "unknown"
-        assert "rabbit-chx.order is gone" in after.rings[ODD].why_unknown
+        assert "the record is gone" in after.rings[ODD].why_unknown
     else:
         assert after.rings == before.rings
         assert list(after.rings[ODD].bucket_map) == broker.ring(ODD, vhost)
 
     with connected(broker, vhost) as connection:  # the next ring is made since then
         channel = connection.channel()
-        declare(channel, marker(8, cluster))
+        declare(channel, numbered_from(8, cluster))
         ring_exchange(channel, *SHUFFLED, name="next", numbered_from=8)
     again = read(management, vhost)
     assert again.ring_sources == {ODD: after.ring_sources[ODD], "next": "x-bind-seq"}
@@ -267,7 +273,7 @@ def test_a_user_with_few_rights_sees_the_topology_and_is_told_the_rest(
 ) -> None:
     ring_exchange(channel, ("q", 1), ("r", 1), numbered_from=1)
     with user(broker, vhost, "management") as (name, restricted):
-        declare(channel, marker(1, restricted.overview().cluster))
+        declare(channel, numbered_from(1, restricted.overview().cluster))
         observed = read(restricted, vhost)
         assert observed.topology.queue("q")
         # On 3.10 it matters whether it is a lone node, which only a user with the tag monitoring sees.

@@ -9,11 +9,18 @@ from urllib.parse import quote, urlsplit
 
 import pika
 
-from rabbit_chx import ToExchange
+from rabbit_chx import Ring, ToExchange
 from rabbit_chx.broker.applying.apply import apply, apply_async
 from rabbit_chx.broker.management import Management
 from rabbit_chx.topology.model import CONSISTENT_HASH, Binding, Exchange, Policy, Queue
-from rabbit_chx.topology.planning.steps import Bind, DeclareExchange, DeclareQueue, Plan, SetPolicy
+from rabbit_chx.topology.planning.steps import (
+    Bind,
+    DeclareExchange,
+    DeclareQueue,
+    Plan,
+    RingChange,
+    SetPolicy,
+)
 
 CHX = Exchange("orders", CONSISTENT_HASH, arguments={"hash-header": "tenant"})
 CLASSIC, QUORUM, STREAM = Queue("plain"), Queue("replicated", "quorum"), Queue("log", "stream")
@@ -46,8 +53,11 @@ class Site:
         own = f"{user}:{password}" if user else f"{parts.username}:{parts.password}"
         return f"amqp://{own}@{parts.hostname}:{parts.port}/{quote(self.vhost, safe='')}"
 
-    def plan(self, *steps) -> Plan:
-        return Plan(self.vhost, steps)
+    def plan(self, *steps, changes=()) -> Plan:
+        return Plan(self.vhost, steps, changes)
+
+    def change(self, exchange: str, before: Ring, after: Ring) -> RingChange:
+        return RingChange(exchange, before, after, None, None)
 
     def connection(self) -> pika.BlockingConnection:
         return pika.BlockingConnection(pika.URLParameters(self.url()))

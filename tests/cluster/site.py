@@ -200,7 +200,7 @@ class Site:
                     wanted[row] == queue for queue, rows in zip(queues, found, strict=True) for row in rows
                 )
 
-    def check_numbers(self, member: Member, source: str) -> None:
+    def check_recorded(self, member: Member, source: str) -> None:
         """How the ring is known to somebody who may ask the HTTP API of one node only, and that it is so."""
         observed = read(self.management(member), self.vhost)
         assert observed.ring_sources[HASHED] == source

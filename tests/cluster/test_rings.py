@@ -78,7 +78,7 @@ def test_a_single_node_takes_nothing_along_and_brings_back_the_dead(cluster, rin
         if number == 0:
             rings.rings[MANY] = alive
         rings.check_rings()
-        rings.check_numbers(member, "x-bind-seq")
+        rings.check_recorded(member, "record")
         cluster.whole()
     rings.check_landing()
 
@@ -95,7 +95,7 @@ def test_all_nodes_stop_and_start(cluster, rings):
     else:
         after_mnesia(rings, before)
     for member in cluster.members:
-        rings.check_numbers(member, "x-bind-seq" if rings.release.store is Store.KHEPRI else "unknown")
+        rings.check_recorded(member, "record" if rings.release.store is Store.KHEPRI else "unknown")
     cluster.whole()
     rings.check_landing()
 

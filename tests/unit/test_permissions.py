@@ -118,7 +118,9 @@ def test_other_refusals_are_none_of_this(text) -> None:
     assert why_denied(text, Needs()) == ""
 
 
-def test_only_a_bind_writes_down_the_order() -> None:
-    bound = Binding("x", "q", "1", {"x-bind-seq": 7})
-    assert ("exchange", "rabbit-chx.order") in needs_of([Bind(bound)]).configure
-    assert needs_of([Unbind(bound)]) == needs_of([Unbind(Binding("x", "q"))])
+@pytest.mark.parametrize("kind", [Bind, Unbind])
+def test_a_recorded_ring_takes_permissions_for_its_record(kind) -> None:
+    step, record = kind(Binding("x", "q", "1")), ("exchange", "rabbit-chx.order")
+    plain, recorded = needs_of([step]), needs_of([step], {"x"})
+    assert recorded.configure - plain.configure == recorded.read - plain.read == {record}
+    assert recorded.write - plain.write == {X}

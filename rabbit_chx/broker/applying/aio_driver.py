@@ -1,16 +1,25 @@
-"""Commands carried out with aio-pika, on a channel of their own. This file talks AMQP and HTTP; it decides nothing.
+"""Carry out commands with aio-pika, on a channel of their own.
 
-The channel is aiormq's, below aio-pika's: a robust one would come back by itself after an error, and say nothing.
+The channel is one of aiormq, below aio-pika: a robust channel would reopen by itself after an error, and hide it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import ssl
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from rabbit_chx.broker.applying.protocol import Command, Lost, OnChannel, OverHttp, Refused
+from rabbit_chx.broker.applying.protocol import (
+    TIMEOUT,
+    Command,
+    Lost,
+    OnChannel,
+    OverHttp,
+    Pipelined,
+    Refused,
+    no_answer,
+)
 from rabbit_chx.broker.reasons import why_down, why_no_external, why_not_let_in, why_not_reached
 from rabbit_chx.broker.tls import warn_if_unchecked
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue, MissingDependency
@@ -41,7 +50,7 @@ __all__ = ["AioDriver", "as_pika_writes", "opened"]
 
 _T = TypeVar("_T")
 
-# aiormq has a class for each of these and drops the number; the broker's texts begin with the names.
+# aiormq has a class for each reply code and drops the number; the reply text begins with the name.
 _CODES: Final = {
     "ACCESS_REFUSED": 403,
     "NOT_FOUND": 404,
@@ -64,7 +73,7 @@ _PATIENCE: Final = 5.0
 
 @asynccontextmanager
 async def opened(given: object, tls: ssl.SSLContext | None = None) -> AsyncIterator[AbstractConnection]:
-    """The connection that was given, by itself or by a channel; or one for as long as this lasts, to a URL."""
+    """The connection that was given, or that of a channel, or a new one to a URL that is closed at the end."""
     if isinstance(given, aio_pika.abc.AbstractConnection) and given.transport is not None:
         yield given.transport.connection
     elif isinstance(given, aio_pika.abc.AbstractChannel):
@@ -77,13 +86,13 @@ async def opened(given: object, tls: ssl.SSLContext | None = None) -> AsyncItera
         raise InvalidValue(
             "connection",
             type(given).__name__,
-            "an open connection or channel of aio-pika's, or an AMQP URL",
+            "an open connection or channel of aio-pika, or an AMQP URL",
             "With pika: apply(...)",
         )
 
 
 async def _connect(url: str, tls: ssl.SSLContext | None) -> aio_pika.abc.AbstractConnection:
-    """A connection as `rabbit_chx.broker.connect.connect` makes it, or the same complaint."""
+    """A connection as `rabbit_chx.broker.connect.connect` makes it, or the same error."""
     broker, where = BrokerUrl.parse(url), str(BrokerUrl.parse(url))
     if broker.tls:
         warn_if_unchecked(tls, where)
@@ -126,11 +135,18 @@ async def _connect(url: str, tls: ssl.SSLContext | None) -> aio_pika.abc.Abstrac
 
 
 class AioDriver:
-    """Runs generators of commands on a new channel of a connection."""
+    """Runs generators of commands on a new channel of a connection, as `PikaDriver` does."""
 
-    def __init__(self, connection: AbstractConnection, management: Management | None = None) -> None:
+    def __init__(
+        self,
+        connection: AbstractConnection,
+        management: Management | None = None,
+        *,
+        timeout: float = TIMEOUT,
+    ) -> None:
         self._connection = connection
         self._management = management
+        self._timeout = timeout
         self._channel: AbstractChannel | None = None
         self.vhost: str = connection.vhost  # type: ignore[attr-defined]
         self._where = f"{connection.url.host}:{connection.url.port}"
@@ -145,33 +161,51 @@ class AioDriver:
                 answer = trouble = None
                 try:
                     answer = await self._do(command)
-                except BaseException as error:  # noqa: BLE001 - the generator puts things in order, whatever it is
+                except BaseException as error:  # noqa: BLE001 - the generator decides, whatever it is
                     trouble = error
         except StopIteration as end:
             return end.value  # type: ignore[no-any-return]
         finally:
             if self._channel is not None and not self._channel.is_closed:
-                await self._channel.close()
+                with suppress(TimeoutError, AMQPError, OSError):
+                    async with asyncio.timeout(self._timeout):
+                        await self._channel.close()
 
     async def _do(self, command: Command) -> Any:
         if isinstance(command, OverHttp):
             return await asyncio.to_thread(getattr(self._management, command.method), *command.arguments)
+        if isinstance(command, Pipelined):  # aiormq waits for the answer to each command in any case
+            answer = None
+            for each in command.commands:
+                answer = await self._do(each)
+            return answer
         try:
-            return await self._on_channel(command)
+            async with asyncio.timeout(self._timeout) as limit:
+                return await self._on_channel(command)
         except (ChannelClosed, ConnectionClosed) as error:
             text = str(error.args[-1])
             if code := _CODES.get(text.partition(" ")[0]):
                 raise Refused(code, text) from None
             raise Lost(f"the broker at {self._where} closed it: {' '.join(map(str, error.args))}") from None
         except (AMQPError, OSError, ChannelInvalidStateError) as error:
+            if limit.expired():
+                raise await self._dropped(command) from None
             raise Lost(str(why_down(error, self._where))) from None
         except (TypeError, ValueError) as error:
             raise Refused(
                 0,
-                f"aio-pika cannot send it ({error}): it takes fewer names and values than pika, so use apply()",
+                f"aio-pika cannot send it ({error}): it supports fewer names and values than pika, so use apply()",
             ) from None
         except RuntimeError as error:  # what aiormq raises of a connection that is closed
             raise Lost(f"the connection to {self._where} is closed: {error}") from None
+
+    async def _dropped(self, command: OnChannel) -> Lost:
+        """Drop the connection over an answer that did not come."""
+        error = ConnectionError(f"no answer within {self._timeout:g} seconds")
+        with suppress(Exception):
+            async with asyncio.timeout(1):
+                await self._connection.close(error)
+        return Lost(no_answer(self._where, command, self._timeout))
 
     async def _on_channel(self, command: OnChannel) -> Any:
         if self._channel is None or self._channel.is_closed:
@@ -185,7 +219,7 @@ class AioDriver:
 class _FourBytesOrEight(int):
     """An integer that pamqp writes as pika does: tag ``I`` up to 32 bits with a sign, else ``l``.
 
-    pamqp takes the smallest tag whose range holds the value, and asks for each range in turn; these deny all others.
+    pamqp takes the smallest tag whose range holds the value, comparing range by range; these integers fit only those two.
     """
 
     __slots__ = ()
@@ -195,10 +229,10 @@ class _FourBytesOrEight(int):
 
 
 def as_pika_writes(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of a command, with all integers to be written as pika writes them.
+    """The arguments of a command, with all integers written with the tags that pika uses.
 
-    A broker tells bindings apart by their arguments, types included: what one client bound with a byte of value 1,
-    another that sends four bytes does not unbind, and is not told so.
+    The broker distinguishes bindings by their arguments, types included: a client that sends 1 in four bytes does not
+    unbind what another bound with 1 in one byte, and gets no error.
     """
     return {name: _written(value) for name, value in arguments.items()}
 

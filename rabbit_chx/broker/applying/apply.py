@@ -1,11 +1,12 @@
-"""Carry out a plan on a live broker, with pika or with aio-pika: the two faces of one sequence of commands.
+"""Apply a plan to a live broker, with pika or with aio-pika.
 
     with pika.BlockingConnection(parameters) as connection:
         observed = read(management, "/")
         applied = apply(connection, plan(wanted, observed), management=management)
 
-One step after the other on a channel of its own, each read back where the broker might ignore it, up to the first
-surprise. An :class:`~rabbit_chx.errors.ApplyStopped` says what is done and what is not; to go on, plan again and apply.
+The steps are carried out in their order on a channel of their own, and read back where the broker might ignore them.
+The first surprise stops the plan: :class:`~rabbit_chx.errors.ApplyStopped` says what is done and what is not; to
+continue, plan again and apply.
 """
 
 from __future__ import annotations
@@ -15,18 +16,20 @@ import os
 import secrets
 import socket
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rabbit_chx.broker.applying.plan_commands import Applied, check_plan, plan_commands
+from rabbit_chx.broker.applying.protocol import TIMEOUT
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import Callable
+    from collections.abc import Callable, Generator
 
     from aio_pika.abc import AbstractChannel, AbstractConnection
     from pika import BlockingConnection
     from pika.adapters.blocking_connection import BlockingChannel
 
+    from rabbit_chx.broker.applying.protocol import Command
     from rabbit_chx.broker.management import Management
     from rabbit_chx.topology.planning.steps import Plan, Step
 
@@ -41,6 +44,9 @@ def apply(
     on_step: Callable[[Step], object] | None = None,
     dry_run: bool = False,
     tls: ssl.SSLContext | None = None,
+    record: bool = True,
+    holder: str | None = None,
+    timeout: float = TIMEOUT,
 ) -> Applied:
     r"""Apply a plan with pika.
 
@@ -54,27 +60,31 @@ def apply(
             print(stopped, "not tried:", *stopped.remaining)
 
     Args:
-        connection_or_channel: of pika's, or an AMQP URL; of a channel only the connection is used.
+        connection_or_channel: of pika, or an AMQP URL; of a channel only the connection is used.
         plan: for the virtual host of the connection.
         management: to read back what was done. Without it only refusals are noticed, policies cannot be set, and
-            ``Applied.unverified`` lists what may have been ignored.
-        on_step: called with each step once it is done, or was found done.
+            ``Applied.unverified`` lists what the broker may have ignored.
+        on_step: called with each step that is done or was found done.
         dry_run: change nothing, and return all steps as remaining.
         tls: for an amqps URL; by default certificate and host name are checked.
+        record: record the order in which rings were bound, in bindings of the exchange ``rabbit-chx.order``. Without
+            the record (or without ``management``) only the node knows the order.
+        holder: what the lock says of its holder while this runs; by default user, host, process and time, and nothing
+            if it is empty.
+        timeout: seconds for the broker to answer a command; then the connection is dropped.
 
     Raises:
-        ApplyStopped: it was not applied to its end; what is done, and why.
+        ApplyStopped: the plan was not applied to its end; it says what is done, and why it stopped.
         BrokerUnavailable: no broker answers at the URL.
     """
     from rabbit_chx.broker.applying.pika_driver import PikaDriver, opened
 
     with opened(connection_or_channel, tls) as connection:
-        driver = PikaDriver(connection, management)
+        driver = PikaDriver(connection, management, timeout=timeout)
         check_plan(plan, driver.vhost, seen=management is not None)
         if dry_run:
             return Applied(remaining=plan.steps)
-        seen = management is not None
-        return driver.run(plan_commands(plan, holder=_holder(), token=_token(), seen=seen, on_step=on_step))
+        return driver.run(_commands(plan, management, on_step, record=record, holder=holder))
 
 
 async def apply_async(
@@ -85,35 +95,49 @@ async def apply_async(
     on_step: Callable[[Step], object] | None = None,
     dry_run: bool = False,
     tls: ssl.SSLContext | None = None,
+    record: bool = True,
+    holder: str | None = None,
+    timeout: float = TIMEOUT,  # noqa: ASYNC109 - of one command, as apply() has it
 ) -> Applied:
-    """Apply a plan with aio-pika: as `apply`, with a connection or a channel of aio-pika's, or an AMQP URL.
+    """Apply a plan with aio-pika: as `apply`, with a connection or a channel of aio-pika, or an AMQP URL.
 
         async with await aio_pika.connect("amqp://user:password@host/%2F") as connection:
             applied = await apply_async(connection, steps, management=management)
 
-    A robust connection may come back by itself; an apply whose connection was lost has stopped all the same.
+    An apply stops when its connection is lost, even if a robust connection reconnects.
     """
     from rabbit_chx.broker.applying.aio_driver import AioDriver, opened
 
     async with opened(connection_or_channel, tls) as connection:
-        driver = AioDriver(connection, management)
+        driver = AioDriver(connection, management, timeout=timeout)
         check_plan(plan, driver.vhost, seen=management is not None)
         if dry_run:
             return Applied(remaining=plan.steps)
-        seen = management is not None
-        return await driver.run(
-            plan_commands(plan, holder=_holder(), token=_token(), seen=seen, on_step=on_step)
-        )
+        return await driver.run(_commands(plan, management, on_step, record=record, holder=holder))
+
+
+def _commands(
+    plan: Plan,
+    management: Management | None,
+    on_step: Callable[[Step], object] | None,
+    *,
+    record: bool,
+    holder: str | None,
+) -> Generator[Command, Any, Applied]:
+    return plan_commands(
+        plan,
+        holder=_holder() if holder is None else holder,
+        token=1 + secrets.randbelow(2**31 - 1),
+        seen=management is not None,
+        record=record,
+        on_step=on_step,
+    )
 
 
 def _holder() -> str:
-    """Who applies: whoever finds the lock taken has to know whom to ask."""
+    """Who applies, for the error of a second apply."""
     try:
         user = getpass.getuser()
     except (KeyError, OSError):  # a container may run as a user without a name
         user = f"user {os.getuid()}"
     return f"{user} on {socket.gethostname()}, process {os.getpid()}, since {datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC"
-
-
-def _token() -> int:
-    return 1 + secrets.randbelow(2**31 - 1)

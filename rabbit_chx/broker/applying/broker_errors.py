@@ -1,4 +1,4 @@
-"""What a broker's refusal means for a plan, and the way out. Texts in, texts out; no socket.
+"""What a refusal of the broker means for a plan, and what to do. Texts in, texts out.
 
 The broker's answers were taken from 3.10.8, 4.0.5 and 4.3.6.
 """
@@ -6,11 +6,12 @@ The broker's answers were taken from 3.10.8, 4.0.5 and 4.3.6.
 from __future__ import annotations
 
 import re
+import shlex
 from typing import TYPE_CHECKING, Any
 
 from rabbit_chx.broker.applying.lock import LOCK
 from rabbit_chx.broker.permissions import DEFAULT_EXCHANGE, Needs, why_denied
-from rabbit_chx.broker.reading.ring_order import MARKER
+from rabbit_chx.broker.reading.order_record import ORDER_EXCHANGE
 from rabbit_chx.plugins import why_no_type
 from rabbit_chx.ring import ToExchange
 from rabbit_chx.topology.planning.steps import (
@@ -23,7 +24,7 @@ from rabbit_chx.topology.planning.steps import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
     from rabbit_chx.topology.planning.steps import Step
 
@@ -34,43 +35,61 @@ _INEQUIVALENT = re.compile(
     re.DOTALL,
 ).search
 _UNKNOWN_TYPE = re.compile(r"(?:unknown|invalid) exchange type '(.*)'", re.DOTALL).search
+# Text of rabbit_channel:check_vhost_queue_limit/2.
+_LIMIT = re.compile(r"queue limit in vhost '(.*)' \((\d+)\) is reached", re.DOTALL).search
 _NOT_FOUND = re.compile(r"no (queue|exchange) '(.*)' in vhost '(.*)'", re.DOTALL).search
 
 
-def why_refused(code: int, text: str, step: Step | None, steps: Sequence[Step]) -> str:
-    """A refusal in full: what, where, and what would help."""
-    at = needs_of([step] if step is not None else [])
-    if denied := why_denied(text, needs_of(steps), at=at, what="the plan"):
-        return denied
+def why_refused(
+    code: int, text: str, step: Step | None, steps: Sequence[Step], rings: Collection[str] = ()
+) -> str:
+    """Explain a refusal: what was refused, why, and what helps.
+
+    Args:
+        code: the reply code; 0 if the client could not send the command.
+        text: the reply text.
+        step: the step that was refused, if it was one.
+        steps: all steps of the plan.
+        rings: the exchanges whose order is recorded.
+    """
+    at = needs_of([step] if step is not None else [], rings)
+    if denied := why_denied(text, needs_of(steps, rings), at=at, what="the plan"):
+        unrecorded = ", or apply without a record of the order" if f"'{ORDER_EXCHANGE}'" in text else ""
+        return denied + unrecorded
     if found := _INEQUIVALENT(text):
         return _inequivalent(*(part.strip("'") for part in found.groups()))
     if found := _UNKNOWN_TYPE(text):
         return why_no_type(found[1])
     if found := _NOT_FOUND(text):
-        return f"there is no {found[1]} {found[2]!r} in virtual host {found[3]!r}: was it deleted since? plan again"
-    if text.endswith(" in use"):
         return (
-            f"the broker refuses: {code} {text}: bindings lead away from it, or it has consumers; plan again"
+            f"there is no {found[1]} {found[2]!r} in virtual host {found[3]!r}; if it was deleted, plan again"
+        )
+    if text.endswith(" in use"):
+        return f"the broker refused it: {code} {text}; other bindings start from it, or it has consumers: plan again"
+    if found := _LIMIT(text):
+        return (
+            f"virtual host {found[1]!r} may not have more than {found[2]} queues; "
+            f"`rabbitmqctl set_vhost_limits -p {shlex.quote(found[1])} '{{\"max-queues\": N}}'` raises the limit"
         )
     if code == 541:
-        return "the broker itself failed (541 INTERNAL_ERROR); its log says over what"
-    return f"the broker refuses: {code} {text}" if code else text
+        return "the broker failed (541 INTERNAL_ERROR); its log has the reason"
+    return f"the broker refused it: {code} {text}" if code else text
 
 
 def _inequivalent(argument: str, kind: str, name: str, received: str, current: str) -> str:
     hint = (
-        "declare a second exchange under another name and switch what feeds it (blue/green)"
+        "declare a second exchange under another name and switch its publishers (blue/green)"
         if kind == "exchange"
-        else "declare another queue, bind it in place of this one, and let this one drain"
+        else "declare another queue, bind it in place of this one, and drain this one"
     )
     return (
-        f"{kind} {name!r} is there already, and {argument!r} cannot be changed in place: it is {current}, and "
-        f"{received} is wanted; nothing is deleted to make room: {hint}"
+        f"{kind} {name!r} exists with {argument!r} {current} instead of {received}, which cannot be changed in place; "
+        f"nothing is deleted: {hint}"
     )
 
 
-def needs_of(steps: Iterable[Step]) -> Needs:
-    """What these steps need together, the lock included."""
+def needs_of(steps: Iterable[Step], rings: Collection[str] = ()) -> Needs:
+    """The permissions that these steps need together, those for the lock and the record included."""
     needs = Needs(configure={("queue", LOCK)})
     for step in steps:
         match step:
@@ -82,8 +101,10 @@ def needs_of(steps: Iterable[Step]) -> Needs:
                 to = bound.destination
                 needs.write.add(("exchange", to.name) if isinstance(to, ToExchange) else ("queue", to))
                 needs.read.add(("exchange", bound.source))
-                if isinstance(step, Bind) and bound.sequence is not None:
-                    needs.configure.add(("exchange", MARKER))
+                if bound.source in rings:
+                    needs.configure.add(("exchange", ORDER_EXCHANGE))
+                    needs.read.add(("exchange", ORDER_EXCHANGE))
+                    needs.write.add(("exchange", bound.source))
             case DeleteExchange(name=name):
                 needs.configure.add(("exchange", name))
             case DeleteQueue(name=name):
@@ -92,7 +113,7 @@ def needs_of(steps: Iterable[Step]) -> Needs:
 
 
 def _declares(needs: Needs, kind: str, name: str, onward: Any) -> None:
-    """To send messages on to another exchange is to read here and to write there."""
+    """Forwarding messages to another exchange takes read permission here and write permission there."""
     needs.configure.add((kind, name))
     if isinstance(onward, str):
         needs.read.add((kind, name))

@@ -6,6 +6,7 @@ ends, however that happens. Its arguments name the holder, which the management 
 
 from __future__ import annotations
 
+import shlex
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
@@ -27,30 +28,35 @@ _HOLDER: Final = "x-rabbit-chx-holder"
 def take_lock(vhost: str, holder: str, token: int, *, seen: bool) -> Generator[Command, Any, None]:
     """Take the lock, or raise `Surprise` with the name of its holder.
 
-    An exclusive queue shuts out every other connection (405). Another apply on this very connection would be let
-    in, were it not for a limit that differs from apply to apply: brokers refuse to declare a queue anew with another
-    ``x-max-length`` (406), while they ignore arguments that they do not know, such as the holder's name.
+    An exclusive queue shuts out every other connection (405). A second apply on the same connection would be let in,
+    but for ``x-max-length``, which differs from apply to apply: the broker refuses to declare a queue again with
+    another one (406), and ignores arguments that it does not know, such as the holder.
     """
-    arguments = {_HOLDER: holder, "x-max-length": token}
+    arguments: dict[str, Any] = {"x-max-length": token}
+    if holder:
+        arguments[_HOLDER] = holder
     try:
         yield OnChannel("queue_declare", {"queue": LOCK, "exclusive": True, "arguments": arguments})
     except Refused as refused:
-        if refused.code not in {405, 406}:
+        if refused.code != 405 and "inequivalent arg" not in refused.text:
             raise
     else:
         return
-    who = "whoever it is cannot be seen without management="
+    who = "the management API shows the holder"
     if seen:
         try:
-            who = (yield OverHttp("queue", (vhost, LOCK))).arguments.get(_HOLDER, "it does not say who it is")
+            found = yield OverHttp("queue", (vhost, LOCK))
+            who = f"held by {found.arguments.get(_HOLDER, 'an apply that does not give its name')}"
         except BrokerUnavailable:
-            who = "it is gone by now: try again"
+            who = "it has just been released: try again"
     raise Surprise(
-        f"somebody else changes the topology of virtual host {vhost!r} and holds the lock, queue {LOCK!r}: {who}"
+        f"another apply holds the lock on the topology of virtual host {vhost!r} (queue {LOCK!r}): {who}. The broker "
+        "releases the lock when that connection closes. If its process is gone, close the connection: `rabbitmqctl "
+        f"list_queues -p {shlex.quote(vhost)} name owner_pid`, then `rabbitmqctl close_connection PID stale`"
     )
 
 
 def release_lock() -> Generator[Command, Any, None]:
-    """Give the lock back; a connection that is gone took it along."""
+    """Release the lock; if the connection is gone, the broker has released it."""
     with suppress(Refused, Lost):
         yield OnChannel("queue_delete", {"queue": LOCK})

@@ -1,25 +1,38 @@
-"""A plan as the commands that carry it out: yielded one at a time, and sent the answer. This file opens no socket.
+"""A plan as the commands that carry it out, yielded one at a time. No connection is opened here.
 
-:func:`plan_commands` is one generator for all clients. It yields :class:`OnChannel`, which any AMQP client can do, and
-:class:`OverHttp`, which the management API can; the driver sends what came back, or throws what went wrong:
-:class:`Refused` by the broker, :class:`Lost` with the connection, ``BrokerUnavailable`` by the management API.
+:func:`plan_commands` is one generator for all clients. It yields AMQP commands (:class:`OnChannel`, :class:`Pipelined`)
+and requests to the management API (:class:`OverHttp`). The driver sends the answer back, or throws :class:`Refused` for
+a refusal of the broker, :class:`Lost` for a lost connection, ``BrokerUnavailable`` for the management API.
 
-Three rules. A step that the broker may ignore in silence is read back. The first surprise ends it. And what is
-done twice is done once: a step that finds its work done is skipped.
+Steps that the broker may ignore are read back; the first surprise stops the plan; a step that is already done is
+skipped, so a plan that stopped can be applied again.
 """
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from rabbit_chx.broker.applying.broker_errors import why_refused
 from rabbit_chx.broker.applying.lock import release_lock, take_lock
-from rabbit_chx.broker.applying.protocol import Lost, OverHttp, Refused, Surprise
-from rabbit_chx.broker.applying.step_commands import StepCommands, declare_exchange
-from rabbit_chx.broker.reading.ring_order import marker
+from rabbit_chx.broker.applying.order_writer import OrderWriter
+from rabbit_chx.broker.applying.protocol import Lost, OnChannel, OverHttp, Refused, Surprise
+from rabbit_chx.broker.applying.step_commands import StepCommands, batches
+from rabbit_chx.broker.reading.order_record import ORDER_EXCHANGE, OrderRecord
+from rabbit_chx.broker.reading.ring_order import OrderEvidence
 from rabbit_chx.errors import ApplyStopped, BrokerUnavailable
-from rabbit_chx.topology.planning.steps import Bind, ClearPolicy, DeleteQueue, SetPolicy
+from rabbit_chx.releases import Release
+from rabbit_chx.topology.model import CONSISTENT_HASH
+from rabbit_chx.topology.planning.steps import (
+    Bind,
+    ClearPolicy,
+    DeclareExchange,
+    DeleteExchange,
+    DeleteQueue,
+    SetPolicy,
+    Unbind,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -70,78 +83,116 @@ def _asks_type(step: Step) -> bool:
 
 
 def plan_commands(
-    plan: Plan, *, holder: str, token: int, seen: bool, on_step: Callable[[Step], object] | None = None
+    plan: Plan,
+    *,
+    holder: str,
+    token: int,
+    seen: bool,
+    record: bool = True,
+    on_step: Callable[[Step], object] | None = None,
 ) -> Generator[Command, Any, Applied]:
-    """All commands of a plan, from taking the lock to giving it back.
+    """All commands of a plan, from taking the lock to releasing it.
 
     Args:
         plan: checked by `check_plan`.
-        holder: who applies it, for whoever finds the lock taken.
-        token: a number no other apply has.
-        seen: whether there is a management API to look with.
-        on_step: called with each step when it is done or found done.
+        holder: what the lock says of its holder; may be empty.
+        token: a number that no other apply has.
+        seen: whether there is a management API to read back with.
+        record: whether to record the order of rings on the broker; this needs ``seen``.
+        on_step: called with each step that is done or was found done.
     """
     if not plan.steps:
         return Applied()
+    work = StepCommands(plan.vhost, seen=seen, records=record and seen)
     try:
         yield from take_lock(plan.vhost, holder, token, seen=seen)
     except _TROUBLE as trouble:
-        raise ApplyStopped(_why(trouble, None, plan), remaining=plan.steps) from None
+        raise ApplyStopped(_why(trouble, None, plan, work), remaining=plan.steps) from None
     try:
-        return (yield from _all_steps(plan, StepCommands(plan.vhost, seen=seen), on_step))
+        return (yield from _all_steps(plan, work, on_step))
     finally:
-        # A driver throws in whatever ends its work, so this is reached by every way there is.
+        # The driver throws in whatever ends its work, so the lock is released in every case.
         yield from release_lock()
 
 
 def _all_steps(
-    plan: Plan, desk: StepCommands, on_step: Callable[[Step], object] | None
+    plan: Plan, work: StepCommands, on_step: Callable[[Step], object] | None
 ) -> Generator[Command, Any, Applied]:
-    done: list[Step] = []
-    skipped: list[Step] = []
     at: Step | None = None
     try:
-        if desk.seen:
-            yield from _mark_order(plan)
-        for at in plan.steps:
-            worked = yield from desk.work(at)
-            (done if worked else skipped).append(at)
-            if on_step is not None:
-                on_step(at)
+        yield from _begin(plan, work)
+        for batch in batches(plan.steps):
+            at, before = batch[0], len(work.worked)
+            try:
+                yield from work.carry_out(batch)
+            finally:
+                if on_step is not None:
+                    for step in plan.steps[before : len(work.worked)]:
+                        on_step(step)
     except _TROUBLE as trouble:
-        begun = len(done) + len(skipped)
+        begun = len(work.worked)
+        failed = None if at is None else plan.steps[begun]
         raise ApplyStopped(
-            _why(trouble, at, plan),
+            _why(trouble, failed, plan, work),
             done=plan.steps[:begun],
-            failed=at,
-            remaining=plan.steps[begun + (at is not None) :],
+            failed=failed,
+            remaining=plan.steps[begun + (failed is not None) :],
         ) from None
-    return Applied(tuple(done), tuple(skipped), unverified=tuple(desk.unverified))
+    pairs = list(zip(plan.steps, work.worked, strict=True))
+    return Applied(
+        tuple(step for step, worked in pairs if worked),
+        tuple(step for step, worked in pairs if not worked),
+        unverified=tuple(work.unverified),
+    )
 
 
-def _mark_order(plan: Plan) -> Generator[Command, Any, None]:
-    """Declare what tells later readers that the numbers of binds still give the order of the buckets.
+def _begin(plan: Plan, work: StepCommands) -> Generator[Command, Any, None]:
+    """Read the record; without a record, an unbind voids what was recorded."""
+    if not work.records:
+        if any(isinstance(step, Unbind) for step in plan.steps):
+            yield OnChannel("exchange_delete", {"exchange": ORDER_EXCHANGE})
+        return
+    if not any(isinstance(step, (Bind, Unbind, DeleteExchange)) for step in plan.steps):
+        return
+    evidence = yield from _evidence(plan.vhost)
+    work.release = evidence.release
+    work.order = OrderWriter(evidence, {change.exchange: change.before for change in plan.changes})
 
-    It is there until the rings are built anew, and to declare it again changes nothing; so its number is larger than
-    that of any bind which is there already, and may have lost its place.
-    """
-    if any(isinstance(step, Bind) and step.binding.sequence is not None for step in plan.steps):
-        cluster = (yield OverHttp("overview")).cluster
-        bindings = yield OverHttp("bindings", (plan.vhost,))
-        first = 1 + max((bound.sequence or 0 for bound in bindings), default=0)
-        yield declare_exchange(marker(first, cluster))
+
+def _evidence(vhost: str) -> Generator[Command, Any, OrderEvidence]:
+    overview = yield OverHttp("overview")
+    store = yield OverHttp("store", (overview.release,))
+    exchanges = yield OverHttp("exchanges", (vhost,))
+    found = next((exchange for exchange in exchanges if exchange.name == ORDER_EXCHANGE), None)
+    nodes = None
+    with suppress(BrokerUnavailable):  # the user lacks the tag monitoring
+        nodes = len((yield OverHttp("nodes")))
+    bindings = (yield OverHttp("bindings_from", (vhost, ORDER_EXCHANGE))) if found else ()
+    release = Release.parse(overview.release, store=store)
+    return OrderEvidence(release, found, overview.cluster, nodes, OrderRecord.read(bindings))
 
 
 _TROUBLE: Final = (Refused, Lost, Surprise, BrokerUnavailable)
 
 
-def _why(trouble: Exception, step: Step | None, plan: Plan) -> str:
+def _why(trouble: Exception, step: Step | None, plan: Plan, work: StepCommands) -> str:
     match trouble:
         case Refused():
-            return why_refused(trouble.code, trouble.text, step, plan.steps)
+            rings = _rings(plan, work) if work.records else set()
+            return why_refused(trouble.code, trouble.text, step, plan.steps, rings)
         case Lost() if step is not None:
             return f"{trouble}; whether this step was still done is not known: plan again"
         case BrokerUnavailable() if step is not None:
             return f"{trouble}; plan again to see whether this step was done"
         case _:
             return str(trouble)
+
+
+def _rings(plan: Plan, work: StepCommands) -> set[str]:
+    """The exchanges of the plan that keep a ring, as far as they are known yet."""
+    declared = (step.exchange for step in plan.steps if isinstance(step, DeclareExchange))
+    return {
+        *(change.exchange for change in plan.changes),
+        *(exchange.name for exchange in declared if exchange.type == CONSISTENT_HASH),
+        *(name for name, kind in work.types.items() if kind == CONSISTENT_HASH),
+    }

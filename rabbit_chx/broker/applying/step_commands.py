@@ -1,9 +1,9 @@
-"""The commands of each kind of step, and what the broker must show when they are done. This file opens no socket.
+"""The commands of each step, and the check that the broker did what it was told. No connection is opened here.
 
-A step that the broker may ignore in silence is read back, where there is a management API to do so: exchange arguments
-(a declaration with others is accepted and ignored), a second binding of a destination (accepted, and without effect on
-the ring), an unbind that names other arguments than were bound. Binds are compared with all that the exchange had
-before, so that a stranger's hand is noticed, too.
+The broker may ignore a command without an error: other exchange arguments than it has, a second binding of a
+destination of a ring, an unbind with other arguments than were bound. So declarations and bindings are read back where
+there is a management API: once for a batch of steps of one kind, since a request costs more than a command. Bindings
+are compared with all that the exchange had before, so that changes of other programs are noticed too.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from rabbit_chx.broker.applying.protocol import OnChannel, OverHttp, Refused, Surprise
-from rabbit_chx.ring import ToExchange
+from rabbit_chx.broker.applying.order_writer import bind_command, declare_exchange
+from rabbit_chx.broker.applying.protocol import OnChannel, OverHttp, Pipelined, Refused, Surprise
 from rabbit_chx.topology.model import CONSISTENT_HASH
 from rabbit_chx.topology.planning.steps import (
     Bind,
@@ -27,257 +27,414 @@ from rabbit_chx.topology.planning.steps import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Mapping
+    from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 
+    from rabbit_chx.broker.applying.order_writer import OrderWriter
     from rabbit_chx.broker.applying.protocol import Command
+    from rabbit_chx.releases import Release
+    from rabbit_chx.ring import Destination
     from rabbit_chx.topology.model import Binding, Exchange, Policy, Queue
     from rabbit_chx.topology.planning.steps import Step
 
-__all__ = ["StepCommands", "declare_exchange"]
+__all__ = ["StepCommands", "batches"]
 
-Work: TypeAlias = "Generator[Command, Any, bool]"
-"""The commands of one step; True at its end if there was anything to do."""
+_Sent: TypeAlias = tuple[int, Refused | None]
+"""How many steps were carried out, and why the next one was refused."""
 
 # rabbit_exchange:assert_args_equivalence/2 compares this one of all exchange arguments, and no other.
 _COMPARED_BY_THE_BROKER: Final = {"alternate-exchange"}
+_IN_A_BATCH: Final = 200
+_FEW: Final = 3
+"""Up to this many objects are asked for one by one, more in one list."""
+
+
+def batches(steps: Sequence[Step]) -> Iterator[tuple[Step, ...]]:
+    """Steps in their order, those that are read back together in one batch."""
+    batch: list[Step] = []
+    for step in steps:
+        if batch and (_kind(step) != _kind(batch[0]) or not _kind(step) or len(batch) >= _IN_A_BATCH):
+            yield tuple(batch)
+            batch = []
+        batch.append(step)
+    if batch:
+        yield tuple(batch)
+
+
+def _kind(step: Step) -> str:
+    """What a step is read back with; nothing for a step on its own."""
+    match step:
+        case DeclareExchange():
+            return "exchanges"
+        case DeclareQueue():
+            return "queues"
+        case Bind() | Unbind():
+            return "bindings"
+        case _:
+            return ""
 
 
 @dataclass
 class StepCommands:
-    """One plan's work in progress: what was last seen of each exchange that bindings lead away from."""
+    """The steps of one plan, and what was last seen of each exchange whose bindings they change."""
 
     vhost: str
     seen: bool
-    """Whether there is a management API to look with."""
+    """Whether there is a management API to read back with."""
+    records: bool = False
+    """Whether the order of rings is recorded."""
+    release: Release | None = None
+    order: OrderWriter | None = None
+    worked: list[bool] = field(default_factory=list)
+    """Of each finished step, whether it changed the broker."""
     unverified: list[str] = field(default_factory=list)
-    listed: dict[str, dict[str, Binding]] = field(default_factory=dict)
     types: dict[str, str] = field(default_factory=dict)
+    _listed: dict[str, dict[str, Binding]] = field(default_factory=dict)
 
-    def work(self, step: Step) -> Work:
-        """The commands of one step."""
-        match step:
+    def carry_out(self, batch: Sequence[Step]) -> Generator[Command, Any, None]:
+        """The commands of one batch; `worked` grows with each step that is finished for certain."""
+        match batch[0]:
             case DeclareExchange():
-                return self._declare_exchange(step.exchange)
+                yield from self._declare_exchanges([step.exchange for step in batch])  # type: ignore[union-attr]
             case DeclareQueue():
-                return self._declare_queue(step.queue)
-            case Bind():
-                return self._bind(step.binding)
-            case Unbind():
-                return self._unbind(step.binding)
-            case DeleteExchange():
-                return self._delete_exchange(step.name)
-            case DeleteQueue():
-                return self._delete_queue(step.name) if not step.force else _delete_by_force(step.name)
-            case SetPolicy():
-                return self._set_policy(step.policy)
-            case ClearPolicy():
-                return self._clear_policy(step.name)
+                yield from self._declare_queues([step.queue for step in batch])  # type: ignore[union-attr]
+            case Bind() | Unbind():
+                yield from self._change_bindings(batch)  # type: ignore[arg-type]
+            case DeleteExchange(name=name):
+                yield from self._delete_exchange(name)
+            case DeleteQueue(name=name, force=force):
+                yield from self._delete_queue(name, force=force)
+            case SetPolicy(policy=policy):
+                yield from self._set_policy(policy)
+            case ClearPolicy(name=name):
+                yield from self._clear_policy(name)
+
+    def _send(self, commands: Sequence[Sequence[OnChannel]]) -> Generator[Command, Any, _Sent]:
+        """Send the commands of several steps, and return how many steps were carried out.
+
+        A refusal within a pipeline does not tell which command it is about, so all are sent once more, one by one:
+        a command that was carried out changes nothing the second time.
+        """
+        flat = tuple(command for of_step in commands for command in of_step)
+        if len(flat) > 1:
+            try:
+                yield Pipelined(flat)
+            except Refused as refused:
+                if refused.closed_connection:
+                    raise
+            else:
+                return len(commands), None
+        for count, of_step in enumerate(commands):
+            for command in of_step:
+                try:
+                    yield command
+                except Refused as refused:
+                    return count, refused
+        return len(commands), None
 
     # -- exchanges and queues ----------------------------------------------------------------------
 
-    def _declare_exchange(self, wanted: Exchange) -> Work:
-        yield declare_exchange(wanted)
-        if not self.seen:
-            if ignorable := sorted(set(wanted.arguments) - _COMPARED_BY_THE_BROKER):
+    def _declare_exchanges(self, wanted: Sequence[Exchange]) -> Generator[Command, Any, None]:
+        count, refused = yield from self._send([[declare_exchange(exchange)] for exchange in wanted])
+        sent = wanted[:count]
+        found = (yield from self._named("exchange", sent)) if self.seen else {}
+        for exchange in sent:
+            if self.seen:
+                _check_exchange(exchange, found.get(exchange.name))
+            elif ignorable := sorted(set(exchange.arguments) - _COMPARED_BY_THE_BROKER):
                 self.unverified.append(
-                    f"whether exchange {wanted.name!r} has {', '.join(ignorable)} as declared: an exchange that "
-                    "was there before keeps its own"
+                    f"whether exchange {exchange.name!r} has {', '.join(ignorable)} as declared: an exchange "
+                    "that existed before keeps its own"
                 )
-            return True
-        found = yield OverHttp("exchange", (self.vhost, wanted.name))
-        if dict(found.arguments) != dict(wanted.arguments):
-            raise Surprise(
-                f"exchange {wanted.name!r} was there before, with the arguments {_shown(found.arguments)} instead "
-                f"of {_shown(wanted.arguments)}; the broker accepts the declaration and ignores them. Arguments "
-                "cannot be changed in place: declare a second exchange under another name and switch what feeds "
-                "it (blue/green)"
-            )
-        return True
+            self.worked.append(True)
+        if refused:
+            raise refused
 
-    def _declare_queue(self, wanted: Queue) -> Work:
-        yield OnChannel(
-            "queue_declare",
-            {
-                "queue": wanted.name,
-                "durable": wanted.durable,
-                "exclusive": wanted.exclusive,
-                "auto_delete": wanted.auto_delete,
-                "arguments": wanted.declared_arguments,
-            },
-        )
-        if not self.seen:
-            return True
-        found = yield OverHttp("queue", (self.vhost, wanted.name))
-        if found.type != wanted.type:
-            raise Surprise(
-                f"queue {wanted.name!r} is a {found.type} queue, not {wanted.type}: the virtual host's default queue "
-                "type made it so; change that, or the file"
-            )
-        if dict(found.arguments) != dict(wanted.arguments):
-            raise Surprise(
-                f"queue {wanted.name!r} was there before, with the arguments {_shown(found.arguments)} instead of "
-                f"{_shown(wanted.arguments)}: declare another queue and bind it in place of this one"
-            )
-        return True
+    def _declare_queues(self, wanted: Sequence[Queue]) -> Generator[Command, Any, None]:
+        count, refused = yield from self._send([[_declare_queue(queue)] for queue in wanted])
+        sent = wanted[:count]
+        found = (yield from self._named("queue", sent)) if self.seen else {}
+        for queue in sent:
+            if self.seen:
+                _check_queue(queue, found.get(queue.name))
+            self.worked.append(True)
+        if refused:
+            raise refused
 
-    def _delete_exchange(self, name: str) -> Work:
-        self.listed.pop(name, None)
+    def _named(self, kind: str, wanted: Sequence[Any]) -> Generator[Command, Any, dict[str, Any]]:
+        """The exchanges or queues of these names that the broker lists."""
+        if len(wanted) <= _FEW:
+            found = {}
+            for each in wanted:
+                found[each.name] = yield OverHttp(kind, (self.vhost, each.name))
+            return found
+        rows = yield OverHttp(f"{kind}s", (self.vhost,))
+        return {each.name: each for each in (row[0] if kind == "queue" else row for row in rows)}
+
+    def _delete_exchange(self, name: str) -> Generator[Command, Any, None]:
+        self._listed.pop(name, None)
         yield OnChannel("exchange_delete", {"exchange": name, "if_unused": True})
-        return True
+        if self.order:
+            yield from self.order.delete_exchange(name)
+        self.worked.append(True)
 
-    def _delete_queue(self, name: str) -> Work:
-        """Delete a queue that nobody misses.
+    def _delete_queue(self, name: str, *, force: bool) -> Generator[Command, Any, None]:
+        checks = {}
+        if not force:
+            kind = yield from self._kind_of_unused_queue(name)
+            if kind is None:
+                self.worked.append(False)
+                return
+            checks = {"if_unused": kind == "classic", "if_empty": kind == "classic"}
+        self._listed.clear()  # its bindings go with it
+        yield OnChannel("queue_delete", {"queue": name, **checks})
+        if self.order:
+            self.order.deleted_queue(name)
+        self.worked.append(True)
 
-        Classic queues check by themselves. Quorum queues close the connection when they are asked to
+    def _kind_of_unused_queue(self, name: str) -> Generator[Command, Any, str | None]:
+        """The type of an empty queue without consumers; None if there is no queue.
+
+        Classic queues check both themselves. Quorum queues close the connection when they are asked to
         (rabbit_quorum_queue:delete/4: 540), so they are counted first; streams delete what is in them.
         """
         try:
             count = yield OnChannel("queue_declare", {"queue": name, "passive": True})
         except Refused as refused:
             if refused.code == 404:
-                return False
+                return None
             raise
         if count.message_count or count.consumer_count:
             raise Surprise(
-                f"queue {name!r} has {count.message_count} messages and {count.consumer_count} consumers: end "
-                "these and drain those, or force it"
+                f"queue {name!r} has {count.message_count} messages and {count.consumer_count} consumers: stop the "
+                "consumers and drain the queue, or force the deletion"
             )
-        kind = (yield OverHttp("queue", (self.vhost, name))).type
+        kind: str = (yield OverHttp("queue", (self.vhost, name))).type
         if kind == "stream":
-            raise Surprise(f"nobody can tell whether stream {name!r} is still wanted: force it, if it is not")
+            raise Surprise(
+                f"stream {name!r} always holds its messages: force the deletion if nobody needs them"
+            )
         if kind == "quorum":
             self.unverified.append(
-                f"whether quorum queue {name!r} was empty to the last: it was counted, then deleted, since it "
-                "knows no if-empty"
+                f"whether quorum queue {name!r} was still empty when it was deleted: quorum queues do not support "
+                "if-empty, so it was counted just before"
             )
-        careful = kind == "classic"
-        self.listed.clear()  # its bindings went with it
-        yield OnChannel("queue_delete", {"queue": name, "if_unused": careful, "if_empty": careful})
-        return True
+        return kind
 
     # -- bindings ----------------------------------------------------------------------------------
 
-    def _bind(self, bound: Binding) -> Work:
+    def _change_bindings(self, batch: Sequence[Bind | Unbind]) -> Generator[Command, Any, None]:
         if not self.seen:
-            yield _bind_command("bind", bound)
-            self._doubt_bindings_of(bound.source)
-            return True
-        before = yield from self._bindings_of(bound.source)
-        if _identity(bound) in before:
-            return False
-        twins = [each for each in before.values() if each.destination == bound.destination]
-        if twins and self.types[bound.source] == CONSISTENT_HASH:
-            raise Surprise(
-                f"{bound.destination} is bound to exchange {bound.source!r} already, with weight {twins[0].key!r}: "
-                "a second binding would be ignored, and unbinding either would take it out of the ring; unbind it "
-                "first, then bind it"
-            )
-        yield _bind_command("bind", bound)
-        yield from self._expect(bound.source, {**before, _identity(bound): bound})
-        return True
+            count, refused = yield from self._send([[_command(step)] for step in batch])
+            for step in batch[:count]:
+                self._doubt_bindings_of(step.binding.source)
+                self.worked.append(True)
+            if refused:
+                raise refused
+            return
+        before = yield from self._list({step.binding.source for step in batch})
+        commands, surprise = self._commands(batch, before)
+        count, refused = yield from self._send(commands)
+        yield from self._check_bindings(batch[:count], before)
+        if trouble := refused or surprise:
+            raise trouble
 
-    def _unbind(self, bound: Binding) -> Work:
-        if not self.seen:
-            yield _bind_command("unbind", bound)
-            self._doubt_bindings_of(bound.source)
-            return True
-        before = yield from self._bindings_of(bound.source)
-        if _identity(bound) not in before:
-            return False
-        yield _bind_command("unbind", bound)
-        yield from self._expect(
-            bound.source, {name: each for name, each in before.items() if name != _identity(bound)}
-        )
-        return True
+    def _commands(
+        self, batch: Sequence[Bind | Unbind], before: Mapping[str, Mapping[str, Binding]]
+    ) -> tuple[list[list[OnChannel]], Surprise | None]:
+        """The commands of each step, up to the first step that must not be carried out."""
+        now = {source: dict(listed) for source, listed in before.items()}
+        held = {source: _by_destination(listed.values()) for source, listed in before.items()}
+        commands: list[list[OnChannel]] = []
+        for step in batch:
+            bound, is_bind = step.binding, isinstance(step, Bind)
+            if (_identity(bound) in now[bound.source]) is is_bind:
+                commands.append([])
+                continue
+            same = held[bound.source].setdefault(bound.destination, [])
+            own = [_command(step)]
+            if self.types.get(bound.source) == CONSISTENT_HASH:
+                try:
+                    own = [*self._recorded(step, same, now[bound.source].values()), *own]
+                except Surprise as surprise:
+                    return commands, surprise
+            commands.append(own)
+            _change(now[bound.source], step)
+            same.append(bound) if is_bind else same.remove(bound)
+        return commands, None
+
+    def _recorded(
+        self, step: Bind | Unbind, same: Sequence[Binding], now: Iterable[Binding]
+    ) -> list[OnChannel]:
+        """The commands before a change of a ring that keep the record; ``same`` are those of this destination."""
+        bound = step.binding
+        if isinstance(step, Bind):
+            self._refuse_second_binding(bound, same)
+        if self.order is None:
+            return []
+        adopted = self.order.adopt(bound.source, now)
+        if isinstance(step, Bind):
+            return [*adopted, *self.order.bind(bound)]
+        is_last = sum(each.key == bound.key for each in same) == 1
+        return [*adopted, *(self.order.unbind(bound) if is_last else ())]
+
+    def _refuse_second_binding(self, bound: Binding, same: Sequence[Binding]) -> None:
+        """From 4.3 on, bindings of one destination that differ only in their arguments share its buckets."""
+        shares = self.release is not None and self.release.unbind_spares_duplicates
+        if same and not (shares and {each.key for each in same} == {bound.key}):
+            raise Surprise(
+                f"{bound.destination} is already bound to exchange {bound.source!r}, with weight {same[0].key!r}: "
+                "the broker would ignore a second binding, and unbinding either would take all buckets away; "
+                "unbind it first, then bind it"
+            )
+
+    def _list(self, sources: Iterable[str]) -> Generator[Command, Any, dict[str, dict[str, Binding]]]:
+        """The bindings of these exchanges as last read; the lock is held, so only other programs change them."""
+        new = sorted(set(sources) - set(self._listed))
+        if len(new) <= _FEW:
+            for source in new:
+                self.types[source] = (yield OverHttp("exchange", (self.vhost, source))).type
+        else:
+            rows = yield OverHttp("exchanges", (self.vhost,))
+            self.types |= {exchange.name: exchange.type for exchange in rows}
+        self._listed |= yield from self._read_bindings(new)
+        return {source: self._listed[source] for source in sources}
+
+    def _read_bindings(
+        self, sources: Sequence[str]
+    ) -> Generator[Command, Any, dict[str, dict[str, Binding]]]:
+        found: dict[str, dict[str, Binding]] = {source: {} for source in sources}
+        if len(sources) <= _FEW:
+            for source in sources:
+                rows = yield OverHttp("bindings_from", (self.vhost, source))
+                found[source] = {_identity(row): row for row in rows}
+        else:
+            for row in (yield OverHttp("bindings", (self.vhost,))):
+                if row.source in found:
+                    found[row.source][_identity(row)] = row
+        return found
+
+    def _check_bindings(
+        self, batch: Sequence[Bind | Unbind], before: Mapping[str, Mapping[str, Binding]]
+    ) -> Generator[Command, Any, None]:
+        """Compare what the exchanges have now with what they had before and these steps."""
+        expected = {source: dict(listed) for source, listed in before.items()}
+        worked = []
+        for step in batch:
+            worked.append(
+                (_identity(step.binding) in expected[step.binding.source]) is isinstance(step, Unbind)
+            )
+            _change(expected[step.binding.source], step)
+        changed = sorted({step.binding.source for step, did in zip(batch, worked, strict=True) if did})
+        self._listed |= yield from self._read_bindings(changed)
+        for source in changed:
+            _check_listed(source, expected[source], self._listed[source])
+        self.worked += worked
 
     def _doubt_bindings_of(self, source: str) -> None:
         doubt = (
-            f"whether exchange {source!r} is bound as planned: a second binding of a destination is ignored, and so is "
-            "an unbind that names other arguments than were bound"
+            f"whether exchange {source!r} is bound as planned: the broker ignores a second binding of a destination, "
+            "and an unbind with other arguments than were bound"
         )
         if doubt not in self.unverified:
             self.unverified.append(doubt)
 
-    def _bindings_of(self, source: str) -> Generator[Command, Any, dict[str, Binding]]:
-        """What the last reading found: the lock is held, so only a stranger could have changed it."""
-        if source not in self.listed:
-            self.types[source] = (yield OverHttp("exchange", (self.vhost, source))).type
-            self.listed[source] = yield from self._read_bindings(source)
-        return self.listed[source]
-
-    def _read_bindings(self, source: str) -> Generator[Command, Any, dict[str, Binding]]:
-        rows = yield OverHttp("bindings_from", (self.vhost, source))
-        return {_identity(row): row for row in rows}
-
-    def _expect(self, source: str, expected: Mapping[str, Binding]) -> Generator[Command, Any, None]:
-        found = yield from self._read_bindings(source)
-        missing = [_shown_bound(each) for name, each in expected.items() if name not in found]
-        extra = [_shown_bound(each) for name, each in found.items() if name not in expected]
-        if missing or extra:
-            raise Surprise(
-                f"exchange {source!r} is not bound as it should be now: "
-                + "; ".join(
-                    [*(f"missing is {each}" for each in missing), *(f"listed is {each}" for each in extra)]
-                )
-                + ". Somebody else changes it, or it was bound by a client that writes numbers among the arguments "
-                "as another AMQP type, and has to be unbound by that client or over HTTP"
-            )
-        self.listed[source] = found
-
     # -- policies ----------------------------------------------------------------------------------
 
-    def _set_policy(self, wanted: Policy) -> Work:
+    def _set_policy(self, wanted: Policy) -> Generator[Command, Any, None]:
         if wanted in (yield OverHttp("policies", (self.vhost,))):
-            return False
+            self.worked.append(False)
+            return
         yield OverHttp("put_policy", (self.vhost, wanted))
         if wanted not in (yield OverHttp("policies", (self.vhost,))):
-            raise Surprise(f"the broker lists no policy {wanted.name!r} with what was set")
-        return True
+            raise Surprise(f"the broker lists no policy {wanted.name!r} with this definition")
+        self.worked.append(True)
 
-    def _clear_policy(self, name: str) -> Work:
-        if all(policy.name != name for policy in (yield OverHttp("policies", (self.vhost,)))):
-            return False
-        yield OverHttp("delete_policy", (self.vhost, name))
-        if any(policy.name == name for policy in (yield OverHttp("policies", (self.vhost,)))):
-            raise Surprise(f"the broker still lists policy {name!r}")
-        return True
+    def _clear_policy(self, name: str) -> Generator[Command, Any, None]:
+        there = any(policy.name == name for policy in (yield OverHttp("policies", (self.vhost,))))
+        if there:
+            yield OverHttp("delete_policy", (self.vhost, name))
+            if any(policy.name == name for policy in (yield OverHttp("policies", (self.vhost,)))):
+                raise Surprise(f"the broker still lists policy {name!r}")
+        self.worked.append(there)
 
 
-def declare_exchange(exchange: Exchange) -> OnChannel:
-    """The command that declares an exchange."""
+def _declare_queue(queue: Queue) -> OnChannel:
     return OnChannel(
-        "exchange_declare",
+        "queue_declare",
         {
-            "exchange": exchange.name,
-            "exchange_type": exchange.type,
-            "durable": exchange.durable,
-            "auto_delete": exchange.auto_delete,
-            "internal": exchange.internal,
-            "arguments": dict(exchange.arguments),
+            "queue": queue.name,
+            "durable": queue.durable,
+            "exclusive": queue.exclusive,
+            "auto_delete": queue.auto_delete,
+            "arguments": queue.declared_arguments,
         },
     )
 
 
-def _delete_by_force(name: str) -> Work:
-    yield OnChannel("queue_delete", {"queue": name})
-    return True
+def _command(step: Bind | Unbind) -> OnChannel:
+    return bind_command("bind" if isinstance(step, Bind) else "unbind", step.binding)
 
 
-def _bind_command(verb: str, bound: Binding) -> OnChannel:
-    ends: dict[str, Any] = {"queue": bound.destination, "exchange": bound.source}
-    kind = "queue"
-    if isinstance(bound.destination, ToExchange):
-        kind, ends = "exchange", {"destination": bound.destination.name, "source": bound.source}
-    return OnChannel(f"{kind}_{verb}", {**ends, "routing_key": bound.key, "arguments": dict(bound.arguments)})
+def _by_destination(bounds: Iterable[Binding]) -> dict[Destination, list[Binding]]:
+    found: dict[Destination, list[Binding]] = {}
+    for bound in bounds:
+        found.setdefault(bound.destination, []).append(bound)
+    return found
 
 
+def _change(listed: dict[str, Binding], step: Bind | Unbind) -> None:
+    """Do to a list of bindings what a step does to the broker's."""
+    if isinstance(step, Bind):
+        listed.setdefault(_identity(step.binding), step.binding)
+    else:
+        listed.pop(_identity(step.binding), None)
+
+
+def _check_exchange(wanted: Exchange, found: Exchange | None) -> None:
+    if found is None:
+        raise Surprise(f"the broker does not list exchange {wanted.name!r} after it was declared")
+    if dict(found.arguments) != dict(wanted.arguments):
+        raise Surprise(
+            f"exchange {wanted.name!r} existed with the arguments {_shown(found.arguments)} instead of "
+            f"{_shown(wanted.arguments)}; the broker accepts the declaration and ignores them. Arguments cannot be "
+            "changed in place: declare a second exchange under another name and switch its publishers (blue/green)"
+        )
+
+
+def _check_queue(wanted: Queue, found: Queue | None) -> None:
+    if found is None:
+        raise Surprise(f"the broker does not list queue {wanted.name!r} after it was declared")
+    if found.type != wanted.type:
+        raise Surprise(
+            f"queue {wanted.name!r} is a {found.type} queue, not {wanted.type}, because of the default queue type of "
+            "the virtual host: change that, or the file"
+        )
+    if dict(found.arguments) != dict(wanted.arguments):
+        raise Surprise(
+            f"queue {wanted.name!r} existed with the arguments {_shown(found.arguments)} instead of "
+            f"{_shown(wanted.arguments)}: declare another queue and bind it in place of this one"
+        )
+
+
+def _check_listed(source: str, expected: Mapping[str, Binding], found: Mapping[str, Binding]) -> None:
+    missing = [f"missing {_shown_binding(each)}" for name, each in expected.items() if name not in found]
+    extra = [f"unexpected {_shown_binding(each)}" for name, each in found.items() if name not in expected]
+    if missing or extra:
+        raise Surprise(
+            f"exchange {source!r} does not have the bindings that it should have now: {'; '.join(missing + extra)}. "
+            "Another program changes it, or a client bound it that writes numbers in arguments with another AMQP "
+            "type, and only that client or the management API can unbind it"
+        )
+
+
+# rabbit_binding: source, destination, key and arguments are the key of the table.
 def _identity(bound: Binding) -> str:
-    """What the broker tells bindings of one source apart by."""
+    """What distinguishes the bindings of one source."""
     arguments = json.dumps(dict(bound.arguments), sort_keys=True, default=str)
     return f"{bound.destination!r} {bound.key!r} {arguments}"
 
 
-def _shown_bound(bound: Binding) -> str:
+def _shown_binding(bound: Binding) -> str:
     return f"{bound.destination} with key {bound.key!r} and arguments {_shown(bound.arguments)}"
 
 

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any, Final
 from rabbit_chx.broker.connect import server_version
 from rabbit_chx.broker.permissions import Needs, why_denied
 from rabbit_chx.broker.reading.node import read_rings, read_worker_pool_size
-from rabbit_chx.broker.reading.ring_order import CHANGED, MARKER, Memory, in_ring_order, learn, ring_of
+from rabbit_chx.broker.reading.order_record import ORDER_EXCHANGE, OrderRecord
+from rabbit_chx.broker.reading.ring_order import CHANGED, OrderEvidence, in_ring_order, learn, ring_of
 from rabbit_chx.broker.reasons import why_down
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue, RingUnknown
 from rabbit_chx.releases import Release, Store
@@ -68,9 +69,8 @@ def read(
     counted = management.queues(vhost)
     topology = _topology(vhost, exchanges, [queue for queue, _ in counted], bindings)
     parsed = Release.parse(version, store=store)
-    found = next((exchange for exchange in exchanges if exchange.name == MARKER), None)
-    memory = Memory(parsed, found, overview.cluster, _count_nodes(management))
-    rings, sources, unreadable = _rings(topology, memory, node, management)
+    evidence = order_evidence(management, parsed, overview.cluster, exchanges, bindings)
+    rings, sources, unreadable = _rings(topology, evidence, node, management)
     kept = {queue.name for queue in topology.queues}
     observed = Observed(
         topology=in_ring_order(_with_policies(topology, management), rings),
@@ -85,6 +85,18 @@ def read(
         unseen=(*unreadable, *_unseen(parsed, store, node)),
     )
     return observed if pairs is None else learn(observed, pairs)
+
+
+def order_evidence(
+    management: Management,
+    release: Release,
+    cluster: str,
+    exchanges: Iterable[Exchange],
+    bindings: Iterable[Binding],
+) -> OrderEvidence:
+    """What exchanges and bindings of a virtual host show of the order of its rings."""
+    found = next((exchange for exchange in exchanges if exchange.name == ORDER_EXCHANGE), None)
+    return OrderEvidence(release, found, cluster, _count_nodes(management), OrderRecord.read(bindings))
 
 
 def _with_policies(topology: Topology, management: Management) -> Topology:
@@ -128,7 +140,7 @@ def _topology(
 
 
 def _rings(
-    topology: Topology, memory: Memory, node: NodeAccess | None, management: Management
+    topology: Topology, evidence: OrderEvidence, node: NodeAccess | None, management: Management
 ) -> tuple[dict[str, Ring], dict[str, RingSource], list[str]]:
     """The ring of each exchange that keeps one, how it is known, and what is wrong with those that have none."""
     on_node = None if node is None else read_rings(node, topology.vhost)
@@ -144,7 +156,7 @@ def _rings(
             continue
         bindings = topology.bindings_from(name)
         buckets = None if on_node is None else on_node.get(name, RingUnknown(CHANGED))
-        ring, source = ring_of(bindings, listed, memory, buckets)
+        ring, source = ring_of(bindings, listed, evidence, buckets)
         # A binding that was taken away after it was listed looks like a dead one.
         if source == "node" and ring.dead and not _still(bindings, management, topology.vhost, name):
             ring, source = replace(ring, runs=None, why_unknown=CHANGED), "unknown"

@@ -1,31 +1,27 @@
-"""What is known of the order of each ring, and how: pure, this file asks nobody.
+"""The order of the buckets of each ring, and how it is known. Values only; this file opens no connection.
 
-Best is what the node itself says. Next are the numbers that our own binds carry (``x-bind-seq``). They tell the
-order in which binds were issued, and that is the order of the buckets for as long as the broker keeps its rings.
-Nothing in AMQP or over HTTP says how long it has: a restart of the RabbitMQ application leaves the node's uptime as
-it is. But a transient exchange lives exactly as long as the rings do. On Mnesia both are kept in memory only, on
-all nodes of a cluster, and both are copied when it goes over to Khepri, where both stay. So before the first
-numbered bind of a virtual host the transient exchange ``rabbit-chx.order`` is declared (`marker`), which holds the
-number that this bind will have. Where it is still there, all binds with that number or a higher one have kept their
-order; where it is gone, the next apply declares a new one, with a higher number.
+The node itself knows best. Next comes the record that `apply` keeps (:mod:`rabbit_chx.broker.reading.order_record`),
+then the numbers that versions of this program before the record wrote into the bindings themselves (``x-bind-seq``;
+nothing writes them any more). Both are believed only while the exchange ``rabbit-chx.order`` shows that the broker has
+kept its rings. Pairs of keys and queues that consumers saw correct both.
 
-What can fool the numbers: a bind or unbind of another program's that left a destination without buckets and our
-binding listed (a dead binding, see `Ring.unbind`), which on Khepri comes back to life at the end of the ring; an import
-of definitions that hold numbered bindings, and where they also hold the marker, into a cluster of the same name; the
-consistent-hash plugin switched off and on. Node access sees all of these, and observed messages most.
+Three events leave record and ring different, and only the node shows them: another program unbinds a destination and
+binds it again with the same weight; definitions that hold a record are imported into a cluster of the same name; the
+consistent-hash plugin is disabled and enabled again.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
+from rabbit_chx.broker.reading.order_record import CLUSTER, ORDER_EXCHANGE, OrderRecord
 from rabbit_chx.errors import Contradiction, InvalidValue, RingUnknown, Unpredictable
 from rabbit_chx.inference import infer
 from rabbit_chx.releases import Store
 from rabbit_chx.ring import Ring, ToExchange
-from rabbit_chx.topology.model import BIND_SEQUENCE, Exchange
+from rabbit_chx.topology.model import BIND_SEQUENCE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -33,96 +29,109 @@ if TYPE_CHECKING:
 
     from rabbit_chx.releases import Release
     from rabbit_chx.ring import Destination, RingBinding
-    from rabbit_chx.topology.model import Binding, Observed, RingSource, Topology
+    from rabbit_chx.topology.model import Binding, Exchange, Observed, RingSource, Topology
 
-__all__ = ["CHANGED", "MARKER", "Memory", "in_ring_order", "learn", "marker", "ring_of", "why_not_by_number"]
+__all__ = ["CHANGED", "OrderEvidence", "in_ring_order", "learn", "ring_of"]
 
-MARKER: Final = "rabbit-chx.order"
 CHANGED: Final = "it changed while it was read"
-_CLUSTER: Final = "x-cluster"
-_NO_SOURCE: Final = "nobody can read the order of the buckets from outside, and {reason}; give a node command, or observe messages"
-
-
-def marker(first: int, cluster: str) -> Exchange:
-    """The exchange to declare before the first of the binds numbered from ``first`` on.
-
-    Declaring it again changes nothing, as with any exchange: the number of the first declaration stays.
-    """
-    arguments = {BIND_SEQUENCE: first, _CLUSTER: cluster}
-    return Exchange(MARKER, "fanout", durable=False, internal=True, arguments=arguments)
+_NO_SOURCE: Final = (
+    "neither AMQP nor the management API shows the order of the buckets, and {reason}; pass a node command, or pairs of "
+    "keys and queues"
+)
 
 
 @dataclass(frozen=True, slots=True)
-class Memory:
-    """What tells whether numbered binds have kept their order."""
+class OrderEvidence:
+    """What a virtual host shows of the order in which its rings were bound."""
 
     release: Release
-    marker: Exchange | None
-    """The exchange of that name, if there is one."""
+    exchange: Exchange | None = None
+    """``rabbit-chx.order``, if it exists."""
     cluster: str = ""
     """The name of the cluster now."""
     nodes: int | None = None
-    """How many nodes it has; None where nobody may ask."""
+    """How many nodes it has; None where the user may not ask."""
+    record: OrderRecord = field(default_factory=OrderRecord)
 
+    @property
+    def why_void(self) -> str:
+        """Why neither record nor numbers count in this virtual host; nothing if they do."""
+        if self.exchange is None or self.exchange.durable:  # a durable one outlives the rings of Mnesia
+            return f"the record is gone: the broker was restarted, or {ORDER_EXCHANGE!r} deleted"
+        if self.exchange.arguments.get(CLUSTER) != self.cluster:
+            return f"the record was made in another cluster than {self.cluster!r}"
+        release = self.release
+        if release.store is Store.MNESIA and (release.major, release.minor) < (3, 11) and self.nodes != 1:
+            # Up to 3.10 a node that goes down takes its durable classic queues out of the rings of the others.
+            unseen = "" if self.nodes else "; only users with the tag monitoring see how many nodes there are"
+            return f"RabbitMQ {release} keeps the order of a ring only on a single node{unseen}"
+        return ""
 
-def why_not_by_number(bindings: Sequence[Binding], memory: Memory) -> str:
-    """Why the numbers of the bindings of one exchange do not tell the order of its buckets; nothing if they do."""
-    numbers = [bound.sequence for bound in bindings]
-    known = {number for number in numbers if number is not None}
-    if len(known) < len(numbers):
-        bare = numbers.count(None)
-        return (
-            f"{bare} of its {len(numbers)} bindings carry no {BIND_SEQUENCE}"
-            if bare
-            else f"a {BIND_SEQUENCE} stands twice among its bindings"
-        )
-    for destination, times in Counter(bound.destination for bound in bindings).items():
-        if times > 1:
-            return f"{destination} is bound {times} times, and one of these bindings is dead"
-    first = memory.marker.arguments.get(BIND_SEQUENCE) if memory.marker else None
-    # A durable one outlives the rings of Mnesia: it is not ours.
-    if memory.marker is None or memory.marker.durable or not isinstance(first, int):
-        return f"its binds are numbered, but the broker was started since, or brought here ({MARKER} is gone)"
-    if memory.marker.arguments.get(_CLUSTER) != memory.cluster:
-        return f"its binds are numbered, but by another cluster than {memory.cluster!r}"
-    # One that was there before the others is at the front, wherever it stood.
-    if sum(number < first for number in known) > 1:
-        return "some of its numbered binds were made before the broker was last started"
-    release = memory.release
-    if release.store is Store.MNESIA and (release.major, release.minor) < (3, 11) and memory.nodes != 1:
-        # Up to 3.10 a node that goes down takes its durable classic queues out of the rings of the others.
-        who = "" if memory.nodes else ", and how many there are is shown to users with the tag monitoring"
-        return f"its binds are numbered, but RabbitMQ {release} keeps their order on a single node only{who}"
-    return ""
+    def numbers(self, bindings: Sequence[Binding]) -> tuple[list[int], RingSource] | str:
+        """The number of the bind command of each binding of one exchange, or why they are unknown."""
+        each = [(bound.destination, bound.key) for bound in bindings]
+        recorded = self.record.numbers(bindings[0].source)
+        # Bindings that differ only in their arguments count as one.
+        carried = {
+            (bound.destination, bound.key): bound.sequence for bound in bindings if bound.sequence is not None
+        }
+        missing = [set(each) - set(known) for known in (recorded, carried)]
+        if all(missing):
+            fewest = min(map(len, missing))
+            return f"the order of {fewest} of its {len(set(each))} bindings was not recorded"
+        if self.why_void:
+            return self.why_void
+        if not missing[0]:
+            return [recorded[one] for one in each], "record"
+        first = self.exchange.arguments.get(BIND_SEQUENCE) if self.exchange else None
+        if len(set(carried.values())) < len(carried):
+            return f"two of its bindings carry the same {BIND_SEQUENCE}"
+        # A single binding that is older than the rest comes first, whatever its number.
+        if not isinstance(first, int) or sum(number < first for number in carried.values()) > 1:
+            return f"the broker was restarted after some of its bindings got their {BIND_SEQUENCE}"
+        return [carried[one] for one in each], "x-bind-seq"
 
 
 def ring_of(
     bindings: Sequence[Binding],
     listed: Sequence[RingBinding],
-    memory: Memory,
+    evidence: OrderEvidence,
     on_node: Sequence[Destination] | RingUnknown | None,
 ) -> tuple[Ring, RingSource]:
-    """The ring of one exchange from what was read, and how its order is known.
+    """The ring of one exchange, and how its order is known.
 
-    ``listed`` are its bindings once more, as a ring has them; ``on_node`` is what the node says, if it was asked.
+    Args:
+        bindings: all bindings of the exchange.
+        listed: the same bindings as a ring holds them.
+        evidence: of the virtual host.
+        on_node: the buckets as the node has them, if it was asked.
     """
-    unknown = Ring(tuple(listed), None, memory.release)
+    unknown = Ring(tuple(listed), None, evidence.release)
     if isinstance(on_node, RingUnknown):
         return replace(unknown, why_unknown=str(on_node)), "unknown"
     if on_node is not None:
-        if not _agree(on_node, listed, memory.release):
+        if not _agree(on_node, listed, evidence.release):
             return replace(unknown, why_unknown=CHANGED), "unknown"
-        return Ring.read(on_node, bindings=listed, release=memory.release), "node"
+        return Ring.read(on_node, bindings=listed, release=evidence.release), "node"
     if len(listed) <= 1:
-        return Ring.of(listed, release=memory.release), "trivial"
-    if reason := why_not_by_number(bindings, memory):
-        return replace(unknown, why_unknown=_NO_SOURCE.format(reason=reason)), "unknown"
-    in_order = [binding for _, binding in sorted(zip(bindings, listed, strict=True), key=_number)]
-    return Ring.of(in_order, release=memory.release), "x-bind-seq"
+        return Ring.of(listed, release=evidence.release), "trivial"
+    twice = Counter(destination for destination, _ in {(each.destination, each.key) for each in listed})
+    for destination, times in twice.items():
+        if times > 1:
+            reason = f"{destination} is bound with {times} weights, of which only one takes effect"
+            return replace(unknown, why_unknown=_NO_SOURCE.format(reason=reason)), "unknown"
+    found = evidence.numbers(bindings)
+    if isinstance(found, str):
+        return replace(unknown, why_unknown=_NO_SOURCE.format(reason=found)), "unknown"
+    numbers, source = found
+    return _bound_in_order(numbers, listed, evidence.release), source
 
 
-def _number(pair: tuple[Binding, RingBinding]) -> int:
-    return pair[0].sequence or 0
+def _bound_in_order(numbers: Sequence[int], listed: Sequence[RingBinding], release: Release) -> Ring:
+    """The ring after binds with these numbers; bindings that differ only in their arguments share their buckets."""
+    in_order = [binding for _, binding in sorted(zip(numbers, listed, strict=True), key=lambda pair: pair[0])]
+    runs = {binding.destination: binding.weight for binding in in_order}
+    return Ring(tuple(in_order), tuple(runs.items()), release)
 
 
 def _agree(buckets: Sequence[Destination], listed: Sequence[RingBinding], release: Release) -> bool:
@@ -134,11 +143,7 @@ def _agree(buckets: Sequence[Destination], listed: Sequence[RingBinding], releas
 
 
 def in_ring_order(topology: Topology, rings: Mapping[str, Ring]) -> Topology:
-    """The same topology with its bindings in an order that means something.
-
-    Those of a ring stand in the order of its buckets, dead ones and those of an unknown ring by their numbers, all
-    others sorted.
-    """
+    """The same topology with sorted bindings: those of a known ring in the order of its buckets."""
 
     def place(bound: Binding) -> tuple[Any, ...]:
         order: tuple[Destination, ...] = ()
@@ -163,10 +168,13 @@ def in_ring_order(topology: Topology, rings: Mapping[str, Ring]) -> Topology:
 
 
 def learn(observed: Observed, pairs: Mapping[str, Iterable[tuple[Any, Destination]]]) -> Observed:
-    """What is known after messages were observed: by exchange, what was hashed and the destination it was seen at.
+    """Work out unknown rings from observed messages, and correct those that a record gave.
 
-    They work out a ring that is unknown, and correct one that is taken from numbers or from having one binding
-    only. What the node itself said is left alone.
+    Args:
+        observed: the virtual host as it was read.
+        pairs: by exchange, the value that was hashed and the destination that received the message.
+
+    What the node itself said is left alone.
     """
     rings, sources = dict(observed.rings), dict(observed.ring_sources)
     possible = dict(observed.possible_rings)
@@ -190,7 +198,7 @@ def learn(observed: Observed, pairs: Mapping[str, Iterable[tuple[Any, Destinatio
 def _learnt(
     exchange: Exchange, ring: Ring, source: RingSource, seen: Iterable[tuple[Any, Destination]]
 ) -> tuple[Ring, RingSource, tuple[Ring, ...]]:
-    """The ring after messages were seen, how it is known, and what is possible while it is not."""
+    """The ring that explains the messages, how it is known, and which rings are possible if several do."""
     unknown = Ring(ring.bindings, None, ring.release)
     on = {"hash_header": exchange.hash_header, "hash_property": exchange.hash_property}
     try:

@@ -36,7 +36,7 @@ DECLARE = DeclareExchange(Exchange("x", "fanout"))
                 "PRECONDITION_FAILED - inequivalent arg 'type' for exchange 'x' in vhost '/': received 'fanout' but "
                 "current is ''x-consistent-hash''"
             ),
-            r"exchange 'x' is there already, .*it is x-consistent-hash, and fanout is wanted.*blue/green",
+            r"exchange 'x' exists with 'type' x-consistent-hash instead of fanout.*blue/green",
         ),
         (
             406,
@@ -44,7 +44,7 @@ DECLARE = DeclareExchange(Exchange("x", "fanout"))
                 "PRECONDITION_FAILED - inequivalent arg 'x-max-length' for queue 'plain' in vhost '/': received the "
                 "value '4' of type 'signedint' but current is none"
             ),
-            r"'x-max-length' cannot be changed in place: it is none.*declare another queue",
+            r"'x-max-length' none instead of .*declare another queue",
         ),
         (
             406,
@@ -63,16 +63,21 @@ DECLARE = DeclareExchange(Exchange("x", "fanout"))
             "NOT_FOUND - no exchange 'nope' in vhost 'v'",
             "no exchange 'nope' in virtual host 'v'.*plan again",
         ),
-        (541, "INTERNAL_ERROR", "the broker itself failed.*its log"),
+        (541, "INTERNAL_ERROR", "the broker failed.*its log"),
+        (
+            406,
+            "PRECONDITION_FAILED - cannot declare queue 'q': queue limit in vhost 'my vhost' (5) is reached",
+            "not have more than 5 queues; `rabbitmqctl set_vhost_limits -p 'my vhost'",
+        ),
         (
             406,
             "PRECONDITION_FAILED - exchange 'x' in vhost '/' in use",
-            "refuses: 406 .*exchange 'x' in vhost '/' in use: bindings lead away",
+            "refused it: 406 .*exchange 'x' in vhost '/' in use; other bindings start from it",
         ),
         (0, "pika cannot send it", "^pika cannot send it$"),
     ],
 )
-def test_a_refusal_is_told_with_the_way_out(code, text, told) -> None:
+def test_a_refusal_is_explained_with_what_helps(code, text, told) -> None:
     assert re.search(told, why_refused(code, text, DECLARE, [DECLARE]))
 
 

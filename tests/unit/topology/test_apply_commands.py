@@ -1,4 +1,4 @@
-"""The commands of a plan, carried out by a broker that is played: which come, in which order, and what stops them."""
+"""The commands of a plan against a simulated broker: which are sent, in which order, and what stops them."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from rabbit_chx import ToExchange
+from rabbit_chx import Ring, ToExchange
 from rabbit_chx.broker.applying.lock import LOCK
 from rabbit_chx.broker.applying.plan_commands import check_plan, plan_commands
-from rabbit_chx.broker.applying.protocol import Lost, OnChannel, OverHttp, Refused
-from rabbit_chx.broker.reading.ring_order import MARKER
+from rabbit_chx.broker.applying.protocol import Lost, OnChannel, OverHttp, Pipelined, Refused
+from rabbit_chx.broker.reading.order_record import ORDER_EXCHANGE, anchor, entry, order_exchange
 from rabbit_chx.errors import ApplyStopped, BrokerUnavailable
 from rabbit_chx.topology.model import CONSISTENT_HASH, Binding, Exchange, Policy, Queue
 from rabbit_chx.topology.planning.steps import (
@@ -24,6 +24,7 @@ from rabbit_chx.topology.planning.steps import (
     DeleteExchange,
     DeleteQueue,
     Plan,
+    RingChange,
     SetPolicy,
     Unbind,
 )
@@ -31,33 +32,46 @@ from rabbit_chx.topology.planning.steps import (
 
 @dataclass
 class Played:
-    """A broker that answers by table, obeys binds, and remembers what it was told."""
+    """A simulated broker that answers from a table, makes bindings, and remembers its commands."""
 
     http: dict[str, Any] = field(default_factory=dict)
     trouble: dict[str, BaseException] = field(default_factory=dict)
     bound: list[Binding] = field(default_factory=list)
     deaf: bool = False
-    """Whether it says yes to binds and unbinds, and does nothing."""
+    """Whether it accepts binds and unbinds, and ignores them."""
     told: list[OnChannel | OverHttp] = field(default_factory=list)
 
-    def run(self, *steps, seen: bool = True, on_step=None):
-        commands = plan_commands(Plan("/", steps), holder="me", token=7, seen=seen, on_step=on_step)
+    def run(self, *steps, seen: bool = True, record: bool = True, on_step=None, changes=()):
+        plan = Plan("/", steps, changes)
+        commands = plan_commands(plan, holder="me", token=7, seen=seen, record=record, on_step=on_step)
         answer: Any = None
         trouble: BaseException | None = None
         try:
             while True:
                 command = commands.send(answer) if trouble is None else commands.throw(trouble)
-                self.told.append(command)
-                trouble = self.trouble.get(command.method)
-                answer = self.answer(command) if trouble is None else None
+                answer = trouble = None
+                for each in command.commands if isinstance(command, Pipelined) else (command,):
+                    self.told.append(each)
+                    trouble = self.trouble.get(each.method)
+                    if trouble is not None:
+                        break
+                    answer = self.answer(each)
         except StopIteration as end:
             return end.value
 
     def answer(self, command: OnChannel | OverHttp) -> Any:
         if isinstance(command, OverHttp):
-            if command.method in {"bindings", "bindings_from"}:
+            if command.method == "bindings_from":
+                return [each for each in self.bound if each.source == command.arguments[1]]
+            if command.method == "bindings":
                 return list(self.bound)
-            plain = {"exchange": Exchange("x", "topic"), "overview": SimpleNamespace(cluster="rabbit@a")}
+            overview = SimpleNamespace(cluster="rabbit@a", release="4.3.6")
+            plain = {
+                "exchange": Exchange("x", "topic"),
+                "overview": overview,
+                "store": None,
+                "nodes": {"a": True},
+            }
             found = self.http.get(command.method, plain.get(command.method, []))
             return found(*command.arguments) if callable(found) else found
         verb = command.method.partition("_")[2]
@@ -66,31 +80,34 @@ class Played:
             to = given["queue"] if "queue" in given else ToExchange(given["destination"])
             source = given["exchange"] if "queue" in given else given["source"]
             bound = Binding(source, to, given["routing_key"], given["arguments"])
-            self.bound.append(bound) if verb == "bind" else self.bound.remove(bound)
+            if verb == "bind" and bound not in self.bound:
+                self.bound.append(bound)
+            if verb == "unbind" and bound in self.bound:
+                self.bound.remove(bound)
         return SimpleNamespace(message_count=0, consumer_count=0)
 
     @property
+    def recorded(self) -> list[Binding]:
+        return [each for each in self.bound if each.source == ORDER_EXCHANGE]
+
+    @property
     def methods(self) -> list[str]:
-        """What came on the channel between taking the lock and giving it back."""
+        """The AMQP commands between taking the lock and releasing it, those for the record left out."""
         on_channel = [command for command in self.told if isinstance(command, OnChannel)]
-        names = [command.method for command in on_channel]
-        assert self.told[0] == OnChannel(
-            "queue_declare",
-            {
-                "queue": LOCK,
-                "exclusive": True,
-                "arguments": {"x-rabbit-chx-holder": "me", "x-max-length": 7},
-            },
-        )
+        taken = {
+            "queue": LOCK,
+            "exclusive": True,
+            "arguments": {"x-rabbit-chx-holder": "me", "x-max-length": 7},
+        }
+        assert self.told[0] == OnChannel("queue_declare", taken)
         assert self.told[-1] == OnChannel("queue_delete", {"queue": LOCK})
-        return [name for name, command in zip(names, on_channel, strict=True) if not is_marker(command)][1:-1]
+        return [command.method for command in on_channel if ORDER_EXCHANGE not in command.arguments.values()][
+            1:-1
+        ]
 
 
-def is_marker(command: OnChannel) -> bool:
-    return command.arguments.get("exchange") == MARKER
-
-
-ONE = Binding("x", "q", "1", {"x-bind-seq": 1})
+RING = {"exchange": Exchange("x", CONSISTENT_HASH)}
+ONE = Binding("x", "q", "1", {"note": "n"})
 
 
 def stopped(call) -> ApplyStopped:
@@ -123,13 +140,14 @@ def test_each_step_is_one_command_between_lock_and_unlock() -> None:
         "exchange_delete",
     ]  # fmt: skip
     sent = [command.arguments for command in played.told]
+    assert sent.pop(1) == {"exchange": ORDER_EXCHANGE}  # without a record, an unbind voids it
     assert sent[1] == {
         "exchange": "x", "exchange_type": "topic", "durable": True, "auto_delete": False, "internal": True,
         "arguments": {},
     }  # fmt: skip
     assert sent[2]["arguments"] == {"x-queue-type": "quorum", "x-max-length": 1}
     assert sent[4] == {"destination": "y", "source": "x", "routing_key": "2", "arguments": {}}
-    assert sent[5] == {"queue": "q", "exchange": "x", "routing_key": "1", "arguments": {"x-bind-seq": 1}}
+    assert sent[5] == {"queue": "q", "exchange": "x", "routing_key": "1", "arguments": {"note": "n"}}
     assert sent[6] == {"queue": "q"}
     assert sent[7] == {"exchange": "x", "if_unused": True}
 
@@ -153,19 +171,19 @@ def test_a_binding_that_stands_is_not_made_again_and_one_that_is_gone_is_not_tak
 
 def test_a_bind_that_changes_nothing_is_noticed() -> None:
     error = stopped(lambda: Played(deaf=True).run(Bind(ONE)))
-    assert "missing is q" in str(error)
+    assert "missing q" in str(error)
     error = stopped(lambda: Played(deaf=True, bound=[ONE]).run(Unbind(ONE)))
-    assert "listed is q" in str(error)
+    assert "unexpected q" in str(error)
 
 
 def test_a_destination_is_bound_once_to_a_ring_and_as_often_as_you_like_elsewhere() -> None:
-    ring = Played(http={"exchange": Exchange("x", CONSISTENT_HASH)}, bound=[ONE])
+    ring = Played(http=RING, bound=[ONE])
     again = Binding("x", "q", "5")
     error = stopped(lambda: ring.run(Bind(again)))
     assert "weight '1'" in str(error)
     assert ring.methods == []
     assert Played(bound=[ONE]).run(Bind(again)).done
-    moved = Played(http={"exchange": Exchange("x", CONSISTENT_HASH)}, bound=[ONE])
+    moved = Played(http=RING, bound=[ONE])
     assert len(moved.run(Unbind(ONE), Bind(again)).done) == 2  # a change of weight in the one safe order
 
 
@@ -206,21 +224,69 @@ def test_policies_are_set_and_cleared_once() -> None:
     assert "lists no policy 'p'" in str(stopped(lambda: deaf.run(SetPolicy(policy))))
 
 
-@pytest.mark.parametrize(
-    ("bound", "first"),
-    [([], 1), ([ONE], 2), ([ONE, Binding("y", "q", "1", {"x-bind-seq": 9}), Binding("z", "q")], 10)],
-)
-def test_before_a_numbered_bind_stands_what_vouches_for_its_order(bound, first) -> None:
-    played = Played(bound=list(bound))
-    played.run(Bind(Binding("x", "r", "1", {"x-bind-seq": first})), Unbind(Binding("x", "r", "2")))
-    (vouching,) = [
-        command for command in played.told if isinstance(command, OnChannel) and is_marker(command)
+# ---- the record of the order
+
+
+def test_binds_of_a_ring_are_recorded_in_their_order_and_unbinds_take_their_entry_back() -> None:
+    played = Played(http=RING)
+    a, b, c = (
+        Binding("x", name, weight) for name, weight in (("a", "1"), ("b", "2"), (ToExchange("c"), "1"))
+    )
+    assert played.run(Bind(a), Bind(b), Bind(c)).done
+    declared = [each.arguments for each in played.told if each.method == "exchange_declare"]
+    assert [each["exchange"] for each in declared] == [ORDER_EXCHANGE]
+    assert declared[0]["durable"] is False
+    assert played.recorded == [anchor("x"), entry(a, 1), entry(b, 2), entry(c, 3)]
+    played.http = {**RING, "exchanges": [order_exchange("rabbit@a")]}
+    heavier = Binding("x", "a", "5")
+    played.run(Unbind(a), Bind(heavier))
+    assert played.recorded == [anchor("x"), entry(b, 2), entry(c, 3), entry(heavier, 4)]
+
+
+def test_the_entry_is_written_before_the_bind_and_taken_back_before_the_unbind() -> None:
+    played = Played(http=RING)
+    played.run(Bind(Binding("x", "q", "1")), Unbind(Binding("x", "q", "1")))
+    sources = [
+        each.arguments["exchange"] for each in played.told if each.method in {"queue_bind", "queue_unbind"}
     ]
-    assert vouching.arguments["arguments"] == {"x-bind-seq": first, "x-cluster": "rabbit@a"}
-    assert vouching.arguments["durable"] is False
-    unnumbered = Played(bound=list(bound))
-    unnumbered.run(Bind(Binding("x", "r", "1")))
-    assert not any(map(is_marker, (each for each in unnumbered.told if isinstance(each, OnChannel))))
+    assert sources == [ORDER_EXCHANGE, "x", ORDER_EXCHANGE, "x"]
+
+
+def test_a_known_order_is_recorded_when_a_ring_changes() -> None:
+    """Known from the node, or from numbers that were written into the bindings by earlier versions."""
+    there = [Binding("x", name, "1") for name in "abc"]
+    before = Ring.of(["c", "a", "b"])
+    asked = Played(http=RING, bound=list(there))
+    asked.run(Bind(Binding("x", "d", "1")), changes=(RingChange("x", before, before.bind("d"), 0.1, 0.1),))
+    assert [each.destination for each in asked.recorded[1:]] == ["c", "a", "b", "d"]
+    unknown = Played(http=RING, bound=list(there))
+    unknown.run(Bind(Binding("x", "d", "1")))
+    assert [each.destination for each in unknown.recorded[1:]] == ["d"]
+    numbered = [Binding("x", name, "1", {"x-bind-seq": 9 - n}) for n, name in enumerate("abc")]
+    old = Exchange(
+        ORDER_EXCHANGE, "fanout", durable=False, arguments={"x-bind-seq": 1, "x-cluster": "rabbit@a"}
+    )
+    migrated = Played(http={**RING, "exchanges": [old]}, bound=numbered)
+    plain = [Binding("x", each.destination, "1") for each in numbered]
+    migrated.run(*map(Bind, plain), *map(Unbind, numbered[:]))
+    assert [each.destination for each in migrated.recorded[1:]] == ["c", "b", "a"]
+    assert [each for each in migrated.bound if each.source == "x"] == plain
+
+
+@pytest.mark.parametrize("seen", [True, False])
+def test_without_a_record_an_unbind_voids_what_was_recorded(seen) -> None:
+    played = Played(http=RING, bound=[ONE])
+    played.run(Bind(Binding("x", "r", "1")), seen=seen, record=not seen)
+    assert not played.recorded
+    assert "exchange_delete" not in played.methods
+    played.run(Unbind(ONE), seen=seen, record=not seen)
+    assert OnChannel("exchange_delete", {"exchange": ORDER_EXCHANGE}) in played.told
+
+
+def test_only_rings_are_recorded() -> None:
+    played = Played()
+    played.run(Bind(Binding("x", "q", "1")))
+    assert not played.recorded
 
 
 # ---- what stops it
@@ -263,14 +329,14 @@ def test_whatever_else_happens_the_lock_is_given_back() -> None:
 @pytest.mark.parametrize("code", [405, 406])
 def test_a_lock_that_is_held_names_its_holder(code) -> None:
     played = Played(
-        trouble={"queue_declare": Refused(code, "...")},
+        trouble={"queue_declare": Refused(code, "inequivalent arg")},
         http={"queue": Queue(LOCK, arguments={"x-rabbit-chx-holder": "anna on host1"})},
     )
     error = stopped(lambda: played.run(Bind(ONE)))
     assert "anna on host1" in str(error)
     assert (error.done, error.failed, error.remaining) == ((), None, (Bind(ONE),))
     blind = stopped(lambda: Played(trouble=played.trouble).run(Bind(ONE), seen=False))
-    assert "cannot be seen" in str(blind)
+    assert "the management API shows the holder" in str(blind)
     assert not any(command.method == "queue_delete" for command in played.told)  # it is not ours
 
 

@@ -1,4 +1,4 @@
-"""What is known of a ring without asking anybody: numbers of binds, the marker, observed messages."""
+"""The order of a ring from the record, from numbers of earlier versions, from the node, and from observed messages."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from rabbit_chx import ConsistentHashExchange, Release, Ring, ToExchange
-from rabbit_chx.broker.reading.ring_order import MARKER, Memory, in_ring_order, learn, marker, ring_of
+from rabbit_chx.broker.reading.order_record import OrderRecord, anchor, entry, order_exchange
+from rabbit_chx.broker.reading.ring_order import OrderEvidence, in_ring_order, learn, ring_of
 from rabbit_chx.errors import InvalidValue, RingUnknown
 from rabbit_chx.topology.model import Binding, Exchange, Observed, Topology
 from tests.unit.erlang import SEVEN
@@ -19,88 +20,147 @@ def bound(destination, number: int | None = None, key: str = "1") -> Binding:
     return Binding("x", destination, key, {} if number is None else {"x-bind-seq": number})
 
 
-def ring(*bindings: Binding, memory: Memory | None = None, node=None):
-    memory = memory or Memory(MNESIA, marker(1, "here"), "here", 1)
+def numbered_from(first: int, cluster: str = "here") -> Exchange:
+    """The exchange as versions that numbered the bindings themselves declared it."""
+    arguments = {"x-bind-seq": first, "x-cluster": cluster}
+    return Exchange("rabbit-chx.order", "fanout", durable=False, internal=True, arguments=arguments)
+
+
+NUMBERED = numbered_from(1)
+
+
+def evidence(release=MNESIA, exchange=NUMBERED, nodes=1, recorded=()) -> OrderEvidence:
+    return OrderEvidence(release, exchange, "here", nodes, OrderRecord.read(recorded))
+
+
+def ring(*bindings: Binding, evidence: OrderEvidence, node=None):
     listed = Topology(bindings=bindings).ring_bindings("x")
-    return ring_of(bindings, listed, memory, node)
+    return ring_of(bindings, listed, evidence, node)
 
 
-def test_numbers_give_the_order_however_the_broker_lists_them() -> None:
-    found, source = ring(bound("a", 12, "2"), bound(ToExchange("e"), 7), bound("b", 9))
+A, B, C = bound("a", key="2"), bound("b"), bound(ToExchange("c"))
+RECORDED = [anchor("x"), entry(C, 3), entry(A, 9), entry(B, 10), entry(Binding("y", "b"), 1)]
+
+
+def test_the_record_gives_the_order_however_the_broker_lists_the_bindings() -> None:
+    for listed in ((A, B, C), (C, B, A)):
+        found, source = ring(*listed, evidence=evidence(exchange=order_exchange("here"), recorded=RECORDED))
+        assert (found.bucket_map, source) == ((ToExchange("c"), "a", "a", "b"), "record")
+
+
+def test_numbers_of_earlier_versions_give_the_order() -> None:
+    found, source = ring(bound("a", 12, "2"), bound(ToExchange("e"), 7), bound("b", 9), evidence=evidence())
     assert source == "x-bind-seq"
     assert found.bucket_map == (ToExchange("e"), "b", "a", "a")
 
 
 @pytest.mark.parametrize(
-    ("memory", "reason"),
+    ("found", "reason"),
     [
-        (Memory(MNESIA, None, "here", 1), "rabbit-chx.order is gone"),
-        (Memory(KHEPRI, None, "here", 1), "rabbit-chx.order is gone"),
-        (Memory(MNESIA, replace(marker(1, "here"), durable=True), "here", 1), "is gone"),
-        (Memory(MNESIA, Exchange(MARKER, "fanout", durable=False), "here", 1), "is gone"),
-        (Memory(MNESIA, marker(1, "there"), "here", 1), "by another cluster than 'here'"),
-        (Memory(MNESIA, marker(3, "here"), "here", 1), "before the broker was last started"),
-        (Memory(OLD, marker(1, "here"), "here", 2), "on a single node only"),
-        (Memory(OLD, marker(1, "here"), "here", None), "on a single node only"),
+        (evidence(exchange=None), "the record is gone"),
+        (evidence(KHEPRI, None), "the record is gone"),
+        (evidence(exchange=replace(order_exchange("here"), durable=True)), "the record is gone"),
+        (evidence(exchange=order_exchange("there")), "in another cluster than 'here'"),
+        (evidence(OLD, nodes=2), "only on a single node"),
+        (evidence(OLD, nodes=None), "only on a single node; only users with the tag monitoring"),
     ],
 )
-def test_numbers_count_only_while_the_broker_has_kept_its_rings(memory, reason) -> None:
-    found, source = ring(bound("a", 1), bound("b", 2), bound("c", 3), memory=memory)
+@pytest.mark.parametrize("recorded", [True, False])
+def test_record_and_numbers_count_only_while_the_broker_has_kept_its_rings(found, reason, recorded) -> None:
+    bindings = (A, B, C) if recorded else (bound("a", 1), bound("b", 2), bound("c", 3))
+    found = replace(found, record=OrderRecord.read(RECORDED if recorded else ()))
+    unknown, source = ring(*bindings, evidence=found)
     assert source == "unknown"
-    assert not found.known
-    assert reason in found.why_unknown
-    assert len(found.bindings) == 3
+    assert not unknown.known
+    assert reason in unknown.why_unknown
+    assert len(unknown.bindings) == 3
 
 
 @pytest.mark.parametrize(
-    "memory",
+    ("recorded", "reason"),
     [
-        Memory(OLD, marker(1, "here"), "here", 1),
-        Memory(MNESIA, marker(1, "here"), "here", 3),
-        Memory(KHEPRI, marker(1, "here"), "here", None),
-        Memory(MNESIA, marker(2, "here"), "here", 1),  # the only older one is at the front
+        (RECORDED[1:], "the order of 3 of its 3"),  # the exchange was deleted and declared again
+        ([anchor("x"), entry(A, 1), entry(B, 2)], "the order of 1 of its 3"),
+        ([*RECORDED[:2], entry(replace(A, key="1"), 9), entry(B, 10)], "the order of 1 of its 3"),
+        ([], "the order of 3 of its 3"),
     ],
 )
-def test_numbers_count_where_nothing_can_have_moved(memory) -> None:
-    found, source = ring(bound("b", 2), bound("a", 1), memory=memory)
+def test_a_record_that_lacks_a_binding_gives_no_order(recorded, reason) -> None:
+    found, source = ring(A, B, C, evidence=evidence(recorded=recorded))
+    assert source == "unknown"
+    assert reason in found.why_unknown
+
+
+def test_entries_of_bindings_that_are_gone_are_ignored() -> None:
+    found, source = ring(B, C, evidence=evidence(recorded=RECORDED))
+    assert (found.bucket_map, source) == ((ToExchange("c"), "b"), "record")
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        evidence(OLD),
+        evidence(nodes=3),
+        evidence(KHEPRI, nodes=None),
+        evidence(exchange=numbered_from(2)),  # the only older one comes first
+    ],
+)
+def test_numbers_count_where_nothing_can_have_moved(found) -> None:
+    found, source = ring(bound("b", 2), bound("a", 1), evidence=found)
+    assert (found.bucket_map, source) == (("a", "b"), "x-bind-seq")
+
+
+@pytest.mark.parametrize("release", [OLD, MNESIA, KHEPRI])
+def test_plain_bindings_of_an_application_next_to_numbered_ones_change_no_order(release) -> None:
+    bindings = (bound("b", 2), bound("a"), bound("a", 1), bound("b"))
+    found, source = ring(*bindings, evidence=evidence(release))
     assert (found.bucket_map, source) == (("a", "b"), "x-bind-seq")
 
 
 @pytest.mark.parametrize(
     ("bindings", "reason"),
     [
-        ([bound("a", 1), bound("b")], "1 of its 2 bindings carry no x-bind-seq"),
-        ([bound("a", 1), bound("b", 1)], "a x-bind-seq stands twice"),
-        ([bound("a", 1), bound("a", 2, "5")], "a is bound 2 times"),
-        ([bound("a", 1), Binding("x", "b", "1", {"x-bind-seq": True})], "carry no x-bind-seq"),
-        ([bound("a", 1), Binding("x", "b", "1", {"x-bind-seq": "2"})], "carry no x-bind-seq"),
+        ([bound("a", 1), bound("b")], "the order of 1 of its 2 bindings was not recorded"),
+        ([bound("a", 1), bound("b", 1)], "carry the same x-bind-seq"),
+        ([bound("a", 1), bound("a", 2, "5")], "a is bound with 2 weights"),
+        ([bound("a", 1), Binding("x", "b", "1", {"x-bind-seq": True})], "the order of 1 of its 2"),
+        ([bound("a", 1), Binding("x", "b", "1", {"x-bind-seq": "2"})], "the order of 1 of its 2"),
     ],
 )
-def test_bindings_that_others_made_take_the_order_away(bindings, reason) -> None:
-    found, source = ring(*bindings)
+def test_bindings_that_others_made_make_the_order_unknown(bindings, reason) -> None:
+    found, source = ring(*bindings, evidence=evidence())
     assert source == "unknown"
     assert reason in found.why_unknown
 
 
+def test_numbers_from_before_a_restart_do_not_count() -> None:
+    numbers = [bound("a", 1), bound("b", 2), bound("c", 3)]
+    for exchange in (numbered_from(3), order_exchange("here")):
+        found, _ = ring(*numbers, evidence=evidence(exchange=exchange))
+        assert "restarted after some of its bindings" in found.why_unknown
+
+
 def test_one_binding_needs_no_order_and_none_neither() -> None:
-    gone = Memory(MNESIA, None)
-    assert ring(bound("a"), memory=gone) == (Ring.of(["a"], release=MNESIA), "trivial")
-    assert ring(memory=gone) == (Ring(release=MNESIA), "trivial")
+    gone = evidence(exchange=None)
+    assert ring(bound("a"), evidence=gone) == (Ring.of(["a"], release=MNESIA), "trivial")
+    assert ring(evidence=gone) == (Ring(release=MNESIA), "trivial")
 
 
 def test_what_the_node_says_decides() -> None:
-    found, source = ring(bound("a", 1), bound("b", 2), node=["b", "a"])
+    found, source = ring(bound("a", 1), bound("b", 2), node=["b", "a"], evidence=evidence())
     assert (found.bucket_map, source) == (("b", "a"), "node")
-    found, source = ring(bound("a", 1, "5"), node=[])
+    found, source = ring(bound("a", 1, "5"), node=[], evidence=evidence())
     assert source == "node"
     assert [dead.destination for dead in found.dead] == ["a"]
-    found, _ = ring(bound("a", None, "1"), bound("a", None, "5"), bound("b"), node=["b", *"aaaaa"])
+    found, _ = ring(
+        bound("a", None, "1"), bound("a", None, "5"), bound("b"), node=["b", *"aaaaa"], evidence=evidence()
+    )
     assert found.bucket_map == ("b", *"aaaaa")
 
 
 @pytest.mark.parametrize("node", [["a", "c"], ["a", "a"], RingUnknown("a hole")])
 def test_a_ring_that_does_not_fit_the_bindings_is_none(node) -> None:
-    found, source = ring(bound("a"), bound("b"), node=node)
+    found, source = ring(bound("a"), bound("b"), node=node, evidence=evidence())
     assert source == "unknown"
     assert found.why_unknown == (
         "a hole" if isinstance(node, RingUnknown) else "it changed while it was read"
@@ -111,7 +171,7 @@ def test_bindings_stand_in_the_order_of_the_buckets() -> None:
     dead, b, a = bound("a", None, "1"), bound("b"), bound("a", None, "5")
     other = [Binding("t", "q", "k2"), Binding("t", "q", "k1"), Binding("t", ToExchange("x"), "k0")]
     topology = Topology(bindings=(*other, dead, a, b))
-    found, _ = ring(dead, a, b, node=["b", *"aaaaa"])
+    found, _ = ring(dead, a, b, node=["b", *"aaaaa"], evidence=evidence())
     ordered = in_ring_order(topology, {"x": found})
     assert [one.destination for one in ordered.bindings_from("x")] == ["b", "a", "a"]
     assert [one.key for one in ordered.bindings_from("t")] == ["k1", "k2", "k0"]

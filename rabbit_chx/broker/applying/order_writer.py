@@ -1,0 +1,143 @@
+"""The commands that keep the record of the order in which rings were bound. No connection is opened here.
+
+Commands for an entry come right before the bind or unbind that they belong to, on the same channel. So if an apply
+breaks off between the two, the record has an entry too many, which a reader ignores, or one too few, which leaves the
+order unknown; it is never wrong.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rabbit_chx.broker.applying.protocol import OnChannel
+from rabbit_chx.broker.reading.order_record import ORDER_EXCHANGE, OrderRecord, anchor, entry, order_exchange
+from rabbit_chx.broker.reading.ring_order import OrderEvidence, ring_of
+from rabbit_chx.errors import InvalidValue
+from rabbit_chx.ring import RingBinding, ToExchange
+from rabbit_chx.topology.model import Binding
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from rabbit_chx.ring import Ring
+    from rabbit_chx.topology.model import Exchange
+
+__all__ = ["OrderWriter", "bind_command", "declare_exchange"]
+
+
+class OrderWriter:
+    """Keeps the record of one virtual host while a plan is applied.
+
+    Args:
+        evidence: what the virtual host showed before the first step.
+        rings: the rings that the plan knows; elsewhere the record itself tells the order.
+    """
+
+    def __init__(self, evidence: OrderEvidence, rings: Mapping[str, Ring]) -> None:
+        self._evidence = evidence
+        self._rings = rings
+        self._record = OrderRecord() if evidence.why_void else evidence.record
+        self._next = self._record.next_number
+        self._adopted: set[str] = set()
+
+    def _begin(self) -> list[OnChannel]:
+        """Declare the exchange of the record; one that proves nothing any more is deleted first."""
+        if self._adopted:
+            return []
+        commands = [declare_exchange(order_exchange(self._evidence.cluster))]
+        if self._evidence.exchange is not None and self._evidence.why_void:
+            commands.insert(0, OnChannel("exchange_delete", {"exchange": ORDER_EXCHANGE}))
+        return commands
+
+    def adopt(self, exchange: str, bindings: Iterable[Binding]) -> list[OnChannel]:
+        """Record the order of the bindings that an exchange has already, where it is known."""
+        if exchange in self._adopted:
+            return []
+        begin = self._begin()
+        self._adopted.add(exchange)
+        listed = list(bindings)
+        there = {(bound.destination, bound.key) for bound in listed}
+        entries = self._record.entries.setdefault(exchange, {})
+        order = self._order(exchange, listed)
+        keep = sorted(there & set(entries), key=lambda one: entries[one])
+        if order == keep or order is None:
+            return [*begin, *self._drop(exchange, set(entries) - there)]
+        commands = [*begin, *self._drop(exchange, set(entries))]
+        for destination, key in order:
+            commands += self.bind(Binding(exchange, destination, key))
+        return commands
+
+    def _order(self, exchange: str, listed: list[Binding]) -> list[tuple[str | ToExchange, str]] | None:
+        there = {(bound.destination, bound.key) for bound in listed}
+        ring = self._rings.get(exchange)
+        if ring is None or not ring.known or {(one.destination, one.key) for one in ring.bindings} != there:
+            try:
+                as_listed = [RingBinding.of(one.destination, one.key, one.arguments) for one in listed]
+            except InvalidValue:  # a weight that only old releases take
+                return None
+            ring, _ = ring_of(listed, as_listed, self._evidence, None)
+        if not ring.known or len({destination for destination, _ in there}) < len(there) or ring.dead:
+            return None
+        keys = dict(there)
+        return [(destination, keys[destination]) for destination in ring.destinations]
+
+    def bind(self, bound: Binding) -> list[OnChannel]:
+        """Record a binding that is about to be made."""
+        exchange, one = bound.source, (bound.destination, bound.key)
+        entries = self._record.entries.setdefault(exchange, {})
+        commands = []
+        if exchange not in self._record.anchored:
+            self._record.anchored.add(exchange)
+            commands += self._drop(exchange, set(entries))
+            commands.append(bind_command("bind", anchor(exchange)))
+        if one not in entries:
+            entries[one] = self._next
+            self._next += 1
+            commands.append(bind_command("bind", entry(bound, entries[one])))
+        return commands
+
+    def unbind(self, bound: Binding) -> list[OnChannel]:
+        """Take back the entry of a binding that is about to go."""
+        return self._drop(bound.source, {(bound.destination, bound.key)})
+
+    def delete_exchange(self, name: str) -> list[OnChannel]:
+        """Take back the entries of an exchange that is about to go; its anchor goes with it."""
+        self._record.anchored.discard(name)
+        return self._drop(name, set(self._record.entries.get(name, ())))
+
+    def deleted_queue(self, name: str) -> None:
+        """Forget the entries of a queue; the broker has deleted them with it."""
+        for entries in self._record.entries.values():
+            for one in [each for each in entries if each[0] == name]:
+                del entries[one]
+
+    def _drop(self, exchange: str, these: Iterable[tuple[str | ToExchange, str]]) -> list[OnChannel]:
+        entries = self._record.entries.get(exchange, {})
+        return [
+            bind_command("unbind", entry(Binding(exchange, *one), entries.pop(one)))
+            for one in sorted(these, key=str)
+            if one in entries
+        ]
+
+
+def bind_command(verb: str, bound: Binding) -> OnChannel:
+    """The command that binds or unbinds."""
+    kind, ends = "queue", {"queue": bound.destination, "exchange": bound.source}
+    if isinstance(bound.destination, ToExchange):
+        kind, ends = "exchange", {"destination": bound.destination.name, "source": bound.source}
+    return OnChannel(f"{kind}_{verb}", {**ends, "routing_key": bound.key, "arguments": dict(bound.arguments)})
+
+
+def declare_exchange(exchange: Exchange) -> OnChannel:
+    """The command that declares an exchange."""
+    return OnChannel(
+        "exchange_declare",
+        {
+            "exchange": exchange.name,
+            "exchange_type": exchange.type,
+            "durable": exchange.durable,
+            "auto_delete": exchange.auto_delete,
+            "internal": exchange.internal,
+            "arguments": dict(exchange.arguments),
+        },
+    )

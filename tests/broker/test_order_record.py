@@ -1,0 +1,219 @@
+"""The recorded order of rings on real brokers, next to applications that declare and bind for themselves."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import aio_pika
+import pytest
+
+from rabbit_chx.broker.reading.order_record import ORDER_EXCHANGE
+from rabbit_chx.broker.reading.reader import read
+from rabbit_chx.topology.model import CONSISTENT_HASH, Binding, Exchange, Queue
+from rabbit_chx.topology.planning.steps import Bind, DeclareExchange, DeclareQueue, DeleteQueue, Unbind
+from tests.broker.topology_site import FACES, Site
+
+pytestmark = pytest.mark.broker
+
+WEIGHTS = {"c": "2", "a": "1", "d": "3", "b": "1"}
+RING = [queue for queue, weight in WEIGHTS.items() for _ in range(int(weight))]
+DECLARE = (
+    DeclareExchange(Exchange("orders", CONSISTENT_HASH)),
+    *(DeclareQueue(Queue(name)) for name in WEIGHTS),
+)
+BINDINGS = [Binding("orders", queue, weight) for queue, weight in WEIGHTS.items()]
+
+
+@pytest.fixture
+def site(broker):
+    with Site(broker) as site:
+        yield site
+
+
+@pytest.fixture(params=FACES)
+def applied(request):
+    return request.param
+
+
+def bind_with_pika(site) -> None:
+    with site.connection() as connection:
+        channel = connection.channel()
+        channel.exchange_declare("orders", CONSISTENT_HASH, durable=True)
+        for queue, weight in WEIGHTS.items():
+            channel.queue_declare(queue, durable=True)
+            channel.queue_bind(queue, "orders", weight)
+
+
+def bind_with_aio_pika(site) -> None:
+    async def bind() -> None:
+        async with await aio_pika.connect(site.url()) as connection:
+            channel = await connection.channel()
+            exchange = await channel.declare_exchange("orders", CONSISTENT_HASH, durable=True)
+            for name, weight in WEIGHTS.items():
+                await (await channel.declare_queue(name, durable=True)).bind(exchange, weight)
+
+    asyncio.run(bind())
+
+
+APPLICATIONS = [bind_with_pika, bind_with_aio_pika]
+
+
+def order(site) -> tuple[list, str]:
+    """The ring as it is read without a node, which must be the node's, and how it is known."""
+    observed = read(site.management, site.vhost)
+    ring = observed.rings["orders"]
+    if ring.known:
+        assert list(ring.bucket_map) == site.broker.ring("orders", site.vhost)
+    return list(ring.bucket_map) if ring.known else [], observed.ring_sources["orders"]
+
+
+@pytest.mark.parametrize("start", APPLICATIONS)
+def test_an_application_that_binds_at_each_start_changes_nothing(site, applied, start) -> None:
+    start(site)
+    result = applied(site.url(), site.plan(*DECLARE, *map(Bind, BINDINGS)), management=site.management)
+    assert result.skipped == tuple(map(Bind, BINDINGS))
+    for _ in range(2):
+        start(site)
+    assert sorted(site.management.bindings_from(site.vhost, "orders"), key=str) == sorted(BINDINGS, key=str)
+    assert site.broker.ring("orders", site.vhost) == RING
+    topology = read(site.management, site.vhost).topology
+    assert [exchange.name for exchange in topology.exchanges] == ["orders"]
+    assert {binding.source for binding in topology.bindings} == {"orders"}
+
+
+@pytest.mark.parametrize("start", APPLICATIONS)
+def test_the_order_is_known_without_a_node_and_survives_what_applications_do(site, applied, start) -> None:
+    applied(site.url(), site.plan(*DECLARE, *map(Bind, BINDINGS)), management=site.management)
+    assert order(site) == (RING, "record")
+    start(site)
+    assert order(site) == (RING, "record")
+    with site.connection() as connection:  # the plain unbind of any client finds the binding
+        connection.channel().queue_unbind("a", "orders", "1")
+    assert order(site) == (["c", "c", "d", "d", "d", "b"], "record")
+
+
+def test_each_client_undoes_what_the_other_recorded(site) -> None:
+    one, two = FACES
+    one(site.url(), site.plan(*DECLARE, *map(Bind, BINDINGS)), management=site.management)
+    lighter = Binding("orders", "d", "1")
+    two(site.url(), site.plan(Unbind(BINDINGS[2]), Bind(lighter)), management=site.management)
+    assert order(site) == (["c", "c", "a", "b", "d"], "record")
+    two(site.url(), site.plan(Unbind(BINDINGS[1])), management=site.management)
+    one(site.url(), site.plan(Unbind(lighter), DeleteQueue("a")), management=site.management)
+    assert order(site) == (["c", "c", "b"], "record")
+    entries = site.management.bindings_from(site.vhost, ORDER_EXCHANGE)
+    assert sorted(str(each.destination) for each in entries) == ["b", "c", "exchange orders"]
+
+
+def test_what_is_deleted_and_declared_again_takes_its_entry_along(site, applied) -> None:
+    applied(site.url(), site.plan(*DECLARE, *map(Bind, BINDINGS)), management=site.management)
+    with site.connection() as connection:
+        channel = connection.channel()
+        channel.queue_delete("a")
+        assert order(site) == (["c", "c", "d", "d", "d", "b"], "record")
+        channel.queue_declare("a", durable=True)
+        channel.queue_bind("a", "orders", "1")
+        assert order(site) == ([], "unknown")
+        applied(site.url(), site.plan(Unbind(BINDINGS[1])), management=site.management)
+        assert order(site) == (["c", "c", "d", "d", "d", "b"], "record")
+        channel.exchange_delete("orders")
+        channel.exchange_declare("orders", CONSISTENT_HASH, durable=True)
+        for queue in "bcd":
+            channel.queue_bind(queue, "orders", WEIGHTS[queue])
+    assert order(site) == ([], "unknown")
+
+
+def test_a_restart_keeps_the_record_exactly_where_it_keeps_the_ring(site) -> None:
+    if site.broker.source.kind == "external":
+        pytest.skip("a broker of somebody else is not restarted")
+    FACES[0](site.url(), site.plan(*DECLARE, *map(Bind, BINDINGS)), management=site.management)
+    site.broker.restart_app()
+    deadline = time.monotonic() + 20
+    while not site.management.exchanges(site.vhost):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    kept = site.broker.store == "khepri"
+    assert order(site) == ((RING, "record") if kept else ([], "unknown"))
+    # The node tells the order; with the next change it is recorded again.
+    observed = read(site.management, site.vhost, node=site.broker)
+    before = observed.rings["orders"]
+    plan = site.plan(DeclareQueue(Queue("e")), Bind(Binding("orders", "e", "1")))
+    change = site.change("orders", before, before.bind("e"))
+    FACES[0](site.url(), site.plan(*plan.steps, changes=(change,)), management=site.management)
+    assert order(site) == ([*before.bucket_map, "e"], "record")
+
+
+def test_nothing_is_written_where_the_record_is_turned_off(site, applied) -> None:
+    seen = []
+
+    def look(_: object) -> None:
+        seen.extend(
+            queue.arguments for queue, _ in site.management.queues(site.vhost) if "lock" in queue.name
+        )
+
+    options = {"management": site.management, "record": False, "holder": "", "on_step": look}
+    applied(site.url(), site.plan(*DECLARE, *map(Bind, BINDINGS)), **options)
+    assert seen
+    assert all(set(arguments) == {"x-max-length"} for arguments in seen)
+    assert ORDER_EXCHANGE not in {each.name for each in site.management.exchanges(site.vhost)}
+    assert order(site) == ([], "unknown")
+
+
+# ---- bindings that earlier versions numbered
+
+
+def numbered(site) -> list[Binding]:
+    """A ring whose bindings carry their numbers, and the exchange that vouches for them."""
+    bindings = [
+        Binding("orders", queue, weight, {"x-bind-seq": n})
+        for n, (queue, weight) in enumerate(WEIGHTS.items(), 1)
+    ]
+    cluster = site.management.overview().cluster
+    with site.connection() as connection:
+        channel = connection.channel()
+        arguments = {"x-bind-seq": 1, "x-cluster": cluster}
+        channel.exchange_declare(ORDER_EXCHANGE, "fanout", durable=False, internal=True, arguments=arguments)
+        channel.exchange_declare("orders", CONSISTENT_HASH, durable=True)
+        for binding in bindings:
+            channel.queue_declare(binding.destination, durable=True)
+            channel.queue_bind(binding.destination, "orders", binding.key, dict(binding.arguments))
+    return bindings
+
+
+def test_numbered_bindings_become_plain_without_moving_a_key(site, applied) -> None:
+    before = numbered(site)
+    assert order(site) == (RING, "x-bind-seq")
+    steps = [
+        kind(each)
+        for pair in zip(BINDINGS, before, strict=True)
+        for kind, each in zip((Bind, Unbind), pair, strict=True)
+    ]
+    rings = []
+    migrate = site.plan(*steps)
+    if site.broker.version.startswith("4.3"):
+        applied(
+            site.url(), migrate, management=site.management, on_step=lambda _: rings.append(order(site)[0])
+        )
+        assert rings == [RING] * len(steps)
+        assert order(site) == (RING, "record")
+        assert sorted(site.management.bindings_from(site.vhost, "orders"), key=str) == sorted(
+            BINDINGS, key=str
+        )
+    else:  # an unbind of either would silence the queue
+        with pytest.raises(Exception, match="the broker would ignore a second binding"):
+            applied(site.url(), migrate, management=site.management)
+        assert order(site) == (RING, "x-bind-seq")
+
+
+@pytest.mark.parametrize("unbound", ["plain", "numbered"])
+def test_before_4_3_unbinding_either_of_two_bindings_silences_the_queue(site, unbound) -> None:
+    before = numbered(site)
+    bind_with_pika(site)
+    assert order(site)[0] == RING
+    gone = BINDINGS[1] if unbound == "plain" else before[1]
+    with site.connection() as connection:
+        connection.channel().queue_unbind("a", "orders", "1", dict(gone.arguments))
+    silenced = not site.broker.version.startswith("4.3")
+    assert ("a" in site.broker.ring("orders", site.vhost)) is not silenced
+    assert any(each.destination == "a" for each in site.management.bindings_from(site.vhost, "orders"))
