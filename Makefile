@@ -9,7 +9,7 @@
 unexport PYTHONDONTWRITEBYTECODE
 
 BIN := .venv/bin
-# Several tests at a time (tests/lanes.py says which); one where they share a broker:  make test WORKERS=0
+# Several tests at a time (tests/parallel.py says which); one where they share a broker:  make test WORKERS=0
 WORKERS ?= $(if $(RABBIT_CHX_BROKER_URL),0,auto)
 LANES := -n $(WORKERS) --maxprocesses 4
 CANDIDATES := $(or $(PYTHON),python3.13 python3.12 python3.11 python3)

@@ -25,7 +25,7 @@ if os.environ.pop("PYTHONDONTWRITEBYTECODE", ""):
         Path(__file__).parents[1] / ".pytest_cache/bytecode"
     )
 
-pytest_plugins = ["tests.proof_report", "tests.lanes"]
+pytest_plugins = ["tests.proof_report", "tests.parallel"]
 
 REAL = ("broker", "spark")
 """Markers, and the folders of the same names."""

@@ -2,7 +2,7 @@
 
 Of tests that book nothing themselves the marker ``proves(area, what, control)`` makes a line: so many cases, so many
 wrong. A scenario that was skipped stands below the tables with its reason. Where several workers run the tests
-(`tests.lanes`), each hands its books over when it ends.
+(`tests.parallel`), each hands its books over when it ends.
 """
 
 from __future__ import annotations

@@ -24,14 +24,17 @@ PLUGINS = ["rabbitmq_sharding", "rabbitmq_random_exchange"]
 RELEASES = os.environ.get("RABBIT_CHX_TEST_RELEASES", "3.10,4.0,4.3").split(",")
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config, items):
     if LONG:
         return
-    spared = [
-        item for item in items if item.get_closest_marker("one_release") and _broker_of(item) in RELEASES[:-1]
-    ]
-    config.hook.pytest_deselected(items=spared)
+    older = [item for item in items if _broker_of(item) in RELEASES[:-1]]
+    spared = {item for item in older if item.get_closest_marker("one_release")}
+    config.hook.pytest_deselected(items=list(spared))
     items[:] = [item for item in items if item not in spared]
+    for item in older:
+        if item.get_closest_marker("newest_first"):
+            item.add_marker("long")
 
 
 def _broker_of(item) -> str | None:

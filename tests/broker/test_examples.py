@@ -11,7 +11,7 @@ import pytest
 
 from tests.unit.test_examples import DECLARING, EXAMPLES, ONLINE, SHARDING
 
-pytestmark = [pytest.mark.broker, pytest.mark.one_release]
+pytestmark = [pytest.mark.broker, pytest.mark.one_release, pytest.mark.long]
 
 
 def run(name: str, **environment: str) -> subprocess.CompletedProcess[str]:

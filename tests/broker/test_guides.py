@@ -13,7 +13,7 @@ import pytest
 from tests.broker.erlang import container_of
 from tests.unit.test_docs import README, ROOT, fenced, marked
 
-pytestmark = [pytest.mark.broker, pytest.mark.one_release]
+pytestmark = [pytest.mark.broker, pytest.mark.one_release, pytest.mark.long]
 
 
 def at(broker, block: str) -> str:

@@ -31,6 +31,7 @@ from rabbit_chx.broker.applying.handover import (
 from tests.unit.test_examples import EXAMPLES, HANDOVER
 
 pytestmark = [
+    pytest.mark.newest_first,
     pytest.mark.broker,
     pytest.mark.proves("Topology", "order of keys through a handover", "without it the order breaks"),
 ]

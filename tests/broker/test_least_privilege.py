@@ -32,6 +32,7 @@ from tests.broker.spark_frames import rows
 from tests.faults.load import wait_until
 
 pytestmark = [
+    pytest.mark.long,
     pytest.mark.broker,
     pytest.mark.proves(
         "Permissions",

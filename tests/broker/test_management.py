@@ -13,7 +13,7 @@ from rabbit_chx.errors import BrokerUnavailable
 from rabbit_chx.ring import ToExchange
 from rabbit_chx.topology.model import Binding, Exchange
 
-pytestmark = pytest.mark.broker
+pytestmark = [pytest.mark.broker, pytest.mark.newest_first]
 
 
 @pytest.fixture

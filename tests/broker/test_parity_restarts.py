@@ -15,6 +15,7 @@ from tests.broker.parity_zoo import Zoo
 from tests.proof import LONG
 
 pytestmark = [
+    pytest.mark.newest_first,
     pytest.mark.broker,
     pytest.mark.proves(
         "Routing", "parity: restarts", "the comparison fails on one message that lands elsewhere"

@@ -8,7 +8,7 @@ from rabbit_chx.testing import available
 from rabbit_chx.testing.node import CannotSupply
 from tests.unit.test_docs import BLOCKS, dedent
 
-pytestmark = pytest.mark.broker
+pytestmark = [pytest.mark.broker, pytest.mark.long]
 
 
 def test_the_throw_away_broker_of_the_readme_works(capsys: pytest.CaptureFixture[str]) -> None:

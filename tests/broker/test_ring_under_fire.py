@@ -14,7 +14,7 @@ import pytest
 from tests.broker.ring_fire import Fire, duplicates_count, noticed, skipped, the_dead_live
 from tests.proof import LONG, Check, book, dice
 
-pytestmark = [pytest.mark.broker, pytest.mark.timeout(1800 if LONG else 600)]
+pytestmark = [pytest.mark.broker, pytest.mark.timeout(1800 if LONG else 600), pytest.mark.long]
 
 STEPS = 10_000 if LONG else 300
 RESTARTS = ["restart_app"] * 12 + ["restart"] * 8 if LONG else ["restart_app", "restart"]

@@ -12,7 +12,7 @@ from rabbit_chx.topology.model import Exchange, Topology
 from rabbit_chx.topology.sharding import Sharding, sharding_of
 from tests.inbox import emptied
 
-pytestmark = pytest.mark.broker
+pytestmark = [pytest.mark.broker, pytest.mark.newest_first]
 
 KEYS = [f"customer-{number}" for number in range(1_000)]
 

@@ -12,7 +12,7 @@ from spark_connector.task import Task
 from tests.broker.spark_frames import TEXT, frame, rows, source, write
 from tests.inbox import Inbox
 
-pytestmark = [pytest.mark.broker, pytest.mark.one_release]
+pytestmark = [pytest.mark.broker, pytest.mark.one_release, pytest.mark.long]
 
 
 @pytest.fixture

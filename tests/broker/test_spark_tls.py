@@ -11,7 +11,7 @@ from spark_connector import RabbitMQDataSource
 from tests.inbox import Inbox
 from tests.tls import Authority, Listener
 
-pytestmark = [pytest.mark.broker, pytest.mark.one_release]
+pytestmark = [pytest.mark.broker, pytest.mark.one_release, pytest.mark.long]
 
 SCHEMA = t.StructType([t.StructField("value", t.StringType())])
 BATCH = pa.record_batch([pa.array(["x"])], names=["value"])

@@ -21,7 +21,7 @@ from rabbit_chx.ring import ToExchange
 from rabbit_chx.testing import Broker, available, local_node, sources
 from rabbit_chx.testing.node import READY, CannotSupply
 
-pytestmark = pytest.mark.broker
+pytestmark = [pytest.mark.broker, pytest.mark.long]
 
 ROOT = Path(__file__).parents[2]
 ODD_NAME = 'two words, \'quotes\' "double" \\ é 🐇 <<"}.'

@@ -24,6 +24,7 @@ from tests.broker.topology_site import CHX, CLASSIC, FACES, QUORUM, STREAM, Site
 from tests.proof import dice
 
 pytestmark = [
+    pytest.mark.newest_first,
     pytest.mark.broker,
     pytest.mark.proves(
         "Topology",

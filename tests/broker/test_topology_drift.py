@@ -13,6 +13,7 @@ from rabbit_chx.topology.checks.drift import drift
 from rabbit_chx.topology.model import Binding, Exchange, Queue, Topology
 
 pytestmark = [
+    pytest.mark.newest_first,
     pytest.mark.broker,
     pytest.mark.proves(
         "Topology", "drift that the broker does not tell", "nothing is found right after the declaration"

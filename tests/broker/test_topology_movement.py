@@ -18,7 +18,7 @@ from rabbit_chx.topology.planning.steps import Bind, Unbind
 from tests.broker.topology_load import KEYS, assert_share, differing, landing
 from tests.broker.topology_site import Site
 
-pytestmark = pytest.mark.broker
+pytestmark = [pytest.mark.broker, pytest.mark.newest_first]
 
 SAMPLE = KEYS[:500]
 

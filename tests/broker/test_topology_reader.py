@@ -20,7 +20,7 @@ from rabbit_chx.broker.reading.ring_order import learn
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue
 from rabbit_chx.topology.model import Binding, Exchange, Policy, Queue, Topology
 
-pytestmark = pytest.mark.broker
+pytestmark = [pytest.mark.broker, pytest.mark.newest_first]
 
 ODD = "a/b c%2F#ü"
 

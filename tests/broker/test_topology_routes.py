@@ -14,7 +14,7 @@ from rabbit_chx.topology.model import Binding, Exchange, Queue, Topology
 from rabbit_chx.topology.routes import Router
 from tests.inbox import emptied
 
-pytestmark = pytest.mark.broker
+pytestmark = [pytest.mark.broker, pytest.mark.newest_first]
 
 WORDS = ["a", "b", "c", ""]
 PATTERNS = ["#", "a.#", "#.b", "*", "*.b", "a.*.c", "", "#.b.#", "b", "a.b.c"]

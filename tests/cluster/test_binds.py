@@ -24,7 +24,7 @@ from tests.faults.ledger import body, drain
 from tests.faults.load import wait_until, within
 from tests.proof import Check, book, dice
 
-pytestmark = pytest.mark.broker
+pytestmark = [pytest.mark.broker, pytest.mark.long]
 
 SHORT = {
     "test_binds_over_all_nodes_make_one_ring_in_some_serial_order",

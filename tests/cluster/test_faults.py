@@ -11,7 +11,7 @@ from rabbit_chx import Store
 from tests.cluster.fire import Fire, broken
 from tests.faults.load import ALIVE
 
-pytestmark = pytest.mark.broker
+pytestmark = [pytest.mark.broker, pytest.mark.long]
 
 SHORT = {"test_the_leader_is_killed", "test_a_rolling_restart"}
 

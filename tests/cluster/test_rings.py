@@ -8,7 +8,7 @@ from rabbit_chx import Ring, RingUnknown, Store, ToExchange
 from tests.cluster.nodes import NAMES
 from tests.proof import book
 
-pytestmark = pytest.mark.broker
+pytestmark = [pytest.mark.broker, pytest.mark.long]
 
 MANY = "many"
 # Nobody's order: neither that of the names nor that of the weights, nor that of the nodes on which the queues are.

@@ -13,7 +13,7 @@ import pytest
 from rabbit_chx.publishing import Outcome, Timeouts
 from tests.faults.load import ALIVE, Control, Load, on_queues, wait_until
 
-pytestmark = pytest.mark.broker
+pytestmark = [pytest.mark.broker, pytest.mark.long]
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ import pytest
 
 from tests.proof import LONG, book
 
-pytestmark = pytest.mark.broker
+pytestmark = [pytest.mark.broker, pytest.mark.long]
 
 STATUS = Path("/proc/self/status")
 PROGRAM = """

@@ -12,7 +12,7 @@ from tests.faults.load import Control, Load, wait_until
 from tests.faults.proxy import Proxy
 from tests.proof import SEED
 
-pytestmark = pytest.mark.broker
+pytestmark = [pytest.mark.broker, pytest.mark.long]
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ from tests.faults.secret_scenarios import PUBLISHER, READER, Site, appliers, wit
 from tests.proof import Check, book
 from tests.tls import Authority, Listener
 
-pytestmark = pytest.mark.broker
+pytestmark = [pytest.mark.broker, pytest.mark.long]
 
 PASSWORD = f"{canary('password')}/:@%é"
 """Has to be written in another way in URLs."""

@@ -31,7 +31,7 @@ from tests.faults.spark_load import (
 )
 from tests.faults.spark_programs import EXECUTOR, Program
 
-pytestmark = [pytest.mark.spark, pytest.mark.broker]
+pytestmark = [pytest.mark.spark, pytest.mark.broker, pytest.mark.long]
 
 AGAIN = "no loss is possible, Spark runs the task again"
 SAID = "no loss is possible, the write says that it failed"

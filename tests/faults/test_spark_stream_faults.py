@@ -12,7 +12,7 @@ from tests.faults.spark_load import SLOW, copies, options, put_files, stream, th
 from tests.faults.spark_programs import Program
 from tests.inbox import Inbox
 
-pytestmark = [pytest.mark.spark, pytest.mark.broker]
+pytestmark = [pytest.mark.spark, pytest.mark.broker, pytest.mark.long]
 
 ROWS = 2_000
 """Of a file."""

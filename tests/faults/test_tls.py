@@ -28,6 +28,7 @@ from tests.proof import SEED
 from tests.tls import UNKNOWN_AUTHORITY, Authority
 
 pytestmark = [
+    pytest.mark.long,
     pytest.mark.broker,
     pytest.mark.proves(
         "TLS",

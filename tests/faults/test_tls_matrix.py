@@ -20,6 +20,7 @@ from tests.inbox import Inbox
 from tests.tls import UNKNOWN_AUTHORITY, Authority, Listener
 
 pytestmark = [
+    pytest.mark.long,
     pytest.mark.broker,
     pytest.mark.proves(
         "TLS", "bad TLS by eight clients", "the good cases connect through the same listeners"

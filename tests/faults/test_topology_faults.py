@@ -9,7 +9,7 @@ from rabbit_chx.publishing import Outcome, Timeouts
 from tests.faults.ledger import drain
 from tests.faults.load import Control, Load, wait_until
 
-pytestmark = pytest.mark.broker
+pytestmark = [pytest.mark.broker, pytest.mark.long]
 
 SMOKE = {
     "test_a_full_queue_rejects_and_then_has_room_again",

@@ -17,7 +17,7 @@ from tests.inbox import Inbox
 from tests.spark import BRIEF_JAVA
 from tests.wheels import installed, write_wheel
 
-pytestmark = [pytest.mark.spark, pytest.mark.broker]
+pytestmark = [pytest.mark.spark, pytest.mark.broker, pytest.mark.long]
 
 SECTION = re.search(
     r"^## On a cluster\n(.*?)^## ",

@@ -11,7 +11,7 @@ import pytest
 
 from tests.inbox import Inbox
 
-pytestmark = [pytest.mark.spark, pytest.mark.broker]
+pytestmark = [pytest.mark.spark, pytest.mark.broker, pytest.mark.long]
 
 # A process of its own: one process holds no classic session and a Connect session at a time.
 PROGRAM = """

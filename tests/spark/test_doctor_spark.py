@@ -16,7 +16,7 @@ import pytest
 from spark_connector.executors import ask_executors
 from tests.spark import BRIEF_JAVA
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.long]
 
 CLUSTER = [
     *("--spark", "local-cluster[2,1,700]", "--conf", "spark.executor.memory=700m"),

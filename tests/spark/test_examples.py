@@ -18,7 +18,7 @@ from rabbit_chx import Spread
 from rabbit_chx.report import Report
 from tests.unit.test_examples import EXAMPLES, NOTEBOOKS, SPARK
 
-pytestmark = [pytest.mark.spark, pytest.mark.broker]
+pytestmark = [pytest.mark.spark, pytest.mark.broker, pytest.mark.long]
 
 ALONE = {  # how many rows each writes
     "spark_batch_write.py": 50_000,

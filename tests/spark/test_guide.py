@@ -10,7 +10,7 @@ import pytest
 from tests.spark.conftest import PASSWORD
 from tests.unit.test_docs import marked
 
-pytestmark = [pytest.mark.spark, pytest.mark.broker]
+pytestmark = [pytest.mark.spark, pytest.mark.broker, pytest.mark.long]
 
 NAMES = ("q0", "q1", "q2")
 ROWS = [("ada", 1), ("grace", 2), ("ada", 3)]

@@ -24,6 +24,7 @@ from tests.inbox import Inbox
 from tests.tls import Authority, Listener
 
 pytestmark = [
+    pytest.mark.long,
     pytest.mark.spark,
     pytest.mark.broker,
     pytest.mark.timeout(1_200),
