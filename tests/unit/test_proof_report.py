@@ -17,11 +17,12 @@ CHECK = Check("Kernel", "binaries", "OTP 27", 10_000, 1, 0.5, control="seen")
 
 def areas_of(name: str) -> set[str]:
     """The first argument of all calls of that name in the tests, where it is written out."""
+    texts = [path.read_text() for path in TESTS.rglob("*.py") if path != Path(__file__)]
     calls = (
         node
-        for path in TESTS.rglob("*.py")
-        if path != Path(__file__)
-        for node in ast.walk(ast.parse(path.read_text()))
+        for text in texts
+        if name == "proves" or "from tests.proof import" in text
+        for node in ast.walk(ast.parse(text))
         if isinstance(node, ast.Call)
         and ast.unparse(node.func) in {name, f"pytest.mark.{name}"}
         and node.args
