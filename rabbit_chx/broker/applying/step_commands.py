@@ -8,12 +8,12 @@ are compared with all that the exchange had before, so that changes of other pro
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from rabbit_chx.broker.applying.order_writer import bind_command, declare_exchange
 from rabbit_chx.broker.applying.protocol import OnChannel, OverHttp, Pipelined, Refused, Surprise
+from rabbit_chx.broker.applying.read_back import check_bindings, check_exchange, check_queue, identity
 from rabbit_chx.topology.model import CONSISTENT_HASH
 from rabbit_chx.topology.planning.steps import (
     Bind,
@@ -139,7 +139,7 @@ class StepCommands:
         found = (yield from self._named("exchange", sent)) if self.seen else {}
         for exchange in sent:
             if self.seen:
-                _check_exchange(exchange, found.get(exchange.name))
+                check_exchange(exchange, found.get(exchange.name))
             elif ignorable := sorted(set(exchange.arguments) - _COMPARED_BY_THE_BROKER):
                 self.unverified.append(
                     f"whether exchange {exchange.name!r} has {', '.join(ignorable)} as declared: an exchange "
@@ -155,7 +155,7 @@ class StepCommands:
         found = (yield from self._named("queue", sent)) if self.seen else {}
         for queue in sent:
             if self.seen:
-                _check_queue(queue, found.get(queue.name))
+                check_queue(queue, found.get(queue.name))
             self.worked.append(True)
         if refused:
             raise refused
@@ -247,7 +247,7 @@ class StepCommands:
         commands: list[list[OnChannel]] = []
         for step in batch:
             bound, is_bind = step.binding, isinstance(step, Bind)
-            if (_identity(bound) in now[bound.source]) is is_bind:
+            if (identity(bound) in now[bound.source]) is is_bind:
                 commands.append([])
                 continue
             same = held[bound.source].setdefault(bound.destination, [])
@@ -306,11 +306,11 @@ class StepCommands:
         if len(sources) <= _FEW:
             for source in sources:
                 rows = yield OverHttp("bindings_from", (self.vhost, source))
-                found[source] = {_identity(row): row for row in rows}
+                found[source] = {identity(row): row for row in rows}
         else:
             for row in (yield OverHttp("bindings", (self.vhost,))):
                 if row.source in found:
-                    found[row.source][_identity(row)] = row
+                    found[row.source][identity(row)] = row
         return found
 
     def _check_bindings(
@@ -321,13 +321,13 @@ class StepCommands:
         worked = []
         for step in batch:
             worked.append(
-                (_identity(step.binding) in expected[step.binding.source]) is isinstance(step, Unbind)
+                (identity(step.binding) in expected[step.binding.source]) is isinstance(step, Unbind)
             )
             _change(expected[step.binding.source], step)
         changed = sorted({step.binding.source for step, did in zip(batch, worked, strict=True) if did})
         self._listed |= yield from self._read_bindings(changed)
         for source in changed:
-            _check_listed(source, expected[source], self._listed[source])
+            check_bindings(source, expected[source], self._listed[source])
         self.worked += worked
 
     def _doubt_bindings_of(self, source: str) -> None:
@@ -385,58 +385,6 @@ def _by_destination(bounds: Iterable[Binding]) -> dict[Destination, list[Binding
 def _change(listed: dict[str, Binding], step: Bind | Unbind) -> None:
     """Do to a list of bindings what a step does to the broker's."""
     if isinstance(step, Bind):
-        listed.setdefault(_identity(step.binding), step.binding)
+        listed.setdefault(identity(step.binding), step.binding)
     else:
-        listed.pop(_identity(step.binding), None)
-
-
-def _check_exchange(wanted: Exchange, found: Exchange | None) -> None:
-    if found is None:
-        raise Surprise(f"the broker does not list exchange {wanted.name!r} after it was declared")
-    if dict(found.arguments) != dict(wanted.arguments):
-        raise Surprise(
-            f"exchange {wanted.name!r} existed with the arguments {_shown(found.arguments)} instead of "
-            f"{_shown(wanted.arguments)}; the broker accepts the declaration and ignores them. Arguments cannot be "
-            "changed in place: declare a second exchange under another name and switch its publishers (blue/green)"
-        )
-
-
-def _check_queue(wanted: Queue, found: Queue | None) -> None:
-    if found is None:
-        raise Surprise(f"the broker does not list queue {wanted.name!r} after it was declared")
-    if found.type != wanted.type:
-        raise Surprise(
-            f"queue {wanted.name!r} is a {found.type} queue, not {wanted.type}, because of the default queue type of "
-            "the virtual host: change that, or the file"
-        )
-    if dict(found.arguments) != dict(wanted.arguments):
-        raise Surprise(
-            f"queue {wanted.name!r} existed with the arguments {_shown(found.arguments)} instead of "
-            f"{_shown(wanted.arguments)}: declare another queue and bind it in place of this one"
-        )
-
-
-def _check_listed(source: str, expected: Mapping[str, Binding], found: Mapping[str, Binding]) -> None:
-    missing = [f"missing {_shown_binding(each)}" for name, each in expected.items() if name not in found]
-    extra = [f"unexpected {_shown_binding(each)}" for name, each in found.items() if name not in expected]
-    if missing or extra:
-        raise Surprise(
-            f"exchange {source!r} does not have the bindings that it should have now: {'; '.join(missing + extra)}. "
-            "Another program changes it, or a client bound it that writes numbers in arguments with another AMQP "
-            "type, and only that client or the management API can unbind it"
-        )
-
-
-# rabbit_binding: source, destination, key and arguments are the key of the table.
-def _identity(bound: Binding) -> str:
-    """What distinguishes the bindings of one source."""
-    arguments = json.dumps(dict(bound.arguments), sort_keys=True, default=str)
-    return f"{bound.destination!r} {bound.key!r} {arguments}"
-
-
-def _shown_binding(bound: Binding) -> str:
-    return f"{bound.destination} with key {bound.key!r} and arguments {_shown(bound.arguments)}"
-
-
-def _shown(arguments: Mapping[str, Any]) -> str:
-    return json.dumps(dict(arguments), sort_keys=True, default=str) if arguments else "none"
+        listed.pop(identity(step.binding), None)

@@ -1,0 +1,70 @@
+"""Compare what the broker has with what it was told, and raise `Surprise` where they differ. Values only."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from rabbit_chx.broker.applying.protocol import Surprise
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from rabbit_chx.topology.model import Binding, Exchange, Queue
+
+__all__ = ["check_bindings", "check_exchange", "check_queue", "identity"]
+
+
+def check_exchange(wanted: Exchange, found: Exchange | None) -> None:
+    """An exchange after its declaration: the broker accepts other arguments, and ignores them."""
+    if found is None:
+        raise Surprise(f"the broker does not list exchange {wanted.name!r} after it was declared")
+    if dict(found.arguments) != dict(wanted.arguments):
+        raise Surprise(
+            f"exchange {wanted.name!r} existed with the arguments {_shown(found.arguments)} instead of "
+            f"{_shown(wanted.arguments)}; the broker accepts the declaration and ignores them. Arguments cannot be "
+            "changed in place: declare a second exchange under another name and switch its publishers (blue/green)"
+        )
+
+
+def check_queue(wanted: Queue, found: Queue | None) -> None:
+    """A queue after its declaration."""
+    if found is None:
+        raise Surprise(f"the broker does not list queue {wanted.name!r} after it was declared")
+    if found.type != wanted.type:
+        raise Surprise(
+            f"queue {wanted.name!r} is a {found.type} queue, not {wanted.type}, because of the default queue type of "
+            "the virtual host: change that, or the file"
+        )
+    if dict(found.arguments) != dict(wanted.arguments):
+        raise Surprise(
+            f"queue {wanted.name!r} existed with the arguments {_shown(found.arguments)} instead of "
+            f"{_shown(wanted.arguments)}: declare another queue and bind it in place of this one"
+        )
+
+
+def check_bindings(source: str, expected: Mapping[str, Binding], found: Mapping[str, Binding]) -> None:
+    """The bindings of one exchange, by their `identity`."""
+    missing = [f"missing {_shown_binding(each)}" for name, each in expected.items() if name not in found]
+    extra = [f"unexpected {_shown_binding(each)}" for name, each in found.items() if name not in expected]
+    if missing or extra:
+        raise Surprise(
+            f"exchange {source!r} does not have the bindings that it should have now: {'; '.join(missing + extra)}. "
+            "Another program changes it, or a client bound it that writes numbers in arguments with another AMQP "
+            "type, and only that client or the management API can unbind it"
+        )
+
+
+# rabbit_binding: source, destination, key and arguments are the key of the table.
+def identity(bound: Binding) -> str:
+    """What distinguishes the bindings of one source."""
+    arguments = json.dumps(dict(bound.arguments), sort_keys=True, default=str)
+    return f"{bound.destination!r} {bound.key!r} {arguments}"
+
+
+def _shown_binding(bound: Binding) -> str:
+    return f"{bound.destination} with key {bound.key!r} and arguments {_shown(bound.arguments)}"
+
+
+def _shown(arguments: Mapping[str, Any]) -> str:
+    return json.dumps(dict(arguments), sort_keys=True, default=str) if arguments else "none"
