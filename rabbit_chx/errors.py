@@ -72,6 +72,7 @@ class Unquoted(str):
     """Shown as it stands, where a str would be shown in quotes."""
 
     __slots__ = ()
+
     def __repr__(self) -> str:
         return str(self)
 

@@ -196,6 +196,10 @@ class Management:
 
     # -- changing ----------------------------------------------------------------------------------
 
+    def definitions(self) -> dict[str, Any]:
+        """All definitions of the broker; this needs the tag ``administrator``."""
+        return self._get(["definitions"], dict)
+
     def put_policy(self, vhost: str, policy: Policy) -> None:
         """Create a policy, or replace the one of that name."""
         body = {

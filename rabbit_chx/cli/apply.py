@@ -14,10 +14,12 @@ from rabbit_chx.cli.output import echo, notice, print_json
 from rabbit_chx.cli.plan import plan_options
 from rabbit_chx.cli.progress import waiting
 from rabbit_chx.cli.verb import Exit, verb
+from rabbit_chx.cli.vhosts import for_each_vhost, load_topologies, vhosts_option
 from rabbit_chx.errors import ApplyStopped, InvalidValue
 
 if TYPE_CHECKING:
     from rabbit_chx.cli.broker_access import BrokerAccess
+    from rabbit_chx.topology.model import Topology
     from rabbit_chx.topology.planning.steps import Plan, Step
 
 
@@ -35,20 +37,28 @@ if TYPE_CHECKING:
     },
 )
 @click.argument("file", type=FILE)
+@vhosts_option
 @broker_access_options
 @plan_options
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @click.option("--dry-run", is_flag=True, help="Show the plan and change nothing.")
 @output_option
 def apply(
-    *, file: str, live: BrokerAccess, yes: bool, dry_run: bool, output: str, verbose: bool, **options: Any
+    *,
+    file: str,
+    vhosts: tuple[str, ...],
+    live: BrokerAccess,
+    yes: bool,
+    dry_run: bool,
+    output: str,
+    verbose: bool,
+    **options: Any,
 ) -> int:
     """Show the plan for FILE, ask, and carry it out: one step at a time, each read back, up to the first surprise.
 
     A second apply does nothing.
     """
     from rabbit_chx.topology.checks.lint import lint
-    from rabbit_chx.topology.file.load import load
     from rabbit_chx.topology.planning.plan import plan
 
     if not (yes or dry_run or sys.stdin.isatty()):
@@ -58,26 +68,29 @@ def apply(
             "--yes, or --dry-run",
             "`rabbit-chx plan FILE` shows what would be done",
         )
-    wanted = load(file)
-    observed = live.read(wanted)
     options["max_moved"] /= 100
-    with waiting("Working out the steps"):
-        made = plan(wanted, observed, **options)
-    print_findings(lint(wanted, observed))
-    print_rings(observed, verbose=verbose)
-    print_plan(made, output, verbose=verbose)
-    # What is wrong with the broker is what this mends, or the plan refuses; the file itself has to be right.
-    if made.refusals or any(finding.severity == "error" for finding in lint(wanted)):
-        echo("Nothing was changed.", err=True)
-        return Exit.FAILED
-    if not made.steps:
-        return Exit.FINE
-    if dry_run:
-        return Exit.DIFFERENT
-    if not yes and not _agreed(made):
-        echo("Nothing was changed.", err=True)
-        return Exit.FAILED
-    return _apply(live, made, output)
+
+    def apply_one(wanted: Topology) -> int:
+        observed = live.read(wanted)
+        with waiting("Working out the steps"):
+            made = plan(wanted, observed, **options)
+        print_findings(lint(wanted, observed))
+        print_rings(observed, verbose=verbose)
+        print_plan(made, output, verbose=verbose)
+        # Problems of the broker are what this fixes, or the plan refuses; the file itself must have no errors.
+        if made.refusals or any(finding.severity == "error" for finding in lint(wanted)):
+            echo("Nothing was changed.", err=True)
+            return Exit.FAILED
+        if not made.steps:
+            return Exit.FINE
+        if dry_run:
+            return Exit.DIFFERENT
+        if not yes and not _agreed(made):
+            echo("Nothing was changed.", err=True)
+            return Exit.FAILED
+        return _apply(live, made, output)
+
+    return for_each_vhost(load_topologies(file, vhosts, live.url), apply_one)
 
 
 def _agreed(plan: Plan) -> bool:

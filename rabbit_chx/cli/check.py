@@ -15,12 +15,15 @@ from rabbit_chx.cli.changes import counted, print_findings, print_rings
 from rabbit_chx.cli.options import FILE, output_option
 from rabbit_chx.cli.output import echo, notice, print_json
 from rabbit_chx.cli.verb import Exit, verb
+from rabbit_chx.cli.vhosts import for_each_vhost, load_topologies, vhosts_option
+from rabbit_chx.errors import InvalidValue
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from rabbit_chx.cli.broker_access import BrokerAccess
     from rabbit_chx.topology.checks.drift import Drift
+    from rabbit_chx.topology.model import Topology
 
 
 @verb(
@@ -32,6 +35,7 @@ if TYPE_CHECKING:
     exit_codes={Exit.FINE: "no drift", Exit.DIFFERENT: "there is some"},
 )
 @click.argument("file", type=FILE)
+@vhosts_option
 @broker_access_options
 @click.option(
     "--strict", is_flag=True, help="Also list exchanges, queues and policies that the file does not name."
@@ -48,24 +52,35 @@ if TYPE_CHECKING:
 )
 @output_option
 def check(
-    *, file: str, live: BrokerAccess, strict: bool, metrics_file: str | None, verbose: bool, output: str
+    *,
+    file: str,
+    vhosts: tuple[str, ...],
+    live: BrokerAccess,
+    strict: bool,
+    metrics_file: str | None,
+    verbose: bool,
+    output: str,
 ) -> int:
     """List every difference between a broker and FILE; change nothing."""
     from rabbit_chx.topology.checks.drift import drift
     from rabbit_chx.topology.checks.lint import lint
-    from rabbit_chx.topology.file.load import load
 
-    wanted = load(file)
-    observed = live.read(wanted)
-    drifts = drift(wanted, observed, strict=strict)
-    print_findings(lint(wanted, observed))
-    if metrics_file is not None:
-        _write_metrics(Path(metrics_file), drifts, wanted.vhost)
-    print_rings(observed, verbose=verbose)
-    _print(drifts, wanted.vhost, output, verbose=verbose)
-    for what in observed.unseen:
-        notice("Not seen", what)
-    return Exit.DIFFERENT if drifts else Exit.FINE
+    def check_one(wanted: Topology) -> int:
+        observed = live.read(wanted)
+        drifts = drift(wanted, observed, strict=strict)
+        print_findings(lint(wanted, observed))
+        if metrics_file is not None:
+            _write_metrics(Path(metrics_file), drifts, wanted.vhost)
+        print_rings(observed, verbose=verbose)
+        _print(drifts, wanted.vhost, output, verbose=verbose)
+        for what in observed.unseen:
+            notice("Not seen", what)
+        return Exit.DIFFERENT if drifts else Exit.FINE
+
+    found = load_topologies(file, vhosts, live.url)
+    if metrics_file is not None and len(found) > 1:
+        raise InvalidValue("--metrics", metrics_file, "one virtual host", "--vhost selects one")
+    return for_each_vhost(found, check_one)
 
 
 def _print(drifts: Sequence[Drift], vhost: str, output: str, *, verbose: bool) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote
 
 import click
 
@@ -13,15 +14,23 @@ from rabbit_chx.cli.broker_access import broker_access_options
 from rabbit_chx.cli.options import FILE
 from rabbit_chx.cli.output import echo, notice
 from rabbit_chx.cli.verb import verb
-from rabbit_chx.errors import InvalidValue
+from rabbit_chx.cli.vhosts import vhosts_option
+from rabbit_chx.errors import BrokerUnavailable, InvalidValue
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from typing import TypeAlias
 
     from rabbit_chx.cli.broker_access import BrokerAccess
+    from rabbit_chx.ring import Ring
+    from rabbit_chx.topology.file.load import Format
     from rabbit_chx.topology.model import Topology
 
+    _WithRings: TypeAlias = tuple[Topology, Mapping[str, Ring]]
+
 __all__ = ["export", "import_"]
+
+_NOT_IN_FILES: Final = "users, permissions, topic permissions, operator policies, parameters, limits and tags"
 
 
 def _format_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -30,7 +39,7 @@ def _format_options(command: Callable[..., Any]) -> Callable[..., Any]:
         "--out",
         type=FILE,
         metavar="FILE",
-        help="Write to FILE, which must not exist; by default to standard output.",
+        help="Write to a new FILE, or for several virtual hosts to a folder; the default is standard output.",
     )(command)
     return click.option(
         "--format",
@@ -38,7 +47,7 @@ def _format_options(command: Callable[..., Any]) -> Callable[..., Any]:
         type=click.Choice(["yaml", "json", "definitions"]),
         default="yaml",
         show_default=True,
-        help="definitions is RabbitMQ's own definitions.json, whose import binds in random order.",
+        help="definitions is RabbitMQ's own definitions.json; a broker that imports it binds in random order.",
     )(command)
 
 
@@ -48,57 +57,163 @@ def _format_options(command: Callable[..., Any]) -> Callable[..., Any]:
         "rabbit-chx export --vhost orders --format definitions",
     ],
 )
-@click.option("-V", "--vhost", default=None, metavar="VHOST", help="The virtual host; by default the URL's.")
+@click.option(
+    "-V", "--vhost", default=None, metavar="VHOST", help="The virtual host; the default is the URL's."
+)
 @broker_access_options
 @_format_options
 def export(*, live: BrokerAccess, vhost: str | None, kind: str, out: str | None) -> None:
-    """Write what stands in a virtual host as a topology file; rings are written in their own order."""
-    from rabbit_chx.topology.file.dump import exportable
+    """Write a virtual host as a topology file, with the queues of each ring in bucket order."""
     from rabbit_chx.topology.model import Topology
 
     if live.amqp_only:
-        raise InvalidValue("export", "--amqp-only", "the management API: AMQP lists nothing")
+        raise InvalidValue("export", "--amqp-only", "the management API, because AMQP cannot list objects")
     wanted = Topology(vhost=live.given.vhost if vhost is None else vhost)
     observed = replace(live, url=live.given.with_vhost(wanted.vhost)).read(wanted)  # --vhost wins
     for name, ring in observed.rings.items():
         if not ring.known:
-            notice("Note", f"exchange {name!r} is written in an order of no meaning: {ring.why_unknown}")
-    _write(_text(exportable(observed.topology), kind), out)
+            notice("Warning", f"exchange {name!r} is written in an arbitrary order: {ring.why_unknown}")
+    _note_left_out(_definitions(live), [wanted.vhost])
+    _write([(observed.topology, observed.rings)], kind, out)
+
+
+def _definitions(live: BrokerAccess) -> Any:
+    """What the broker would export itself; only an administrator may ask."""
+    management = live.management()
+    try:
+        return management.definitions() if management else None
+    except BrokerUnavailable:
+        return None
 
 
 @verb(
     "import",
     examples=[
         "rabbit-chx import definitions.json -o topology.yaml",
+        "rabbit-chx import definitions.json --vhost shop --url amqp://old-broker/ --node 'rabbitmqctl eval'",
         "rabbit-chx import topology.yaml --format json",
     ],
 )
 @click.argument("file", type=FILE)
-@click.option("-V", "--vhost", metavar="VHOST", help="Of a definitions.json with several.")
+@vhosts_option
+@broker_access_options
 @_format_options
-def import_(*, file: str, vhost: str | None, kind: str, out: str | None) -> None:
-    """Turn FILE (a definitions.json, or a topology file) into a topology file. No broker is asked or changed."""
-    from rabbit_chx.topology.file.load import load
+@click.pass_context
+def import_(
+    context: click.Context,
+    *,
+    file: str,
+    vhosts: tuple[str, ...],
+    live: BrokerAccess,
+    kind: str,
+    out: str | None,
+) -> None:
+    """Turn FILE (a definitions.json, or a topology file) into a topology file.
 
-    _write(_text(load(file, vhost=vhost), kind), out)
+    The bindings in a definitions.json are not in the order of the ring. With --url (and --node, --pairs or --probe)
+    the order is read from the broker that exported them.
+    """
+    from rabbit_chx.topology.file.definitions import looks_like_definitions
+    from rabbit_chx.topology.file.load import read_file, topologies
 
-
-def _text(topology: Topology, kind: str) -> str:
-    from rabbit_chx.topology.file.definitions import to_definitions
-    from rabbit_chx.topology.file.dump import dumps
-
-    if kind == "definitions":
-        return json.dumps(to_definitions(topology), indent=2, ensure_ascii=False) + "\n"
-    return dumps(topology, kind)  # type: ignore[arg-type]
-
-
-def _write(text: str, out: str | None) -> None:
-    if out is None:
-        echo(text, nl=False)
+    document = read_file(file)
+    found = topologies(document, vhosts)
+    if not looks_like_definitions(document.value):
+        _write([(topology, {}) for topology in found], kind, out)
         return
+    asks_broker = context.get_parameter_source("url") is click.core.ParameterSource.COMMANDLINE
+    ordered = [_in_ring_order(topology, live if asks_broker else None) for topology in found]
+    _note_left_out(document.value, [each.vhost for each in found])
+    _write(ordered, kind, out)
+
+
+def _in_ring_order(topology: Topology, live: BrokerAccess | None) -> _WithRings:
+    """The topology with its bindings in the order of the broker's rings, and those rings; others are warned about."""
+    from rabbit_chx.broker.reading.ring_order import in_ring_order
+    from rabbit_chx.topology.file.definitions import unordered_rings
+
+    rings: dict[str, Ring] = {}
+    if live is not None:
+        observed = replace(live, url=live.given.with_vhost(topology.vhost)).read(topology)
+        for name, ring in observed.rings.items():
+            destinations = {bound.destination for bound in topology.bindings_from(name)}
+            if ring.known and {each.destination for each in ring.bindings} == destinations:
+                rings[name] = ring
+    unknown = [repr(name) for name in unordered_rings(topology) if name not in rings]
+    if unknown:
+        how = (
+            "the broker did not tell the order of these (--node does)"
+            if live
+            else "pass --url and --node to read it from the broker that exported the file, or use `rabbit-chx export`"
+        )
+        notice(
+            "Warning",
+            f"the file does not tell the order of the rings of {', '.join(unknown)} in virtual host "
+            f"{topology.vhost!r}: its bindings are in another order than the buckets, so applying the result can route "
+            f"most keys to other queues; {how}",
+        )
+    return in_ring_order(topology, rings) if rings else topology, rings
+
+
+def _note_left_out(definitions: Any, vhosts: Iterable[str]) -> None:
+    from rabbit_chx.topology.file.definitions import left_out
+
+    if definitions is None:
+        notice("Note", f"not exported, if there are any: {_NOT_IN_FILES}")
+        return
+    counts = left_out(definitions, vhosts)
+    if counts:
+        some = ", ".join(f"{kind}: {count}" for kind, count in counts.items())
+        notice("Note", f"left out, because a topology file cannot hold them: {some}")
+
+
+def _write(found: Sequence[_WithRings], kind: str, out: str | None) -> None:
+    """Write each topology, several to files of a folder."""
+    if len(found) > 1 and out is None:
+        names = ", ".join(repr(topology.vhost) for topology, _ in found)
+        raise InvalidValue(
+            "--out", "no folder", f"a folder for the virtual hosts {names}", "--vhost selects one"
+        )
+    for topology, rings in found:
+        text = _text(topology, rings, kind)
+        if out is None:
+            click.echo(text, nl=False)
+            continue
+        path = Path(out)
+        if len(found) > 1:
+            path.mkdir(parents=True, exist_ok=True)
+            suffix = "yaml" if kind == "yaml" else "json"
+            path /= f"{quote(topology.vhost, safe='')}.{suffix}"
+        _create(path, text)
+
+
+def _create(path: Path, text: str) -> None:
     try:
-        with Path(out).open("x", encoding="utf-8") as file:
+        with path.open("x", encoding="utf-8") as file:
             file.write(text)
     except OSError as error:
-        raise InvalidValue("--out", out, "a file that does not exist yet", str(error.strerror)) from None
-    echo(f"Wrote {out}.", err=True)
+        raise InvalidValue(
+            "--out", str(path), "a file that does not exist yet", str(error.strerror)
+        ) from None
+    echo(f"Wrote {path}.", err=True)
+
+
+def _text(topology: Topology, rings: Mapping[str, Ring], kind: str) -> str:
+    from rabbit_chx.topology.file.definitions import to_definitions, unordered_rings
+    from rabbit_chx.topology.file.dump import dumps
+    from rabbit_chx.topology.file.exportable import exportable
+
+    made = exportable(topology, rings)
+    for note in made.notes:
+        notice("Note", note)
+    if kind != "definitions":
+        file_format: Format = "json" if kind == "json" else "yaml"
+        return dumps(made.topology, file_format)
+    unordered = unordered_rings(made.topology)
+    if unordered:
+        notice(
+            "Warning",
+            f"a broker that imports these definitions binds in random order, so its rings of "
+            f"{', '.join(map(repr, unordered))} will differ: `rabbit-chx apply` makes the same rings",
+        )
+    return json.dumps(to_definitions(made.topology), indent=2, ensure_ascii=False) + "\n"

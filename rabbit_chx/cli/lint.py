@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
 from rabbit_chx.cli.changes import counted, print_findings
@@ -9,6 +11,10 @@ from rabbit_chx.cli.completion import releases
 from rabbit_chx.cli.options import FILE, output_option
 from rabbit_chx.cli.output import echo, print_json
 from rabbit_chx.cli.verb import Exit, verb
+from rabbit_chx.cli.vhosts import load_topologies, vhosts_option
+
+if TYPE_CHECKING:
+    from rabbit_chx.topology.model import Topology
 
 
 @verb(
@@ -19,6 +25,7 @@ from rabbit_chx.cli.verb import Exit, verb
     exit_codes={Exit.FINE: "no error; there may be warnings", Exit.FAILED: "there is an error"},
 )
 @click.argument("file", type=FILE)
+@vhosts_option
 @click.option(
     "-r",
     "--release",
@@ -27,21 +34,32 @@ from rabbit_chx.cli.verb import Exit, verb
     help="Also report settings that this RabbitMQ release refuses or ignores.",
 )
 @output_option
-def lint(*, file: str, release: str | None, output: str) -> int:
+def lint(*, file: str, vhosts: tuple[str, ...], release: str | None, output: str) -> int:
     """Check FILE without a broker: its syntax, and settings that a broker accepts but that lose messages or order."""
     from rabbit_chx.topology.checks.lint import lint as find
-    from rabbit_chx.topology.file.load import load
 
-    topology = load(file)
-    findings = find(topology, release=release)
-    if output == "json":
-        for one in findings:
-            print_json("finding", severity=one.severity, code=one.code, where=one.where, message=one.message)
-    else:
-        print_findings(findings)
-        echo(
-            f"{file}: {counted(len(topology.exchanges), 'exchange')}, {counted(len(topology.queues), 'queue')}, "
-            f"{counted(len(topology.bindings), 'binding')}, {counted(len(topology.policies), 'policy', 'policies')}; "
-            f"{counted(len(findings), 'finding')}"
+    topologies = load_topologies(file, vhosts)
+    has_errors = False
+    for topology in topologies:
+        findings = find(topology, release=release)
+        has_errors |= any(finding.severity == "error" for finding in findings)
+        if output == "json":
+            for one in findings:
+                where = one.where if len(topologies) == 1 else f"virtual host {topology.vhost!r}, {one.where}"
+                print_json("finding", severity=one.severity, code=one.code, where=where, message=one.message)
+        else:
+            print_findings(findings)
+            name = file if len(topologies) == 1 else f"{file}, virtual host {topology.vhost!r}"
+            echo(f"{name}: {_summary(topology)}; {counted(len(findings), 'finding')}")
+    return Exit.FAILED if has_errors else Exit.FINE
+
+
+def _summary(topology: Topology) -> str:
+    return ", ".join(
+        (
+            counted(len(topology.exchanges), "exchange"),
+            counted(len(topology.queues), "queue"),
+            counted(len(topology.bindings), "binding"),
+            counted(len(topology.policies), "policy", "policies"),
         )
-    return Exit.FAILED if any(finding.severity == "error" for finding in findings) else Exit.FINE
+    )

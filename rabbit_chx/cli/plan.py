@@ -13,6 +13,7 @@ from rabbit_chx.cli.options import FILE, exchange_option, output_option, release
 from rabbit_chx.cli.output import echo
 from rabbit_chx.cli.progress import waiting
 from rabbit_chx.cli.verb import Exit, option, verb
+from rabbit_chx.cli.vhosts import for_each_vhost, load_topologies, vhosts_option
 from rabbit_chx.errors import InvalidValue
 
 if TYPE_CHECKING:
@@ -105,6 +106,7 @@ def what_if_options(command: Callable[..., Any]) -> Callable[..., Any]:
     },
 )
 @click.argument("file", type=FILE)
+@vhosts_option
 @broker_access_options
 @plan_options
 @what_if_options
@@ -117,6 +119,7 @@ def what_if_options(command: Callable[..., Any]) -> Callable[..., Any]:
 def plan(
     *,
     file: str,
+    vhosts: tuple[str, ...],
     live: BrokerAccess,
     against: str | None,
     add: str | None,
@@ -137,19 +140,22 @@ def plan(
     from rabbit_chx.topology.planning.assumed import assumed
     from rabbit_chx.topology.planning.plan import plan as plan_steps
 
-    wanted = load(file)
-    if add or remove or weights:
-        _advise(wanted, the_exchange(wanted, exchange), add, remove, weights, release, output)
-        return Exit.FINE
-    observed = assumed(load(against), release) if against else live.read(wanted)
     options["max_moved"] /= 100
-    with waiting("Working out the steps"):
-        made = plan_steps(wanted, observed, **options)
-    print_findings(lint(wanted, observed))
-    if not against:
-        print_rings(observed, verbose=verbose)
-    print_plan(made, output, verbose=verbose)
-    return Exit.FAILED if made.refusals else Exit.DIFFERENT if made.steps else Exit.FINE
+
+    def plan_one(wanted: Topology) -> int:
+        if add or remove or weights:
+            _advise(wanted, the_exchange(wanted, exchange), add, remove, weights, release, output)
+            return Exit.FINE
+        observed = assumed(load(against, vhost=wanted.vhost), release) if against else live.read(wanted)
+        with waiting("Working out the steps"):
+            made = plan_steps(wanted, observed, **options)
+        print_findings(lint(wanted, observed))
+        if not against:
+            print_rings(observed, verbose=verbose)
+        print_plan(made, output, verbose=verbose)
+        return Exit.FAILED if made.refusals else Exit.DIFFERENT if made.steps else Exit.FINE
+
+    return for_each_vhost(load_topologies(file, vhosts, live.url), plan_one)
 
 
 def _advise(

@@ -365,7 +365,7 @@ def test_pairs_teach_a_ring_or_leave_what_is_possible(run, write, monkeypatch) -
 
 
 def test_a_mistake_of_our_own_is_told_without_a_traceback(run, write, monkeypatch) -> None:
-    def broken(*_):
+    def broken(*_, **__):
         raise KeyError("amqp://me:sesame@host/")
 
     monkeypatch.setattr("rabbit_chx.topology.checks.lint.lint", broken)

@@ -1,7 +1,7 @@
-"""A topology as the text of a file: YAML, TOML or JSON. The same topology gives the same text, byte for byte.
+"""Write a topology as YAML or JSON; equal topologies give equal text.
 
-What is written reads back as what was written: families come out name by name, the numbers of bind commands not at
-all, since the order says the same. Writes no file and needs no library: the three formats quote text alike.
+The text loads as the topology that was written. Queues with numbered names become ranges; the numbers of bind
+commands (``x-bind-seq``) are left out, because the order of the file says the same. Needs no library.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from rabbit_chx.errors import InvalidValue
 from rabbit_chx.ring import ToExchange
-from rabbit_chx.topology.file.ranges import literal
+from rabbit_chx.topology.file.ranges import fold, literal
 from rabbit_chx.topology.model import CONSISTENT_HASH, MODULUS_HASH, Topology
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from rabbit_chx.topology.file.load import Format
     from rabbit_chx.topology.model import Binding, Exchange, Queue
 
-__all__ = ["dumps", "exportable"]
+__all__ = ["dumps"]
 
 _RESERVED: Final = "amq."
 _WIDTH: Final = 100
@@ -37,31 +37,6 @@ def dumps(topology: Topology, format: Format) -> str:  # noqa: A002 - what a use
     if format == "json":
         return json.dumps(value, indent=2, ensure_ascii=False) + "\n"
     return "\n".join(_yaml(value, 0)) + "\n"
-
-
-def exportable(topology: Topology) -> Topology:
-    """What of a topology that was read from a broker belongs in a file, in an order of names alone.
-
-    Without the broker's own exchanges (their bindings stay), without exclusive queues, which belong to a
-    connection, and without the bindings of either that nobody made. The bindings of an exchange keep their order.
-    """
-    queues = [each for each in topology.queues if not each.exclusive and not each.name.startswith(_RESERVED)]
-    names = {each.name for each in queues}
-    bindings = [
-        bound.unnumbered
-        for bound in sorted(topology.bindings, key=lambda bound: bound.source)
-        if bound.source and (isinstance(bound.destination, ToExchange) or bound.destination in names)
-    ]
-    exchanges = [each for each in topology.exchanges if each.name and not each.name.startswith(_RESERVED)]
-    return Topology(
-        topology.vhost,
-        exchanges=tuple(sorted(exchanges, key=lambda each: each.name)),
-        queues=tuple(sorted(queues, key=lambda each: each.name)),
-        bindings=tuple(bindings),
-        policies=tuple(sorted(topology.policies, key=lambda each: each.name)),
-        slots=tuple(sorted(topology.slots, key=lambda each: each.exchange)),
-        co_partitioned=topology.co_partitioned,
-    )
 
 
 # The topology as plain values, keys in the order of the documentation
@@ -89,7 +64,7 @@ def _file(topology: Topology) -> dict[str, Any]:
     }
     sections = {
         "exchanges": exchanges,
-        "queues": {literal(each.name): _queue(each) for each in topology.queues},
+        "queues": dict(fold((each.name, _queue(each)) for each in topology.queues)),
         "policies": policies,
     }
     return {
@@ -108,14 +83,16 @@ def _exchange(topology: Topology, exchange: Exchange) -> dict[str, Any]:
         is_its_own = exchange.type == CONSISTENT_HASH or name == "alternate-exchange"
         is_known = name != "hash-property" or found in _PROPERTIES
         is_of_slots = slots is not None and name == "alternate-exchange"
-        if isinstance(found, str) and found and is_its_own and is_known and not is_of_slots:
+        is_declared = (
+            name != "alternate-exchange" or str(found).startswith(_RESERVED) or topology.exchange(str(found))
+        )
+        if isinstance(found, str) and found and is_its_own and is_known and is_declared and not is_of_slots:
             keyed[name] = arguments.pop(name)
     if slots and slots.alternate is not None:
         keyed["alternate-exchange"] = slots.alternate
     partners = [second for first, second in topology.co_partitioned if first == exchange.name]
     if slots:
-        weights = {literal(name): weight for name, weight in slots.queues.items()}
-        wired: dict[str, Any] = {"slots": slots.count, "queues": weights}
+        wired: dict[str, Any] = {"slots": slots.count, "queues": dict(fold(slots.queues.items()))}
     else:
         wired = _wired(exchange, topology.bindings_from(exchange.name))
     return {
@@ -146,7 +123,7 @@ def _wired(exchange: Exchange, bindings: tuple[Binding, ...]) -> dict[str, Any]:
         return {"bindings": [_keyed(bound) for bound in bindings]}
     if any(isinstance(bound.destination, ToExchange) for bound in bindings):
         return {"destinations": [{**_either(bound), "weight": int(bound.key or 1)} for bound in bindings]}
-    return {"queues": {literal(str(bound.destination)): int(bound.key or 1) for bound in bindings}}
+    return {"queues": dict(fold((str(bound.destination), int(bound.key or 1)) for bound in bindings))}
 
 
 def _either(bound: Binding) -> dict[str, str]:
@@ -169,8 +146,8 @@ def _queue(queue: Queue) -> dict[str, Any]:
         raise InvalidValue(
             f"queue {queue.name!r}",
             "an exclusive queue",
-            "queues that outlive a connection",
-            "Leave it out: exportable() does",
+            "a queue that is not exclusive",
+            "exportable() leaves exclusive queues out",
         )
     arguments = dict(queue.arguments)
     is_single = arguments.get("x-single-active-consumer") is True and queue.type != "stream"

@@ -14,16 +14,28 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from rabbit_chx.errors import InvalidValue, MissingDependency, Unquoted
-from rabbit_chx.topology.file.definitions import looks_like_definitions, read_definitions
+from rabbit_chx.topology.file.definitions import looks_like_definitions, only, read_definitions
 from rabbit_chx.topology.file.json_reader import read_json
 from rabbit_chx.topology.file.problems import Document, InvalidTopology, Position, Problem, check_values
 from rabbit_chx.topology.file.yaml_reader import read_yaml
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from rabbit_chx.topology.file.problems import Path as FilePath
     from rabbit_chx.topology.model import Topology
 
-__all__ = ["MAX_BYTES", "Format", "InvalidTopology", "Problem", "load", "loads"]
+__all__ = [
+    "MAX_BYTES",
+    "Format",
+    "InvalidTopology",
+    "Problem",
+    "load",
+    "loads",
+    "parse",
+    "read_file",
+    "topologies",
+]
 
 Format: TypeAlias = Literal["yaml", "json"]
 
@@ -38,11 +50,17 @@ def load(path: str | Path, *, vhost: str | None = None) -> Topology:
 
     ``vhost`` selects a virtual host in a ``definitions.json`` that has several.
     """
+    document = read_file(path)
+    return only(topologies(document, () if vhost is None else (vhost,)), document)
+
+
+def read_file(path: str | Path) -> Document:
+    """The document in a .yaml, .yml or .json file."""
     name = str(path)
     suffix = Path(path).suffix.lower()
     if suffix not in _FORMATS:
         Document(name).fail(None, "file name", Path(path).name, f"a name that ends in {', '.join(_FORMATS)}")
-    return loads(_read_text(name), format=_FORMATS[suffix], name=name, vhost=vhost)
+    return parse(_read_text(name), _FORMATS[suffix], name)
 
 
 def loads(
@@ -54,9 +72,19 @@ def loads(
 ) -> Topology:
     """Load the topology in a text; error messages show ``name`` as the name of the file."""
     document = parse(text, format, name)
+    return only(topologies(document, () if vhost is None else (vhost,)), document)
+
+
+def topologies(document: Document, vhosts: Sequence[str] = ()) -> tuple[Topology, ...]:
+    """The topologies in a document: of a ``definitions.json`` those of some virtual hosts, or of all."""
     if looks_like_definitions(document.value):
-        return read_definitions(document, vhost)
-    return _topology(document)
+        return read_definitions(document, vhosts)
+    found = _topology(document)
+    if vhosts and list(vhosts) != [found.vhost]:
+        document.fail(
+            document.positions.of(("vhost",)), "vhost", found.vhost, " and ".join(map(repr, vhosts))
+        )
+    return (found,)
 
 
 def parse(text: str, format: Format, name: str) -> Document:  # noqa: A002

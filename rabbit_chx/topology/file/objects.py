@@ -164,23 +164,17 @@ def _arguments(path: Path, entry: FileExchange, lookup: Lookup) -> dict[str, Any
             got = Unquoted("both the argument and its shorthand")
             document.report((*path, "arguments", name), got, _ONE_OF_BOTH, at_key=True)
         arguments[name] = value
-
-    def given(name: str) -> Path:
-        is_key = name in lookup.section("exchanges")[str(path[1])]
-        return (*path, name) if is_key else (*path, "arguments", name)
-
     if entry.type == CONSISTENT_HASH:
         if {"hash-header", "hash-property"} <= set(arguments):
             got = Unquoted("both hash-header and hash-property")
-            document.report(given("hash-property"), got, _ONE_OF_BOTH, at_key=True)
+            is_key = entry.hash_property is not None
+            at = (*path, "hash-property") if is_key else (*path, "arguments", "hash-property")
+            document.report(at, got, _ONE_OF_BOTH, at_key=True)
         found = arguments.get("hash-property", _PROPERTIES[0])
         if found not in _PROPERTIES:
             document.report((*path, "arguments", "hash-property"), found, ", ".join(_PROPERTIES))
-    alternate = arguments.get("alternate-exchange")
-    if entry.slots is not None and entry.alternate_exchange is not None:
+    if entry.alternate_exchange is not None:
         lookup.check_exchange((*path, "alternate-exchange"), entry.alternate_exchange)
-    elif isinstance(alternate, str):
-        lookup.check_exchange(given("alternate-exchange"), alternate)
     return arguments
 
 

@@ -7,11 +7,16 @@ to the name is doubled.
 from __future__ import annotations
 
 import re
-from typing import Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from rabbit_chx.errors import InvalidValue
 
-__all__ = ["MAX_RANGE", "expand", "literal"]
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+_Value = TypeVar("_Value")
+
+__all__ = ["MAX_RANGE", "expand", "fold", "literal"]
 
 MAX_RANGE: Final = 10_000
 """The number of names in one range."""
@@ -71,3 +76,42 @@ def _numbers(name: str, token: str) -> list[str]:
 def literal(name: str) -> str:
     """A name with its braces doubled, so that it stands for itself."""
     return name.replace("{", "{{").replace("}", "}}")
+
+
+_NUMBERED: Final = re.compile(r"(.*?)([0-9]+)([^0-9]*)", re.DOTALL)
+_MIN_RANGE: Final = 3
+
+
+def fold(items: Iterable[tuple[str, _Value]]) -> Iterator[tuple[str, _Value]]:
+    """Replace successive numbered names of equal value by ranges; other names become literal.
+
+    >>> list(fold([("q8", 1), ("q9", 1), ("q10", 1), ("vip", 3)]))
+    [('q{8..10}', 1), ('vip', 3)]
+    """
+    run: list[tuple[str, _Value]] = []
+    for name, value in items:
+        # By repr(), because 1 == True in Python and not in AMQP.
+        if run and (repr(value) != repr(run[0][1]) or not _follows(run, name)):
+            yield from _folded(run)
+            run = []
+        run.append((name, value))
+    yield from _folded(run)
+
+
+def _follows(run: list[tuple[str, _Value]], name: str) -> bool:
+    """Whether a name has the next number of a run."""
+    first, previous, following = (_NUMBERED.fullmatch(each) for each in (run[0][0], run[-1][0], name))
+    if not first or not previous or not following or len(run) == MAX_RANGE:
+        return False
+    width = len(first[2]) if first[2].startswith("0") and len(first[2]) > 1 else 0
+    number = f"{int(previous[2]) + 1:0{width}}"
+    return (first[1], number, first[3]) == following.groups()
+
+
+def _folded(run: list[tuple[str, _Value]]) -> list[tuple[str, _Value]]:
+    if len(run) < _MIN_RANGE:
+        return [(literal(name), value) for name, value in run]
+    first, last = _NUMBERED.fullmatch(run[0][0]), _NUMBERED.fullmatch(run[-1][0])
+    assert first
+    assert last
+    return [(f"{literal(first[1])}{{{first[2]}..{last[2]}}}{literal(first[3])}", run[0][1])]

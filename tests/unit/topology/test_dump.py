@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rabbit_chx import ToExchange
-from rabbit_chx.topology.file.dump import dumps, exportable
+from rabbit_chx.topology.file.dump import dumps
 from rabbit_chx.topology.file.load import loads
 from rabbit_chx.topology.model import Binding, Exchange, Policy, Queue, Slots, Topology
 from tests.unit.complaints import complaint
@@ -97,30 +96,3 @@ def test_an_exclusive_queue_and_an_unknown_format_are_refused():
     assert "exportable" in complaint_of.hint
     with pytest.raises(ValueError, match="yaml or json"):
         dumps(Topology(), "ini")
-
-
-def test_an_export_holds_what_was_declared_in_the_order_of_names():
-    live = Topology(
-        exchanges=(
-            Exchange("b", "x-consistent-hash"),
-            Exchange("amq.topic", "topic"),
-            Exchange("", "direct"),
-        ),
-        queues=(Queue("z"), Queue("a"), Queue("mine", exclusive=True), Queue("amq.gen-1")),
-        bindings=(
-            Binding("", "a", "a"),
-            Binding("b", "z", "1", {"x-bind-seq": 1}),
-            Binding("b", "a", "1", {"x-bind-seq": 2}),
-            Binding("amq.topic", "mine", "#"),
-            Binding("amq.topic", ToExchange("b"), "#"),
-        ),
-    )
-    kept = exportable(live)
-    assert kept == Topology(
-        exchanges=(Exchange("b", "x-consistent-hash"),),
-        queues=(Queue("a"), Queue("z")),
-        bindings=(Binding("amq.topic", ToExchange("b"), "#"), Binding("b", "z", "1"), Binding("b", "a", "1")),
-    )
-    again = loads(dumps(kept, "yaml"), format="yaml")
-    for source in ("amq.topic", "b"):
-        assert again.bindings_from(source) == kept.bindings_from(source)

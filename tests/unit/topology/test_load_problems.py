@@ -214,7 +214,6 @@ exchanges:
         ("x-consistent-hash, co-partitioned-with: §z", "an exchange of this file"),
         ("x-consistent-hash, co-partitioned-with: §t", "of type 'topic'"),
         ("x-consistent-hash, co-partitioned-with: §5", "a name, or a list of names"),
-        ("x-consistent-hash, arguments: {alternate-exchange: §z}", "an exchange of this file"),
         ("topic, bindings: [{exchange: §x}]", "got x -> x"),
     ],
 )

@@ -1,0 +1,146 @@
+"""Files that RabbitMQ exported, on the command line: what import warns about, and several virtual hosts."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from rabbit_chx.cli.broker_access import BrokerAccess
+from rabbit_chx.ring import Ring
+from rabbit_chx.topology.file.load import load
+from rabbit_chx.topology.model import Observed, Topology
+
+
+def of_vhost(vhost: str) -> dict[str, list[dict]]:
+    queues = [f"orders.{number}" for number in range(16)]
+    return {
+        "exchanges": [{"name": "orders", "vhost": vhost, "type": "x-consistent-hash", "arguments": {}}],
+        "queues": [{"name": name, "vhost": vhost, "type": "quorum"} for name in queues],
+        "bindings": [
+            {
+                "source": "orders",
+                "vhost": vhost,
+                "destination": name,
+                "destination_type": "queue",
+                "routing_key": "1",
+            }
+            for name in reversed(queues)
+        ],
+    }
+
+
+SHOP, OTHER = of_vhost("shop"), of_vhost("other/one")
+DEFINITIONS = {
+    "rabbit_version": "3.10.8",
+    "vhosts": [
+        {"name": "shop", "metadata": {"tags": ["a", "b"]}},
+        {"name": "other/one", "limits": {"max-queues": 5}},
+    ],
+    "users": [{"name": "guest"}, {"name": "app"}],
+    "permissions": [{"user": "app", "vhost": "shop"}, {"user": "app", "vhost": "other/one"}],
+    "topic_permissions": [{"user": "app", "vhost": "shop"}],
+    "parameters": [
+        {"component": "operator_policy", "vhost": "shop", "name": "limit", "value": {}},
+        {"component": "vhost-limits", "vhost": "shop", "name": "limits", "value": {"max-queues": 5}},
+        {"component": "shovel", "vhost": "other/one", "name": "s", "value": {}},
+    ],
+    "global_parameters": [{"name": "cluster_name", "value": "c"}],
+    **{section: SHOP[section] + OTHER[section] for section in SHOP},
+}
+
+
+@pytest.fixture
+def file(write):
+    return write(json.dumps(DEFINITIONS), "definitions.json")
+
+
+def test_import_warns_about_the_order_and_counts_what_it_leaves_out(run, file):
+    found = run("import", file, "--vhost", "shop")
+    assert found.code == 0
+    assert (
+        "Warning: the file does not tell the order of the rings of 'orders' in virtual host 'shop'"
+        in found.err
+    )
+    assert "--node" in found.err
+    (note,) = [line for line in found.err.splitlines() if line.startswith("Note: left out")]
+    assert set(note.partition("hold them: ")[2].split(", ")) == {
+        "users: 2",
+        "permissions: 1",
+        "topic permissions: 1",
+        "operator policies: 1",
+        "virtual host limits: 1",
+        "global parameters: 1",
+        "virtual host tags: 2",
+    }
+
+
+def test_import_folds_sixteen_equal_queues_into_a_range(run, file):
+    out = run("import", file, "--vhost", "shop").out
+    assert '  "orders.{0..15}": {type: quorum}\n' in out
+
+
+def test_import_takes_the_order_from_the_broker_where_it_is_asked(run, file, monkeypatch):
+    ring = Ring.of([f"orders.{number}" for number in (3, *range(3), *range(4, 16))])
+    monkeypatch.setattr(
+        BrokerAccess,
+        "read",
+        lambda _, wanted: Observed(Topology(wanted.vhost), rings={"orders": ring}),
+    )
+    found = run("import", file, "--vhost", "shop", "--url", "amqp://host/")
+    assert found.code == 0
+    assert "Warning" not in found.err
+    assert 'queues: {orders.3: 1, "orders.{0..2}": 1, "orders.{4..15}": 1}' in found.out
+
+
+def test_import_writes_several_virtual_hosts_to_a_folder(run, file, tmp_path):
+    refused = run("import", file)
+    assert (refused.code, refused.out) == (64, "")
+    assert "'other/one', 'shop'" in refused.err
+    assert run("import", file, "-o", tmp_path / "made").code == 0
+    found = {load(path).vhost: path.name for path in (tmp_path / "made").iterdir()}
+    assert found == {"shop": "shop.yaml", "other/one": "other%2Fone.yaml"}
+
+
+def test_lint_checks_all_virtual_hosts_or_those_that_are_named(run, file):
+    assert [line.partition(": ")[0] for line in run("lint", file).out.splitlines()] == [
+        f"{file}, virtual host 'other/one'",
+        f"{file}, virtual host 'shop'",
+    ]
+    assert run("lint", file, "-V", "shop").out.count("16 queues") == 1
+    unknown = run("lint", file, "--vhost", "nowhere")
+    assert unknown.code == 64
+    assert "got 'nowhere', expected 'other/one' or 'shop'" in unknown.err
+
+
+@pytest.mark.parametrize(("url", "count"), [("amqp://host", 2), ("amqp://host/shop", 1)])
+def test_plan_is_about_the_virtual_host_of_the_url_or_about_all(run, file, monkeypatch, url, count):
+    monkeypatch.setattr(BrokerAccess, "read", lambda _, wanted: Observed(Topology(vhost=wanted.vhost)))
+    planned = run("plan", file, "--url", url, "--output", "json")
+    assert planned.code == 2
+    assert (
+        len(
+            [
+                row
+                for row in planned.rows
+                if row.get("do") == "declare exchange 'orders' of type x-consistent-hash"
+            ]
+        )
+        == count
+    )
+
+
+def test_a_topology_file_is_of_its_own_virtual_host(run, write):
+    found = run("lint", write("schema: 1\nvhost: shop"), "--vhost", "other")
+    assert found.code == 64
+    assert "got 'shop', expected 'other'" in found.err
+
+
+def test_definitions_are_written_with_a_warning_where_a_ring_would_differ(run, write, tmp_path):
+    ring = "schema: 1\nexchanges: {x: {type: x-consistent-hash, queues: [a, b]}}\nqueues: {a: {}, b: {}}"
+    assert (
+        "binds in random order, so its rings of 'x'"
+        in run("import", write(ring), "--format", "definitions").err
+    )
+    one = ring.replace("[a, b]", "[a]")
+    assert "Warning" not in run("import", write(one), "--format", "definitions").err
