@@ -1,8 +1,8 @@
-"""An exchange as it is shipped to the workers: an Arrow column of what it hashes in, numbers of destinations out.
+"""Route an Arrow column as an exchange would: values that are hashed in, numbers of destinations out.
 
-What :mod:`rabbit_chx.hashing` says of Python values, this file says of Spark's types, each with the tag that the
-writer sends it with (:data:`spark_connector.columns.AMQP_TAGS`). A null is a message without the header or
-property; a routing key cannot be null. Runs in Python workers, one batch at a time; opens no socket.
+Spark's types are hashed with the AMQP tag that the writer gives them (:data:`spark_connector.columns.AMQP_TAGS`). A
+null stands for a message without the header or property; a routing key cannot be null. This module runs in Python
+workers, one batch at a time, and opens no socket.
 """
 
 from __future__ import annotations
@@ -15,10 +15,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rabbit_chx import Field, InvalidValue
-from rabbit_chx.hashing import HashHeader, HashRoutingKey, HashTimestamp, hash_of
-from rabbit_chx.kernel.batch import block_hash_column, phash2_column
-from rabbit_chx.kernel.phash2 import last_binary_initval
-from rabbit_chx.kernel.table import SEEDS, bucket_table
+from rabbit_chx.kernel import (
+    SEEDS,
+    block_hash_column,
+    bucket_table,
+    last_binary_initval,
+    phash2,
+    phash2_column,
+)
 from spark_connector.columns import amqp_tag, layout_of
 
 if TYPE_CHECKING:
@@ -27,46 +31,80 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from rabbit_chx import ConsistentHashExchange, ModulusHashExchange, Release
-    from rabbit_chx.hashing import HashOn
     from spark_connector.columns import Headers
 
 __all__ = ["ModulusMirror", "RingMirror", "header_column", "headers_of", "narrow"]
 
 _MICROSECONDS: Final = 1_000_000
-_MISSING_KEY: Final = (
-    "Remove these rows first: split_valid(df) separates them, and the writer rejects them too"
-)
 
 
 def narrow(count: int) -> np.dtype[Any]:
-    """The narrowest of Spark's integers that counts so far; it has none without a sign."""
+    """The narrowest integer type of Spark, which are all signed, for numbers below ``count``."""
     return np.min_scalar_type(-count)
 
 
 @dataclass(frozen=True)
 class RingMirror:
-    """A consistent-hash exchange."""
+    """A consistent-hash exchange, as it is shipped to the workers."""
 
-    on: HashOn
+    on: Any
+    """What is hashed: the exchange's ``hash_on``."""
     release: Release
     header: str | None
-    """To be taken out of a column of all headers; None where the column holds what is hashed as it is."""
+    """The header to take out of a column of all headers; None if the column holds what is hashed."""
     table: NDArray[Any]
-    """Of the 21 bits of a hash that count, the number of the destination."""
+    """The number of the destination for each value of a hash's lowest 21 bits."""
 
     @classmethod
     def of(cls, exchange: ConsistentHashExchange, header: str | None) -> RingMirror:
-        """With its table, which is drawn here and not on each worker."""
+        """Compute the table here, once, and not in each worker."""
         owners = exchange.owners.astype(narrow(len(exchange.destinations)))
         return cls(exchange.hash_on, exchange.release, header, owners[bucket_table(len(owners)).all()])
 
     def numbers(self, column: pa.Array) -> pa.Array:
-        """For each row the number of its destination."""
+        """The number of the destination of each row."""
         if self.header is not None:
             column = header_column(column, self.header)
-        hashes = _hashes(column, self.on, self.release)
+        hashes = self._hashes(column)
         hashes &= hashes.dtype.type(SEEDS - 1)
         return pa.array(self.table.take(hashes, mode="wrap"))
+
+    def _hashes(self, column: pa.Array) -> NDArray[Any]:
+        """For each row an integer whose lowest 21 bits choose the bucket."""
+        if self.on.part == "routing_key":
+            return self._hashed(_without_null(column))
+        present = column.drop_null() if column.null_count else column
+        found = _without_row_number(lambda: self._hashes_of_present(present))
+        if len(present) == len(column):
+            return found
+        _, missing = self.on.term({} if self.on.part == "headers" else None, self.release, None)
+        hashes = np.full(len(column), phash2(missing), found.dtype)
+        hashes[column.is_valid().to_numpy(zero_copy_only=False)] = found
+        return hashes
+
+    def _hashes_of_present(self, column: pa.Array) -> NDArray[Any]:
+        if self.on.part == "timestamp":
+            return phash2_column(pa.array(_seconds(column, "property timestamp")).cast(pa.string()))
+        return self._header_hashes(column) if self.on.part == "headers" else self._hashed(column)
+
+    # rabbit_exchange_type_consistent_hash.erl, value_to_hash/2: up to 3.12 the pair {Type, Value}, then the value.
+    def _header_hashes(self, column: pa.Array) -> NDArray[Any]:
+        what, typed = str(self.on).removeprefix("the "), self.release.typed_headers
+        tag = _tag(column.type, what)
+        if tag in "Sx":
+            if not typed:
+                return phash2_column(column, what=what)
+            return block_hash_column(column, last_binary_initval(Field(tag, b"").type), what=what)
+        values = _seconds(column, what) if tag == "T" else column.to_numpy(zero_copy_only=False)
+        if tag != "t" and not typed:
+            # An integer is its own hash; mc_amqpl keeps timestamps in milliseconds.
+            return values.astype(np.int64) * (1000 if tag == "T" else 1)
+        distinct, places = np.unique(values, return_inverse=True)
+        return self._hashed([Field(tag, value) for value in distinct.tolist()])[places]
+
+    def _hashed(self, column: Any) -> NDArray[Any]:
+        hashes: NDArray[Any] = _without_row_number(lambda: self.on.hashes(column, self.release, None))
+        return hashes
 
 
 @dataclass(frozen=True)
@@ -76,81 +114,33 @@ class ModulusMirror:
     exchange: ModulusHashExchange
 
     def numbers(self, column: pa.Array) -> pa.Array:
-        """For each row the number of its destination."""
-        keys = _no_nulls(column)
-        numbers = _without_row(lambda: self.exchange.route_many(keys))
+        """The number of the destination of each row."""
+        keys = _without_null(column)
+        numbers = _without_row_number(lambda: self.exchange.route_many(keys))
         return pa.array(numbers.astype(narrow(len(self.exchange.destinations))))
 
 
-def _hashes(column: pa.Array, on: HashOn, release: Release) -> NDArray[Any]:
-    """For each row an integer of which the lowest 21 bits choose the bucket.
-
-    The column holds what the exchange hashes: routing keys, values of the property, or values of the header.
-    """
-    if isinstance(on, HashRoutingKey):
-        return _without_row(lambda: on.hashes(_no_nulls(column), release, None))
-    present = column.drop_null() if column.null_count else column
-    found = _without_row(lambda: _present(present, on, release))
-    if len(present) == len(column):
-        return found
-    _, missing = on.term({} if isinstance(on, HashHeader) else None, release, None)
-    hashes = np.full(len(column), hash_of(missing, release), found.dtype)
-    hashes[column.is_valid().to_numpy(zero_copy_only=False)] = found
-    return hashes
-
-
-def _present(column: pa.Array, on: HashOn, release: Release) -> NDArray[Any]:
-    if isinstance(on, HashTimestamp):
-        return phash2_column(pa.array(_seconds(column, str(on))).cast(pa.string()))
-    if isinstance(on, HashHeader):
-        return _header_hashes(column, on, release)
-    return on.hashes(column, release, None)
-
-
-# rabbit_exchange_type_consistent_hash.erl, value_to_hash/2: up to 3.12 the pair {Type, Value}, then the value.
-def _header_hashes(column: pa.Array, on: HashHeader, release: Release) -> NDArray[Any]:
-    tag = _tag(column.type, on)
-    if tag in "Sx":
-        if not release.typed_headers:
-            return phash2_column(column, what=str(on))
-        return block_hash_column(column, last_binary_initval(Field(tag, b"").type), what=str(on))
-    values = _seconds(column, str(on)) if tag == "T" else column.to_numpy(zero_copy_only=False)
-    if tag != "t" and not release.typed_headers:
-        # An integer is its own hash; mc_amqpl keeps timestamps in milliseconds.
-        return values.astype(np.int64) * (1000 if tag == "T" else 1)
-    distinct, places = np.unique(values, return_inverse=True)
-    return on.hashes([Field(tag, value) for value in distinct.tolist()], release, None)[places]
-
-
-def _tag(type_: pa.DataType, on: HashHeader) -> str:
+def _tag(type_: pa.DataType, what: str) -> str:
     from pyspark.sql.pandas.types import from_arrow_type
 
-    return amqp_tag(from_arrow_type(type_), f"the type of {on}")
+    return amqp_tag(from_arrow_type(type_), f"type of {what}")
 
 
 def _seconds(column: pa.Array, what: str) -> NDArray[np.int64]:
     """Whole seconds since 1970, as a message carries them."""
     if not pa.types.is_timestamp(column.type) or column.type.tz is None:
         raise InvalidValue(
-            f"type of {what}",
-            str(column.type),
-            "timestamp",
-            'cast it: col("...").cast("timestamp")',
+            f"type of {what}", str(column.type), "timestamp", 'Cast it: col("...").cast("timestamp")'
         )
     micros = column.cast(pa.timestamp("us", column.type.tz)).cast(pa.int64()).to_numpy()
     if len(micros) and micros.min() < 0:
-        raise InvalidValue(
-            what,
-            column[int(micros.argmin())].as_py(),
-            "a time from 1970 on",
-            "AMQP has no earlier one",
-        )
+        raise InvalidValue(what, column[int(micros.argmin())].as_py(), "a time from 1970 on")
     seconds: NDArray[np.int64] = micros // _MICROSECONDS
     return seconds
 
 
 def header_column(headers: pa.Array, name: str) -> pa.Array:
-    """The values of one header out of a column ``headers`` of any form; null where a row has it not."""
+    """The values of one header in a column ``headers`` of any form; null in rows without it."""
     from pyspark.sql.pandas.types import from_arrow_type
 
     form = headers_of(from_arrow_type(headers.type), name)
@@ -167,7 +157,7 @@ def header_column(headers: pa.Array, name: str) -> pa.Array:
 
 
 def headers_of(data_type: Any, name: str) -> Headers:
-    """The form of a column ``headers`` of this PySpark type, which has to have a place for the header."""
+    """The form of a column ``headers`` of this PySpark type, if it can hold the header."""
     from pyspark.sql.types import BinaryType, StructField, StructType
 
     message = StructType([StructField("value", BinaryType()), StructField("headers", data_type)])
@@ -177,21 +167,22 @@ def headers_of(data_type: Any, name: str) -> Headers:
         raise InvalidValue(
             "column headers",
             f"a struct of {', '.join(form.names)}",
-            f"one with a field {name!r}, which the exchange hashes",
-            "Names of headers count letter by letter, capitals too",
+            f"a field {name!r}, which the exchange hashes",
+            "Names of headers are case-sensitive",
         )
     return form
 
 
-def _no_nulls(column: pa.Array) -> pa.Array:
-    """The column of routing keys, if every row has one."""
+def _without_null(column: pa.Array) -> pa.Array:
+    """The routing keys, if every row has one."""
     if column.null_count:
-        raise InvalidValue("routing key", None, "text in every row", _MISSING_KEY)
+        hint = "Remove these rows first: split_valid(df) separates them, and the writer rejects them too"
+        raise InvalidValue("routing key", None, "text in every row", hint)
     return column
 
 
-def _without_row(hashing: Callable[[], NDArray[Any]]) -> NDArray[Any]:
-    """Call it; an error does not tell the row, which counts within one of many batches and would mislead."""
+def _without_row_number(hashing: Callable[[], NDArray[Any]]) -> NDArray[Any]:
+    """Call it; an error omits the row, whose number within one of many batches would mislead."""
     try:
         return hashing()
     except InvalidValue as error:

@@ -123,7 +123,7 @@ def test_mistakes_are_told_before_a_task_starts(spark, broker, inbox):
     frame = numbers(spark, 10)
     for change, words in [
         ({"exchnge": "x"}, "Did you mean exchange?"),
-        ({"uri": f"amqp://u:{CANARY}@h"}, "it is called url here"),
+        ({"uri": f"amqp://u:{CANARY}@h"}, "Use url"),
         ({"exchange": "no-such-exchange"}, "invalid exchange: got 'no-such-exchange'"),
     ]:
         options = {"exchange": inbox.exchange, **change}

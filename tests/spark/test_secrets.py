@@ -232,5 +232,5 @@ def test_where_spark_shows_options_it_does_not_know_what_the_environment_and_fil
 def test_a_secret_under_a_name_that_tells_of_none_is_shown_up_to_4_1(traces):
     """Which is why the option is called url, and not uri."""
     text = seen(traces, "misspelt")
-    assert "it is called url here" in text
+    assert "Use url" in text
     assert (MISSPELT in text) == (RELEASE < (4, 2))

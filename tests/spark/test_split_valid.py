@@ -222,5 +222,5 @@ def test_a_schema_that_cannot_be_written_is_an_error_at_once(spark):
 
 def test_a_column_named_reason_is_in_the_way(spark):
     df = spark.createDataFrame([(b"x", "k", "r")], "value binary, routing_key string, Reason string")
-    with pytest.raises(InvalidValue, match="rename yours"):
+    with pytest.raises(InvalidValue, match="Rename yours"):
         split_valid(df, exchange="x", ignoreUnknownColumns=True)

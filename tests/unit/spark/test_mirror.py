@@ -188,7 +188,7 @@ def test_a_header_that_the_writer_would_refuse_has_no_queue(column, shown):
 
 
 def test_a_struct_without_the_header_is_a_mistake():
-    with pytest.raises(InvalidValue, match="one with a field 'Tenant', which the exchange hashes"):
+    with pytest.raises(InvalidValue, match="a field 'Tenant', which the exchange hashes"):
         header_column(pa.array([{"tenant": "a"}]), "Tenant")
 
 
