@@ -1,8 +1,8 @@
-"""The name by which PySpark finds ``format("rabbitmq")`` wherever this package is installed.
+"""Makes PySpark find ``format("rabbitmq")`` wherever this package is installed.
 
-PySpark imports every top-level module whose name begins with ``pyspark_`` and takes its ``DefaultSource``. One that
-fails makes the formats of all the others disappear without a word, so nothing is imported before it is asked for,
-and what cannot be imported then is simply not offered: `spark_connector.register` says why.
+PySpark imports every top-level module whose name begins with ``pyspark_`` and looks for its ``DefaultSource``. An error
+in one of them silently hides the formats of all others. So the connector is imported on demand, and if that fails,
+there is no ``DefaultSource``: `spark_connector.register` then shows the reason.
 """
 
 from __future__ import annotations

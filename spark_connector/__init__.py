@@ -1,8 +1,8 @@
-"""DataFrames to RabbitMQ: ``df.write.format("rabbitmq")``, batch and structured streaming, every row confirmed.
+"""Write DataFrames to RabbitMQ with ``df.write.format("rabbitmq")``: batch and streaming, every row confirmed.
 
     df.write.format("rabbitmq").option("url", url).option("exchange", "orders").mode("append").save()
 
-Names are loaded when they are first used: ```import spark_connector``` starts no JVM and imports no PySpark.
+Names are loaded when they are first used: ``import spark_connector`` starts no JVM and imports no PySpark.
 """
 
 from __future__ import annotations

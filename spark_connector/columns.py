@@ -1,8 +1,7 @@
-"""The columns of a DataFrame that is written: their names, their types, and what each type becomes in AMQP.
+"""The columns of a DataFrame that is written: their names, their types, and what each becomes in AMQP.
 
-One column is one part of a message. Types are given as Spark's SQL names them (``bigint``, ``map<string,int>``).
-Everything here is known before a task starts, so a schema that cannot be written never publishes a row.
-This file imports neither PySpark nor Arrow and opens no socket; a schema is only looked at.
+A column is one part of a message. Types have the names of Spark SQL (``bigint``, ``map<string,int>``). A schema is
+checked before a task starts, so an invalid one never publishes a row. This module imports neither PySpark nor Arrow.
 """
 
 from __future__ import annotations
@@ -34,11 +33,11 @@ AMQP_TAGS: Final[Mapping[str, str]] = MappingProxyType(
         "timestamp": "T",
     }
 )
-"""Spark type -> tag of an AMQP field: how the value of a header is sent, and so what an exchange hashes.
+"""Spark type -> AMQP field tag: how a header is sent, and so what an exchange hashes.
 
-The type of the column decides, never the value: a ``bigint`` of 5 is sent as 64 bits. Timestamps are whole
-seconds. A header that is null is not sent at all. Other types (``double``, ``decimal``, ``date``, nested ones)
-are refused, since clients and releases disagree about them: ``cast`` them to string.
+The column's type decides, not the value: a ``bigint`` of 5 is sent as 64 bits. Timestamps are sent in whole seconds. A
+null header is not sent. Other types (``double``, ``decimal``, ``date``, nested ones) are rejected because clients and
+releases disagree about them: ``cast`` them to string.
 """
 
 
@@ -50,15 +49,11 @@ def sql_type(data_type: Any) -> str:
 
 
 def amqp_tag(data_type: Any, what: str) -> str:
-    """The tag that a header of this PySpark type is sent with; an error that names ``what`` where there is none."""
+    """The tag with which a header of this PySpark type is sent; ``what`` names the type in an error."""
     tag = AMQP_TAGS.get(sql_type(data_type))
     if tag is None:
-        raise InvalidValue(
-            what,
-            data_type.simpleString(),
-            ", ".join(AMQP_TAGS),
-            'cast it: col("...").cast("string") always works',
-        )
+        hint = 'Cast it to string: col("...").cast("string")'
+        raise InvalidValue(what, data_type.simpleString(), f"one of {', '.join(AMQP_TAGS)}", hint)
     return tag
 
 
@@ -76,25 +71,25 @@ _TEXT: Final = ("string",)
 _WHOLE: Final = ("tinyint", "smallint", "int", "bigint")
 
 COLUMNS: Final = (
-    Column("value", ("binary", "string"), "The body; text is sent as UTF-8. Required.", ("body",)),
-    Column("routing_key", _TEXT, "Required, unless the option routingKey is given.", ("key",)),
-    Column("exchange", _TEXT, "Required, unless the option exchange is given."),
+    Column("value", ("binary", "string"), "Body; text is sent as UTF-8. Required.", ("body",)),
+    Column("routing_key", _TEXT, "Required unless the option routingKey is given.", ("key",)),
+    Column("exchange", _TEXT, "Required unless the option exchange is given."),
     Column(
         "headers",
         ("map", "array", "struct"),
-        "A map, a struct (types may differ), or array<struct<key,value>>.",
+        "A map, a struct (fields may differ in type) or array<struct<key,value>>.",
     ),
-    Column("message_id", _TEXT, "At most 255 bytes, as all texts below."),
-    Column("correlation_id", _TEXT, "For replies."),
+    Column("message_id", _TEXT, "At most 255 bytes, like all texts below."),
+    Column("correlation_id", _TEXT, "Matches replies to requests."),
     Column("content_type", _TEXT, "Such as application/json."),
     Column("content_encoding", _TEXT, "Such as gzip."),
-    Column("reply_to", _TEXT, "A queue for the answer."),
-    Column("type", _TEXT, "What kind of message it is."),
-    Column("app_id", _TEXT, "The application."),
-    Column("user_id", _TEXT, "The broker closes the channel unless this is the user of the connection."),
-    Column("expiration", (*_TEXT, *_WHOLE), "Milliseconds until the queue may drop it."),
+    Column("reply_to", _TEXT, "Queue for replies."),
+    Column("type", _TEXT, "Kind of message."),
+    Column("app_id", _TEXT, "Sending application."),
+    Column("user_id", _TEXT, "Must be the user of the connection."),
+    Column("expiration", (*_TEXT, *_WHOLE), "Milliseconds until the queue may drop the message."),
     Column("priority", _WHOLE, "0 to 255."),
-    Column("delivery_mode", _WHOLE, "1 (lost when the broker restarts) or 2 (kept)."),
+    Column("delivery_mode", _WHOLE, "1 (transient) or 2 (persistent)."),
     Column("timestamp", ("timestamp",), "Sent in whole seconds."),
 )
 """Every column that a DataFrame may have."""
@@ -104,180 +99,133 @@ _BY_NAME: Final = {name: column for column in COLUMNS for name in (column.name, 
 
 @dataclass(frozen=True)
 class Headers:
-    """How the column ``headers`` holds them."""
+    """The form of the column ``headers``."""
 
     form: Literal["map", "array", "struct"]
     tags: tuple[str, ...]
-    """Of the values: one tag, or one for each field of a struct."""
+    """The tag of all values, or one for each field of a struct."""
     names: tuple[str, ...] = ()
     """The fields of a struct."""
     key_at: int = 0
-    """Which field of an array's struct holds the name; the other one holds the value."""
+    """The position of the name in an array's struct; the other field is the value."""
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Where each part of a message stands in a row: a schema that was checked."""
+    """A checked schema: where each part of a message is in a row."""
 
     positions: Mapping[str, int]
-    """Name of a column, without aliases -> its place in the schema."""
+    """Canonical name of a column -> its position in the schema."""
     types: Mapping[str, str]
     """Name of a column -> its type."""
     headers: Headers | None = None
 
 
 def layout_of(schema: Any, *, ignore_unknown: bool = False, given: frozenset[str] = frozenset()) -> Layout:
-    """Check a PySpark ``StructType`` and say where each part of a message stands in it.
+    """Check a PySpark ``StructType``.
 
-    ``given`` holds the columns that options stand in for (``exchange``, ``routing_key``): they are needed no more,
-    and an error if they are there nevertheless.
+    ``given`` names the columns that options replace (``exchange``, ``routing_key``), which must then be absent.
     """
     fields = list(schema.fields)
     names = [field.name for field in fields]
-    _refuse_twins(names)
+    _check_unique(names)
     if not {"value", "body"} & set(map(str.lower, names)):
         raise InvalidValue(
-            "DataFrame",
-            f"the columns {names}",
-            "one with a column value (or body), of type binary or string",
-            'to send whole rows as JSON: df.select(to_json(struct("*")).alias("value"), ...)',
+            "columns",
+            names,
+            "a column value (or body) of type binary or string",
+            'To send whole rows as JSON, select to_json(struct("*")).alias("value")',
         )
     positions: dict[str, int] = {}
     for position, field in enumerate(fields):
         column = _BY_NAME.get(field.name.lower())
+        if column is None and not ignore_unknown:
+            known = ", ".join(column.name for column in COLUMNS)
+            near = nearest(field.name, _BY_NAME)
+            hint = f"{near}To leave unknown columns out, set ignoreUnknownColumns=true"
+            raise InvalidValue("column name", field.name, f"one of {known}", hint)
+        if column is not None and column.name in positions:
+            twins = [fields[positions[column.name]].name, field.name]
+            raise InvalidValue(f"columns for {column.name}", twins, "one of them")
         if column is not None:
-            _claim(positions, column, position, fields)
-        elif not ignore_unknown:
-            _refuse_unknown(field.name)
-    _refuse_missing(positions, names, given)
+            positions[column.name] = position
+    _check_targets(positions, names, given)
     found = {name: fields[position] for name, position in positions.items()}
     types = {name: _checked_type(_BY_NAME[name], field) for name, field in found.items()}
     headers = _headers_of(found["headers"].dataType) if "headers" in found else None
     return Layout(positions, types, headers)
 
 
-def _refuse_twins(names: list[str]) -> None:
+def _check_unique(names: list[str]) -> None:
     counts = Counter(map(str.lower, names))
-    twins = [name for name in names if counts[name.lower()] > 1]
-    if twins:
-        raise InvalidValue(
-            "DataFrame",
-            f"the columns {twins}",
-            "one with names that differ in more than upper and lower case",
-            "Drop or rename one of them: Spark itself would take either",
-        )
+    if twins := [name for name in names if counts[name.lower()] > 1]:
+        raise InvalidValue("columns", twins, "names that differ in more than case")
 
 
-def _claim(positions: dict[str, int], column: Column, position: int, fields: list[Any]) -> None:
-    if column.name in positions:
-        raise InvalidValue(
-            f"column {column.name}",
-            [fields[positions[column.name]].name, fields[position].name],
-            "one of them: they mean the same",
-            "Drop the other one",
-        )
-    positions[column.name] = position
-
-
-def _refuse_unknown(name: str) -> None:
-    raise InvalidValue(
-        "column",
-        name,
-        ", ".join(column.name for column in COLUMNS),
-        f"{nearest(name, _BY_NAME)}drop it, put it into value or headers, or say ignoreUnknownColumns=true",
-    )
-
-
-def _refuse_missing(positions: dict[str, int], names: list[str], given: frozenset[str]) -> None:
+def _check_targets(positions: dict[str, int], names: list[str], given: frozenset[str]) -> None:
+    """Check that exchange and routing key are given once each, by a column or by an option."""
+    empty = {
+        "routing_key": 'For an empty one, use option("routingKey", "")',
+        "exchange": 'For the default exchange, where the key names the queue, use option("exchange", "")',
+    }
     for name, option in (("routing_key", "routingKey"), ("exchange", "exchange")):
         if name in positions and name in given:
-            raise InvalidValue(
-                f"{name.replace('_', ' ')}",
-                f"both a column and the option {option}",
-                "one of them: neither outranks the other",
-                "Drop the column, or leave the option out",
-            )
+            got = f"both a column and the option {option}"
+            raise InvalidValue(name.replace("_", " "), got, "one of them")
         if name not in positions and name not in given:
-            empty = {
-                "routing_key": 'an empty one is option("routingKey", "")',
-                "exchange": 'the default exchange, where the key names the queue, is option("exchange", "")',
-            }
-            raise InvalidValue(
-                "DataFrame",
-                f"the columns {names}",
-                f"one with a column {name}, or the option {option} for all rows",
-                empty[name],
-            )
+            raise InvalidValue("columns", names, f"a column {name}, or the option {option}", empty[name])
 
 
 def _checked_type(column: Column, field: Any) -> str:
     kind = sql_type(field.dataType)
     if kind not in column.types:
+        hints = {
+            "headers": f'To make headers of columns, use struct("a", "b").alias("{field.name}")',
+            "value": f'Convert it: to_json(col("{field.name}")) for a nested column, cast("string") for any other',
+        }
         raise InvalidValue(
-            f"type of the column {field.name}",
+            f"type of column {field.name}",
             field.dataType.simpleString(),
-            ", ".join(column.types),
-            _way_to(column, field.name),
+            " or ".join(column.types),
+            hints.get(column.name, f'Cast it: col("{field.name}").cast("{column.types[0]}")'),
         )
     return kind
 
 
-def _way_to(column: Column, name: str) -> str:
-    if column.name == "headers":
-        return f'struct("a", "b").alias("{name}") makes headers of columns'
-    if column.name == "value":
-        return f'to_json(col("{name}")) makes text of a nested column, cast("string") of any other'
-    return f'col("{name}").cast("{column.types[0]}")'
-
-
 def _headers_of(data_type: Any) -> Headers:
-    """What the headers' values are sent as; the forms are map, struct, and Kafka's array of key and value."""
+    """The form of the headers: a map, a struct, or an array of key and value as Kafka's sink takes."""
     form = sql_type(data_type)
     if form == "map":
         _check_name_type(data_type.keyType, data_type)
-        return Headers("map", (amqp_tag(data_type.valueType, "the type of the headers' values"),))
+        return Headers("map", (amqp_tag(data_type.valueType, "type of header values"),))
     if form == "struct":
         _check_names([one.name for one in data_type.fields])
-        tags = tuple(amqp_tag(one.dataType, f"the type of the header {one.name}") for one in data_type.fields)
+        tags = tuple(amqp_tag(one.dataType, f"type of header {one.name}") for one in data_type.fields)
         return Headers("struct", tags, tuple(one.name for one in data_type.fields))
     element = data_type.elementType
     by_name = {one.name.lower(): one for one in getattr(element, "fields", ())}
     if sorted(by_name) != ["key", "value"] or len(element.fields) != len(by_name):
         raise InvalidValue(
-            "type of the column headers",
+            "type of column headers",
             data_type.simpleString(),
-            "array<struct<key:string,value:...>>, a map, or a struct",
+            "array<struct<key:string,value:...>>, a map or a struct",
             "To make a map, use map_from_arrays(names, values)",
         )
     _check_name_type(by_name["key"].dataType, data_type)
-    tag = amqp_tag(by_name["value"].dataType, "the type of the headers' values")
+    tag = amqp_tag(by_name["value"].dataType, "type of header values")
     return Headers("array", (tag,), key_at=list(by_name).index("key"))
 
 
 def _check_name_type(name_type: Any, whole: Any) -> None:
     if sql_type(name_type) != "string":
-        raise InvalidValue(
-            "type of the headers' names",
-            whole.simpleString(),
-            "string",
-            "Cast the keys to string",
-        )
+        raise InvalidValue("type of header names", whole.simpleString(), "string")
 
 
 def _check_names(names: list[str]) -> None:
     for name in names:
         check_short_text(name, "name of a header")
     if len(set(names)) < len(names):
-        raise InvalidValue(
-            "headers",
-            names,
-            "each name once",
-            "Leave the others out of the struct",
-        )
+        raise InvalidValue("header names", names, "unique names")
     if set(names) & set(ROUTING_HEADERS):
-        raise InvalidValue(
-            "headers",
-            names,
-            "any name but CC and BCC, which the broker takes for lists of more routing keys",
-            "Bind the other queues to the exchange, or write the rows once more with their own key",
-        )
+        hint = "The broker reads these headers as lists of routing keys"
+        raise InvalidValue("header names", names, "names other than CC and BCC", hint)

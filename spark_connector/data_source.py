@@ -1,4 +1,4 @@
-"""``format("rabbitmq")``: where Spark asks for a writer, and everything is refused that can be before a task starts."""
+"""``format("rabbitmq")``: Spark asks here for a writer, and invalid writes are rejected before a task starts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from spark_connector.columns import layout_of
 from spark_connector.connections import NotOnThisMachine, check_access
 from spark_connector.options import WriteOptions
 from spark_connector.partition import WriteJob
-from spark_connector.writer import BatchWriter, StreamWriter, tell
+from spark_connector.writer import BatchWriter, StreamWriter, log_line
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -36,36 +36,30 @@ class RabbitMQDataSource(DataSource):
         return "rabbitmq"
 
     def schema(self) -> NoReturn:
-        """A queue has no offsets to replay, so there is nothing that Spark could read twice."""
+        """Reject a read: a queue has no offsets that Spark could replay."""
         raise InvalidValue(
-            'format("rabbitmq")',
+            'use of format("rabbitmq")',
             "a read",
-            "writes",
-            "Consume the queue with a client; RabbitMQ streams have connectors that read",
+            "a write",
+            "Consume the queue with a client; for RabbitMQ streams there are connectors that read",
         )
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:  # noqa: FBT001 - Spark's signature
-        """Check what a batch write will do."""
+        """Check a batch write."""
         if overwrite:
-            raise InvalidValue(
-                "save mode",
-                "overwrite",
-                "append",
-                '.mode("append"): what is in a queue can only be consumed, not replaced',
-            )
+            hint = 'Use .mode("append"): messages in a queue cannot be replaced'
+            raise InvalidValue("save mode", "overwrite", "append", hint)
         job = self._job(schema)
         _check_broker(job.options)
         return BatchWriter(job)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:  # noqa: FBT001, N802
-        """Check what a streaming write will do; runs twice for each micro-batch, so the broker is not asked."""
+        """Check a streaming write; Spark calls this twice for each micro-batch, so the broker is not asked."""
         if overwrite:
-            raise InvalidValue(
-                "output mode",
-                "complete",
-                "append",
-                "To write the result of an aggregation, use foreach_batch(...), which writes each micro-batch",
+            hint = (
+                "To write the result of an aggregation, use foreach_batch(...), which writes each micro-batch"
             )
+            raise InvalidValue("output mode", "complete", "append", hint)
         return StreamWriter(self._job(schema))
 
     def _job(self, schema: StructType) -> WriteJob:
@@ -75,31 +69,30 @@ class RabbitMQDataSource(DataSource):
 
 
 def _check_broker(options: WriteOptions) -> None:
-    """Ask the broker before a task starts, if this machine has what that takes."""
+    """Ask the broker before a task starts, unless this machine lacks a secret or file for it."""
     if not (options.check_exchange or options.dry_run):
         return
     try:
         check_access(options, [] if options.exchange is None else [options.exchange])
-    except NotOnThisMachine as absent:
-        tell(logging.WARNING, f"exchange and permission are not checked on the driver: {absent}")
+    except NotOnThisMachine as missing:
+        log_line(logging.WARNING, f"exchange and permission are not checked on the driver: {missing}")
 
 
 def register(spark: SparkSession) -> None:
-    """Make ``format("rabbitmq")`` known to a session, on the thread that calls this.
+    """Register ``format("rabbitmq")`` with a session, on the calling thread.
 
-    Spark finds the format by itself where this package is installed, except on threads of your own: it looks into the
-    session that is active on the thread, and on a new one there is none.
+    Spark finds the format by itself where this package is installed, but not on threads that you start: it looks into
+    the session that is active on the thread, and a new thread has none.
     """
     try:
         spark.dataSource.register(RabbitMQDataSource)
     except AnalysisException as error:
-        if "DATA_SOURCE_ALREADY_EXISTS" not in str(
-            error
-        ):  # PySpark 4.0, once it has found the format by itself
+        # PySpark 4.0 raises it if it has found the format by itself.
+        if "DATA_SOURCE_ALREADY_EXISTS" not in str(error):
             raise
     activate(spark)
 
 
 def activate(spark: SparkSession) -> None:
-    """Make a session the active one of this thread: that is where Spark looks for formats that are written in Python."""
-    spark.createDataFrame([], "value string")  # runs nothing
+    """Make a session the active one of this thread, where Spark looks for formats written in Python."""
+    spark.createDataFrame([], "value string")  # runs no job

@@ -1,8 +1,7 @@
-"""Streams whose micro-batches are prepared before they are written: ordered, aggregated, written to several places.
+"""Streams whose micro-batches are prepared before they are written: sorted, aggregated, or written to several places.
 
-``df.writeStream.format("rabbitmq")`` is the plain way. Spark lets no sink that is written in Python take the output
-modes ``update`` and ``complete``, and sorts no streaming DataFrame; in ``foreachBatch`` a micro-batch is an ordinary
-DataFrame, and both are possible.
+Spark rejects the output modes ``update`` and ``complete`` for sinks written in Python, and does not sort streaming
+DataFrames. In ``foreachBatch`` a micro-batch is an ordinary DataFrame, so both work.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from rabbit_chx import InvalidValue
-from spark_connector.options import WriteOptions
+from spark_connector.options import WriteOptions, as_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,27 +28,25 @@ def foreach_batch(
             foreach_batch(lambda batch: order_for(batch, key="routing_key", seq="n", partitions=4), url=url, exchange="x")
         )
 
-    ``prepare`` makes the columns of `spark_connector.columns.COLUMNS`. Options are those of ``format("rabbitmq")``, and
-    are checked here, before a query starts. A micro-batch that failed comes again, so rows may be there twice.
+    ``prepare`` returns the columns of `spark_connector.columns.COLUMNS`. The options are those of ``format("rabbitmq")``
+    and are checked here, before the query starts. Spark repeats a failed micro-batch, so rows may arrive twice.
     """
     if prepare is not None and not callable(prepare):
         raise InvalidValue(
             "prepare",
             type(prepare).__name__,
             "a function that takes a micro-batch and returns a DataFrame",
-            "Options are given by name: foreach_batch(url=..., exchange=...)",
+            "Pass options by name: url=..., exchange=...",
         )
-    texts = {
-        name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in options.items()
-    }
+    texts = {name: as_text(value) for name, value in options.items()}
     WriteOptions.of(texts)
     if not any(name.lower() == "checkexchange" for name in texts):
-        texts["checkExchange"] = "false"  # or the broker would be asked again for each micro-batch
+        texts["checkExchange"] = "false"  # it would ask the broker for each micro-batch
 
     def write(batch: DataFrame, _batch_id: int) -> None:
         from spark_connector.data_source import activate
 
-        activate(batch.sparkSession)  # this is a thread of Spark's own
+        activate(batch.sparkSession)  # Spark calls this on a thread of its own
         frame = batch if prepare is None else prepare(batch)
         frame.write.format("rabbitmq").options(**texts).mode("append").save()
 

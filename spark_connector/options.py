@@ -19,7 +19,7 @@ from rabbit_chx.publishing import BrokerUrl
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-__all__ = ["MAX_SHORT_TEXT", "OPTIONS", "Option", "WriteOptions", "check_short_text", "nearest"]
+__all__ = ["MAX_SHORT_TEXT", "OPTIONS", "Option", "WriteOptions", "as_text", "check_short_text", "nearest"]
 
 MAX_SHORT_TEXT: Final = 255
 """Bytes in a name, a routing key or another short string of AMQP."""
@@ -222,15 +222,16 @@ _FIELD_OF: Final = {
 }
 
 
-def _shown_default(default: Any) -> str:
-    return "" if default is None else str(default).lower() if isinstance(default, bool) else str(default)
+def as_text(value: object) -> str:
+    """An option's value as Spark passes it."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 OPTIONS: Final = tuple(
     Option(
         _name(one.name),
         one.metadata["expected"],
-        _shown_default(one.default),
+        "" if one.default is None else as_text(one.default),
         one.metadata["doc"],
         one.metadata["group"],
         one.metadata.get("aliases", ()),

@@ -1,8 +1,8 @@
-"""``queue_of``: the queue that each row of a DataFrame would land on, as a column, worked out on the cluster.
+"""``queue_of``: the queue that each row of a DataFrame would reach, as a column computed on the cluster.
 
-The mirror runs in Python workers as an Arrow UDF and gives each row a small number; the JVM turns numbers into
-names, so that no text travels back. What a ring knows is a table of 2^21 small numbers, made once on the driver
-and shipped with the function. Nothing here opens a socket or starts a job.
+The mirror runs in Python workers as an Arrow UDF and returns a small number for each row; the JVM turns numbers into
+names, so no text travels back. A ring is shipped as a table of 2^21 small numbers, computed once on the driver. Nothing
+here opens a socket or starts a job.
 """
 
 from __future__ import annotations
@@ -45,27 +45,27 @@ def queue_of(
     slots: Mapping[str, str] | None = None,
     **message: ColumnOrName,
 ) -> Column:
-    """The queue of each row, as a column of text.
+    """The queue of each row, as a string column.
 
         df.withColumn("queue", queue_of("routing_key", exchange))
         df.groupBy(queue_of(exchange=exchange, headers="headers")).count()
 
-    ``column`` holds what the exchange hashes: the routing key, the property, or the value of the header. The
-    same can be said by name (``routing_key=``, ``message_id=``, ``correlation_id=``, ``timestamp=``), and
-    ``headers=`` is a column of all headers in any form that the writer takes. A null header or property is a
-    message without it, which the broker routes too; a null routing key is an error.
+    ``column`` contains what the exchange hashes: the routing key, the property, or the value of the header. It can also
+    be passed by name (``routing_key=``, ``message_id=``, ``correlation_id=``, ``timestamp=``), and ``headers=`` is a
+    column of all headers in any form that the writer accepts. A null header or property stands for a message without
+    it, which the broker routes as well; a null routing key is an error.
 
-    ``slots`` names the queue behind each destination that is an exchange. Needs PySpark 4.1 or newer.
+    ``slots`` names the queue behind each destination that is an exchange. Requires PySpark 4.1 or newer.
     """
     prediction = Prediction.of(column, exchange, slots=slots, **message)
     index = prediction.index
     queue = F.get(F.array(*map(F.lit, prediction.names)), index).alias("queue")
-    vars(queue)[_INDEX] = index  # for order_for, which places rows by number and not by the hash of a name
+    vars(queue)[_INDEX] = index  # order_for places rows by this number, not by the hash of a name
     return queue
 
 
 def index_behind(column: object) -> Column | None:
-    """The number of each row's queue, where the column was made by :func:`queue_of`; else None."""
+    """The number of each row's queue if :func:`queue_of` made the column; else None."""
     return getattr(column, "__dict__", {}).get(_INDEX)
 
 
@@ -78,20 +78,17 @@ def register_queue_of(
     headers: str | None = None,
     slots: Mapping[str, str] | None = None,
 ) -> None:
-    """Make ``queue_of`` a function of SQL, for as long as the session lives.
+    """Register ``queue_of`` as a SQL function of the session.
 
         register_queue_of(spark, exchange)
         spark.sql("SELECT queue_of(routing_key) AS queue, count(*) FROM orders GROUP BY ALL")
 
-    Its argument holds what the exchange hashes, and ``of`` is its SQL type. Where it shall be a column of all
-    headers, ``headers`` is the type of that, such as ``MAP<STRING, STRING>``.
+    Its argument contains what the exchange hashes, and ``of`` is the argument's SQL type. If the argument is a column of
+    all headers, ``headers`` is its type, such as ``MAP<STRING, STRING>``.
     """
     if not (isinstance(name, str) and name.isascii() and name.isidentifier()):
         raise InvalidValue(
-            "name of the SQL function",
-            name,
-            "letters, digits and _, not starting with a digit",
-            "Leave it out for queue_of",
+            "name of the SQL function", name, "letters, digits and _, not starting with a digit"
         )
     whole = {} if headers is None else {"headers": "value"}
     prediction = Prediction.of(None if whole else "value", exchange, slots=slots, **whole)
@@ -109,14 +106,14 @@ def _quoted(name: str) -> str:
 
 @dataclass(frozen=True)
 class Prediction:
-    """The arguments of :func:`queue_of`, checked: which column is hashed, how, and what the numbers stand for."""
+    """The checked arguments of :func:`queue_of`: the column, how it is hashed, and the queue of each number."""
 
     exchange: HashExchange
     source: ColumnOrName
     header: str | None
-    """The header to take out of the column; None where the column holds what is hashed as it is."""
+    """The header to take out of a column of all headers; None if the column contains what is hashed."""
     names: tuple[str, ...]
-    """The queue that each number stands for; of slots, several stand for one."""
+    """The queue of each number; with slots, several numbers have the same queue."""
 
     @classmethod
     def of(
@@ -127,25 +124,21 @@ class Prediction:
         slots: Mapping[str, str] | None = None,
         **message: ColumnOrName,
     ) -> Prediction:
-        """What the arguments mean; an error that says what they should have been."""
+        """Check the arguments of :func:`queue_of`."""
         if not isinstance(exchange, (ConsistentHashExchange, ModulusHashExchange)):
             raise InvalidValue(
                 "exchange",
                 exchange,
                 "a ConsistentHashExchange or a ModulusHashExchange",
-                'queue_of("routing_key", ConsistentHashExchange({"q0": 1, "q1": 1}))',
+                'For example: queue_of("routing_key", ConsistentHashExchange({"q0": 1, "q1": 1}))',
             )
         part = "routing_key" if isinstance(exchange, ModulusHashExchange) else exchange.hash_on.part
         given = dict(message) if column is None else {"column": column, **message}
         if len(given) != 1 or not given.keys() <= {"column", part}:
-            raise InvalidValue(
-                "column that is hashed",
-                ", ".join(given) or "none",
-                f"one alone: the first argument, or {part}=, which the exchange hashes",
-                "Nothing else of a message decides where it goes",
-            )
+            expected = f"one column: the first argument, or {part}=, which the exchange hashes"
+            raise InvalidValue("columns for queue_of", ", ".join(given) or "none", expected)
         if not exchange.destinations:
-            raise Unroutable("the exchange has no bucket: no row would reach a queue")
+            raise Unroutable("the exchange has no bucket, so no row would reach a queue")
         names = tuple(_queue(destination, slots or {}) for destination in exchange.destinations)
         ((how, source),) = given.items()
         header = getattr(exchange, "hash_header", None) if how == "headers" else None
@@ -153,13 +146,12 @@ class Prediction:
 
     @property
     def udf(self) -> Any:
-        """The function that runs on the cluster: a column in, the numbers of queues out."""
+        """The Arrow UDF: a column in, the numbers of queues out."""
         if not hasattr(F, "arrow_udf"):
             from pyspark import __version__ as installed
 
             raise MissingDependency(
-                f"queue_of needs PySpark 4.1 or newer, which has Arrow functions, and {installed} is installed: "
-                "pip install 'pyspark>=4.1'"
+                f"queue_of requires PySpark 4.1 or newer, but {installed} is installed: pip install 'pyspark>=4.1'"
             )
         mirror: RingMirror | ModulusMirror
         if isinstance(self.exchange, ModulusHashExchange):
@@ -176,7 +168,7 @@ class Prediction:
 
     @property
     def exact_shares(self) -> tuple[float, ...]:
-        """The share of all hashed keys behind each number."""
+        """The exact share of all keys for each number."""
         if isinstance(self.exchange, ModulusHashExchange):
             return (1 / len(self.names),) * len(self.names)
         return tuple(shares(self.exchange.ring).values())

@@ -1,8 +1,8 @@
 """``spread``: how the rows of a DataFrame would spread over the queues, counted on the cluster before anything is sent.
 
-Two passes over the data, of any size. The first asks the mirror and counts rows exactly; distinct keys, and which
-may be the hottest, come from Spark's own sketches. The second counts those few exactly, since of very many keys
-alike a sketch makes hot ones. What comes back is a small value. Nothing here opens a socket.
+Two passes over the data. The first routes and counts every row; distinct keys and candidates for the hottest keys are
+estimated by Spark's sketches. The second counts the candidates exactly, since a sketch of very many equally frequent
+keys reports hot keys that do not exist. Nothing here opens a socket.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 __all__ = ["HotKey", "QueueShare", "Spread", "spread"]
 
 _TRACKED: Final = 10_000
-"""Keys that the sketch of each queue remembers: one with more than some thousandth of its rows is not missed."""
+"""Keys tracked by the sketch of each queue; it does not miss a key with more than about 0.1 % of the rows."""
 _CANDIDATES: Final = 10
-"""For each hot key wanted, so many are counted exactly."""
+"""How many candidates are counted exactly for each hot key wanted."""
 _MOST_HOT: Final = 1_000
 _MISSING: Final = "(missing)"
 
@@ -47,18 +47,14 @@ def spread(
 
         print(spread(df, "routing_key", exchange))
 
-    The arguments are those of :func:`spark_connector.queue_of`, and ``hot`` is how many of the hottest keys to
-    name. Cache what is expensive to compute: it is read twice. Needs PySpark 4.1 or newer.
+    The arguments are those of :func:`spark_connector.queue_of`; ``hot`` is the number of hottest keys to name. ``df`` is
+    read twice: cache it if it is expensive to compute. Requires PySpark 4.1 or newer.
     """
     if df.isStreaming:
-        raise InvalidValue(
-            "DataFrame of spread",
-            "a streaming one",
-            "a batch",
-            "Call it on a micro-batch, in foreachBatch: see spark_connector.foreach_batch",
-        )
+        hint = "Call spread on each micro-batch: see spark_connector.foreach_batch"
+        raise InvalidValue("DataFrame for spread", "a stream", "a batch", hint)
     if type(hot) is not int or not 0 <= hot <= _MOST_HOT:
-        raise InvalidValue("hot", hot, f"a whole number up to {_MOST_HOT}", "0 names no key")
+        raise InvalidValue("hot", hot, f"an integer from 0 to {_MOST_HOT}")
     prediction = Prediction.of(column, exchange, slots=slots, **message)
     keys = df.select(prediction.index.alias("number"), _key(df, prediction).alias("key"))
     counted = keys.groupBy("number").agg(
@@ -74,13 +70,13 @@ def spread(
 
 
 def _likely(found: Iterable[Any], most: int) -> dict[str, int]:
-    """The keys that sketches take for the hottest, each with the number of its destination."""
+    """The hottest keys according to the sketches, each with the number of its destination."""
     estimates = [(entry["count"], entry["item"], row["number"]) for row in found for entry in row["hot"]]
     return {key: number for _, key, number in sorted(estimates, reverse=True)[:most]}
 
 
 def _key(df: DataFrame, prediction: Prediction) -> Column:
-    """What is hashed, as text that people can read."""
+    """What is hashed, as readable text."""
     source = prediction.source
     column = F.col(source) if isinstance(source, str) else source
     data_type = df.select(column).schema.fields[0].dataType
@@ -92,7 +88,7 @@ def _key(df: DataFrame, prediction: Prediction) -> Column:
 
 
 def _header(column: Column, data_type: Any, name: str) -> Column:
-    """One header out of a column of all, as :func:`spark_connector.mirror.header_column` takes it in Python."""
+    """One header of a column of all headers, as :func:`spark_connector.mirror.header_column` finds it."""
     headers = headers_of(data_type, name)
     if headers.form != "array":
         return column[name]
@@ -104,7 +100,7 @@ def _header(column: Column, data_type: Any, name: str) -> Column:
 def _summary(
     prediction: Prediction, counted: Iterable[Any], hottest: Iterable[tuple[str, int, int]]
 ) -> Spread:
-    """What was counted for each number, as shares of queues; of slots, several are one queue."""
+    """The counts of each number as shares of queues; with slots, several numbers are one queue."""
     names = prediction.names
     exact: dict[str, float] = dict.fromkeys(names, 0.0)
     rows: Counter[str] = Counter()

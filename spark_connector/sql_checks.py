@@ -13,7 +13,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as everywhere
 from rabbit_chx import InvalidValue
 from rabbit_chx.publishing import ROUTING_HEADERS
 from spark_connector.columns import layout_of
-from spark_connector.options import WriteOptions
+from spark_connector.options import WriteOptions, as_text
 from spark_connector.rules import SIZES, Limits, row_rules
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def split_valid(df: DataFrame, **options: object) -> tuple[DataFrame, DataFrame]
     MiB, the default limit of RabbitMQ 4, unless ``maxMessageBytes`` says otherwise. Streams can be split, too. Both
     results are computed from ``df``: cache it if it is a batch that is expensive to compute.
     """
-    checked = _options({name: _as_text(value) for name, value in options.items()})
+    checked = _options({name: as_text(value) for name, value in options.items()})
     if _REASON in map(str.lower, df.columns):
         raise InvalidValue(
             "column name", _REASON, "another name", "Rename yours: split_valid adds a column reason"
@@ -57,10 +57,6 @@ def split_valid(df: DataFrame, **options: object) -> tuple[DataFrame, DataFrame]
         reasons.append(F.when(broken, F.lit(rule.reason)))
     reason = F.coalesce(*reasons)
     return df.where(reason.isNull()), df.withColumn(_REASON, reason).where(F.col(_REASON).isNotNull())
-
-
-def _as_text(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _options(given: dict[str, str]) -> WriteOptions:

@@ -1,7 +1,7 @@
-"""What Spark calls to write: the task's part is `partition`'s, the driver's part is here.
+"""What Spark calls: `write` in the tasks, `commit` and `abort` on the driver.
 
-The driver raises what the tasks have reported, so that Spark does not try again what would fail again, and says in
-one line what is done. Nothing here talks to the broker: a commit that failed would repeat a whole micro-batch.
+The driver raises the permanent errors that tasks have reported, and logs a summary of a successful write. It never
+talks to the broker: a commit that fails would repeat the whole micro-batch.
 """
 
 from __future__ import annotations
@@ -26,116 +26,104 @@ if TYPE_CHECKING:
     from spark_connector.options import WriteOptions
     from spark_connector.partition import WriteJob
 
-__all__ = ["BatchWriter", "StreamWriter", "WriteFailed", "conclude", "tell"]
+__all__ = ["BatchWriter", "StreamWriter", "WriteFailed", "log_line"]
 
 log = logging.getLogger("rabbit_chx.spark")
 
 _PROBLEMS_SHOWN: Final = 3
+_COUNTS: Final = ("rows", "confirmed", "dropped", "resent", "bytes", "connections")
 
 
 class WriteFailed(RabbitChxError):
-    """A write that did not put every row into a queue; the message says what is there nevertheless."""
+    """A write that did not bring every row into a queue; the message says how many rows it did bring there."""
 
 
-def conclude(
+class BatchWriter(DataSourceArrowWriter):
+    """The writer of ``df.write``; Spark pickles it."""
+
+    def __init__(self, job: WriteJob) -> None:
+        self._job = job
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+        """Write one partition; called in a Python worker for each attempt of a task."""
+        return write_partition(iterator, self._job, Task.current())
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Finish the write; called on the driver when every task has ended."""
+        _commit(messages, None, self._job.options)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Report a job that failed; tasks that still run may publish for a moment."""
+        _abort(messages)
+
+
+class StreamWriter(DataSourceArrowWriter, DataSourceStreamWriter):
+    """The writer of ``df.writeStream``. PySpark 4.0 passes Arrow batches only to a subclass of both."""
+
+    def __init__(self, job: WriteJob) -> None:
+        self._job = job
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+        """Write one partition of a micro-batch; called in a Python worker for each attempt of a task."""
+        return write_partition(iterator, self._job, Task.current())
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # type: ignore[override] # noqa: N803
+        """Finish a micro-batch; called on the driver when every task has ended."""
+        _commit(messages, batchId, self._job.options)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # type: ignore[override] # noqa: ARG002, N803
+        """Report a micro-batch that failed or whose query was stopped."""
+        _abort(messages)
+
+
+def _commit(
     messages: Sequence[WriterCommitMessage | None], batch_id: int | None, options: WriteOptions
 ) -> None:
-    """Raise what is not complete, and say in one line what is."""
+    """Raise if a row is missing; else log the totals."""
     written = [one for one in messages if isinstance(one, Written)]
     if len(written) < len(messages):
         raise WriteFailed(
-            "tasks reported nothing, so no row was written: with trigger(continuous=...) Spark never calls a sink "
-            "that is written in Python; use trigger(processingTime=...) or trigger(availableNow=True)"
+            "tasks reported nothing, so no row was written. Spark does not call Python sinks with "
+            "trigger(continuous=...): use trigger(processingTime=...) or trigger(availableNow=True)"
         )
-    problems = [one for one in written if one.problem]
-    if problems:
-        raise WriteFailed(_complaint(problems, written))
-    lost = sum(one.published - one.confirmed for one in written)
-    if lost:
-        raise WriteFailed(f"{lost} rows were published and not confirmed")  # no task ends so; never say done
-    _summarise(written, batch_id, options)
-
-
-def _complaint(problems: list[Written], written: list[Written]) -> str:
-    shown = "; ".join(f"{one.problem}" for one in problems[:_PROBLEMS_SHOWN])
-    more = (
-        f"; and {len(problems) - _PROBLEMS_SHOWN} more partitions" if len(problems) > _PROBLEMS_SHOWN else ""
-    )
     confirmed = sum(one.confirmed for one in written)
-    return f"{shown}{more}. {confirmed} rows are in the broker already, and will be there twice after another run"
-
-
-def _summarise(written: list[Written], batch_id: int | None, options: WriteOptions) -> None:
-    """One line of JSON. The process that runs this has no logging of its own, so it goes to stderr."""
+    if problems := [one.problem for one in written if one.problem]:
+        shown, more = "; ".join(problems[:_PROBLEMS_SHOWN]), len(problems) - _PROBLEMS_SHOWN
+        others = f"; and {more} more partitions" if more > 0 else ""
+        raise WriteFailed(
+            f"{shown}{others}. {confirmed} rows are in the broker already; another run would write them again"
+        )
+    if lost := sum(one.published for one in written) - confirmed:
+        raise WriteFailed(f"{lost} rows were published but not confirmed")
     line = {
         "event": "dry run" if options.dry_run else "written",
         "exchange": options.exchange,
         "batch": batch_id,
         "query": next((one.query_id for one in written if one.query_id), None),
         "partitions": len(written),
-        **{
-            name: sum(getattr(one, name) for one in written)
-            for name in ("rows", "confirmed", "dropped", "resent", "bytes", "connections")
-        },
+        **{name: sum(getattr(one, name) for one in written) for name in _COUNTS},
         "seconds": round(max((one.seconds for one in written), default=0.0), 3),
         "first_dropped": [row for one in written for row in one.first_dropped][:ROWS_NAMED],
     }
-    tell(logging.INFO, json.dumps({name: value for name, value in line.items() if value not in (None, [])}))
+    log_line(
+        logging.INFO, json.dumps({name: value for name, value in line.items() if value not in (None, [])})
+    )
 
 
-def tell(level: int, text: str) -> None:
-    """Log a line, and see to it that it can be seen in a process where nobody has set up logging."""
+def _abort(messages: Sequence[WriterCommitMessage | None]) -> None:
+    written = [one for one in messages if isinstance(one, Written)]
+    log_line(
+        logging.WARNING,
+        f"write not completed: {len(written)} of {len(messages)} partitions reported "
+        f"{sum(one.confirmed for one in written)} confirmed rows; they stay in their queues",
+    )
+
+
+def log_line(level: int, text: str) -> None:
+    """Log to stderr in a process without logging configuration, such as Spark's Python workers."""
     if not log.hasHandlers():
         handler = logging.StreamHandler(sys.stderr)
         handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
         log.addHandler(handler)
         log.setLevel(logging.INFO)
     log.log(level, "%s", text)
-
-
-class BatchWriter(DataSourceArrowWriter):
-    """The writer of ``df.write``; it is pickled, so it holds values only."""
-
-    def __init__(self, job: WriteJob) -> None:
-        self._job = job
-
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
-        """Runs in a Python worker, once for each attempt at a partition."""
-        return write_partition(iterator, self._job, Task.current())
-
-    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Runs beside the driver when every task has ended."""
-        conclude(messages, None, self._job.options)
-
-    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Runs beside the driver when the job has failed; other tasks may publish on for a moment."""
-        _mourn(messages)
-
-
-class StreamWriter(DataSourceArrowWriter, DataSourceStreamWriter):
-    """The writer of ``df.writeStream``: both classes, since only so PySpark 4.0 hands over Arrow batches."""
-
-    def __init__(self, job: WriteJob) -> None:
-        self._job = job
-
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
-        """Runs in a Python worker, once for each attempt at a partition of a micro-batch."""
-        return write_partition(iterator, self._job, Task.current())
-
-    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # type: ignore[override] # noqa: N803
-        """Runs beside the driver when every task of a micro-batch has ended."""
-        conclude(messages, batchId, self._job.options)
-
-    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # type: ignore[override] # noqa: ARG002, N803
-        """Runs beside the driver when a micro-batch has failed, or its query was stopped."""
-        _mourn(messages)
-
-
-def _mourn(messages: Sequence[WriterCommitMessage | None]) -> None:
-    written = [one for one in messages if isinstance(one, Written)]
-    confirmed = sum(one.confirmed for one in written)
-    tell(
-        logging.WARNING,
-        f"the write was not completed; at least {confirmed} rows from {len(written)} of {len(messages)} partitions are in "
-        "the broker and cannot be taken back",
-    )

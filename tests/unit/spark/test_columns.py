@@ -75,8 +75,8 @@ def test_a_frame_without_value_is_told_the_line_that_makes_one() -> None:
         ({"value": TEXT, "headers": t.MapType(t.LongType(), TEXT)}, "map<bigint,string>"),
         ({"value": TEXT, "headers": t.ArrayType(TEXT)}, "array<string>"),
         ({"value": TEXT, "headers": t.ArrayType(schema(name=TEXT, value=TEXT))}, "struct<name"),
-        ({"value": TEXT, "headers": schema(a=schema(b=TEXT))}, "the header a"),
-        ({"value": TEXT, "headers": schema(CC=TEXT)}, "CC and BCC"),
+        ({"value": TEXT, "headers": schema(a=schema(b=TEXT))}, "type of header a"),
+        ({"value": TEXT, "headers": schema(CC=TEXT)}, "other than CC and BCC"),
         ({"value": TEXT, "headers": schema(**{"h" * 256: TEXT})}, "255 bytes"),
     ],
 )
@@ -88,7 +88,7 @@ def test_names_that_stand_there_twice_are_refused() -> None:
     twice = t.StructType([t.StructField("value", TEXT), t.StructField("value", TEXT)])
     assert "['value', 'value']" in str(complaint(lambda: layout_of(twice, given=BOTH)))
     headers = t.StructType([t.StructField("a", TEXT), t.StructField("a", TEXT)])
-    assert "each name once" in str(
+    assert "unique names" in str(
         complaint(lambda: layout_of(schema(value=TEXT, headers=headers), given=BOTH))
     )
 

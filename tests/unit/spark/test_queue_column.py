@@ -27,7 +27,7 @@ MODULUS = ModulusHashExchange(["q0", "q1"])
 @pytest.mark.parametrize(
     ("exchange", "given", "shown"),
     [
-        (BY_KEY, {}, "got 'none', expected one alone: the first argument, or routing_key="),
+        (BY_KEY, {}, "got 'none', expected one column: the first argument, or routing_key="),
         (BY_KEY, {"headers": "h"}, "got 'headers'"),
         (BY_KEY, {"routing_key": "k", "message_id": "m"}, "got 'routing_key, message_id'"),
         (BY_HEADER, {"routing_key": "k"}, "or headers=, which the exchange hashes"),
@@ -35,7 +35,7 @@ MODULUS = ModulusHashExchange(["q0", "q1"])
     ],
 )
 def test_the_one_column_that_the_exchange_hashes_is_wanted(exchange, given, shown):
-    with pytest.raises(InvalidValue, match="invalid column that is hashed") as error:
+    with pytest.raises(InvalidValue, match="invalid columns for queue_of") as error:
         queue_of(exchange=exchange, **given)
     assert shown in str(error.value)
 
