@@ -1,4 +1,4 @@
-"""Progress on standard error, on a terminal only: a pipe or a log file gets none."""
+"""Progress bars on standard error, shown on a terminal only."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["bytes_progress", "items_progress", "waiting"]
 
 @contextmanager
 def bytes_progress(title: str, total: int | None) -> Iterator[Callable[[int], object]]:
-    """A bar over the bytes of a file; without a total, what was read so far."""
+    """Show the bytes of a file that were read; yield the function that adds to them."""
     if not sys.stderr.isatty():
         yield lambda _: None
         return
@@ -34,7 +34,7 @@ def bytes_progress(title: str, total: int | None) -> Iterator[Callable[[int], ob
 
 @contextmanager
 def items_progress(title: str, total: int) -> Iterator[Callable[[int], object]]:
-    """A bar over a number of things."""
+    """Show how many items are done; yield the function that adds to them."""
     if not sys.stderr.isatty():
         yield lambda _: None
         return
@@ -48,7 +48,7 @@ def items_progress(title: str, total: int) -> Iterator[Callable[[int], object]]:
 
 @contextmanager
 def waiting(title: str) -> Iterator[None]:
-    """What is waited for, where nobody knows how long."""
+    """Show that something is under way whose duration is unknown."""
     if not sys.stderr.isatty():
         yield
         return
@@ -57,7 +57,7 @@ def waiting(title: str) -> Iterator[None]:
 
 
 def _console() -> Console:
-    """Standard error, where names of files stand as they are."""
+    """Return a console on standard error that leaves file names unchanged."""
     from rich.console import Console
 
     return Console(stderr=True, markup=False, emoji=False)

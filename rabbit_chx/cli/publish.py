@@ -1,29 +1,39 @@
-"""``rabbit-chx publish``: the rows of a file, each confirmed."""
+"""``rabbit-chx publish``: publish the rows of a file, each confirmed."""
 
 from __future__ import annotations
 
+import signal
 import sys
 import time
+from contextlib import suppress
 from dataclasses import asdict
-from typing import IO, TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from rabbit_chx.cli.options import FILE, broker_options, output_option
 from rabbit_chx.cli.output import echo, log_to_stderr, notice, print_json
-from rabbit_chx.cli.resume import Position
+from rabbit_chx.cli.resume import MAX_SENT_AGAIN, open_resume_file
+from rabbit_chx.cli.signals import GracefulStop
 from rabbit_chx.cli.verb import Exit, option, verb
-from rabbit_chx.errors import InvalidValue, PublishFailed
+from rabbit_chx.errors import BrokerUnavailable, InvalidValue, PublishFailed
+from rabbit_chx.text import printable
 
 if TYPE_CHECKING:
     import ssl
     from collections.abc import Iterator
     from pathlib import Path
 
+    from rabbit_chx.cli.resume import ResumeFile
     from rabbit_chx.cli.row_files import Batch
-    from rabbit_chx.publishing import Publisher, Totals
+    from rabbit_chx.publishing import Failure, Publisher, Totals
 
 _FAILURES_SHOWN: Final = 5
+_ROWS_AT_ONCE: Final = 1_000
+_SETTLE_SECONDS: Final = 10.0
+"""How long rows in flight may take to be confirmed after a signal."""
+_PAUSE: Final = 0.01
+_TERMINATED: Final = 128 + signal.SIGTERM
 _MESSAGES: Final = "The messages"
 
 
@@ -35,25 +45,31 @@ _MESSAGES: Final = "The messages"
         "rabbit-chx publish big.csv -x orders -k customer --resume big.position",
     ],
     exit_codes={
-        Exit.FINE: "every row was confirmed and routed",
-        Exit.FAILED: "some row was not",
+        Exit.FINE: "every row was routed and confirmed",
+        Exit.FAILED: "some rows were not",
+        Exit.INTERRUPTED: f"interrupted by SIGINT ({_TERMINATED}: by SIGTERM), after rows in flight were confirmed",
     },
+    epilog=f"""
+SIGINT or SIGTERM ends the command when the rows in flight are confirmed, after {_SETTLE_SECONDS:.0f} seconds at most.
+With --resume, the next call then starts at the exact row; after SIGKILL or a crash it sends at most
+{MAX_SENT_AGAIN:,} rows again.
+""",
 )
 @click.argument("file", type=FILE)
 @broker_options
-@option("-x", "--exchange", group=_MESSAGES, required=True, metavar="X", help="Where the messages go.")
+@option("-x", "--exchange", group=_MESSAGES, required=True, metavar="X", help="The exchange to publish to.")
 @option(
     "-k",
     "--key-column",
     group=_MESSAGES,
     metavar="C",
-    help="The column with the routing key; empty keys without it.",
+    help="The column with the routing key. Default: empty keys.",
 )
 @option(
     "--body-column",
     group=_MESSAGES,
     metavar="C",
-    help="The column with the body; the whole row as JSON without it.",
+    help="The column with the body. Default: the whole row as JSON.",
 )
 @option(
     "--header",
@@ -61,7 +77,7 @@ _MESSAGES: Final = "The messages"
     group=_MESSAGES,
     multiple=True,
     metavar="NAME[=C]",
-    help="A header, from the column C or NAME.",
+    help="A header NAME from column C, by default from column NAME.",
 )
 @option(
     "--property",
@@ -69,21 +85,23 @@ _MESSAGES: Final = "The messages"
     group=_MESSAGES,
     multiple=True,
     metavar="NAME=C",
-    help="A property, such as message_id=C.",
+    help="A property from a column, such as message_id=C.",
 )
 @click.option(
     "--format",
     "kind",
     type=click.Choice(["csv", "jsonl", "parquet", "arrow"]),
-    help="What FILE is; by its name else.",
+    help="The format of FILE. Default: by its name.",
 )
-@click.option("--rate", type=click.IntRange(min=1), metavar="N", help="At most N messages a second.")
+@click.option(
+    "--rate", type=click.IntRange(min=1), metavar="N", help="Publish at most N messages per second."
+)
 @click.option(
     "--resume",
-    "position_file",
+    "resume_path",
     type=FILE,
     metavar="FILE",
-    help="Keep the position in FILE, and start from there.",
+    help="Keep the position in FILE, and start from it.",
 )
 @output_option
 def publish(
@@ -99,14 +117,11 @@ def publish(
     properties: tuple[str, ...],
     kind: str | None,
     rate: int | None,
-    position_file: str | None,
+    resume_path: str | None,
     output: str,
 ) -> int:
-    """Publish each row of FILE (- is stdin) as one message, persistent, mandatory and confirmed.
-
-    With --resume, a second call goes on at the first row that was not confirmed and routed.
-    """
-    from rabbit_chx.cli.row_files import Picker, format_of, read_batches
+    """Publish each row of FILE (- is stdin) as one message, persistent, mandatory and confirmed."""
+    from rabbit_chx.cli.row_files import Picker, format_of, open_rows, read_batches
     from rabbit_chx.publishing import Publisher
 
     if url is None:
@@ -117,23 +132,76 @@ def publish(
     )
     name = "standard input" if file == "-" else file
     kind = format_of(file, kind)
-    position = Position.of(position_file, file)
     publisher = Publisher(
         url, exchange, name=f"rabbit-chx publish {name}", credentials=password_file, tls=tls
     )
-    with _open(file) as rows, publisher:
+    with open_resume_file(resume_path, file) as resume, open_rows(file) as rows:
+        publisher.open()
+        batches = _shown(picker.batches(read_batches(rows, kind, name), name), publisher, name)
+        with GracefulStop(publisher.stop_accepting) as stop:
+            _publish_all(batches, publisher, resume, _Pace(rate), stop)
+        return _report(publisher, resume.start if resume else 0, stop, output)
+
+
+def _publish_all(
+    batches: Iterator[Batch], publisher: Publisher, resume: ResumeFile | None, pace: _Pace, stop: GracefulStop
+) -> None:
+    """Publish all batches, wait for the outcome of each row, and save the position, whatever happens."""
+    error = None
+    try:
+        while (batch := stop.next_of(batches)) is not None:
+            _publish(publisher, resume.skip(batch) if resume else batch, resume, pace, stop)
+    except BrokerUnavailable as unavailable:
+        error = unavailable
+    except KeyboardInterrupt:
+        if not stop:
+            raise
+    finally:
         try:
-            batches = picker.batches(read_batches(rows, kind, name), name)
-            done = _publish_all(_shown(batches, publisher, name), publisher, position, _Pace(rate))
-            totals = publisher.flush()
-        except PublishFailed as failed:
-            position.save_before(failed)
-            _print_failures(failed, position.start)
-            _print(failed.totals, output)
-            return Exit.FAILED
-        position.save(done)
+            _settle(publisher, stop)
+        finally:
+            if resume:
+                resume.save(publisher)
+    if (
+        error is not None and not stop and not publisher.totals.failed
+    ):  # failed rows are reported with the error
+        raise error
+
+
+def _publish(
+    publisher: Publisher, batch: Batch, resume: ResumeFile | None, pace: _Pace, stop: GracefulStop
+) -> None:
+    for part in pace.parts(len(batch.bodies)):
+        rows = batch[part]
+        if resume:
+            resume.keep_up(publisher, len(rows.bodies), lambda: bool(stop))
+        if stop:
+            return
+        publisher.publish_many(rows.bodies, rows.keys, headers=rows.headers, **rows.properties)
+
+
+def _settle(publisher: Publisher, stop: GracefulStop) -> None:
+    """Wait until every row has its outcome, after a signal for some seconds only, and close the publisher."""
+    deadline = None
+    while publisher.totals.pending:
+        if stop and deadline is None:
+            deadline = time.monotonic() + _SETTLE_SECONDS
+        if deadline is not None and time.monotonic() > deadline:
+            break
+        time.sleep(_PAUSE)
+    with suppress(PublishFailed):  # failures are reported later
+        publisher.close(timeout=0)
+
+
+def _report(publisher: Publisher, skipped: int, stop: GracefulStop, output: str) -> int:
+    totals = publisher.totals
+    if totals.failed:
+        _print_failures(totals, publisher.failures, skipped)
     _print(totals, output)
-    return Exit.FINE
+    if stop.signal is not None:
+        echo("Interrupted.", err=True)
+        return 128 + stop.signal
+    return Exit.FAILED if totals.failed else Exit.FINE
 
 
 def _mapping(pairs: tuple[str, ...], option: str) -> dict[str, str]:
@@ -146,57 +214,26 @@ def _mapping(pairs: tuple[str, ...], option: str) -> dict[str, str]:
     return mapped
 
 
-def _open(path: str) -> IO[bytes]:
-    from rabbit_chx.cli.key_file import open_keys
-
-    return open_keys(path)
-
-
-def _publish_all(batches: Iterator[Batch], publisher: Publisher, position: Position, pace: _Pace) -> int:
-    """Publish what was not confirmed by an earlier call, and return the number of the last row."""
-    done = 0
-    for batch in batches:
-        done += len(batch.bodies)
-        _publish(publisher, position.skip(batch), pace)
-        if position.is_due:
-            publisher.flush()
-            position.save(done)
-    return done
-
-
-def _publish(publisher: Publisher, batch: Batch, pace: _Pace) -> None:
-    for part in pace.parts(len(batch.bodies)):
-        properties: dict[str, Any] = {name: values[part] for name, values in batch.properties.items()}
-        publisher.publish_many(
-            batch.bodies[part],
-            batch.keys if isinstance(batch.keys, str) else batch.keys[part],
-            headers=None if batch.headers is None else batch.headers[part],
-            **properties,
-        )
-
-
 class _Pace:
-    """Spreads messages over time where a rate is given."""
+    """Divides batches into parts, and spreads them over time if there is a rate."""
 
     def __init__(self, rate: int | None) -> None:
         self._rate = rate
         self._due = time.monotonic()
 
     def parts(self, count: int) -> Iterator[slice]:
-        """Slices of a batch, each as late as it must be."""
-        if self._rate is None:
-            yield slice(None)
-            return
-        step = max(self._rate // 20, 1)
+        """Yield the parts of a batch, each when it is due."""
+        step = min(max(self._rate // 20, 1), _ROWS_AT_ONCE) if self._rate else _ROWS_AT_ONCE
         for start in range(0, count, step):
-            time.sleep(max(self._due - time.monotonic(), 0.0))
             end = min(start + step, count)
-            self._due = max(self._due, time.monotonic() - 1.0) + (end - start) / self._rate
+            if self._rate:
+                time.sleep(max(self._due - time.monotonic(), 0.0))
+                self._due = max(self._due, time.monotonic() - 1.0) + (end - start) / self._rate
             yield slice(start, end)
 
 
 def _shown(batches: Iterator[Any], publisher: Publisher, name: str) -> Iterator[Any]:
-    """The batches, with a line of progress on a terminal while they are published."""
+    """Yield the batches, and show a line of progress on a terminal while they are published."""
     if not sys.stderr.isatty():
         yield from batches
         return
@@ -209,20 +246,21 @@ def _shown(batches: Iterator[Any], publisher: Publisher, name: str) -> Iterator[
     def line() -> Text:
         totals = publisher.totals
         rate = totals.confirmed / max(time.monotonic() - began, 0.001)
-        text = f"{name}: {totals.confirmed:,} confirmed, {totals.pending:,} in flight, {rate:,.0f}/s"
+        text = (
+            f"{printable(name)}: {totals.confirmed:,} confirmed, {totals.pending:,} in flight, {rate:,.0f}/s"
+        )
         return Text(text + (f", {totals.resent:,} resent" if totals.resent else ""))
 
     with Live(get_renderable=line, console=Console(stderr=True), refresh_per_second=4, transient=True):
         yield from batches
 
 
-def _print_failures(failed: PublishFailed, skipped: int) -> None:
-    totals = failed.totals
+def _print_failures(totals: Totals, failures: list[Failure], skipped: int) -> None:
     notice("Error", f"{totals.failed:,} of {totals.published:,} rows were not confirmed; the first:")
-    said = ""
-    for failure in failed.failures[:_FAILURES_SHOWN]:
+    last = ""
+    for failure in failures[:_FAILURES_SHOWN]:
         row = skipped + failure.row + 1
-        reply, said = "as above" if failure.reply == said else failure.reply, failure.reply
+        reply, last = "as above" if failure.reply == last else failure.reply, failure.reply
         echo(
             f"  row {row}: {failure.outcome.value}, exchange {failure.exchange!r}, key {failure.routing_key!r}: {reply}",
             err=True,

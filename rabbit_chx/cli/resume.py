@@ -1,104 +1,175 @@
-"""How far ``rabbit-chx publish`` came with a file: kept beside it, so that a second call goes on there."""
+"""The position of ``rabbit-chx publish`` in a file, kept in another file, so that a second call can go on from there."""
 
 from __future__ import annotations
 
+import errno
 import json
+import os
+import stat
+import sys
+import tempfile
 import time
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from rabbit_chx.cli.row_files import Batch
 from rabbit_chx.errors import InvalidValue
 
 if TYPE_CHECKING:
-    from rabbit_chx.errors import PublishFailed
+    from collections.abc import Callable, Iterator
 
-__all__ = ["Position"]
+    from rabbit_chx.cli.row_files import Batch
+    from rabbit_chx.publishing import Publisher
 
-_CHECKPOINT_SECONDS: Final = 5.0
+__all__ = ["MAX_SENT_AGAIN", "ResumeFile", "open_resume_file"]
+
+MAX_SENT_AGAIN: Final = 10_000
+"""Rows that are sent again at most when the process is killed."""
+_SAVE_ROWS: Final = 9_000
+_SAVE_SECONDS: Final = 0.5
+_PAUSE: Final = 0.005
+_MAX_BYTES: Final = 1 << 16
+_NO_FOLLOW: Final = getattr(os, "O_NOFOLLOW", 0)
 
 
-@dataclass
-class Position:
-    """How far a file was published, kept in a file of its own."""
+@contextmanager
+def open_resume_file(path: str | None, file: str) -> Iterator[ResumeFile | None]:
+    """Lock the file that holds the position in ``file``, and read it; without a path there is none."""
+    if path is None:
+        yield None
+        return
+    if file == "-":
+        raise InvalidValue("--resume", "standard input", "a file, which can be read again")
+    resume = ResumeFile(Path(path), file)
+    try:
+        yield resume
+    finally:
+        resume.close()
 
-    path: Path | None
-    source: dict[str, Any]
-    start: int = 0
-    _saved_at: float = 0.0
 
-    @classmethod
-    def of(cls, path: str | None, file: str) -> Position:
-        """The position that was kept, or the beginning; a source that changed meanwhile is an error."""
-        if path is None:
-            return cls(None, {})
-        if file == "-":
-            raise InvalidValue("--resume", "standard input", "a file, which can be read again")
-        source = _identity(file)
-        kept = Path(path)
-        if not kept.exists():
-            return cls(kept, source)
+class ResumeFile:
+    """How many rows of a file are confirmed, in a file that one publisher at a time may use."""
+
+    def __init__(self, path: Path, file: str) -> None:
+        self._path = path
+        self._file = file
+        self._source = _identity(file)
+        self._descriptor = _locked(path)
         try:
-            saved = json.loads(kept.read_text())
-            start, saved_source = int(saved["rows"]), saved["source"]
-        except (OSError, ValueError, KeyError, TypeError):
-            raise InvalidValue(
-                "--resume",
-                path,
-                "a file that an earlier --resume wrote",
-                "Remove it to begin anew",
-            ) from None
-        if saved_source != source:
-            raise InvalidValue(
-                "--resume",
-                f"{file}, which is not the file it was (name, size or time differ)",
-                "the same file",
-                f"Remove {path} to begin anew",
-            )
-        return cls(kept, source, start)
+            self.start: int = self._read()
+        except InvalidValue:
+            self.close()
+            raise
+        self._saved, self._saved_at = self.start, time.monotonic()
+
+    def close(self) -> None:
+        """Release the lock."""
+        os.close(self._descriptor)
 
     def skip(self, batch: Batch) -> Batch:
-        """The batch without rows that were confirmed earlier."""
+        """Return the batch without the rows that an earlier call confirmed."""
         gone = min(max(self.start - (batch.first_row - 1), 0), len(batch.bodies))
-        if not gone:
-            return batch
-        return Batch(
-            batch.bodies[gone:],
-            batch.keys if isinstance(batch.keys, str) else batch.keys[gone:],
-            None if batch.headers is None else batch.headers[gone:],
-            {name: values[gone:] for name, values in batch.properties.items()},
-            batch.first_row + gone,
-        )
+        return batch[gone:] if gone else batch
 
-    @property
-    def is_due(self) -> bool:
-        """Whether it is time to keep it again."""
-        return self.path is not None and time.monotonic() - self._saved_at > _CHECKPOINT_SECONDS
+    def keep_up(self, publisher: Publisher, rows: int, stopped: Callable[[], bool]) -> None:
+        """Save the position often enough before more rows are published, and wait if confirms lag behind."""
+        while not stopped() and publisher.error is None:
+            ahead = self.start + publisher.totals.published + rows - self._saved
+            if ahead < _SAVE_ROWS and time.monotonic() - self._saved_at < _SAVE_SECONDS:
+                return
+            self.save(publisher)
+            ahead = self.start + publisher.totals.published + rows - self._saved
+            if ahead <= MAX_SENT_AGAIN:
+                return
+            time.sleep(_PAUSE)
 
-    def save_before(self, failed: PublishFailed) -> None:
-        """Keep the position before the first row that was not confirmed."""
-        if failed.failures:
-            self.save(self.start + failed.failures[0].row)
-
-    def save(self, rows: int) -> None:
-        """Keep the position behind so many rows, in one step that a crash cannot split."""
-        if self.path is None:
+    def save(self, publisher: Publisher) -> None:
+        """Save the row before which every row is confirmed; a crash leaves the old file or the new one."""
+        rows = self.start + publisher.confirmed_before
+        self._saved_at = time.monotonic()
+        if rows == self._saved:
             return
-        if _identity(self.source["file"]) != self.source:
+        if _identity(self._file) != self._source:
+            raise InvalidValue(
+                "--resume", f"{self._file}, which changed while it was read", "a file that does not change"
+            )
+        descriptor, new = tempfile.mkstemp(dir=self._path.parent, prefix=f".{self._path.name}.")
+        try:
+            os.write(descriptor, json.dumps({"rows": rows, "source": self._source}).encode())
+            _try_lock(descriptor)  # nobody else knows it yet
+            Path(new).replace(self._path)
+        except BaseException:
+            os.close(descriptor)
+            with suppress(OSError):
+                Path(new).unlink()
+            raise
+        os.close(self._descriptor)
+        self._descriptor, self._saved = descriptor, rows
+
+    def _read(self) -> int:
+        text = os.read(self._descriptor, _MAX_BYTES)
+        if not text:  # just created, or by a call that was killed before it saved
+            return 0
+        try:
+            saved = json.loads(text)
+            rows, source = saved["rows"], saved["source"]
+        except (ValueError, KeyError, TypeError, RecursionError):
+            rows = source = None
+        if type(rows) is not int or rows < 0:
+            raise InvalidValue(
+                "--resume file",
+                str(self._path),
+                "a file that an earlier --resume wrote",
+                "Remove it to start from the first row",
+            )
+        if source != self._source:
             raise InvalidValue(
                 "--resume",
-                f"{self.source['file']}, which changed while it was read",
-                "a file at rest",
+                f"{self._file}, which has changed (name, size or time)",
+                "the same file as before",
+                f"Remove {self._path} to start from the first row",
             )
-        new = self.path.with_name(self.path.name + ".new")
-        new.write_text(json.dumps({"rows": rows, "source": self.source}))
-        new.replace(self.path)
-        self._saved_at = time.monotonic()
+        return rows
+
+
+def _locked(path: Path) -> int:
+    """Open a file without following a symbolic link, create it if it is missing, and lock it."""
+    while True:
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | _NO_FOLLOW, 0o600)
+        except OSError as error:
+            reason = "is a symbolic link" if error.errno == errno.ELOOP else str(error.strerror)
+            raise InvalidValue("--resume file", f"{path} ({reason})", "a file that can be written") from None
+        state = os.fstat(descriptor)
+        if not stat.S_ISREG(state.st_mode):
+            os.close(descriptor)
+            raise InvalidValue("--resume file", str(path), "a regular file")
+        if not _try_lock(descriptor):
+            os.close(descriptor)
+            raise InvalidValue(
+                "--resume file", f"{path} (locked)", "a file that no other rabbit-chx publish uses"
+            )
+        with suppress(FileNotFoundError):
+            if os.path.samestat(state, path.lstat()):
+                return descriptor
+        os.close(descriptor)  # another publisher replaced the file before the lock
+
+
+def _try_lock(descriptor: int) -> bool:
+    """Lock an open file until it is closed; return whether no other process holds the lock."""
+    if sys.platform == "win32":
+        return True
+    import fcntl
+
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def _identity(file: str) -> dict[str, Any]:
-    """By what a file is known again."""
+    """Return what identifies a version of a file."""
     try:
         state = Path(file).stat()
     except OSError as error:

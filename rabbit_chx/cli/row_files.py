@@ -1,7 +1,7 @@
-"""Rows of a file as columns to publish: CSV, JSON lines, Parquet, Arrow.
+"""Read rows from CSV, JSON lines, Parquet and Arrow files, as columns to publish.
 
-A source yields batches of rows, each a dict of columns, and is read once from front to back. Columns are
-picked and checked by `Picker`; a row is named by its number, counted from 1 as an editor counts lines of data.
+A reader yields batches of rows, each a dict of columns. `Picker` selects and checks columns; errors name a row by its
+number, counted from 1.
 """
 
 from __future__ import annotations
@@ -22,18 +22,20 @@ from rabbit_chx.errors import InvalidValue, MissingDependency
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-__all__ = ["FORMATS", "Batch", "Picker", "format_of", "read_batches"]
+__all__ = ["FORMATS", "Batch", "Picker", "format_of", "open_rows", "read_batches"]
 
 _ROWS: Final = 5_000
+_MAX_FIELD: Final = 128 << 20
+"""Bytes of a CSV field: RabbitMQ takes no larger message. Python's default is 128 KiB."""
 _LINE: Final = "(the line)"
-"""The column of JSON lines that holds each line as it stands."""
+"""The column that holds each line of a JSON lines file unchanged."""
 
 Columns: TypeAlias = dict[str, list[Any]]
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Columns that a publisher takes."""
+    """Columns as `Publisher.publish_many` accepts them."""
 
     bodies: list[bytes]
     keys: list[str] | str
@@ -41,29 +43,51 @@ class Batch:
     properties: dict[str, list[Any]]
     first_row: int
 
+    def __getitem__(self, rows: slice) -> Batch:
+        """Return some consecutive rows."""
+        start, _, _ = rows.indices(len(self.bodies))
+        return Batch(
+            self.bodies[rows],
+            self.keys if isinstance(self.keys, str) else self.keys[rows],
+            None if self.headers is None else self.headers[rows],
+            {name: values[rows] for name, values in self.properties.items()},
+            self.first_row + start,
+        )
+
 
 def format_of(path: str, chosen: str | None) -> str:
-    """The format chosen, or the one that the file's name tells."""
+    """Return the format chosen, or the one that the file name implies."""
     if chosen is not None:
         return chosen
     suffix = Path(path).suffix.lower()
     known = {".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet", ".arrow": "arrow"}
     if suffix not in known:
         raise InvalidValue(
-            "format of the rows",
+            "file name",
             path,
             f"a name that ends in {', '.join(known)}",
-            "Say --format csv, jsonl, parquet or arrow",
+            "Pass --format csv, jsonl, parquet or arrow",
         )
     return known[suffix]
 
 
+def open_rows(path: str) -> IO[bytes]:
+    """Open a file, or standard input for ``-``."""
+    if path == "-":
+        return sys.stdin.buffer
+    try:
+        return Path(path).open("rb")
+    except OSError as error:
+        raise InvalidValue("file", path, "a readable file", str(error.strerror)) from None
+
+
 def read_batches(file: IO[bytes], kind: str, name: str) -> Iterator[Columns]:
-    """The rows of a file, a few thousand at a time."""
+    """Yield the rows of a file, a few thousand at a time."""
     return FORMATS[kind](file, name)
 
 
 def _csv(file: IO[bytes], name: str) -> Iterator[Columns]:
+    csv.field_size_limit(_MAX_FIELD)
     text = io.TextIOWrapper(file, encoding="utf-8-sig", newline="")
     reader = csv.reader(text, strict=True)
     try:
@@ -71,9 +95,9 @@ def _csv(file: IO[bytes], name: str) -> Iterator[Columns]:
         if header is None:
             return
         if not header:
-            raise InvalidValue(f"header of {name}", "an empty line", "the names of the columns")
+            raise InvalidValue(f"header of {name}", "an empty line", "column names")
         if len(set(header)) < len(header):
-            raise InvalidValue(f"header of {name}", header, "each column once")
+            raise InvalidValue(f"header of {name}", header, "unique column names")
         first = 1
         while rows := list(islice(reader, _ROWS)):
             for row, values in enumerate(rows, first):
@@ -81,17 +105,17 @@ def _csv(file: IO[bytes], name: str) -> Iterator[Columns]:
                     raise InvalidValue(
                         f"row {row} of {name}",
                         f"{len(values)} values",
-                        f"{len(header)}, as in the header",
+                        f"{len(header)} values, as in the header",
                     )
             yield dict(zip(header, map(list, zip(*rows, strict=True)), strict=True))
             first += len(rows)
     except csv.Error as error:
-        raise InvalidValue(f"line {reader.line_num} of {name}", str(error), "CSV") from None
+        raise InvalidValue(f"line {reader.line_num} of {name}", str(error), "valid CSV") from None
     except UnicodeDecodeError as error:
         raise InvalidValue(f"{name}, near line {reader.line_num}", str(error), "UTF-8") from None
     finally:
-        with suppress(ValueError):  # the file is closed already
-            text.detach()  # or it would be closed here, and be complained of
+        with suppress(ValueError):  # the file may be closed already
+            text.detach()  # otherwise the wrapper would close it
 
 
 def _jsonl(file: IO[bytes], name: str) -> Iterator[Columns]:
@@ -107,9 +131,9 @@ def _json_object(line: bytes, row: int, name: str) -> dict[str, Any]:
     try:
         value = json.loads(line)
     except (ValueError, RecursionError) as error:
-        raise InvalidValue(f"line {row} of {name}", str(error), "a JSON object a line") from None
+        raise InvalidValue(f"line {row} of {name}", str(error), "one JSON object per line") from None
     if not isinstance(value, dict):
-        raise InvalidValue(f"line {row} of {name}", type(value).__name__, "a JSON object a line")
+        raise InvalidValue(f"line {row} of {name}", type(value).__name__, "one JSON object per line")
     return value
 
 
@@ -124,7 +148,7 @@ def _parquet(file: IO[bytes], name: str) -> Iterator[Columns]:
 
 def _arrow(file: IO[bytes], name: str) -> Iterator[Columns]:
     with _read_by_arrow(name, "an Arrow file or stream") as pa:
-        # A file starts with its magic, a stream does not.
+        # A file starts with magic bytes, a stream does not.
         start = file.peek(6)[:6] if hasattr(file, "peek") else b""
         if start == b"ARROW1":
             reader = pa.ipc.open_file(pa.py_buffer(file.read()) if file is sys.stdin.buffer else file)
@@ -137,8 +161,8 @@ def _arrow(file: IO[bytes], name: str) -> Iterator[Columns]:
 
 
 @contextmanager
-def _read_by_arrow(name: str, allowed: str) -> Iterator[Any]:
-    """pyarrow, whose complaints are about the file: broken ones it meets with errors of many kinds."""
+def _read_by_arrow(name: str, expected: str) -> Iterator[Any]:
+    """Import pyarrow, and report the many kinds of errors that it raises for broken files."""
     try:
         import pyarrow as pa
     except ImportError as error:
@@ -148,7 +172,7 @@ def _read_by_arrow(name: str, allowed: str) -> Iterator[Any]:
     try:
         yield pa
     except (pa.ArrowException, OSError, ValueError, OverflowError) as error:
-        raise InvalidValue(name, str(error).partition("\n")[0], allowed) from None
+        raise InvalidValue(name, str(error).partition("\n")[0], expected) from None
 
 
 FORMATS: Final[dict[str, Callable[[IO[bytes], str], Iterator[Columns]]]] = {
@@ -161,10 +185,10 @@ FORMATS: Final[dict[str, Callable[[IO[bytes], str], Iterator[Columns]]]] = {
 
 @dataclass(frozen=True)
 class Picker:
-    """Which column becomes what of a message."""
+    """Which columns become body, key, headers and properties."""
 
     body: str | None = None
-    """Without one, the body is the whole row as JSON; of JSON lines, the line as it stands."""
+    """None: the whole row as JSON, or the unchanged line of a JSON lines file."""
     key: str | None = None
     headers: dict[str, str] = field(default_factory=dict)
     """Header name -> column."""
@@ -172,16 +196,16 @@ class Picker:
     """Property name -> column."""
 
     def batches(self, source: Iterable[Columns], name: str) -> Iterator[Batch]:
-        """All batches of a file, numbered from row 1 on; a file without rows is an error."""
+        """Yield all batches of a file, numbered from row 1; a file without rows is an error."""
         row = 1
         for columns in source:
             yield self.batch(columns, row, name)
             row += len(next(iter(columns.values())))
         if row == 1:
-            raise InvalidValue(f"rows of {name}", "no row", "at least one")
+            raise InvalidValue(name, "no rows", "at least one row")
 
     def batch(self, columns: Columns, first_row: int, name: str) -> Batch:
-        """The columns of a batch as a publisher takes them."""
+        """Select the columns of a batch."""
         rows = len(next(iter(columns.values())))
         headers = None
         if self.headers:
@@ -217,7 +241,7 @@ def _column(columns: Columns, column: str, name: str) -> list[Any]:
             f"column of {name}",
             column,
             ", ".join(known),
-            f"did you mean {near[0]!r}?" if near else "",
+            f"Did you mean {near[0]!r}?" if near else "",
         )
     return columns[column]
 
@@ -243,7 +267,7 @@ def _body(value: object, column: str, row: int, name: str) -> bytes:
 def _utf8(text: str, column: str, row: int, name: str) -> bytes:
     try:
         return text.encode()
-    except UnicodeEncodeError:  # JSON can spell half a character
+    except UnicodeEncodeError:  # JSON can express lone surrogates
         raise InvalidValue(
             f"column {column!r} in row {row} of {name}", text, "text without lone surrogates"
         ) from None
@@ -254,5 +278,5 @@ def _wrong_type(value: object, column: str, row: int, name: str) -> InvalidValue
         f"column {column!r} in row {row} of {name}",
         "null" if value is None else type(value).__name__,
         "text or bytes",
-        "Cast the column to text before",
+        "Convert the column to text first",
     )

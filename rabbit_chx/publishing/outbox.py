@@ -27,6 +27,7 @@ __all__ = ["Outbox", "log_errors"]
 log = logging.getLogger("rabbit_chx.publisher")
 
 _FAILURES_KEPT: Final = 100
+_LOOK_AGAIN: Final = 0.5
 
 
 class Outbox:
@@ -62,7 +63,9 @@ class Outbox:
         done = 0
         while done < len(messages):
             with self._changed:
-                self._changed.wait_for(lambda: self.error or not self._accepting or self._has_room())
+                # A signal handler may stop it after this thread has looked and before it waits, hence the timeout.
+                while not self._changed.wait_for(self._may_go_on, _LOOK_AGAIN):
+                    pass
                 if self.error is not None:
                     raise self.error
                 if not self._accepting:
@@ -79,6 +82,9 @@ class Outbox:
         with self._changed:
             self._accepting = False
             self._changed.notify_all()
+
+    def _may_go_on(self) -> bool:
+        return self.error is not None or not self._accepting or self._has_room()
 
     def _has_room(self) -> bool:
         # Wait for a quarter of the room, so that the threads do not switch for every message.

@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
+import time
 import uuid
+from collections import Counter
 
 import pytest
 
+from rabbit_chx.cli.resume import MAX_SENT_AGAIN
 from tests.inbox import emptied
 from tests.json_lines import documented, printed
 from tests.unit.test_cli import run
@@ -83,3 +90,62 @@ def test_a_missing_exchange_is_named_without_a_traceback(broker, tmp_path) -> No
     assert "no exchange 'no.such.exchange'" in text
     assert "Traceback" not in text
     assert broker.password not in text
+
+
+def depth(channel, exchange: str) -> int:
+    queues = (f"{exchange}.{queue}" for queue in ("a", "b"))
+    return sum(channel.queue_declare(queue, passive=True).method.message_count for queue in queues)
+
+
+@pytest.mark.parametrize(
+    ("number", "code", "most_again"),
+    [(signal.SIGINT, 130, 0), (signal.SIGTERM, 143, 0), (signal.SIGKILL, -9, MAX_SENT_AGAIN)],
+)
+def test_an_interrupted_file_is_resumed(broker, exchange, tmp_path, number, code, most_again) -> None:
+    """After a signal at the exact row; after a kill with at most so many rows again as the help says."""
+    count = 60_000
+    file, position = tmp_path / "rows.jsonl", tmp_path / "position"
+    file.write_text("".join(f'{{"k": "c{row}"}}\n' for row in range(count)))
+    arguments = [
+        "publish",
+        str(file),
+        "-x",
+        exchange,
+        "-k",
+        "k",
+        "--resume",
+        str(position),
+        "--output",
+        "json",
+    ]
+    env = {"AMQP_URL": broker.url}
+    with (
+        broker.connection() as connection,
+        subprocess.Popen(
+            [sys.executable, "-m", "rabbit_chx", *arguments, "--rate", "40000"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=os.environ | env,
+        ) as command,
+    ):
+        channel = connection.channel()
+        deadline = time.monotonic() + 60
+        while depth(channel, exchange) < 12_000:
+            assert time.monotonic() < deadline
+            assert command.poll() is None, command.communicate()
+            time.sleep(0.01)
+        command.send_signal(number)
+        output, errors = command.communicate(timeout=60)
+        assert command.returncode == code, errors
+        saved = json.loads(position.read_text())["rows"]
+        if number != signal.SIGKILL:
+            assert errors.decode().strip() == "Interrupted."
+            totals = json.loads(output)
+            assert totals["confirmed"] == totals["published"] == saved == depth(channel, exchange)
+        assert 0 < saved < count
+    again = run(*arguments, env=env)
+    assert again.returncode == 0, again.stderr
+    assert json.loads(again.stdout)["confirmed"] == count - saved
+    copies = Counter(key for key, _, _ in drained(broker, exchange))
+    assert copies.keys() == {f"c{row}" for row in range(count)}
+    assert copies.total() - count <= most_again

@@ -4,16 +4,26 @@ from __future__ import annotations
 
 import io
 import json
-from typing import Any
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from rabbit_chx.cli.resume import Position
+from rabbit_chx.cli.resume import ResumeFile, open_resume_file
 from rabbit_chx.cli.row_files import Batch, Picker, format_of, read_batches
 from rabbit_chx.errors import InvalidValue
+from tests.amqp_server import AmqpServer
 from tests.unit.test_cli import error_of
+
+if TYPE_CHECKING:
+    import socket
 
 ROWS = [{"id": f"m{i}", "customer": f"ключ-{i}", "amount": str(i)} for i in range(12_001)]
 
@@ -81,7 +91,7 @@ def test_without_a_body_column_the_body_is_the_row_as_json(name: str) -> None:
     ("kind", "data", "expected"),
     [
         ("csv", b"a,b\n1,2\n3\n", "row 2 of rows"),
-        ("csv", b"a,a\n1,2\n", "each column once"),
+        ("csv", b"a,a\n1,2\n", "unique column names"),
         ("csv", b'a\n"open\n', "line 2 of rows"),
         ("csv", b"a\n\xff\n", "UTF-8"),
         ("jsonl", b'{"a": "x"}\n{"a": \n', "line 2 of rows"),
@@ -90,8 +100,8 @@ def test_without_a_body_column_the_body_is_the_row_as_json(name: str) -> None:
         ("arrow", b"no arrow at all", "Arrow"),
         ("jsonl", b'{"a": "x"}\n{"a": 5}\n', "invalid column 'a' in row 2 of rows: got 'int'"),
         ("jsonl", b'{"a": "x"}\n{"b": "y"}\n', "invalid column 'a' in row 2 of rows: got 'null'"),
-        ("csv", b"aa,b\n1,2\n", "did you mean 'aa'"),
-        ("csv", b"a,b\n", "invalid rows of rows: got 'no row'"),
+        ("csv", b"aa,b\n1,2\n", "Did you mean 'aa'"),
+        ("csv", b"a,b\n", "invalid rows: got 'no rows'"),
     ],
 )
 def test_bad_rows_name_the_row_and_what_is_allowed(kind: str, data: bytes, expected: str) -> None:
@@ -106,11 +116,15 @@ def test_the_format_is_told_by_the_name_or_asked_for() -> None:
         format_of("-", None)
 
 
+def at(start: int) -> Any:
+    return SimpleNamespace(start=start)
+
+
 def test_a_position_skips_what_was_confirmed_and_no_more() -> None:
     batch = Batch([b"1", b"2", b"3"], ["a", "b", "c"], [{}, {}, {}], {"type": [1, 2, 3]}, first_row=4)
     for start, left in ((0, 3), (3, 3), (4, 2), (6, 0), (9, 0)):
-        assert len(Position(None, {}, start).skip(batch).bodies) == left
-    skipped = Position(None, {}, 5).skip(batch)
+        assert len(ResumeFile.skip(at(start), batch).bodies) == left
+    skipped = ResumeFile.skip(at(5), batch)
     assert (skipped.bodies, skipped.keys, skipped.properties, skipped.first_row) == (
         [b"3"],
         ["c"],
@@ -135,20 +149,119 @@ def test_wrong_usage_is_refused(arguments: list[str], expected: str) -> None:
     assert expected in error_of("publish", *arguments)
 
 
-def test_a_resume_file_of_another_source_is_refused(tmp_path: Any) -> None:
-    source, kept = tmp_path / "rows.csv", tmp_path / "position"
-    source.write_text("a\n1\n")
-    position = Position.of(str(kept), str(source))
-    position.save(1)
-    assert Position.of(str(kept), str(source)).start == 1
-    source.write_text("a\n1\n2\n")
-    with pytest.raises(InvalidValue, match="changed while it was read"):
-        position.save(1)
-    with pytest.raises(InvalidValue, match="is not the file it was"):
-        Position.of(str(kept), str(source))
-    kept.write_text("nonsense")
-    with pytest.raises(InvalidValue, match="Remove it to begin anew"):
-        Position.of(str(kept), str(source))
+@pytest.fixture
+def rows(tmp_path: Path) -> Path:
+    file = tmp_path / "rows.csv"
+    file.write_text("a\n1\n")
+    return file
+
+
+def confirmed(count: int) -> Any:
+    return SimpleNamespace(confirmed_before=count)
+
+
+def position_of(path: Path, file: Path) -> int:
+    with open_resume_file(str(path), str(file)) as resume:
+        assert resume
+        return resume.start
+
+
+def test_a_position_is_read_back_while_its_file_is_the_same(rows: Path, tmp_path: Path) -> None:
+    kept = tmp_path / "position"
+    assert position_of(kept, rows) == position_of(kept, rows) == 0
+    with open_resume_file(str(kept), str(rows)) as resume:
+        assert resume
+        resume.save(confirmed(1))
+    assert position_of(kept, rows) == 1
+    assert {path.name for path in tmp_path.iterdir()} == {"rows.csv", "position"}
+    with open_resume_file(str(kept), str(rows)) as resume:
+        assert resume
+        rows.write_text("a\n1\n2\n")
+        with pytest.raises(InvalidValue, match="changed while it was read"):
+            resume.save(confirmed(1))
+    with pytest.raises(InvalidValue, match="which has changed"):
+        position_of(kept, rows)
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["nonsense", "[]", '{"rows": 1e999}', '{"rows": -1}', '{"rows": true}', '{"rows": 1.0}', "[" * 60_000],
+)
+def test_a_resume_file_of_another_content_is_refused(content: str, rows: Path, tmp_path: Path) -> None:
+    kept = tmp_path / "position"
+    kept.write_text(content.replace("}", ', "source": {}}'))
+    with pytest.raises(InvalidValue, match="Remove it to start from the first row"):
+        position_of(kept, rows)
+
+
+def test_one_publisher_at_a_time_uses_a_resume_file(rows: Path, tmp_path: Path) -> None:
+    kept = tmp_path / "position"
+    with open_resume_file(str(kept), str(rows)) as resume:
+        assert resume
+        for count in (1, 2):  # the lock outlives the replacement of the file
+            arguments = ["publish", str(rows), "-x", "e", "-U", "amqp://127.0.0.1:1", "--resume", str(kept)]
+            assert "no other rabbit-chx publish uses" in error_of(*arguments)
+            resume.save(confirmed(count))
+    assert position_of(kept, rows) == 2
+
+
+def test_a_resume_file_is_not_written_through_a_symbolic_link(rows: Path, tmp_path: Path) -> None:
+    victim, link = tmp_path / "victim", tmp_path / "position"
+    victim.write_text("precious")
+    link.symlink_to(victim)
+    with pytest.raises(InvalidValue, match="symbolic link"):
+        position_of(link, rows)
+    link.unlink()
+    (tmp_path / "position.new").symlink_to(victim)  # the temporary name of an earlier version
+    with open_resume_file(str(link), str(rows)) as resume:
+        assert resume
+        resume.save(confirmed(1))
+    assert victim.read_text() == "precious"
+
+
+@pytest.mark.long  # the broker is given ten seconds
+def test_a_signal_ends_a_command_that_waits_for_a_silent_broker(tmp_path: Path) -> None:
+    file, kept = tmp_path / "rows.jsonl", tmp_path / "position"
+    file.write_text('{"k": "c"}\n' * 20_000)  # more than may be in flight
+    published = threading.Event()
+
+    def never_confirm(client: socket.socket) -> None:
+        published.set()
+        while client.recv(1 << 16):
+            pass
+
+    with AmqpServer(never_confirm) as server:
+        arguments = [
+            "publish",
+            str(file),
+            "-x",
+            "x",
+            "-U",
+            server.url,
+            "--resume",
+            str(kept),
+            "--output",
+            "json",
+        ]
+        command = [sys.executable, "-m", "rabbit_chx", *arguments]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as running:
+            assert published.wait(60)
+            running.send_signal(signal.SIGTERM)
+            output, errors = running.communicate(timeout=60)
+    assert running.returncode == 143, errors
+    assert errors.decode().splitlines()[-1] == "Interrupted."
+    totals = json.loads(output)
+    assert (totals["confirmed"], totals["pending"]) == (0, 0)
+    assert totals["published"] == totals["unknown"] + totals["unsent"]
+    assert position_of(kept, file) == 0
+
+
+def test_a_long_csv_field_is_published(tmp_path: Path) -> None:
+    body = "x" * 1_000_000
+    (batch,) = Picker(body="b").batches(
+        read_batches(io.BytesIO(f"a,b\n1,{body}\n".encode()), "csv", "f"), "f"
+    )
+    assert batch.bodies == [body.encode()]
 
 
 def test_a_password_file_that_is_not_there_is_refused_before_anything_connects(tmp_path) -> None:

@@ -1,0 +1,141 @@
+"""A hostile or faulty AMQP server ends its own connection: it neither fills the memory nor outlives the timeouts."""
+
+from __future__ import annotations
+
+import itertools
+import socket
+import struct
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pika
+import pytest
+from pika import frame, spec
+
+from rabbit_chx.errors import BrokerUnavailable, PublishFailed
+from rabbit_chx.publishing import Publisher, Timeouts
+from tests.amqp_server import AmqpServer
+from tests.proof import LONG, dice
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+TIMEOUTS = Timeouts(connect=1, reconnect=0.5, retry=0.5, confirm=1, blocked=1)
+BODY = b"x" * 1_000
+MOST_SECONDS = 20
+MOST_BYTES = 200 << 20
+
+
+def return_of(size: int) -> bytes:
+    """A basic.return and its content header, which announces a body of that size."""
+    method = frame.Method(1, spec.Basic.Return(312, "NO_ROUTE", "x", "k")).marshal()
+    return method + frame.Header(1, size, pika.BasicProperties(delivery_mode=2)).marshal()
+
+
+def ack(number: int) -> bytes:
+    return frame.Method(1, spec.Basic.Ack(number)).marshal()
+
+
+def repeated(piece: bytes, *, after: bytes = b"") -> Callable[[socket.socket], object]:
+    """Send ``after`` once, and then the piece until the client ends the connection."""
+    block = piece * max((1 << 16) // len(piece), 1)
+
+    def behave(client: socket.socket) -> None:
+        client.sendall(after)
+        while True:
+            client.sendall(block)
+
+    return behave
+
+
+def once(data: bytes) -> Callable[[socket.socket], object]:
+    """Send the data, and then nothing until the client ends the connection."""
+
+    def behave(client: socket.socket) -> None:
+        client.sendall(data)
+        while client.recv(1 << 16):
+            pass
+
+    return behave
+
+
+BODY_FRAME = frame.Body(1, b"y" * 100_000).marshal()
+SERVERS = {
+    "a returned body of 2^63 bytes": (repeated(BODY_FRAME, after=return_of(2**63)), "more than any in flight"),
+    "a returned body longer than what was sent": (once(return_of(len(BODY) + 1)), "more than any in flight"),
+    "a returned body that never ends": (once(return_of(len(BODY))), "confirmed nothing"),
+    "a frame for a channel that is not open": (once(frame.Method(7, spec.Basic.Ack(1)).marshal()), "channel 7"),
+    "a frame of 4 GiB": (repeated(b"z" * 1_000, after=struct.pack(">BHI", 1, 1, 2**32 - 1)), "frame_max"),
+    "acks for messages that were never sent": (repeated(ack(10**9)), "confirmed nothing"),
+    "returns of messages that were never sent": (repeated(return_of(0)), "was not sent"),
+    "heartbeats and nothing else": (repeated(frame.Heartbeat().marshal()), "confirmed nothing"),
+    "blocked for ever": (once(frame.Method(0, spec.Connection.Blocked("disk")).marshal()), "blocked publishing"),
+    "silence": (once(b""), "confirmed nothing"),
+}  # fmt: skip
+
+
+def outcome(server: AmqpServer) -> tuple[str, float, int]:
+    """Publish to a server; return the error, the seconds until it came, and by how much the memory grew at most."""
+    before, started = _peak(reset=True), time.monotonic()
+    publisher = Publisher(server.url, "x", timeouts=TIMEOUTS)
+    with pytest.raises((PublishFailed, BrokerUnavailable)) as caught, publisher:
+        publisher.publish_many([BODY] * 100, "k")
+    assert publisher.totals.pending == publisher.totals.confirmed == 0
+    return str(caught.value), time.monotonic() - started, _peak() - before
+
+
+def _peak(*, reset: bool = False) -> int:
+    """The most bytes that this process has held since the last reset."""
+    process = Path("/proc/self")
+    if not (process / "clear_refs").exists():
+        pytest.skip("the peak of the memory is read from Linux")
+    if reset:
+        (process / "clear_refs").write_text("5")
+    lines = (process / "status").read_text().splitlines()
+    return next(int(line.split()[1]) << 10 for line in lines if line.startswith("VmHWM:"))
+
+
+@pytest.mark.parametrize("name", SERVERS)
+def test_a_hostile_server_loses_its_connection(name: str) -> None:
+    behave, reason = SERVERS[name]
+    with AmqpServer(behave) as server:
+        text, seconds, grown = outcome(server)
+    assert reason in text
+    assert seconds < MOST_SECONDS
+    assert grown < MOST_BYTES
+
+
+def spoiled() -> Iterator[bytes]:
+    """Frames that a server may send, with bytes exchanged, left out or repeated."""
+    random = dice("hostile server")
+    frames = [
+        ack(1),
+        return_of(10),
+        return_of(0),
+        frame.Body(1, b"abc").marshal(),
+        frame.Heartbeat().marshal(),
+    ]
+    frames += [frame.Method(1, spec.Channel.Close(404, "no", 60, 40)).marshal()]
+    while True:
+        data = bytearray(b"".join(random.choices(frames, k=random.randint(1, 6))))
+        for _ in range(random.randint(1, 8)):
+            at = random.randrange(len(data))
+            match random.randrange(3):
+                case 0:
+                    data[at] = random.randrange(256)
+                case 1:
+                    del data[at : at + random.randint(1, 5)]
+                case 2:
+                    data[at:at] = data[at : at + random.randint(1, 20)]
+            data = data or bytearray(b"\0")
+        yield bytes(data)
+
+
+def test_spoiled_frames_end_in_an_error_within_the_timeouts() -> None:
+    for data in itertools.islice(spoiled(), 200 if LONG else 6):
+        with AmqpServer(once(data)) as server:
+            text, seconds, grown = outcome(server)
+        assert seconds < MOST_SECONDS, data
+        assert grown < MOST_BYTES, data
+        assert "the publisher failed" not in text, data
