@@ -96,7 +96,10 @@ def connect(
             f"{url} accepted the connection but sent nothing; is this the AMQP port?"
         ) from None
     except (AMQPError, OSError) as error:
-        raise BrokerUnavailable(str(why_down(error, str(url)))) from None
+        reason = why_down(error, str(url))
+        unavailable = BrokerUnavailable(str(reason))
+        unavailable.permanent = reason.permanent
+        raise unavailable from None
 
 
 def server_version(connection: pika.BlockingConnection) -> str:

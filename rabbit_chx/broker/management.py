@@ -25,7 +25,7 @@ from rabbit_chx.broker.credentials import Credentials, login
 from rabbit_chx.broker.http import Answer, HttpClient, TooLarge, basic_auth
 from rabbit_chx.broker.management_rows import Overview, User
 from rabbit_chx.broker.permissions import Needs
-from rabbit_chx.broker.reasons import why_no_tls
+from rabbit_chx.broker.reasons import why_tls_failed
 from rabbit_chx.broker.tls import warn_if_unchecked
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue
 from rabbit_chx.releases import Release, Store
@@ -308,7 +308,7 @@ class Management:
             case TimeoutError():
                 text = f"the management API at {self._base} did not answer within {self._timeout:g} seconds"
             case ssl.SSLError():
-                text = str(why_no_tls(error, f"the management API at {self._base}"))
+                text = str(why_tls_failed(error, f"the management API at {self._base}"))
             case ConnectionResetError():
                 text = f"{self._base} closed the connection; is this the AMQP port?"
             case _:

@@ -1,4 +1,4 @@
-"""Why a connection did not open, or is gone: one sentence out of what pika and Python raise. No socket, no password."""
+"""Why a connection did not open or was lost: one sentence for each exception of pika and Python. No password appears in it."""
 
 from __future__ import annotations
 
@@ -15,27 +15,29 @@ __all__ = [
     "NotAmqp",
     "Reason",
     "why_down",
-    "why_no_external",
-    "why_no_tls",
-    "why_not_let_in",
-    "why_not_reached",
+    "why_external_refused",
+    "why_rejected",
+    "why_tls_failed",
+    "why_unreachable",
 ]
 
 # Reply codes of the broker after which the same attempt would end the same way (AMQP 0-9-1, section 1.2).
 _PERMANENT_CODES: Final = {402, 403, 404, 406, 501, 503, 504, 505, 530, 540}
-# Where a connection ends before it is open, pika guesses why and keeps the broker's own words as text.
+# If a connection ends before it is open, pika guesses the reason and keeps the broker's own words as text.
 _CLOSED_BY_BROKER = re.compile(r"ConnectionClosedByBroker: \((\d+)\) ['\"](.*)['\"]", re.DOTALL).search
 _NO_TYPE = re.compile(r"exchange type (\S+) not found").search
-"""What is said to a publisher when the plugin of its exchange is disabled."""
+"""What the broker tells a publisher when the plugin of its exchange is disabled."""
+_NO_PERMISSION = re.compile(r"access to vhost '(.*)' refused for user '(.*)'", re.DOTALL).search
 _TLS_ALERT = re.compile(r"\[SSL: (\w*ALERT\w*)\]").search
 _TLS_RECORDS: Final = (b"\x15", b"\x16")
-"""How an alert and a handshake begin."""
+"""The first bytes of an alert and of a handshake."""
 _NOT_TLS: Final = {"WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "HTTP_REQUEST"}
+_TRUST: Final = "to trust the CA that issued its certificate, pass --tls-ca-cert-file (in Spark tlsCaFile, in Python tls=)"
 
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """Why a connection is down, for people, and whether trying again is of no use."""
+    """Why a connection is down, and whether the next attempt would end the same way."""
 
     text: str
     permanent: bool = False
@@ -45,7 +47,7 @@ class Reason:
 
 
 class NotAmqp(ConnectionError):
-    """What answers speaks another protocol; its first bytes tell which."""
+    """The server speaks another protocol, as its first bytes show."""
 
     def __init__(self, first: bytes) -> None:
         super().__init__()
@@ -53,106 +55,129 @@ class NotAmqp(ConnectionError):
 
 
 def why_down(error: BaseException, where: str, *, needs: Needs | None = None) -> Reason:
-    """The one sentence behind an exception of pika's, whose own is often empty.
+    """Explain an exception of pika, whose own text is often empty.
 
-    Where a permission is missing, ``needs`` are those that the work takes.
+    ``needs`` are the permissions that the work takes: the explanation names them if one is missing.
     """
     from pika import exceptions
 
     error = _innermost(error)
     match error:
         case BrokerUnavailable():
-            return Reason(str(error))
-        case exceptions.ProbableAuthenticationError() | exceptions.ProbableAccessDeniedError():
-            return _why_not_opened(str(error), where, "was lost while it was opened")
+            return Reason(str(error), error.permanent)
+        case exceptions.ProbableAuthenticationError():
+            return _why_not_opened(str(error), where, "was lost during authentication")
+        case exceptions.ProbableAccessDeniedError():
+            hint = "the broker log says why; a frame_max below 8192 does it on RabbitMQ 4.1 and later"
+            return _why_not_opened(str(error), where, f"was lost after authentication ({hint})")
         case exceptions.IncompatibleProtocolError():
-            silence = "ended before the broker said a word (is that a port with TLS? then amqps)"
-            return _why_not_opened(str(error), where, silence)
+            hint = "is this a port with TLS? Then the URL begins with amqps"
+            return _why_not_opened(str(error), where, f"ended before the broker sent anything ({hint})")
         case exceptions.ConnectionBlockedTimeout():
             return Reason(
                 f"the broker at {where} blocked publishing for too long (memory or disk alarm)",
                 permanent=True,
             )
-        case exceptions.ConnectionClosedByBroker() | exceptions.ChannelClosedByBroker():
-            code, words = error.reply_code, error.reply_text
-            if denied := why_denied(words, needs or Needs()):
-                words = f"ACCESS_REFUSED, {denied}"
-            if gone := _NO_TYPE(words):
-                words += f"; {why_no_type(gone[1])}"
+        case exceptions.NoFreeChannels():
             return Reason(
-                f"the broker at {where} closed it: {code} {words}", permanent=code in _PERMANENT_CODES
+                f"the broker at {where} allows too few channels on a connection: increase channel_max in "
+                "rabbitmq.conf or in the URL",
+                permanent=True,
             )
+        case exceptions.ConnectionClosedByBroker() | exceptions.ChannelClosedByBroker():
+            return _why_closed(error.reply_code, error.reply_text, where, needs or Needs())
         case exceptions.ProtocolVersionMismatch() | exceptions.InvalidFrameError():
-            return Reason(f"what answers at {where} does not speak AMQP 0-9-1", permanent=True)
+            return Reason(f"the server at {where} does not speak AMQP 0-9-1", permanent=True)
         case exceptions.StreamLostError() | exceptions.AMQPHeartbeatTimeout():
             return Reason(f"the connection to {where} was lost: {error}")
         case NotAmqp():
-            hint = ", but TLS: its URL begins with amqps" if error.first.startswith(_TLS_RECORDS) else ""
-            return Reason(f"what answers at {where} does not speak AMQP 0-9-1{hint}", permanent=True)
+            hint = " but TLS: its URL begins with amqps" if error.first.startswith(_TLS_RECORDS) else ""
+            return Reason(f"the server at {where} does not speak AMQP 0-9-1{hint}", permanent=True)
         case exceptions.AuthenticationError():
-            return why_no_external(where)
+            return why_external_refused(where)
         case _:
-            return why_not_reached(error, where)
+            return why_unreachable(error, where)
 
 
-def why_not_reached(error: BaseException, where: str) -> Reason:
-    """The same for errors below AMQP, which are Python's own."""
+def why_unreachable(error: BaseException, where: str) -> Reason:
+    """Explain an error below AMQP."""
     match error:
         case ssl.SSLError():
-            return why_no_tls(error, f"the broker at {where}")
+            return why_tls_failed(error, f"the broker at {where}")
         case TimeoutError():
-            return Reason(f"no broker answers at {where}: it takes too long")
+            return Reason(f"no broker answers at {where}: timed out")
         case OSError():
             return Reason(f"no broker answers at {where}: {error.strerror or error}")
         case _:
             return Reason(f"no broker answers at {where}: {str(error) or type(error).__name__}")
 
 
-def why_no_external(where: str) -> Reason:
-    """The broker does not offer EXTERNAL to this connection."""
+def why_external_refused(where: str) -> Reason:
+    """Explain that the broker does not offer EXTERNAL on this connection."""
     return Reason(
-        f"the broker at {where} asks for a password all the same: EXTERNAL takes the plugin "
-        "rabbitmq_auth_mechanism_ssl, auth_mechanisms.1 = EXTERNAL in rabbitmq.conf, and a certificate that was shown",
+        f"the broker at {where} still requires a password: EXTERNAL needs the plugin rabbitmq_auth_mechanism_ssl, "
+        "auth_mechanisms.1 = EXTERNAL in rabbitmq.conf, and a client certificate",
         permanent=True,
     )
 
 
-def _why_not_opened(text: str, where: str, otherwise: str) -> Reason:
-    """Why a connection ended before it was open: what the broker said counts, not how far it had come."""
-    if alert := _TLS_ALERT(text):
-        return Reason(f"TLS with the broker at {where} fails: {alert[1]}", permanent=True)
-    said = _CLOSED_BY_BROKER(text)
-    if said is None:  # it died, as with a broker that is killed: that says nothing of user or password
-        return Reason(f"the connection to {where} {otherwise}")
-    return why_not_let_in(int(said[1]), said[2], where)
-
-
-def why_not_let_in(code: int, words: str, where: str) -> Reason:
-    """What the broker said before the connection was open."""
+def why_rejected(code: int, words: str, where: str) -> Reason:
+    """Explain the broker's reply to a connection that was not open yet."""
     if code == 403 and "EXTERNAL" in words:
         return Reason(
-            f"the broker at {where} lets nobody in by this certificate: it takes a user by the name in it (in the part "
-            "that ssl_cert_login_from says), and ssl_options.verify = verify_peer; the broker's log tells which is missing",
+            f"the broker at {where} rejected the client certificate: no user matches its name (ssl_cert_login_from says "
+            "which part counts), or ssl_options.verify is not verify_peer; the broker log says which",
             permanent=True,
         )
     if code == 403:
-        return Reason(f"the broker at {where} refuses this user or password", permanent=True)
-    if code == 530 and "limit" not in words:
+        hint = "; guest may only connect from localhost" if "user 'guest'" in where else ""
+        return Reason(f"the broker at {where} rejected the user name or password{hint}", permanent=True)
+    if code == 530 and (denied := _NO_PERMISSION(words)):
         return Reason(
-            f"the broker at {where} has no such virtual host, or the user may not use it; "
-            "`rabbitmqctl list_permissions -p VHOST` tells",
+            f"the user {denied[2]!r} has no permission in the virtual host {denied[1]!r} of the broker at {where}: "
+            f"`{Needs().line(denied[1], denied[2])}` lets it connect",
             permanent=True,
         )
-    return Reason(f"the broker at {where} closed it: {code} {words}")
+    if code == 530 and "not found" in words:
+        return Reason(f"the broker at {where} has no such virtual host", permanent=True)
+    if code == 530 and not words:  # aiormq drops them
+        return Reason(
+            f"the broker at {where} has no such virtual host, or the user has no permission there, or reached a "
+            "connection limit; the broker log says which",
+            permanent=True,
+        )
+    return Reason(f"the broker at {where} closed the connection: {code} {words}")
 
 
-def why_no_tls(error: ssl.SSLError, peer: str) -> Reason:
-    """Why there is no secure connection with somebody, or no longer."""
+def why_tls_failed(error: ssl.SSLError, peer: str) -> Reason:
+    """Explain why there is no TLS connection to a peer."""
     if isinstance(error, (ssl.SSLEOFError, ssl.SSLZeroReturnError)):
-        return Reason(f"the connection to {peer} was lost while TLS was set up")
+        return Reason(f"the connection to {peer} was lost during the TLS handshake")
     words = getattr(error, "verify_message", "") or error.reason or str(error)
-    hint = " (is that a port without TLS?)" if error.reason in _NOT_TLS else ""
-    return Reason(f"TLS with {peer} fails: {words}{hint}", permanent=True)
+    hint = "; is this a port without TLS?" if error.reason in _NOT_TLS else ""
+    if "issuer" in words or "self-signed" in words:
+        hint = f"; {_TRUST}"
+    return Reason(f"TLS with {peer} failed: {words}{hint}", permanent=True)
+
+
+def _why_closed(code: int, words: str, where: str, needs: Needs) -> Reason:
+    """Explain why the broker closed an open connection or a channel."""
+    if denied := why_denied(words, needs):
+        words = f"ACCESS_REFUSED, {denied}"
+    if missing := _NO_TYPE(words):
+        words += f"; {why_no_type(missing[1])}"
+    text = f"the broker at {where} closed the connection or channel: {code} {words}"
+    return Reason(text, permanent=code in _PERMANENT_CODES)
+
+
+def _why_not_opened(text: str, where: str, otherwise: str) -> Reason:
+    """Explain why a connection ended before it was open; the broker's words decide, not how far it had come."""
+    if alert := _TLS_ALERT(text):
+        return Reason(f"TLS with the broker at {where} failed: {alert[1]}", permanent=True)
+    said = _CLOSED_BY_BROKER(text)
+    if said is None:  # a broker that is killed ends the connection, too: no fault of user or password
+        return Reason(f"the connection to {where} {otherwise}")
+    return why_rejected(int(said[1]), said[2], where)
 
 
 def _innermost(error: BaseException) -> BaseException:

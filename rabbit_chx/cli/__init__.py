@@ -134,6 +134,9 @@ def _exit_code(arguments: list[str]) -> int:
 
 def _fault(error: Exception) -> Exit:
     """Say what went wrong, and whose fault it is."""
+    if "pika" in sys.modules and (reason := _why_amqp(error)):
+        notice("Error", reason)
+        return Exit.FAILED
     text = _without_secrets(str(error))
     if isinstance(error, (RabbitChxError, OSError)):
         notice("Error", text)
@@ -144,6 +147,15 @@ def _fault(error: Exception) -> Exit:
         "`rabbit-chx --debug ...` prints.",
     )
     return Exit.BUG
+
+
+def _why_amqp(error: Exception) -> str:
+    """The reason of an error of pika's that no verb expected: a limit of the broker, or a lost connection."""
+    from pika.exceptions import AMQPError
+
+    from rabbit_chx.broker.reasons import why_down
+
+    return str(why_down(error, "the given URL")) if isinstance(error, AMQPError) else ""
 
 
 def _without_secrets(complaint: str) -> str:

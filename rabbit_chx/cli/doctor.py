@@ -15,7 +15,7 @@ from rabbit_chx.cli.options import broker_options, management_options, output_op
 from rabbit_chx.cli.output import print_json
 from rabbit_chx.cli.progress import waiting
 from rabbit_chx.cli.verb import Exit, option, verb
-from rabbit_chx.errors import RabbitChxError
+from rabbit_chx.errors import BrokerUnavailable, RabbitChxError
 
 if TYPE_CHECKING:
     import ssl
@@ -156,7 +156,9 @@ def _broker_checks(broker: _Broker) -> Iterator[Check]:
     try:
         connection = connect(broker.url, credentials=broker.password_file, tls=broker.tls)
     except RabbitChxError as error:
-        yield Check("broker", "failed", str(error), "is it running, and is the URL right?")
+        refused = isinstance(error, BrokerUnavailable) and error.permanent
+        hint = "" if refused else "is the broker running, and is the URL right?"
+        yield Check("broker", "failed", str(error), hint)
         return
     with connection:
         yield Check("broker", "ok", str(BrokerUrl.parse(broker.url)))

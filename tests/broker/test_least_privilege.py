@@ -170,13 +170,13 @@ def test_it_takes_what_the_page_says_and_nothing_less(what, shop, broker, capsys
     wait_until(lambda: shop.seen() == before, "nothing is left of it", 30, pause=0.1)
 
 
-def test_a_user_without_a_place_in_the_virtual_host_is_told_how_to_get_one(shop, capsys, monkeypatch):
+def test_a_user_without_permissions_in_the_virtual_host_is_told_how_to_get_them(shop, capsys, monkeypatch):
     shop.allow(Grant("^$", "^$", "^$", "management"))
     shop.management._request("DELETE", ["permissions", shop.vhost, shop.user])
     text = attempt(shop, "rabbit-chx check topology.yaml", capsys, monkeypatch)
     line = Grant("^$", "^$", "^$").line(shop.vhost, shop.user)
-    assert f"or none for the user '{shop.user}': `{line}` lets it look" in text
-    with pytest.raises(BrokerUnavailable, match="has no such virtual host, or the user may not use it"):
+    assert f"or the user '{shop.user}' has no permission there: `{line}` lets the user read it" in text
+    with pytest.raises(BrokerUnavailable, match="has no permission in the virtual host"):
         Publisher(shop.own_url).open()
 
 

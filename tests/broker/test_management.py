@@ -85,7 +85,7 @@ def test_what_is_wrong_is_named(broker, management) -> None:
     with pytest.raises(BrokerUnavailable, match="no virtual host 'none'"):
         management.bindings("none")
     wrong = Management(broker.management_url, credentials=lambda: (broker.username, "wrong"))
-    with pytest.raises(BrokerUnavailable, match="or its password"):
+    with pytest.raises(BrokerUnavailable, match="or the password"):
         wrong.overview()
     parts = urlsplit(broker.url)
     with pytest.raises(BrokerUnavailable, match=f"{parts.port}"):

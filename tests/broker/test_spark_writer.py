@@ -298,13 +298,13 @@ def test_a_wrong_password_is_told_before_a_task_starts_or_in_its_report(broker):
     host = broker.url.rpartition("@")[2]
     schema, batch = rows(1)
     options = {"url": f"amqp://guest:CANARY@{host}", "exchange": "amq.fanout"}
-    with pytest.raises(BrokerUnavailable, match="refuses this user or password") as caught:
+    with pytest.raises(BrokerUnavailable, match="rejected the user name or password") as caught:
         source(broker, **options).writer(schema, overwrite=False)
     assert "CANARY" not in str(caught.value)
     written = (
         source(broker, checkExchange="false", **options).writer(schema, overwrite=False).write(iter([batch]))
     )
-    assert "refuses this user or password" in written.problem
+    assert "rejected the user name or password" in written.problem
 
 
 @pytest.fixture(params=["nobody listens", "nobody speaks"])

@@ -217,9 +217,9 @@ def to_nobody(site: Site) -> None:
 
 PUBLISHER: dict[str, tuple[Scenario, str]] = {
     "nowhere to go": (lambda site: site.publish(site.publisher(site.amqp()), "nowhere"), "312 NO_ROUTE"),
-    "a wrong password": (lambda site: site.publisher(site.amqp(site.wrong)).open(), "refuses this user or password"),
-    "a token that has expired": (expired_token, "refuses this user or password"),
-    "a wrong password file": (wrong_password_file, "refuses this user or password"),
+    "a wrong password": (lambda site: site.publisher(site.amqp(site.wrong)).open(), "rejected the user name or password"),
+    "a token that has expired": (expired_token, "rejected the user name or password"),
+    "a wrong password file": (wrong_password_file, "rejected the user name or password"),
     "a password file of two lines": (password_file_of_two_lines, "it has more lines"),
     "no such virtual host": (lambda site: site.publisher(site.amqp(vhost="no")).open(), "no such virtual host"),
     "no permission": (lambda site: site.publish(site.publisher(site.amqp(), "amq.topic")), "no write permission"),
@@ -268,7 +268,10 @@ def appliers(carry_out: Callable[..., object]) -> dict[str, tuple[Scenario, str]
             carry_out(site.amqp(where=where))
 
     return {
-        "a wrong password": (lambda site: carry_out(site.amqp(site.wrong)), "refuses this user or password"),
+        "a wrong password": (
+            lambda site: carry_out(site.amqp(site.wrong)),
+            "rejected the user name or password",
+        ),
         "no such virtual host": (lambda site: carry_out(site.amqp(vhost="no")), "no such virtual host"),
         "no permission": (lambda site: carry_out(site.amqp()), "ACCESS_REFUSED|permission"),
         "no broker": (lambda site: carry_out(site.amqp(where="127.0.0.1:1")), "no broker answers"),

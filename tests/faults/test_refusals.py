@@ -76,21 +76,20 @@ def assert_clean(error, publisher=None):
 
 def test_a_wrong_password(broker, user, log):
     publisher = Publisher(url_of(broker, password=f"wrong{CANARY}"))
-    assert refusal(publisher).endswith("refuses this user or password")
+    assert refusal(publisher).endswith("rejected the user name or password")
     assert publisher.totals.connections == 0
     assert log() == []  # nothing was tried again
 
 
 def test_an_unknown_user(broker, log):
-    assert "refuses this user or password" in refusal(Publisher(url_of(broker, user="nobody")))
+    assert "rejected the user name or password" in refusal(Publisher(url_of(broker, user="nobody")))
     assert log() == []
 
 
 @pytest.mark.parametrize("vhost", ["nope", "/nope/ and é"])
 def test_an_unknown_virtual_host(broker, user, log, vhost):
     text = refusal(Publisher(url_of(broker, vhost=vhost)))
-    assert "no such virtual host, or the user may not use it" in text
-    assert repr(vhost) in text
+    assert text.endswith(f"virtual host {vhost!r}, user 'little' has no such virtual host")
     assert log() == []
 
 
@@ -98,10 +97,8 @@ def test_a_virtual_host_that_the_user_may_not_use(broker, user):
     broker.ctl("add_vhost", "closed")
     try:
         text = refusal(Publisher(url_of(broker, vhost="closed")))
-        assert (
-            "virtual host 'closed', user 'little' has no such virtual host, or the user may not use it"
-            in text
-        )
+        assert "the user 'little' has no permission in the virtual host 'closed'" in text
+        assert "`rabbitmqctl set_permissions -p closed little '^$' '^$' '^$'` lets it connect" in text
     finally:
         broker.ctl("delete_vhost", "closed")
 
@@ -209,7 +206,7 @@ def test_a_server_that_speaks_first_and_not_amqp(log):
         text = refusal(Publisher(f"amqp://little:{CANARY}@127.0.0.1:{port}"))
         greeter.join()
     assert text == (
-        f"what answers at 127.0.0.1:{port}, virtual host '/', user 'little' does not speak AMQP 0-9-1"
+        f"the server at 127.0.0.1:{port}, virtual host '/', user 'little' does not speak AMQP 0-9-1"
     )
     assert log() == []  # nothing was tried again
 
@@ -228,7 +225,7 @@ def test_all_of_several_are_named_when_none_answers(broker, user):
     urls = [url_of(broker, port=port), url_of(broker, password=f"wrong{CANARY}")]
     text = refusal(Publisher(urls, timeouts=Timeouts(connect=1)), limit=1 + 5)
     assert "Connection refused" in text
-    assert "refuses this user or password" in text
+    assert "rejected the user name or password" in text
 
 
 def test_credentials_are_asked_for_on_each_connect(broker, user):

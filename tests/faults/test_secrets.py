@@ -182,7 +182,7 @@ def commands(site):
     secure = {"AMQP_URL": site.tls}
     authority, folder = site.authority.folder, site.places.folder
     amq = (*PUBLISH, "-x", "amq.direct")
-    refused = "refuses this user or password"
+    refused = "rejected the user name or password"
     over_amqp = ("check", "topology.yaml", "--amqp-only")
     certificate = ("--tls-cert-file", authority / "client.pem", "--tls-key-file", authority / "locked.key")
     return {

@@ -41,7 +41,7 @@ DEADLINE = 500
 
 PLACES = {
     "explain": "rabbitmq|RabbitMQ",
-    "exceptions": "refuses this user or password",
+    "exceptions": "rejected the user name or password",
     "sql": "a_table",
     "progress": "numOutputRows",
     "event log": "SparkListenerSQLExecutionStart",
@@ -132,7 +132,7 @@ def ways(rabbitmq_broker, inbox, user, tls, tmp_path_factory):
         return {"name": name, "good": good, "wrong": wrong, "nowhere": nowhere or {}}
 
     by_env, by_file = {"passwordEnv": "PASSWORD_RIGHT"}, {"passwordFile": f"{folder}/right"}
-    refused = "refuses this user or password"
+    refused = "rejected the user name or password"
     return [
         way(
             "url",

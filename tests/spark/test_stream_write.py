@@ -194,7 +194,7 @@ def test_a_secret_stands_in_no_text_of_a_query(spark, broker, tmp_path):
         .trigger(availableNow=True)
         .start()
     )
-    with pytest.raises(Exception, match="refuses this user or password") as caught:
+    with pytest.raises(Exception, match="rejected the user name or password") as caught:
         run_out(query)
     texts = [str(caught.value), str(query.exception()), str(query.recentProgress), str(query.status)]
     texts += [query._jsq.explainInternal(True)]

@@ -131,8 +131,8 @@ LOGIN = "ACCESS_REFUSED - Login was refused using authentication mechanism PLAIN
 @pytest.mark.parametrize(
     ("error", "permanent", "words"),
     [
-        (AUTHENTICATION(repr(CLOSED(403, LOGIN))), True, "refuses this user or password"),
-        (AUTHENTICATION(repr(exceptions.StreamLostError("reset"))), False, "was lost while it was opened"),
+        (AUTHENTICATION(repr(CLOSED(403, LOGIN))), True, "rejected the user name or password"),
+        (AUTHENTICATION(repr(exceptions.StreamLostError("reset"))), False, "was lost during authentication"),
         (ACCESS(repr(CLOSED(530, "NOT_ALLOWED - vhost it's not found"))), True, "no such virtual host"),
         (
             ACCESS(repr(CLOSED(530, "NOT_ALLOWED - access: connection limit (1) is reached"))),
@@ -144,18 +144,24 @@ LOGIN = "ACCESS_REFUSED - Login was refused using authentication mechanism PLAIN
             False,
             "541 INTERNAL_ERROR - vhost '/'",
         ),
-        (ACCESS(repr(exceptions.StreamLostError("reset"))), False, "was lost while it was opened"),
+        (ACCESS(repr(exceptions.StreamLostError("reset"))), False, "was lost after authentication"),
+        (exceptions.NoFreeChannels(), True, "increase channel_max in rabbitmq.conf"),
+        (
+            ACCESS(repr(CLOSED(530, "NOT_ALLOWED - access to vhost 'v' refused for user 'u'"))),
+            True,
+            "the user 'u' has no permission in the virtual host 'v' of the broker at h: `rabbitmqctl set_permissions -p v u",
+        ),
         (exceptions.IncompatibleProtocolError(repr(exceptions.StreamLostError("EOF"))), False, "with TLS?"),
         (
             exceptions.IncompatibleProtocolError(
                 "SSLError(1, '[SSL: TLSV13_ALERT_CERTIFICATE_REQUIRED] tls')"
             ),
             True,
-            "TLS with the broker at h fails: TLSV13_ALERT_CERTIFICATE_REQUIRED",
+            "TLS with the broker at h failed: TLSV13_ALERT_CERTIFICATE_REQUIRED",
         ),
         (exceptions.InvalidFrameError("x"), True, "does not speak AMQP 0-9-1"),
-        (NotAmqp(b"S"), True, "what answers at h does not speak AMQP 0-9-1"),
-        (NotAmqp(b"\x15"), True, "does not speak AMQP 0-9-1, but TLS: its URL begins with amqps"),
+        (NotAmqp(b"S"), True, "the server at h does not speak AMQP 0-9-1"),
+        (NotAmqp(b"\x15"), True, "does not speak AMQP 0-9-1 but TLS: its URL begins with amqps"),
         (CLOSED(320, "CONNECTION_FORCED - closed"), False, "320 CONNECTION_FORCED"),
         (exceptions.ChannelClosedByBroker(404, "NOT_FOUND - no exchange"), True, "404 NOT_FOUND"),
         (
@@ -165,7 +171,7 @@ LOGIN = "ACCESS_REFUSED - Login was refused using authentication mechanism PLAIN
         ),
         (exceptions.ChannelClosedByBroker(405, "RESOURCE_LOCKED"), False, "405"),
         (exceptions.ConnectionBlockedTimeout("x"), True, "memory or disk alarm"),
-        (ssl.SSLEOFError(8, "EOF occurred"), False, "was lost while TLS was set up"),
+        (ssl.SSLEOFError(8, "EOF occurred"), False, "was lost during the TLS handshake"),
         (
             ConnectionRefusedError(111, "Connection refused"),
             False,

@@ -20,7 +20,7 @@ from rabbit_chx.broker.applying.protocol import (
     Refused,
     no_answer,
 )
-from rabbit_chx.broker.reasons import why_down, why_no_external, why_not_let_in, why_not_reached
+from rabbit_chx.broker.reasons import why_down, why_external_refused, why_rejected, why_unreachable
 from rabbit_chx.broker.tls import warn_if_unchecked
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue, MissingDependency
 from rabbit_chx.urls import BrokerUrl
@@ -115,20 +115,20 @@ async def _connect(url: str, tls: ssl.SSLContext | None) -> aio_pika.abc.Abstrac
             **query,
         )
     except ProbableAuthenticationError as error:
-        reason = why_not_let_in(403, str(error), where)
+        reason = why_rejected(403, str(error), where)
     except AuthenticationError:
-        reason = why_no_external(where)
+        reason = why_external_refused(where)
     except ConnectionClosed as error:
-        reason = why_not_let_in(int(error.args[0]), str(error.args[-1]), where)
+        reason = why_rejected(int(error.args[0]), str(error.args[-1]), where)
     except InvalidFrameError as error:
         refused = "Connection.OpenOk" in str(
             error
         )  # aiormq keeps nothing of what the broker says to Connection.Open
-        reason = why_not_let_in(530, "", where) if refused else why_not_reached(error, where)
+        reason = why_rejected(530, "", where) if refused else why_unreachable(error, where)
     except AMQPError as error:
-        reason = why_not_reached(error.__cause__ or error, where)
+        reason = why_unreachable(error.__cause__ or error, where)
     except OSError as error:
-        reason = why_not_reached(error, where)
+        reason = why_unreachable(error, where)
     else:
         return connection
     raise BrokerUnavailable(str(reason))

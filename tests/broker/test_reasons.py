@@ -1,0 +1,89 @@
+"""Why a real broker refuses a connection or a channel, in the words that the command line shows."""
+
+from __future__ import annotations
+
+import uuid
+from contextlib import contextmanager
+from dataclasses import replace
+
+import pytest
+
+from rabbit_chx.broker.connect import connect
+from rabbit_chx.cli import _exit_code
+from rabbit_chx.errors import BrokerUnavailable
+from rabbit_chx.publishing import Publisher
+from rabbit_chx.urls import BrokerUrl
+from tests.broker.privileges import release_of
+
+pytestmark = pytest.mark.broker
+
+
+@contextmanager
+def setting(broker, name, value):
+    """A setting of rabbitmq.conf that new connections obey."""
+    before = broker.eval(f"{{ok, V}} = application:get_env(rabbit, {name}), V.")
+    broker.eval(f"application:set_env(rabbit, {name}, {value}).")
+    try:
+        yield
+    finally:
+        broker.eval(f"application:set_env(rabbit, {name}, {before}).")
+
+
+@pytest.fixture
+def user(broker):
+    name = f"u{uuid.uuid4().hex[:8]}"
+    broker.ctl("add_user", name, "secret")
+    broker.ctl("set_permissions", name, ".*", ".*", ".*")
+    yield replace(BrokerUrl.parse(broker.url), user=name, password="secret")
+    broker.ctl("delete_user", name)
+
+
+def run(monkeypatch, capsys, url: BrokerUrl, *arguments: str) -> tuple[int, str]:
+    address = f"amqp://{url.user}:{url.password}@{url.host}:{url.port}/"
+    monkeypatch.setenv("AMQP_URL", address)
+    code = _exit_code(list(arguments))
+    return code, "".join(capsys.readouterr())
+
+
+def test_too_few_channels_are_no_mistake_of_ours(broker, user, monkeypatch, capsys):
+    with setting(broker, "channel_max", 1):
+        code, said = run(monkeypatch, capsys, user, "parity", "--keys", "50")
+    assert (code, "increase channel_max in rabbitmq.conf or in the URL" in said) == (1, True), said
+    if release_of(broker) >= (3, 13):  # 3.10 has this limit behind a feature flag
+        broker.ctl("set_user_limits", user.user, '{"max-channels": 1}')
+        code, said = run(monkeypatch, capsys, user, "parity", "--keys", "50")
+        assert (code, "maximum allowed user limit of" in said) == (1, True), said
+
+
+def test_a_broker_with_tiny_frames_is_reachable_or_says_where_to_look(broker, user):
+    with setting(broker, "frame_max", 4096):
+        if release_of(broker) < (4, 1):
+            with connect(user) as connection:
+                assert connection.is_open
+            return
+        with pytest.raises(BrokerUnavailable, match="frame_max below 8192 does it on RabbitMQ 4"):
+            connect(user)
+        with pytest.raises(BrokerUnavailable, match="the broker log says why"):
+            Publisher(user, timeouts={"connect": 1}).open()
+
+
+def test_a_wrong_password_and_doctor(broker, user, monkeypatch, capsys):
+    wrong = replace(user, password="wrong")
+    code, said = run(monkeypatch, capsys, wrong, "doctor", "--output", "json")
+    assert code == 1
+    assert "rejected the user name or password" in said
+    assert "is the broker running" not in said
+
+
+@pytest.mark.parametrize(
+    ("vhost", "words"),
+    [
+        ("/", "the user '{user}' has no permission in the virtual host '/'"),
+        ("none", "has no such virtual host"),
+    ],
+)
+def test_a_missing_permission_is_told_from_a_missing_virtual_host(broker, user, vhost, words):
+    broker.ctl("clear_permissions", user.user)
+    with pytest.raises(BrokerUnavailable, match=words.format(user=user.user)) as caught:
+        connect(user.with_vhost(vhost))
+    assert caught.value.permanent
