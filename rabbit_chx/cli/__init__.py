@@ -38,8 +38,8 @@ _VERBS: Final = {
     "export": "Write a topology file from a broker.",
     "import": "Write a topology file from a definitions.json.",
     "parity": "Prove the mirror against your own broker, or a throw-away one.",
-    "doctor": "Check what is installed and reachable, and say how to mend what is not.",
-    "demo": "Show it all on a throw-away broker.",
+    "doctor": "Check the installation and the broker, and suggest fixes.",
+    "demo": "Compare predictions with a throw-away broker.",
     "completion": "Print the script that completes commands in bash, zsh or fish.",
 }
 

@@ -1,6 +1,6 @@
-"""``rabbit-chx demo``: prediction beside reality, on a throw-away broker.
+"""``rabbit-chx demo``: compare predictions with a throw-away broker.
 
-The part without a broker comes first and takes a second; the broker may take a minute to start; Spark comes last.
+The part without a broker runs first and takes a second; the broker may take a minute to start; Spark runs last.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ _KEYS: Final = 10_000
         "rabbit-chx demo --spark",
     ],
     exit_codes={
-        Exit.FINE: "everything landed where it was predicted",
-        Exit.FAILED: "something did not",
+        Exit.FINE: "every message reached the predicted queue",
+        Exit.FAILED: "a message reached another queue",
     },
 )
 @click.option(
@@ -48,16 +48,16 @@ _KEYS: Final = 10_000
     "--release",
     metavar="R",
     shell_complete=releases,
-    help="The release of the throw-away broker; the newest there is by default.",
+    help="The release of the throw-away broker; default: the newest available.",
 )
-@click.option("--offline", "part", flag_value="offline", help="Only the part that needs no broker.")
-@click.option("--online", "part", flag_value="online", help="Only the part with a broker.")
-@click.option("--spark", "part", flag_value="spark", help="Only the part with a broker and Spark.")
+@click.option("--offline", "part", flag_value="offline", help="Run only the part without a broker.")
+@click.option("--online", "part", flag_value="online", help="Run only the part with a broker.")
+@click.option("--spark", "part", flag_value="spark", help="Run only the part with a broker and Spark.")
 def demo(*, release: str | None, part: str | None) -> int:
-    """Predict where 10,000 keys land, publish them to a real broker, and compare.
+    """Predict the queues of 10,000 keys, publish the keys to a real broker, and compare.
 
-    Then add a fifth queue: predicted first, and really done. Then write 200,000 rows from Spark, if PySpark
-    and a Java for it are there.
+    Then predict and perform the binding of a fifth queue, and write 200,000 rows from Spark, if PySpark and Java are
+    installed.
     """
     from rabbit_chx.cli.tables import console
 
@@ -68,21 +68,21 @@ def demo(*, release: str | None, part: str | None) -> int:
         _offline_part(out, keys)
     if part in {None, "online"}:
         out.rule("with a real broker")
-        code |= _if_it_can_be(out, lambda: _broker_part(out, keys, release))
+        code |= _unless_missing(out, lambda: _broker_part(out, keys, release))
     if part in {None, "spark"}:
         out.rule("from Spark")
-        code |= _if_it_can_be(out, lambda: _spark_part(out, release))
+        code |= _unless_missing(out, lambda: _spark_part(out, release))
     return code
 
 
-def _if_it_can_be(out: Console, part: Callable[[], int]) -> int:
-    """The exit code of a part of the demo; what is missing for it is said, and is no failure."""
+def _unless_missing(out: Console, part: Callable[[], int]) -> int:
+    """The exit code of a part of the demo; 0 if something that it needs is missing."""
     from rabbit_chx.testing.node import CannotSupply
 
     try:
         return part()
     except (CannotSupply, MissingDependency) as error:
-        out.print(f"This part is left out: {error}")
+        out.print(f"Skipped: {error}")
         return 0
 
 
@@ -102,10 +102,10 @@ def _offline_part(out: Console, keys: list[str]) -> None:
     out.print(f"Exact shares of all possible keys: {exact}.")
     fifth = ring.bind(_FIFTH)
     first_gone = fifth.unbind("orders.0")
-    out.print(f"Binding a fifth queue moves {moved(ring, fifth).share:.2%} of the keys, all of them to it.")
+    out.print(f"Binding a fifth queue moves {moved(ring, fifth).share:.2%} of the keys, all to that queue.")
     out.print(
         f"Unbinding the first one moves {moved(fifth, first_gone).share:.2%}: "
-        "the buckets are a stack, so take away the queue that was bound last."
+        "buckets form a stack, so remove the queue that was bound last."
     )
 
 
@@ -131,7 +131,7 @@ def _broker_part(out: Console, keys: list[str], release: str | None) -> int:
         predicted = sum(old != new for old, new in zip(before, _predict(scratch.ring, keys), strict=True))
         after, more = _publish_and_compare(scratch, keys, f"The same keys, with {_FIFTH} bound as well")
     moved = sum(old != new for old, new in zip(before, after, strict=True))
-    out.print(f"{_FIFTH} was predicted to move {predicted:,} of the {len(keys):,} keys, and moved {moved:,}.")
+    out.print(f"Binding {_FIFTH} moved {moved:,} of {len(keys):,} keys; predicted: {predicted:,}.")
     return Exit.FAILED if differences or more or moved != predicted else 0
 
 
@@ -150,25 +150,25 @@ def _spark_part(out: Console, release: str | None) -> int:
         out.print(f"Starting Spark {version('pyspark')} on Java {java.version} ({java.origin}) ...")
         with spark_for_demo(java) as spark:
             connection.process_data_events()  # heartbeats, on a machine where Spark takes minutes
-            out.print(f"Working out the queue of each of {ROWS:,} rows, in Spark ...")
+            out.print(f"Predicting the queue of each of {ROWS:,} rows in Spark ...")
             predicted = predict(spark, ConsistentHashExchange(scratch.ring))
             connection.process_data_events()
-            out.print("Writing the rows from Spark, each message confirmed ...")
+            out.print("Writing the rows from Spark, with confirms ...")
             start = perf_counter()
             write(spark, broker.url, scratch.exchange)
             seconds = perf_counter() - start
         arrived: list[int] = []
-        with waiting("Taking the messages out of the queues"):
+        with waiting("Reading the queues"):
             actual = scratch.landed(ROWS, arrived.append)
     title = f"RabbitMQ {running} on {running.store}: {ROWS:,} rows from Spark in {seconds:.1f} seconds"
     differences = _compare(title, scratch.ring, predicted, actual)
     if (repeated := len(arrived) - ROWS) > 0:
-        out.print(f"{repeated} messages more than rows: Spark has run a task again.")
+        out.print(f"{repeated} more messages than rows: Spark has retried a task.")
     return Exit.FAILED if differences or repeated else 0
 
 
 def _running(broker: Broker) -> Release:
-    """The release whose exchange is mirrored; of somebody else's broker nobody can ask where it keeps bindings."""
+    """The release to mirror; an external broker does not report its metadata store."""
     from rabbit_chx.releases import Release
 
     try:
@@ -178,7 +178,7 @@ def _running(broker: Broker) -> Release:
 
 
 def _bound(connection: pika.BlockingConnection, running: Release) -> Scratch:
-    """A scratch exchange on the broker, with the queues of the demo."""
+    """A scratch exchange with the queues of the demo."""
     from rabbit_chx.broker.scratch import Scratch
 
     scratch = Scratch(connection, release=running)
@@ -188,18 +188,18 @@ def _bound(connection: pika.BlockingConnection, running: Release) -> Scratch:
 
 
 def _publish_and_compare(scratch: Scratch, keys: list[str], title: str) -> tuple[list[str], int]:
-    """Publish all keys, print predicted beside actual, and return where each landed."""
+    """Publish all keys, print the comparison, and return the queue of each key and the number of differences."""
     from rabbit_chx.cli.progress import items_progress
 
     predicted = _predict(scratch.ring, keys)
-    with items_progress("Publishing, each message confirmed", len(keys)) as advance:
+    with items_progress("Publishing with confirms", len(keys)) as advance:
         scratch.publish(((key, {}) for key in keys), advance)
     actual = scratch.landed(len(keys))
     return actual, _compare(title, scratch.ring, predicted, actual)
 
 
 def _compare(title: str, ring: Ring, predicted: Sequence[Destination], actual: Sequence[str]) -> int:
-    """Print both as counts of each queue; return how many messages landed where they should not have."""
+    """Print the counts of each queue; return how many messages reached another queue than predicted."""
     from rabbit_chx.cli.tables import show, table
 
     differences = sum(expected != found for expected, found in zip(predicted, actual, strict=True))

@@ -1,4 +1,4 @@
-"""``rabbit-chx doctor``: what is there, what is missing, and the command that mends it."""
+"""``rabbit-chx doctor``: check the installation and the broker, and suggest a fix for each fault."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _EXTRAS: Final = {
         "rabbit-chx doctor --spark spark://host:7077 --conf spark.executor.memory=2g",
         "rabbit-chx doctor --spark sc://host:15002 -U amqp://user@host \\\n    --option passwordEnv=SECRET",
     ],
-    exit_codes={Exit.FINE: "all that was asked for works", Exit.FAILED: "something does not"},
+    exit_codes={Exit.FINE: "no check failed", Exit.FAILED: "a check failed"},
 )
 @broker_options
 @management_options
@@ -58,20 +58,18 @@ _EXTRAS: Final = {
     is_flag=False,
     flag_value="",
     metavar="[MASTER]",
-    help="Run a small Spark job that asks each executor. MASTER is what spark-submit takes as --master, or the "
-    "sc:// URL of Spark Connect; by default SPARK_REMOTE, spark-defaults.conf or local[*] decide. What else "
-    "spark-submit would get stands in PYSPARK_SUBMIT_ARGS.",
+    help="Run a small Spark job that checks each executor. MASTER is the --master of spark-submit or the sc:// URL of "
+    "Spark Connect; default: SPARK_REMOTE, spark-defaults.conf or local[*]. Pass other arguments of spark-submit in "
+    "PYSPARK_SUBMIT_ARGS.",
 )
-@option(
-    "--conf", group=_SPARK, multiple=True, metavar="NAME=VALUE", help="A setting of that Spark. Repeat it."
-)
+@option("--conf", group=_SPARK, multiple=True, metavar="NAME=VALUE", help="A Spark setting. Repeatable.")
 @option(
     "--option",
     "options",
     group=_SPARK,
     multiple=True,
     metavar="NAME=VALUE",
-    help='An option of format("rabbitmq") for the connection, such as passwordEnv or tlsCaFile. Repeat it.',
+    help='A connection option of format("rabbitmq"), such as passwordEnv or tlsCaFile. Repeatable.',
 )
 @output_option
 def doctor(
@@ -85,17 +83,17 @@ def doctor(
     options: tuple[str, ...],
     output: str,
 ) -> int:
-    """Check what is installed, and the broker if one is given, and say how to mend what is not right."""
-    asked = None
+    """Check the installation and, if one is given, the broker, and suggest fixes."""
+    spark_checks = None
     if spark is not None:
         from rabbit_chx.cli.spark import SparkChecks
 
-        asked = SparkChecks.of(spark, conf, options, url, password_file)
+        spark_checks = SparkChecks.of(spark, conf, options, url, password_file)
     elif conf or options:
-        raise click.UsageError("--conf and --option are for --spark")
+        raise click.UsageError("--conf and --option require --spark")
     checks: list[Check] = []
     broker = None if url is None else _Broker(url, password_file, tls, management_access)
-    for check in _checks(broker, asked):
+    for check in _checks(broker, spark_checks):
         checks.append(check)
         if output == "json":
             print_json("check", **check.json())
@@ -118,7 +116,7 @@ def _checks(broker: _Broker | None, spark: SparkChecks | None) -> Iterator[Check
     if spark is not None and spark.by_options:
         yield spark.broker()
     elif broker is None:
-        yield Check("broker", "missing", "none was named", "give --url, or set AMQP_URL")
+        yield Check("broker", "missing", "no URL", "pass --url or set AMQP_URL")
     else:
         with waiting("Asking the broker"):
             found = [*_broker_checks(broker), _management(broker)]
@@ -139,7 +137,7 @@ def _throw_away_broker() -> Check:
 
 @dataclass(frozen=True)
 class _Broker:
-    """Where it is, and how it is known."""
+    """The broker that the command line names."""
 
     url: str
     password_file: Path | None
@@ -174,24 +172,24 @@ def _broker_checks(broker: _Broker) -> Iterator[Check]:
         except RabbitChxError as error:
             yield Check("hash exchange", "failed", str(error))
         else:
-            yield Check("hash exchange", "ok", "the broker knows the type x-consistent-hash")
+            yield Check("hash exchange", "ok", "x-consistent-hash is enabled")
 
 
 def _management(broker: _Broker) -> Check:
-    """It is needed by the verbs of topology only, so that none is no fault unless one was named."""
+    """Only the topology commands need the API, so it may be missing unless a URL was given."""
     try:
         management = broker.management_access.open(broker.url, broker.password_file, broker.tls)
         user, tags = management.whoami().name, ", ".join(sorted(management.whoami().tags))
         release = management.overview().release
     except RabbitChxError as error:
-        hint = "give --management-url; plan, check and export need it"
+        hint = "pass --management-url; plan, check and export need it"
         state = "failed" if broker.management_access.url else "missing"
         return Check("management API", state, str(error), hint)
     return Check("management API", "ok", f"RabbitMQ {release}, user {user!r} with the tags {tags or 'none'}")
 
 
 def _print(checks: list[Check]) -> None:
-    """The way out stands below what was found: a column of its own would be too narrow for a command."""
+    """Print the rows, each hint below what was found: a column for hints would be too narrow for a command."""
     from rich.text import Text
 
     from rabbit_chx.cli.tables import show, table
@@ -200,6 +198,6 @@ def _print(checks: list[Check]) -> None:
     shown = table("what", "state", "found", folds=("found",))
     for check in checks:
         hint = f"\n-> {check.hint}" if check.hint else ""
-        found = Text.assemble(check.found, (hint, "cyan"))  # not markup: there are brackets in it
+        found = Text.assemble(check.found, (hint, "cyan"))  # not markup: it contains brackets
         shown.add_row(Text(check.name), Text(check.state, colours[check.state]), found)
     show(shown)

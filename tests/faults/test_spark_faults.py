@@ -1,6 +1,6 @@
 """Batch writes of Spark under faults: no row is lost, a row is there twice only where that is promised, and counted.
 
-What is promised stands in docs/spark.md. Streams are in `test_spark_stream_faults`.
+The guarantees are in docs/spark.md. Streams are in `test_spark_stream_faults`.
 """
 
 from __future__ import annotations

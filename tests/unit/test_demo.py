@@ -29,7 +29,7 @@ def test_without_pyspark_a_line_says_how_to_get_it(run, monkeypatch):
     done = run("demo", "--spark")
     assert done.code == 0
     (line,) = done.out.splitlines()[1:]
-    assert line.startswith("This part is left out: pyspark is not installed: pip install 'rabbit-chx[spark]'")
+    assert line.startswith("Skipped: pyspark is not installed: pip install 'rabbit-chx[spark]'")
 
 
 def test_without_a_java_a_line_says_what_is_missing(run, monkeypatch):
@@ -39,7 +39,7 @@ def test_without_a_java_a_line_says_what_is_missing(run, monkeypatch):
     monkeypatch.setattr(spark, "java_for_demo", absent)
     done = run("demo", "--spark")
     assert done.code == 0
-    assert done.out.splitlines()[1:] == ["This part is left out: there is no Java"]
+    assert done.out.splitlines()[1:] == ["Skipped: there is no Java"]
 
 
 def test_without_a_broker_the_prediction_is_still_shown(run, monkeypatch):
@@ -47,7 +47,7 @@ def test_without_a_broker_the_prediction_is_still_shown(run, monkeypatch):
     done = run("demo")
     assert done.code == 0
     assert "Predicted: 10,000 keys over 4 weighted queues" in done.out
-    assert done.out.count("This part is left out: no broker can be had") == 2
+    assert done.out.count("Skipped: no broker can be had") == 2
 
 
 def test_a_part_that_fails_makes_the_exit_code(run, monkeypatch):
