@@ -100,12 +100,12 @@ def in_words(schema: dict[str, Any]) -> str:
         case {"type": "object"}:
             return "mapping"
         case {"type": "integer", "minimum": least, "maximum": most}:
-            return f"whole number from {least} to {most}" if least < most else code(str(least))
+            return f"integer from {least} to {most}" if least < most else code(str(least))
         case {"type": "string", "examples": examples}:
             return f"text, such as {code(*examples)}"
         case {"type": "string", "maxLength": most}:
             return f"text, at most {most} characters"
-    return {"string": "text", "boolean": "true or false", "integer": "whole number", "null": "nothing"}[
+    return {"string": "text", "boolean": "true or false", "integer": "integer", "null": "nothing"}[
         schema["type"]
     ]
 

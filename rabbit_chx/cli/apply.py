@@ -61,13 +61,8 @@ def apply(
     from rabbit_chx.topology.checks.lint import lint
     from rabbit_chx.topology.planning.plan import plan
 
-    if not (yes or dry_run or sys.stdin.isatty()):
-        raise InvalidValue(
-            "command",
-            "nobody to ask, since standard input is no terminal",
-            "--yes, or --dry-run",
-            "`rabbit-chx plan FILE` shows what would be done",
-        )
+    if not (yes or dry_run):
+        _check_terminal()
     options["max_moved"] /= 100
 
     def apply_one(wanted: Topology) -> int:
@@ -78,19 +73,31 @@ def apply(
         print_rings(observed, verbose=verbose)
         print_plan(made, output, verbose=verbose)
         # Problems of the broker are what this fixes, or the plan refuses; the file itself must have no errors.
-        if made.refusals or any(finding.severity == "error" for finding in lint(wanted)):
+        if any(finding.severity == "error" for finding in lint(wanted)) or made.refusals:
             echo("Nothing was changed.", err=True)
             return Exit.FAILED
-        if not made.steps:
-            return Exit.FINE
-        if dry_run:
-            return Exit.DIFFERENT
-        if not yes and not _agreed(made):
-            echo("Nothing was changed.", err=True)
-            return Exit.FAILED
-        return _apply(live, made, output)
+        if dry_run or not made.steps:
+            return Exit.DIFFERENT if made.steps else Exit.FINE
+        return _ask_and_apply(live, made, output, yes=yes)
 
     return for_each_vhost(load_topologies(file, vhosts, live.url), apply_one)
+
+
+def _check_terminal() -> None:
+    if not sys.stdin.isatty():
+        raise InvalidValue(
+            "command",
+            "nobody to ask, since standard input is no terminal",
+            "--yes, or --dry-run",
+            "`rabbit-chx plan FILE` shows what would be done",
+        )
+
+
+def _ask_and_apply(live: BrokerAccess, plan: Plan, output: str, *, yes: bool) -> int:
+    if yes or _agreed(plan):
+        return _apply(live, plan, output)
+    echo("Nothing was changed.", err=True)
+    return Exit.FAILED
 
 
 def _agreed(plan: Plan) -> bool:

@@ -6,15 +6,19 @@ import json
 from dataclasses import asdict
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from rabbit_chx import ToExchange
+from rabbit_chx import Ring, ToExchange
 from rabbit_chx.names import name_flaw
+from rabbit_chx.topology.checks.lint import lint
 from rabbit_chx.topology.file.dump import dumps
+from rabbit_chx.topology.file.exportable import exportable
 from rabbit_chx.topology.file.load import loads, parse
 from rabbit_chx.topology.file.ranges import expand, literal
 from rabbit_chx.topology.model import Binding, Exchange, Policy, Queue, Slots, Topology
+from tests.property.strategies import NAMES as ANY_NAMES
+from tests.property.strategies import lived_in_rings
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 TRAPS = st.sampled_from(
@@ -172,3 +176,50 @@ def paths_of(loc, value):
 @given(NAMES)
 def test_a_literal_name_is_no_family(name):
     assert expand(literal(name)) == (name,)
+
+
+@st.composite
+def live_states(draw: st.DrawFn) -> tuple[Topology, Ring]:
+    """A virtual host with a ring that was bound and unbound, twins and dead bindings included."""
+    ring = draw(lived_in_rings())
+    assume(ToExchange("x") not in {each.destination for each in ring.bindings})  # a file has no cycles
+    destinations = {each.destination for each in ring.bindings}
+    queues = {str(each) for each in destinations if not isinstance(each, ToExchange)} | set(
+        draw(st.lists(ANY_NAMES))
+    )
+    exchanges = {each.name for each in destinations if isinstance(each, ToExchange)} - {"x"}
+    names = sorted(queues)
+    topics = [
+        Binding("t", name, "k", {"n": n})
+        for name in names
+        for n in draw(st.lists(st.integers(0, 1), max_size=2))
+    ]
+    alternate = draw(st.sampled_from(["amq.fanout", "nowhere", "t"]))
+    return Topology(
+        exchanges=(
+            Exchange("x", "x-consistent-hash", arguments={"alternate-exchange": alternate}),
+            Exchange("t", "topic"),
+            *(Exchange(name, "fanout") for name in exchanges - {"t"}),
+        ),
+        queues=tuple(Queue(name, exclusive=draw(st.booleans())) for name in names),
+        bindings=(
+            *(Binding("x", each.destination, each.key, dict(each.arguments)) for each in ring.bindings),
+            *topics,
+        ),
+        policies=tuple(
+            Policy(name, "^a", definition={"max-length": 5}) for name in draw(st.sets(ANY_NAMES, max_size=2))
+        ),
+    ), ring
+
+
+@given(live_states(), st.sampled_from(["yaml", "json"]), st.booleans())
+def test_an_export_of_any_live_state_loads_and_has_no_lint_error(state, format_, is_known):
+    live, ring = state
+    made = exportable(live, {"x": ring} if is_known else {})
+    topology = loads(dumps(made.topology, format_), format=format_)
+    assert topology == made.topology
+    assert [finding for finding in lint(topology) if finding.severity == "error"] == []
+    kept = {queue.name for queue in topology.queues}
+    whole = all(isinstance(each, ToExchange) or each in kept for each in ring.destinations)
+    if is_known and whole and not any(name_flaw(str(each)) for each in ring.destinations):
+        assert topology.ring("x").bucket_map == ring.bucket_map

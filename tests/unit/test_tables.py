@@ -76,7 +76,7 @@ def test_every_key_of_a_topology_file_stands_in_its_table(name):
     ("schema", "words"),
     [
         ({"type": "boolean"}, "true or false"),
-        ({"type": "integer", "minimum": 1, "maximum": 256}, "whole number from 1 to 256"),
+        ({"type": "integer", "minimum": 1, "maximum": 256}, "integer from 1 to 256"),
         ({"type": "integer", "minimum": 1, "maximum": 1}, "`1`"),
         ({"enum": ["a", "b"], "type": "string"}, "`a`, `b`"),
         ({"const": "a", "type": "string"}, "`a`"),
@@ -86,7 +86,7 @@ def test_every_key_of_a_topology_file_stands_in_its_table(name):
         ({"type": "object", "additionalProperties": True}, "mapping"),
         (
             {"oneOf": [{"type": "object", "additionalProperties": {"type": "integer"}}, {"type": "null"}]},
-            "mapping, each name to: whole number; or nothing",
+            "mapping, each name to: integer; or nothing",
         ),
     ],
 )

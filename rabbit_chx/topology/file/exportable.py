@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from rabbit_chx.names import name_flaw
 from rabbit_chx.releases import MAX_WEIGHT
 from rabbit_chx.ring import ToExchange
-from rabbit_chx.topology.model import CONSISTENT_HASH, Binding, Topology
+from rabbit_chx.topology.model import CONSISTENT_HASH, Binding, Exchange, Policy, Queue, Topology
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -18,7 +18,10 @@ if TYPE_CHECKING:
 
 __all__ = ["Export", "exportable", "natural"]
 
-_RESERVED: Final = "amq."
+_OURS: Final = "rabbit-chx."
+_NOT_DECLARED: Final = ("amq.", _OURS)
+
+_Named = TypeVar("_Named", Exchange, Queue, Policy)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,58 +45,50 @@ def exportable(topology: Topology, rings: Mapping[str, Ring] | None = None) -> E
     default bindings, names that a file cannot hold, and bindings that have no effect on a ring.
     """
     notes: list[str] = []
-    queues = [
-        each
-        for each in topology.queues
-        if not each.exclusive and not each.name.startswith(_RESERVED) and _is_valid("queue", each.name, notes)
-    ]
-    exchanges = [
-        each
-        for each in topology.exchanges
-        if each.name and not each.name.startswith(_RESERVED) and _is_valid("exchange", each.name, notes)
-    ]
-    names = {each.name for each in queues}
+    exchanges = _kept("exchange", topology.exchanges, notes)
+    queues = _kept("queue", (each for each in topology.queues if not each.exclusive), notes)
     hashing = {each.name for each in exchanges if each.type == CONSISTENT_HASH}
-    by_source: dict[str, list[Binding]] = {}
-    for bound in topology.bindings:
-        if bound.source and _can_be_named(bound, names):
-            by_source.setdefault(bound.source, []).append(bound)
+    by_source = _by_source(topology, {each.name for each in queues})
     bindings: list[Binding] = []
     for source in sorted(by_source, key=natural):
-        ring = (rings or {}).get(source)
-        bindings += (
-            _ring_bindings(source, by_source[source], ring, notes)
-            if source in hashing
-            else _unique(by_source[source])
-        )
+        if source in hashing:
+            bindings += _ring_bindings(source, by_source[source], (rings or {}).get(source), notes)
+        else:
+            bindings += _unique(by_source[source])
     kept = replace(
         topology,
-        exchanges=tuple(sorted(exchanges, key=lambda each: natural(each.name))),
-        queues=tuple(sorted(queues, key=lambda each: natural(each.name))),
+        exchanges=tuple(exchanges),
+        queues=tuple(queues),
         bindings=tuple(bindings),
-        policies=tuple(
-            each
-            for each in sorted(topology.policies, key=lambda each: natural(each.name))
-            if _is_valid("policy", each.name, notes)
-        ),
+        policies=tuple(_kept("policy", topology.policies, notes)),
         slots=tuple(sorted(topology.slots, key=lambda each: natural(each.exchange))),
     )
     return Export(kept, tuple(notes))
 
 
-def _is_valid(kind: str, name: str, notes: list[str]) -> bool:
-    flaw = name_flaw(name)
-    if flaw:
-        notes.append(f"{kind} {name!r} is left out: a topology file cannot hold {flaw}")
-    return not flaw
+def _kept(kind: str, objects: Iterable[_Named], notes: list[str]) -> list[_Named]:
+    """The objects that a file can declare, by name."""
+    kept = []
+    for each in sorted(objects, key=lambda each: natural(each.name)):
+        if not each.name or (kind != "policy" and each.name.startswith(_NOT_DECLARED)):
+            continue
+        flaw = name_flaw(each.name)
+        if flaw:
+            notes.append(f"{kind} {each.name!r} is left out: a topology file cannot hold {flaw}")
+        else:
+            kept.append(each)
+    return kept
 
 
-def _can_be_named(bound: Binding, queues: set[str]) -> bool:
-    if name_flaw(bound.source):
-        return False
-    if isinstance(bound.destination, ToExchange):
-        return not name_flaw(bound.destination.name)
-    return bound.destination in queues
+def _by_source(topology: Topology, queues: set[str]) -> dict[str, list[Binding]]:
+    """The bindings that a file can name; those of the default exchange follow from the queues."""
+    found: dict[str, list[Binding]] = {}
+    for bound in topology.bindings:
+        to = bound.destination
+        is_kept = not name_flaw(to.name) if isinstance(to, ToExchange) else to in queues
+        if is_kept and not name_flaw(bound.source) and not bound.source.startswith(_OURS):
+            found.setdefault(bound.source, []).append(bound)
+    return found
 
 
 def _unique(bindings: Iterable[Binding]) -> Iterator[Binding]:

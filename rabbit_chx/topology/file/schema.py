@@ -1,7 +1,7 @@
-"""The file's schema: which keys there are, of which types. What a key means for another is not known here.
+"""The schemas of a topology file and of a ``definitions.json``: their keys and types.
 
-``python -m rabbit_chx.topology.file.schema`` prints the JSON Schema that stands beside this file for editors. Needs
-pydantic, so nothing but the loading of files imports it. What is read of a ``definitions.json`` stands here too.
+``python -m rabbit_chx.topology.file.schema`` prints the JSON Schema for editors, ``topology.schema.json``. Only the
+loading of files imports this module, because it needs pydantic.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ OneOrMore = Annotated[Annotated[str, Tag("text")] | Annotated[list[str], Tag("li
 
 
 def _tidy(schema: dict[str, Any]) -> None:
-    """Leave out what editors would only repeat; absent is no value of its own in a file."""
+    """Remove titles, null and empty defaults, which tell an editor nothing."""
     for name, each in schema["properties"].items():
         each.pop("title", None)
         branches = [branch for branch in each.pop("anyOf", ()) if branch != {"type": "null"}]
@@ -71,7 +71,7 @@ def _require_type(schema: dict[str, Any]) -> None:
 
 
 class Entry(BaseModel):
-    """What all parts of the file have: unknown keys and values of another type are refused, and so is null."""
+    """A part of the file; unknown keys, null and values of another type are refused."""
 
     model_config: ClassVar[ConfigDict] = ConfigDict(
         extra="forbid",
@@ -93,28 +93,28 @@ class FileDestination(Entry):
     """A destination of a hash exchange: a queue or an exchange."""
 
     queue: Text | None = None
-    """A queue, or a numbered family such as "orders.{00..15}"."""
+    """A queue, or a range of queues such as "orders.{00..15}"."""
     exchange: Text | None = None
-    """Another exchange."""
+    """An exchange."""
     weight: Weight = 1
-    """How many buckets of the ring it gets."""
+    """The number of buckets of the destination."""
 
 
 class FileBinding(Entry):
-    """A binding that leads away from the exchange."""
+    """A binding from the exchange to a queue or another exchange."""
 
     queue: Text | None = None
-    """A queue, or a numbered family such as "orders.{00..15}"."""
+    """A queue, or a range of queues such as "orders.{00..15}"."""
     exchange: Text | None = None
-    """Another exchange."""
+    """An exchange."""
     key: Shortstr = ""
-    """The binding key; of a hash exchange it is the weight, in digits."""
+    """The binding key; for x-consistent-hash the weight as text."""
     arguments: Arguments = Field(default_factory=dict)
-    """The arguments of the binding, such as those that a headers exchange matches."""
+    """Arguments of the binding, such as the headers that a headers exchange matches."""
 
 
 class FileExchange(Entry):
-    """An exchange; of those that the broker declares itself (amq.topic and so on) only bindings can be given."""
+    """An exchange. Predeclared exchanges (amq.topic and others) have only bindings."""
 
     model_config: ClassVar[ConfigDict] = ConfigDict(json_schema_extra=_require_type)
 
@@ -134,68 +134,68 @@ class FileExchange(Entry):
             ]
         ),
     ] = ""
-    """What kind of exchange it is: any type that the broker has."""
+    """The exchange type: any type that the broker supports."""
     durable: bool = True
-    """Whether it outlives a restart."""
+    """Whether it survives a restart of the broker."""
     auto_delete: bool = False
-    """Whether it goes when its last binding goes."""
+    """Whether it is deleted when its last binding is deleted."""
     internal: bool = False
-    """Whether only other exchanges can publish to it."""
+    """Whether clients cannot publish to it, only other exchanges."""
     hash_header: Text | None = None
     """The header that x-consistent-hash hashes, instead of the routing key."""
     hash_property: Literal["message_id", "correlation_id", "timestamp"] | None = None
     """The property that x-consistent-hash hashes, instead of the routing key."""
     queues: Queues | None = None
-    """The queues of a hash exchange in bind order, with their weights; in a list each has the weight 1."""
+    """The queues of a hash exchange in bind order, with weights; in a list every weight is 1."""
     destinations: list[FileDestination] | None = None
-    """The same, where exchanges are among what is bound to a hash exchange: in bind order."""
+    """Queues and exchanges bound to a hash exchange, in bind order; use it instead of queues."""
     bindings: list[FileBinding] | None = None
-    """Bindings of any exchange, with keys and arguments; of a hash exchange where queues cannot say it."""
+    """Bindings with keys and arguments, in bind order; for a hash exchange instead of queues."""
     slots: Annotated[int, Field(ge=1, le=MAX_SLOTS)] | None = None
-    """Slot exchanges between a hash exchange and its queues, which share them by weight; 64 is a good number."""
+    """The number of slot exchanges between a hash exchange and its queues, which share them by weight; 64 suits most."""
     alternate_exchange: Text | None = None
-    """Where messages go that match no binding; with slots, the alternate exchange of every slot."""
+    """The exchange for messages that match no binding; with slots, that of every slot."""
     co_partitioned_with: OneOrMore | None = None
-    """Exchanges whose ring is meant to be equal to this one's, which check and lint watch."""
+    """Exchanges that must have the same ring as this one; check and lint compare them."""
     arguments: Arguments = Field(default_factory=dict)
-    """Other arguments of the declaration, as the broker names them."""
+    """Other arguments of the declaration, by the broker's names."""
 
 
 class FileQueue(Entry):
-    """A queue, or a numbered family of equal queues."""
+    """A queue, or a range of equal queues."""
 
     type: Literal["quorum", "classic", "stream"] | None = None
-    """What kind of queue it is; quorum if nothing is said."""
+    """The queue type; the default is quorum."""
     preset: Literal["ordered"] | None = None
-    """ordered: a quorum queue with a single active consumer, so that its messages are worked on in order."""
+    """ordered: a quorum queue with a single active consumer, so that messages are processed in order."""
     single_active_consumer: bool = False
-    """Whether one consumer at a time gets the messages; the others wait until it goes."""
+    """Whether only one consumer at a time receives messages."""
     durable: bool = True
-    """Whether it outlives a restart."""
+    """Whether it survives a restart of the broker."""
     auto_delete: bool = False
-    """Whether it goes when its last consumer goes."""
+    """Whether it is deleted when its last consumer is cancelled."""
     arguments: Arguments = Field(default_factory=dict)
     """Other arguments of the declaration, such as x-max-length."""
 
 
 class FilePolicy(Entry):
-    """A policy, which the broker applies to all names that match."""
+    """A policy, which the broker applies to queues and exchanges with matching names."""
 
     pattern: str
-    """A regular expression: the policy is for names in which it is found."""
+    """A regular expression that is searched for in names."""
     apply_to: Literal["all", "exchanges", "queues", "classic_queues", "quorum_queues", "streams"] = "all"
-    """What it is for."""
+    """The kinds of objects that the policy applies to."""
     priority: int = 0
-    """Of the policies for one name the one with the highest applies."""
+    """If several policies match a name, the one with the highest priority applies."""
     definition: Annotated[dict[str, Any], Field(min_length=1)]
-    """What the policy sets, as the broker names it."""
+    """The settings of the policy, by the broker's names."""
 
 
 class File(Entry):
     """A RabbitMQ topology that rabbit-chx plans, applies and checks."""
 
     schema_uri: str = Field(default="", alias="$schema")
-    """Where the JSON Schema of this file is, for editors."""
+    """The path of the JSON Schema of this file, for editors."""
     schema_: Annotated[int, Field(ge=1, le=1)]
     """The version of this schema: 1."""
     vhost: Annotated[str, Field(min_length=1, max_length=255)] = "/"
@@ -203,13 +203,13 @@ class File(Entry):
     exchanges: dict[str, FileExchange] = Field(default_factory=dict)
     """The exchanges, by name."""
     queues: dict[str, FileQueue | None] = Field(default_factory=dict)
-    """The queues, by name or as numbered families such as "orders.{00..15}"."""
+    """The queues, by name or as ranges of names such as "orders.{00..15}"."""
     policies: dict[str, FilePolicy] = Field(default_factory=dict)
     """The policies, by name."""
 
 
 class _Defined(BaseModel):
-    """What RabbitMQ exports; it may grow keys that mean nothing here."""
+    """An object that RabbitMQ exports; other keys are ignored."""
 
     model_config: ClassVar[ConfigDict] = ConfigDict(extra="ignore", strict=True)
 
@@ -262,7 +262,7 @@ class DefinedVhost(BaseModel):
 
 
 class Definitions(BaseModel):
-    """The parts of a definitions.json that make a topology."""
+    """The parts of a definitions.json that belong to a topology."""
 
     model_config: ClassVar[ConfigDict] = ConfigDict(extra="ignore", strict=True)
 
@@ -278,7 +278,7 @@ _Model = TypeVar("_Model", bound=BaseModel)
 
 
 def checked(model: type[_Model], value: Any) -> tuple[_Model | None, list[ErrorDetails]]:
-    """A value as a model of it, or everything that the model has against it."""
+    """The value as a model, or all errors."""
     try:
         return model.model_validate(value), []
     except ValidationError as error:
@@ -286,10 +286,10 @@ def checked(model: type[_Model], value: Any) -> tuple[_Model | None, list[ErrorD
 
 
 def json_schema() -> str:
-    """The JSON Schema of the file, as it is shipped."""
+    """The JSON Schema of the file, with the text that is shipped."""
     schema = File.model_json_schema()
     exchanges = schema["properties"]["exchanges"]
-    # The broker's own exchanges have no type to declare: only what leads away from them can be given.
+    # Predeclared exchanges have only bindings.
     bindings = schema["$defs"]["FileExchange"]["properties"]["bindings"]
     own = {"type": "object", "properties": {"bindings": bindings}, "additionalProperties": False}
     exchanges["patternProperties"] = {r"^amq\.": own}
@@ -302,4 +302,4 @@ def json_schema() -> str:
 
 
 if __name__ == "__main__":
-    print(json_schema(), end="")  # noqa: T201 - this is what it is run for
+    print(json_schema(), end="")  # noqa: T201

@@ -1,0 +1,112 @@
+"""Files between real brokers: what a broker exports is imported in ring order, and what is exported from it lints."""
+
+from __future__ import annotations
+
+import json
+from urllib.parse import urlsplit
+
+import pytest
+
+from rabbit_chx.cli import _exit_code
+from rabbit_chx.topology.file.load import load
+from tests.broker.test_report import container_of
+from tests.broker.topology_site import Site
+from tests.verbs import Result
+
+pytestmark = [pytest.mark.broker]
+
+ORDER = ("q.3", "q.0", "q.1", "q.2", "q.4")
+
+
+@pytest.fixture
+def site(broker):
+    with Site(broker) as site:
+        yield site
+
+
+@pytest.fixture
+def run(site, capsys, monkeypatch):
+    monkeypatch.setenv("RABBITMQ_MANAGEMENT_URL", site.broker.management_url)
+
+    def run(*arguments: object) -> Result:
+        capsys.readouterr()
+        return Result(_exit_code(list(map(str, arguments))), *capsys.readouterr())
+
+    return run
+
+
+@pytest.fixture
+def node(broker) -> list[str]:
+    return ["--node", f"docker exec -u rabbitmq {container_of(broker)} rabbitmqctl eval"]
+
+
+@pytest.fixture
+def channel(site):
+    with site.connection() as connection:
+        channel = connection.channel()
+        channel.exchange_declare("orders", "x-consistent-hash", durable=True)
+        for name in ORDER:
+            channel.queue_declare(name, durable=True)
+            channel.queue_bind(name, "orders", "1")
+        yield channel
+
+
+def exported(site) -> str:
+    return json.dumps(site.management._request("GET", ["definitions"]))
+
+
+def test_import_reads_the_order_of_a_ring_from_the_broker_that_exported_the_file(
+    site, channel, run, node, tmp_path
+):
+    file, made = tmp_path / "definitions.json", tmp_path / "topology.yaml"
+    file.write_text(exported(site))
+    guessed = run("import", file, "--vhost", site.vhost)
+    assert "does not tell the order of the rings of 'orders'" in guessed.err
+    assert "users: " in guessed.err
+    asked = run(
+        "import",
+        file,
+        "--vhost",
+        site.vhost,
+        "--url",
+        f"amqp://{urlsplit(site.broker.url).netloc}",
+        *node,
+        "-o",
+        made,
+    )
+    assert asked.code == 0, asked.err
+    assert "Warning: the file" not in asked.err
+    assert load(made).ring("orders").bucket_map == ORDER == tuple(site.broker.ring("orders", site.vhost))
+
+
+def test_an_export_with_twins_has_the_same_ring_and_no_lint_error(site, channel, run, node, tmp_path):
+    for number, name in enumerate(ORDER):
+        channel.queue_bind(name, "orders", "1", {"x-bind-seq": number + 1})
+    file = tmp_path / "topology.yaml"
+    found = run("export", "--url", site.url(), *node, "-o", file)
+    assert found.code == 0, found.err
+    assert found.err.count("a second binding") == len(ORDER)
+    assert run("lint", file).code == 0
+    assert load(file).ring("orders").bucket_map == tuple(site.broker.ring("orders", site.vhost))
+
+
+def test_a_mirroring_policy_from_3_10_is_a_lint_error_for_4_3_and_no_plan_of_4_begins(
+    site, channel, run, tmp_path
+):
+    release = site.management.overview().release
+    definition = {"pattern": "^q", "apply-to": "queues", "definition": {"ha-mode": "all"}, "priority": 0}
+    file = tmp_path / "definitions.json"
+    if release.startswith("3."):
+        site.management._request("PUT", ["policies", site.vhost, "ha"], body=definition)
+        file.write_text(exported(site))
+    else:
+        document = json.loads(exported(site))
+        document["policies"].append({"vhost": site.vhost, "name": "ha", **definition})
+        file.write_text(json.dumps(document))
+    linted = run("lint", file, "--release", "4.3", "--vhost", site.vhost)
+    assert linted.code == 1
+    assert "refuse ha-mode" in linted.err
+    if release.startswith("4."):
+        planned = run("apply", file, "--url", site.url(), "--yes")
+        assert planned.code == 1
+        assert "Nothing was changed." in planned.err
