@@ -153,7 +153,7 @@ def _tls(options: WriteOptions) -> ssl.SSLContext | None:
     if not options.urls[0].tls:
         return None
     return tls_context(
-        options=("the option tlsCaFile", "the option tlsCertFile"),
+        options=("option tlsCaFile", "option tlsCertFile"),
         hint="tlsKeyPassword opens an encrypted key; openssl x509 -in FILE -text shows a certificate",
         ca_file=_file_or_none(options.tls_ca_file, "tlsCaFile"),
         cert_file=_file_or_none(options.tls_cert_file, "tlsCertFile"),

@@ -80,7 +80,7 @@ def test_a_client_shows_its_certificate_and_opens_its_key(listen, write):
     assert write(listener, tlsKeyPassword="CANARY", **locked) == 1
     assert listener.clients == ["client"] * 4  # each write asks once and writes once
     for wrong in ({}, {"tlsKeyPassword": "not CANARY"}):
-        with pytest.raises(InvalidValue, match="tlsKeyPassword opens a key") as caught:
+        with pytest.raises(InvalidValue, match="tlsKeyPassword opens an encrypted key") as caught:
             write(listener, **locked, **wrong)
         assert "CANARY" not in str(caught.value)
 

@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from tests.inbox import Inbox
 from tests.spark import BRIEF_JAVA
 
 SETTINGS = {
@@ -34,3 +35,14 @@ def spark(tmp_path_factory):
     session.sparkContext.setLogLevel("ERROR")
     yield session
     session.stop()
+
+
+@pytest.fixture
+def broker(rabbitmq_broker):
+    return rabbitmq_broker
+
+
+@pytest.fixture
+def inbox(broker):
+    with Inbox(broker.url) as inbox:
+        yield inbox

@@ -98,7 +98,7 @@ def test_an_executor_tells_why_it_does_not_reach_the_broker(spark, options, reas
 def test_a_wrong_password_is_told_from_a_broker_that_is_not_there(spark, rabbitmq_broker):
     place = rabbitmq_broker.url.rpartition("@")[2]
     ((answer,), _) = ask_executors(spark, {"url": f"amqp://me:sesame@{place}"})
-    assert "user or password" in answer["broker"]
+    assert "user name or password" in answer["broker"]
     ((answer,), _) = ask_executors(spark, {"url": rabbitmq_broker.url})
     assert answer["broker"] == "open"
 

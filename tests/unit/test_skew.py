@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 from rabbit_chx import ConsistentHashExchange, shares, spread
 from rabbit_chx.cli.simulate import simulate
-from rabbit_chx.skew import Tally, chi_squared_tail, whole
+from rabbit_chx.skew import HotKey, QueueShare, Spread, Tally, chi_squared_tail, whole
 
 QUEUES = {"q0": 1, "q1": 1, "q2": 2}
 OPTIONS = ["-q", "q0", "-q", "q1", "-q", "q2=2"]
@@ -79,6 +79,25 @@ def test_all_keys_there_can_be_have_the_exact_shares(exchange) -> None:
     assert sum(one.rows for one in found.queues) == 2**21
     assert {one.queue: one.share for one in found.queues} == shares(exchange.ring)
     assert found.chi_squared == pytest.approx(0)
+
+
+def test_a_spread_is_a_table() -> None:
+    found = Spread(
+        400,
+        (QueueShare("orders", 300, 12, 0.75, 0.5), QueueShare("q1", 100, 9, 0.25, 0.5)),
+        (HotKey("acme", "orders", 250, 0.625),),
+    )
+    assert (found.skew, found.chi_squared, found.degrees_of_freedom) == (1.5, 100.0, 1)
+    assert str(found).splitlines() == [
+        "400 rows on 2 queues; max/mean 1.50; chi-squared 100.0 (1 degrees of freedom)",
+        "",
+        "queue   rows   share   exact  keys (about)",
+        "orders   300  75.00%  50.00%            12",
+        "q1       100  25.00%  50.00%             9",
+        "",
+        "hottest keys  rows   share  queue",
+        "'acme'         250  62.50%  orders",
+    ]
 
 
 def run(*arguments: str, keys: bytes = b"") -> list[str]:

@@ -9,15 +9,17 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from rabbit_chx import (
     ConsistentHashExchange,
+    HotKey,
     InvalidValue,
     MissingDependency,
     ModulusHashExchange,
+    QueueShare,
     Ring,
     ToExchange,
     Unroutable,
 )
 from spark_connector.queue_column import Prediction, index_behind, queue_of, register_queue_of
-from spark_connector.spread_rows import spread
+from spark_connector.spread_rows import _likely, _summary, spread
 
 BY_KEY = ConsistentHashExchange(["q0", "q1"])
 BY_HEADER = ConsistentHashExchange(["q0", "q1"], hash_header="tenant")
@@ -86,3 +88,37 @@ def test_slots_stand_for_the_queues_behind_them():
 @pytest.mark.parametrize("column", ["routing_key", None, 5])
 def test_other_columns_have_no_number_of_a_queue(column):
     assert index_behind(column) is None
+
+
+# ---- spread: the counts of Spark as a value
+
+
+def test_slots_of_one_queue_are_added_up_and_a_queue_without_rows_is_shown():
+    exchange = ModulusHashExchange([ToExchange(f"s{number}") for number in range(4)])
+    slots = {"s0": "a", "s1": "b", "s2": "a", "s3": "c"}
+    counted = [
+        {"number": 0, "rows": 30, "keys": 2},
+        {"number": 2, "rows": 50, "keys": 1},
+        {"number": 3, "rows": 20, "keys": 1},
+    ]
+    found = _summary(Prediction.of("k", exchange, slots=slots), counted, [("z", 2, 50), ("w", 3, 20)])
+    assert found.queues == (
+        QueueShare("a", 80, 3, 0.8, 0.5),
+        QueueShare("b", 0, 0, 0.0, 0.25),
+        QueueShare("c", 20, 1, 0.2, 0.25),
+    )
+    assert found.hot == (HotKey("z", "a", 50, 0.5), HotKey("w", "c", 20, 0.2))
+
+
+def test_keys_that_may_be_hot_are_those_of_the_highest_estimates():
+    found = [
+        {"number": 0, "hot": [{"item": "x", "count": 20}, {"item": "y", "count": 10}]},
+        {"number": 2, "hot": [{"item": "z", "count": 50}]},
+    ]
+    assert _likely(found, 2) == {"z": 2, "x": 0}
+    assert _likely(found, 0) == {}
+
+
+def test_exact_shares_are_those_of_the_ring():
+    exchange = ConsistentHashExchange({"q0": 1, "q1": 3})
+    assert Prediction.of("k", exchange).exact_shares == pytest.approx((0.25, 0.75), abs=1e-3)
