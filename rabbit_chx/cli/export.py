@@ -11,7 +11,7 @@ from urllib.parse import quote
 import click
 
 from rabbit_chx.cli.broker_access import broker_access_options
-from rabbit_chx.cli.options import FILE
+from rabbit_chx.cli.options import FILE, check_names
 from rabbit_chx.cli.output import echo, notice
 from rabbit_chx.cli.verb import verb
 from rabbit_chx.cli.vhosts import vhosts_option
@@ -58,7 +58,12 @@ def _format_options(command: Callable[..., Any]) -> Callable[..., Any]:
     ],
 )
 @click.option(
-    "-V", "--vhost", default=None, metavar="VHOST", help="The virtual host; the default is the URL's."
+    "-V",
+    "--vhost",
+    default=None,
+    metavar="VHOST",
+    callback=check_names,
+    help="The virtual host; the default is the URL's.",
 )
 @broker_access_options
 @_format_options

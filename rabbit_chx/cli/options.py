@@ -15,6 +15,7 @@ from rabbit_chx.cli.output import notice
 from rabbit_chx.cli.verb import option
 from rabbit_chx.errors import InvalidValue
 from rabbit_chx.exchange import ConsistentHashExchange
+from rabbit_chx.names import check_name
 from rabbit_chx.releases import Release
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ __all__ = [
     "Described",
     "ManagementAccess",
     "broker_options",
+    "check_names",
     "exchange_option",
     "exchange_options",
     "file_option",
@@ -76,9 +78,25 @@ def release_option(group: str, help: str = "The broker's release.") -> Callable[
     )
 
 
+def check_names(_: click.Context, parameter: click.Parameter, value: Any) -> Any:
+    """Refuse invalid names in the value or values of an option, as its callback."""
+    for name in (value,) if isinstance(value, str) else value or ():
+        if name:  # empty means the default exchange, or nothing
+            check_name(parameter.opts[-1], name)
+    return value
+
+
 def exchange_option(group: str, help: str) -> Callable[[_Command], _Command]:  # noqa: A002
     """``--exchange``: the one of a topology file that is meant."""
-    return option("-x", "--exchange", group=group, metavar="X", shell_complete=exchanges, help=help)
+    return option(
+        "-x",
+        "--exchange",
+        group=group,
+        metavar="X",
+        shell_complete=exchanges,
+        callback=check_names,
+        help=help,
+    )
 
 
 def file_option(help: str, *, required: bool = False) -> Callable[[_Command], _Command]:  # noqa: A002
@@ -261,7 +279,9 @@ def management_options(command: Callable[..., Any]) -> Callable[..., Any]:
 def parse_queue(text: str) -> tuple[Destination, str]:
     """``NAME`` or ``NAME=WEIGHT``; a name that holds an equals sign needs a weight behind it."""
     name, equals, weight = text.rpartition("=")
-    return (name, weight) if equals else (text, "1")
+    if not equals:
+        name, weight = text, "1"
+    return check_name("--queue", name) if name else name, weight
 
 
 @dataclass(frozen=True)

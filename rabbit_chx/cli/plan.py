@@ -9,7 +9,14 @@ import click
 from rabbit_chx.cli.broker_access import broker_access_options
 from rabbit_chx.cli.changes import print_findings, print_plan, print_rings, print_strategies
 from rabbit_chx.cli.completion import queues
-from rabbit_chx.cli.options import FILE, exchange_option, output_option, release_option, the_exchange
+from rabbit_chx.cli.options import (
+    FILE,
+    check_names,
+    exchange_option,
+    output_option,
+    release_option,
+    the_exchange,
+)
 from rabbit_chx.cli.output import echo
 from rabbit_chx.cli.progress import waiting
 from rabbit_chx.cli.verb import Exit, option, verb
@@ -74,6 +81,7 @@ def what_if_options(command: Callable[..., Any]) -> Callable[..., Any]:
             group=WHAT_IF,
             multiple=True,
             metavar="NAME=W",
+            callback=check_names,
             help="What would it cost to give this queue another weight?",
         ),
         option(
@@ -82,10 +90,15 @@ def what_if_options(command: Callable[..., Any]) -> Callable[..., Any]:
             multiple=True,
             metavar="NAME",
             shell_complete=queues,
+            callback=check_names,
             help="What would it cost to remove this queue?",
         ),
         option(
-            "--add", group=WHAT_IF, metavar="N|NAMES", help="What would N more queues cost, or these (a,b)?"
+            "--add",
+            group=WHAT_IF,
+            metavar="N|NAMES",
+            callback=check_names,
+            help="What would N more queues cost, or these (a,b)?",
         ),
     ):
         command = each(command)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from rabbit_chx.cli.options import FILE, broker_options, output_option
+from rabbit_chx.cli.options import FILE, broker_options, check_names, output_option
 from rabbit_chx.cli.output import echo, log_to_stderr, notice, print_json
 from rabbit_chx.cli.resume import MAX_SENT_AGAIN, open_resume_file
 from rabbit_chx.cli.signals import GracefulStop
@@ -57,7 +57,15 @@ With --resume, the next call then starts at the exact row; after SIGKILL or a cr
 )
 @click.argument("file", type=FILE)
 @broker_options
-@option("-x", "--exchange", group=_MESSAGES, required=True, metavar="X", help="The exchange to publish to.")
+@option(
+    "-x",
+    "--exchange",
+    group=_MESSAGES,
+    required=True,
+    metavar="X",
+    callback=check_names,
+    help="The exchange to publish to.",
+)
 @option(
     "-k",
     "--key-column",

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from rabbit_chx.cli.options import check_names
 from rabbit_chx.cli.output import echo
 from rabbit_chx.cli.verb import Exit
 
@@ -28,6 +29,7 @@ def vhosts_option(command: Callable[..., Any]) -> Callable[..., Any]:
         "vhosts",
         multiple=True,
         metavar="VHOST",
+        callback=check_names,
         help="Only this virtual host of a definitions.json; can be repeated. The default is the URL's, or all.",
     )(command)
 

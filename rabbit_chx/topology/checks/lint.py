@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from rabbit_chx.errors import RabbitChxError, Unpredictable
 from rabbit_chx.plugins import PLUGINS
 from rabbit_chx.releases import Release, Store
+from rabbit_chx.topology.checks.invalid_names import invalid_names
 from rabbit_chx.topology.checks.lint_rules import RULES, Finding
 from rabbit_chx.topology.checks.release_settings import release_findings
 from rabbit_chx.topology.model import CONSISTENT_HASH, MODULUS_HASH
@@ -38,7 +39,7 @@ def lint(
     """
     target = observed.release if observed else Release.parse(release) if release else None
     findings = [finding for rule in RULES for finding in rule(topology)]
-    findings += release_findings(topology, target)
+    findings += [*invalid_names(topology), *release_findings(topology, target)]
     if observed is not None:
         rules: tuple[_LiveRule, ...] = (_product,)
         if other_product(observed) is None:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from rabbit_chx.errors import InvalidValue
 from rabbit_chx.movement import moved
 from rabbit_chx.releases import Store
+from rabbit_chx.topology.checks.invalid_names import invalid_names
 from rabbit_chx.topology.checks.lint import other_product
 from rabbit_chx.topology.checks.release_settings import release_refusals
 from rabbit_chx.topology.model import BIND_SEQUENCE, CONSISTENT_HASH, MODULUS_HASH, Exchange
@@ -91,6 +92,7 @@ class _Planner:
         """The whole of it."""
         refused = objections(self.wanted, self.observed)
         sum_of = Outcome(refusals=list(refused.values()))
+        sum_of.refusals += [f"{each.where}: {each.message}" for each in invalid_names(self.wanted)]
         sum_of.refusals += release_refusals(self.wanted, self.observed.topology, self.observed.release)
         sum_of.steps += declarations(self.wanted, self.observed)
         sum_of.steps += policies(self.wanted, self.observed.topology)
