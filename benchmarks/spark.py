@@ -94,7 +94,7 @@ class Workers:
         self.before, self.gone = self.look()
         for pid in self.before:
             with suppress(OSError):
-                Path(f"/proc/{pid}/clear_refs").write_text("5")  # the peak begins anew
+                Path(f"/proc/{pid}/clear_refs").write_text("5")  # resets the peak
 
     def look(self) -> tuple[dict[int, int], int]:
         """What each process that lives has used, and what those have that ended: their parents know."""

@@ -1,4 +1,4 @@
-"""``queue_of`` on a Spark of this machine, beside an Arrow UDF that does nothing.
+"""``queue_of`` compared with an Arrow UDF that does nothing, on a local Spark.
 
     python benchmarks/spark_queue_of.py [--rows N] [--rounds N] [--threads N] [--json]
 
@@ -74,7 +74,7 @@ def rate(df: DataFrame, column: Column, rows: int) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="queue_of beside an Arrow UDF that does nothing")
+    parser = argparse.ArgumentParser(description="queue_of compared with an Arrow UDF that does nothing")
     parser.add_argument("--rows", type=int, default=8_000_000)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)

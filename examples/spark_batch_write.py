@@ -1,4 +1,4 @@
-"""A DataFrame to a hash exchange: when save() returns, every row is confirmed and lies in a queue."""
+"""Write a DataFrame to a hash exchange: when save() returns, every row is confirmed and in a queue."""
 
 import os
 import sys
@@ -8,7 +8,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from rabbit_chx.broker.connect import connect
 
-os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # Spark's workers run this Python too
+os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # Spark's workers use this Python, too
 url, name = os.environ["AMQP_URL"], os.environ.get("EXCHANGE", "example.spark-batch")
 queues = [f"{name}.{number}" for number in range(3)]
 

@@ -1,4 +1,4 @@
-"""Many files into a queue, one at a time: a load that is interrupted at 90 % writes one of them again, and not all ten."""
+"""Load many files into a queue, one per micro-batch: after an interruption at 90 % only one of ten is written again."""
 
 import json
 import os
@@ -12,13 +12,13 @@ from pyspark.sql import SparkSession
 
 from rabbit_chx.broker.connect import connect
 
-os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # Spark's workers run this Python too
+os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # Spark's workers use this Python, too
 url, name = os.environ["AMQP_URL"], os.environ.get("EXCHANGE", "example.spark-bulk-load")
 FILES, ROWS = 10, 1_000
 
 
 def load(folder: str, checkpoint: str, *, interrupted: bool) -> int:
-    """Write what the checkpoint does not hold as done, one file a micro-batch; return how many of these were finished."""
+    """Write the files that the checkpoint does not record as done; return how many micro-batches finished."""
     orders = spark.readStream.schema("id long, customer string").option("maxFilesPerTrigger", 1).json(folder)
     messages = orders.selectExpr("to_json(struct(*)) as value", "customer as routing_key")
     sink = messages.writeStream.format("rabbitmq").option("url", url).option("exchange", name)

@@ -1,4 +1,4 @@
-"""The same write from Spark Connect, whose session has no JVM of its own; the server is started here, or named by SPARK_REMOTE."""
+"""Write from Spark Connect. SPARK_REMOTE names the server; without it, a local one is started."""
 
 import os
 import sys
@@ -10,7 +10,7 @@ from rabbit_chx import ConsistentHashExchange
 from rabbit_chx.broker.connect import connect, server_version
 from spark_connector import queue_of, register
 
-os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # Spark's workers run this Python too
+os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # Spark's workers use this Python, too
 url, name = os.environ["AMQP_URL"], os.environ.get("EXCHANGE", "example.spark-connect")
 queues = [f"{name}.{number}" for number in range(3)]
 

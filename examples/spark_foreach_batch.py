@@ -1,4 +1,4 @@
-"""Counts by minute and sensor, sent whenever they change: what format("rabbitmq") may not do on a stream, foreach_batch does."""
+"""Send counts by minute and sensor whenever they change: foreach_batch writes aggregations in update mode."""
 
 import json
 import os
@@ -14,7 +14,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from rabbit_chx.broker.connect import connect
 from spark_connector import foreach_batch
 
-os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # Spark's workers run this Python too
+os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # Spark's workers use this Python, too
 url, name = os.environ["AMQP_URL"], os.environ.get("EXCHANGE", "example.spark-counts")
 
 with connect(url) as connection:

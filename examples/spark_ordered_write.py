@@ -1,4 +1,4 @@
-"""Changes of customers, out of order in their table, published so that those of each customer are in order."""
+"""Publish changes from an unsorted table so that those of each customer arrive in order."""
 
 import os
 import sys
@@ -11,7 +11,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from rabbit_chx.broker.connect import connect
 from spark_connector import order_for
 
-os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # Spark's workers run this Python too
+os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # Spark's workers use this Python, too
 url, name = os.environ["AMQP_URL"], os.environ.get("EXCHANGE", "example.spark-ordered")
 queues = [f"{name}.{number}" for number in range(3)]
 

@@ -1,4 +1,4 @@
-"""Where would these rows go? Shares, skew and hot keys before anything is sent; then sent, and counted on the broker."""
+"""Check shares, skew and hot keys before a write; then write, and compare with the counts on the broker."""
 
 import os
 import sys
@@ -10,7 +10,7 @@ from rabbit_chx import ConsistentHashExchange
 from rabbit_chx.broker.connect import connect, server_version
 from spark_connector import spread
 
-os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # Spark's workers run this Python too
+os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # Spark's workers use this Python, too
 url, name = os.environ["AMQP_URL"], os.environ.get("EXCHANGE", "example.spark-queue-of")
 weights = {f"{name}.{number}": 1 for number in range(4)}
 

@@ -1,4 +1,4 @@
-"""A stream that is stopped and started again: it goes on where its checkpoint says, and no row is missing."""
+"""Stop and restart a stream: it continues from its checkpoint, and no row is missing."""
 
 import os
 import sys
@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 
 from rabbit_chx.broker.connect import connect
 
-os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # Spark's workers run this Python too
+os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # Spark's workers use this Python, too
 url, name = os.environ["AMQP_URL"], os.environ.get("EXCHANGE", "example.spark-stream")
 
 with connect(url) as connection:

@@ -32,7 +32,7 @@ _MODULES = {
     "sql_checks": ("split_valid",),
     "writer": ("WriteFailed",),
 }
-_MODULE_OF = {name: room for room, names in _MODULES.items() for name in names}
+_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 
 __all__ = [
     "AMQP_TAGS",

@@ -52,7 +52,7 @@ def _key_of(keys: pa.Array | None, row: int) -> str:
 
 
 def _violations(rule: Rule, column: pa.Array) -> Mask | None:
-    """The values that meet the test of a rule; None if it is clear that there are none."""
+    """The values that match a rule; None if there are certainly none."""
     match rule.test:
         case "null":
             return _mask(column.is_null()) if column.null_count else None
@@ -150,7 +150,7 @@ class HeaderParts:
         return cls(headers, {"name": names, "value": values}, ends - first)
 
     def violations(self, rule: Rule) -> Mask | None:
-        """The rows that meet the test of a rule."""
+        """The rows that match a rule."""
         if rule.test == "headers too large":
             too_large: Mask = self._sizes() > rule.bounds[1]
             return too_large

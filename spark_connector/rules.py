@@ -68,7 +68,7 @@ Test: TypeAlias = Literal[
 
 @dataclass(frozen=True)
 class Rule:
-    """A test that no row may meet."""
+    """A test, and the error of a row that it matches."""
 
     column: str
     test: Test

@@ -65,7 +65,7 @@ def _options(given: dict[str, str]) -> WriteOptions:
 
 
 def _broken(rule: Rule, column: Column) -> Column:
-    """Whether a value meets the test of a rule."""
+    """Whether a value matches a rule."""
     least, most = rule.bounds
     match rule.test:
         case "null":
@@ -88,7 +88,7 @@ def _broken(rule: Rule, column: Column) -> Column:
 
 
 def _in_headers(rule: Rule, column: Column, headers: Headers, data_type: Any) -> Column:
-    """Whether the headers of a row meet the test of a rule."""
+    """Whether the headers of a row match a rule."""
     if headers.form == "struct":
         if rule.test != "headers too large":
             return _broken(rule, column.getField(rule.part))

@@ -224,7 +224,7 @@ def test_a_row_that_no_queue_takes_fails_the_commit_and_not_the_task(broker):
         assert inbox.bodies() == {b"0": 1, b"2": 1}
 
 
-def test_a_missing_exchange_is_told_before_a_task_starts_or_in_its_report(broker):
+def test_a_missing_exchange_is_reported_before_a_task_or_by_it(broker):
     schema, batch = rows(3)
     with pytest.raises(InvalidValue, match="invalid exchange: got 'nope'"):
         source(broker, exchange="nope").writer(schema, overwrite=False)
@@ -239,7 +239,7 @@ def test_a_missing_exchange_is_told_before_a_task_starts_or_in_its_report(broker
 
 @pytest.fixture
 def orphan(broker):
-    """An exchange whose type the broker does not know: so it is after a restart without the plugin."""
+    """An exchange whose type the broker does not know, as after a restart without the plugin."""
     registry = 'rabbit_registry:{}(exchange, <<"x-random">>{})'
     with broker.connection() as connection:
         connection.channel().exchange_declare("orphan", "x-random", durable=True)
@@ -249,7 +249,7 @@ def orphan(broker):
         connection.channel().exchange_delete("orphan")
 
 
-def test_a_missing_plugin_is_told_by_the_broker_and_fails_the_commit_and_not_the_task(broker, orphan):
+def test_a_missing_plugin_fails_the_commit_and_not_the_task(broker, orphan):
     schema, batch = rows(3)
     written = source(broker, exchange=orphan).writer(schema, overwrite=False).write(iter([batch]))
     assert "exchange type x-random not found" in written.problem
@@ -258,7 +258,7 @@ def test_a_missing_plugin_is_told_by_the_broker_and_fails_the_commit_and_not_the
 
 @pytest.fixture
 def stranger(broker):
-    """A user who may write to nothing but what its name allows."""
+    """A user who may write only to names that begin with allowed."""
     broker.ctl("add_user", "stranger", "CANARY-password")
     broker.ctl("set_permissions", "-p", "/", "stranger", "", "^allowed", "")
     host = broker.url.rpartition("@")[2]
@@ -266,7 +266,7 @@ def stranger(broker):
     broker.ctl("delete_user", "stranger")
 
 
-def test_a_missing_permission_is_told_before_a_task_starts_or_in_its_report(broker, inbox, stranger):
+def test_a_missing_permission_is_reported_before_a_task_or_by_it(broker, inbox, stranger):
     schema, batch = rows(3)
     with pytest.raises(InvalidValue, match="no write permission") as caught:
         source(broker, url=stranger, exchange=inbox.exchange).writer(schema, overwrite=False)
@@ -278,7 +278,7 @@ def test_a_missing_permission_is_told_before_a_task_starts_or_in_its_report(brok
     assert len(inbox) == 0
 
 
-def test_the_question_whether_one_may_publish_publishes_nothing(broker, inbox):
+def test_the_access_check_publishes_nothing(broker, inbox):
     schema, _ = rows(1)
     for _ in range(3):
         source(broker, exchange=inbox.exchange).writer(schema, overwrite=False)
@@ -287,14 +287,14 @@ def test_the_question_whether_one_may_publish_publishes_nothing(broker, inbox):
     assert len(inbox) == 0
 
 
-def test_topic_permissions_do_not_fail_the_question_since_they_depend_on_the_key(broker, stranger):
+def test_topic_permissions_do_not_fail_the_access_check(broker, stranger):
     schema, _ = rows(1)
     broker.ctl("set_permissions", "-p", "/", "stranger", "", ".*", "")
     broker.ctl("set_topic_permissions", "-p", "/", "stranger", "amq.topic", "^only-this", "")
     source(broker, url=stranger, exchange="amq.topic").writer(schema, overwrite=False)
 
 
-def test_a_wrong_password_is_told_before_a_task_starts_or_in_its_report(broker):
+def test_a_wrong_password_is_reported_before_a_task_or_by_it(broker):
     host = broker.url.rpartition("@")[2]
     schema, batch = rows(1)
     options = {"url": f"amqp://guest:CANARY@{host}", "exchange": "amq.fanout"}
@@ -307,11 +307,11 @@ def test_a_wrong_password_is_told_before_a_task_starts_or_in_its_report(broker):
     assert "rejected the user name or password" in written.problem
 
 
-@pytest.fixture(params=["nobody listens", "nobody speaks"])
+@pytest.fixture(params=["closed", "silent"])
 def deaf_port(request):
-    with socket.socket() as taken:  # bound, so that nobody else gets it meanwhile
+    with socket.socket() as taken:  # bound, so that no other process takes the port
         taken.bind(("127.0.0.1", 0))
-        if request.param == "nobody speaks":
+        if request.param == "silent":
             taken.listen()
         yield taken.getsockname()[1]
 
@@ -343,7 +343,7 @@ def test_the_password_may_come_from_a_file_or_the_environment(broker, inbox, tmp
     assert len(inbox) == 3
 
 
-def test_the_check_is_skipped_where_the_secret_is_not(broker, inbox, caplog):
+def test_the_check_is_skipped_on_a_machine_without_the_secret(broker, inbox, caplog):
     schema, batch = rows(1)
     for absent in ({"passwordFile": "/no/such/file"}, {"passwordEnv": "NOT_SET_ANYWHERE"}):
         caplog.clear()

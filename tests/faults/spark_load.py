@@ -52,7 +52,7 @@ def of_attempts(found: list[Copy], partition: int) -> dict[int, list[int]]:
 
 
 def there_again(found: list[Copy]) -> list[Copy]:
-    """All copies of the rows of which there is more than one."""
+    """All copies of rows that exist more than once."""
     counts = Counter(one.row for one in found)
     return [one for one in found if counts[one.row] > 1]
 

@@ -27,7 +27,7 @@ from tests.spark import BRIEF_JAVA
 REPOSITORY = Path(__file__).parents[2]
 EXECUTOR = "CoarseGrainedExecutorBackend"
 DRIVER = ("org.apache.spark.deploy.SparkSubmit", "tests.faults.spark_programs")
-"""What stands in the command lines of Java's half of the driver, which knows the executors, and of Python's."""
+"""Text in the command lines of the driver's Java process, which knows the executors, and of its Python process."""
 
 
 # -- the program -------------------------------------------------------------------------------------
@@ -137,7 +137,7 @@ class Program:
         return len(self.answers) < self._orders
 
     def until(self, condition, what: str) -> None:
-        """Wait for something that has to happen while it is at work."""
+        """Wait for a condition while the driver is running."""
         wait_until(lambda: condition() or not self._may_answer(), what, SLOW, pause=0.1)
         assert self._may_answer(), f"it ended before: {what} ({self.answers} {self.complaint()})"
 
@@ -157,7 +157,7 @@ class Program:
     # -- its processes
 
     def processes(self, name: str = "") -> list[int]:
-        """Those of its session in whose command line this stands."""
+        """The processes of its session whose command line contains this text."""
         found = []
         for pid in [int(one.name) for one in Path("/proc").iterdir() if one.name.isdigit()]:
             with suppress(OSError):  # it has ended, or belongs to somebody else
@@ -168,7 +168,7 @@ class Program:
         return found
 
     def kill(self) -> None:
-        """Kill the driver, and nobody else."""
+        """Kill only the driver."""
         (java,), (python,) = (self.processes(half) for half in DRIVER)
         for pid in (python, java):  # the other way round Python's might yet report the loss of Java's
             os.kill(pid, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""Batch writes of Spark under faults: no row is lost, a row is there twice only where that is promised, and counted.
+"""Batch writes of Spark under faults: no row is lost, and rows are duplicated only where the docs say so.
 
 The guarantees are in docs/spark.md. Streams are in `test_spark_stream_faults`.
 """
@@ -69,7 +69,7 @@ def gates(tmp_path):
 
 
 def named_as_written(error: str) -> int:
-    """How many rows an error says are in the broker."""
+    """How many rows are in the broker according to an error."""
     return int(re.search(r"(\d+) rows are in the broker already", error)[1])
 
 
@@ -81,7 +81,7 @@ def test_a_row_that_fails_on_the_first_attempts_is_written_by_the_next(
 ):
     used, rows = topology(), BATCHES * SMALL
     one = begin(numbered(spark, rows, 1, gates, fails=2), used)
-    # 7,000 to 9,000 rows of the first attempt come to stand there, and as many of the second.
+    # 7,000 to 9,000 rows of the first attempt arrive, and as many of the second.
     for attempt, depth in enumerate((5_000, 12_000)):
         one.until(partial(lambda depth: used.depth() >= depth, depth), f"attempt {attempt} has published")
         open_gates(gates, attempt)
@@ -183,9 +183,7 @@ def test_an_executor_that_is_killed_loses_no_row(cluster, broker, topology, judg
     judge_spark("executor killed, two of them", rows, found, twice=attempts[1][0], control=AGAIN)
 
 
-def test_a_driver_that_is_killed_reports_nothing_and_nobody_publishes_on(
-    cluster, broker, topology, judge_spark
-):
+def test_after_the_driver_is_killed_every_process_ends(cluster, broker, topology, judge_spark):
     used, rows, driver = topology(), 200_000, cluster()
     chosen = options(broker, used, maxRatePerTask=3_000)
     driver.order(rows=rows, partitions=2, gates=None, options=chosen)
@@ -202,7 +200,7 @@ def test_a_driver_that_is_killed_reports_nothing_and_nobody_publishes_on(
         rows,
         found,
         claimed=0,
-        control="no loss is possible, nobody says that it is done",
+        control="no loss is possible, no write reports success",
         note=f"{len(found):,} rows are there, and all processes ended",
     )
 
@@ -290,7 +288,7 @@ def test_an_alarm_that_does_not_clear_ends_the_write_once(
     )
 
 
-# -- failures beside other tasks -----------------------------------------------------------------------
+# -- failures while other tasks run -----------------------------------------------------------------------
 
 
 def test_a_problem_that_is_reported_lets_the_others_finish_and_is_counted_right(

@@ -1,6 +1,6 @@
 """Streams of Spark under faults: a query goes on from its checkpoint, and what is there twice is of one micro-batch.
 
-The source is a folder of files, one a micro-batch, so it is known which rows are of which.
+The source is a folder of files, one per micro-batch, so the rows of each micro-batch are known.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Writes that carry secrets in every option that takes one, and all that Spark says, shows and stores about them.
 
-A program of its own, since Spark's logs are among that and a process holds one Spark. It is told what to do by one
-line of JSON on stdin, so that no secret stands in its command line, and leaves a folder with a file or a folder for
-each place where a secret could stand. At last it says ``ready`` and writes on until it is told to end.
+A separate program, since a process can hold only one Spark and Spark's logs are searched, too. It reads its task as
+one line of JSON from stdin, so that no secret is in its command line, and leaves a file or folder for each place where a
+secret could appear. At the end it prints ``ready`` and continues to write until stdin is closed.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ def unending(spark: SparkSession, options: dict[str, str], checkpoint: Path) -> 
 
 
 def misspelt(spark: SparkSession, options: dict[str, str], traces: Traces) -> None:
-    """What Spark itself says of a stream whose secret stands under a name that does not tell of one."""
+    """What Spark itself shows of a stream whose secret has a name that does not suggest one."""
     query = unending(spark, options, traces.folder / "checkpoints" / "misspelt")
     with suppress(Exception):
         query.awaitTermination(DEADLINE)

@@ -1,4 +1,4 @@
-"""docs/spark.md, "On a cluster": its lines are run as they stand, on two executors whose Python has no package at all."""
+"""Runs the commands of docs/spark.md, "On a cluster", on two executors whose Python has no packages."""
 
 from __future__ import annotations
 
@@ -57,13 +57,13 @@ spark.log.level             ERROR
 
 
 class Place(NamedTuple):
-    """A folder with what the docs speak of, and a cluster that unpacks archives in it."""
+    """A folder with the files that the docs mention, and a cluster that unpacks archives in it."""
 
     folder: Path
     python: Path
 
     def run(self, lines: str, **more: str) -> subprocess.CompletedProcess[str]:
-        """Run lines of the docs in the folder. Whatever starts a Python finds the bare one."""
+        """Run commands of the docs in the folder, with the bare Python on the path."""
         kept = {
             name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "SPARK_"))
         }
@@ -94,7 +94,7 @@ def place(tmp_path_factory):
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder / "bare"], check=True)
     (folder / "app.py").write_text(APP)
     (folder / "spark-defaults.conf").write_text(DEFAULTS)
-    # The executors of a local cluster work below SPARK_HOME, and what is unpacked there should go in the end.
+    # The executors of a local cluster unpack below SPARK_HOME, which is deleted at the end.
     (folder / "spark").mkdir()
     for one in ("bin", "jars", "python"):
         (folder / "spark" / one).symlink_to(Path(pyspark.__file__).parent / one)
@@ -119,7 +119,7 @@ def test_with_the_archive_the_rows_arrive(place, rabbitmq_broker):
     assert not lacks + lacks_too
 
 
-def test_without_it_the_doctor_names_all_that_each_executor_lacks(place, rabbitmq_broker):
+def test_without_the_archive_the_doctor_names_what_each_executor_lacks(place, rabbitmq_broker):
     lines = DOCTOR.replace(" spark://host:7077", "").replace("amqp://user@rabbit", rabbitmq_broker.url)
     alone = lines.replace("--conf spark.archives=environment.tar.gz#environment", "--output json")
     alone = alone.replace("--option passwordEnv=RABBITMQ_PASSWORD", "")

@@ -1,4 +1,4 @@
-"""``df.write.format("rabbitmq")`` in a real Spark: nothing is registered here, PySpark finds the format by itself."""
+"""``df.write.format("rabbitmq")`` in a real Spark, which finds the format by itself."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ROWS = 1_000_000 if LONG else 200_000
 
 
 def message_of(number: int) -> Delivery:
-    """What a consumer gets of a row, byte by byte as AMQP has it: headers, delivery mode and message id are there."""
+    """The delivery of a row, byte by byte: headers, delivery mode, message id and body."""
     key, message_id = b"key-%d" % (number % 1000), b"m-%d" % number
     headers = b"\1kS" + struct.pack(">I", len(key)) + key + b"\1nI" + struct.pack(">i", number)
     present = struct.pack(">H", 1 << 13 | 1 << 12 | 1 << 7)
@@ -38,7 +38,7 @@ def message_of(number: int) -> Delivery:
     return Delivery(key, present + values, b"%d" % number)
 
 
-def test_many_rows_arrive_once_each_as_they_were(spark, broker, inbox):
+def test_many_rows_arrive_once_and_unchanged(spark, broker, inbox):
     frame = numbers(spark, ROWS, 16).selectExpr(
         "value",
         "key",
@@ -57,7 +57,7 @@ def test_many_rows_arrive_once_each_as_they_were(spark, broker, inbox):
     assert times.count(1) == ROWS
 
 
-def test_maps_arrays_and_times_come_from_spark_as_they_are(spark, broker, inbox):
+def test_maps_arrays_and_timestamps_arrive_as_headers_and_properties(spark, broker, inbox):
     frame = spark.sql(
         "select 'a' as value, map('x', 5L, 'y', null) as headers, timestamp '2024-02-29 12:30:15.999 UTC' as timestamp "
     )
@@ -101,7 +101,7 @@ def failure(call):
     return str(caught.value)
 
 
-def test_mistakes_are_told_before_a_task_starts(spark, broker, inbox):
+def test_invalid_writes_are_rejected_before_a_task_starts(spark, broker, inbox):
     frame = numbers(spark, 10)
     for change, words in [
         ({"exchnge": "x"}, "Did you mean exchange?"),
@@ -121,7 +121,7 @@ def test_mistakes_are_told_before_a_task_starts(spark, broker, inbox):
 
 
 def test_a_permanent_error_publishes_no_row_twice(spark, broker):
-    """That a failed task does publish its rows again is what ``tests/faults/test_spark_faults.py`` shows."""
+    """``tests/faults/test_spark_faults.py`` shows that a failed task publishes its rows again."""
     with Inbox(broker.url, kind="direct", binding="known") as inbox:
         frame = numbers(spark, 40_000)
         lost = frame.selectExpr("value", "if(value = '39000', 'nowhere', 'known') as key")
@@ -143,7 +143,7 @@ def test_an_invalid_row_is_named_and_can_be_dropped(spark, broker, inbox):
     assert inbox.bodies() == {b"%d" % n: 1 for n in range(30_000) if n != 29_000}
 
 
-def test_speculation_is_refused_unless_it_is_allowed(spark, broker, inbox):
+def test_speculation_is_rejected_unless_allowed(spark, broker, inbox):
     spark.sparkContext.setLocalProperty("spark.speculation", "true")
     try:
         text = failure(lambda: writer(numbers(spark, 10), broker, exchange=inbox.exchange).save())

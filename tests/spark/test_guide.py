@@ -1,4 +1,4 @@
-"""The blocks of docs/spark.md, run as they stand but for the address of the broker."""
+"""Runs the code blocks of docs/spark.md with the address of the test broker."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ROWS = [("ada", 1), ("grace", 2), ("ada", 3)]
 
 @pytest.fixture
 def orders(rabbitmq_broker):
-    """An exchange orders; called, the bodies of all messages that have come, which are gone then."""
+    """An exchange orders, and a function that consumes and returns the bodies of all messages."""
     with rabbitmq_broker.connection() as connection:
         channel = connection.channel()
         channel.exchange_declare("orders", "x-consistent-hash", durable=True)
@@ -46,7 +46,7 @@ def df(spark):
 
 @pytest.fixture
 def at(rabbitmq_broker):
-    """Puts the broker into a block, which speaks of a user whose password is in the environment of the workers."""
+    """Puts the broker into a block; the password of its user is in the workers' environment."""
     rabbitmq_broker.ctl("add_user", "user", PASSWORD)
     rabbitmq_broker.ctl("set_permissions", "user", "", "^orders$", "^orders$")
     parts = urlsplit(rabbitmq_broker.url)

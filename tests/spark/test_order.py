@@ -1,4 +1,4 @@
-"""order_for: rows of a key in one partition and in order; and their messages in order, from two executors to consumers."""
+"""order_for puts the rows of a key into one partition in order, and consumers get their messages in order."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def partitions(df) -> list[list]:
 
 def assert_ordered(parts, of) -> None:
     homes = [{of(row) for row in part} for part in parts]
-    assert sum(map(len, homes)) == len(set().union(*homes)), "rows of one are in several partitions"
+    assert sum(map(len, homes)) == len(set().union(*homes)), "rows of one key are in several partitions"
     for part in parts:
         for one in {of(row) for row in part}:
             sequence = [row["seq"] for row in part if of(row) == one]
@@ -76,7 +76,7 @@ def test_keys_and_sequences_can_be_expressions(rows):
 
 
 @by_queue
-def test_by_queue_each_queue_has_a_partition_of_its_own(rows):
+def test_by_queue_each_queue_gets_its_own_partition(rows):
     exchange = ConsistentHashExchange([f"q{number}" for number in range(7)])
     ordered = order_for(rows, key=queue_of("key", exchange), seq="seq", partitions=7)
     parts = partitions(ordered)
@@ -85,14 +85,14 @@ def test_by_queue_each_queue_has_a_partition_of_its_own(rows):
     assert_ordered(parts, lambda row: exchange.route(row["key"]))
 
 
-def test_a_stream_is_refused_with_the_way_out(spark):
+def test_a_stream_is_rejected_with_a_hint(spark):
     stream = spark.readStream.format("rate").load()
     with pytest.raises(InvalidValue, match=r"got 'a stream'.*foreach_batch"):
         order_for(stream, key="value", seq="timestamp", partitions=2)
 
 
 @pytest.mark.parametrize("partitions", [None, 0, -1, "4", 2.0, True])
-def test_the_number_of_partitions_is_wanted_and_the_error_says_why(rows, partitions):
+def test_the_number_of_partitions_is_required_and_the_error_says_why(rows, partitions):
     with pytest.raises(InvalidValue, match="connections that publish at once"):
         order_for(rows, key="key", seq="seq", partitions=partitions)
 
@@ -108,7 +108,7 @@ class Site(NamedTuple):
     channel: object
 
     def received(self, way: str) -> Iterator[list[tuple[bytes, int]]]:
-        """Of each queue its messages as its one consumer meets them: key and number."""
+        """For each queue its messages in order of delivery: key and number."""
         for queue in two_executors.queues(f"{self.prefix} {way}"):
             count = self.channel.queue_declare(queue, passive=True).method.message_count
             yield [(one.key, int(one.body)) for one in deliveries(self.url, queue, count)]
@@ -150,14 +150,14 @@ def site(rabbitmq_broker):
 
 
 class Watcher:
-    """Counts how often something comes for the first time, and then after a later one of its kind."""
+    """Counts rows that arrive for the first time after a later row of the same key."""
 
     def __init__(self, rows: int) -> None:
         self.seen = bytearray(rows)
         self.violations: Counter[bytes] = Counter()
         self._last: dict[bytes, int] = {}
 
-    def meet(self, kind: bytes, number: int) -> None:
+    def add(self, kind: bytes, number: int) -> None:
         if not self.seen[number]:
             self.seen[number] = 1
             self.violations[kind] += number < self._last.get(kind, -1)
@@ -169,13 +169,13 @@ class Watcher:
 
 
 def watched(site, way: str) -> Watcher:
-    """All rows of a way, with their keys in view; no key may be in two queues."""
+    """All rows of a way; no key may be in two queues."""
     watcher = Watcher(two_executors.ROWS)
     homes: list[set[bytes]] = []
     for messages in site.received(way):
         homes.append({key for key, _ in messages})
         for key, number in messages:
-            watcher.meet(key, number)
+            watcher.add(key, number)
     assert sum(map(len, homes)) == len(set().union(*homes)) == two_executors.KEYS
     return watcher
 
@@ -191,7 +191,7 @@ def test_two_executors_write_rows_in_the_order_of_1_000_keys(site):
 @pytest.mark.broker
 @pytest.mark.long
 def test_without_order_for_the_same_rows_are_out_of_order(site):
-    """Which shows that the test above could fail."""
+    """Control: the test above could fail."""
     watcher = watched(site, "unsorted")
     assert watcher.missing == 0
     assert watcher.violations.total() > 0
@@ -205,7 +205,7 @@ def test_two_executors_write_whole_queues_in_order(site):
     queues = list(site.received("by queue"))
     for queue, messages in enumerate(queues):
         for _, number in messages:
-            watcher.meet(b"%d" % queue, number)
+            watcher.add(b"%d" % queue, number)
     assert all(queues)
     assert watcher.missing == 0
     assert watcher.violations.total() == 0

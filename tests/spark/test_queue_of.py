@@ -1,4 +1,4 @@
-"""The queue of each row as Spark's workers tell it, beside the scalar mirror on the driver, row by row."""
+"""The queue of each row as Spark's workers compute it, compared with the scalar mirror on the driver."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_as_a_filter_and_as_a_group(keys):
     assert sum(counts.values()) == len(KEYS)
 
 
-def test_in_sql(spark, keys):
+def test_queue_of_in_sql(spark, keys):
     exchange = ConsistentHashExchange(QUEUES)
     keys.createOrReplaceTempView("messages")
     register_queue_of(spark, exchange)
@@ -106,14 +106,14 @@ def test_in_sql(spark, keys):
     assert {row["routing_key"]: row["queue"] for row in answers} == {key: exchange.route(key) for key in KEYS}
 
 
-def test_sql_over_all_headers(spark):
+def test_queue_of_in_sql_with_a_column_of_all_headers(spark):
     exchange = ConsistentHashExchange(QUEUES, hash_header="h")
     register_queue_of(spark, exchange, name="queue_by_tenant", headers="MAP<STRING, STRING>")
     (row,) = spark.sql("SELECT queue_by_tenant(map('a', 'x', 'h', 'acme')) AS queue").collect()
     assert row["queue"] == exchange.route(headers={"h": "acme"})
 
 
-def test_it_works_on_a_stream(spark, keys, tmp_path):
+def test_queue_of_works_on_a_stream(spark, keys, tmp_path):
     keys.write.parquet(str(tmp_path / "in"))
     exchange = ConsistentHashExchange(QUEUES)
     stream = spark.readStream.schema("routing_key string").parquet(str(tmp_path / "in"))
@@ -125,7 +125,7 @@ def test_it_works_on_a_stream(spark, keys, tmp_path):
 
 
 @pytest.mark.parametrize(("key", "shown"), [("NULL", "got None"), ("repeat('k', 256)", "256 bytes")])
-def test_a_key_that_cannot_be_sent_fails_the_job_in_plain_words(spark, key, shown):
+def test_a_key_that_cannot_be_sent_fails_the_job_with_a_clear_error(spark, key, shown):
     df = spark.range(1).select(F.expr(key).cast("string").alias("routing_key"))
     with pytest.raises(PythonException, match=rf"invalid routing key: .*{shown}"):
         df.select(queue_of("routing_key", ConsistentHashExchange(QUEUES))).collect()

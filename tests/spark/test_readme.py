@@ -1,4 +1,4 @@
-"""The README's lines about Spark, copied and run as they stand."""
+"""Runs the README's commands and code for Spark."""
 
 from __future__ import annotations
 

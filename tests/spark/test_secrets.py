@@ -1,4 +1,4 @@
-"""A secret of an option stands nowhere but where it is needed: not in what Spark shows, tells, logs or stores.
+"""A secret in an option appears nowhere in what Spark shows, logs or stores.
 
 One program writes with secrets of every kind, successfully and not, and leaves what was to be seen, place by place
 (tests/spark/secret_traces.py). The tests look for the secrets there.
@@ -53,7 +53,7 @@ PLACES = {
     "broker's log": "rabbit-chx spark",
     "connections": "rabbit-chx spark secrets query",
 }
-"""Where no secret may stand, and what shows that the writes have left their traces there."""
+"""Where no secret may appear, and a text that shows that the writes have left their traces there."""
 
 
 PASSWORD = canary("password")

@@ -1,4 +1,4 @@
-"""How a DataFrame spreads over queues, beside a count in plain Python."""
+"""``spread`` compared with counts in plain Python."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def df(spark):
     return counted.select("routing_key", F.explode(F.sequence(F.lit(1), "n"))).cache()
 
 
-def test_rows_are_counted_exactly_and_keys_about(df):
+def test_rows_are_counted_exactly_and_keys_are_estimated(df):
     exchange = ConsistentHashExchange(QUEUES)
     found = spread(df, "routing_key", exchange, hot=2)
     rows, keys = Counter(), Counter()
@@ -67,13 +67,13 @@ def test_no_rows(df):
     assert (found.rows, found.hot, [one.rows for one in found.queues]) == (0, (), [0, 0, 0])
 
 
-def test_a_stream_is_refused_with_the_way_out(spark):
+def test_a_stream_is_rejected_with_a_hint(spark):
     stream = spark.readStream.format("rate").load()
     with pytest.raises(InvalidValue, match="foreach_batch"):
         spread(stream, "value", ConsistentHashExchange(QUEUES))
 
 
 @pytest.mark.parametrize("hot", [-1, 1.5, True, 1_001])
-def test_how_many_hot_keys_is_a_small_number(df, hot):
+def test_the_number_of_hot_keys_is_limited(df, hot):
     with pytest.raises(InvalidValue, match="invalid hot"):
         spread(df, "routing_key", ConsistentHashExchange(QUEUES), hot=hot)

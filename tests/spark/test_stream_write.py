@@ -1,4 +1,4 @@
-"""``writeStream.format("rabbitmq")`` in a real Spark: restarts, guards, and the helper for ``foreachBatch``."""
+"""``writeStream.format("rabbitmq")`` in a real Spark: restarts, rejected modes, and ``foreach_batch``."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def lines(spark, folder):
 
 
 def put(folder: Path, name: str, *texts: str) -> None:
-    """A file that is there at once: Spark would read one that is still being written."""
+    """Create a file atomically: Spark would read one that is still being written."""
     folder.mkdir(exist_ok=True)
     hidden = folder / f".{name}"
     hidden.write_text("".join(f"{text}\n" for text in texts))
@@ -39,7 +39,7 @@ def put(folder: Path, name: str, *texts: str) -> None:
 
 
 def run_out(query):
-    """Wait for the end of a query that ends by itself, and raise what ended it."""
+    """Wait for a query that ends by itself, and raise its error."""
     try:
         assert query.awaitTermination(DEADLINE), "still running"
     finally:
@@ -49,16 +49,16 @@ def run_out(query):
 def wait_until(condition):
     deadline = time.monotonic() + DEADLINE
     while not condition():
-        assert time.monotonic() < deadline, "it did not come to pass"
+        assert time.monotonic() < deadline, "condition not met in time"
         time.sleep(0.1)
 
 
 def progressed(query):
-    """The rows that a query says it has written, which is what its sink has told it."""
+    """The number of rows that a query reports as written."""
     return sum(max(one["sink"]["numOutputRows"], 0) for one in query.recentProgress)
 
 
-def test_a_rate_goes_on_where_it_stopped(spark, broker, inbox, tmp_path):
+def test_a_restarted_query_loses_no_row(spark, broker, inbox, tmp_path):
     found: set[int] = set()
     recorded = 0
     for _ in range(2):
@@ -94,9 +94,7 @@ def test_each_file_is_written_once_over_restarts(spark, broker, inbox, tmp_path)
     assert len({one.properties.headers["x-spark-query-id"] for one in found}) == 1
 
 
-def test_a_row_that_cannot_be_sent_ends_the_query_once_and_is_dropped_on_demand(
-    spark, broker, inbox, tmp_path
-):
+def test_an_invalid_row_ends_the_query_once_or_is_dropped(spark, broker, inbox, tmp_path):
     folder, checkpoint = tmp_path / "in", tmp_path / "checkpoint"
     put(folder, "a", "good", "poison", "fine")
     frame = lines(spark, folder).selectExpr("nullif(value, 'poison') as value", "value as key")
@@ -114,12 +112,12 @@ def test_a_row_that_cannot_be_sent_ends_the_query_once_and_is_dropped_on_demand(
 
 
 def numbered(folder: Path) -> list[str]:
-    """What the log of a checkpoint holds: its files that bear the number of a micro-batch or an epoch."""
+    """The numbered files in a log of a checkpoint: one for each micro-batch or epoch."""
     return [one.name for one in folder.glob("*") if one.name.isdigit()]
 
 
 def commits_of_a_continuous_query(writer, checkpoint) -> list[str]:
-    """What is noted as committed after some epochs: Spark notes an epoch's offsets, and then asks the sink to commit."""
+    """The commits after some epochs: Spark records an epoch's offsets, and then asks the sink to commit."""
     query = (
         writer.option("checkpointLocation", str(checkpoint)).trigger(continuous="500 milliseconds").start()
     )
@@ -131,7 +129,7 @@ def commits_of_a_continuous_query(writer, checkpoint) -> list[str]:
         query.stop()
 
 
-def test_a_continuous_trigger_writes_nothing_and_records_nothing_as_done(spark, broker, inbox, tmp_path):
+def test_a_continuous_trigger_writes_and_commits_nothing(spark, broker, inbox, tmp_path):
     frame = rates(spark).selectExpr("cast(value as string) as value", "'k' as key")
     ours = stream(frame, broker, tmp_path / "ours", exchange=inbox.exchange)
     assert commits_of_a_continuous_query(ours, tmp_path / "ours") == []
@@ -139,7 +137,7 @@ def test_a_continuous_trigger_writes_nothing_and_records_nothing_as_done(spark, 
     assert commits_of_a_continuous_query(frame.writeStream.format("noop"), tmp_path / "noop") != []
 
 
-def test_what_spark_refuses_is_refused_before_a_row_leaves(spark, broker, inbox, tmp_path):
+def test_unsupported_modes_are_rejected_before_a_row_is_sent(spark, broker, inbox, tmp_path):
     folder = tmp_path / "in"
     put(folder, "a", "x")
     counts = lines(spark, folder).groupBy("value").count().selectExpr("value", "value as key")
@@ -153,9 +151,7 @@ def test_what_spark_refuses_is_refused_before_a_row_leaves(spark, broker, inbox,
     assert len(inbox) == 0
 
 
-def test_counts_are_written_by_the_helper_in_the_mode_that_a_sink_may_not_have(
-    spark, broker, inbox, tmp_path
-):
+def test_foreach_batch_writes_counts_in_update_mode(spark, broker, inbox, tmp_path):
     folder = tmp_path / "in"
     put(folder, "a", "x", "x", "y")
     put(folder, "b", "x")

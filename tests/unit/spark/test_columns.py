@@ -51,7 +51,7 @@ def test_texts_of_limited_length_are_texts() -> None:
     assert layout.types == {"value": "string", "routing_key": "string"}
 
 
-def test_a_frame_without_value_is_told_the_line_that_makes_one() -> None:
+def test_a_frame_without_value_gets_a_hint() -> None:
     error = complaint(lambda: layout_of(schema(id=t.LongType(), key=TEXT), given=BOTH))
     assert 'to_json(struct("*")).alias("value")' in error.hint
 
@@ -80,11 +80,11 @@ def test_a_frame_without_value_is_told_the_line_that_makes_one() -> None:
         ({"value": TEXT, "headers": schema(**{"h" * 256: TEXT})}, "255 bytes"),
     ],
 )
-def test_a_schema_that_cannot_be_written_is_refused(columns: dict[str, t.DataType], words: str) -> None:
+def test_an_invalid_schema_is_rejected(columns: dict[str, t.DataType], words: str) -> None:
     assert words in str(complaint(lambda: layout_of(schema(**columns), given=BOTH)))
 
 
-def test_names_that_stand_there_twice_are_refused() -> None:
+def test_repeated_names_are_rejected() -> None:
     twice = t.StructType([t.StructField("value", TEXT), t.StructField("value", TEXT)])
     assert "['value', 'value']" in str(complaint(lambda: layout_of(twice, given=BOTH)))
     headers = t.StructType([t.StructField("a", TEXT), t.StructField("a", TEXT)])
@@ -93,7 +93,7 @@ def test_names_that_stand_there_twice_are_refused() -> None:
     )
 
 
-def test_key_and_exchange_come_from_somewhere() -> None:
+def test_key_and_exchange_are_required() -> None:
     error = complaint(lambda: layout_of(schema(value=TEXT), given=frozenset({"exchange"})))
     assert 'option("routingKey", "")' in error.hint
     error = complaint(lambda: layout_of(schema(value=TEXT), given=frozenset({"routing_key"})))

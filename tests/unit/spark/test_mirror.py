@@ -1,4 +1,4 @@
-"""Arrow columns of Spark's types routed in bulk, beside the scalar mirror asked row by row."""
+"""Arrow columns of Spark's types routed in bulk, compared with the scalar mirror."""
 
 from __future__ import annotations
 
@@ -187,7 +187,7 @@ def test_a_header_that_the_writer_would_refuse_has_no_queue(column, shown):
         mirror.numbers(column)
 
 
-def test_a_struct_without_the_header_is_a_mistake():
+def test_a_struct_without_the_header_is_an_error():
     with pytest.raises(InvalidValue, match="a field 'Tenant', which the exchange hashes"):
         header_column(pa.array([{"tenant": "a"}]), "Tenant")
 

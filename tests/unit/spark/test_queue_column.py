@@ -1,4 +1,4 @@
-"""What queue_of says of arguments that it cannot use; no Spark is started."""
+"""Arguments of queue_of, and the counts of spread as a value; no Spark is started."""
 
 from __future__ import annotations
 

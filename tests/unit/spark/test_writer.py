@@ -1,4 +1,4 @@
-"""What the driver makes of the reports of its tasks, and what is refused before there is a task."""
+"""How the driver handles the reports of its tasks, and what it rejects before a task starts."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def job(**options: str) -> WriteJob:
     return source(**options)._job(SCHEMA)
 
 
-def test_a_write_that_is_complete_is_told_in_one_line(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_complete_write_is_logged_in_one_line(caplog: pytest.LogCaptureFixture) -> None:
     first = Written(
         0, rows=5, published=4, confirmed=4, dropped=1, first_dropped=("row 3",), bytes=100, connections=1
     )
@@ -79,18 +79,18 @@ def test_a_problem_of_a_task_fails_the_commit_and_counts_what_is_in_the_broker()
     assert "14 rows are in the broker already" in text
 
 
-def test_a_task_that_reported_nothing_is_no_success() -> None:
+def test_a_task_without_a_report_fails_the_commit() -> None:
     for messages in ([None, None], [Written(0), None]):
         with pytest.raises(WriteFailed, match=r"trigger\(continuous"):
             StreamWriter(job()).commit(messages, 3)
 
 
-def test_a_row_that_is_not_confirmed_is_never_called_written() -> None:
+def test_an_unconfirmed_row_fails_the_commit() -> None:
     with pytest.raises(WriteFailed, match="1 rows were published but not confirmed"):
         BatchWriter(job()).commit([Written(0, rows=2, published=2, confirmed=1)])
 
 
-def test_an_abort_tells_what_cannot_be_taken_back(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_abort_logs_the_confirmed_rows(caplog: pytest.LogCaptureFixture) -> None:
     BatchWriter(job()).abort([Written(0, confirmed=5), None])
     StreamWriter(job()).abort([Written(0, confirmed=7), None], 1)
     assert "1 of 2 partitions reported 5 confirmed rows" in caplog.text
@@ -107,45 +107,45 @@ def test_both_writers_take_arrow_batches_on_every_release() -> None:
     assert RabbitMQDataSource.name() == "rabbitmq"
 
 
-def test_writers_travel_and_show_no_secret() -> None:
+def test_writers_can_be_pickled_and_show_no_secret() -> None:
     writer = pickle.loads(pickle.dumps(source(password="CANARY", url="amqp://h").writer(SCHEMA, False)))
     assert writer._job.options.password == "CANARY"
     assert "CANARY" not in repr(writer) + repr(writer._job) + repr(vars(writer))
 
 
-def test_modes_that_would_replace_are_refused() -> None:
+def test_modes_that_would_replace_rows_are_rejected() -> None:
     assert "append" in str(complaint(lambda: source().writer(SCHEMA, True)))
     assert "foreach_batch" in str(complaint(lambda: source().streamWriter(SCHEMA, True)))
     assert "expected a write" in str(complaint(lambda: source().schema()))
 
 
-def test_speculation_is_refused_before_anything_is_sent() -> None:
+def test_speculation_is_rejected_before_a_row_is_sent() -> None:
     task = Task(2, speculation=True)
     written = write_partition(iter([BATCH]), job(), task)
     assert "allowSpeculation=true" in written.problem
     assert replace(written, seconds=0.0, problem="") == Written(2)
 
 
-def test_an_empty_partition_reports_all_the_same() -> None:
+def test_an_empty_partition_is_reported() -> None:
     written = write_partition(iter([BATCH.slice(0, 0)]), job(), Task())
     assert (written.rows, written.problem) == (0, "")
 
 
-def test_the_helper_for_foreach_batch_checks_its_options_at_once() -> None:
+def test_foreach_batch_checks_its_options_at_once() -> None:
     assert callable(foreach_batch(url=URL, exchange="x", maxInFlight=7, persistent=False))
     assert "Did you mean exchange?" in str(complaint(lambda: foreach_batch(url=URL, exchnge="x")))
     assert "function" in str(complaint(lambda: foreach_batch({"url": URL})))  # type: ignore[arg-type]
 
 
-# ---- the doors
+# ---- how names are found
 
 
-def test_pyspark_finds_the_source_by_the_shim() -> None:
+def test_pyspark_finds_the_data_source() -> None:
     assert pyspark_rabbitmq.DefaultSource is RabbitMQDataSource
     assert not hasattr(pyspark_rabbitmq, "SomethingElse")
 
 
-def test_a_shim_that_cannot_be_loaded_offers_nothing_and_breaks_nothing(
+def test_a_connector_that_cannot_be_imported_hides_no_other_format(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     broken = ModuleType("spark_connector.data_source")  # which has no RabbitMQDataSource
@@ -153,7 +153,7 @@ def test_a_shim_that_cannot_be_loaded_offers_nothing_and_breaks_nothing(
     assert not hasattr(pyspark_rabbitmq, "DefaultSource")
 
 
-def test_every_public_name_can_be_had_and_is_documented() -> None:
+def test_every_public_name_can_be_imported_and_is_documented() -> None:
     assert sorted(name for names in spark_connector._MODULES.values() for name in names) == sorted(
         spark_connector.__all__
     )
@@ -165,17 +165,17 @@ def test_every_public_name_can_be_had_and_is_documented() -> None:
         spark_connector.sprad  # noqa: B018
 
 
-def test_errors_are_those_of_the_toolkit() -> None:
+def test_errors_are_those_of_rabbit_chx() -> None:
     assert issubclass(WriteFailed, spark_connector.writer.RabbitChxError)
     with pytest.raises(InvalidValue):
         source(maxInFlight="0").writer(SCHEMA, False)
     assert str(pickle.loads(pickle.dumps(WriteFailed("text")))) == "text"
 
 
-# ---- what the publisher is told
+# ---- arguments of the publisher
 
 
-def test_options_reach_the_publisher_in_its_own_words(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_options_become_arguments_of_the_publisher(monkeypatch: pytest.MonkeyPatch) -> None:
     told: dict[str, object] = {}
     monkeypatch.setattr(connections, "Publisher", lambda urls, **options: told.update(options, urls=urls))
     options = WriteOptions.of(
