@@ -56,8 +56,9 @@ def test_too_few_channels_are_no_mistake_of_ours(broker, user, monkeypatch, caps
 
 
 def test_a_broker_with_tiny_frames_is_reachable_or_says_where_to_look(broker, user):
+    release = release_of(broker)
     with setting(broker, "frame_max", 4096):
-        if release_of(broker) < (4, 1):
+        if release < (4, 1):
             with connect(user) as connection:
                 assert connection.is_open
             return
