@@ -1,11 +1,10 @@
-"""What some work needs a user to be allowed, and what a broker's refusal means for it. Texts in, texts out; no socket.
+"""The permissions that some work needs, and which of them a broker's refusal is about. Text in, text out.
 
     needs = Needs(write={("exchange", "orders")})
     needs.line("/", "me")     # rabbitmqctl set_permissions -p / me '^$' '^orders$' '^$'
     why_denied(reply_text, needs)
 
-The broker's answers were taken from 3.10.8, 4.0.5 and 4.3.6; 3.10 does not say which permission is missing, so that is
-told from what the work needs.
+3.10 does not say which permission is missing: it follows from what the work needs. Checked on 3.10.8, 4.0.5 and 4.3.6.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from typing import Final, TypeAlias
 __all__ = ["DEFAULT_EXCHANGE", "Beginning", "Needs", "Resources", "why_denied"]
 
 DEFAULT_EXCHANGE: Final = "amq.default"
-"""What permissions call the exchange without a name."""
+"""The name of the default exchange in permissions."""
 
 _DENIED = re.compile(
     r"(?:(configure|write|read) )?access to (queue|exchange) '(.*)' in vhost '(.*)' refused for user '(.*)'",
@@ -27,54 +26,54 @@ _DENIED = re.compile(
 ).search
 _LAST_NUMBER: Final = re.compile(r"[0-9]+(?=[^0-9]*\Z)")
 _FAMILY: Final = 10
-"""So many names that differ by a number are written as one."""
+"""From this many on, names that differ by a number become one pattern."""
 _BY_KIND: Final = {"exchange": "write", "queue": "configure"}
-"""What is needed on a resource that nobody had foreseen: an exchange that a single message names."""
+"""The permission to assume for a resource that is not among the needs, such as an exchange that one message names."""
 
 
 class Beginning(str):
-    """How names begin whose end is made up while the work goes on."""
+    """The beginning of names whose end is generated, such as ``amq.gen-``."""
 
     __slots__ = ()
 
 
 Resources: TypeAlias = set[tuple[str, str]]
-"""Each has a kind, ``exchange`` or ``queue``, and a name."""
+"""Pairs of a kind, ``exchange`` or ``queue``, and a name."""
 
 
 @dataclass
 class Needs:
-    """The permissions that some work needs, by resource (`access-control` in RabbitMQ's documentation)."""
+    """The permissions that some work needs, by resource."""
 
     configure: Resources = field(default_factory=set)
     write: Resources = field(default_factory=set)
     read: Resources = field(default_factory=set)
 
     def on(self, kind: str, name: str) -> list[str]:
-        """Which of the three are needed on one resource."""
+        """The needed permissions on one resource."""
         return [each for each in ("configure", "write", "read") if _holds(getattr(self, each), kind, name)]
 
     def line(self, vhost: str, user: str) -> str:
-        """The command that grants all of it and nothing else."""
+        """The command that grants these permissions and no others."""
         patterns = " ".join(shlex.quote(_pattern(names)) for names in (self.configure, self.write, self.read))
         return f"rabbitmqctl set_permissions -p {shlex.quote(vhost)} {shlex.quote(user)} {patterns}"
 
 
 def why_denied(text: str, needs: Needs, *, at: Needs | None = None, what: str = "this") -> str:
-    """The permission that a refusal is about, and the line that grants it; nothing where it is about something else.
+    """Name the permission that a refusal is about and the command that grants it; empty if it is about something else.
 
     Args:
-        text: the broker's.
-        needs: what the line grants, all of it, since it replaces what the user has.
-        at: what the refused command needs, where that is less.
-        what: needs it, for people.
+        text: of the broker.
+        needs: what the command grants: everything, because it replaces the patterns that the user has.
+        at: what the refused AMQP method needs, if that is less.
+        what: the subject of "needs" in the sentence.
     """
     found = _DENIED(text)
     if found is None:
         return ""
     operation, kind, name, vhost, user = found.groups()
     needed = (at or needs).on(kind, name) or needs.on(kind, name)
-    # A passive declare is refused for want of configure, and would be content with any of the three.
+    # A refused passive declare names configure, but any of the three permissions is enough for it.
     passive = operation == "configure" and needed and operation not in needed
     missing = [operation] if operation and not passive else needed or [_BY_KIND[kind]]
     if not needs.on(kind, name):
@@ -94,7 +93,7 @@ def _holds(resources: Resources, kind: str, name: str) -> bool:
 
 
 def _pattern(resources: Resources) -> str:
-    """A regular expression of Erlang's for these names; large families are told by their numbers."""
+    """An Erlang regular expression for these names; many names that differ by a number become one pattern."""
     names = {name for _, name in resources}
     if not names:
         return "^$"

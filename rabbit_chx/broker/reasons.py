@@ -34,6 +34,8 @@ _TLS_RECORDS: Final = (b"\x15", b"\x16")
 _NOT_TLS: Final = {"WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "HTTP_REQUEST"}
 _TRUST: Final = "to trust the CA that issued its certificate, pass --tls-ca-cert-file (in Spark tlsCaFile, in Python tls=)"
 
+_SILENT: Final = "the broker log says why; a frame_max below 8192 does it on RabbitMQ 4.1 and later"
+
 
 @dataclass(frozen=True, slots=True)
 class Reason:
@@ -68,8 +70,10 @@ def why_down(error: BaseException, where: str, *, needs: Needs | None = None) ->
         case exceptions.ProbableAuthenticationError():
             return _why_not_opened(str(error), where, "was lost during authentication")
         case exceptions.ProbableAccessDeniedError():
-            hint = "the broker log says why; a frame_max below 8192 does it on RabbitMQ 4.1 and later"
-            return _why_not_opened(str(error), where, f"was lost after authentication ({hint})")
+            return _why_not_opened(str(error), where, f"was lost after authentication ({_SILENT})")
+        case exceptions.ConnectionOpenAborted():
+            hint = f" after authentication ({_SILENT})" if "TUNE" in str(error) else ""
+            return Reason(f"the broker at {where} took too long to open the connection{hint}")
         case exceptions.IncompatibleProtocolError():
             hint = "is this a port with TLS? Then the URL begins with amqps"
             return _why_not_opened(str(error), where, f"ended before the broker sent anything ({hint})")

@@ -1,7 +1,4 @@
-"""TLS contexts from files and switches, for the command line and for Spark, and a warning for any that checks nothing.
-
-Certificate and host name are checked wherever nobody has said otherwise. This file opens no socket.
-"""
+"""TLS contexts from the options of the command line and of Spark, and a warning if a context verifies less than it could."""
 
 from __future__ import annotations
 
@@ -22,12 +19,12 @@ log = logging.getLogger("rabbit_chx.tls")
 
 
 class _NamedContext(ssl.SSLContext):
-    """Expects one name in the certificate, whatever host is connected to."""
+    """Expects one name in the certificate, whatever the host is."""
 
     name = ""
 
     def wrap_socket(self, sock: socket.socket, *args: Any, **kwargs: Any) -> ssl.SSLSocket:
-        """As ever, with the expected name."""
+        """Wrap a socket, with the expected name."""
         return super().wrap_socket(sock, *args, **kwargs | {"server_hostname": self.name})
 
 
@@ -42,17 +39,17 @@ def context(
     server_name: str | None = None,
     verify: bool = True,
 ) -> ssl.SSLContext:
-    """A context that trusts the authorities of ``ca_file`` (else the system's), and shows a certificate if there is one.
+    """Return a client context.
 
     Args:
-        options: what the user calls ``ca_file`` and ``cert_file``.
+        options: the user's names for ``ca_file`` and ``cert_file``, for errors.
         hint: for a certificate or key that cannot be loaded.
-        ca_file: who may vouch for the broker.
-        cert_file: the client's own certificate, maybe with its key.
-        key_file: the key, where it is in a file of its own.
-        key_password: of the key. Without one an encrypted key is an error: OpenSSL would ask on the terminal.
-        server_name: what the broker's certificate must name, where that is not the host.
-        verify: without, any certificate is taken.
+        ca_file: CA certificates to trust instead of the system's.
+        cert_file: the client certificate, with or without its private key.
+        key_file: the private key, if ``cert_file`` does not contain it.
+        key_password: of the private key. Without it an encrypted key is an error: OpenSSL would prompt for it.
+        server_name: the name that the broker's certificate must have, if it is not the host.
+        verify: whether to verify the certificate and the host name.
     """
     made: ssl.SSLContext = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     if server_name is not None:
@@ -84,16 +81,16 @@ def _load(load: Callable[[], None], option: str, path: Path, hint: str) -> None:
 
 
 def warn_if_unchecked(tls: ssl.SSLContext | None, where: str) -> None:
-    """Say so in the log where a context leaves open who answers: somebody has switched that off on purpose."""
+    """Log a warning for a context that does not verify the certificate or the host name."""
     if tls is None:
         return
     if tls.verify_mode is not ssl.CERT_REQUIRED:
         log.warning(
-            "SECURITY: the certificate of %s is not checked: whoever answers there sees user, password and messages",
+            "SECURITY: the certificate of %s is not verified: any server at that address gets user, password and messages",
             where,
         )
     elif not tls.check_hostname:
         log.warning(
-            "SECURITY: the host name of %s is not checked: every certificate of a trusted authority passes there",
+            "SECURITY: the host name of %s is not verified: any certificate of a trusted CA is accepted",
             where,
         )

@@ -131,7 +131,7 @@ def _throw_away_broker() -> Check:
     try:
         return Check("throw-away broker", "ok", str(available()))
     except RabbitChxError as error:
-        reason, _, hint = str(error).partition(" Ways out: ")
+        reason, _, hint = str(error).partition(" To get one: ")
         return Check("throw-away broker", "missing", reason, hint)
 
 

@@ -140,9 +140,7 @@ def publish(
     )
     name = "standard input" if file == "-" else file
     kind = format_of(file, kind)
-    publisher = Publisher(
-        url, exchange, name=f"rabbit-chx publish {name}", credentials=password_file, tls=tls
-    )
+    publisher = Publisher(url, exchange, name="rabbit-chx publish", credentials=password_file, tls=tls)
     with open_resume_file(resume_path, file) as resume, open_rows(file) as rows:
         publisher.open()
         batches = _shown(picker.batches(read_batches(rows, kind, name), name), publisher, name)

@@ -1,15 +1,14 @@
-"""A real RabbitMQ broker for the length of a ``with`` block, for this project's tests and for yours.
+"""A real RabbitMQ broker for tests: this project's and yours.
 
     from rabbit_chx.testing import Broker
 
     with Broker(release="4.3") as broker:
         connection = broker.connection()
 
-The broker is whatever the machine has: one named by environment variables, a Docker container, or a
-private node of an installed ``rabbitmq-server``; ``available()`` says which, without starting it.
+The broker is one that environment variables name, a Docker container, or a private node of an installed ``rabbitmq-server``;
+``available()`` says which, without starting it.
 
-The names are loaded when they are first used, because the pytest plugin lives in this package and every
-pytest session of everybody who has it installed would pay for them.
+Names are loaded on first use: the pytest plugin is in this package, and must not slow down every pytest session.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The broker as a test sees it: start it, ask it, restart it, forget it.
+"""A broker for tests: start, query, restart and remove it.
 
-Where it comes from is decided in `sources`, how it is run in the three node files. Everything here works
-through the node's URLs and ``rabbitmqctl``, so it is the same for all of them.
+`sources` decides where it comes from; the three node files run it. Everything here uses the node's URLs and ``rabbitmqctl``, so it is the
+same for all of them.
 """
 
 from __future__ import annotations
@@ -42,15 +42,15 @@ _NOT_RUNNING = "the broker is not running: use it inside `with Broker() as broke
 
 
 class Broker:
-    """A real RabbitMQ broker that lives as long as the ``with`` block.
+    """A real RabbitMQ broker for the duration of a ``with`` block.
 
     Args:
-        release: ``"4.3"`` or ``"4.3.6"``; None takes what is at hand (4.3 in Docker).
-        plugins: switched on besides management and the consistent-hash exchange, which always are.
-        config: further lines of rabbitmq.conf, such as ``{"default_worker_pool_size": "1"}``.
+        release: ``"4.3"`` or ``"4.3.6"``; None for any (4.3 in Docker).
+        plugins: to enable besides management and the consistent-hash exchange.
+        config: more lines of rabbitmq.conf, such as ``{"default_worker_pool_size": "1"}``.
 
     Raises:
-        BrokerUnavailable: no broker can be had; the message says what was tried and what would help.
+        BrokerUnavailable: no broker can be started; the message lists what was tried and what to install.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class Broker:
     def __repr__(self) -> str:
         return f"<Broker: {self._source or 'not running'}>"
 
-    # -- its life ----------------------------------------------------------------------------------
+    # -- starting and stopping ----------------------------------------------------------------------------------
 
     def __enter__(self) -> Self:
         self.start()
@@ -88,7 +88,7 @@ class Broker:
         self.stop()
 
     def start(self) -> None:
-        """Start the broker from the first source that has it, and return when it accepts AMQP."""
+        """Start the broker from the first available source, and return when it accepts AMQP connections."""
         if self._running is not None:
             return
         tried: list[str] = []
@@ -110,59 +110,59 @@ class Broker:
         raise none_left(self.release, tried)
 
     def stop(self) -> None:
-        """Stop the broker and remove its data; a broker that somebody else runs is left alone."""
+        """Stop the broker and remove its data; an external broker is left as it is."""
         node, self._running, self._source = self._running, None, None
         if node is not None:
             node.stop()
             cleanup.forget(node.stop)
 
     def restart(self) -> None:
-        """Restart the whole node, and return when it accepts AMQP again; URLs and data stay."""
+        """Restart the node, and return when it accepts AMQP connections; URLs and data are kept."""
         self._node.restart()
 
     def kill(self) -> None:
-        """End the node as SIGKILL does; `restart` brings it back with what it had on disk."""
+        """Kill the node with SIGKILL; `restart` starts it again with the data on disk."""
         self._node.kill()
 
     def pause(self) -> None:
-        """Stop the node's processes where they are, as if the machine hung."""
+        """Suspend the node's processes, as if the machine hung."""
         self._node.pause()
 
     def unpause(self) -> None:
-        """Let a paused node go on."""
+        """Resume a paused node."""
         self._node.unpause()
 
     def disconnect(self) -> None:
-        """Take the node off its network (Docker only)."""
+        """Disconnect the node from its network (Docker only)."""
         self._node.disconnect()
 
     def reconnect(self) -> None:
-        """Put the node back on its network, and return when it accepts AMQP."""
+        """Reconnect the node to its network, and return when it accepts AMQP connections."""
         self._node.reconnect()
 
     def restart_app(self) -> None:
-        """Restart RabbitMQ inside its running Erlang machine (``stop_app``, ``start_app``)."""
+        """Restart RabbitMQ inside the running Erlang VM (``stop_app``, ``start_app``)."""
         self.ctl("stop_app")
         self.ctl("start_app")
         wait_for_amqp(self.url)
 
-    # -- where it is -------------------------------------------------------------------------------
+    # -- address -------------------------------------------------------------------------------
 
     @property
     def source(self) -> Source:
-        """Where this broker came from."""
+        """Where the broker comes from."""
         if self._source is None:
             raise BrokerUnavailable(_NOT_RUNNING)
         return self._source
 
     @property
     def url(self) -> str:
-        """The AMQP URL, user and password included."""
+        """The AMQP URL with user and password."""
         return self._node.url
 
     @property
     def management_url(self) -> str | None:
-        """The base URL of the HTTP API without user and password; None where it is off."""
+        """The base URL of the HTTP API without user and password; None if it is disabled."""
         return self._node.management_url
 
     @property
@@ -176,44 +176,44 @@ class Broker:
         return BrokerUrl.parse(self.url).login[1]
 
     def connection(self) -> pika.BlockingConnection:
-        """Open a connection; it closes with its own ``with`` block."""
+        """Open a pika connection."""
         import pika
 
         return pika.BlockingConnection(pika.URLParameters(self.url))
 
-    # -- what it is --------------------------------------------------------------------------------
+    # -- queries --------------------------------------------------------------------------------
 
     @property
     def version(self) -> str:
-        """The version the server gives itself, such as ``"4.3.6"``."""
+        """The release that the server reports, such as ``"4.3.6"``."""
         return server_version(self.url)
 
     @property
     def store(self) -> Literal["mnesia", "khepri"]:
-        """Where the node keeps its bindings now: the feature flag decides, and it can be switched on."""
+        """The metadata store, as the feature flag says now."""
         enabled = self.eval("rabbit_feature_flags:is_enabled(khepri_db).") == "true"
         return "khepri" if enabled else "mnesia"
 
     def ring(self, exchange: str, vhost: str | None = None) -> list[Destination]:
-        """Read the ring of an x-consistent-hash exchange from the node: the destination of every bucket.
+        """Read the ring of an x-consistent-hash exchange from the node: the destination of each bucket.
 
-        A queue is its name, an exchange a `ToExchange`. The virtual host defaults to that of the URL.
+        A queue is a ``str``, an exchange a `ToExchange`. The default virtual host is that of the URL.
         """
         vhost = BrokerUrl.parse(self.url).vhost if vhost is None else vhost
         text = self.eval(ring_expression(exchange, vhost))
         return parse_ring(text, exchange=exchange, vhost=vhost)
 
     def eval(self, expression: str) -> str:
-        """Evaluate an Erlang expression on the node and return what was printed, its value last."""
+        """Evaluate an Erlang expression on the node and return the output, which ends with the value."""
         expression = expression.rstrip()
         return self.ctl("eval", expression if expression.endswith(".") else f"{expression}.")
 
     def ctl(self, *arguments: str) -> str:
-        """Run ``rabbitmqctl --quiet`` with these arguments and return what it printed."""
+        """Run ``rabbitmqctl --quiet`` with these arguments and return its output."""
         return self._node.ctl(*arguments, "--quiet")
 
     def logs(self) -> str:
-        """Return the node's log from its first start on."""
+        """Return the node's log since its first start."""
         return self._node.logs()
 
     @property
@@ -224,7 +224,7 @@ class Broker:
 
 
 def _check_plugins(node: Node, settings: Settings) -> None:
-    """Refuse a broker without a plugin that was asked for: the server only skips what it does not have."""
+    """Refuse a broker without a requested plugin: the server silently skips plugins that it does not have."""
     wanted = set(settings.plugins) - set(ALWAYS_ON)
     if wanted:
         running = re.findall(r"\w+", node.ctl("eval", "rabbit_plugins:active()."))

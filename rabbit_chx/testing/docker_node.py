@@ -1,14 +1,12 @@
 """A broker in a Docker container, through testcontainers.
 
-The container differs from the one testcontainers brings for RabbitMQ, which knows no plugins, no HTTP API
-and no restart. Three things here are not obvious:
+testcontainers has its own RabbitMQ container, but without plugins, HTTP API and restarts. Three details:
 
-- The ports are chosen here and not by Docker, because Docker chooses new ones at every restart.
+- The ports are chosen here, because Docker chooses new ones at every restart.
 - The host name is fixed, because RabbitMQ names its data directory after it.
-- testcontainers would first start a second container that cleans up after crashes, from an image that not
-  every machine can pull. It does without; `cleanup` removes the container instead.
+- The reaper of testcontainers is disabled, because its image cannot be pulled everywhere; `cleanup` removes the container instead.
 
-Importing this file needs testcontainers (``pip install 'rabbit-chx[testing]'``).
+Importing this module needs testcontainers (``pip install 'rabbit-chx[testing]'``).
 """
 
 from __future__ import annotations
@@ -49,11 +47,11 @@ AMQP = 5672
 HTTP = 15672
 LOOPBACK = "127.0.0.1"
 HOST_NAME = "rabbit-chx"
-NETWORK = "bridge"  # where containers are that ask for no other
+NETWORK = "bridge"  # the default network of containers
 
 
 def find(release: str | None) -> Source:
-    """Return Docker as a source, if an engine answers; the image is looked for when the node starts."""
+    """Return Docker as a source if its engine answers."""
     image = f"rabbitmq:{release or DEFAULT_RELEASE}-management"
     try:
         client = DockerClient().client
@@ -69,34 +67,34 @@ def find(release: str | None) -> Source:
             lambda settings: DockerNode(image, settings),
         )
     with warnings.catch_warnings():
-        # Docker's library leaves the socket of the failed attempt to the garbage collector, which warns.
+        # Docker's library leaves the socket of the failed attempt open, and collecting it warns.
         warnings.simplefilter("ignore", ResourceWarning)
         gc.collect()
     raise CannotSupply(f"Docker: no engine answers ({problem})")
 
 
 class DockerNode:
-    """One container of the official image, or of one that keeps its contract."""
+    """A container of the official image, or of a compatible one."""
 
     def __init__(self, image: str, settings: Settings) -> None:
         self._image = image
         self._settings = settings
         self._container: DockerContainer | None = None
-        self._addresses: dict[int, tuple[str, int]] = {}  # asked for again and again, and slow to learn
+        self._addresses: dict[int, tuple[str, int]] = {}  # a cache: asking Docker is slow
 
     @property
     def url(self) -> str:
-        """The AMQP URL as seen from this machine."""
+        """The AMQP URL for this machine."""
         return amqp_url(*self._address(AMQP), self._settings)
 
     @property
     def management_url(self) -> str | None:
-        """The URL of the HTTP API as seen from this machine."""
+        """The URL of the HTTP API for this machine."""
         host, port = self._address(HTTP)
         return f"http://{host}:{port}"
 
     def start(self) -> None:
-        """Pull the image if need be, start the container and wait for the node."""
+        """Pull the image if necessary, start the container and wait for the node."""
         for _ in range(5):
             self._container = self._new_container()
             try:
@@ -110,11 +108,11 @@ class DockerNode:
                         f"Docker cannot start {self._image}: {_one_line(error)}"
                     ) from None
             except InvalidArgument as error:
-                # Inside a container that shares the host's network, testcontainers puts ours there too.
+                # In a container that shares the host's network, testcontainers connects ours to it, too.
                 self.stop()
                 raise CannotSupply(f"Docker: {_one_line(error)}") from None
         else:
-            raise BrokerUnavailable("Docker found each of five chosen ports taken")
+            raise BrokerUnavailable("Docker could not start a container: five random ports were in use")
         self._wait(boots=1)
 
     def stop(self) -> None:
@@ -122,7 +120,7 @@ class DockerNode:
         container, self._container = self._container, None
         self._addresses.clear()
         if container is not None:
-            with contextlib.suppress(NotFound):  # somebody else removed it
+            with contextlib.suppress(NotFound):  # it has been removed already
                 container.stop()
 
     def restart(self) -> None:
@@ -132,36 +130,36 @@ class DockerNode:
         self._wait(boots=boots + 1)
 
     def kill(self) -> None:
-        """Kill the container; its file system stays for a restart."""
+        """Kill the container; its file system is kept for a restart."""
         self._started().get_wrapped_container().kill()
 
     def pause(self) -> None:
-        """Freeze every process of the container."""
+        """Suspend the processes of the container."""
         self._started().get_wrapped_container().pause()
 
     def unpause(self) -> None:
-        """Thaw them."""
+        """Resume the processes."""
         self._started().get_wrapped_container().unpause()
 
     def disconnect(self) -> None:
-        """Take the container off Docker's default network, and its published ports with it."""
+        """Disconnect the container from Docker's default network, and so its published ports."""
         container = self._started().get_wrapped_container()
         container.client.networks.get(NETWORK).disconnect(container)
 
     def reconnect(self) -> None:
-        """Put it back, maybe with another address inside; the published ports stay."""
+        """Reconnect the container; its address may change, its published ports do not."""
         container = self._started().get_wrapped_container()
         container.client.networks.get(NETWORK).connect(container)
         container.reload()
         address = container.attrs["NetworkSettings"]["Networks"][NETWORK]["IPAddress"]
-        # Docker appends the new address behind the old one, which may be another container's by now.
+        # Docker appends the new address and keeps the old one, which another container may have by now.
         hosts = f"127.0.0.1 localhost\\n{address} {HOST_NAME}\\n"
         container.exec_run(["sh", "-c", f"printf '{hosts}' >/etc/hosts"], user="root")
         self._addresses.clear()
         wait_for_amqp(self.url)
 
     def ctl(self, *arguments: str) -> str:
-        """Run rabbitmqctl in the container, as the user whose cookie the node reads."""
+        """Run rabbitmqctl in the container, as the user who owns the Erlang cookie."""
         code, (output, errors) = (
             self._started()
             .get_wrapped_container()
@@ -170,7 +168,7 @@ class DockerNode:
         return ctl_output(arguments, code, output or b"", errors or b"")
 
     def logs(self) -> str:
-        """Return what the container wrote so far."""
+        """Return the output of the container so far."""
         output: bytes = self._started().get_wrapped_container().logs()
         return output.decode("utf-8", "replace")
 
@@ -184,12 +182,12 @@ class DockerNode:
             raise CannotSupply(
                 f"Docker: the image {container.image} cannot be pulled ({_one_line(error)})"
             ) from None
-        # Beyond this machine's own engine the loopback interface would be somebody else's.
+        # With a remote engine, the loopback interface would be that of the remote machine.
         here = docker.get_connection_mode() is ConnectionMode.docker_host and _is_loopback(docker.host())
         interface = LOOPBACK if here else "0.0.0.0"  # noqa: S104
         amqp, http = free_ports(2)
         ports = {f"{AMQP}/tcp": (interface, amqp), f"{HTTP}/tcp": (interface, http)}
-        container.ports = cast("dict[str, int | None]", ports)  # Docker's own library takes the pairs
+        container.ports = cast("dict[str, int | None]", ports)  # Docker's library accepts pairs
         settings = self._settings
         return (
             container.with_kwargs(hostname=HOST_NAME)
@@ -246,7 +244,7 @@ def _is_loopback(host: str) -> bool:
 
 @contextlib.contextmanager
 def _without_reaper() -> Iterator[None]:
-    """Switch the reaper off for our container, and leave it as it was for everybody else's."""
+    """Disable the reaper for our container only."""
     before = testcontainers_config.ryuk_disabled
     testcontainers_config.ryuk_disabled = True
     try:

@@ -1,12 +1,11 @@
-"""A broker that somebody else runs, named by environment variables and used as it is.
+"""A running broker that environment variables name.
 
     RABBIT_CHX_BROKER_URL       amqp://user:password@host:5672/%2F   (amqps works too)
-    RABBIT_CHX_MANAGEMENT_URL   http://host:15672                    if its HTTP API is on
+    RABBIT_CHX_MANAGEMENT_URL   http://host:15672                    if its HTTP API is enabled
     RABBIT_CHX_RABBITMQCTL      a command line that runs rabbitmqctl on its node, such as
                                 docker exec -u rabbitmq NAME rabbitmqctl
 
-It is never started, configured, restarted or stopped from here: what cannot be done is an error that says
-what to set instead.
+It is never started, configured, restarted or stopped: each such request is an error that says which variable to change.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ RABBITMQCTL_VARIABLE = "RABBIT_CHX_RABBITMQCTL"
 
 
 def find(release: str | None) -> Source:
-    """Return the broker that the environment names."""
+    """Return the broker that the environment variables name."""
     url = os.environ[URL_VARIABLE]
     broker = _parsed(URL_VARIABLE, BrokerUrl.parse)
     address = f"{broker.host}:{broker.port}"
@@ -47,7 +46,7 @@ def find(release: str | None) -> Source:
 
 
 class ExternalNode:
-    """The named broker behind the protocol of a node."""
+    """An external broker as a `Node`."""
 
     def __init__(
         self, url: str, management_url: str | None, address: str, release: str | None, settings: Settings
@@ -59,7 +58,7 @@ class ExternalNode:
         self._config = settings.config
 
     def start(self) -> None:
-        """Check that the broker answers and is of the wanted release."""
+        """Check that the broker answers and is of the requested release."""
         from pika.exceptions import AMQPError
 
         if self._config:
@@ -67,7 +66,7 @@ class ExternalNode:
         try:
             version = server_version(self.url)
         except (AMQPError, OSError) as error:
-            self._refuse(f"it does not let us in: {error!r}", f"correct or unset {URL_VARIABLE}")
+            self._refuse(f"it cannot be reached: {error!r}", f"correct or unset {URL_VARIABLE}")
         if not is_release(version, self._release):
             raise CannotSupply(
                 f"the broker at {self._address} ({URL_VARIABLE}): it is {version}, not {self._release}"
@@ -77,24 +76,24 @@ class ExternalNode:
         """Leave the broker as it is."""
 
     def restart(self) -> None:
-        """Refuse: the node is not ours."""
+        """Refuse: an external broker is not restarted."""
         self._refuse(
-            "it cannot be restarted from here",
+            "an external broker cannot be restarted",
             f"unset {URL_VARIABLE}, or use restart_app() with {RABBITMQCTL_VARIABLE} set",
         )
 
     def kill(self) -> None:
-        """Refuse, as `restart` does."""
-        self._refuse("faults cannot be made from here", f"unset {URL_VARIABLE}")
+        """Refuse: an external broker is not disturbed."""
+        self._refuse("an external broker cannot be killed, paused or disconnected", f"unset {URL_VARIABLE}")
 
     pause = unpause = disconnect = reconnect = kill
 
     def ctl(self, *arguments: str) -> str:
-        """Run the command line that the environment gives for rabbitmqctl."""
+        """Run the command line in the environment variable for rabbitmqctl."""
         command = shlex.split(os.environ.get(RABBITMQCTL_VARIABLE, ""))
         if not command:
             self._refuse(
-                "its node cannot be asked",
+                "there is no access to its node",
                 f"set {RABBITMQCTL_VARIABLE} to a command line that runs rabbitmqctl there, "
                 "such as 'docker exec -u rabbitmq NAME rabbitmqctl'",
             )
@@ -109,8 +108,8 @@ class ExternalNode:
         return ctl_output(arguments, done.returncode, done.stdout, done.stderr)
 
     def logs(self) -> str:
-        """Refuse: the log is not ours to read."""
-        self._refuse("its log cannot be read from here", f"unset {URL_VARIABLE}")
+        """Refuse: there is no access to the log."""
+        self._refuse("there is no access to its log", f"unset {URL_VARIABLE}")
 
     def _refuse(self, what: str, hint: str) -> NoReturn:
         raise BrokerUnavailable(f"the broker at {self._address} ({URL_VARIABLE}): {what}; {hint}")

@@ -1,12 +1,9 @@
-"""A private broker node from the ``rabbitmq-server`` that is installed on this machine.
+"""A private node of the ``rabbitmq-server`` that is installed on this machine.
 
-It lives in a temporary folder, on ports of its own, with its own Erlang cookie and its own port mapper
-(epmd), so that it neither meets nor disturbs a broker that already runs here, a service that a package
-started for one. Two things here are not obvious:
+It has a temporary folder, its own ports, Erlang cookie and port mapper (epmd), and does not disturb a broker that already runs here. Two details:
 
-- The plain scripts of the server are called, never the wrappers that packages put on the PATH: those
-  switch to the user rabbitmq, or refuse anybody else.
-- The node is called ``...@localhost``, since the machine's own name need not resolve.
+- It uses the plain scripts of the server: the wrappers that packages put on the PATH switch to the user rabbitmq, or refuse other users.
+- The node's host is ``localhost``, because the machine's name may not resolve.
 """
 
 from __future__ import annotations
@@ -41,12 +38,12 @@ from rabbit_chx.testing.node import (
 )
 
 LOOPBACK = "127.0.0.1"
-# Where the packages of Debian, Ubuntu and Fedora keep the plain scripts, whoever's PATH that is.
+# The plain scripts in the packages of Debian, Ubuntu and Fedora.
 PACKAGED = "usr/lib/rabbitmq/lib/rabbitmq_server-*/sbin"
 
 
 def find(release: str | None, *, root: str = "/") -> Source:
-    """Return the installed server, if there is one and it is of the wanted release."""
+    """Return the installed server, if it is of the requested release."""
     scripts, version = _installed(root)
     if not is_release(version, release):
         raise CannotSupply(f"a local rabbitmq-server: {version} is installed, not {release}")
@@ -60,13 +57,13 @@ def find(release: str | None, *, root: str = "/") -> Source:
 
 
 def _installed(root: str) -> tuple[Path, str]:
-    """Return the folder of the plain scripts and the version of the server they belong to."""
+    """Return the folder of the plain scripts and the server's version."""
     folders = sorted(Path(root).glob(PACKAGED), reverse=True)
     on_path = shutil.which("rabbitmq-server")
     if on_path is not None:
         folders.insert(0, Path(on_path).resolve().parent)
     for folder in folders:
-        # Only beside the plain scripts lies the folder of plugins, and the core is a plugin by its file name.
+        # Only the plain scripts have a sibling folder `plugins`; the server's core is one of its files.
         for core in (folder.parent / "plugins").glob("rabbit-*"):
             found = re.fullmatch(r"rabbit-([0-9]+\.[0-9]+\.[0-9]+.*?)(\.ez)?", core.name)
             if found and (folder / "rabbitmq-server").is_file():
@@ -75,7 +72,7 @@ def _installed(root: str) -> tuple[Path, str]:
 
 
 class LocalNode:
-    """One process of the server and one of the port mapper, and the folder they write to."""
+    """A server process, a port mapper process and their folder."""
 
     def __init__(self, scripts: Path, settings: Settings) -> None:
         self._scripts = scripts
@@ -105,7 +102,7 @@ class LocalNode:
         self._start_server(boots=1)
 
     def stop(self) -> None:
-        """Kill both processes (their data is thrown away) and remove the folder."""
+        """Kill both processes and remove the folder."""
         for process in (self._server, self._mapper):
             if process is not None:
                 with suppress(ProcessLookupError):
@@ -117,10 +114,10 @@ class LocalNode:
             self._folder = None
 
     def restart(self) -> None:
-        """Let the server shut down in order, and start it again."""
+        """Shut the server down and start it again."""
         boots = self.logs().count(READY)
         assert self._server is not None
-        self._server.terminate()  # nothing happens to one that is dead
+        self._server.terminate()  # has no effect on a dead process
         try:
             self._server.wait(STOP_SECONDS)
         except subprocess.TimeoutExpired:
@@ -129,25 +126,25 @@ class LocalNode:
         self._start_server(boots=boots + 1)
 
     def kill(self) -> None:
-        """Kill the server and what it started."""
+        """Kill the server and its child processes."""
         self._signal(signal.SIGKILL)
         assert self._server is not None
         self._server.wait()
 
     def pause(self) -> None:
-        """Stop the server where it is."""
+        """Suspend the server."""
         self._signal(signal.SIGSTOP)
 
     def unpause(self) -> None:
-        """Let it go on."""
+        """Resume the server."""
         self._signal(signal.SIGCONT)
 
     def disconnect(self) -> None:
-        """Refuse: the loopback interface is not the node's own."""
-        raise BrokerUnavailable("a local rabbitmq-server has no network of its own: use Docker")
+        """Refuse: the node uses the loopback interface of this machine."""
+        raise BrokerUnavailable("a local rabbitmq-server cannot be disconnected: use Docker")
 
     def reconnect(self) -> None:
-        """Refuse, as `disconnect` does."""
+        """Refuse: the node cannot be disconnected."""
         self.disconnect()
 
     def _signal(self, signum: int) -> None:
@@ -156,7 +153,7 @@ class LocalNode:
         os.killpg(self._server.pid, signum)
 
     def ctl(self, *arguments: str) -> str:
-        """Run the plain rabbitmqctl with the node's own environment."""
+        """Run the plain rabbitmqctl in the node's environment."""
         self._running_folder()
         done = subprocess.run(  # noqa: S603  a fixed program; the arguments are the caller's
             [self._scripts / "rabbitmqctl", *arguments],
@@ -216,8 +213,8 @@ class LocalNode:
         }
 
     def _start_mapper(self) -> None:
-        """Start the port mapper here: one that Erlang started by itself would outlive the node."""
-        # Erlang has the folder of its own programs on the PATH; we need not.
+        """Start the port mapper: one that Erlang starts itself would outlive the node."""
+        # epmd may be missing on our PATH, but not on Erlang's.
         found = subprocess.run(
             ["erl", "-noshell", "-eval", 'io:put_chars(os:find_executable("epmd")), halt().'],  # noqa: S607
             env=self._environment,
@@ -242,7 +239,7 @@ class LocalNode:
         wait_for_amqp(self.url)
 
     def _spawn(self, command: list[str], log: str) -> subprocess.Popen[bytes]:
-        """Start a process in a group of its own, so that Ctrl-C reaches us alone and we stop it."""
+        """Start a process in its own group, so that Ctrl-C does not reach it."""
         with (self._running_folder() / log).open("ab") as output:
             return subprocess.Popen(  # noqa: S603  programs of the installation
                 command,

@@ -1,9 +1,7 @@
-"""What every kind of throw-away node has in common: its settings, its files, and how to wait for it.
+"""What the three kinds of nodes share: settings, configuration files, and waiting for the start.
 
-Three kinds of node exist, one file each: a container (`docker_node`), a process on this machine
-(`local_node`), and a broker somebody else runs (`external_node`). They share the small protocol `Node`;
-whatever a test asks beyond it is asked through ``rabbitmqctl``, which works the same on all of them.
-This file starts nothing; its sockets only ask whether a port is free and whether AMQP answers yet.
+A node is a container (`docker_node`), a process on this machine (`local_node`), or an external broker (`external_node`). All implement the
+protocol `Node`; everything else goes through ``rabbitmqctl``.
 """
 
 from __future__ import annotations
@@ -24,25 +22,25 @@ if TYPE_CHECKING:
 
 ALWAYS_ON = ("rabbitmq_management", "rabbitmq_consistent_hash_exchange")
 
-# The lines of rabbitmq.conf that the URLs of the broker follow from.
+# The keys of rabbitmq.conf that determine the broker's URLs.
 OWN_KEYS = ("default_user", "default_pass", "listeners.tcp", "management.tcp.", "management.ssl.")
 
-# The node prints this line once per boot, after its listeners and plugins are up. Before it, any
-# rabbitmq command run as root beside the node can write the Erlang cookie first and so kill the node.
+# The node logs this once per boot, after its listeners and plugins have started. A rabbitmq command that root runs in the
+# container before that may write the Erlang cookie first, which kills the node.
 READY = "Server startup complete"
 
-# Two busy cores boot a node in about ten seconds; a loaded laptop may need many times that.
+# A node boots in about ten seconds on two cores; a loaded laptop may need many times that.
 START_SECONDS = 180.0
 STOP_SECONDS = 60
 
 
 class CannotSupply(BrokerUnavailable):
-    """This source has no such broker; the next one may."""
+    """This source has no such broker; the next source is tried."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What a new node is to be."""
+    """The settings of a new node."""
 
     plugins: tuple[str, ...] = ALWAYS_ON
     config: tuple[tuple[str, str], ...] = ()
@@ -51,50 +49,50 @@ class Settings:
 
 
 class Node(Protocol):
-    """A broker node that can be started, asked and stopped."""
+    """A broker node that can be started, queried and stopped."""
 
     @property
     def url(self) -> str:
-        """The AMQP URL, user and password included."""
+        """The AMQP URL with user and password."""
 
     @property
     def management_url(self) -> str | None:
-        """The base URL of the HTTP API, or None where it is off."""
+        """The base URL of the HTTP API; None if it is disabled."""
 
     def start(self) -> None:
         """Start the node and return when it accepts AMQP connections."""
 
     def stop(self) -> None:
-        """Stop the node and remove every trace of it; fine to call twice, or after a failed start."""
+        """Stop the node and remove its data; may be called twice, or after a failed start."""
 
     def restart(self) -> None:
-        """Stop and start the whole node, which may be dead already; data and ports stay."""
+        """Restart the node, which may be dead; data and ports are kept."""
 
     def kill(self) -> None:
-        """End the node as SIGKILL does."""
+        """Kill the node with SIGKILL."""
 
     def pause(self) -> None:
-        """Stop all its processes where they are; its connections stay open and silent."""
+        """Suspend its processes; its connections stay open and silent."""
 
     def unpause(self) -> None:
-        """Let them go on."""
+        """Resume its processes."""
 
     def disconnect(self) -> None:
-        """Take the node off its network."""
+        """Disconnect the node from its network."""
 
     def reconnect(self) -> None:
-        """Put it back."""
+        """Reconnect the node."""
 
     def ctl(self, *arguments: str) -> str:
-        """Run ``rabbitmqctl`` against the node and return what it printed."""
+        """Run ``rabbitmqctl`` for the node and return its output."""
 
     def logs(self) -> str:
-        """Return the log of the node from its first start on."""
+        """Return the log since the first start."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """A place a broker can come from; ``str()`` of it is one line for a person."""
+    """Where a broker can come from; ``str()`` describes it in one line."""
 
     kind: str
     description: str
@@ -105,23 +103,23 @@ class Source:
 
 
 def check_release(release: str | None) -> str | None:
-    """Return ``release`` as it is, or refuse what cannot name a RabbitMQ release."""
+    """Return ``release``, if it has the form of a RabbitMQ release."""
     if release is None or re.fullmatch(r"[0-9]{1,3}(\.[0-9]{1,3}){0,2}", release):
         return release
     raise InvalidValue(
-        "RabbitMQ release of the broker",
+        "RabbitMQ release",
         release,
-        "a number such as '4.3' or '4.3.6', or None for whatever there is",
+        "a release such as '4.3' or '4.3.6', or None for any",
     )
 
 
 def is_release(version: str, release: str | None) -> bool:
-    """Tell whether a full version is of the wanted release: '4.3.6' is of '4.3', and anything is of None."""
+    """Whether a full version belongs to a release: '4.3.6' to '4.3', and any version to None."""
     return release is None or version == release or version.startswith(f"{release}.")
 
 
 def plugin_names(extra: Iterable[str]) -> tuple[str, ...]:
-    """Return the plugins to switch on: those that are always on, then ``extra``, each once."""
+    """Return the plugins to enable: those that always are, then ``extra``, without duplicates."""
     names = tuple(dict.fromkeys([*ALWAYS_ON, *extra]))
     for name in names:
         if not re.fullmatch(r"[a-z][a-z0-9_]*", name):
@@ -130,42 +128,44 @@ def plugin_names(extra: Iterable[str]) -> tuple[str, ...]:
 
 
 def config_lines(config: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
-    """Check the extra lines for rabbitmq.conf and return them in order."""
+    """Check the additional lines of rabbitmq.conf and return them in order."""
     lines = tuple((str(key), str(value)) for key, value in config.items())
     for key, value in lines:
         if not re.fullmatch(r"[^\s=#]+", key) or re.search(r"[\r\n]", value):
             # the value is not shown: it may be a secret
-            raise InvalidValue("line for rabbitmq.conf", key, "'key': 'value on one line'")
+            raise InvalidValue(
+                "line for rabbitmq.conf", key, "a key without spaces, = and #, and a value on one line"
+            )
         if key.startswith(OWN_KEYS):
             raise InvalidValue(
                 "line for rabbitmq.conf",
                 key,
-                "any key but those of the user and the ports, which the broker sets itself",
+                "a key other than those of the user and the ports, which are set automatically",
             )
     return lines
 
 
 def render_plugins(plugins: Iterable[str]) -> str:
-    """Render the file ``enabled_plugins``: an Erlang list, and the dot is part of it."""
+    """Render the file ``enabled_plugins``: an Erlang list and a dot."""
     return f"[{','.join(plugins)}].\n"
 
 
 def render_config(settings: Settings, *own: tuple[str, str]) -> str:
-    """Render rabbitmq.conf: the user, the lines this kind of node needs, the caller's lines."""
+    """Render rabbitmq.conf: the user, the lines of this kind of node, the caller's lines."""
     user = (("default_user", settings.username), ("default_pass", settings.password))
     return "".join(f"{key} = {value}\n" for key, value in (*user, *own, *settings.config))
 
 
 def amqp_url(host: str, port: int, settings: Settings) -> str:
-    """Build the URL of the virtual host ``/`` on a node made from ``settings``."""
+    """Return the URL of the virtual host ``/`` on a node with these settings."""
     return f"amqp://{quote(settings.username, safe='')}:{quote(settings.password, safe='')}@{host}:{port}/%2F"
 
 
 def ctl_output(arguments: tuple[str, ...], code: int | None, output: bytes, errors: bytes) -> str:
-    """Return what ``rabbitmqctl`` printed, or raise with its complaint.
+    """Return the output of ``rabbitmqctl``, or raise its error.
 
-    The error names the command but not its arguments, since one of them may be a password. For the same
-    reason it stops where rabbitmqctl starts to repeat them.
+    The error names the command but not its arguments, because one of them may be a password; rabbitmqctl's own text is cut
+    where it repeats them.
     """
     text = output.decode("utf-8", "replace")
     if code == 0:
@@ -177,7 +177,7 @@ def ctl_output(arguments: tuple[str, ...], code: int | None, output: bytes, erro
 
 
 def wait_for_boot(boots: int, *, logs: Callable[[], str], running: Callable[[], bool]) -> None:
-    """Wait until the log tells of ``boots`` finished boots; a node that dies or dawdles is an error."""
+    """Wait until the log shows ``boots`` finished boots; a node that stops or takes too long is an error."""
     deadline = time.monotonic() + START_SECONDS
     while logs().count(READY) < boots:
         if not running():
@@ -188,17 +188,17 @@ def wait_for_boot(boots: int, *, logs: Callable[[], str], running: Callable[[], 
 
 
 def server_version(url: str) -> str:
-    """Connect once and return the version the server gives itself."""
+    """Connect once and return the version that the server reports."""
     import pika
 
     with pika.BlockingConnection(pika.URLParameters(url)) as connection:
-        # pika hands the server's properties on only through this attribute, in all of 1.x
+        # pika 1.x has no public name for the server's properties
         properties = connection._impl.server_properties  # noqa: SLF001
         return str((properties or {}).get("version", "unknown"))
 
 
 def wait_for_amqp(url: str) -> None:
-    """Connect until it works."""
+    """Wait until a connection opens."""
     from pika.exceptions import AMQPError
 
     deadline = time.monotonic() + START_SECONDS
@@ -216,12 +216,12 @@ def wait_for_amqp(url: str) -> None:
 
 
 def free_ports(count: int) -> list[int]:
-    """Return different ports of the loopback interface on which nothing listens.
+    """Return unused ports of the loopback interface.
 
-    They lie below the range that systems hand out by themselves: a client that keeps trying to connect to
-    a port of that range while the broker restarts is in the end connected to itself, and sits on the port.
+    They are below the range of ephemeral ports: a client that keeps connecting to an ephemeral port while the broker restarts can
+    connect to itself, and then occupies the port.
     """
-    with ExitStack() as held:  # all are held at once, so that none is given twice
+    with ExitStack() as held:  # hold all of them at once, so that none is returned twice
         ports: list[int] = []
         while len(ports) < count:
             port = random.randrange(20_000, 30_000)  # noqa: S311  nothing secret about a port
@@ -233,7 +233,7 @@ def free_ports(count: int) -> list[int]:
 
 
 def _gist(log: str) -> str:
-    """Return the first errors in the log, for they name the cause, or else its end."""
+    """Return the first errors in the log, which name the cause, or its end."""
     lines = [line for line in log.splitlines() if line.strip()]
     errors = [line for line in lines if re.search(r"\[error\].*\w{3}", line)]
     return "\n".join(errors[:12] or lines[-12:])

@@ -1,6 +1,6 @@
 """The pytest plugin: the fixture ``rabbitmq_broker``, one real broker for the whole test session.
 
-pytest loads this file in every session of whoever has rabbit-chx installed, so it imports next to nothing.
+pytest loads this module in every session if rabbit-chx is installed, so it imports almost nothing.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ if TYPE_CHECKING:
 
     from rabbit_chx.testing.broker import Broker
 
-_HELP = "the RabbitMQ release of the fixture rabbitmq_broker, such as 4.3 (default: what is at hand)"
+_HELP = "the RabbitMQ release of the fixture rabbitmq_broker, such as 4.3 (default: any)"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add ``--rabbitmq-release`` and the ini value of the same meaning."""
+    """Add ``--rabbitmq-release`` and the ini value ``rabbitmq_release``."""
     parser.getgroup("rabbit-chx").addoption("--rabbitmq-release", metavar="RELEASE", help=_HELP)
     parser.addini("rabbitmq_release", _HELP, default="")
 
 
 @pytest.fixture(scope="session")
 def rabbitmq_broker(request: pytest.FixtureRequest) -> Iterator[Broker]:
-    """Hand out a running broker with management and the consistent-hash exchange switched on."""
+    """A running broker with the management API and the consistent-hash exchange enabled."""
     from rabbit_chx.testing.broker import Broker
 
     config = request.config

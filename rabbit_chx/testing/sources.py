@@ -1,8 +1,6 @@
-"""Where a broker can come from, in order: the environment, Docker, an installed server.
+"""Find a source for a broker: the environment, then Docker, then an installed server.
 
-A source that lacks what is wanted is passed over with its reason kept, and if none is left, the error
-tells all the reasons and the ways out. A broker named in the environment is a wish and not a guess:
-then no other source is looked at. This file starts no broker; asking Docker whether it is there is all.
+If no source has the requested release, the error lists the reason of each. If the environment names a broker, no other source is tried.
 """
 
 from __future__ import annotations
@@ -16,17 +14,17 @@ from rabbit_chx.testing.node import CannotSupply, Source, check_release
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-WAYS_OUT = (
-    "Ways out: install Docker and rabbit-chx[testing]; or, on Debian and Ubuntu, "
+HELP = (
+    "To get one: install Docker and rabbit-chx[testing]; or, on Debian and Ubuntu, "
     "`apt-get install rabbitmq-server`; or set RABBIT_CHX_BROKER_URL to the AMQP URL of a broker."
 )
 
 
 def available(release: str | None = None) -> Source:
-    """Say where a broker of ``release`` (None: any) would come from, without starting it.
+    """Return where a broker of ``release`` (None: any) would come from, without starting it.
 
     Raises:
-        BrokerUnavailable: no source has one; its message says what was tried and what would help.
+        BrokerUnavailable: no source has one; the message lists what was tried and what to install.
     """
     tried: list[str] = []
     for source in sources(release, tried):
@@ -35,7 +33,7 @@ def available(release: str | None = None) -> Source:
 
 
 def sources(release: str | None, tried: list[str]) -> Iterator[Source]:
-    """Yield the sources that may have a broker of ``release``, best first; the others' reasons go to ``tried``."""
+    """Yield the sources that may have a broker of ``release``; the reasons of the others go to ``tried``."""
     check_release(release)
     if os.environ.get(external_node.URL_VARIABLE):
         yield external_node.find(release)
@@ -49,9 +47,9 @@ def sources(release: str | None, tried: list[str]) -> Iterator[Source]:
 
 
 def none_left(release: str | None, tried: list[str]) -> CannotSupply:
-    """Build the error for when every source was passed over."""
+    """Return the error for a release that no source has."""
     wanted = "RabbitMQ" if release is None else f"RabbitMQ {release}"
-    return CannotSupply(f"no {wanted} broker can be had: {'; '.join(tried)}. {WAYS_OUT}")
+    return CannotSupply(f"no {wanted} broker is available: {'; '.join(tried)}. {HELP}")
 
 
 def _find_docker(release: str | None) -> Source:

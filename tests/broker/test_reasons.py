@@ -11,7 +11,7 @@ import pytest
 from rabbit_chx.broker.connect import connect
 from rabbit_chx.cli import _exit_code
 from rabbit_chx.errors import BrokerUnavailable
-from rabbit_chx.publishing import Publisher
+from rabbit_chx.publishing import Publisher, Timeouts
 from rabbit_chx.urls import BrokerUrl
 from tests.broker.privileges import release_of
 
@@ -65,7 +65,7 @@ def test_a_broker_with_tiny_frames_is_reachable_or_says_where_to_look(broker, us
         with pytest.raises(BrokerUnavailable, match="frame_max below 8192 does it on RabbitMQ 4"):
             connect(user)
         with pytest.raises(BrokerUnavailable, match="the broker log says why"):
-            Publisher(user, timeouts={"connect": 1}).open()
+            Publisher(user, timeouts=Timeouts(connect=1)).open()
 
 
 def test_a_wrong_password_and_doctor(broker, user, monkeypatch, capsys):

@@ -48,9 +48,9 @@ def test_a_file_that_cannot_be_loaded_is_named_with_its_option(
     ("mode", "name", "words"),
     [
         (ssl.CERT_REQUIRED, True, None),
-        (ssl.CERT_REQUIRED, False, "the host name of there is not checked"),
-        (ssl.CERT_OPTIONAL, True, "the certificate of there is not checked"),
-        (ssl.CERT_NONE, False, "the certificate of there is not checked"),
+        (ssl.CERT_REQUIRED, False, "the host name of there is not verified"),
+        (ssl.CERT_OPTIONAL, True, "the certificate of there is not verified"),
+        (ssl.CERT_NONE, False, "the certificate of there is not verified"),
     ],
 )
 def test_a_context_that_checks_less_is_warned_of(caplog, mode, name, words) -> None:
