@@ -35,6 +35,13 @@ _NOT_TLS: Final = {"WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "HTTP_REQUEST
 _TRUST: Final = "to trust the CA that issued its certificate, pass --tls-ca-cert-file (in Spark tlsCaFile, in Python tls=)"
 
 _SILENT: Final = "the broker log says why; a frame_max below 8192 does it on RabbitMQ 4.1 and later"
+_NOT_OPENED: Final = {
+    "ProbableAuthenticationError": "was lost during authentication",
+    "ProbableAccessDeniedError": f"was lost after authentication ({_SILENT})",
+    "IncompatibleProtocolError": "ended before the broker sent anything (is this a port with TLS? Then the URL "
+    "begins with amqps)",
+}
+"""What pika's guesses at the reason stand for, if the broker itself gave none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,13 +71,11 @@ def why_down(error: BaseException, where: str, *, needs: Needs | None = None) ->
     from pika import exceptions
 
     error = _innermost(error)
+    if (ending := _NOT_OPENED.get(type(error).__name__)) is not None:
+        return _why_not_opened(str(error), where, ending)
     match error:
         case BrokerUnavailable():
             return Reason(str(error), error.permanent)
-        case exceptions.ProbableAuthenticationError():
-            return _why_not_opened(str(error), where, "was lost during authentication")
-        case exceptions.ProbableAccessDeniedError():
-            return _why_not_opened(str(error), where, f"was lost after authentication ({_SILENT})")
         case exceptions.ConnectionOpenAborted():
             hint = f" after authentication ({_SILENT})" if "TUNE" in str(error) else ""
             return Reason(f"the broker at {where} took too long to open the connection{hint}")
