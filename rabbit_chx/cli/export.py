@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -205,7 +204,7 @@ def _create(path: Path, text: str) -> None:
 
 def _text(topology: Topology, rings: Mapping[str, Ring], kind: str) -> str:
     from rabbit_chx.topology.file.definitions import to_definitions, unordered_rings
-    from rabbit_chx.topology.file.dump import dumps
+    from rabbit_chx.topology.file.dump import dumps, json_text
     from rabbit_chx.topology.file.exportable import exportable
 
     made = exportable(topology, rings)
@@ -221,4 +220,4 @@ def _text(topology: Topology, rings: Mapping[str, Ring], kind: str) -> str:
             f"a broker that imports these definitions binds in random order, so its rings of "
             f"{', '.join(map(repr, unordered))} will differ: `rabbit-chx apply` makes the same rings",
         )
-    return json.dumps(to_definitions(made.topology), indent=2, ensure_ascii=False) + "\n"
+    return json_text(to_definitions(made.topology))

@@ -96,3 +96,12 @@ def test_an_exclusive_queue_and_an_unknown_format_are_refused():
     assert "exportable" in complaint_of.hint
     with pytest.raises(ValueError, match="yaml or json"):
         dumps(Topology(), "ini")
+
+
+@pytest.mark.parametrize("format_", ["yaml", "json"])
+def test_no_file_holds_a_raw_character_that_controls_a_terminal(format_):
+    odd = "a\x1b[2J\x85\u202e\u2066b"
+    topology = Topology(queues=(Queue("\u202eq", "quorum", arguments={odd: odd}),))
+    text = dumps(topology, format_)
+    assert text.replace("\n", "").isprintable()
+    assert loads(text, format=format_) == topology
