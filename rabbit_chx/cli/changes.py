@@ -113,30 +113,34 @@ def _print_steps(plan: Plan, *, verbose: bool) -> None:
 
 
 def _print_waits(plan: Plan) -> None:
-    """What would keep the order of the keys that move."""
+    """Which consumers to hold so that the keys that move keep their order."""
     from rabbit_chx.cli.plan_rows import condense
     from rabbit_chx.cli.tables import show
-    from rabbit_chx.topology.planning.drain_order import drain_first_in
+    from rabbit_chx.topology.planning.drain_order import drain_first_in, drain_stages
 
-    waiting = drain_first_in(plan)
-    if not waiting:
+    waits = drain_first_in(plan)
+    if not waits:
         return
 
-    def named(queues: set[Any]) -> str:
+    def named(queues: Iterable[Any]) -> str:
         return ", ".join(condense(sorted(repr(str(each)) for each in queues)))
 
-    gain, lose = set(waiting), set().union(*waiting.values())
-    if gain & lose:
-        said = (
-            f"{named(gain & lose)} both gain and lose keys, so no draining keeps the order of those: stop the consumers "
-            "until all queues are empty."
+    stages = drain_stages(waits)
+    if stages is None:
+        mutual = set(waits) & set().union(*waits.values())
+        show(
+            f"Order: {named(mutual)} gain keys from each other, so draining cannot preserve the order of keys: stop all "
+            "consumers until every queue is empty."
         )
-    else:
-        said = (
-            f"it is kept if the consumers of {named(gain)} are held from before the change until what waits in {named(lose)} is "
-            "consumed (rabbit_chx.broker.applying.handover)."
-        )
-    show(f"Order: {said}")
+        return
+    losing = set().union(*(waits[one] for one in stages[0]))
+    said = (
+        f"Order: keys keep it if the consumers of {named(waits)} are held from before the change until the messages in "
+        f"{named(losing)} are consumed (rabbit_chx.broker.applying.handover)"
+    )
+    if len(stages) > 1:
+        said += f". Release them in {len(stages)} stages, each when the queues before it are drained as well"
+    show(f"{said}.")
 
 
 def _print_change(change: RingChange) -> None:

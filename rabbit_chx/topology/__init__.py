@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from rabbit_chx.topology.file.dump import dumps
     from rabbit_chx.topology.file.load import InvalidTopology, Problem, load, loads
     from rabbit_chx.topology.model import Binding, Exchange, Observed, Policy, Queue, Slots, Topology
-    from rabbit_chx.topology.planning.drain_order import drain_first, drain_first_in
+    from rabbit_chx.topology.planning.drain_order import drain_first, drain_first_in, drain_stages
     from rabbit_chx.topology.planning.plan import plan
     from rabbit_chx.topology.planning.steps import (
         Bind,
@@ -67,7 +67,7 @@ _NAMES_IN = {
     "topology.file.dump": ("dumps",),
     "topology.file.load": ("InvalidTopology", "Problem", "load", "loads"),
     "topology.model": ("Binding", "Exchange", "Observed", "Policy", "Queue", "Slots", "Topology"),
-    "topology.planning.drain_order": ("drain_first", "drain_first_in"),
+    "topology.planning.drain_order": ("drain_first", "drain_first_in", "drain_stages"),
     "topology.planning.plan": ("plan",),
     "topology.planning.steps": (
         "Bind",
@@ -133,6 +133,7 @@ __all__ = [
     "apply_async",
     "drain_first",
     "drain_first_in",
+    "drain_stages",
     "drift",
     "dumps",
     "from_definitions",

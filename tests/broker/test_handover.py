@@ -1,6 +1,7 @@
-"""A queue is added under load while its forerunners have a backlog: with a handover the order of every key stays.
+"""Queues are added under load while the others have a backlog: a handover keeps the order of every key.
 
-The control run shows what the handover is for: there the new queue's consumer starts at once, and the order breaks.
+The controls show what it is for: a consumer that starts too early breaks the order, and so does a handover that
+forgets that the first of two new queues loses keys to the second.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import uuid
 from collections import defaultdict
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import aio_pika
 import pytest
@@ -24,11 +26,18 @@ from rabbit_chx.broker.applying.handover import (
     NotDrained,
     drain,
     drain_async,
-    drain_first,
+    drain_first_in,
+    drain_in_order,
+    drain_in_order_async,
     pass_marker,
     pass_marker_async,
 )
+from rabbit_chx.topology.model import Binding
+from rabbit_chx.topology.planning.steps import Bind, Plan, RingChange, Unbind
 from tests.unit.test_examples import EXAMPLES, HANDOVER
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 pytestmark = [
     pytest.mark.newest_first,
@@ -38,6 +47,7 @@ pytestmark = [
 
 KEYS = [f"customer-{number}" for number in range(50)]
 BEFORE, LATER = 20, 10  # messages of every key, before the switch and around it
+SLOTS = 12
 DEADLINE = 60.0
 
 
@@ -66,26 +76,44 @@ class Ledger:
 
 
 class Scene:
-    """An exchange over two queues with a backlog, and a third queue that is not bound yet."""
+    """An exchange over two queues with a backlog, with or without slots, and queues that are not bound yet."""
 
-    def __init__(self, broker) -> None:
+    def __init__(self, broker, added: int = 1, *, slotted: bool = False) -> None:
         self.broker = broker
         self.name = f"handover.{uuid.uuid4().hex[:8]}"
-        self.old, self.new = (f"{self.name}.0", f"{self.name}.1"), f"{self.name}.2"
+        self.old = (f"{self.name}.0", f"{self.name}.1")
+        self.added = [f"{self.name}.{2 + number}" for number in range(added)]
+        self.every, self.new = (*self.old, *self.added), self.added[0]
+        self.slots = [f"{self.name}.slot.{number}" for number in range(SLOTS * slotted)]
+        self.last = BEFORE + LATER * (1 + added) // 2
         self.ledger = Ledger()
         self.stop = threading.Event()
         self.threads: list[threading.Thread] = []
         self.failures: list[BaseException] = []
         self.connection = broker.connection()
         self.channel = self.connection.channel()
-        self.channel.exchange_declare(self.name, "x-consistent-hash", durable=True)
-        ring = Ring()
-        for queue in (*self.old, self.new):
-            self.channel.queue_declare(queue, durable=True, arguments={"x-queue-type": "quorum"})
-        for queue in self.old:
+        for exchange in (self.name, *self.slots):
+            self.channel.exchange_declare(exchange, "x-consistent-hash", durable=True)
+        kind = "quorum" if added == 1 else "classic"
+        for queue in self.every:
+            self.channel.queue_declare(queue, durable=True, arguments={"x-queue-type": kind})
+        for number, slot in enumerate(self.slots):
+            self.channel.exchange_bind(slot, self.name, "1")
+            self.channel.queue_bind(self.old[number % 2], slot, "1")
+        for queue in () if slotted else self.old:
             self.channel.queue_bind(queue, self.name, "1")
-            ring = ring.bind(queue)
-        self.waits = drain_first(ring, ring.bind(self.new))
+        self.steps = {queue: list(self.steps_for(number, queue)) for number, queue in enumerate(self.added)}
+        change = RingChange(self.name, Ring.of(self.old), Ring.of(self.every), None, None)
+        steps = tuple(step for steps in self.steps.values() for step in steps)
+        self.waits = drain_first_in(Plan("/", steps, () if slotted else (change,)))
+
+    def steps_for(self, number: int, queue: str) -> Iterator[Bind | Unbind]:
+        """A new queue is appended to the ring, or takes two slots over."""
+        if not self.slots:
+            yield Bind(Binding(self.name, queue, "1"))
+        for slot in range(2 * number, 2 * number + 2) if self.slots else ():
+            yield Bind(Binding(self.slots[slot], queue, "1"))
+            yield Unbind(Binding(self.slots[slot], self.old[slot % 2], "1"))
 
     def publish(self, numbers: range) -> None:
         with self.broker.connection() as connection:
@@ -146,9 +174,16 @@ class Scene:
         asyncio.run(main())
 
     def switch_under_load(self) -> threading.Thread:
-        publisher = self.start(self.publish, range(BEFORE, BEFORE + LATER))
+        """Bind the new queues one after the other; messages reach each of them before the next is bound."""
+        publisher = self.start(self.publish, range(BEFORE, self.last))
         self.wait(lambda: self.waiting(self.old) > BEFORE * len(KEYS))  # it is under way
-        self.channel.queue_bind(self.new, self.name, "1")
+        for number, queue in enumerate(self.added):
+            if number:
+                least = self.waiting(self.every) + len(KEYS)
+                self.wait(lambda: self.waiting(self.every) >= least)  # noqa: B023
+            for step in self.steps[queue]:
+                do = self.channel.queue_bind if isinstance(step, Bind) else self.channel.queue_unbind
+                do(step.binding.destination, step.binding.source, step.binding.key)
         assert publisher.is_alive()
         return publisher
 
@@ -163,43 +198,71 @@ class Scene:
             self.connection.sleep(0.02)
 
     def finish(self) -> Ledger:
-        self.wait(lambda: self.ledger.total >= len(KEYS) * (BEFORE + LATER))
-        assert self.ledger.total == len(KEYS) * (BEFORE + LATER)
+        self.wait(lambda: self.ledger.total >= len(KEYS) * self.last)
+        assert self.ledger.total == len(KEYS) * self.last
         return self.ledger
 
     def remove(self) -> None:
         self.stop.set()
         for thread in self.threads:
             thread.join(DEADLINE)
-        for queue in (*self.old, self.new):
+        for queue in self.every:
             self.channel.queue_delete(queue)
-        self.channel.exchange_delete(self.name)
+        for exchange in (self.name, *self.slots):
+            self.channel.exchange_delete(exchange)
         self.connection.close()
 
 
 @pytest.fixture
-def scene(broker):
-    scene = Scene(broker)
+def scene(broker, request):
+    added, slotted = getattr(request, "param", (1, False))
+    scene = Scene(broker, added, slotted=slotted)
     yield scene
     scene.remove()
 
 
-@pytest.mark.parametrize("client", ["pika", "aio-pika"])
+CHANGES = [("pika", (1, False)), ("aio-pika", (1, False)), ("aio-pika", (2, False)), ("pika", (5, False))]
+CHANGES += [("pika", (added, True)) for added in (1, 2, 5)]
+
+
+@pytest.mark.parametrize(("client", "scene"), CHANGES, indirect=["scene"], ids=str)
 def test_a_handover_keeps_the_order_of_every_key(scene, client) -> None:
     consume = scene.consume if client == "pika" else scene.consume_async
-    assert scene.waits == {scene.new: frozenset(scene.old)}
     scene.publish(range(BEFORE))
     scene.switch_under_load()
     for queue in scene.old:
         scene.start(consume, queue)
+    released = []
+
+    def release(queue: str) -> None:
+        released.append(queue)
+        scene.start(consume, queue)
+
+    async def release_later(queue: str) -> None:
+        release(queue)
+
     if client == "pika":
-        drain(scene.connection, scene.waits[scene.new], timeout=DEADLINE)
+        drain_in_order(scene.connection, scene.waits, release, timeout=DEADLINE)
     else:
-        asyncio.run(drain_async(scene.broker.url, scene.waits[scene.new], timeout=DEADLINE))
-    scene.start(consume, scene.new)
+        asyncio.run(drain_in_order_async(scene.broker.url, scene.waits, release_later, timeout=DEADLINE))
+    assert released == scene.added if not scene.slots else set(released) == set(scene.added)
     ledger = scene.finish()
     assert not ledger.broken
-    assert ledger.by[scene.new] > 0
+    assert all(ledger.by[queue] > 0 for queue in scene.added)
+
+
+@pytest.mark.parametrize("scene", [(2, False)], indirect=True, ids=str)
+def test_a_second_new_queue_that_does_not_wait_for_the_first_breaks_the_order(scene) -> None:
+    scene.publish(range(BEFORE))
+    scene.switch_under_load()
+    for queue in scene.old:
+        scene.start(scene.consume, queue)
+    drain(scene.connection, scene.old, timeout=DEADLINE)
+    first, second = scene.added
+    scene.start(scene.consume, second)
+    scene.wait(lambda: scene.ledger.by[second] > 0 and scene.waiting([second]) == 0)
+    scene.start(scene.consume, first)
+    assert scene.finish().broken
 
 
 def test_without_it_the_order_breaks(scene) -> None:
@@ -226,7 +289,7 @@ def test_the_example_keeps_the_order(broker, name) -> None:
     assert "100 keys, 0 out of order" in done.stdout
 
 
-def test_a_marker_nobody_passes_is_told_with_its_queue(scene) -> None:
+def test_a_queue_whose_marker_is_not_reached_is_named(scene) -> None:
     scene.start(scene.consume, scene.old[0])
     for attempt in (
         lambda: drain(scene.channel, scene.old, timeout=0.5, settle=0.0),
@@ -235,14 +298,14 @@ def test_a_marker_nobody_passes_is_told_with_its_queue(scene) -> None:
         with pytest.raises(NotDrained, match=r"pass_marker\(\)") as late:
             attempt()
         assert late.value.queues == (scene.old[1],)
-    assert scene.channel.is_open  # it was only asked for its connection
-    # Markers of drains that were given up are passed later on, and answer to nobody.
+    assert scene.channel.is_open  # only its connection was used
+    # Markers of drains that timed out are passed later, and their answers are ignored.
     scene.start(scene.consume, scene.old[1])
     drain(scene.broker.url, scene.old, timeout=DEADLINE, settle=0.0)
     assert scene.waiting(scene.old) == 0
 
 
-def test_a_queue_that_is_not_there_is_told(broker) -> None:
+def test_a_missing_queue_is_named(broker) -> None:
     with pytest.raises(InvalidValue, match=r"no\.such\.queue"):
         drain(broker.url, ["no.such.queue"], settle=0.0)
     with pytest.raises(InvalidValue, match=r"no\.such\.queue"):

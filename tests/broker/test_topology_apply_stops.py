@@ -9,6 +9,7 @@ import re
 import shlex
 import signal
 import threading
+import time
 import uuid
 
 import aio_pika
@@ -21,6 +22,7 @@ from rabbit_chx.errors import ApplyStopped, BrokerUnavailable
 from rabbit_chx.topology.model import CONSISTENT_HASH, Binding, Exchange, Queue
 from rabbit_chx.topology.planning.steps import Bind, DeclareExchange, DeclareQueue, DeleteQueue, Plan, Unbind
 from tests.broker.topology_site import CHX, CLASSIC, FACES, QUORUM, STREAM, Site, foundation
+from tests.faults.load import wait_until
 from tests.proof import dice
 
 pytestmark = [
@@ -103,7 +105,7 @@ def test_a_queue_with_messages_is_deleted_by_force_only(site, applied) -> None:
         for queue in kinds:
             channel.basic_publish("", queue.name, b"", mandatory=True)
     for queue in kinds:
-        with pytest.raises(ApplyStopped, match="force it"):
+        with pytest.raises(ApplyStopped, match="force the deletion"):
             applied(site.url(), site.plan(DeleteQueue(queue.name)), management=site.management)
     assert len(site.management.queue_names(site.vhost, ".*")) == len(kinds)
     with pytest.raises(ApplyStopped, match="give management="):
@@ -129,7 +131,7 @@ def test_a_missing_permission_comes_with_the_line_that_grants_it(site, applied) 
         Bind(Binding("orders", odd.name, "1")),
     )
     try:
-        site.grant(user, "^(rabbit-chx[.]lock|dead|orders|a.*)$", "^dead$", ".*")
+        site.grant(user, "^(rabbit-chx[.].*|dead|orders|a.*)$", "^(dead|orders)$", ".*")
         with pytest.raises(ApplyStopped) as stopped:
             applied(site.url(user, "secret"), plan, management=own)
         assert stopped.value.failed == plan.steps[3]
@@ -184,6 +186,45 @@ def test_no_broker_is_a_clear_error_without_the_password(applied) -> None:
     assert "secret" not in str(error.value)
 
 
+def test_a_command_without_an_answer_ends_at_its_deadline(site, applied) -> None:
+    if site.broker.source.kind == "external":
+        pytest.skip("a broker of somebody else is not paused")
+    plan = site.plan(DeclareQueue(CLASSIC), DeclareExchange(CHX), DeleteQueue("plain", force=True))
+    begun = []
+
+    def pause(_: object) -> None:
+        if not begun:
+            begun.append(time.monotonic())
+            site.broker.pause()
+
+    try:
+        with pytest.raises(
+            ApplyStopped, match=r"did not answer exchange_declare of 'orders' within 1 s"
+        ) as stopped:
+            applied(site.url(), plan, on_step=pause, timeout=5.0)
+        assert time.monotonic() - begun[0] < 30
+    finally:
+        site.broker.unpause()
+    assert stopped.value.done == plan.steps[:1]
+    wait_until(lambda: LOCK not in site.management.queue_names(site.vhost, ".*"), "the lock is released", 30)
+
+
+def test_a_name_that_the_broker_changes_does_not_hang(site, applied) -> None:
+    """RabbitMQ strips a line feed from a queue's name, and pika waits for an answer about the name that it sent."""
+    plan = site.plan(DeclareQueue(Queue("nl\nx")))
+    with pytest.raises(
+        ApplyStopped, match=r"did not answer queue_declare|no queue|does not list|cannot send it"
+    ):
+        applied(site.url(), plan, management=site.management, timeout=1.0)
+    wait_until(lambda: LOCK not in site.management.queue_names(site.vhost, ".*"), "the lock is released", 30)
+
+
+def test_a_full_virtual_host_is_not_taken_for_a_held_lock(site, applied) -> None:
+    site.broker.ctl("set_vhost_limits", "-p", site.vhost, '{"max-queues": 0}')
+    with pytest.raises(ApplyStopped, match=r"may not have more than 0 queues; `rabbitmqctl set_vhost_limits"):
+        applied(site.url(), site.plan(DeclareQueue(CLASSIC)), management=site.management)
+
+
 # ---- one at a time
 
 
@@ -230,7 +271,7 @@ def test_two_applies_on_one_connection_exclude_each_other_too(site) -> None:
         assert channel.is_open
 
 
-def test_whoever_is_interrupted_gives_the_lock_back(site) -> None:
+def test_an_interrupt_releases_the_lock(site) -> None:
     plan = site.plan(DeclareQueue(CLASSIC), DeclareQueue(QUORUM))
 
     def interrupt(_: object) -> None:
@@ -239,7 +280,7 @@ def test_whoever_is_interrupted_gives_the_lock_back(site) -> None:
     with site.connection() as connection:
         with pytest.raises(KeyboardInterrupt):
             apply(connection, plan, on_step=interrupt)
-        assert site.management.queue_names(site.vhost, ".*") == ["plain"]
+        assert sorted(site.management.queue_names(site.vhost, ".*")) == ["plain", "replicated"]
 
     async def cancelled() -> None:
         async with await aio_pika.connect(site.url()) as connection:

@@ -1,18 +1,16 @@
-"""Move keys from queue to queue without breaking their order: a marker behind the last of what the old queue holds.
+"""Move keys from queue to queue without breaking their order, by a marker behind the messages of the old queue.
 
-That keys move does no harm; that the old queue's backlog and the new queue are consumed at once does. So:
+A key that moves does no harm; but if its new queue is consumed while its old queue still holds messages, they overtake:
 
 1. hold the consumers of the queues that gain keys (do not start them, or cancel them);
 2. switch: apply the plan;
-3. ``drain(connection, losing)`` puts a marker into each queue that loses keys, and returns when all
-   their consumers have got there;
-4. let the held consumers go.
+3. ``drain_in_order(connection, drain_first_in(plan), release)`` puts a marker into each queue that loses keys, waits
+   until its consumers have reached the marker, and calls ``release`` with each queue that may be consumed now.
 
-This is for changes in one step: a queue bound at the end, the last one unbound, slots that are re-pointed, a second
-exchange switched to. Who waits for whom is told by :func:`drain_first_in`. A queue that gains and loses cannot be held and
-drained at once.
+Several queues that are bound one after the other are released one after the other, because the first of them loses
+keys to the second. `drain` does one such stage.
 
-A consumer of a queue that loses keys has one call more, and acknowledges whatever came before first:
+A consumer of a queue that loses keys needs one more call, and must acknowledge all earlier messages first:
 
     def on_message(channel, method, properties, body):
         if pass_marker(channel, method, properties):
@@ -20,9 +18,9 @@ A consumer of a queue that loses keys has one call more, and acknowledges whatev
         ...
 
 Order is kept where it is kept without a change: one active consumer for each queue, which finishes its messages in
-order (with aio-pika: ``async for`` over ``queue.iterator()``; its callbacks run side by side), and a queue that drops
-and dead-letters nothing. A message that was routed just before the switch may reach its queue a
-moment later; ``settle`` seconds lie between the switch and the markers for it.
+order (with aio-pika: ``async for`` over ``queue.iterator()``, since callbacks run concurrently), and a queue that drops
+and dead-letters nothing. A message that was routed just before the switch may reach its queue a moment later, so
+``settle`` seconds pass between the switch and the markers.
 """
 
 from __future__ import annotations
@@ -36,10 +34,10 @@ from typing import TYPE_CHECKING, Any, Final
 from rabbit_chx.broker.permissions import DEFAULT_EXCHANGE, Beginning, Needs, why_denied
 from rabbit_chx.broker.reasons import why_down
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue, RabbitChxError
-from rabbit_chx.topology.planning.drain_order import drain_first, drain_first_in
+from rabbit_chx.topology.planning.drain_order import drain_first, drain_first_in, drain_stages
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
+    from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 
     from aio_pika.abc import AbstractChannel, AbstractConnection, AbstractIncomingMessage
     from pika import BasicProperties, BlockingConnection
@@ -47,6 +45,7 @@ if TYPE_CHECKING:
     from pika.spec import Basic
 
     from rabbit_chx.broker.permissions import Resources
+    from rabbit_chx.ring import Destination
 
 __all__ = [
     "MARKER",
@@ -55,36 +54,39 @@ __all__ = [
     "drain_async",
     "drain_first",
     "drain_first_in",
+    "drain_in_order",
+    "drain_in_order_async",
+    "drain_stages",
     "is_marker",
     "pass_marker",
     "pass_marker_async",
 ]
 
 MARKER: Final = "x-rabbit-chx-marker"
-"""The header that tells a marker from a message; its value belongs to one drain."""
+"""The header that distinguishes a marker from a message; its value belongs to one drain."""
 
 _QUEUE: Final = "x-rabbit-chx-queue"
 
 
 class NotDrained(RabbitChxError, TimeoutError):
-    """A consumer did not get to its marker in time: the queues that gain keys must wait on."""
+    """A consumer did not reach its marker in time; keep holding the queues that gain keys."""
 
     def __init__(self, message: str, queues: tuple[str, ...] = ()) -> None:
         super().__init__(message, queues)
         self.queues = queues
-        """The queues whose consumers did not get there."""
+        """The queues whose consumers did not reach it."""
 
     def __str__(self) -> str:
         return str(self.args[0])
 
 
 def is_marker(headers: Mapping[str, Any] | None) -> bool:
-    """Whether a message with these headers is a marker, and none of yours."""
+    """Whether a message with these headers is a marker."""
     return MARKER in (headers or {})
 
 
 class _Drain:
-    """One drain: the markers to put, and which of them were passed."""
+    """One drain: its markers, and the queues that have not passed theirs."""
 
     def __init__(self, queues: Collection[str]) -> None:
         if isinstance(queues, str) or not queues:
@@ -92,7 +94,7 @@ class _Drain:
                 "queues to drain",
                 queues,
                 "names of queues",
-                "Waits() tells which they are",
+                "drain_first_in(plan) tells which they are",
             )
         self.waiting = set(queues)
         self._id = secrets.token_hex(8)
@@ -101,7 +103,7 @@ class _Drain:
         return {MARKER: self._id, _QUEUE: queue}
 
     def passed(self, headers: Mapping[str, Any] | None) -> None:
-        """Take an answer; one to an earlier drain, or one that comes twice, changes nothing."""
+        """Take an answer; answers to an earlier drain and repeated answers change nothing."""
         headers = headers or {}
         if headers.get(MARKER) == self._id:
             self.waiting.discard(str(headers.get(_QUEUE)))
@@ -109,9 +111,8 @@ class _Drain:
     def not_in_time(self, timeout: float) -> NotDrained:
         queues = tuple(sorted(self.waiting))
         return NotDrained(
-            f"after {timeout:g} seconds the marker was not passed in {', '.join(map(repr, queues))}: does a "
-            "consumer run there that calls pass_marker()? The consumers of the queues that gain keys must go on "
-            "waiting; drain again",
+            f"the marker was not reached within {timeout:g} seconds in {', '.join(map(repr, queues))}: is a consumer "
+            "running there that calls pass_marker()? Keep holding the queues that gain keys, and drain again",
             queues,
         )
 
@@ -120,14 +121,14 @@ def _no_queue(queue: str) -> InvalidValue:
     return InvalidValue(
         "queue to drain",
         queue,
-        "a queue that is there and takes messages",
-        "The marker came back: was the queue deleted?",
+        "an existing queue that accepts messages",
+        "The broker returned the marker",
     )
 
 
 @contextmanager
 def _told(errors: type[Exception]) -> Iterator[None]:
-    """A refusal of the broker's, or a connection that is lost, as an error of ours."""
+    """Raise a refusal of the broker or a lost connection as `BrokerUnavailable`."""
     try:
         yield
     except errors as error:
@@ -142,7 +143,7 @@ def _told(errors: type[Exception]) -> Iterator[None]:
 
 
 def pass_marker(channel: BlockingChannel, method: Basic.Deliver, properties: BasicProperties) -> bool:
-    """Answer and acknowledge a message if it is a marker; False where it is one of yours.
+    """Answer and acknowledge a message if it is a marker; return whether it was.
 
     The answer goes first: a marker that is delivered again is answered again, which does no harm.
     """
@@ -163,17 +164,17 @@ def drain(
     timeout: float = 300.0,
     settle: float = 1.0,
 ) -> None:
-    """Wait until the consumers of these queues have done all that was in them when this was called, or fail.
+    """Wait until the consumers of these queues have handled all messages that are in them now.
 
     Args:
-        connection_or_channel: of pika's, or an AMQP URL; of a channel only the connection is used.
+        connection_or_channel: of pika, or an AMQP URL; of a channel only the connection is used.
         queues: that have just lost keys.
         timeout: seconds for all of them together.
-        settle: seconds before the markers are put, for messages that were already on their way.
+        settle: seconds before the markers are published, for messages that are still on their way.
 
     Raises:
-        NotDrained: a consumer did not get there in time.
-        InvalidValue: there is no such queue.
+        NotDrained: a consumer did not reach its marker in time.
+        InvalidValue: a queue does not exist.
     """
     import pika
     from pika.exceptions import AMQPError, NackError, UnroutableError
@@ -186,7 +187,7 @@ def drain(
         replies = channel.queue_declare("", exclusive=True).method.queue
         channel.confirm_delivery()
         for _ in channel.consume(replies, auto_ack=True, inactivity_timeout=settle):
-            break  # nothing can come yet: it is only the time that passes
+            break  # no answer can come yet; this only waits
         for queue in sorted(state.waiting):
             properties = pika.BasicProperties(headers=state.headers(queue), reply_to=replies, delivery_mode=2)
             try:
@@ -203,11 +204,60 @@ def drain(
                 break
 
 
+def drain_in_order(
+    connection_or_channel: BlockingConnection | BlockingChannel | str,
+    waits: Mapping[Destination, Collection[Destination]],
+    release: Callable[[str], object],
+    *,
+    timeout: float = 300.0,
+    settle: float = 1.0,
+) -> None:
+    """After a switch, drain the queues that lose keys and release those that gain keys, stage by stage.
+
+    Args:
+        connection_or_channel: of pika, or an AMQP URL; of a channel only the connection is used.
+        waits: what each queue waits for, as `drain_first_in` returns it.
+        release: called with each queue that may be consumed now; a queue that loses keys later is drained after it,
+            so its consumer must be running soon.
+        timeout: seconds for the drain of one stage.
+        settle: seconds before the first markers are published.
+
+    Raises:
+        NotDrained: a consumer did not reach its marker in time; queues not yet released must stay held.
+        InvalidValue: there is no such order, because two queues gain keys from each other.
+    """
+    for losing, gaining in _stages(waits):
+        if losing:
+            drain(connection_or_channel, losing, timeout=timeout, settle=settle)
+        for queue in gaining:
+            release(queue)
+        settle = 0.0
+
+
+def _stages(waits: Mapping[Destination, Collection[Destination]]) -> list[tuple[list[str], list[str]]]:
+    """What to drain and what to release then, stage by stage; each queue is drained once."""
+    stages = drain_stages(waits)
+    if stages is None:
+        raise InvalidValue(
+            "queues to drain in order",
+            ", ".join(sorted(map(str, waits))),
+            "queues that do not gain keys from each other",
+            "Stop all consumers that gain keys until every queue is empty",
+        )
+    drained: set[str] = set()
+    plan = []
+    for stage in stages:
+        losing = {str(loser) for gainer in stage for loser in waits[gainer]} - drained
+        drained |= losing
+        plan.append((sorted(losing), sorted(map(str, stage))))
+    return plan
+
+
 # ---- with aio-pika
 
 
 async def pass_marker_async(message: AbstractIncomingMessage) -> bool:
-    """As `pass_marker`, for a message of aio-pika's that is acknowledged by hand."""
+    """As `pass_marker`, for a message of aio-pika that is acknowledged by hand."""
     from pamqp.commands import Basic
 
     if not is_marker(message.headers):
@@ -226,7 +276,7 @@ async def drain_async(
     timeout: float = 300.0,  # noqa: ASYNC109 - as drain() has it; it raises an error that names the queues
     settle: float = 1.0,
 ) -> None:
-    """As `drain`, with a connection or a channel of aio-pika's."""
+    """As `drain`, with a connection or a channel of aio-pika."""
     from aiormq.exceptions import AMQPError, DeliveryError
     from pamqp.commands import Basic
 
@@ -264,3 +314,20 @@ async def drain_async(
         finally:
             if not channel.is_closed:
                 await channel.close()
+
+
+async def drain_in_order_async(
+    connection_or_channel: AbstractConnection | AbstractChannel | str,
+    waits: Mapping[Destination, Collection[Destination]],
+    release: Callable[[str], Awaitable[object]],
+    *,
+    timeout: float = 300.0,  # noqa: ASYNC109 - as drain() has it
+    settle: float = 1.0,
+) -> None:
+    """As `drain_in_order`, with a connection or a channel of aio-pika; ``release`` is awaited."""
+    for losing, gaining in _stages(waits):
+        if losing:
+            await drain_async(connection_or_channel, losing, timeout=timeout, settle=settle)
+        for queue in gaining:
+            await release(queue)
+        settle = 0.0

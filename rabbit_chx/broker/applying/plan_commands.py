@@ -35,9 +35,10 @@ from rabbit_chx.topology.planning.steps import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
+    from collections.abc import Callable, Generator, Iterable
 
     from rabbit_chx.broker.applying.protocol import Command
+    from rabbit_chx.topology.model import Exchange
     from rabbit_chx.topology.planning.steps import Plan, Step
 
 __all__ = ["Applied", "check_plan", "plan_commands"]
@@ -107,6 +108,9 @@ def plan_commands(
     try:
         yield from take_lock(plan.vhost, holder, token, seen=seen)
     except _TROUBLE as trouble:
+        if isinstance(trouble, Refused) and seen:  # to name all permissions that are missing
+            with suppress(BrokerUnavailable):
+                work.know_types((yield OverHttp("exchanges", (plan.vhost,))))
         raise ApplyStopped(_why(trouble, None, plan, work), remaining=plan.steps) from None
     try:
         return (yield from _all_steps(plan, work, on_step))
@@ -154,15 +158,16 @@ def _begin(plan: Plan, work: StepCommands) -> Generator[Command, Any, None]:
         return
     if not any(isinstance(step, (Bind, Unbind, DeleteExchange)) for step in plan.steps):
         return
-    evidence = yield from _evidence(plan.vhost)
+    exchanges = yield OverHttp("exchanges", (plan.vhost,))
+    work.know_types(exchanges)
+    evidence = yield from _evidence(plan.vhost, exchanges)
     work.release = evidence.release
     work.order = OrderWriter(evidence, {change.exchange: change.before for change in plan.changes})
 
 
-def _evidence(vhost: str) -> Generator[Command, Any, OrderEvidence]:
+def _evidence(vhost: str, exchanges: Iterable[Exchange]) -> Generator[Command, Any, OrderEvidence]:
     overview = yield OverHttp("overview")
     store = yield OverHttp("store", (overview.release,))
-    exchanges = yield OverHttp("exchanges", (vhost,))
     found = next((exchange for exchange in exchanges if exchange.name == ORDER_EXCHANGE), None)
     nodes = None
     with suppress(BrokerUnavailable):  # the user lacks the tag monitoring

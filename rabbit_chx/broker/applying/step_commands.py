@@ -90,6 +90,10 @@ class StepCommands:
     types: dict[str, str] = field(default_factory=dict)
     _listed: dict[str, dict[str, Binding]] = field(default_factory=dict)
 
+    def know_types(self, exchanges: Iterable[Exchange]) -> None:
+        """Remember the types of exchanges that exist."""
+        self.types |= {exchange.name: exchange.type for exchange in exchanges}
+
     def carry_out(self, batch: Sequence[Step]) -> Generator[Command, Any, None]:
         """The commands of one batch; `worked` grows with each step that is finished for certain."""
         match batch[0]:
@@ -145,6 +149,7 @@ class StepCommands:
                     f"whether exchange {exchange.name!r} has {', '.join(ignorable)} as declared: an exchange "
                     "that existed before keeps its own"
                 )
+            self.types[exchange.name] = exchange.type
             self.worked.append(True)
         if refused:
             raise refused
@@ -174,7 +179,9 @@ class StepCommands:
         self._listed.pop(name, None)
         yield OnChannel("exchange_delete", {"exchange": name, "if_unused": True})
         if self.order:
-            yield from self.order.delete_exchange(name)
+            _, refused = yield from self._send([self.order.delete_exchange(name)])
+            if refused:
+                raise refused
         self.worked.append(True)
 
     def _delete_queue(self, name: str, *, force: bool) -> Generator[Command, Any, None]:
@@ -290,12 +297,8 @@ class StepCommands:
     def _list(self, sources: Iterable[str]) -> Generator[Command, Any, dict[str, dict[str, Binding]]]:
         """The bindings of these exchanges as last read; the lock is held, so only other programs change them."""
         new = sorted(set(sources) - set(self._listed))
-        if len(new) <= _FEW:
-            for source in new:
-                self.types[source] = (yield OverHttp("exchange", (self.vhost, source))).type
-        else:
-            rows = yield OverHttp("exchanges", (self.vhost,))
-            self.types |= {exchange.name: exchange.type for exchange in rows}
+        if not set(new) <= self.types.keys():
+            self.know_types((yield OverHttp("exchanges", (self.vhost,))))
         self._listed |= yield from self._read_bindings(new)
         return {source: self._listed[source] for source in sources}
 

@@ -12,7 +12,14 @@ import pytest
 from rabbit_chx import InvalidValue, Ring, ToExchange
 from rabbit_chx.broker.applying.aio_driver import as_pika_writes
 from rabbit_chx.broker.applying.broker_errors import needs_of, why_refused
-from rabbit_chx.broker.applying.handover import MARKER, _Drain, drain_first, drain_first_in, is_marker
+from rabbit_chx.broker.applying.handover import (
+    MARKER,
+    _Drain,
+    drain_first,
+    drain_first_in,
+    drain_stages,
+    is_marker,
+)
 from rabbit_chx.topology.model import Binding, Exchange, Observed, Policy, Queue, Slots, Topology
 from rabbit_chx.topology.planning.plan import plan
 from rabbit_chx.topology.planning.steps import (
@@ -20,6 +27,8 @@ from rabbit_chx.topology.planning.steps import (
     DeclareExchange,
     DeclareQueue,
     DeleteQueue,
+    Plan,
+    RingChange,
     SetPolicy,
     Unbind,
 )
@@ -164,6 +173,32 @@ def test_who_waits_for_whom() -> None:
     assert drain_first(three, two) == {"a": {"c"}, "b": {"c"}}
     assert drain_first(Ring.of(["a", "b"]), Ring.of(["b", "a"])) == {"a": {"b"}, "b": {"a"}}
     assert drain_first(two, two) == drain_first(Ring(), two) == {}
+
+
+def appended(*queues: str) -> Plan:
+    before = Ring.of(["a", "b"])
+    change = RingChange("x", before, Ring.of(["a", "b", *queues]), None, None)
+    return Plan("/", tuple(Bind(Binding("x", queue, "1")) for queue in queues), (change,))
+
+
+def test_queues_that_are_appended_are_released_one_after_the_other() -> None:
+    assert drain_first_in(appended("c", "d")) == {"c": {"a", "b"}, "d": {"a", "b", "c"}}
+    for count in (2, 5, 40):
+        new = [f"n{number}" for number in range(count)]
+        assert drain_stages(drain_first_in(appended(*new))) == [{name} for name in new]
+
+
+def test_a_queue_that_gains_and_loses_is_drained_in_its_turn() -> None:
+    three = Ring.of(["a", "b", "c"])
+    steps = tuple(Unbind(Binding("x", queue, "1")) for queue in "cb")
+    waits = drain_first_in(Plan("/", steps, (RingChange("x", three, Ring.of(["a"]), None, None),)))
+    assert waits == {"a": {"b", "c"}, "b": {"c"}}
+    assert drain_stages(waits) == [{"b"}, {"a"}]
+    shifted = (Unbind(Binding("x", "a", "1")), Bind(Binding("x", "a", "1")))
+    after = Ring.of(["b", "c", "a"])
+    assert (
+        drain_stages(drain_first_in(Plan("/", shifted, (RingChange("x", three, after, None, None),)))) is None
+    )
 
 
 def slots_and_ring(last: str) -> Topology:

@@ -106,7 +106,7 @@ class Played:
         ]
 
 
-RING = {"exchange": Exchange("x", CONSISTENT_HASH)}
+RING = {"exchanges": [Exchange("x", CONSISTENT_HASH)]}
 ONE = Binding("x", "q", "1", {"note": "n"})
 
 
@@ -237,7 +237,7 @@ def test_binds_of_a_ring_are_recorded_in_their_order_and_unbinds_take_their_entr
     assert [each["exchange"] for each in declared] == [ORDER_EXCHANGE]
     assert declared[0]["durable"] is False
     assert played.recorded == [anchor("x"), entry(a, 1), entry(b, 2), entry(c, 3)]
-    played.http = {**RING, "exchanges": [order_exchange("rabbit@a")]}
+    played.http = {"exchanges": [*RING["exchanges"], order_exchange("rabbit@a")]}
     heavier = Binding("x", "a", "5")
     played.run(Unbind(a), Bind(heavier))
     assert played.recorded == [anchor("x"), entry(b, 2), entry(c, 3), entry(heavier, 4)]
@@ -266,7 +266,7 @@ def test_a_known_order_is_recorded_when_a_ring_changes() -> None:
     old = Exchange(
         ORDER_EXCHANGE, "fanout", durable=False, arguments={"x-bind-seq": 1, "x-cluster": "rabbit@a"}
     )
-    migrated = Played(http={**RING, "exchanges": [old]}, bound=numbered)
+    migrated = Played(http={"exchanges": [*RING["exchanges"], old]}, bound=numbered)
     plain = [Binding("x", each.destination, "1") for each in numbered]
     migrated.run(*map(Bind, plain), *map(Unbind, numbered[:]))
     assert [each.destination for each in migrated.recorded[1:]] == ["c", "b", "a"]
@@ -281,6 +281,15 @@ def test_without_a_record_an_unbind_voids_what_was_recorded(seen) -> None:
     assert "exchange_delete" not in played.methods
     played.run(Unbind(ONE), seen=seen, record=not seen)
     assert OnChannel("exchange_delete", {"exchange": ORDER_EXCHANGE}) in played.told
+
+
+def test_a_deleted_exchange_takes_its_entries_along() -> None:
+    entries = [anchor("x"), entry(Binding("x", "q", "1"), 1), entry(Binding("y", "q", "1"), 2)]
+    played = Played(http={"exchanges": [order_exchange("rabbit@a")]}, bound=[*entries])
+    played.run(DeleteExchange("x"))
+    assert played.recorded == [entries[0], entries[2]]  # the broker deletes the anchor itself
+    refused = Played(http=played.http, bound=[*entries], trouble={"queue_unbind": Refused(404, "gone")})
+    assert "gone" in str(stopped(lambda: refused.run(DeleteExchange("x"))))
 
 
 def test_only_rings_are_recorded() -> None:
