@@ -292,8 +292,10 @@ def test_an_interrupt_releases_the_lock(site) -> None:
     asyncio.run(cancelled())
 
 
-def test_ctrl_c_at_any_moment_ends_it_and_the_connection_is_still_good(site) -> None:
-    """A client that is interrupted amid an answer loses it, and waits for it when it gives the lock back."""
+@pytest.mark.parametrize("batch", [1, 8])
+def test_ctrl_c_at_any_moment_ends_it_and_the_connection_is_still_good(site, batch, monkeypatch) -> None:
+    """A client that is interrupted while it reads an answer loses it, and then waits for it to release the lock."""
+    monkeypatch.setattr("rabbit_chx.broker.applying.step_commands._IN_A_BATCH", batch)
     queues = [Queue(f"q{number}") for number in range(20)]
     apply(site.url(), site.plan(DeclareExchange(CHX), *map(DeclareQueue, queues)))
     bounds = [Binding("orders", queue.name, "1") for queue in queues]
@@ -301,7 +303,7 @@ def test_ctrl_c_at_any_moment_ends_it_and_the_connection_is_still_good(site) -> 
     moments = dice("interrupts")
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
-        for _ in range(20):
+        for _ in range(10):
             shot = threading.Timer(moments.uniform(0, 0.004), os.kill, (os.getpid(), signal.SIGINT))
             begun = itertools.count()
             with site.connection() as connection:

@@ -58,5 +58,12 @@ def take_lock(vhost: str, holder: str, token: int, *, seen: bool) -> Generator[C
 
 def release_lock() -> Generator[Command, Any, None]:
     """Release the lock; if the connection is gone, the broker has released it."""
-    with suppress(Refused, Lost):
-        yield OnChannel("queue_delete", {"queue": LOCK})
+    release = OnChannel("queue_delete", {"queue": LOCK})
+    try:
+        yield release
+    except (Refused, Lost):
+        return
+    except BaseException:  # interrupted or cancelled while it was released
+        with suppress(Refused, Lost):
+            yield release
+        raise

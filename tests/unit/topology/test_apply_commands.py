@@ -152,7 +152,7 @@ def test_each_step_is_one_command_between_lock_and_unlock() -> None:
     assert sent[7] == {"exchange": "x", "if_unused": True}
 
 
-def test_what_nobody_can_look_at_is_told() -> None:
+def test_what_cannot_be_read_back_is_listed() -> None:
     exchange = Exchange("x", CONSISTENT_HASH, arguments={"hash-header": "h", "alternate-exchange": "a"})
     result = Played().run(DeclareExchange(exchange), Bind(ONE), Unbind(ONE), seen=False)
     arguments, binding = result.unverified
@@ -162,7 +162,7 @@ def test_what_nobody_can_look_at_is_told() -> None:
     assert not Played().run(Bind(ONE)).unverified
 
 
-def test_a_binding_that_stands_is_not_made_again_and_one_that_is_gone_is_not_taken_away() -> None:
+def test_an_existing_binding_is_not_bound_again_and_a_missing_one_is_not_unbound() -> None:
     played = Played(bound=[ONE])
     steps = (Bind(ONE), Unbind(Binding("x", "other")))
     assert played.run(*steps).skipped == steps
@@ -325,7 +325,7 @@ def test_a_reading_that_fails_leaves_its_step_in_doubt() -> None:
     assert "no answer; plan again to see whether this step was done" in str(error)
 
 
-def test_whatever_else_happens_the_lock_is_given_back() -> None:
+def test_the_lock_is_released_whatever_happens() -> None:
     def on_step(_: object) -> None:
         raise KeyboardInterrupt
 
@@ -333,6 +333,13 @@ def test_whatever_else_happens_the_lock_is_given_back() -> None:
     with pytest.raises(KeyboardInterrupt):
         played.run(Bind(ONE), on_step=on_step)
     assert played.methods == ["queue_bind"]
+
+
+def test_an_interrupt_while_the_lock_is_released_releases_it_once_more() -> None:
+    played = Played(trouble={"queue_delete": KeyboardInterrupt()})
+    with pytest.raises(KeyboardInterrupt):
+        played.run(Bind(ONE))
+    assert [each.method for each in played.told[-2:]] == ["queue_delete", "queue_delete"]
 
 
 @pytest.mark.parametrize("code", [405, 406])
