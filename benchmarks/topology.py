@@ -14,10 +14,9 @@ import json
 import statistics
 import time
 
-from rabbit_chx import apply
 from rabbit_chx.broker.management import Management
 from rabbit_chx.testing import Broker
-from rabbit_chx.topology import Bind, Binding, DeclareExchange, DeclareQueue, Exchange, Plan, Queue
+from rabbit_chx.topology import Bind, Binding, DeclareExchange, DeclareQueue, Exchange, Plan, Queue, apply
 
 CHX = "x-consistent-hash"
 LEAST_STEPS, LEAST_RATIO = 200, 0.7
