@@ -1,16 +1,14 @@
-"""Confirmed publishing through a hash exchange: this publisher beside others and beside a bare socket.
+"""Confirmed publishing through a hash exchange: this publisher, other clients and a bare socket.
 
     python benchmarks/publishing.py [--release 4.3] [--queues classic|quorum] [--size 100] [--rounds 5] [--json]
     python benchmarks/publishing.py --connections 1,4,16 ...
 
-All ways publish the same persistent messages to the same exchange of one throw-away broker and wait until
-all are confirmed, turn by turn in every round, each round in another order. Rates and CPU time are medians over
-the rounds; ratios are taken within a round and then their median. CPU is that of this process alone, all its
-threads included; broker and client share the cores of the machine.
+Each client publishes the same persistent messages to the same exchange of one throw-away broker and waits until all are
+confirmed, one after the other, in another order in each round. Rates and CPU time are medians over the rounds; ratios are
+medians of the ratios within a round. CPU is that of this process with all its threads; broker and client share the cores.
 
-With ``--connections`` as many publishers of this project, each in a thread of its own, go through the hash exchange
-and through 64 slots over the same queues; the CPU time of the broker (all of its Erlang machine) is printed too.
-Connecting is not timed there.
+With ``--connections`` that many publishers, each in its own thread, publish to the hash exchange and to 64 slots over the
+same queues; the CPU time of the broker is printed, too. The time to connect is not counted.
 """
 
 from __future__ import annotations

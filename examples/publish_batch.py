@@ -1,4 +1,4 @@
-"""Ten thousand messages, each confirmed and routed, or named."""
+"""Publish ten thousand messages; print the first that were not confirmed."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""The publisher in an asyncio application: it has a thread of its own, so only the waiting is handed to one."""
+"""Publish from an asyncio application: the calls that may wait run in a thread."""
 
 import asyncio
 import os
@@ -7,14 +7,14 @@ from rabbit_chx.publishing import Publisher
 
 
 async def produce(queue: asyncio.Queue[int | None]) -> None:
-    """Whatever the application does: here it counts."""
+    """Produce numbers; replace this with your application."""
     for number in range(5_000):
         await queue.put(number)
     await queue.put(None)
 
 
 async def publish(queue: asyncio.Queue[int | None], publisher: Publisher) -> None:
-    """Take what is there and hand it on; publish_many may wait for room, flush does wait for confirms."""
+    """Publish what is in the queue; publish_many may wait for room, and flush waits for confirms."""
     done = False
     while not done:
         batch = [await queue.get()]

@@ -48,7 +48,7 @@ def items_progress(title: str, total: int) -> Iterator[Callable[[int], object]]:
 
 @contextmanager
 def waiting(title: str) -> Iterator[None]:
-    """Show that something is under way whose duration is unknown."""
+    """Show that work of unknown duration is in progress."""
     if not sys.stderr.isatty():
         yield
         return

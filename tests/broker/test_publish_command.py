@@ -61,7 +61,7 @@ def test_every_row_arrives_with_its_key_property_and_body(broker, exchange, tmp_
     assert sorted(drained(broker, exchange)) == sorted((key, row, body.encode()) for key, row, body in rows)
 
 
-def test_what_is_returned_is_named_and_resumed_from(broker, exchange, tmp_path) -> None:
+def test_returned_rows_are_named_and_resumed(broker, exchange, tmp_path) -> None:
     file, position = tmp_path / "rows.jsonl", tmp_path / "position"
     file.write_text("".join(json.dumps({"k": f"c{i}"}) + "\n" for i in range(200)))
     arguments = ["publish", str(file), "-x", exchange, "-k", "k", "--resume", str(position)]
@@ -102,7 +102,7 @@ def depth(channel, exchange: str) -> int:
     [(signal.SIGINT, 130, 0), (signal.SIGTERM, 143, 0), (signal.SIGKILL, -9, MAX_SENT_AGAIN)],
 )
 def test_an_interrupted_file_is_resumed(broker, exchange, tmp_path, number, code, most_again) -> None:
-    """After a signal at the exact row; after a kill with at most so many rows again as the help says."""
+    """It continues at the exact row after a signal, and repeats at most MAX_SENT_AGAIN rows after a kill."""
     count = 60_000
     file, position = tmp_path / "rows.jsonl", tmp_path / "position"
     file.write_text("".join(f'{{"k": "c{row}"}}\n' for row in range(count)))

@@ -1,8 +1,8 @@
-"""A broker that may be broken, topologies on it, and the books of what every fault cost.
+"""A broker that tests may break, topologies on it, and the record of what every fault cost.
 
     RABBIT_CHX_FAULT_RELEASES=4.3 pytest tests/faults        (the default)
 
-The tests that a module names in `SMOKE` run on the releases of RABBIT_CHX_SMOKE_RELEASES too (3.10, and 4.0 in the
+The tests that a module lists in `SMOKE` also run on the releases of RABBIT_CHX_SMOKE_RELEASES (3.10, and 4.0 in the
 long proof).
 """
 
@@ -20,6 +20,7 @@ import pytest
 
 from rabbit_chx.testing import Broker
 from rabbit_chx.testing.node import CannotSupply
+from tests.faults.load import Control, Load, on_queues
 from tests.proof import LONG, Fault, book
 from tests.spark.conftest import spark  # noqa: F401 - one Spark for both folders
 
@@ -62,7 +63,7 @@ def connection(broker):
 
 @dataclass
 class Topology:
-    """A consistent-hash exchange and its queues; made and removed over short connections, so it bears restarts."""
+    """A consistent-hash exchange and its queues, declared and deleted over short connections that restarts do not break."""
 
     url: str
     exchange: str
@@ -103,12 +104,12 @@ class _Channel:
     def __exit__(self, *_):
         if self._connection.is_open:
             self._connection.close()
-        self._connection._cleanup()  # its loop, too, where the broker has ended the connection
+        self._connection._cleanup()  # closes its loop, even if the broker ended the connection
 
 
 @pytest.fixture
 def topology(broker):
-    """Makes topologies: topology(queues=3, **queue arguments)."""
+    """Declare topologies: topology(queues=3, **queue arguments)."""
     made: list[Topology] = []
 
     def make(*, queues: int = 3, **arguments) -> Topology:
@@ -128,7 +129,7 @@ def topology(broker):
 
 @pytest.fixture
 def alarm(broker):
-    """Raises and clears an alarm; the test's end clears it in any case."""
+    """Raise and clear an alarm; the end of the test clears it in any case."""
     limits = "rabbit_disk_monitor:get_disk_free_limit(), vm_memory_monitor:get_vm_memory_high_watermark()"
     disk, memory = re.findall(r"[0-9.]+", broker.eval(f"{{{limits}}}."))
     commands = {
@@ -147,15 +148,15 @@ def alarm(broker):
         set_alarm(kind, raised=False)
 
 
-# -- the books -----------------------------------------------------------------------------------------------
+# -- results -------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def judge(broker, request):
-    """Book the outcome of a fault, and hold it against the promise: nothing lost, nothing unexpected.
+    """Record the outcome of a fault and check it: nothing lost, nothing unexpected.
 
-    The control has to have lost something, or the fault proves nothing. Where no loss is possible, `harmless`
-    says why, and the control, if there is one, has to have lost nothing.
+    The control must have lost something, or the fault proves nothing. If no loss is possible, `harmless` says why, and
+    the control, if there is one, must have lost nothing.
     """
     started = time.monotonic()
 
@@ -190,11 +191,43 @@ def judge(broker, request):
 
 
 @pytest.fixture
-def judge_spark(broker):
-    """Book what a fault cost a write of Spark, and hold it against the promise.
+def survives(broker, topology, judge):
+    """Cause a fault several times in the middle of publishing; nothing may be lost, and the control must lose messages.
 
-    `claimed` is how many rows were said to be in the broker, all of them where the write has succeeded. Only rows of
-    `twice` may be there more than once. `control` is what the fault cost a naive write, or why it can cost nothing.
+    `fault(load, control)` runs while the queues of the control hang and every buffer on the way to them is full.
+    """
+
+    def survives(scenario, fault, *, rounds=1, quiet=0.0, control=None, **options):
+        used, other = topology(), topology()
+        naive = Control(broker.url, other.exchange, size=2_000, held=True, **(control or {}))
+        naive.start()
+        load = Load(broker.url, used.exchange, **options).start()
+        for _ in range(rounds):
+            naive.jam(broker, other.queues)
+            load.flow()
+            load.until_confirmed(5_000)
+            fault(load, naive)
+            load.hold()
+            naive.hold()
+            on_queues(broker, other.queues, "sys:resume(Queue)")
+        load.more(1_000)
+        load.finish(60)
+        load.drain(broker.url, used.queues, quiet=quiet)
+        loss = naive.finish(broker.url, other.queues)
+        assert load.error is None
+        assert load.ledger.outcomes == {}
+        judge(scenario, load, faults=rounds, control=loss)
+        return load
+
+    return survives
+
+
+@pytest.fixture
+def judge_spark(broker):
+    """Record what a fault cost a Spark write, and check it.
+
+    `claimed` is how many rows were reported as written: all of them if the write succeeded. Only rows of `twice` may
+    arrive more than once. `control` is what the fault cost a naive write, or why it can cost nothing.
     """
     started = time.monotonic()
 

@@ -1,15 +1,14 @@
-"""The books of a fault test: what was published, what was said of it, and what the queues held.
+"""The ledger of a fault test: what was published, what the publisher reported, and what the queues held.
 
 The body of every message is its number, which is also its row in the publisher. When a fault is over and the
 queues are drained, three sets decide:
 
-    lost         the publisher said confirmed, and no queue had it
-    unexpected   a queue had it although it was never taken in, or was said not to be there (returned,
-                 rejected, unsent); `unknown` may turn up or not, that is what the word means
+    lost         the publisher reported it confirmed, and no queue had it
+    unexpected   a queue had it although it was never accepted, or was reported as returned, rejected or unsent;
+                 an `unknown` message may arrive or not
     duplicated   copies beyond the first
 
-The same is done for the control, a loop that asks for no confirms, so that a fault which loses nothing of the
-publisher's is seen to lose something at all.
+The control, a loop without confirms, is judged in the same way, to show that the fault loses messages at all.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ import pika
 from rabbit_chx.publishing import Outcome
 
 NOT_THERE = {Outcome.RETURNED, Outcome.REJECTED, Outcome.UNSENT}
-"""What the publisher says only of messages that no queue holds."""
+"""Outcomes of messages that no queue holds."""
 
 
 def body(row: int, size: int = 0) -> bytes:
@@ -38,13 +37,13 @@ def row_of(content: bytes) -> int:
 @dataclass
 class Ledger:
     taken_in: int = 0
-    """The publisher took the rows below this one."""
+    """The publisher accepted the rows below this one."""
     outcomes: dict[int, Outcome] = field(default_factory=dict)
-    """Of all that were not confirmed."""
+    """Of all messages that were not confirmed."""
     received: Counter[int] = field(default_factory=Counter)
 
     def note(self, failure) -> None:
-        """Book a failure, each row once."""
+        """Record a failure, each row once."""
         assert failure.row not in self.outcomes, f"two outcomes for row {failure.row}"
         self.outcomes[failure.row] = failure.outcome
 
@@ -72,10 +71,10 @@ class Ledger:
 def drain(
     url: str, queues, *, quiet: float = 0.0, read=lambda _properties, content: row_of(content)
 ) -> list[list]:
-    """Take everything out of the queues: for each the rows in its order, until none holds a message.
+    """Empty the queues and return the rows of each, in its order.
 
-    `quiet` keeps looking for that long after the last message: what a dying connection left may still come.
-    `read` makes of a message what is kept of it: its row.
+    `quiet` keeps looking for that many seconds after the last message, for what an ended connection left in the network.
+    `read` turns a message into what is returned of it.
     """
     found: list[list] = [[] for _ in queues]
     with pika.BlockingConnection(pika.URLParameters(url)) as connection:
@@ -87,7 +86,7 @@ def drain(
             for queue, rows, count in zip(queues, found, waiting, strict=True):
                 if not count:
                     continue
-                # Acked, since what comes in meanwhile is delivered too, and goes back when this is over.
+                # With acks: what arrives meanwhile is delivered, too, and requeued at the end.
                 messages = islice(channel.consume(queue, inactivity_timeout=30), count)
                 for number, (method, properties, content) in enumerate(messages, 1):
                     assert method is not None, f"{queue} holds {count} messages and delivers {number - 1}"

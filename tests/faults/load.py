@@ -1,7 +1,7 @@
-"""A stream of messages that faults are let loose on, and beside it the control stream.
+"""A stream of messages for fault tests, and the control stream.
 
-`Load` runs the publisher in a thread of its own, so that the test can do harm at a chosen moment ("when 3,000
-more are confirmed") and so that a publisher that hangs is seen: its end is waited for, for a limited time.
+`Load` runs the publisher in its own thread, so that the test can cause a fault at a chosen moment ("when 3,000 more are
+confirmed") and notices a publisher that hangs: it waits for the end with a limit.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from rabbit_chx.publishing import Publisher
 from tests.faults.ledger import Ledger, body, drain
 
 ALIVE = "no loss is possible, the connection lives on"
-"""While it does, every byte is in one buffer or another, and TCP brings it on."""
+"""Every byte is then in some buffer, and TCP delivers it."""
 PATIENCE = 120.0
-"""What a test waits for, it waits for so long, and then fails."""
+"""How long a test waits before it fails."""
 
 
 def wait_until(condition, what: str, patience: float = PATIENCE, *, pause: float = 0.005) -> None:
@@ -32,12 +32,12 @@ def wait_until(condition, what: str, patience: float = PATIENCE, *, pause: float
     while not condition():
         if time.monotonic() > deadline:
             faulthandler.dump_traceback(file=sys.__stderr__)
-            pytest.fail(f"waited {patience:.0f} seconds for nothing: {what}")
+            pytest.fail(f"waited {patience:.0f} seconds in vain: {what}")
         time.sleep(pause)
 
 
 def within(seconds: float, work, what: str):
-    """Run something that must come to an end, and return its result or raise what it raised."""
+    """Run something that must end in time, and return its result or raise its error."""
     result: list = []
 
     def run() -> None:
@@ -59,14 +59,14 @@ def within(seconds: float, work, what: str):
 
 
 def on_queues(broker, queues, call: str) -> None:
-    """Call something in the broker with the process of each queue."""
+    """Call an Erlang function in the broker with the process of each queue."""
     names = ", ".join(f'<<"{queue}">>' for queue in queues)
     found = 'amqqueue:get_pid(element(2, rabbit_amqqueue:lookup(rabbit_misc:r(<<"/">>, queue, Name))))'
     broker.eval(f"[{call} || Queue <- [{found} || Name <- [{names}]]].")
 
 
 class Load:
-    """Publishes as many messages as it is told to, until it is finished."""
+    """Publishes as many messages as requested, until it is finished."""
 
     def __init__(
         self, url: str, exchange: str, *, size: int = 100, batch: int = 100, key=None, **options
@@ -94,20 +94,20 @@ class Load:
             self._changed.notify()
 
     def flow(self) -> None:
-        """Publish without end, until `hold`."""
+        """Publish without limit, until `hold`."""
         self.more(sys.maxsize // 2)
 
     def hold(self) -> None:
-        """Publish no more for now; what the publisher has taken in goes on."""
+        """Publish nothing new for now; accepted messages continue."""
         with self._changed:
             self._quota = 0
 
     def inject(self, special) -> None:
-        """Call something with the publisher, between two batches of the stream."""
+        """Call a function with the publisher between two batches."""
         self._special = special
 
     def until_confirmed(self, count: int) -> None:
-        """Wait until that many more are confirmed than now."""
+        """Wait until that many more messages are confirmed."""
         wanted = self.publisher.totals.confirmed + count
         wait_until(
             lambda: self.publisher.totals.confirmed >= wanted or self.error is not None,
@@ -115,7 +115,7 @@ class Load:
         )
 
     def finish(self, limit: float) -> Ledger:
-        """Publish the rest of the quota, close, and return the books; fails if that takes longer."""
+        """Publish the rest of the quota, close, and return the ledger; fail if that takes longer."""
         with self._changed:
             self._finishing = True
             self._changed.notify()
@@ -135,7 +135,7 @@ class Load:
         return self.ledger
 
     def drain(self, url: str, queues, *, quiet: float = 0.0) -> list[list[int]]:
-        """Empty the queues into the books; the rows of each queue in their order."""
+        """Empty the queues into the ledger, and return the rows of each queue in their order."""
         found = drain(url, queues, quiet=quiet)
         for rows in found:
             self.ledger.received.update(rows)
@@ -168,11 +168,11 @@ class Load:
 
 
 _JAMMED = 1.5
-"""Seconds without progress after which every buffer must be full; a machine with other work halts a thread for less."""
+"""Seconds without progress after which every buffer is full; a busy machine halts a thread for less."""
 
 
 class Control(threading.Thread):
-    """What many write first: publish in a loop; after an error connect again and go on with the next message."""
+    """A naive publisher: it publishes in a loop, reconnects after an error and continues with the next message."""
 
     def __init__(
         self,
@@ -196,7 +196,7 @@ class Control(threading.Thread):
         if not held:
             self.flow()
         self.poison: pika.BasicProperties | None = None
-        """Of one more message, which is not in the books."""
+        """Properties of one extra message that the ledger does not count."""
         self.connections = self.broken = 0
         self.ledger = Ledger()
 
@@ -204,13 +204,13 @@ class Control(threading.Thread):
         self._flowing.set()
 
     def flood(self, count: int = 300) -> None:
-        """Publish on, and return when there is something on its way."""
+        """Publish again, and return when messages are in flight."""
         before = self.ledger.taken_in
         self.flow()
-        wait_until(lambda: self.ledger.taken_in > before + count, "the control is at work")
+        wait_until(lambda: self.ledger.taken_in > before + count, "the control publishes")
 
     def jam(self, broker, queues) -> None:
-        """Publish into queues that hang, until every buffer on the way is full: what dies now, dies with its bytes."""
+        """Publish to queues that hang until every buffer is full: whatever ends now loses its bytes."""
         on_queues(broker, queues, "sys:suspend(Queue)")
         self.flood()
         seen, since = -1, time.monotonic()
@@ -220,7 +220,7 @@ class Control(threading.Thread):
             time.sleep(0.05)
 
     def hold(self) -> None:
-        """Publish no more for now: what is sent far from any fault costs time and shows nothing."""
+        """Publish nothing for now: messages sent long before or after a fault prove nothing."""
         self._flowing.clear()
 
     def run(self) -> None:
@@ -239,7 +239,7 @@ class Control(threading.Thread):
         finally:
             with suppress(AMQPError, OSError):
                 connection.close()
-            connection._cleanup()  # close() of a connection that is not open any more raises and leaves its loop open
+            connection._cleanup()  # close() of a connection that has ended raises and leaves its loop open
 
     def _publish_over(self, channel) -> None:
         if self._confirms:
@@ -252,16 +252,14 @@ class Control(threading.Thread):
                 self.poison = None
             row = self.ledger.taken_in
             channel.basic_publish(self._exchange, f"customer-{row}", body(row, self._size), properties)
-            self.ledger.taken_in = row + 1  # no error: it is sent
+            self.ledger.taken_in = row + 1  # no error, so a naive program believes that it was published
 
     def finish(self, url: str, queues, limit: float = 10.0) -> Ledger:
         self._stopping.set()
         self._flowing.set()
-        self.join(
-            limit
-        )  # pika's blocking connection hangs at times; what counts is what it has claimed by now
-        claimed = self.ledger.taken_in
+        self.join(limit)  # pika's blocking connection hangs at times: what counts is what was sent by now
+        sent = self.ledger.taken_in
         for rows in drain(url, queues):
             self.ledger.received.update(rows)
-        self.ledger.taken_in = claimed
+        self.ledger.taken_in = sent
         return self.ledger

@@ -1,8 +1,8 @@
-"""A TCP proxy between publisher and broker that makes a network as bad as a test wants it.
+"""A TCP proxy between publisher and broker that makes the network as bad as a test needs it.
 
-Each connection is two threads, one a direction, and obeys the proxy's settings as they are when bytes pass:
-delay, bytes a second, the size of the slices they are passed in, and after how many bytes it is cut. Whatever
-is random comes from one seed. A cut is a reset (SO_LINGER 0), in the middle of a frame more often than not.
+Each connection has two threads, one per direction, and obeys the current settings of the proxy: delay, bytes per
+second, size of the slices, and after how many bytes the connection is cut. All random numbers come from one seed. A cut is
+a reset (SO_LINGER 0), usually in the middle of a frame.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _CHUNK = 65_536
 
 
 class Proxy:
-    """Listens on a port of its own and passes bytes on to the address of the broker."""
+    """Listens on its own port and forwards bytes to the broker."""
 
     def __init__(self, host: str, port: int, *, seed: int = 0) -> None:
         self.random = random.Random(seed)
@@ -29,9 +29,9 @@ class Proxy:
         self.rate = 0
         """Bytes a second towards the broker; 0 is no limit."""
         self.slice = _CHUNK
-        """The most bytes of one send."""
+        """Maximum bytes of one send."""
         self.cut_after: tuple[int, int] | None = None
-        """Each new connection is cut after that many bytes towards the broker: between these two."""
+        """Each new connection is cut after a number of bytes towards the broker, from this range."""
         self.connections = 0
         self.cuts = 0
         self.held = 0
@@ -65,17 +65,17 @@ class Proxy:
                 self.cuts += 1
 
     def orphan(self) -> None:
-        """Reset the publisher's side alone, and hold back what it had sent until `release`."""
+        """Reset only the publisher's side, and hold back what it had sent until `release`."""
         for pair in self._pairs:
             pair.orphan()
 
     def hold(self) -> None:
-        """Keep what comes from the publisher, from now on."""
+        """Hold back what the publisher sends from now on."""
         for pair in self._pairs:
             pair.flowing.clear()
 
     def release(self) -> None:
-        """Pass on what was held back."""
+        """Forward what was held back."""
         for pair in self._pairs:
             pair.flowing.set()
 
@@ -118,7 +118,7 @@ class _Pair:
             thread.start()
 
     def end(self) -> bool:
-        """Reset both sides; whether that was news."""
+        """Reset both sides; return False if they were reset before."""
         with self._lock:
             news, self.ended = not self.ended, True
             if news:
@@ -143,7 +143,7 @@ class _Pair:
                 if not data or not self._send(data):
                     break
         if self._orphaned:
-            # What was held back has just left: a reset behind it could throw it away.
+            # A reset right after the held bytes could discard them.
             with suppress(OSError):
                 self._server.shutdown(socket.SHUT_WR)
             self._threads[1].join(10)
@@ -156,7 +156,7 @@ class _Pair:
         return data
 
     def _hold(self) -> bytes:
-        """Read on without passing on, until the flow is released; that the publisher is gone is no reason to stop."""
+        """Keep reading without forwarding until `release`, even after the publisher is gone."""
         held = b""
         while not self.flowing.wait(0.01):
             with suppress(OSError, ValueError):
@@ -182,7 +182,7 @@ class _Pair:
             self.end()
 
     def _send(self, data: bytes) -> bool:
-        """Pass bytes on as the settings want it; False when the connection was cut among them."""
+        """Forward bytes according to the settings; return False if the connection was cut meanwhile."""
         proxy, view = self._proxy, memoryview(data)
         while view:
             size = min(proxy.slice, len(view))
@@ -202,5 +202,5 @@ class _Pair:
 def _reset(sock: socket.socket) -> None:
     with suppress(OSError):
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
-        sock.shutdown(socket.SHUT_RD)  # wakes the thread that reads from it, and sends nothing
+        sock.shutdown(socket.SHUT_RD)  # wakes the reading thread, and sends nothing
     sock.close()

@@ -1,4 +1,4 @@
-"""The broker is short of memory or disk and stops reading: publishing waits, and goes on, or ends in time."""
+"""The broker raises a memory or disk alarm: publishing waits and continues, or ends at its timeout."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.faults.load import ALIVE, Control, Load, wait_until
 pytestmark = pytest.mark.broker
 
 
-# Once for longer than a missed heartbeat would take (they go on while the broker reads nothing), and twice.
+# Once for longer than two heartbeats (they continue while the broker reads nothing), and twice shortly.
 @pytest.mark.parametrize(("kind", "rounds", "seconds"), [("memory", 1, 8), ("disk", 2, 0.5)])
 def test_an_alarm_that_clears(broker, topology, judge, alarm, caplog, kind, rounds, seconds):
     caplog.set_level(logging.INFO, "rabbit_chx.publisher")
@@ -46,9 +46,9 @@ def test_an_alarm_that_clears(broker, topology, judge, alarm, caplog, kind, roun
     ours = [record for record in caplog.records if record.name == "rabbit_chx.publisher"]
     assert [record.getMessage().split(":")[0] for record in ours if record.levelno >= logging.WARNING] == [
         "the broker blocks publishing",
-        "the broker takes messages again",
+        "the broker accepts messages again",
     ] * rounds
-    # Its connection lives on, and the broker reads later what it does not read now.
+    # Its connection stays open, and the broker reads everything later.
     assert control.connections == 1
     judge(f"{kind} alarm raised and cleared", load, faults=rounds, control=loss, harmless=ALIVE)
 
@@ -86,7 +86,7 @@ def test_an_alarm_that_ends_with_a_kill(broker, topology, judge, alarm):
     broker.kill()
     load.hold()
     control.hold()
-    broker.restart()  # which forgets the alarm, but let us not rely on it
+    broker.restart()  # should clear the alarm
     alarm("memory", raised=False)
     load.finish(60)
     load.drain(broker.url, used.queues, quiet=1)

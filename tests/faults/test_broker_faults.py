@@ -42,22 +42,5 @@ def test_kills_lose_nothing(broker, topology, judge, kind):
     judge(f"kill -9, {kind} queues", load, faults=kills, control=loss)
 
 
-def test_graceful_restarts_lose_nothing(broker, topology, judge):
-    used, other = topology(), topology()
-    control = Control(broker.url, other.exchange, size=2_000, held=True)
-    control.start()
-    load = Load(broker.url, used.exchange).start()
-    for _ in range(2):
-        control.jam(broker, other.queues)
-        load.flow()
-        load.until_confirmed(5_000)
-        broker.restart()
-        load.hold()
-        control.hold()
-    load.more(1_000)
-    load.finish(60)
-    load.drain(broker.url, used.queues)
-    loss = control.finish(broker.url, other.queues)
-
-    assert load.error is None
-    judge("graceful restart", load, faults=2, control=loss)
+def test_graceful_restarts_lose_nothing(broker, survives):
+    survives("graceful restart", lambda _load, _control: broker.restart(), rounds=2)

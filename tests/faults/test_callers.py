@@ -1,4 +1,4 @@
-"""What the caller sees when things end badly: closing in time, hooks that fail, and no message without an outcome."""
+"""What the caller sees when publishing ends badly: timeouts, failing hooks, and an outcome for every message."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_closing_with_a_timeout_while_the_broker_hangs(broker, topology):
     assert totals.unknown + totals.unsent == 1_000
 
 
-def test_closing_with_nothing_to_wait_for_while_the_broker_hangs(broker, topology):
+def test_closing_with_nothing_pending_while_the_broker_hangs(broker, topology):
     used = topology()
     publisher = Publisher(broker.url, used.exchange)
     publisher.open()
@@ -48,7 +48,7 @@ def test_closing_with_nothing_to_wait_for_while_the_broker_hangs(broker, topolog
         broker.unpause()
 
 
-def test_the_callers_own_error_comes_first_and_what_was_taken_in_is_still_published(broker, topology):
+def test_the_callers_own_error_is_raised_and_accepted_messages_are_published(broker, topology):
     used = topology(queues=1)
     publisher = Publisher(broker.url, used.exchange)
 
@@ -62,7 +62,7 @@ def test_the_callers_own_error_comes_first_and_what_was_taken_in_is_still_publis
     assert publisher.totals.confirmed == 1_000
 
 
-def test_after_the_end_every_call_says_why(broker, topology):
+def test_after_a_fatal_error_every_call_raises_it(broker, topology):
     used = topology()
     publisher = Publisher(broker.url)
 
@@ -123,7 +123,7 @@ def test_a_hook_for_failures_that_fails_changes_nothing(broker):
 
 
 def test_a_negotiated_frame_size_that_is_small(broker, topology):
-    """Headers that do not fit one frame are refused before the wire, for the size that this broker wants."""
+    """Headers that exceed the negotiated frame size are refused before they are sent."""
     used = topology(queues=1)
     broker.eval("application:set_env(rabbit, frame_max, 8192).")
     try:
@@ -137,9 +137,7 @@ def test_a_negotiated_frame_size_that_is_small(broker, topology):
         broker.eval("application:set_env(rabbit, frame_max, 131072).")
 
 
-def test_a_message_that_the_publisher_gives_up_after_it_came_back_is_known_not_to_be_there(
-    broker, topology, judge
-):
+def test_a_returned_message_that_is_given_up_is_reported_as_returned(broker, topology, judge):
     used = topology()
     load = Load(broker.url, used.exchange, timeouts=Timeouts(retry=60, connect=2, reconnect=2)).start()
     load.inject(
@@ -148,7 +146,7 @@ def test_a_message_that_the_publisher_gives_up_after_it_came_back_is_known_not_t
         ]
     )
     load.more(200)
-    wait_until(lambda: load.publisher.totals.resent >= 300, "returned messages have left thrice")
+    wait_until(lambda: load.publisher.totals.resent >= 300, "returned messages were sent three times")
     wait_until(lambda: load.publisher.totals.confirmed == 100, "the others are confirmed")
     broker.kill()
     try:

@@ -2,7 +2,7 @@
 
     RABBIT_CHX_MEMORY_MESSAGES=10000000 RABBIT_CHX_MEMORY_LARGE=10000 pytest tests/faults/test_memory.py
 
-The publisher runs in a process of its own; what counts is the peak above the process when it is connected and idle.
+The publisher runs in its own process; the test compares its peak with the connected, idle process.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ print(json.dumps({"idle": idle / 1024, "peak": kib("VmHWM") / 1024, "confirmed":
     ids=["small", "1 MiB"],
 )
 def test_the_peak_stays_near_the_idle_process(broker, topology, count, size):
-    used = topology(queues=1, x_max_length=1_000)  # drops the oldest: the broker's memory is not the point
+    used = topology(queues=1, x_max_length=1_000)  # drops the oldest, to spare the broker's memory
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, broker.url, used.exchange, str(count), str(size)],
         capture_output=True,

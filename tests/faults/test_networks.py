@@ -1,4 +1,4 @@
-"""A bad network between publisher and broker, made by a proxy; and a caller that stalls."""
+"""A bad network between publisher and broker, simulated by a proxy; and a caller that stalls."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_connections_cut_at_any_byte(broker, topology, judge, proxy):
 
 
 def test_connections_cut_in_the_handshake(broker, topology, judge, proxy):
-    """A connection that dies before it is open tells nothing about user, password and virtual host."""
+    """A connection that ends before it is open says nothing about user, password and virtual host."""
     used = topology()
     load = Load(proxy.url, used.exchange, timeouts=Timeouts(reconnect=60)).start()
     load.more(1_000)
@@ -124,8 +124,8 @@ def test_slow_networks(broker, topology, judge, proxy, what, settings, count, si
 
 
 @pytest.mark.parametrize("fenced", [True, False], ids=["fenced", "control"])
-def test_a_fence_keeps_an_old_connection_from_mixing_with_the_new_one(broker, topology, judge, proxy, fenced):
-    """The old connection's last messages are held back in the network, and let go when a new one is at work."""
+def test_a_fence_keeps_late_messages_of_an_old_connection_out(broker, topology, judge, proxy, fenced):
+    """The network delays the old connection's last messages until the new connection publishes."""
     used = topology(queues=1)
     options = {"fence": f"{used.exchange}.fence"} if fenced else {}
     load = Load(proxy.url, used.exchange, **options).start()
@@ -143,11 +143,11 @@ def test_a_fence_keeps_an_old_connection_from_mixing_with_the_new_one(broker, to
     what = f"old connection lives on ({'fence' if fenced else 'no fence'})"
     judge(what, load, harmless="no loss is possible, but disorder: without the fence")
     assert load.ledger.duplicated
-    stale = rows[-1] < max(rows)  # an old copy came in behind what the new connection had sent
+    stale = rows[-1] < max(rows)  # an old copy arrived after newer messages
     assert stale is not fenced
 
 
-def test_a_fence_that_is_never_won(broker, connection, topology):
+def test_a_fence_that_another_connection_holds(broker, connection, topology):
     used = topology(queues=1)
     connection.channel().queue_declare("held by somebody", exclusive=True)
     load = Load(broker.url, used.exchange, fence="held by somebody", timeouts=Timeouts(connect=2)).start(10)
@@ -165,4 +165,4 @@ def test_a_caller_that_stalls_for_three_heartbeats(broker, topology, judge):
     load.more(1_000)
     finish(load, broker, used)
     assert load.publisher.totals.connections == 1
-    judge("caller stalls for three heartbeats", load, harmless="no loss is possible, nothing is under way")
+    judge("caller stalls for three heartbeats", load, harmless="no loss is possible, nothing is in flight")

@@ -1,4 +1,4 @@
-"""Messages that come back: each is recognised, whatever they have in common, and none of it is slow."""
+"""Returned messages are recognised, whatever they have in common, and quickly."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MIB = 1 << 20
 
 
 def publish(broker, ledger, work, *, limit=30.0, **options):
-    """Run `work(publisher)` to its end; the totals."""
+    """Run `work(publisher)` and return the totals."""
     publisher = Publisher(broker.url, on_failure=ledger.note, **{"timeouts": Timeouts(retry=0.5), **options})
 
     def run():
@@ -48,7 +48,7 @@ def test_equal_message_ids_are_told_apart(broker, topology):
     assert drain(broker.url, used.queues) == [list(range(1, 1_000, 2))]
 
 
-def test_messages_that_differ_in_a_header_alone_are_told_apart(broker, topology, connection):
+def test_messages_that_differ_only_in_a_header_are_told_apart(broker, topology, connection):
     used = topology(queues=1)
     channel = connection.channel()
     channel.exchange_declare(f"{used.exchange}.headers", "headers", auto_delete=True)
@@ -64,9 +64,9 @@ def test_messages_that_differ_in_a_header_alone_are_told_apart(broker, topology,
     assert ledger.rows(Outcome.RETURNED) == list(range(0, 1_000, 3))
 
 
-# The broker gives these back otherwise than they were sent.
+# The broker returns these changed.
 ALTERED = {
-    "BCC, which the broker takes out": {"headers": {"BCC": ["nowhere"], "a": 1}},
+    "BCC, which the broker removes": {"headers": {"BCC": ["nowhere"], "a": 1}},
     "numbers of every size": {"headers": {"a": [1, -1, 2**31, -(2**40), 2**62], "b": {"c": [True, None]}}},
     "text and bytes": {"headers": {"a": "é", "b": b"\xff\x00", "c": ""}},
     "every property": {
@@ -89,7 +89,7 @@ def test_a_returned_message_is_recognised_whatever_its_properties(broker, kind):
 
 
 def test_a_returned_message_is_recognised_when_the_broker_adds_a_header(broker, topology):
-    """As message interceptors do: they stamp each message with the time and the node."""
+    """Message interceptors add headers with the time and the node."""
     used = topology(queues=1)
     before = broker.eval(INTERCEPTORS.format(read="get", more=""))
     broker.eval(INTERCEPTORS.format(read="put", more=f", {STAMP}"))
@@ -110,12 +110,12 @@ def test_a_returned_message_is_recognised_when_the_broker_adds_a_header(broker, 
         broker.eval(INTERCEPTORS.format(read="put", more=f", {before}"))
 
 
-# 4.x keeps its interceptors in a persistent term, of which every connection takes its copy.
+# 4.x keeps its interceptors in a persistent term, which every connection copies.
 INTERCEPTORS = "persistent_term:{read}(message_interceptors{more})."
 STAMP = "[{rabbit_msg_interceptor_timestamp, #{overwrite => true, incoming => true}}]"
 
 
-def test_a_fully_returned_batch_of_large_bodies_does_not_crawl(broker):
+def test_a_fully_returned_batch_of_large_bodies_is_fast(broker):
     ledger = Ledger()
     content = b"x" * MIB
     count = 64
@@ -133,7 +133,7 @@ def test_a_fully_returned_batch_of_large_bodies_does_not_crawl(broker):
     assert took < 30, f"{passes:.1f} passes over {count} MiB took {took:.1f} s"
 
 
-def test_a_fully_returned_window_of_small_messages_does_not_crawl(broker):
+def test_a_fully_returned_window_of_small_messages_is_fast(broker):
     ledger = Ledger()
     started = time.monotonic()
     publish(

@@ -1,4 +1,4 @@
-"""What a publisher needs is not there yet, or is taken away from it: the broker, the permission, the plugin."""
+"""What a publisher needs is missing or taken away: the broker, the permission, the plugin."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from rabbit_chx.publishing import Outcome
+from rabbit_chx.publishing import Outcome, Timeouts
 from tests.faults.load import PATIENCE, Control, Load, wait_until
 
 pytestmark = pytest.mark.broker
@@ -21,7 +21,7 @@ def test_a_broker_that_is_down_at_the_start_and_comes_up_later(broker, topology,
     caplog.set_level("INFO", "rabbit_chx.publisher")
     broker.kill()
     try:
-        load = Load(broker.url, used.exchange, connect_timeout=PATIENCE).start(3_000)
+        load = Load(broker.url, used.exchange, timeouts=Timeouts(connect=PATIENCE)).start(3_000)
         wait_until(lambda: caplog.text.count("trying again") >= 3, "three attempts have failed")
     finally:
         broker.restart()
@@ -38,7 +38,7 @@ def test_a_broker_that_is_down_at_the_start_and_comes_up_later(broker, topology,
 
 @pytest.fixture
 def guest(broker):
-    """A user who may do everything, for now."""
+    """A user with all permissions."""
     name, password = "guest-of-a-test", secrets.token_hex(8)
     broker.ctl("add_user", name, password)
     broker.ctl("set_permissions", name, ".*", ".*", ".*")
@@ -47,8 +47,8 @@ def guest(broker):
     broker.ctl("delete_user", name)
 
 
-def test_a_permission_that_is_taken_away_counts_from_the_next_connection_on(broker, topology, judge, guest):
-    """A channel goes on with what it was once allowed (rabbit_channel keeps a cache in its process dictionary)."""
+def test_a_revoked_permission_takes_effect_with_the_next_connection(broker, topology, judge, guest):
+    """A channel keeps what it was once allowed (rabbit_channel caches permissions in its process dictionary)."""
     used, other = topology(), topology()
     name, url = guest
     control = Control(url, other.exchange)
@@ -75,7 +75,7 @@ def test_a_permission_that_is_taken_away_counts_from_the_next_connection_on(brok
 
 @contextmanager
 def plugin_disabled(broker):
-    """As `rabbitmq-plugins disable` does it; the node is lent another file of what is enabled."""
+    """Disable the plugin as `rabbitmq-plugins disable` does, through another file of enabled plugins."""
     own = broker.eval(
         "{ok, File} = application:get_env(rabbit, enabled_plugins_file), io:format(File), done."
     )
@@ -91,7 +91,7 @@ def plugin_disabled(broker):
         broker.eval(f'File = "{own}", {use}.')
 
 
-def test_the_plugin_is_disabled_under_way(broker, topology, judge):
+def test_the_plugin_is_disabled_while_publishing(broker, topology, judge):
     used, other = topology(), topology()
     control = Control(broker.url, other.exchange)
     control.start()

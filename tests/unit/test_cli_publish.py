@@ -104,12 +104,12 @@ def test_without_a_body_column_the_body_is_the_row_as_json(name: str) -> None:
         ("csv", b"a,b\n", "invalid rows: got 'no rows'"),
     ],
 )
-def test_bad_rows_name_the_row_and_what_is_allowed(kind: str, data: bytes, expected: str) -> None:
+def test_an_invalid_row_is_named_with_what_is_expected(kind: str, data: bytes, expected: str) -> None:
     with pytest.raises(InvalidValue, match=expected):
         read(kind, data, Picker(key="a"))
 
 
-def test_the_format_is_told_by_the_name_or_asked_for() -> None:
+def test_the_format_follows_from_the_name_or_an_option() -> None:
     assert format_of("x.PARQUET", None) == "parquet"
     assert format_of("-", "csv") == "csv"
     with pytest.raises(InvalidValue, match="--format"):
@@ -120,7 +120,7 @@ def at(start: int) -> Any:
     return SimpleNamespace(start=start)
 
 
-def test_a_position_skips_what_was_confirmed_and_no_more() -> None:
+def test_a_position_skips_exactly_the_confirmed_rows() -> None:
     batch = Batch([b"1", b"2", b"3"], ["a", "b", "c"], [{}, {}, {}], {"type": [1, 2, 3]}, first_row=4)
     for start, left in ((0, 3), (3, 3), (4, 2), (6, 0), (9, 0)):
         assert len(ResumeFile.skip(at(start), batch).bodies) == left
@@ -264,7 +264,7 @@ def test_a_long_csv_field_is_published(tmp_path: Path) -> None:
     assert batch.bodies == [body.encode()]
 
 
-def test_a_password_file_that_is_not_there_is_refused_before_anything_connects(tmp_path) -> None:
+def test_a_missing_password_file_is_refused_before_connecting(tmp_path) -> None:
     file = tmp_path / "rows.csv"
     file.write_text("k\n1\n")
     arguments = (

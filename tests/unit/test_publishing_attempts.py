@@ -1,4 +1,4 @@
-"""When a publisher goes on trying, where, and with which words it gives up; and which message came back."""
+"""Which broker a publisher tries next, when and why it gives up, and which message was returned."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ REFUSED = Reason("refused", permanent=True)
 # -- attempts ------------------------------------------------------------------------------------------------
 
 
-def test_whether_it_was_refused_or_only_lost_is_known_at_the_end():
+def test_the_end_tells_a_refusal_from_a_lost_connection():
     for reason, refused in [(REFUSED, True), (LOST, False)]:
         attempts = Attempts([A], TIMEOUTS, 0)
         address, _ = attempts.next(0)
-        assert attempts.failed(address, reason, was_up=False, now=11)  # past its patience either way
+        assert attempts.failed(address, reason, was_up=False, now=11)  # after its timeout either way
         assert attempts.refused is refused
 
 
@@ -57,20 +57,20 @@ def test_the_first_connection_has_the_connect_timeout_and_a_later_one_the_reconn
     assert attempts.failed(A, LOST, was_up=False, now=100.1) == "lost (2 attempts)"
 
 
-def test_an_attempt_may_not_last_beyond_the_time_that_is_left():
+def test_an_attempt_lasts_no_longer_than_the_remaining_time():
     attempts = Attempts([A], TIMEOUTS, 0)
     assert attempts.next(0)[1] == 10
     assert attempts.next(7)[1] == 3
     assert attempts.next(9.9)[1] == 1
 
 
-def test_connections_that_open_and_do_nothing_do_not_count_as_success():
+def test_connections_that_open_and_confirm_nothing_are_failures():
     attempts = Attempts([A], TIMEOUTS, 0)
     assert all(attempts.failed(A, LOST, was_up=True, now=now) is None for now in range(0, 101, 10))
     assert attempts.failed(A, LOST, was_up=True, now=101) == "lost (12 attempts)"
 
 
-def test_after_one_that_did_its_work_everything_begins_anew():
+def test_a_connection_that_worked_resets_everything():
     attempts = Attempts([A, B], TIMEOUTS, 0)
     attempts.failed(A, REFUSED, was_up=False, now=99)
     attempts.succeeded(1_000)
@@ -79,7 +79,7 @@ def test_after_one_that_did_its_work_everything_begins_anew():
     assert attempts.failed(A, LOST, was_up=True, now=1_000) is None
 
 
-def test_what_cannot_be_mended_by_waiting_ends_it_at_once():
+def test_a_refusal_ends_the_attempts_at_once():
     attempts = Attempts([A], TIMEOUTS, 0)
     assert attempts.failed(A, REFUSED, was_up=False, now=0) == "refused"
 
@@ -91,14 +91,14 @@ def test_an_address_that_refuses_is_not_tried_again_and_the_others_are():
     assert attempts.failed(B, LOST, was_up=False, now=11) == "refused; lost (2 attempts)"
 
 
-def test_what_ends_a_connection_that_was_up_is_no_matter_of_the_address():
+def test_a_refusal_after_the_connection_was_up_applies_to_every_address():
     attempts = Attempts([A, B], TIMEOUTS, 0)
     assert attempts.failed(A, REFUSED, was_up=True, now=0) == "refused"
 
 
 @pytest.mark.parametrize("value", [0, -1, None, "5", True, float("nan"), float("inf")])
 @pytest.mark.parametrize("name", ["connect", "reconnect", "retry", "confirm", "blocked"])
-def test_a_timeout_that_is_no_time_is_refused(name, value):
+def test_an_invalid_timeout_is_refused(name, value):
     with pytest.raises(InvalidValue, match=f"^invalid {name} timeout"):
         Timeouts(**{name: value})
 
@@ -116,7 +116,7 @@ def test_a_timeout_that_is_no_time_is_refused(name, value):
         {"exchange": 5},
     ],
 )
-def test_an_option_that_cannot_be_is_refused_before_anything_connects(option):
+def test_an_invalid_option_is_refused_before_connecting(option):
     with pytest.raises(InvalidValue):
         Publisher("amqp://h", **option)
 
@@ -180,7 +180,7 @@ LOGIN = "ACCESS_REFUSED - Login was refused using authentication mechanism PLAIN
         (BrokerUnavailable("no credentials"), False, "no credentials"),
     ],
 )
-def test_the_broker_s_words_decide_and_not_how_far_the_connection_had_come(error, permanent, words):
+def test_the_brokers_reply_decides_whether_a_failure_is_permanent(error, permanent, words):
     reason = why_down(error, "h")
     assert reason.permanent is permanent
     assert words in reason.text
@@ -215,7 +215,7 @@ BAD_PASSWORD_FILES = {
 
 
 @pytest.mark.parametrize(("make", "words"), BAD_PASSWORD_FILES.values(), ids=BAD_PASSWORD_FILES)
-def test_a_password_file_that_is_none_is_named_and_never_quoted(tmp_path, make, words):
+def test_an_invalid_password_file_is_named_and_never_quoted(tmp_path, make, words):
     file = tmp_path / "the file"
     make(file)
     with pytest.raises(InvalidValue) as at_once:
@@ -277,10 +277,10 @@ def test_another_key_or_body_is_another_message():
     assert look_up(messages, {}, body=b"c") is None
 
 
-# -- the books when it is over -------------------------------------------------------------------------------
+# -- giving up -----------------------------------------------------------------------------------------------
 
 
-def test_giving_up_tells_what_is_true_of_each_message():
+def test_giving_up_gives_each_message_its_outcome():
     failures = []
     outbox = Outbox(max_messages=10, max_bytes=100, on_failure=failures.append)
     messages = [sent(row, {}) for row in range(6)]
@@ -303,7 +303,7 @@ def test_giving_up_tells_what_is_true_of_each_message():
     assert outbox.totals().pending == 0
 
 
-def test_a_hook_that_fails_changes_nothing(caplog):
+def test_a_failing_hook_changes_nothing(caplog):
     def on_failure(_):
         raise ZeroDivisionError
 

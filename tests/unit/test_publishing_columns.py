@@ -1,4 +1,4 @@
-"""Columns encoded at one go against the same rows one by one, and what is said of the row that is wrong."""
+"""Columns encoded in one pass, compared with the same rows one by one; and the errors about invalid rows."""
 
 from __future__ import annotations
 
@@ -66,8 +66,8 @@ def test_text_columns_need_no_closer_look(monkeypatch: pytest.MonkeyPatch) -> No
     assert first != second
 
 
-def test_what_rows_have_in_common_is_one_object() -> None:
-    # The frames are packed anew only where the properties are another object.
+def test_equal_properties_are_one_object() -> None:
+    # The frames are packed again only if the properties are another object.
     first, second = property_column({"type": "t"}, {}, 2, frame_max=FRAME_MAX)
     assert first is second
 
@@ -85,24 +85,24 @@ def test_what_rows_have_in_common_is_one_object() -> None:
         ({"flavour": ["a", "b"]}, "property in row 0"),
     ],
 )
-def test_the_row_that_cannot_be_sent_is_named(varying: dict[str, list[Any]], what: str) -> None:
+def test_the_invalid_row_is_named(varying: dict[str, list[Any]], what: str) -> None:
     error = complaint(lambda: property_column({}, varying, 2, frame_max=FRAME_MAX))
     assert error.what == what
 
 
 @pytest.mark.parametrize("keys", [["a", "é" * 128], ["a", None], ["a", b"x" * 256], ["a", "\ud800"]])
-def test_a_key_that_cannot_be_sent_is_named_by_its_row(keys: list[Any]) -> None:
+def test_the_row_of_an_invalid_key_is_named(keys: list[Any]) -> None:
     assert complaint(lambda: key_column(keys, 2)).what == "routing key in row 1"
 
 
-def test_keys_are_text_or_bytes_one_for_all_or_one_a_row() -> None:
+def test_keys_are_str_or_bytes_for_all_rows_or_one_per_row() -> None:
     assert key_column(["a", "é"], 2) == [b"a", "é".encode()]
     assert key_column([b"a", b"\xff"], 2) == [b"a", b"\xff"]
     assert key_column([b"a", "b", bytearray(b"c")], 3) == [b"a", b"b", b"c"]
     assert key_column("a", 2) == [b"a", b"a"]
 
 
-def test_bodies_are_bytes_or_text_within_the_limit() -> None:
+def test_bodies_are_bytes_or_str_within_the_limit() -> None:
     assert body_column([b"ab", b""], 2) == [b"ab", b""]
     assert body_column(["é", b"ab", bytearray(b"c"), memoryview(b"d")], 2) == [
         "é".encode(),

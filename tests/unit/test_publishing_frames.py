@@ -59,7 +59,7 @@ def test_bodies_are_split_at_the_negotiated_frame_size(size: int) -> None:
     assert encode([one], frame_max=FRAME_MAX) == as_pika_sends_it(one, FRAME_MAX)
 
 
-def test_messages_are_persistent_unless_they_say_otherwise() -> None:
+def test_messages_are_persistent_by_default() -> None:
     for given_properties, mode in (({}, 2), ({"delivery_mode": 1}, 1)):
         decoded = pika.BasicProperties()
         decoded.decode(encode_properties(given_properties, frame_max=FRAME_MAX))
@@ -96,7 +96,7 @@ def test_what_the_broker_would_close_the_connection_for_is_refused_before_it_is_
         encode_properties(properties, frame_max=FRAME_MAX)
 
 
-def test_a_header_block_that_just_fits_one_frame_is_taken() -> None:
+def test_headers_that_just_fit_into_one_frame_are_accepted() -> None:
     room = FRAME_MAX - FRAME_OVERHEAD - 12
     empty = len(encode_properties({"headers": {"a": ""}}, frame_max=FRAME_MAX))
     assert len(encode_properties({"headers": {"a": "x" * (room - empty)}}, frame_max=FRAME_MAX)) == room

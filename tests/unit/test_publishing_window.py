@@ -1,4 +1,4 @@
-"""The window of unconfirmed messages: a state machine checked against the plainest model of it."""
+"""The window of unconfirmed messages, compared with a simple model."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def rows(messages: list[Message]) -> list[int]:
 
 
 class WindowModel(RuleBasedStateMachine):
-    """A dict of numbers, beside the window; the broker's rules as AMQP states them."""
+    """A dict of delivery tags, compared with the window under the rules of AMQP."""
 
     def __init__(self) -> None:
         super().__init__()
