@@ -133,7 +133,7 @@ def publish(
     from rabbit_chx.publishing import Publisher
 
     if url is None:
-        raise InvalidValue("command", "no broker", "--url, or AMQP_URL or RABBITMQ_URL")
+        raise click.UsageError("missing broker URL: pass --url or set AMQP_URL")
     log_to_stderr()
     picker = Picker(
         body_column, key_column, _mapping(headers, "--header"), _mapping(properties, "--property")

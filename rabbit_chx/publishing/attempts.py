@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 from rabbit_chx.errors import InvalidValue
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     import pika
 
@@ -44,18 +44,12 @@ class Timeouts:
                 raise InvalidValue(f"{field.name} timeout", value, "a number of seconds greater than 0")
 
 
-class ParametersFor(Protocol):
-    """Returns the parameters of one attempt, with current credentials."""
-
-    def __call__(self, *, timeout: float) -> pika.ConnectionParameters:
-        """Return the parameters of an attempt that may take that long."""
-
-
 class Address(NamedTuple):
     """A broker to try."""
 
     where: str
-    parameters: ParametersFor
+    parameters: Callable[..., pika.ConnectionParameters]
+    """Called with ``timeout`` for the parameters of one attempt, with current credentials."""
 
 
 class Attempts:
