@@ -1,5 +1,6 @@
-# rabbit-chx: every target sets up what it needs, into .venv in this folder; nothing need be activated.
-# Another Python:  make test PYTHON=python3.12   (3.11 or later; found by itself otherwise)
+# rabbit-chx: every target installs what it needs into .venv in this folder; nothing needs to be activated.
+#   make test PYTHON=python3.12     use this Python (3.11 or later) instead of the first one found
+#   make test APT=no                never install Debian packages (python3-venv, rabbitmq-server, Java)
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:

@@ -137,10 +137,10 @@ def run_pip(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def apt_install(package: str) -> bool:
-    """Install a Debian package without starting any service, where that can be done unasked."""
+    """Install a Debian package without starting any service, unless APT=no forbids it or it needs a password."""
     if not can_install():
         return False
-    say(f"installing {package} by apt" + (" and sudo" if SUDO else ""))
+    say(f"installing the Debian package {package}{' with sudo' if SUDO else ''} (make APT=no forbids this)")
     done = run([*SUDO, "sh", "scripts/apt-install.sh", package])
     if done.returncode:
         print(done.stdout, file=sys.stderr)
@@ -148,8 +148,8 @@ def apt_install(package: str) -> bool:
 
 
 def can_install() -> bool:
-    """Whether this is Debian or a child of it, and we are root or may be without a password."""
-    return shutil.which("apt-get") is not None and works(*SUDO, "true")
+    """Whether apt is allowed and available, as root or with a sudo that asks for no password."""
+    return os.environ.get("APT") != "no" and shutil.which("apt-get") is not None and works(*SUDO, "true")
 
 
 def works(*command: str) -> bool:

@@ -1,4 +1,4 @@
-"""The blocks of docs/ and the README that need a broker, run as they stand but for its address."""
+"""Run the blocks of docs/ and the README that need a broker; only the broker's address is replaced."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from rabbit_chx.testing import available
+from rabbit_chx.testing.node import CannotSupply
 from tests.broker.erlang import container_of
 from tests.unit.test_docs import README, ROOT, fenced, marked
 
@@ -17,7 +19,7 @@ pytestmark = [pytest.mark.broker, pytest.mark.one_release, pytest.mark.long]
 
 
 def at(broker, block: str) -> str:
-    """The block, with the broker that is there."""
+    """Replace the URLs in a block with those of the broker."""
     assert "user:password@host" in block
     scheme, _, place = broker.management_url.partition("://")
     management = f"{scheme}://{broker.username}:{broker.password}@{place}"
@@ -26,12 +28,12 @@ def at(broker, block: str) -> str:
 
 
 def commands(block: str) -> list[str]:
-    """The lines that are about the broker; where it is comes from elsewhere."""
+    """Return the lines that call rabbit-chx; the environment says where the broker is."""
     return [line for line in block.splitlines() if line.startswith("rabbit-chx ")]
 
 
 def environment(broker) -> dict[str, str]:
-    """That of somebody who has activated ours, and has said where the broker is."""
+    """Return the environment of a shell with this virtual environment and the URLs of the broker."""
     mine = {
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
         "AMQP_URL": broker.url,
@@ -41,7 +43,7 @@ def environment(broker) -> dict[str, str]:
 
 
 def answered(lines: list[str], broker) -> subprocess.CompletedProcess[str]:
-    """Run them at a terminal where somebody says yes to all that is asked."""
+    """Run the lines at a terminal, and answer yes to every question."""
     ours, theirs = pty.openpty()
     try:
         os.write(ours, b"y\n" * len(lines))
@@ -62,7 +64,7 @@ def answered(lines: list[str], broker) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture
 def here(broker, tmp_path, monkeypatch):
-    """A folder of the test's own; what examples/topology.yaml declares is gone afterwards."""
+    """Work in a temporary folder, and delete what examples/topology.yaml declares at the end."""
     monkeypatch.chdir(tmp_path)
     yield tmp_path
     with broker.connection() as connection:
@@ -107,18 +109,36 @@ def test_the_commands_of_the_topology_guide_apply_a_file(broker, here) -> None:
     assert broker.ring("orders") == [f"orders.{number}" for number in range(4)]
 
 
-def test_the_readmes_commands_apply_a_file_and_ask_what_a_queue_more_would_cost(broker, here) -> None:
+def test_the_commands_of_the_readme_declare_check_publish_compare_and_draw(broker, here) -> None:
     (here / "examples").symlink_to(ROOT / "examples")
     (block,) = [block for _, block in fenced(README, "sh") if "rabbit-chx check" in block]
-    done = answered(commands(block), broker)
+    lines = [line for line in block.splitlines() if not line.startswith(("docker ", "export "))]
+    done = answered(["set -e", *lines], broker)
     assert done.returncode == 0, done.stdout + done.stderr
     assert len(broker.ring("orders")) == 4
+    with broker.connection() as connection:
+        channel = connection.channel()
+        queues = [channel.queue_declare(f"orders.{number}", passive=True) for number in range(4)]
+    assert sum(queue.method.message_count for queue in queues) == 2
+    assert "orders.3" in (here / "report.html").read_text()
 
 
-def test_the_readme_leads_to_a_page_of_ones_own_exchange(broker, orders, tmp_path) -> None:
-    (block,) = [text for _, text in fenced(README, "sh") if "report.html" in text]
+def test_the_broker_for_tests_of_the_readme_starts(capsys) -> None:
+    (block,) = [block for _, block in fenced(README, "python") if "Broker(" in block]
+    try:
+        available("4.3")
+    except CannotSupply as reason:
+        pytest.skip(str(reason))
+    exec(block, {})
+    assert capsys.readouterr().out.strip() == "[]"
+
+
+def test_a_live_exchange_is_exported_and_drawn(broker, orders, tmp_path) -> None:
     node = {"RABBIT_CHX_NODE": f"docker exec -u rabbitmq {container_of(broker)} rabbitmqctl eval"}
-    script = "\n".join(commands(block))
+    script = (
+        "rabbit-chx export --out topology.yaml\n"
+        "rabbit-chx report --file topology.yaml --exchange orders --live --out report.html"
+    )
     subprocess.run(["sh", "-ec", script], cwd=tmp_path, check=True, env=environment(broker) | node)
     page = (tmp_path / "report.html").read_text()
     assert f"RabbitMQ {broker.release}" in page

@@ -291,3 +291,12 @@ def test_the_audit_passes_only_when_every_pin_was_looked_up(script, monkeypatch,
     assert audit.main() == code
     assert said in "".join(capsys.readouterr())
     assert list(left) == []
+
+
+@pytest.mark.parametrize(("setting", "allowed"), [("", True), ("no", False)])
+def test_apt_no_forbids_debian_packages(bootstrap, monkeypatch, setting, allowed):
+    environment = sys.modules["environment"]
+    monkeypatch.setenv("APT", setting)
+    monkeypatch.setattr(environment.shutil, "which", lambda name: f"/usr/bin/{name}")
+    monkeypatch.setattr(environment, "works", lambda *command: True)
+    assert environment.can_install() is allowed

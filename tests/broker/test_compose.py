@@ -1,0 +1,64 @@
+"""docker-compose.yml: the broker starts, a topology is applied, and a restart causes no drift."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+pytestmark = pytest.mark.long
+
+
+def free_port() -> str:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return str(listener.getsockname()[1])
+
+
+@pytest.fixture
+def run():
+    """Run a command with a broker of Docker Compose, with a project name, ports and a volume of its own."""
+    ports = {name: free_port() for name in ("AMQP_PORT", "HTTP_PORT", "METRICS_PORT")}
+    where = {
+        "AMQP_URL": f"amqp://guest:guest@127.0.0.1:{ports['AMQP_PORT']}",
+        "RABBITMQ_MANAGEMENT_URL": f"http://127.0.0.1:{ports['HTTP_PORT']}",
+        "COMPOSE_PROJECT_NAME": f"rabbit-chx-test-{secrets.token_hex(3)}",
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+    }
+
+    def run(command: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            command.split(),
+            cwd=ROOT,
+            env=os.environ | ports | where,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=300,
+            check=False,
+        )
+
+    yield run
+    run("docker compose down --volumes")
+
+
+def test_a_topology_outlives_a_restart_of_the_broker(run) -> None:
+    if subprocess.run(["docker", "compose", "version"], capture_output=True, check=False).returncode:
+        pytest.skip("Docker Compose v2 is not installed")
+    for command in (
+        "docker compose up --wait",
+        "rabbit-chx apply examples/topology.yaml --yes",
+        "rabbit-chx check examples/topology.yaml",
+        "docker compose restart",
+        "docker compose up --wait",
+        "rabbit-chx check examples/topology.yaml",
+        "docker compose down --volumes",
+    ):
+        done = run(command)
+        assert done.returncode == 0, f"{command}\n{done.stdout}"
