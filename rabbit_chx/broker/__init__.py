@@ -1,1 +1,1 @@
-"""The only room that opens a socket. Import what you need from its files."""
+"""Connections to a broker: AMQP, the management API, permissions, reading a topology and applying a plan."""

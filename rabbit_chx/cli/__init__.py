@@ -1,7 +1,4 @@
-"""The command line: one file for each verb, loaded when the verb is called.
-
-Exit codes are those of :class:`rabbit_chx.cli.verb.Exit`.
-"""
+"""The command line: one file for each verb, imported when the verb is called."""
 
 from __future__ import annotations
 
@@ -26,30 +23,30 @@ if TYPE_CHECKING:
 __all__ = ["main"]
 
 _VERBS: Final = {
-    "route": "Say which queue each key lands on.",
-    "ring": "Show the buckets, the exact share of each queue, and what a restart makes of them.",
+    "route": "Show which queue each key lands on.",
+    "ring": "Show the buckets, the exact share of each queue, and the ring after a restart.",
     "simulate": "Show how a sample of keys spreads over the queues: skew, chi-squared, hot keys.",
-    "report": "Write one HTML page about an exchange, with pictures.",
-    "publish": "Publish the rows of a file, each message confirmed.",
+    "report": "Write an HTML page about an exchange, with pictures.",
+    "publish": "Publish the rows of a file, with confirms.",
     "lint": "Check a topology file without a broker.",
-    "plan": "Show the steps from a broker to a topology file, and what they cost.",
-    "apply": "Make a broker what a topology file says.",
-    "check": "List how a broker differs from a topology file.",
+    "plan": "Show the steps from a broker to a topology file, and the keys that each moves.",
+    "apply": "Apply a topology file to a broker.",
+    "check": "List the differences between a broker and a topology file.",
     "export": "Write a topology file from a broker.",
     "import": "Write a topology file from a definitions.json.",
-    "parity": "Prove the mirror against your own broker, or a throw-away one.",
+    "parity": "Compare the mirror with your broker, or with a throw-away one.",
     "doctor": "Check the installation and the broker, and suggest fixes.",
     "demo": "Compare predictions with a throw-away broker.",
-    "completion": "Print the script that completes commands in bash, zsh or fish.",
+    "completion": "Print the completion script for bash, zsh or fish.",
 }
 
-# Where the name of a verb is not the name of its file and function.
+# Verbs whose function or file has another name.
 _NAMES: Final = {"import": "import_"}
 _MODULES: Final = {"import": "export"}
 
 
 class _Verbs(click.Group):
-    """Finds a verb without importing the others: start-up time is a feature."""
+    """Imports only the verb that is called, so that start-up stays fast."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
         return list(_VERBS)
@@ -77,7 +74,7 @@ class _Verbs(click.Group):
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        # click would import every verb to learn its one line.
+        # click would import every verb for its short help.
         with formatter.section("Verbs"):
             formatter.write_dl([(verb, _VERBS[verb]) for verb in self.list_commands(ctx)])
 
@@ -90,19 +87,19 @@ class _Verbs(click.Group):
     cls=_Verbs,
     subcommand_metavar="VERB [ARGS]...",
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-    epilog="`rabbit-chx VERB --help` has examples. NO_COLOR turns colours off.",
+    epilog="`rabbit-chx VERB --help` shows examples. NO_COLOR disables colours.",
 )
 @click.version_option(__version__, prog_name="rabbit-chx")
 @click.option("--debug", is_flag=True, help="Show the traceback of an error.")
 def cli(*, debug: bool) -> None:
-    """Which queue does a message land on? RabbitMQ's consistent-hash routing, mirrored bit for bit."""
-    # --debug is looked for by _exit_code, which sees errors of every kind.
+    """Predict which queue a message lands on: RabbitMQ's consistent-hash routing, mirrored bit for bit."""
+    # _exit_code looks for --debug, because it sees all errors.
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command line and leave with its exit code."""
+    """Run the command line and exit with its exit code."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
-    if isinstance(sys.stdout, TextIOWrapper):  # a word that is no UTF-8 is shown as stderr shows it
+    if isinstance(sys.stdout, TextIOWrapper):  # invalid UTF-8 is shown as stderr shows it
         sys.stdout.reconfigure(errors="backslashreplace")
     sys.exit(_exit_code(arguments))
 
@@ -115,17 +112,17 @@ def _exit_code(arguments: list[str]) -> int:
         error.show(shown)
         usage, _, complaint = shown.getvalue().partition("Error: ")
         echo(usage, err=True, nl=False)
-        if complaint:  # without a verb there is none: the help is the answer
+        if complaint:  # none without a verb: the help is shown instead
             notice("Error", _without_secrets(complaint.rstrip()))
         return Exit.USAGE if isinstance(error, click.UsageError) else Exit.FAILED
     except (click.Abort, KeyboardInterrupt):
         echo("Interrupted.", err=True)
         return Exit.INTERRUPTED
     except BrokenPipeError:
-        # The reader has seen enough (`| head`); Python must not complain at exit that it cannot flush.
+        # The reader has closed the pipe (`| head`); Python must not report at exit that it cannot flush.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except Exception as error:  # noqa: BLE001 - nobody is shown a traceback who did not ask for it
+    except Exception as error:  # noqa: BLE001 - a traceback is only shown with --debug
         if "--debug" in arguments:
             echo(_without_secrets(format_exc()), err=True)
         return _fault(error)
@@ -133,7 +130,7 @@ def _exit_code(arguments: list[str]) -> int:
 
 
 def _fault(error: Exception) -> Exit:
-    """Say what went wrong, and whose fault it is."""
+    """Report an error, and return its exit code."""
     if "pika" in sys.modules and (reason := _why_amqp(error)):
         notice("Error", reason)
         return Exit.FAILED
@@ -143,14 +140,14 @@ def _fault(error: Exception) -> Exit:
         return Exit.USAGE if isinstance(error, InvalidValue) else Exit.FAILED
     notice(
         "Error",
-        f"{type(error).__name__}: {text}. This is a mistake in rabbit-chx: please report it with what "
-        "`rabbit-chx --debug ...` prints.",
+        f"{type(error).__name__}: {text}. This is a bug in rabbit-chx: please report it with the output of "
+        "`rabbit-chx --debug ...`.",
     )
     return Exit.BUG
 
 
 def _why_amqp(error: Exception) -> str:
-    """The reason of an error of pika's that no verb expected: a limit of the broker, or a lost connection."""
+    """The reason of an error of pika that no verb handles, such as a limit of the broker."""
     from pika.exceptions import AMQPError
 
     from rabbit_chx.broker.reasons import why_down
@@ -159,5 +156,5 @@ def _why_amqp(error: Exception) -> str:
 
 
 def _without_secrets(complaint: str) -> str:
-    """The complaint without user and password of a URL that was given in the wrong place, and is quoted for it."""
-    return re.sub(r":/+\S*@", "://***@", complaint)  # of a URL that was taken for a path one slash is left
+    """The text without user and password of a URL that it quotes."""
+    return re.sub(r":/+\S*@", "://***@", complaint)  # a URL that was parsed as a path has one slash

@@ -6,6 +6,8 @@ import functools
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Final
 
+import click
+
 from rabbit_chx.cli.completion import exchanges
 from rabbit_chx.cli.options import BROKER, ManagementAccess, broker_options, management_options
 from rabbit_chx.cli.progress import waiting
@@ -51,11 +53,8 @@ class BrokerAccess:
         from rabbit_chx.urls import BrokerUrl
 
         if self.url is None:
-            raise InvalidValue(
-                "command",
-                "no broker",
-                "--url amqp://user@host/, or the environment variable AMQP_URL",
-                "`rabbit-chx lint FILE` and `rabbit-chx plan FILE --against OTHER_FILE` need none",
+            raise click.UsageError(
+                "missing broker URL: pass --url or set AMQP_URL (`lint` and `plan FILE --against OTHER_FILE` need none)"
             )
         return BrokerUrl.parse(self.url)
 

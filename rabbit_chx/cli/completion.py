@@ -1,4 +1,4 @@
-"""``rabbit-chx completion``: what a shell completes, by click's own machinery, and the words that only this toolkit knows."""
+"""``rabbit-chx completion``, and the completion of releases, exchanges and queues."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ _VARIABLE: Final = "_RABBIT_CHX_COMPLETE"
         "source <(rabbit-chx completion bash)",
     ],
     epilog="""
-    The folder has to be there; the next shell completes then. For zsh, `fpath+=(~/.zfunc)` has to stand in ~/.zshrc
-    before `compinit`. The last example is for the bash that runs now.
+    The folder must exist; new shells then complete commands. For zsh, ~/.zshrc needs `fpath+=(~/.zfunc)`
+    before `compinit`. The last example enables completion in the current bash.
     """,
 )
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def completion(*, shell: str) -> None:
-    """Print the script that makes SHELL complete verbs, options, files, releases, and what stands in a topology file."""
+    """Print the script that completes verbs, options, files, releases and names of a topology file in SHELL."""
     from click.shell_completion import get_completion_class
 
     from rabbit_chx.cli import cli
@@ -43,31 +43,31 @@ def completion(*, shell: str) -> None:
 
 
 def releases(_: click.Context, __: click.Parameter, incomplete: str) -> list[str]:
-    """The series that are mirrored."""
+    """The mirrored series."""
     from rabbit_chx.releases import SERIES
 
     return [each for each in SERIES if each.startswith(incomplete)]
 
 
 def exchanges(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
-    """Those of the topology file that was named before."""
+    """Those of the topology file on the command line."""
     topology = _topology(ctx)
     found = topology.exchanges if topology else ()
     return [each.name for each in found if each.name.startswith(incomplete)]
 
 
 def queues(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
-    """Those of the topology file that was named before."""
+    """Those of the topology file on the command line."""
     topology = _topology(ctx)
     found = topology.queues if topology else ()
     return [each.name for each in found if each.name.startswith(incomplete)]
 
 
 def _topology(ctx: click.Context) -> Topology | None:
-    """A file that cannot be read completes nothing: what is wrong with it is told when the command runs."""
+    """The topology file, None if it cannot be read: the command itself reports why."""
     from rabbit_chx.topology.file.load import load
 
-    # Where the option still waits for its value, click leaves the arguments before it unparsed.
+    # While an option has no value yet, click leaves the arguments before it unparsed.
     file = ctx.params.get("file") or next(iter(ctx.args), None)
     try:
         return load(file) if file else None

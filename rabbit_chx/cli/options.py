@@ -1,4 +1,4 @@
-"""Options that several verbs share, and the exchange they describe."""
+"""Options that several verbs share."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from click.core import ParameterSource
 from rabbit_chx.cli.completion import exchanges, releases
 from rabbit_chx.cli.output import notice
 from rabbit_chx.cli.verb import option
-from rabbit_chx.errors import InvalidValue
 from rabbit_chx.exchange import ConsistentHashExchange
 from rabbit_chx.names import check_name
 from rabbit_chx.releases import Release
@@ -47,7 +46,7 @@ __all__ = [
 BROKER: Final = "The broker"
 EXCHANGE: Final = "The exchange"
 FILE: Final = click.Path(readable=False)
-"""Completed by shells; whether it can be read is found out by reading it."""
+"""A path that shells complete; opening it shows whether it can be read."""
 _SECRET_FILE: Final = click.Path(readable=False, path_type=Path)
 
 _Command = TypeVar("_Command", bound="Callable[..., Any]")
@@ -65,7 +64,7 @@ def output_option(command: _Command) -> _Command:
 
 
 def release_option(group: str, help: str = "The broker's release.") -> Callable[[_Command], _Command]:  # noqa: A002
-    """``--release``: what is mirrored where no broker is asked."""
+    """``--release``: the release to mirror without a broker."""
     return option(
         "-r",
         "--release",
@@ -87,7 +86,7 @@ def check_names(_: click.Context, parameter: click.Parameter, value: Any) -> Any
 
 
 def exchange_option(group: str, help: str) -> Callable[[_Command], _Command]:  # noqa: A002
-    """``--exchange``: the one of a topology file that is meant."""
+    """``--exchange``: an exchange of the topology file."""
     return option(
         "-x",
         "--exchange",
@@ -100,18 +99,18 @@ def exchange_option(group: str, help: str) -> Callable[[_Command], _Command]:  #
 
 
 def file_option(help: str, *, required: bool = False) -> Callable[[_Command], _Command]:  # noqa: A002
-    """``--file``: the topology file that has the exchange."""
+    """``--file``: the topology file with the exchange."""
     return option("-f", "--file", group=EXCHANGE, type=FILE, required=required, metavar="FILE", help=help)
 
 
 def worker_pool_option(command: _Command) -> _Command:
-    """``--worker-pool-size``: what a restart on Mnesia depends on."""
+    """``--worker-pool-size``: decides what a restart on Mnesia does."""
     return option(
         "--worker-pool-size",
         group=EXCHANGE,
         type=click.IntRange(min=1),
         metavar="N",
-        help="default_worker_pool_size of the node: with 1 a restart on Mnesia sorts the ring.",
+        help="default_worker_pool_size of the node: with 1, a restart on Mnesia sorts the ring.",
     )(command)
 
 
@@ -202,11 +201,11 @@ def _tls(
     if not given:
         return None
     if not secure:
-        raise InvalidValue(given[0], "a connection without TLS", "an amqps:// or https:// URL")
+        raise click.UsageError(f"{given[0]} needs an amqps:// or https:// URL")
     if insecure and authorities:
-        raise InvalidValue("options", "--insecure and --tls-ca-cert-file", "one of them")
+        raise click.UsageError("--insecure and --tls-ca-cert-file exclude each other")
     if key and not certificate:
-        raise InvalidValue("options", "--tls-key-file alone", "--tls-cert-file too")
+        raise click.UsageError("--tls-key-file needs --tls-cert-file")
     from rabbit_chx.broker.tls import context
 
     return context(
@@ -277,7 +276,7 @@ def management_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def parse_queue(text: str) -> tuple[Destination, str]:
-    """``NAME`` or ``NAME=WEIGHT``; a name that holds an equals sign needs a weight behind it."""
+    """``NAME`` or ``NAME=WEIGHT``; a name with an equals sign needs a weight."""
     name, equals, weight = text.rpartition("=")
     if not equals:
         name, weight = text, "1"
@@ -286,7 +285,7 @@ def parse_queue(text: str) -> tuple[Destination, str]:
 
 @dataclass(frozen=True)
 class Described:
-    """An exchange as the options describe it: by its queues, or as one of a topology file."""
+    """The exchange that the options describe: by its queues, or in a topology file."""
 
     queues: tuple[str, ...] = ()
     hash_header: str | None = None
@@ -298,23 +297,19 @@ class Described:
 
     def __post_init__(self) -> None:
         by_queues = self.queues or self.hash_header or self.hash_property
-        if self.file is None and (self.exchange or not self.queues):
-            raise InvalidValue(
-                "command",
-                "--exchange without --file" if self.exchange else "no --queue",
-                "--queue NAME[=WEIGHT], once for each queue in bind order, or --file FILE",
-                "For example: --queue q0 --queue q1 --queue q2=2",
+        if self.file is None and self.exchange:
+            raise click.UsageError("--exchange needs --file")
+        if self.file is None and not self.queues:
+            raise click.UsageError(
+                "missing --queue NAME[=WEIGHT]: repeat it for each queue in bind order, or pass --file"
             )
         if self.file is not None and by_queues:
-            raise InvalidValue(
-                "command",
-                "--file, and options that describe an exchange",
-                "one of the two",
-                "The file says which queues there are, and what is hashed",
+            raise click.UsageError(
+                "--file replaces --queue, --hash-header and --hash-property: leave those out"
             )
 
     def mirror(self) -> ConsistentHashExchange:
-        """The mirror of a consistent-hash exchange; any other is refused."""
+        """The mirror of the exchange, which must be an x-consistent-hash exchange."""
         if self.file is not None:
             topology, name = self.in_file()
             found = topology.exchange(name)
@@ -346,18 +341,14 @@ class Described:
 
 
 def the_exchange(topology: Topology, name: str | None) -> str:
-    """The exchange of a topology that is meant; it need not be named where only one of them hashes."""
+    """The exchange with that name, or the only one that hashes."""
     from rabbit_chx.topology.model import CONSISTENT_HASH, MODULUS_HASH
 
     known = [each.name for each in topology.exchanges if each.type in {CONSISTENT_HASH, MODULUS_HASH}]
     if name is None and len(known) == 1:
         return known[0]
     if name is None:
-        raise InvalidValue(
-            "command",
-            "no --exchange",
-            ", ".join(known) or "a file with an exchange that hashes",
-        )
+        raise click.UsageError(f"missing --exchange: {', '.join(known) or 'no exchange of the file hashes'}")
     return name
 
 
@@ -371,24 +362,24 @@ def exchange_options(command: Callable[..., Any]) -> Callable[..., Any]:
         group=EXCHANGE,
         multiple=True,
         metavar="NAME[=WEIGHT]",
-        help="A queue and its weight, in the order of the bind commands. Repeat it for each queue.",
+        help="Queue and weight. Repeat it for each queue, in bind order.",
     )
-    @option("--hash-header", group=EXCHANGE, metavar="H", help="The exchange hashes this header.")
+    @option("--hash-header", group=EXCHANGE, metavar="H", help="Header to hash.")
     @option(
         "--hash-property",
         group=EXCHANGE,
         metavar="P",
         shell_complete=lambda *_: ["message_id", "correlation_id", "timestamp"],
-        help="The exchange hashes message_id, correlation_id or timestamp.",
+        help="Property to hash: message_id, correlation_id or timestamp.",
     )
-    @file_option("A topology file that has the exchange, instead.")
-    @exchange_option(EXCHANGE, "Which exchange of --file, where several hash.")
+    @file_option("Topology file with the exchange, instead of --queue.")
+    @exchange_option(EXCHANGE, "Exchange of --file, if several hash.")
     @release_option(EXCHANGE)
     @option(
         "--store",
         group=EXCHANGE,
         type=click.Choice(["mnesia", "khepri"]),
-        help="The broker's metadata store, where it is not its release's default.",
+        help="Metadata store, if it is not the default of the release.",
     )
     @functools.wraps(command)
     def wrapper(**options: Any) -> Any:

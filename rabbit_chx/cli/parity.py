@@ -13,7 +13,6 @@ from rabbit_chx.cli.options import BROKER, broker_options, output_option
 from rabbit_chx.cli.output import echo, print_json
 from rabbit_chx.cli.progress import waiting
 from rabbit_chx.cli.verb import Exit, option, verb
-from rabbit_chx.errors import InvalidValue
 
 if TYPE_CHECKING:
     import ssl
@@ -104,12 +103,7 @@ def _broker(
         with connect(url, credentials=password_file, tls=tls) as connection:
             yield connection
     else:
-        raise InvalidValue(
-            "command",
-            "no broker",
-            "--url amqp://user@host:5672/vhost, or --throw-away 4.3",
-            "The URL is also taken from AMQP_URL or RABBITMQ_URL, which keeps the password out of `ps`",
-        )
+        raise click.UsageError("missing broker URL: pass --url, set AMQP_URL, or use --throw-away")
 
 
 def _release(connection: pika.BlockingConnection, release: str | None, store: str | None) -> Release:

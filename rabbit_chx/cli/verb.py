@@ -1,6 +1,6 @@
-"""What a verb is beside a click command: options in groups, exit codes, examples, each written once.
+"""Verbs: click commands with groups of options, exit codes and examples.
 
-``--help`` shows them, docs/cli.md is made of them (``scripts/reference.py``), and a test parses every example.
+``--help`` shows them, and ``scripts/reference.py`` generates docs/cli.md from them.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ EXIT_CODES: Final = {
     Exit.DIFFERENT: "differences were found, or changes are pending",
     Exit.PARTLY: "partly applied",
     Exit.USAGE: "wrong usage",
-    Exit.BUG: "a mistake in rabbit-chx itself",
+    Exit.BUG: "a bug in rabbit-chx",
     Exit.INTERRUPTED: "interrupted",
 }
-"""What they mean wherever a verb says nothing more exact."""
+"""The meaning of each code; a verb may be more specific."""
 
 
 class _Option(click.Option):
-    """An option that stands under a title of its own."""
+    """An option with a group."""
 
     def __init__(self, *declarations: Any, group: str, **attributes: Any) -> None:
         super().__init__(*declarations, **attributes)
@@ -52,12 +52,12 @@ class _Option(click.Option):
 
 
 def option(*declarations: str, group: str, **attributes: Any) -> Callable[[_Command], _Command]:
-    """``click.option``, for the help's section ``group``."""
+    """``click.option`` in the group ``group`` of the help."""
     return click.option(*declarations, cls=_Option, group=group, **attributes)
 
 
 class Verb(click.Command):
-    """A command whose help reads like a small page of a manual."""
+    """A command with groups of options, exit codes and examples in its help."""
 
     def __init__(
         self, *arguments: Any, examples: Sequence[str], exit_codes: Mapping[Exit, str], **attributes: Any
@@ -67,7 +67,7 @@ class Verb(click.Command):
         self.exit_codes = exit_codes
 
     def groups(self, ctx: click.Context) -> dict[str, list[click.Option]]:
-        """The options under their titles: first the verb's own, then those that it shares with others."""
+        """The options by group: first the verb's own, then the shared groups."""
         found: dict[str, list[click.Option]] = {_OWN: []}
         for each in self.get_params(ctx):
             if isinstance(each, click.Option):
@@ -81,7 +81,7 @@ class Verb(click.Command):
                 formatter.write_dl(list(filter(None, (each.get_help_record(ctx) for each in options))))
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """What else there is to say, the exit codes that mean more than fine and failed, and the examples."""
+        """The epilog, the exit codes and the examples."""
         super().format_epilog(ctx, formatter)
         if self.exit_codes:
             write_exit_codes(formatter, self.exit_codes)
@@ -97,11 +97,11 @@ def verb(
     exit_codes: Mapping[Exit, str] | None = None,
     epilog: str | None = None,
 ) -> Callable[[Callable[..., Any]], Verb]:
-    """Make a function a verb. A long example goes on behind a backslash and an indented line."""
+    """Turn a function into a verb. A long example continues after a backslash, on an indented line."""
     return click.command(name, cls=Verb, examples=examples, exit_codes=exit_codes or {}, epilog=epilog)
 
 
 def write_exit_codes(formatter: click.HelpFormatter, codes: Mapping[Exit, str]) -> None:
-    """A section that says what they mean."""
+    """Write the section about exit codes."""
     with formatter.section("Exit codes"):
         formatter.write_dl([(str(int(code)), meaning) for code, meaning in codes.items()])

@@ -144,7 +144,7 @@ def test_bad_weights_are_refused_with_what_is_allowed(weight: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (["route", "k"], "no --queue"),
+        (["route", "k"], "missing --queue NAME[=WEIGHT]"),
         (["route", *TWO], "no key"),
         (["route", "k", "-q", "q0", "-q", "q0"], "twice"),
         (["route", "k", *TWO, "--hash-header", "a", "--hash-property", "message_id"], "both"),

@@ -47,8 +47,8 @@ def test_ring_takes_an_exchange_of_a_file(run, write) -> None:
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (["k", "--file", "FILE", "-q", "a"], "one of the two"),
-        (["k", "--exchange", "orders"], "--exchange without --file"),
+        (["k", "--file", "FILE", "-q", "a"], "--file replaces --queue"),
+        (["k", "--exchange", "orders"], "--exchange needs --file"),
         (["k", "--file", "FILE", "--exchange", "nope"], "got 'nope'"),
         (["--file", "FILE"], "no key"),
         (["k", "--file", "FILE", "-x", "events", "--explain"], "x-consistent-hash"),

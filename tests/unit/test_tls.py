@@ -125,13 +125,13 @@ def test_the_management_api_needs_a_password_all_the_same() -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["-U", "amqp://host", "--insecure"], "invalid --insecure: got 'a connection without TLS'"),
-        (["-U", "amqp://host", "--tls-ca-cert-file", "x"], "invalid --tls-ca-cert-file"),
+        (["-U", "amqp://host", "--insecure"], "--insecure needs an amqps:// or https:// URL"),
+        (["-U", "amqp://host", "--tls-ca-cert-file", "x"], "--tls-ca-cert-file needs an amqps://"),
         (
             ["-U", "amqps://host", "--insecure", "--tls-ca-cert-file", "x"],
-            "--insecure and --tls-ca-cert-file",
+            "--insecure and --tls-ca-cert-file exclude each other",
         ),
-        (["-U", "amqps://host", "--tls-key-file", "x"], "--tls-key-file alone"),
+        (["-U", "amqps://host", "--tls-key-file", "x"], "--tls-key-file needs --tls-cert-file"),
         (
             ["-U", "amqps://host", "--tls-cert-file", "/does/not/exist"],
             "/does/not/exist (No such file or directory)",
