@@ -103,7 +103,7 @@ BAD = {
     "an authority that the system does not know": (lambda a: a.server(), {"ca": None}, UNKNOWN_AUTHORITY),
     "an expired certificate": (lambda a: a.server("expired"), {}, ["certificate has expired"]),
     "a certificate of another host": (lambda a: a.server("elsewhere"), {}, ["not valid for"]),
-    "a port without TLS": (lambda _: None, {}, ["is that a port without TLS?"]),
+    "a port without TLS": (lambda _: None, {}, ["is this a port without TLS?"]),
     "no client certificate, TLS 1.3": (
         lambda a: a.server(clients=ssl.CERT_REQUIRED),
         {},
