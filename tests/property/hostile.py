@@ -1,8 +1,7 @@
-"""The judge of what becomes of input that nobody wants.
+"""Fuzzing: a call must accept an input or raise one of this project's errors, soon and without a secret in its message.
 
-A call may work, or raise one of our errors with words in it; it ends soon, and no secret that was given to it stands
-in its words. Whatever else happens is wrong. :func:`fuzz` throws the examples of a strategy at a call and books how
-many there were; meanwhile it shows that the judge sees a call that does wrong.
+:func:`fuzz` runs the examples of a strategy and records how many there were. As a control it also checks that a call
+which fails in another way would be noticed.
 """
 
 from __future__ import annotations
@@ -23,23 +22,23 @@ from tests.conftest import in_ci
 from tests.proof import LONG, SEED, Check, book
 
 TIMES = 6 if LONG else 1
-"""How many times as many examples as in CI."""
+"""The factor for the number of examples; 1 in CI."""
 SECONDS = 5
-"""Of processor time for one example, so that a loaded machine does not make a slow parser."""
+"""Processor time for one example; a loaded machine does not make a parser slow."""
 CONTROLS = 20
 
 
 class TooLong(BaseException):
-    """Nothing that is tried catches it."""
+    """An example took too long; nothing under test catches it."""
 
 
 class Wrong(AssertionError):
-    """What the judge has to say."""
+    """A call failed in a way that is not allowed."""
 
 
 @contextmanager
 def limited() -> Iterator[None]:
-    """At most so much processor time."""
+    """Limit the processor time."""
 
     def stop(*_: object) -> NoReturn:
         raise TooLong
@@ -54,7 +53,7 @@ def limited() -> Iterator[None]:
 
 
 def judge(call: Callable[[], object], secrets: Iterable[str] = ()) -> object:
-    """What the call returns, or the error of ours that it raises; all else is a :class:`Wrong`."""
+    """The result of the call, or the error of this project that it raises; anything else is :class:`Wrong`."""
     try:
         with limited():
             result = call()
@@ -62,18 +61,18 @@ def judge(call: Callable[[], object], secrets: Iterable[str] = ()) -> object:
     except RabbitChxError as error:
         result, said = error, f"{error} {error!r} {error.__cause__!r} {error.__context__!r}"
         if not str(error).strip():
-            raise Wrong(f"{type(error).__name__} without a word") from error
+            raise Wrong(f"{type(error).__name__} without a message") from error
     except TooLong as error:
-        raise Wrong(f"it takes more than {SECONDS} seconds") from error
+        raise Wrong(f"took more than {SECONDS} seconds") from error
     except Exception as error:
-        raise Wrong(f"{type(error).__name__} is none of our errors: {error}"[:500]) from error
+        raise Wrong(f"{type(error).__name__} is not an error of this project: {error}"[:500]) from error
     if leaks := found(said, secrets):
-        raise Wrong(f"a secret stands in {leaks}")
+        raise Wrong(f"a secret is in {leaks}")
     return result
 
 
 def sees(broken: Callable[[], object], secrets: Iterable[str] = ()) -> bool:
-    """Whether the judge calls it wrong."""
+    """Whether :func:`judge` reports the call."""
     try:
         judge(broken, secrets)
     except Wrong:
@@ -90,7 +89,7 @@ def fuzz(
     secrets: tuple[str, ...] = (),
     kept: Iterable[Any] = (),
 ) -> None:
-    """Judge a call on the examples of a strategy, and on those on which it was wrong once."""
+    """Judge a call on the examples of a strategy, and on those of earlier defects (``kept``)."""
     count: Counter[str] = Counter()
 
     def law(hostile: Any) -> None:
@@ -105,7 +104,7 @@ def fuzz(
     law = settings(max_examples=examples * TIMES)(given(strategy)(law))
     for one in kept:
         law = example(one)(law)
-    # In CI the same examples every time, as for every law here; elsewhere those of the run's seed.
+    # CI uses the same examples every time, other runs those of their seed.
     law = law if in_ci() and not LONG else seed(SEED)(law)
     wrong, started = 1, time.monotonic()
     try:
@@ -120,7 +119,7 @@ def fuzz(
             f"{tries} refusals turned into KeyErrors{' and leaks' * bool(secrets)}: {count['seen']} seen"
         )
         book(Check("Input", what, "", count["cases"], wrong, time.monotonic() - started, control))
-    assert count["seen"] == tries > 0, "the judge sees too little, or nothing was refused"
+    assert count["seen"] == tries > 0, "the control failed, or nothing was refused"
 
 
 def _stumbling(refusal: RabbitChxError) -> NoReturn:

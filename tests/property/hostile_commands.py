@@ -1,4 +1,4 @@
-"""Command lines that nobody means: every verb with its own options, made from what the verb itself says it takes."""
+"""Hostile command lines: every verb with its own options, taken from the definition of the command."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.verbs import EVENTS, ORDERS
 CODES = {0: "fine", 1: "failed", 2: "differences", 3: "partly", 64: "usage"}
 REFUSED = {1, 64}
 LEFT_OUT = {"spark", "throw_away", "part", "node", "help"}
-"""Options that start something."""
+"""Options that start processes."""
 VERBS = sorted(set(cli.list_commands(None)) - {"demo"})
 
 FILES = {
@@ -68,13 +68,13 @@ def _values(option: click.Parameter) -> st.SearchStrategy[str]:
 
 
 def _can_be_typed(url: str) -> bool:
-    """Without what no shell hands on; and one can tell that it is meant to be a URL, wherever it stands."""
+    """Whether a shell can pass the text, and the text is recognisable as a URL."""
     return "://" in url and not {"\0", "\ud800", *" \t\n"} & set(url)
 
 
 @st.composite
 def lines(draw: st.DrawFn) -> tuple[list[str], bytes]:
-    """The words behind ``rabbit-chx``, and standard input."""
+    """The arguments of ``rabbit-chx``, and standard input."""
     verb = draw(st.sampled_from(VERBS))
     command = cli.get_command(click.Context(cli), verb)
     assert command is not None
@@ -98,11 +98,11 @@ def lines(draw: st.DrawFn) -> tuple[list[str], bytes]:
 
 
 class Refused(RabbitChxError):
-    """What a command said before it left."""
+    """The output of a command that failed as it should."""
 
 
 def run(line: tuple[list[str], bytes]) -> str:
-    """What a command prints; raises :class:`Refused` where it fails, and anything else where it does not fail well."""
+    """The output of a command; raises :class:`Refused` if it fails as it should, and another error if not."""
     words, given = line
     out, err = (
         io.TextIOWrapper(io.BytesIO(), "utf-8"),
@@ -123,7 +123,7 @@ def run(line: tuple[list[str], bytes]) -> str:
     said = "".join(stream.buffer.getvalue().decode("utf-8", "replace") for stream in (out, err))  # type: ignore[attr-defined]
     assert code in CODES, said
     assert "Traceback" not in said, said
-    assert not code or said.strip(), f"it left with {code} and without a word"
+    assert not code or said.strip(), f"exit code {code} without a message"
     if code in REFUSED:
         raise Refused(said)
     return said

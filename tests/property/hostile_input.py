@@ -1,4 +1,4 @@
-"""Strategies for what must be refused with words or taken: files, URLs, rows, keys and headers."""
+"""Strategies for hostile input: files, URLs, rows, keys and headers."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ TOKENS = st.sampled_from(
 
 @st.composite
 def mutated(draw: st.DrawFn, texts: list[str]) -> str:
-    """A text that was right, with some parts gone, doubled, or replaced."""
+    """A valid text with some parts removed, doubled or replaced."""
     text = draw(st.sampled_from(texts))
     for _ in range(draw(st.integers(1, 3))):
         start = draw(st.integers(0, len(text)))
@@ -82,7 +82,7 @@ BOMBS = [
 
 
 def texts(format_: str) -> st.SearchStrategy[str]:
-    """What a file of a format may hold."""
+    """Texts of files in a format."""
     changed = mutated(BY_HAND[format_])
     if format_ == "yaml":
         changed |= st.sampled_from(BOMBS)
@@ -93,7 +93,7 @@ def texts(format_: str) -> st.SearchStrategy[str]:
 
 @st.composite
 def files(draw: st.DrawFn) -> tuple[str, bytes]:
-    """The name of a file, and bytes for it."""
+    """The name of a file and its bytes."""
     suffix = draw(st.sampled_from(["yaml", "yml", "json"]))
     text = draw(texts("yaml" if suffix == "yml" else suffix))
     coding = draw(
@@ -125,7 +125,7 @@ DEFINITIONS = [
 
 @st.composite
 def of_wrong_values(draw: st.DrawFn, values: list[Any]) -> Any:
-    """A value that was right, with some parts of it gone, renamed or replaced."""
+    """A valid value with some parts removed, renamed or replaced."""
     value = deepcopy(draw(st.sampled_from(values)))
     for _ in range(draw(st.integers(1, 3))):
         holder, key = _a_place(draw, value)
@@ -179,11 +179,11 @@ PATHS = st.one_of(
     st.text(max_size=5).map("/".__add__),
 )
 FIRST, SECOND = "CANARY-first-5d0c2a", "CANARY-second-77b1"
-"""The two halves of a password, which something may stand between."""
+"""The two halves of a password; a special character may separate them."""
 
 
 def urls(schemes: list[str]) -> st.SearchStrategy[str]:
-    """URLs with the two halves of a password where the password stands."""
+    """URLs whose password has the two halves."""
     return st.builds(
         "{}{}{}:{}{}{}@{}{}{}".format,
         st.sampled_from([*schemes, *schemes, schemes[0].upper(), "ftp", "", " " + schemes[0], "é"]),
@@ -206,23 +206,27 @@ HEADERS = st.dictionaries(
     max_size=3,
 )
 PROPERTY_NAMES = [
-    *(
-        "message_id",
-        "correlation_id",
-        "timestamp",
-        "expiration",
-        "priority",
-        "delivery_mode",
-        "user_id",
-        "type",
-    ),
-    *("content_type", "content_encoding", "reply_to", "app_id", "cluster_id", "headers", "no_such"),
+    "message_id",
+    "correlation_id",
+    "timestamp",
+    "expiration",
+    "priority",
+    "delivery_mode",
+    "user_id",
+    "type",
+    "content_type",
+    "content_encoding",
+    "reply_to",
+    "app_id",
+    "cluster_id",
+    "headers",
+    "no_such",
 ]
 
 
 @st.composite
 def messages(draw: st.DrawFn) -> tuple[bool, Any, Any, Any, dict[str, Any]]:
-    """Whether there are several, then bodies, keys, headers and properties; most of them as they should be."""
+    """Whether there are several, then bodies, keys, headers and properties, most of them valid."""
     odd = ANYTHING | VALUES
     text = st.sampled_from(["a", "é", "", "\ud800", "x" * 256, b"\xff"])
     many = draw(st.booleans())
@@ -237,24 +241,21 @@ def messages(draw: st.DrawFn) -> tuple[bool, Any, Any, Any, dict[str, Any]]:
     return many, column(text), column(text), column(headers), {name: column(text) for name in names}
 
 
-KEY_FILES = st.lists(
-    st.sampled_from(
-        [
-            b"\n",
-            b"\r\n",
-            b"\r",
-            b"\0",
-            b"\xff\xfe",
-            b"\xef\xbb\xbf",
-            b"x" * 255,
-            b"x" * 256,
-            b"\xc3\xa9" * 128,
-        ]
-    )
-    | st.binary(max_size=6)
-    | st.integers(-5, 10**12).map(lambda number: b"%d\n" % number),
-    max_size=8,
-).map(b"".join)
+_KEY_BYTES = (
+    b"\n",
+    b"\r\n",
+    b"\r",
+    b"\0",
+    b"\xff\xfe",
+    b"\xef\xbb\xbf",
+    b"x" * 255,
+    b"x" * 256,
+    b"\xc3\xa9" * 128,
+)
+_KEY_PARTS = (
+    st.sampled_from(_KEY_BYTES) | st.binary(max_size=6) | st.integers(-5, 10**12).map(lambda n: b"%d\n" % n)
+)
+KEY_FILES = st.lists(_KEY_PARTS, max_size=8).map(b"".join)
 
 _CELLS = [
     "a",

@@ -1,6 +1,6 @@
-"""Whatever is thrown at a parser is taken, or refused in words: no traceback, no endless work, no secret.
+"""Hostile input is accepted or refused with a message: no traceback, no endless loop, no leaked secret.
 
-`make proof` throws many times as much as CI does; RABBIT_CHX_SEED repeats a run. What was found once is tried each time.
+`make proof` tries many times as many examples as CI; RABBIT_CHX_SEED repeats a run. Inputs that once failed are tried every time.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from tests.property import hostile_input as hostile
 from tests.property.hostile import fuzz
 from tests.property.strategies import ANYTHING
 
-# It is the failing example that is large, and its error is what is to be seen.
+# A failing example may be large; its error is what matters.
 pytestmark = [
     pytest.mark.filterwarnings("ignore:Generating overly large repr"),
     pytest.mark.timeout(3_600 if LONG else 600),
@@ -54,7 +54,7 @@ def no_network(no_way_out):
 
 
 def used(topology: Topology) -> Topology:
-    """All that is done with a topology that was read, short of asking a broker."""
+    """Everything that is done with a topology without a broker."""
     lint(topology)
     empty = Observed(Topology(vhost=topology.vhost))
     for observed in (empty, assumed(topology, "4.3")):
@@ -73,7 +73,7 @@ def test_the_text_of_a_topology_file(format_):
         hostile.texts(format_),
         lambda text: used(loads(text, format=format_)),
         examples=300,
-        # What looks like a number was once read in quadratic time.
+        # Long numbers once took quadratic time.
         kept=["9" * 30_000 + "x", "schema: " + "9" * 30_000 + "x"],
     )
 
@@ -156,7 +156,7 @@ def test_header_values(client):
 
 
 def test_messages_for_a_publisher():
-    # They are never opened, and say so of messages that are right.
+    # They are never opened, so valid messages raise BrokerUnavailable.
     publishers = [
         Publisher("amqp://127.0.0.1:1"),
         Publisher("amqp://127.0.0.1:1", properties={"headers": {"a": "b"}}, sequence_header="n"),

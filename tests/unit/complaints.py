@@ -1,4 +1,4 @@
-"""How a test looks at an error: a user has to learn from it what was wrong, what would be right, and how."""
+"""Check that an error says what is invalid, what was given and expected, and how to fix it."""
 
 from __future__ import annotations
 

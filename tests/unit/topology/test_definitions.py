@@ -61,7 +61,7 @@ EXPORT_3_10 = {
     ],
     "bindings": BINDINGS,
 }  # fmt: skip
-# 4.3 writes the type of a queue beside its arguments and into them, and the exchange of its own log.
+# 4.3 writes the type of a queue twice, as a key and as an argument, and exports the exchange of its log.
 EXPORT_4_3 = {
     **EXPORT_3_10,
     "rabbit_version": "4.3.6",
@@ -184,7 +184,7 @@ def test_what_is_no_export_is_refused(value):
         from_definitions(value)
 
 
-def test_a_queue_of_a_type_that_nobody_knows_is_refused():
+def test_an_unknown_queue_type_is_refused():
     with pytest.raises(InvalidTopology, match="got 'mqtt', expected classic or quorum or stream"):
         from_definitions({"queues": [{"name": "q", "type": "mqtt"}]})
 

@@ -23,7 +23,7 @@ def yaml(text: str) -> Topology:
     return loads("schema: 1\n" + dedent(text), format="yaml")
 
 
-def test_the_least_file_is_an_empty_topology():
+def test_the_smallest_file_is_an_empty_topology():
     assert yaml("") == loads('{"schema": 1}', format="json") == Topology()
 
 
@@ -55,7 +55,7 @@ def test_the_yaml_and_the_json_of_the_documentation_mean_the_same():
 
 
 @pytest.mark.parametrize("suffix", [".yaml", ".yml", ".YAML", ".json"])
-def test_the_name_of_a_file_tells_its_format(tmp_path, suffix):
+def test_the_suffix_of_a_file_determines_its_format(tmp_path, suffix):
     path = tmp_path / f"topology{suffix}"
     path.write_text('{"schema": 1, "vhost": "v"}' if suffix == ".json" else "schema: 1\nvhost: v")
     assert load(path).vhost == load(str(path)).vhost == "v"

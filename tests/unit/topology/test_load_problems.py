@@ -1,4 +1,4 @@
-"""Files that are wrong: each problem with its place, all problems of a file at once, and no traceback ever."""
+"""Invalid files: every problem is reported with its position, and all at once."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def problem(text: str, format_: str = "yaml") -> str:
     return only
 
 
-def test_all_problems_of_a_file_are_told_at_once_in_their_order():
+def test_all_problems_of_a_file_are_reported_in_order():
     found = problems(
         """schema: 1
 exchange: {}
@@ -147,7 +147,7 @@ def test_a_plain_scalar_that_readers_of_yaml_read_differently_is_refused(written
         ("- " * 100_000, "t:1:101", "at most 50 levels"),
     ],
 )
-def test_a_problem_has_its_place_and_says_what_is_wrong(text, place, part):
+def test_a_problem_has_a_position_and_a_reason(text, place, part):
     found = problem(text)
     assert found.startswith(f"{place}: ")
     assert part in found
@@ -217,7 +217,7 @@ exchanges:
         ("topic, bindings: [{exchange: §x}]", "got x -> x"),
     ],
 )
-def test_a_problem_of_an_exchange_has_its_place(exchange, part):
+def test_a_problem_of_an_exchange_has_a_position(exchange, part):
     text = FRAME + exchange + "}\n"
     column = text.splitlines()[-1].index("§") + 1
     found = problem(text.replace("§", ""))
@@ -225,7 +225,7 @@ def test_a_problem_of_an_exchange_has_its_place(exchange, part):
     assert part in found
 
 
-def test_of_a_section_that_stands_twice_the_last_is_looked_at():
+def test_the_last_of_two_sections_of_one_name_is_checked():
     found = problems("schema: 1\nqueues: {a: {typ: quorum}}\nqueues: {b: {tpye: quorum}}\nexchanges: {x: {}}")
     assert [line.partition(" ")[0] for line in found] == ["t:3:1:", "t:3:14:", "t:4:13:"]
 
@@ -254,7 +254,7 @@ exchanges:
     assert found[1].startswith("t:7:37: ")
 
 
-def test_a_long_chain_of_exchanges_is_no_trouble():
+def test_a_long_chain_of_exchanges_loads():
     lines = [
         f"  e{number}: {{type: fanout, bindings: [{{exchange: e{number + 1}}}]}}" for number in range(3000)
     ]
@@ -262,14 +262,14 @@ def test_a_long_chain_of_exchanges_is_no_trouble():
     assert len(loads(text, format="yaml").bindings) == 3000
 
 
-def test_aliases_that_grow_without_end_are_refused():
+def test_aliases_that_expand_to_too_many_values_are_refused():
     lines = ["schema: 1", "a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
     lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 12)]
     found = problem("\n".join(lines))
     assert "more than 200000 with aliases expanded" in found
 
 
-def test_families_that_grow_without_end_are_refused():
+def test_too_many_names_in_ranges_are_refused():
     lines = ["schema: 1", "queues:", *(f"  'a{n}.{{0..9999}}': {{}}" for n in range(11))]
     found = problems("\n".join(lines))
     assert found[-1].startswith("t:13:3: ")
@@ -299,7 +299,7 @@ def test_families_that_grow_without_end_are_refused():
         ('{"schema": 1, "queues": {"\\ud800": {}}}', "t:1:26", "lone surrogates"),
     ],
 )
-def test_a_problem_of_json_has_its_place(text, place, part):
+def test_a_problem_of_json_has_a_position(text, place, part):
     found = problems(text, "json")[0]
     assert found.startswith(f"{place}: ")
     assert part in found
@@ -332,13 +332,13 @@ def test_files_that_cannot_be_read_are_named(tmp_path):
         (b"#" * ((8 << 20) + 1), "8 MiB"),
     ],
 )
-def test_files_that_are_no_text_of_ours_are_refused(tmp_path, data, part):
+def test_files_that_are_not_utf_8_text_are_refused(tmp_path, data, part):
     path = tmp_path / "topology.yaml"
     path.write_bytes(data)
     assert part in of_file(path)
 
 
-def test_a_name_that_tells_no_format_is_refused(tmp_path):
+def test_a_file_name_with_another_suffix_is_refused(tmp_path):
     path = tmp_path / "topology.txt"
     path.write_text("schema: 1")
     assert "ends in .yaml, .yml, .json" in of_file(path)

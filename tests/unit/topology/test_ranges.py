@@ -1,4 +1,4 @@
-"""Numbered families: which names a name stands for."""
+"""Ranges of names."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.unit.complaints import complaint
         ("", ("",)),
     ],
 )
-def test_a_name_stands_for_its_members_in_the_order_of_numbers(name, members):
+def test_a_range_expands_in_numeric_order(name, members):
     assert expand(name) == members
 
 
@@ -43,7 +43,7 @@ def test_a_name_stands_for_its_members_in_the_order_of_numbers(name, members):
         "{ 0..3}",
     ],
 )
-def test_a_malformed_family_is_refused(name):
+def test_a_malformed_range_is_refused(name):
     error = complaint(lambda: expand(name))
     assert "{{" in error.hint
 
@@ -53,12 +53,12 @@ def test_a_range_has_its_lower_number_first_and_one_width(name):
     assert "range" in complaint(lambda: expand(name)).what
 
 
-def test_a_family_has_ten_thousand_members_at_most():
+def test_a_range_has_at_most_ten_thousand_names():
     assert len(expand("a{0..9999}")) == 10_000
     assert "10001 names" in str(complaint(lambda: expand("a{0..10000}")))
     complaint(lambda: expand("a{0..99999999999999999999999999999999}"))
 
 
 @pytest.mark.parametrize("name", ["a", "{0..3}", "a{b", "}}", "{{", "{}{"])
-def test_a_literal_name_stands_for_itself_alone(name):
+def test_a_literal_name_expands_to_itself(name):
     assert expand(literal(name)) == (name,)
