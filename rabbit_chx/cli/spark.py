@@ -33,18 +33,7 @@ if TYPE_CHECKING:
     from spark_connector.java import Java
     from spark_connector.options import WriteOptions
 
-__all__ = [
-    "ROWS",
-    "SparkChecks",
-    "executor_check",
-    "executors_check",
-    "java_check",
-    "java_for_demo",
-    "predict",
-    "reason_in",
-    "spark_for_demo",
-    "write",
-]
+__all__ = ["ROWS", "SparkChecks", "java_for_demo", "predict", "spark_for_demo", "write"]
 
 _DOCS: Final = "docs/spark.md, On a cluster"
 _PIP: Final = "pip install 'rabbit-chx[spark]'"
