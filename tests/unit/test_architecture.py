@@ -47,9 +47,6 @@ LONG_FUNCTIONS = {
     "rabbit_chx.topology.planning.what_if.what_if": DOCUMENTED,
 }
 """Longer functions, each with the reason."""
-CIRCLES_BEING_REMOVED = {
-    ("rabbit_chx.publishing.frames", "rabbit_chx.publishing.account"),
-}
 
 MIRROR = "the mirror: rabbit_chx/*.py and rabbit_chx/kernel"
 MAY_IMPORT = {
@@ -113,7 +110,7 @@ def imports(module: str) -> frozenset[str]:
 
 
 def own_imports(module: str) -> set[str]:
-    return {name for name in imports(module) & set(FILES) if (module, name) not in CIRCLES_BEING_REMOVED}
+    return imports(module) & set(FILES)
 
 
 def libraries(module: str) -> set[str]:

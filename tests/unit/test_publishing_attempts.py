@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import ssl
+import threading
 from types import SimpleNamespace
 
 import pika
@@ -314,3 +315,31 @@ def test_a_failing_hook_changes_nothing(caplog):
     assert [record.getMessage() for record in caplog.records] == [
         "the publisher's hook on_failure failed"
     ] * 3
+
+
+def test_confirmed_before_is_the_lowest_row_that_is_pending_or_failed():
+    outbox = Outbox(max_messages=10, max_bytes=100, on_failure=None)
+    messages = [sent(row, {}) for row in range(6)]
+    outbox.add(messages, lambda: None)
+    in_flight = outbox.take(4, 100)
+    outbox.settle(messages[1:3], Outcome.CONFIRMED)
+    outbox.note_lowest_pending([messages[0], messages[3]])
+    assert outbox.confirmed_before() == 0
+    outbox.settle(in_flight[:1], Outcome.CONFIRMED)
+    assert outbox.confirmed_before() == 0  # at most a moment old
+    outbox.note_lowest_pending([messages[3]])
+    assert outbox.confirmed_before() == 3
+    outbox.note_lowest_pending([])
+    assert outbox.confirmed_before() == 4  # what waits to be sent is pending, too
+    outbox.settle([messages[3]], Outcome.RETURNED)
+    outbox.settle(messages[4:], Outcome.CONFIRMED)
+    assert outbox.confirmed_before() == 3
+
+
+def test_a_full_outbox_can_be_told_to_accept_no_more():
+    outbox = Outbox(max_messages=2, max_bytes=100, on_failure=None)
+    outbox.add([sent(row, {}) for row in range(2)], lambda: None)
+    threading.Timer(0.05, outbox.stop_accepting).start()
+    with pytest.raises(BrokerUnavailable, match="accepts no more messages"):
+        outbox.add([sent(2, {})], lambda: None)
+    assert outbox.totals().published == 2
