@@ -1,20 +1,19 @@
 """Every exception of the toolkit, in one tree.
 
     RabbitChxError
-    ├── InvalidValue (also a ValueError)     what was given cannot be used: fix the call
-    ├── Unpredictable                        the broker itself does not determine the answer
-    │   ├── RingUnknown                      ... until the ring is read from the broker again
-    │   └── AmbiguousHeader                  ... until it is known which client sends the header
-    ├── BrokerWouldFail                      this release crashes on this very message
-    ├── Unroutable                           the exchange has no bucket: the message goes nowhere
-    ├── Contradiction                        observed pairs that no ring could have produced
-    ├── PublishFailed                        messages were not confirmed; which, and what became of them
-    ├── ApplyStopped                         a plan was not applied, or in part; what is done and what is not
+    ├── InvalidValue (also a ValueError)          an argument, option or file entry is invalid
+    ├── Unpredictable                             the route is not determined by what is known
+    │   ├── RingUnknown                           the order of the buckets must be read from the broker
+    │   └── AmbiguousHeader                       the route depends on the client that sends the header
+    ├── BrokerWouldFail                           this release fails on the message
+    ├── Unroutable                                the exchange has no bucket or binding
+    ├── Contradiction                             no ring explains the observed pairs
+    ├── PublishFailed                             messages were not confirmed
+    ├── ApplyStopped                              a plan was not applied completely
     ├── MissingDependency (also an ImportError)   an optional package is not installed
-    └── BrokerUnavailable                    no broker could be started or reached
+    └── BrokerUnavailable                         no broker could be started or reached
 
-Each has a full sentence in ``str()``, because that sentence is often all a user ever sees (a Spark
-task, a log line). This file imports nothing of the package, so that everything may import it.
+``str()`` of each is a full sentence, because it is often all that a user sees, in a Spark task or a log line.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ __all__ = [
 
 
 class RabbitChxError(Exception):
-    """The root of the tree: ``except RabbitChxError`` catches whatever this toolkit raises on purpose."""
+    """The base class of every error that this package raises on purpose."""
 
 
 class InvalidValue(RabbitChxError, ValueError):
@@ -59,8 +58,8 @@ class InvalidValue(RabbitChxError, ValueError):
         super().__init__(f"{message}. {hint}" if hint else message)
 
     def __reduce__(self) -> tuple[object, ...]:
-        # An error raised in a Spark task must survive the trip to the driver. `got` may be anything, including an
-        # object that cannot be pickled or whose class the driver lacks, so everything but plain values goes as text.
+        # Errors in a Spark task are pickled for the driver. `got` may be an object that cannot be pickled or whose class
+        # the driver lacks, so only plain values stay as they are.
         got = self.got if type(self.got) in _PLAIN else Unquoted(_shown(self.got))
         return (type(self), (self.what, got, self.expected, self.hint))
 
@@ -69,7 +68,7 @@ _PLAIN = {str, bytes, int, float, bool, type(None)}
 
 
 class Unquoted(str):
-    """Shown as it stands, where a str would be shown in quotes."""
+    """Text that an error message shows without quotes."""
 
     __slots__ = ()
 
@@ -80,44 +79,44 @@ class Unquoted(str):
 def _shown(got: object) -> str:
     try:
         shown = repr(got).replace("\n", " ")
-    except Exception:  # noqa: BLE001 - Python refuses to show a huge int, for one; to complain must not fail
+    except Exception:  # noqa: BLE001 - Python refuses to show a huge int, for example
         return f"a value of type {type(got).__name__} that cannot be shown"
-    # The short form is below the limit itself, so that it stays as it is when it is shown again.
+    # The short form is below the limit, so that showing it again does not change it.
     return shown if len(shown) <= 150 else f"{shown[:100]}... ({len(shown)} characters)"
 
 
 class Unpredictable(RabbitChxError):
-    """The broker's answer is not a function of what is known; guessing would be a lie."""
+    """The route is not determined by what is known."""
 
 
 class RingUnknown(Unpredictable):
-    """The order of the buckets was lost (a restart on Mnesia, for one) and has to be read again."""
+    """The order of the buckets is unknown, for example after a restart on Mnesia, and must be read from the broker."""
 
 
 class AmbiguousHeader(Unpredictable):
-    """Clients encode this header value differently, and here the difference changes the route."""
+    """Clients encode this header value differently, and the difference changes the route."""
 
 
 class BrokerWouldFail(RabbitChxError):
-    """The broker of this release closes the connection or loses the message instead of routing it."""
+    """This release closes the connection or loses the message instead of routing it."""
 
 
 class Unroutable(RabbitChxError):
-    """The exchange has no bucket: a mandatory message comes back, any other is dropped in silence."""
+    """The exchange has no bucket or binding: the broker returns mandatory messages and drops the others."""
 
 
 class Contradiction(RabbitChxError):
-    """No ring that follows from the given bindings explains all of the observed pairs."""
+    """No ring with the given bindings explains all observed pairs."""
 
 
 class PublishFailed(RabbitChxError):
-    """Messages that were taken in were not confirmed. Nothing that was confirmed is meant."""
+    """Some messages were not confirmed."""
 
     def __init__(self, message: str, totals: Any, failures: list[Any]) -> None:
         self.totals = totals
-        """All counters of the publisher (`Totals`)."""
+        """The publisher's counters (`Totals`)."""
         self.failures = failures
-        """Messages that were not confirmed, and why (`Failure`): the hundred lowest rows of them."""
+        """The first hundred messages that were not confirmed, by row, with the reasons (`Failure`)."""
         super().__init__(message, totals, failures)
 
     def __str__(self) -> str:
@@ -125,20 +124,20 @@ class PublishFailed(RabbitChxError):
 
 
 class ApplyStopped(RabbitChxError):
-    """A plan was not applied to its end. Every step before the one that failed is done; none after it was tried.
+    """A plan was not applied completely: the steps before the failed one are done, the later ones were not tried.
 
-    What stands then is plain to see: plan again, and apply what is left.
+    Plan again to apply the rest.
     """
 
     def __init__(
         self, reason: str, *, done: tuple[Any, ...] = (), failed: Any = None, remaining: tuple[Any, ...] = ()
     ) -> None:
         self.reason = reason
-        """Why, and the way out."""
+        """The reason, with a hint."""
         self.done = done
-        """The steps that the broker has carried out, or had before."""
+        """The steps that are done."""
         self.failed = failed
-        """The step that went wrong; None where none was begun."""
+        """The step that failed; None if none was started."""
         self.remaining = remaining
         """The steps that were not tried."""
         super().__init__(reason, done, failed, remaining)
@@ -158,11 +157,11 @@ def _rebuild_apply_stopped(reason: str, done: Any, failed: Any, remaining: Any) 
 
 
 class MissingDependency(RabbitChxError, ImportError):
-    """An optional package is needed for this call; the message holds the line that installs it."""
+    """An optional package is missing; the message contains the command that installs it."""
 
 
 class BrokerUnavailable(RabbitChxError):
-    """No broker could be started or reached; the message says what was tried and what would help."""
+    """No broker could be started or reached; the message lists what was tried."""
 
     permanent = False
-    """Whether the broker's own answer makes another attempt useless: a refusal, not a broken connection."""
+    """Whether the broker refused the request, so that another attempt is useless."""

@@ -1,6 +1,6 @@
-"""From a message to its destination: what is hashed, the hash, the bucket, and who owns the bucket.
+"""From a message to its destination: the hashed value, its hash, the bucket, and the bucket's destination.
 
-Pure: a message is given by its parts, and no socket is opened. NumPy is brought in by the bulk path alone.
+A message is given by its parts. Only the functions of columns import NumPy.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ if TYPE_CHECKING:
 __all__ = ["ConsistentHashExchange", "Explanation"]
 
 _SEED_MASK: Final = (1 << 21) - 1
-_NO_BUCKET: Final = "the exchange has no bucket: the broker returns a mandatory message and drops any other"
+_NO_BUCKET: Final = "the exchange has no bucket; the broker returns mandatory messages and drops the others"
 
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """The evidence behind one answer, from the message to the destination."""
+    """How one message is routed, from the hashed value to the destination."""
 
     what: str
-    """What is hashed, and why."""
+    """The hashed part of the message."""
     term: Term
     """The Erlang term that the broker hashes."""
     hash: int | None
-    """``phash2(term)``, or the term itself where it is an integer; None with a single bucket."""
+    """``phash2(term)``, or the term itself if it is an integer; None with a single bucket."""
     bucket: int
     buckets: int
     destination: Destination
@@ -53,10 +53,10 @@ class Explanation:
     def __str__(self) -> str:
         term = format_term(self.term)
         if self.hash is None:
-            hashed = "none (with a single bucket nothing is hashed)"
+            hashed = "none (a single bucket needs no hash)"
         else:
-            how = "an integer is used as it is" if isinstance(self.term, int) else f"erlang:phash2({term})"
-            hashed = f"{self.hash} ({how}), of which the lowest 21 bits count: {self.seed}"
+            how = "an integer is its own hash" if isinstance(self.term, int) else f"erlang:phash2({term})"
+            hashed = f"{self.hash} ({how}), lowest 21 bits: {self.seed}"
         return (
             f"hashed:      {term} ({self.what})\n"
             f"hash:        {hashed}\n"
@@ -66,7 +66,7 @@ class Explanation:
 
 
 class _Missing:
-    """An argument that was not given, where None would be a value."""
+    """A missing argument, where None would be a value."""
 
     def __repr__(self) -> str:
         return "nothing"
@@ -76,15 +76,15 @@ _MISSING: Final[Any] = _Missing()
 
 
 class ConsistentHashExchange:
-    """An ``x-consistent-hash`` exchange: answers where the broker would send a message.
+    """An ``x-consistent-hash`` exchange, which answers where the broker sends a message.
 
     >>> exchange = ConsistentHashExchange({"q0": 1, "q1": 1, "q2": 2}, release="4.3.6")
     >>> exchange.route("customer-42")
     'q0'
 
-    The order of the bindings is the order of the bind commands: it decides. A :class:`Ring` can be given
-    in their place. What is hashed is the routing key, a header or a property, as the exchange's
-    arguments ``hash-header`` and ``hash-property`` say.
+    Bindings are given in the order of the bind commands, which determines the routes, or as a :class:`Ring`.
+    The exchange hashes the routing key, or the header or property named by its arguments ``hash-header`` and
+    ``hash-property``.
     """
 
     def __init__(
@@ -101,8 +101,8 @@ class ConsistentHashExchange:
                 raise InvalidValue(
                     "release",
                     store if release is None else release,
-                    "the ring's own",
-                    "Leave it out, or give it to Ring.of() or Ring.read()",
+                    "no release together with a Ring",
+                    "Pass it to Ring.of() or Ring.read()",
                 )
             self.ring: Ring = bindings
         else:
@@ -112,7 +112,7 @@ class ConsistentHashExchange:
                     "list of queues",
                     "no queue",
                     "at least one queue",
-                    "Ring() is the ring of an exchange without bindings",
+                    "Pass Ring() for an exchange without bindings",
                 )
         self.hash_on: HashOn = hash_on(hash_header, hash_property)
         self.hash_header = hash_header
@@ -135,7 +135,7 @@ class ConsistentHashExchange:
 
     @property
     def destinations(self) -> tuple[Destination, ...]:
-        """What the indices of :meth:`route_many` stand for."""
+        """The destinations that the indices of :meth:`route_many` refer to."""
         return self.ring.destinations
 
     @overload
@@ -175,11 +175,11 @@ class ConsistentHashExchange:
         client: Client | None = None,
         explain: bool = False,
     ) -> Destination | Explanation:
-        """The destination of one message, given by the parts of it that are hashed.
+        """The destination of one message, given by the part that is hashed.
 
-        ``headers={}`` is a message without the header, and ``message_id=None`` one without the property:
-        the broker routes them too, all to one place. ``client`` names the client that sends the header,
-        where that makes a difference. With ``explain=True`` the evidence is returned.
+        ``headers={}`` is a message without the header, and ``message_id=None`` one without the property; the
+        broker sends all such messages to one destination. ``client`` names the client that sends the header,
+        where clients encode its value differently. ``explain=True`` returns an :class:`Explanation`.
         """
         given = {
             "routing_key": routing_key,
@@ -193,15 +193,15 @@ class ConsistentHashExchange:
         return explanation if explain else explanation.destination
 
     def _check_parts(self, given: Mapping[str, object]) -> None:
-        """What is hashed must be there, and nothing that a caller could wrongly take for hashed."""
+        """Require the hashed part, and refuse others that the caller may believe to be hashed."""
         part = self.hash_on.part
         if part not in given:
             absent = {"routing_key": "''", "headers": "{}"}.get(part, "None")
             raise InvalidValue(
-                f"message, of which the exchange hashes {self.hash_on},",
+                "message",
                 f"no {part}",
-                f"{part}=...",
-                f"{part}={absent} stands for a message without it",
+                f"{part}=..., since the exchange hashes {self.hash_on}",
+                f"Pass {part}={absent} for a message without it",
             )
         for name, value in given.items():
             if name not in {part, "routing_key"}:
@@ -209,14 +209,14 @@ class ConsistentHashExchange:
                     f"{name} of the message",
                     value,
                     f"nothing, since the exchange hashes {self.hash_on}",
-                    "Leave it out, or give the exchange its hash_header or hash_property",
+                    "Omit it, or create the exchange with hash_header or hash_property",
                 )
 
     # rabbit_exchange_type_consistent_hash.erl, route/3.
     def explain(self, value: Any, *, client: Client | None = None) -> Explanation:
-        """The answer and its evidence, for the one part of a message that this exchange hashes.
+        """How a message with this value is routed.
 
-        ``value`` is the routing key, the mapping of headers, or the property, as ``hash_on.part`` says.
+        ``value`` is the routing key, the mapping of headers, or the property, according to ``hash_on.part``.
         """
         check_client(client)
         bucket_map = self._bucket_map
@@ -234,8 +234,8 @@ class ConsistentHashExchange:
     def route_many(self, values: Any, *, client: Client | None = None) -> NDArray[Any]:
         """The destinations of many messages, as indices into :attr:`destinations` (an int32 array).
 
-        ``values`` is a column of what is hashed (routing keys, header values or property values): a
-        list, a NumPy array, or an Arrow column, which is read where it lies.
+        ``values`` is a list, a NumPy array or an Arrow column of routing keys, header values or property values.
+        Arrow columns are not copied.
         """
         return self.owners.take(self._buckets(values, client), mode="wrap")
 
@@ -244,7 +244,7 @@ class ConsistentHashExchange:
         return self._buckets(values, client).astype("int32", copy=False)
 
     def _buckets(self, values: Any, client: Client | None) -> NDArray[Any]:
-        """In the narrowest type that holds them."""
+        """The buckets in the narrowest integer type."""
         import numpy as np
 
         from rabbit_chx.kernel.table import bucket_table
@@ -259,12 +259,14 @@ class ConsistentHashExchange:
             if len(self._bucket_map) > 1 or not self.release.empty_list_fails:
                 raise
         if len(self._bucket_map) == 1:
-            return np.zeros(len(column), np.int32)  # nothing is hashed; what cannot be sent was refused above
+            return np.zeros(
+                len(column), np.int32
+            )  # a single bucket needs no hash; invalid values were refused above
         return bucket_table(len(self._bucket_map))[hashes]
 
     @cached_property
     def owners(self) -> NDArray[Any]:
-        """For every bucket the index of its destination in :attr:`destinations` (an int32 array)."""
+        """For each bucket, the index of its destination in :attr:`destinations` (an int32 array)."""
         import numpy as np
 
         index = {destination: i for i, destination in enumerate(self.destinations)}

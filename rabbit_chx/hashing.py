@@ -1,7 +1,7 @@
-"""What of a message is hashed: its routing key, a header or a property, as an Erlang term.
+"""The part of a message that is hashed, as an Erlang term: its routing key, a header or a property.
 
-One class for each, with a scalar face (:meth:`term`, which also says why) and one for columns
-(:meth:`hashes`). The rules are those of the plugin's ``value_to_hash/2``, which differ by release.
+There is one class for each. :meth:`HashOn.term` takes one value and also explains the term, :meth:`HashOn.hashes` takes
+a column. The rules are those of the plugin's ``value_to_hash/2``, which differ by release.
 """
 
 from __future__ import annotations
@@ -38,27 +38,26 @@ __all__ = [
 ]
 
 MAX_SHORTSTR: Final = 255
-"""Bytes in a routing key, message id or correlation id."""
-
+"""The maximum size of a routing key, message id or correlation id in bytes."""
 
 _MAX_FIELD_NAME: Final = 128
 
 
 # rabbit_exchange_type_consistent_hash.erl, the clauses of jump_consistent_hash/2 above its arithmetic.
 def hash_of(term: Term, release: Release) -> int:
-    """The integer whose lowest 21 bits choose the bucket, where there is more than one."""
+    """The integer whose lowest 21 bits choose the bucket of a ring with more than one."""
     if isinstance(term, int):
         return term
     if term == [] and release.empty_list_fails:
         raise BrokerWouldFail(
-            f"RabbitMQ {release} fails on an empty array or table in the hash header, as 3.13.0 to 4.3.4 do: "
+            f"RabbitMQ {release}, like 3.13.0 to 4.3.4, fails on an empty array or table in the hash header; "
             "send text instead, or upgrade to 4.3.5"
         )
     return phash2(term)
 
 
 def shortstr(value: object, what: str) -> bytes:
-    """A short string as it goes over the wire: at most 255 bytes of UTF-8, or the bytes themselves."""
+    """Encode an AMQP short string: at most 255 bytes, given as text or as bytes."""
     if isinstance(value, str):
         try:
             encoded = value.encode()
@@ -66,7 +65,7 @@ def shortstr(value: object, what: str) -> bytes:
             raise InvalidValue(
                 what,
                 value,
-                "text that UTF-8 can express, so no lone surrogates",
+                "text without lone surrogates",
                 "Pass the raw bytes instead",
             ) from None
     elif isinstance(value, (bytes, bytearray)):
@@ -76,20 +75,19 @@ def shortstr(value: object, what: str) -> bytes:
             what,
             value,
             "str (sent as UTF-8) or bytes",
-            "Make text of it, as its publisher does",
+            "Convert the value to text the way its publisher does",
         )
     if len(encoded) > MAX_SHORTSTR:
         raise InvalidValue(
             what,
             f"{value!r:.60} ({len(encoded)} bytes)",
-            f"at most {MAX_SHORTSTR} bytes of UTF-8",
-            "AMQP cannot carry a longer one",
+            f"at most {MAX_SHORTSTR} bytes of UTF-8, the limit of AMQP",
         )
     return encoded
 
 
 def as_column(values: Any) -> Any:
-    """Many values, as something that has a length; a generator is read into a list."""
+    """The values as a sequence; a generator is read into a list."""
     single = (
         isinstance(values, (str, bytes, bytearray, memoryview, Mapping)) or getattr(values, "ndim", 1) == 0
     )
@@ -100,19 +98,19 @@ def as_column(values: Any) -> Any:
     raise InvalidValue(
         "column",
         values,
-        "a list, NumPy array or Arrow column of what is hashed",
-        "Put a single one into a list, or use route()",
+        "a list, NumPy array or Arrow column",
+        "Use route() for a single value",
     )
 
 
 def check_client(client: object) -> None:
-    """Refuse a client that nobody has heard of; None stands for any of those that are known."""
+    """Refuse an unknown client; None means any of the known ones."""
     if client is not None and client not in CLIENTS:
         raise InvalidValue(
             "client",
             client,
             ", ".join(CLIENTS),
-            "Leave it out where it makes no difference",
+            "Omit it where all clients agree",
         )
 
 
@@ -123,23 +121,27 @@ class HashOn(Protocol):
     def part(self) -> str:
         """The argument of ``route`` that holds it."""
 
+    @property
+    def name(self) -> str:
+        """The part as a noun phrase without an article."""
+
     def __str__(self) -> str:
-        """Its name in a sentence."""
+        """The part as a noun phrase with an article."""
 
     def term(self, value: Any, release: Release, client: Client | None) -> tuple[str, Term]:
-        """The term that the broker makes of it, behind a word on how it came about."""
+        """A description of the hashed value, and the Erlang term the broker hashes."""
 
     def hashes(self, column: Any, release: Release, client: Client | None) -> NDArray[Any]:
-        """The hashes of a whole column of it."""
+        """The hashes of a column of values."""
 
 
 def hash_on(hash_header: str | None, hash_property: str | None) -> HashOn:
-    """What an exchange with these two arguments hashes."""
+    """What an exchange hashes, by its arguments ``hash-header`` and ``hash-property``."""
     if hash_header is not None and hash_property is not None:
         raise InvalidValue(
             "hash arguments",
             "both hash_header and hash_property",
-            "one of the two, or none to hash the routing key",
+            "at most one of the two",
             "The broker refuses to declare such an exchange",
         )
     if hash_header is not None:
@@ -152,20 +154,21 @@ def hash_on(hash_header: str | None, hash_property: str | None) -> HashOn:
 
 
 class HashRoutingKey:
-    """The default. CC and BCC keys follow the routing key in the broker's list, whose head alone counts."""
+    """The default. The broker hashes the head of a list of keys, so CC and BCC keys do not count."""
 
     part = "routing_key"
+    name = "routing key"
 
     def __str__(self) -> str:
         return "the routing key"
 
     def term(self, value: Any, release: Release, client: Client | None) -> tuple[str, Term]:  # noqa: ARG002
         """A binary."""
-        return "the routing key", shortstr(value, "the routing key")
+        return "the routing key", shortstr(value, self.name)
 
     def hashes(self, column: Any, release: Release, client: Client | None) -> NDArray[Any]:  # noqa: ARG002
         """Of a column of str or bytes."""
-        return _shortstr_hashes(column, "the routing key")
+        return _shortstr_hashes(column, self.name)
 
 
 class HashId:
@@ -176,40 +179,42 @@ class HashId:
             raise InvalidValue(
                 "hash_property",
                 name,
-                "message_id, correlation_id or timestamp, as the broker has it",
-                "To hash anything else, let publishers put it into a header, and name that in hash_header",
+                "message_id, correlation_id or timestamp",
+                "To hash anything else, publish it as a header and set hash_header",
             )
         self.part = name
+        self.name = f"property {name}"
 
     def __str__(self) -> str:
-        return f"the property {self.part}"
+        return f"the {self.name}"
 
     def term(self, value: Any, release: Release, client: Client | None) -> tuple[str, Term]:  # noqa: ARG002
         """A binary, or the atom ``undefined`` for a message without the property."""
         if client == "aio-pika" and not value:
             if self.part == "message_id":
                 raise Unpredictable(
-                    "aio-pika gives a message without a message_id a random one, so that its route is random "
-                    "too: set message_id on every message"
+                    "aio-pika sends a random message_id where none is set, so the route is random; set message_id on "
+                    "every message"
                 )
-            value = None  # it takes an empty property for an absent one
+            value = None  # aio-pika omits an empty property
         if value is None:
             return f"{self} is missing", UNDEFINED
-        return str(self), shortstr(value, str(self))
+        return str(self), shortstr(value, self.name)
 
     def hashes(self, column: Any, release: Release, client: Client | None) -> NDArray[Any]:
-        """Of a column of str or bytes; in a list None stands for a message without the property."""
+        """Of a column of str or bytes; in a list, None is a message without the property."""
         if isinstance(column, (list, tuple)) or client == "aio-pika":
-            values = _values(column, str(self))
+            values = _values(column, self.name)
             if not all(values):
                 return _one_by_one(self, values, release, client)
-        return _shortstr_hashes(column, str(self))
+        return _shortstr_hashes(column, self.name)
 
 
 class HashTimestamp:
     """``hash-property: timestamp``: the decimal text of its seconds."""
 
     part = "timestamp"
+    name = "property timestamp"
 
     def __str__(self) -> str:
         return "the property timestamp"
@@ -224,16 +229,15 @@ class HashTimestamp:
             number = None
         if type(number) is not int or not 0 <= number < 2**64:
             raise InvalidValue(
-                str(self),
+                self.name,
                 value,
                 "a datetime, or whole seconds since 1970",
-                "Use int(time.time())",
             )
         return f"{self}, its seconds as text", str(number).encode()
 
     def hashes(self, column: Any, release: Release, client: Client | None) -> NDArray[Any]:
-        """Of a column of datetimes or whole seconds; in a list None stands for a message without it."""
-        return _one_by_one(self, _values(column, str(self)), release, client)
+        """Of a column of datetimes or whole seconds; in a list, None is a message without the property."""
+        return _one_by_one(self, _values(column, self.name), release, client)
 
 
 class HashHeader:
@@ -247,22 +251,23 @@ class HashHeader:
                 "hash_header",
                 header,
                 "the name of a header",
-                "Leave it out to hash the routing key",
+                "Omit it to hash the routing key",
             )
         if len(shortstr(header, "hash_header")) > _MAX_FIELD_NAME:
             raise InvalidValue(
                 "hash_header",
                 header,
-                f"at most {_MAX_FIELD_NAME} bytes, as AMQP has it",
-                "Aio-pika cuts longer names, so that the broker would not find the header",
+                f"at most {_MAX_FIELD_NAME} bytes, the limit of AMQP",
+                "Aio-pika truncates longer names, so the broker would not find the header",
             )
         self.header = header
+        self.name = f"header {header!r}"
 
     def __str__(self) -> str:
-        return f"the header {self.header!r}"
+        return f"the {self.name}"
 
     def term(self, value: Any, release: Release, client: Client | None) -> tuple[str, Term]:
-        """Up to 3.12 the pair of type and value, later the value; ``undefined`` where there is none."""
+        """Up to 3.12 the pair of type and value, later the value; ``undefined`` for a message without the header."""
         if value is not None and not isinstance(value, Mapping):
             raise InvalidValue(
                 "headers",
@@ -280,15 +285,15 @@ class HashHeader:
                 )
             if release.missing_header_fails:
                 raise BrokerWouldFail(
-                    f"RabbitMQ {release} fails on a message without the hash header {self.header!r}, as 3.13.0 "
-                    "to 3.13.6 do: send the header always, or upgrade to 3.13.7"
+                    f"RabbitMQ {release}, like 3.13.0 to 3.13.6, fails on a message without the hash header "
+                    f"{self.header!r}; always send the header, or upgrade to 3.13.7"
                 )
             return f"{self} is missing", UNDEFINED
         what = str(self) if client is None else f"{self} as {client} encodes it"
         return what, self._value_term(value[self.header], release, client)
 
     def _value_term(self, value: object, release: Release, client: Client | None) -> Term:
-        """The term, if all clients that can send the value, or the one named, make the same of it."""
+        """The term that the named client, or every client that can send the value, produces."""
         terms: dict[str, Term] = {}
         refusal: InvalidValue | None = None
         for name in CLIENTS if client is None else (client,):
@@ -299,12 +304,12 @@ class HashHeader:
         if not terms:
             assert refusal is not None
             raise refusal
-        # Told apart as Erlang text, since to Python 1 == 1.0 == True.
+        # Compared as Erlang text, because 1 == 1.0 == True in Python.
         if len({format_term(term) for term in terms.values()}) > 1:
             seen = ", ".join(f"{name} as {format_term(term)}" for name, term in terms.items())
             raise AmbiguousHeader(
                 f"clients encode the header value {value!r} differently, and RabbitMQ {release} hashes the "
-                f"difference ({seen}): name the client, or send text, on which all agree"
+                f"difference ({seen}); name the client, or send text, which all clients encode alike"
             )
         return next(iter(terms.values()))
 
@@ -312,7 +317,7 @@ class HashHeader:
         if release.typed_headers:
             return field.pair  # rabbit_misc:table_lookup/2
         if field.tag == "T":
-            milliseconds: int = field.value * 1000  # mc_amqpl keeps timestamps so
+            milliseconds: int = field.value * 1000  # as mc_amqpl stores timestamps
             return milliseconds
         term = field.term
         if not isinstance(term, list):
@@ -320,7 +325,7 @@ class HashHeader:
         return term[0] if term else []  # jump_consistent_hash/2 takes the head of a list
 
     def hashes(self, column: Any, release: Release, client: Client | None) -> NDArray[Any]:
-        """Of a column of the header's values; every message has the header."""
+        """Of a column of header values; every message has the header."""
         import numpy as np
 
         from rabbit_chx.kernel.batch import block_hash_column, phash2_column
@@ -328,13 +333,13 @@ class HashHeader:
 
         if is_text(column):
             if not release.typed_headers:
-                return phash2_column(column, what=str(self))
-            return block_hash_column(column, last_binary_initval(Atom("longstr")), what=str(self))
+                return phash2_column(column, what=self.name)
+            return block_hash_column(column, last_binary_initval(Atom("longstr")), what=self.name)
         array = np.asarray(column) if hasattr(column, "__array__") else np.empty(0, object)
         as_they_are = array.dtype.kind in "iu" and array.ndim == 1 and not release.typed_headers
         if as_they_are and array.max(initial=0) < 2**63:  # the most that a client can send
             return array.astype(np.int64)
-        values = [{self.header: value} for value in _values(column, str(self))]
+        values = [{self.header: value} for value in _values(column, self.name)]
         return _one_by_one(self, values, release, client)
 
 
@@ -345,7 +350,7 @@ def _shortstr_hashes(column: Any, what: str) -> NDArray[Any]:
 
 
 def _values(column: Any, what: str) -> Sequence[Any]:
-    """The Python values of a column; in a list None is one of them, in any other column it is a gap."""
+    """The Python values of a column; None is a value in a list, and an error in any other column."""
     if isinstance(column, (list, tuple)):
         return column
     if getattr(getattr(column, "dtype", None), "kind", "") == "M" and hasattr(column, "astype"):
@@ -360,13 +365,13 @@ def _values(column: Any, what: str) -> Sequence[Any]:
             f"{what} in row {values.index(None)}",
             None,
             "a value in every row",
-            "Fill the gaps first, or pass a list, where None stands for none",
+            "Fill the gaps first, or pass a list, where None is a message without it",
         )
     return values
 
 
 def _one_by_one(on: HashOn, values: Sequence[Any], release: Release, client: Client | None) -> NDArray[Any]:
-    """For values that have no column form: the scalar path, and the row in what it complains about."""
+    """Hash values one at a time, for types without a column form; errors name the row."""
     import numpy as np
 
     hashes = np.empty(len(values), np.int64)

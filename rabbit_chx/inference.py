@@ -1,9 +1,8 @@
-"""The ring worked out from outside: which orders of buckets explain where messages were seen to land.
+"""Infer a ring from observed messages: the orders of buckets that explain where the messages landed.
 
-Nothing in AMQP or the HTTP API tells the order of the buckets, but every observed pair of a key and a
-queue pins one bucket to that queue, provided that the number of buckets is known. It follows from the
-weights, unless a binding is dead or a destination bound twice; then several numbers are possible, and
-wrong ones betray themselves quickly, because under them two queues claim one bucket.
+AMQP and the HTTP API do not show the order of the buckets. Every observed pair of a key and a queue assigns one bucket
+to that queue, if the number of buckets is known: it is the sum of the weights, unless a binding is dead or a
+destination is bound twice. Then several numbers are possible, and wrong ones soon assign one bucket to two queues.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ __all__ = ["Inference", "infer"]
 
 _MOST_RINGS: Final = 1_000
 _MOST_STEPS: Final = 100_000
-"""How far the search for orders goes before it says that there are too many to tell apart."""
+"""The limits of the search for orders."""
 
 _Runs: TypeAlias = "tuple[tuple[Destination, int], ...]"
 _Pins: TypeAlias = "dict[int, Destination]"
@@ -38,16 +37,16 @@ _Pins: TypeAlias = "dict[int, Destination]"
 
 @dataclass(frozen=True)
 class Inference:
-    """What observed pairs say about a ring."""
+    """The rings that observed pairs allow."""
 
     rings: tuple[Ring, ...]
-    """Every ring that explains all pairs; only some of them where ``complete`` is False."""
+    """The rings that explain all pairs; only some of them if ``complete`` is False."""
 
     complete: bool
-    """Whether all possible rings were found before there were too many."""
+    """Whether ``rings`` lists all possible rings."""
 
     buckets: tuple[Destination | None, ...]
-    """The destination of each bucket, None where it is not known yet; empty while sizes differ."""
+    """The destination of each bucket, None where it is unknown; empty while the number of buckets is unknown."""
 
     @property
     def ring(self) -> Ring | None:
@@ -56,24 +55,24 @@ class Inference:
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """The numbers of buckets that are still possible."""
+        """The possible numbers of buckets."""
         return tuple(sorted({len(ring) for ring in self.rings}))
 
     def __str__(self) -> str:
         if self.ring is not None:
             dead = ", ".join(str(binding.destination) for binding in self.ring.dead)
             return f"the ring is known: {len(self.ring)} buckets" + (
-                f"; listed but dead: {dead}" if dead else ""
+                f"; bindings without buckets: {dead}" if dead else ""
             )
         count = f"{len(self.rings)}" if self.complete else f"more than {len(self.rings)}"
         if not self.buckets:
             sizes = " or ".join(map(str, self.sizes))
-            return f"{count} rings explain the pairs, of {sizes} buckets: more pairs are needed"
+            return f"{count} rings of {sizes} buckets explain the pairs; more pairs are needed"
         unknown = [bucket for bucket, owner in enumerate(self.buckets) if owner is None]
         shown = ", ".join(map(str, unknown[:10])) + (", ..." if len(unknown) > 10 else "")
         return (
-            f"{count} rings of {len(self.buckets)} buckets explain the pairs; unknown are {len(unknown)} buckets "
-            f"({shown}): more pairs are needed"
+            f"{count} rings of {len(self.buckets)} buckets explain the pairs; {len(unknown)} buckets are unknown "
+            f"({shown}); more pairs are needed"
         )
 
 
@@ -87,11 +86,19 @@ def infer(
     hash_property: str | None = None,
     client: Client | None = None,
 ) -> Inference:
-    """All rings that explain where messages landed.
+    """Find all rings that explain where messages landed.
 
-    ``pairs`` holds what was hashed (routing key, header value or property value) and the destination it
-    was seen at. ``bindings`` are all that the broker lists, in any order; a destination may be there
-    twice, and dead ones are found out. Pairs that contradict each other raise :class:`Contradiction`.
+    Args:
+        pairs: hashed values (routing keys, header or property values) with the destinations where they were seen.
+        bindings: all bindings that the broker lists, in any order, including dead ones and duplicates.
+        release: the broker's release.
+        store: its metadata store.
+        hash_header: the exchange's argument ``hash-header``.
+        hash_property: the exchange's argument ``hash-property``.
+        client: the client that sent the header.
+
+    Raises:
+        Contradiction: no ring explains all pairs.
     """
     parsed = Release.parse(release, store=store)
     listed = _listed(bindings)
@@ -118,7 +125,7 @@ def infer(
             raise InvalidValue(
                 "list of pairs",
                 f"{len(observed)} pairs",
-                "enough of them to search for the ring",
+                "enough pairs to find the ring",
                 "Observe longer",
             )
         raise Contradiction(_explain_contradiction(observed, hashes, options))
@@ -127,18 +134,18 @@ def infer(
 
 
 def _observed(pairs: Iterable[tuple[Any, Destination]]) -> list[tuple[Any, Destination]]:
-    observed = list(each(pairs, "the list of pairs", "pairs of a key and the queue it was seen at"))
+    observed = list(each(pairs, "list of pairs", "pairs of a key and the queue where it was seen"))
     for row, pair in enumerate(observed):
         if not isinstance(pair, (tuple, list)) or len(pair) != 2:
             raise InvalidValue(
                 f"pair in row {row}",
                 pair,
-                "a key and the queue it was seen at",
-                "An DeliveryMonitor collects them",
+                "a key and the queue where it was seen",
+                "DeliveryMonitor collects them",
             )
         check_destination(pair[1])
     if not observed:
-        raise InvalidValue("list of pairs", "none", "at least one", "200 are enough for most rings")
+        raise InvalidValue("list of pairs", "none", "at least one", "200 pairs are enough for most rings")
     return observed
 
 
@@ -155,11 +162,11 @@ def _listed(bindings: Bindings) -> tuple[RingBinding, ...]:
 
 
 def _options(listed: tuple[RingBinding, ...], seen: set[Destination]) -> dict[Destination, frozenset[int]]:
-    """The weights that each destination may have; 0, which is dead, only where nothing was seen."""
+    """The weights that each destination may have; 0, a dead binding, only if no message was seen there."""
     for destination in seen:
         if all(binding.destination != destination for binding in listed):
             raise Contradiction(
-                f"a message was seen at {str(destination)!r}, which is not among the bindings: list all bindings of "
+                f"a message was seen at {str(destination)!r}, which is not among the bindings; pass all bindings of "
                 "the exchange, and only pairs that it routed"
             )
     options: dict[Destination, frozenset[int]] = {}
@@ -170,14 +177,14 @@ def _options(listed: tuple[RingBinding, ...], seen: set[Destination]) -> dict[De
 
 
 def _possible_sizes(options: Mapping[Destination, frozenset[int]]) -> list[int]:
-    """All sums of one weight of each destination, the largest first: most bindings are alive."""
+    """All sums of one weight for each destination, largest first, because most bindings have buckets."""
     sums = {0}
     for weights in options.values():
         sums = {total + weight for total in sums for weight in weights}
         if len(sums) > MAX_WEIGHT:
             raise InvalidValue(
                 "list of pairs",
-                "too few for so many destinations that no message was seen at",
+                "too few, because many destinations have no message",
                 "pairs from nearly every destination",
                 "Observe longer",
             )
@@ -185,7 +192,7 @@ def _possible_sizes(options: Mapping[Destination, frozenset[int]]) -> list[int]:
 
 
 def _pins(buckets: NDArray[Any], seen: list[Destination]) -> _Pins | None:
-    """The owner of every bucket that a key fell into, or None where two claim one."""
+    """The destination of every bucket with a key, or None if two destinations share one."""
     pins: _Pins = {}
     for bucket, destination in zip(buckets.tolist(), seen, strict=True):
         if pins.setdefault(bucket, destination) != destination:
@@ -194,7 +201,7 @@ def _pins(buckets: NDArray[Any], seen: list[Destination]) -> _Pins | None:
 
 
 class _Search:
-    """Lays the runs of buckets side by side, from bucket 0 on, in every way that the pins allow."""
+    """Finds every sequence of runs, from bucket 0 on, that the pins allow."""
 
     def __init__(
         self, size: int, pins: _Pins, options: Mapping[Destination, frozenset[int]], *, room: int
@@ -210,7 +217,7 @@ class _Search:
             self.pinned_to[destination].append(bucket)
 
     def orders(self) -> Iterator[_Runs]:
-        """Every order, until there are too many."""
+        """Every order, up to the limits."""
         stack: list[tuple[int, _Runs]] = [(0, ())]
         while stack:
             self.steps += 1
@@ -244,7 +251,7 @@ class _Search:
 def _agreed(
     rings: tuple[Ring, ...], pinned: Mapping[int, _Pins], *, complete: bool
 ) -> tuple[Destination | None, ...]:
-    """What all rings have in common, or the pins alone where not all rings are there to be compared."""
+    """The buckets on which all rings agree, or only the pins if not all rings were found."""
     if len(pinned) > 1:
         return ()
     ((size, pins),) = pinned.items()
@@ -265,11 +272,12 @@ def _explain_contradiction(
         other_key, other = first.setdefault(bucket, (key, destination))
         if other != destination:
             return (
-                f"no ring explains the pairs: of {size} buckets, {other_key!r} (seen at {str(other)!r}) and {key!r} "
-                f"(seen at {str(destination)!r}) share bucket {bucket}. The ring changed while they were observed, "
-                "or not all of them came through this exchange"
+                f"no ring with these weights explains the pairs: of {size} buckets, {other_key!r} (seen at "
+                f"{str(other)!r}) and {key!r} (seen at {str(destination)!r}) share bucket {bucket}. A weight is wrong, a "
+                "binding is not listed, the ring changed during the observation, or not all messages came through "
+                "this exchange"
             )
     return (
-        "no ring explains the pairs: the buckets of one destination do not lie side by side as its weight "
-        "demands. A weight is wrong, a binding is not listed, or the ring changed meanwhile"
+        "no ring with these weights explains the pairs: the buckets of one destination are not adjacent. A weight is "
+        "wrong, a binding is not listed, or the ring changed during the observation"
     )

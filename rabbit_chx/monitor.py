@@ -1,12 +1,12 @@
-"""Three lines in a consumer that compare the mirror with what really arrives.
+"""Compare the deliveries of a consumer with the mirror, in three lines.
 
-    watch = DeliveryMonitor(exchange, name="orders")           # once
+    monitor = DeliveryMonitor(exchange, name="orders")     # once
     ...
-    watch.observe(method, "q1", properties)             # pika, in the callback
-    watch.observe(message, "q1")                        # aio-pika
+    monitor.observe(method, "q1", properties)              # pika, in the callback
+    monitor.observe(message, "q1")                         # aio-pika
 
-It opens no socket and keeps no body: it collects the pairs that :func:`rabbit_chx.infer` works out a ring
-from, and counts the messages that landed elsewhere than the mirror says.
+It counts the messages that landed on another queue than the mirror predicts, and collects the pairs from which
+:func:`rabbit_chx.infer` works out a ring. It keeps no message bodies.
 """
 
 from __future__ import annotations
@@ -25,38 +25,37 @@ __all__ = ["DeliveryMonitor"]
 
 
 class DeliveryMonitor:
-    """Compares deliveries with what an exchange is thought to do.
+    """Compares deliveries with the routes that an exchange predicts.
 
-    ``name`` is the exchange that publishers publish to: messages of another one are passed over, as are
-    dead-lettered ones, whose queue says nothing about the ring. At most ``keep`` pairs are kept, the newest.
+    ``name`` is the exchange that publishers publish to. Messages of other exchanges and dead-lettered messages are
+    skipped, because their queue says nothing about the ring. The newest ``keep`` pairs are kept.
     """
 
     def __init__(self, exchange: ConsistentHashExchange, *, name: str, keep: int = 10_000) -> None:
         self.exchange = exchange
         self.name = name
         self.pairs: deque[tuple[Any, Destination]] = deque(maxlen=keep)
-        """What was hashed and the queue it was seen at: what ``infer`` takes."""
+        """Hashed values with the queues where they were seen: the input of ``infer``."""
         self.expected: int = 0
-        """Messages that landed where the mirror says."""
+        """Messages that landed on the predicted queue."""
         self.drifted: int = 0
-        """Messages that landed elsewhere: the ring is not the one that is thought."""
-        self.unjudged: int = 0
-        """Messages that the mirror has no answer for: an unknown ring, an ambiguous header."""
-        self.passed_over: int = 0
-        """Messages that did not come through this exchange, or not straight from it."""
+        """Messages that landed on another queue: the broker's ring differs from the mirror's."""
+        self.unpredicted: int = 0
+        """Messages that the mirror cannot predict: the ring is unknown, or the header ambiguous."""
+        self.skipped: int = 0
+        """Messages that did not come directly from this exchange."""
 
     def observe(self, delivery: Any, queue: Destination, properties: Any = None) -> bool | None:
-        """Take in one delivery; False if the mirror expected it elsewhere, None if it cannot tell.
+        """Record one delivery; True if it was predicted, False if it was not, None if there is no prediction.
 
-        ``delivery`` is what the client hands over: pika's method (with its properties), or aio-pika's
-        message, which is both. For a queue behind an exchange that the ring knows, ``queue`` is that
-        exchange: ``ToExchange(name)``.
+        ``delivery`` is pika's method (pass its properties too) or aio-pika's message. For a queue behind an
+        exchange in the ring, ``queue`` is that exchange: ``ToExchange(name)``.
         """
         from_aio_pika = properties is None
         properties = delivery if from_aio_pika else properties
         headers = properties.headers or {}
         if delivery.exchange != self.name or "x-death" in headers:
-            self.passed_over += 1
+            self.skipped += 1
             return None
         on = self.exchange.hash_on
         if isinstance(on, HashHeader):
@@ -64,18 +63,18 @@ class DeliveryMonitor:
         else:
             value = key = delivery.routing_key if on.part == "routing_key" else getattr(properties, on.part)
         if not _is_as_sent(key, of_header=value is headers, from_aio_pika=from_aio_pika):
-            self.unjudged += 1
+            self.unpredicted += 1
             return None
         try:
-            on.term(value, self.exchange.release, None)  # what is no evidence is not collected either
+            on.term(value, self.exchange.release, None)  # an ambiguous value is not collected
             expected = self.exchange.explain(value).destination
-        except RingUnknown:  # just what the pairs are collected for
+        except RingUnknown:  # the pairs will reveal the ring
             if key is not None:
                 self.pairs.append((key, queue))
-            self.unjudged += 1
+            self.unpredicted += 1
             return None
         except RabbitChxError:
-            self.unjudged += 1
+            self.unpredicted += 1
             return None
         if key is not None:
             self.pairs.append((key, queue))
@@ -87,10 +86,10 @@ class DeliveryMonitor:
 
 
 def _is_as_sent(value: object, *, of_header: bool, from_aio_pika: bool) -> bool:
-    """Whether the value is what the publisher sent: the consumer's library may have decoded it with a loss.
+    """Whether the consumer's library decoded the value without loss.
 
-    pika cuts floats off to integers (of its own class), aio-pika takes timestamps after 2106 for
-    milliseconds and an empty property for a missing one, and both are inventive with decimals.
+    pika truncates floats to integers of its own class. aio-pika reads timestamps after 2106 as milliseconds and
+    an empty property as a missing one. Neither decodes every decimal correctly.
     """
     if of_header:
         return value is None or isinstance(value, (str, bytes, bytearray, bool)) or type(value) is int

@@ -1,7 +1,6 @@
-"""How a ring divides the key space, and how much of it a change of the ring moves.
+"""The share of all keys that each destination gets, and the share that a change of the ring moves.
 
-A ring tells 2^21 keys apart, each standing for an equal part of all hashes, so everything here is
-counted and nothing is sampled: the shares are exact, as are their sums.
+A ring distinguishes 2^21 hashes, each for an equal part of all keys, so shares are counted and exact.
 
 ``moved`` compares two rings; :class:`MovementTracker` follows a ring through many small changes.
 """
@@ -48,7 +47,7 @@ def shares(ring: Ring) -> dict[Destination, float]:
 
 
 def first_buckets(ring: Ring) -> dict[Destination, int]:
-    """The number of the first bucket of each destination, in bucket order; none where the order is not known."""
+    """The first bucket of each destination, in bucket order; empty if the order is unknown."""
     first: dict[Destination, int] = {}
     bucket = 0
     for destination, weight in ring.runs or ():
@@ -59,29 +58,26 @@ def first_buckets(ring: Ring) -> dict[Destination, int]:
 
 @dataclass(frozen=True)
 class Movement:
-    """What changes hands between two rings, in shares of all hashed keys."""
+    """The movement of keys between two rings, as shares of all keys."""
 
     share: float
-    """The keys that go to another destination than before."""
+    """The share of keys that change destination."""
 
     flows: Mapping[tuple[Destination | None, Destination | None], float]
-    """Every (from, to) with the share of keys that take it, those that stay included.
-    None stands for nowhere: the ring has no bucket."""
+    """The share of keys for every (from, to), including keys that stay. None means unroutable: the ring is empty."""
 
     def between(self, source: Destination | None, target: Destination | None) -> float:
-        """The share that goes from one destination to another; 0.0 where none does."""
+        """The share of keys that moves from one destination to another."""
         return self.flows.get((source, target), 0.0)
 
     def _repr_html_(self) -> str:
-        """What a notebook shows: the keys that move, the largest flow first."""
+        """Show the flows in a notebook, largest first."""
         moving = [(share, ends) for ends, share in self.flows.items() if ends[0] != ends[1]]
         rows = [
             (*("nowhere" if end is None else str(end) for end in ends), f"{share:.3%}")
             for share, ends in sorted(moving, key=lambda flow: -flow[0])
         ]
-        return notebook(
-            f"{self.share:.2%} of the keys go elsewhere.", ("from", "to", "share of all keys"), rows
-        )
+        return notebook(f"{self.share:.2%} of the keys move.", ("from", "to", "share of all keys"), rows)
 
 
 def moved(old: Ring, new: Ring) -> Movement:
@@ -102,30 +98,30 @@ def moved(old: Ring, new: Ring) -> Movement:
 
 @dataclass(frozen=True, slots=True)
 class ChangeMovement:
-    """What one change of a ring moves."""
+    """The movement caused by one change of a ring."""
 
     share: float
-    """The keys that go elsewhere after it than before."""
+    """The share of keys that change destination."""
     losers: tuple[Destination, ...]
-    """The destinations that they leave."""
+    """The destinations that lose keys."""
 
 
 @dataclass(frozen=True, slots=True)
 class TrackedMovement:
-    """What a series of changes moves."""
+    """The movement caused by a series of changes."""
 
     hops: tuple[ChangeMovement, ...]
     share: float
-    """The keys that end elsewhere than they began."""
+    """The share of keys whose last destination differs from their first."""
     between: float
-    """The keys that are elsewhere at any moment between, those that come back included."""
+    """The share of keys that are on another destination at any moment, even if they come back."""
 
 
 class MovementTracker:
-    """Follows one ring through series of changes, as long as it keeps between ``low`` and ``high`` buckets.
+    """Follows a ring through series of changes while it has between ``low`` and ``high`` buckets.
 
-    A change at the end of the ring touches only the keys that visit the buckets concerned, so hundreds of
-    changes cost less than the tables of a few sizes would. A lower bound of 1 allows the empty ring too.
+    A change at the end of the ring affects only the keys that visit its buckets, so hundreds of changes cost less than
+    the tables of a few sizes. A lower bound of 1 also allows an empty ring.
     """
 
     def __init__(self, start: Ring, low: int, high: int) -> None:
@@ -134,44 +130,43 @@ class MovementTracker:
         self._visits = visits(max(1, min(low, size)), max(high, size))
         self._first = self._visits.at(size)
         self._index: dict[Destination | None, int] = {None: 0}
-        # Indices of all destinations ever met: few more than there are buckets, so narrow means fast here.
+        # There are few more destinations than buckets, so a narrow type holds their indices and is fast.
         self._narrow = np.promote_types(np.uint16, np.min_scalar_type(8 * self._visits.high))
         self._owners = self._map(start)[self._first]
 
     def _map(self, ring: Ring) -> NDArray[Any]:
-        """The owner of each bucket; a ring without any is one bucket that leads nowhere."""
+        """The destination of each bucket; an empty ring is one bucket without a destination."""
         owners: Sequence[Destination | None] = ring.bucket_map or (None,)
         indices = [self._index.setdefault(owner, len(self._index)) for owner in owners]
         return np.array(indices, self._narrow)
 
     def overlap(self, size: int) -> tuple[tuple[Destination | None, ...], NDArray[np.int64]]:
-        """For every destination of the first ring, how many of its keys each bucket of another size gets."""
+        """For each destination of the first ring, the number of its keys in each bucket of a ring of another size."""
         pairs = self._owners.astype(np.int64) * size + self._visits.at(size)
         counts = np.bincount(pairs, minlength=len(self._index) * size).reshape(-1, size)
         return tuple(self._index), counts
 
     def along(self, rings: Iterable[Ring]) -> TrackedMovement:
-        """What it moves to turn the first ring into each of these, one after the other."""
-        walk = _Walk(self._visits, self._map(self.start), self._first.copy(), self._owners.copy())
+        """The movement when the first ring becomes each of these in turn."""
+        state = _State(self._visits, self._map(self.start), self._first.copy(), self._owners.copy())
         hops = []
         for ring in rings:
-            moved_keys, lost_by = walk.hop(self._map(ring))
+            moved_keys, lost_by = state.change(self._map(ring))
             names = tuple(self._index)
             hops.append(
                 ChangeMovement(
                     moved_keys / SEEDS, tuple(name for i in lost_by if (name := names[i]) is not None)
                 )
             )
-        walk.settle()
-        ends_elsewhere = int(np.count_nonzero(walk.owners != self._owners))
-        return TrackedMovement(tuple(hops), ends_elsewhere / SEEDS, int(np.count_nonzero(walk.ever)) / SEEDS)
+        state.settle()
+        ends_elsewhere = int(np.count_nonzero(state.owners != self._owners))
+        return TrackedMovement(tuple(hops), ends_elsewhere / SEEDS, int(np.count_nonzero(state.ever)) / SEEDS)
 
 
-class _Walk:
-    """Where every key is, and whether it was ever elsewhere.
+class _State:
+    """The destination of every key, and whether it ever changed.
 
-    To bind or unbind at the end is counted from the visits alone. Such hops in one direction are carried out
-    together, when the next one is of another kind.
+    Changes at the end of the ring are only counted, and carried out together when a change of another kind follows.
     """
 
     def __init__(
@@ -181,12 +176,12 @@ class _Walk:
         self.ever = np.zeros(SEEDS, np.bool_)
         self._visits = visits
         self._buckets = buckets
-        self._size = len(of_bucket)  # that of the ring in which keys have these owners
-        self._of_bucket = of_bucket  # of the ring reached, which may be hops further on
+        self._size = len(of_bucket)  # of the ring in which keys have these owners
+        self._of_bucket = of_bucket  # of the current ring, after changes that were only counted
         self._direction = 0
 
-    def hop(self, new: NDArray[Any]) -> tuple[int, list[int]]:
-        """How many keys move to the next ring, and the indices of the destinations that they leave."""
+    def change(self, new: NDArray[Any]) -> tuple[int, list[int]]:
+        """The number of keys that move to the next ring, and the indices of the destinations that lose them."""
         old, direction = self._of_bucket, _direction(self._of_bucket, new)
         if direction != self._direction:
             self.settle()
@@ -207,11 +202,11 @@ class _Walk:
         differs = owners != self.owners
         lost: NDArray[Any] = self.owners[differs]
         self.owners, self._size = owners, len(new)
-        self.ever |= differs  # a key that moves for the first time is elsewhere then
+        self.ever |= differs
         return lost
 
     def settle(self) -> None:
-        """Carry out the hops that were only counted."""
+        """Carry out the changes that were only counted."""
         size = len(self._of_bucket)
         if self._direction == 0 or size == self._size:
             return
@@ -224,7 +219,7 @@ class _Walk:
 
 
 def _direction(old: NDArray[Any], new: NDArray[Any]) -> int:
-    """1 where destinations are bound at the end that were not there, -1 where the last one goes, 0 for all else."""
+    """1 if new destinations are appended, -1 if the last one is removed, 0 for any other change."""
     shorter, longer = sorted((old, new), key=len)
     common = len(shorter)
     if common == len(longer) or (shorter != longer[:common]).any() or np.isin(longer[common:], shorter).any():
@@ -235,9 +230,9 @@ def _direction(old: NDArray[Any], new: NDArray[Any]) -> int:
 
 
 def moved_through(top: Ring, slot: Destination, old: Ring, new: Ring) -> float:
-    """The share of a ring's keys that it sends to one exchange, and that change hands when that one's ring does.
+    """The share of a top exchange's keys that move when one slot's ring changes.
 
-    Both exchanges hash the same part of a message here.
+    Both exchanges hash the same part of a message.
     """
     sent = (np.array([owner == slot for owner in top.bucket_map]))[all_buckets(len(top))]
     movement = _names(old)[_owners(old)[sent]] != _names(new)[_owners(new)[sent]]
@@ -249,7 +244,7 @@ def _names(ring: Ring) -> NDArray[np.object_]:
 
 
 def _owners(ring: Ring) -> NDArray[np.int64]:
-    """For every seed the index of its destination, or that behind the last one where there is no bucket."""
+    """For every seed the index of its destination; one past the last for an empty ring."""
     if not len(ring):
         return np.full(SEEDS, len(ring.destinations), np.int64)
     index = {destination: i for i, destination in enumerate(ring.destinations)}

@@ -1,13 +1,12 @@
-"""The other exchanges that spread messages: modulus hash, super streams, and those that only chance knows.
+"""The other exchanges that spread messages: modulus hash, super streams and random exchanges.
 
-Each has the same small face as the consistent-hash exchange: ``route`` and, where there is an answer,
-``route_many``. Pure, like the rest of the model.
+Each has the methods of the consistent-hash exchange: ``route`` and, where the route is determined, ``route_many``.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from rabbit_chx.errors import InvalidValue, MissingDependency, Unpredictable, Unroutable
 from rabbit_chx.hashing import MAX_SHORTSTR, as_column, shortstr
@@ -22,6 +21,8 @@ if TYPE_CHECKING:
 
 __all__ = ["AnyOf", "ModulusHashExchange", "RandomExchange", "SuperStream"]
 
+_NO_BINDING: Final = "the exchange has no binding; the broker returns mandatory messages and drops the others"
+
 
 class ModulusHashExchange:
     """An ``x-modulus-hash`` exchange: ``phash2`` of the list of routing keys, modulo the bindings.
@@ -29,9 +30,9 @@ class ModulusHashExchange:
     >>> ModulusHashExchange(["q0", "q1", "q2"]).route("customer-42")
     'q2'
 
-    Bindings are destinations, or pairs of a destination and its binding key. A destination bound twice,
-    under two keys, counts twice. The order they are given in does not matter: from 4.3 on the broker
-    sorts destinations, before that it counts them in the order of its Mnesia table.
+    Bindings are destinations, or pairs of a destination and its binding key. A destination bound under two keys
+    counts twice. The order of the bindings does not matter: the broker sorts destinations from 4.3 on, and
+    earlier uses the order of its Mnesia table. An exchange without bindings routes nothing.
     """
 
     def __init__(
@@ -43,42 +44,36 @@ class ModulusHashExchange:
     ) -> None:
         self.release: Release = Release.parse(release, store=store)
         of = "destinations, or of pairs of a destination and its binding key"
-        pairs = [_pair(item) for item in each(bindings, "the list of bindings", of)]
-        if not pairs:
-            raise InvalidValue(
-                "list of bindings",
-                "none",
-                "at least one",
-                "The broker drops or returns all messages of an exchange without bindings",
-            )
+        pairs = [_pair(item) for item in each(bindings, "list of bindings", of)]
         if len(set(pairs)) < len(pairs):
             raise InvalidValue(
                 "list of bindings",
                 "one binding twice",
                 "each pair of destination and binding key once",
-                "The broker takes the second for the first; give another key to count it twice",
+                "The broker ignores a repeated binding; use another key to count a destination twice",
             )
         if not self.release.modulus_sorts_destinations and self.release.store is Store.KHEPRI:
             raise Unpredictable(
-                f"RabbitMQ {self.release} on Khepri counts the destinations of x-modulus-hash in an order of no "
-                "rule: use 4.3 or later, or Mnesia"
+                f"RabbitMQ {self.release} on Khepri uses the destinations of x-modulus-hash in no defined order; use "
+                "4.3 or later, or Mnesia"
             )
         if self.release.modulus_sorts_destinations:
             # rabbit_exchange_type_modulus_hash.erl, route/3: lists:sort(Destinations)
             pairs.sort(key=lambda pair: destination_sort_key(pair[0]))
         else:
-            # rabbit_sharding_exchange_type_modulus_hash.erl, route/2: as the ordered table rabbit_route
-            # holds them, by key and then by destination
+            # rabbit_sharding_exchange_type_modulus_hash.erl, route/2: in the order of the table rabbit_route,
+            # by key and then by destination
             pairs.sort(key=lambda pair: (pair[1], destination_sort_key(pair[0])))
         self.destinations: tuple[Destination, ...] = tuple(destination for destination, _ in pairs)
-        """What the indices of :meth:`route_many` stand for: one entry for each binding, in counting order."""
+        """The destinations that the indices of :meth:`route_many` refer to, one for each binding."""
 
     def route(
         self, routing_key: str | bytes, *, cc: Sequence[str | bytes] = (), bcc: Sequence[str | bytes] = ()
     ) -> Destination:
-        """The destination of one message; its CC and BCC headers are hashed along with the routing key."""
+        """The destination of one message; its CC and BCC keys are hashed along with the routing key."""
+        self._check_bound()
         keys = [routing_key, *each(cc, "cc", "keys"), *each(bcc, "bcc", "keys")]
-        hashed = phash2([shortstr(key, "the routing key") for key in keys])
+        hashed = phash2([shortstr(key, "routing key") for key in keys])
         return self.destinations[hashed % len(self.destinations)]
 
     def route_many(self, routing_keys: Any) -> NDArray[Any]:
@@ -87,27 +82,31 @@ class ModulusHashExchange:
 
         from rabbit_chx.kernel.batch import phash2_lists_column
 
-        hashes = phash2_lists_column(as_column(routing_keys), what="the routing key", limit=MAX_SHORTSTR)
+        self._check_bound()
+        hashes = phash2_lists_column(as_column(routing_keys), what="routing key", limit=MAX_SHORTSTR)
         return (hashes % np.uint32(len(self.destinations))).astype(np.int32)
+
+    def _check_bound(self) -> None:
+        if not self.destinations:
+            raise Unroutable(_NO_BINDING)
 
 
 def _pair(item: Any) -> tuple[Destination, bytes]:
     destination, key = item if isinstance(item, tuple) and len(item) == 2 else (item, "")
-    return check_destination(destination), shortstr(key, "a binding key")
+    return check_destination(destination), shortstr(key, "binding key")
 
 
 class SuperStream:
-    """A super stream: the client hashes the key with murmur3 and picks the partition.
+    """A super stream, whose clients hash the key with murmur3 and choose the partition.
 
     >>> SuperStream(["invoices-0", "invoices-1", "invoices-2"]).route("hello1")
     'invoices-1'
 
-    ``flavor="official"`` is what the Java, Go, .NET and Rust clients agree on. ``flavor="rstream"`` is what
-    the Python client rstream does up to 1.1.1, which is something else: producers of both kinds on one super
-    stream send the same key to different partitions.
+    ``flavor="official"`` is the hash of the Java, Go, .NET and Rust clients. ``flavor="rstream"`` is the different
+    hash of the Python client rstream up to 1.1.1: it sends most keys to other partitions.
     """
 
-    # HashRoutingStrategy of the official clients; shared by all of them so that keys agree.
+    # HashRoutingStrategy of the official clients
     _SEED = 104729
 
     def __init__(
@@ -118,15 +117,15 @@ class SuperStream:
                 "flavor of a super stream",
                 flavor,
                 "official or rstream",
-                "Rstream is for producers that use the Python client rstream, official for all others",
+                "Use rstream for producers with the Python client rstream, official for all others",
             )
-        names = list(each(partitions, "the list of partitions", "names"))
+        names = list(each(partitions, "list of partitions", "names"))
         if not names or not all(isinstance(name, str) for name in names) or len(set(names)) < len(names):
             raise InvalidValue(
                 "list of partitions",
                 names,
                 "at least one name, each once",
-                "`rabbitmq-streams list_super_stream_partitions` has them in their order",
+                "`rabbitmq-streams list_super_stream_partitions` prints them in order",
             )
         self.partitions: tuple[str, ...] = tuple(names)
         self.flavor = flavor
@@ -146,26 +145,23 @@ class SuperStream:
         try:
             import mmh3
         except ImportError as error:
-            raise MissingDependency(
-                "super streams are hashed with murmur3: pip install 'rabbit-chx[streams]'"
-            ) from error
+            raise MissingDependency("super streams need mmh3: pip install 'rabbit-chx[streams]'") from error
         try:
             if self.flavor == "official":
                 return mmh3.hash(key.encode(), self._SEED, signed=False)
-            # rstream/superstream.py: with a byte order mark, 128 bits, read as a little-endian integer.
+            # rstream/superstream.py: 128 bits of UTF-16 with a byte order mark, as a little-endian integer
             return int.from_bytes(mmh3.hash_bytes(key.encode("utf-16"), self._SEED), "little")
         except (AttributeError, UnicodeEncodeError):
             raise InvalidValue(
                 "key",
                 key,
-                "str, without lone surrogates",
-                "Stream clients hash text: decode it first",
+                "text without lone surrogates",
             ) from None
 
 
 @dataclass(frozen=True, slots=True)
 class AnyOf:
-    """An honest answer where only chance knows: the message lands on one of these."""
+    """The answer of a random exchange: the message lands on one of these destinations."""
 
     destinations: frozenset[Destination]
 
@@ -174,16 +170,16 @@ class AnyOf:
 
 
 class RandomExchange:
-    """An ``x-random`` or ``x-local-random`` exchange, which nothing can predict."""
+    """An ``x-random`` or ``x-local-random`` exchange, whose route cannot be predicted."""
 
     def __init__(self, destinations: Iterable[Destination]) -> None:
         self.destinations: frozenset[Destination] = frozenset(
-            as_destinations(destinations, "the list of destinations")
+            as_destinations(destinations, "list of destinations")
         )
 
     def route(self, routing_key: str | bytes = "") -> AnyOf:
-        """All destinations, any of which the broker may choose."""
-        shortstr(routing_key, "the routing key")
+        """All destinations; the broker chooses one of them at random."""
+        shortstr(routing_key, "routing key")
         if not self.destinations:
-            raise Unroutable("the exchange has no binding: the broker returns a mandatory message")
+            raise Unroutable(_NO_BINDING)
         return AnyOf(self.destinations)

@@ -15,7 +15,7 @@ from rabbit_chx.errors import InvalidValue
 
 __all__ = ["MAX_WEIGHT", "SERIES", "Release", "Store"]
 
-# The newest patch release of each series that this mirror was checked against or read.
+# The newest mirrored patch release of each series.
 _SERIES: Final = {
     (3, 8): 35,
     (3, 9): 29,
@@ -29,21 +29,21 @@ _SERIES: Final = {
     (4, 3): 6,
 }
 SERIES: Final = tuple(f"{major}.{minor}" for major, minor in _SERIES)
-"""The series that are mirrored, the oldest first."""
+"""The mirrored series, oldest first."""
 _NEWEST: Final = SERIES[-1]
 
-# Leading zeros and the like are typing errors; what follows a patch number ("-rc.1", "+dirty") is not.
+# A suffix of the patch number ("-rc.1", "+dirty") is valid; leading zeros are not.
 _VERSION: Final = re.compile(
     r"(0|[1-9]\d?)\.(0|[1-9]\d?)(?:\.(0|[1-9]\d{0,2})(?:[-+~][\w.+~-]*)?)?", re.ASCII
 )
 
 MAX_WEIGHT: Final = 10_000
-"""The largest weight of a binding: the broker's own limit from 4.2.6 on, and this toolkit's always,
-because earlier releases accept any size and can be killed by it."""
+"""The largest weight of a binding. It is the broker's limit from 4.2.6 on; earlier releases accept larger weights, which
+can exhaust their memory."""
 
 
 class Store(Enum):
-    """Where a node keeps exchanges and bindings, which decides what a restart does to a ring."""
+    """A node's metadata store, which determines how a restart changes a ring."""
 
     MNESIA = "mnesia"
     KHEPRI = "khepri"
@@ -69,10 +69,10 @@ class Release:
 
     @classmethod
     def parse(cls, text: str | Release, *, store: str | Store | None = None) -> Release:
-        """``"4.2.6"``, or ``"4.2"`` for the newest patch release of that series.
+        """Parse ``"4.2.6"``, or ``"4.2"`` for the newest patch release of that series.
 
-        The store is a feature flag of the node and not a function of the release; left out, it is what a
-        fresh node of that release uses: Khepri from 4.2 on, Mnesia before.
+        The store is a feature flag of the node. The default is the store of a new node: Khepri from 4.2 on,
+        Mnesia before.
         """
         if isinstance(text, Release):
             return text if store is None else cls.parse(str(text), store=store)
@@ -91,7 +91,7 @@ class Release:
                 "broker release",
                 text,
                 f"a release of {', '.join(SERIES)}",
-                f"A later one may route like {_NEWEST}: `rabbit-chx parity --release {_NEWEST}` tells",
+                f"For a later release, `rabbit-chx parity --release {_NEWEST}` checks whether it routes like {_NEWEST}",
             )
         patch = newest if match[3] is None else int(match[3])
         return cls(major, minor, patch, _store(text, (major, minor), store))
@@ -105,7 +105,7 @@ class Release:
 
     @property
     def typed_headers(self) -> bool:
-        """Up to 3.12 a header is hashed with its AMQP type; message containers ended that in 3.13."""
+        """Up to 3.12 a header is hashed with its AMQP type; 3.13 introduced message containers."""
         return self._version < (3, 13, 0)
 
     @property
@@ -115,27 +115,27 @@ class Release:
 
     @property
     def empty_list_fails(self) -> bool:
-        """From 3.13 to 4.3.4 an empty array or table crashes the channel, except with a single bucket."""
+        """3.13.0 to 4.3.4 crash on an empty array or table, except with a single bucket."""
         return (3, 13, 0) <= self._version < (4, 3, 5)
 
     @property
     def first_binding_wins(self) -> bool:
-        """From 3.9.21 and 3.10.6 on a second binding of a destination is ignored by the ring."""
+        """From 3.9.21 and 3.10.6 on a second binding of a destination adds no buckets."""
         return self._version >= (3, 10, 6) or (3, 9, 21) <= self._version < (3, 10, 0)
 
     @property
     def unbind_spares_duplicates(self) -> bool:
-        """From 4.3.0 on, unbinding one of several bindings that differ in their arguments alone changes no ring."""
+        """From 4.3.0 on, unbinding one of several bindings that differ only in their arguments keeps the buckets."""
         return self._version >= (4, 3, 0)
 
     @property
     def deleted_exchange_keeps_buckets(self) -> bool:
-        """From 4.3.0 to 4.3.5 a deleted destination exchange may keep its buckets (mended in 4.3.6 at the latest)."""
+        """4.3.0 to 4.3.5 may keep the buckets of a deleted exchange (fixed in 4.3.6 at the latest)."""
         return (4, 3, 0) <= self._version < (4, 3, 6)
 
     @property
     def modulus_sorts_destinations(self) -> bool:
-        """From 4.3.0 on x-modulus-hash is in the core and counts destinations in sorted order."""
+        """From 4.3.0 on x-modulus-hash is in the core and sorts destinations."""
         return self._version >= (4, 3, 0)
 
 
@@ -154,5 +154,5 @@ def _store(text: str, series: tuple[int, int], store: str | Store | None) -> Sto
         f"metadata store of RabbitMQ {text}",
         store.value if isinstance(store, Store) else store,
         " or ".join(known.value for known in possible),
-        "Leave it out for the default of the release",
+        "Omit it for the release's default",
     )

@@ -1,7 +1,7 @@
-"""The ring of a consistent-hash exchange: which bindings made which buckets, as the plugin keeps it.
+"""The ring of a consistent-hash exchange: the buckets that its bindings have created, as the plugin keeps them.
 
-It is a stack rather than a ring: a binding of weight w appends w buckets at the end, and unbinding takes a
-destination's buckets out and shifts the later ones down. Each change returns a new ring; nothing is hashed here.
+A binding of weight w appends w buckets, and unbinding removes a destination's buckets and shifts the later ones down.
+Each change returns a new ring.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class ToExchange:
 
 Destination: TypeAlias = "str | ToExchange"
 
-# What erlang:list_to_integer/1 takes; Python's int() would also take spaces, underscores and wide digits.
+# What erlang:list_to_integer/1 accepts; Python's int() also accepts spaces, underscores and other digits.
 _INTEGER: Final = re.compile(r"[+-]?[0-9]+", re.ASCII)
 
 
@@ -61,10 +61,10 @@ def parse_weight(weight: object, *, of: Destination) -> int:
         parsed = None if isinstance(weight, bool) else _index(weight)
     if parsed is None or not 1 <= parsed <= MAX_WEIGHT:
         raise InvalidValue(
-            f"weight of {_show(of)}",
+            f"weight for {_show(of)}",
             weight,
-            f"a whole number from 1 to {MAX_WEIGHT}",
-            "A weight is the number of buckets, so small ones with the same ratio do",
+            f"an integer from 1 to {MAX_WEIGHT}",
+            "Use small integers with the same ratio",
         )
     return parsed
 
@@ -82,7 +82,7 @@ def _show(destination: Destination) -> str:
 
 
 def check_destination(destination: Destination) -> Destination:
-    """The destination, if the broker can know one of that name."""
+    """Return a destination whose name is valid, and raise InvalidValue for any other."""
     name = destination.name if isinstance(destination, ToExchange) else destination
     try:
         if isinstance(name, str) and 0 < len(name.encode()) <= 255:
@@ -92,16 +92,16 @@ def check_destination(destination: Destination) -> Destination:
     raise InvalidValue(
         "destination",
         destination,
-        "the name of a queue, of 1 to 255 bytes of UTF-8, or ToExchange(name)",
-        "`rabbitmqctl list_bindings` prints the names as the broker has them",
+        "a queue name of 1 to 255 bytes of UTF-8, or ToExchange(name)",
+        "`rabbitmqctl list_bindings` prints the names",
     )
 
 
 @dataclass(frozen=True)
 class RingBinding:
-    """A binding as the broker lists it; its key is the weight, kept as the text that was sent.
+    """A binding as the broker lists it. Its key is the weight as the text that was sent.
 
-    The text counts: ``"7"`` and ``"007"`` are two bindings of the same weight, and sort differently.
+    ``"7"`` and ``"007"`` are two bindings of the same weight, and sort differently.
     """
 
     destination: Destination
@@ -112,10 +112,10 @@ class RingBinding:
         check_destination(self.destination)
         if not isinstance(self.key, str):
             raise InvalidValue(
-                f"key of a binding of {_show(self.destination)}",
+                f"binding key for {_show(self.destination)}",
                 self.key,
                 "the weight as text",
-                "RingBinding.of() takes an integer too",
+                "RingBinding.of() also accepts an integer",
             )
         parse_weight(self.key, of=self.destination)
 
@@ -126,7 +126,7 @@ class RingBinding:
         weight: int | str = 1,
         arguments: Mapping[str, int | str] | None = None,
     ) -> Self:
-        """A binding from what a caller has at hand."""
+        """Create a binding; the weight may be an integer."""
         check_destination(destination)
         key = weight if isinstance(weight, str) else str(parse_weight(weight, of=destination))
         return cls(destination, key, tuple(sorted((arguments or {}).items())))
@@ -138,7 +138,7 @@ class RingBinding:
 
     @property
     def sort_key(self) -> tuple[Any, ...]:
-        """Where Erlang sorts it; arguments come last, by which only bindings of the same buckets differ."""
+        """Erlang's sort key without the arguments, which only distinguish bindings of one destination."""
         return (self.key.encode(), *destination_sort_key(self.destination))
 
 
@@ -159,7 +159,7 @@ _Run: TypeAlias = tuple[Destination, int]
 
 @dataclass(frozen=True)
 class Ring:
-    """All bindings of an exchange, and the buckets they have made.
+    """All bindings of an exchange, and the buckets that they have created.
 
     >>> ring = Ring.of({"q0": 1, "q1": 2})
     >>> ring.bucket_map
@@ -189,7 +189,7 @@ class Ring:
                     "list of bindings",
                     f"{_show(destination)} twice",
                     "each destination once",
-                    "Give it one weight; Ring.bind() shows what the broker does with a second binding",
+                    "Use Ring.bind() to mirror a second binding",
                 )
         runs = tuple((binding.destination, binding.weight) for binding in listed)
         return cls(listed, runs, Release.parse(release, store=store))
@@ -203,14 +203,14 @@ class Ring:
         release: str | Release = "4.3",
         store: str | Store | None = None,
     ) -> Ring:
-        """The ring as a broker holds it: the destination of every bucket, in order.
+        """The ring from the destinations of a broker's buckets, in order.
 
-        Bindings that the broker lists can be given too; those without a bucket are dead. Left out,
-        each destination is taken to have one binding.
+        ``bindings`` are those that the broker lists; a binding without a bucket is dead. By default each
+        destination has one binding.
         """
-        held = as_destinations(buckets, "the list of buckets")
+        held = as_destinations(buckets, "list of buckets")
         runs = tuple((destination, len(list(same))) for destination, same in groupby(held))
-        # Counted over all of them, since in old releases a destination can have several runs.
+        # In old releases a destination can have several runs.
         listed = as_bindings(Counter(held) if bindings is None else bindings)
         return cls(tuple(listed), runs, Release.parse(release, store=store))
 
@@ -231,7 +231,7 @@ class Ring:
 
     @property
     def dead(self) -> tuple[RingBinding, ...]:
-        """Bindings that the broker lists and whose destination has no bucket."""
+        """Bindings without a bucket."""
         live = {destination for destination, _ in self._runs()}
         return tuple(binding for binding in self.bindings if binding.destination not in live)
 
@@ -249,11 +249,11 @@ class Ring:
             raise RingUnknown(
                 f"the order of the buckets is unknown: {self.why_unknown}. Read it from the broker "
                 "(`rabbitmqctl eval` of rabbit_exchange_type_consistent_hash:ring_state/2) and pass it to "
-                "Ring.read(), or work it out from observed messages with infer()"
+                "Ring.read(), or infer it from observed messages with infer()"
             )
         return self.runs
 
-    # create_binding with chx_hash_ring_update_fun/3: a destination that has buckets is left alone.
+    # create_binding with chx_hash_ring_update_fun/3: a destination with buckets gets no more.
     def bind(
         self,
         destination: Destination,
@@ -263,7 +263,7 @@ class Ring:
         """The ring after one more bind command."""
         binding = RingBinding.of(destination, weight, arguments)
         if binding in self.bindings:
-            return self  # the same binding again is no binding at all
+            return self  # the broker ignores a repeated binding
         runs = self.runs
         if runs is not None and all(binding.destination != known for known, _ in runs):
             runs = (*runs, (binding.destination, binding.weight))
@@ -272,7 +272,7 @@ class Ring:
         return ring
 
     def refuse_duplicates(self) -> None:
-        """Raise where a destination is bound twice and the release does not let the first binding win."""
+        """Raise if a destination is bound twice and in this release not only the first binding counts."""
         if self.release.first_binding_wins:
             return
         listed = Counter(binding.destination for binding in self.bindings)
@@ -280,21 +280,21 @@ class Ring:
         for destination, times in (listed | torn).items():
             if times > 1:
                 raise Unpredictable(
-                    f"{_show(destination)} is bound twice, and RabbitMQ {self.release} adds buckets for both and "
-                    "can tear holes into the ring when one is unbound; the first binding wins from 3.9.21 and "
-                    "3.10.6 on"
+                    f"{_show(destination)} is bound twice; RabbitMQ {self.release} adds buckets for both bindings and "
+                    "can leave holes in the ring when one is removed. From 3.9.21 and 3.10.6 on, only the first "
+                    "binding counts"
                 )
 
-    # ch_hash_ring_delete_fun/2: whichever of its bindings goes, the destination loses all its buckets.
+    # ch_hash_ring_delete_fun/2: removing any of its bindings removes all buckets of a destination.
     def unbind(
         self,
         destination: Destination,
         weight: int | str | None = None,
         arguments: Mapping[str, int | str] | None = None,
     ) -> Ring:
-        """The ring after an unbind command; one that fits no listed binding changes nothing.
+        """The ring after an unbind command, which changes nothing if no such binding is listed.
 
-        Without a weight, the destination's only binding is meant.
+        The weight may be omitted for a destination with one binding.
         """
         listed = self._listed(destination)
         if weight is not None:
@@ -302,30 +302,28 @@ class Ring:
             listed = [binding for binding in listed if binding == wanted]
         elif arguments is not None:
             raise InvalidValue(
-                f"unbinding {_show(destination)}",
+                f"unbinding of {_show(destination)}",
                 "arguments without a weight",
-                "both, or neither",
-                "An unbind command repeats both, and one that fits no binding changes nothing",
+                "both or neither",
+                "An unbind command must repeat both",
             )
         elif len(listed) > 1:
             raise InvalidValue(
-                f"unbinding {_show(destination)}",
+                f"unbinding of {_show(destination)}",
                 "no weight",
                 "one of " + ", ".join(repr(binding.key) for binding in listed),
-                "Say which of its bindings goes, or use delete() for all of them",
+                "Use delete() to remove all its bindings",
             )
         if not listed:
             return self
-        # rabbit_db_binding:delete_v2/2: of several with one key, the exchange hears only of the last to go.
-        if (
-            self.release.unbind_spares_duplicates
-            and sum(b.key == listed[0].key for b in self._listed(destination)) > 1
-        ):
+        # rabbit_db_binding:delete_v2/2 notifies the exchange only when the last binding with a key is removed.
+        same_key = [binding for binding in self._listed(destination) if binding.key == listed[0].key]
+        if self.release.unbind_spares_duplicates and len(same_key) > 1:
             return replace(self, bindings=tuple(b for b in self.bindings if b != listed[0]))
         return self._without(destination, listed)
 
     def delete(self, destination: Destination) -> Ring:
-        """The ring after the queue or exchange itself was deleted, with all its bindings."""
+        """The ring after the queue or exchange was deleted, with all its bindings."""
         listed = self._listed(destination)
         ring = self._without(destination, listed)
         if not listed or isinstance(destination, str) or not self.release.deleted_exchange_keeps_buckets:
@@ -351,7 +349,7 @@ class Ring:
         """
         in_order = sorted(self.bindings, key=lambda binding: binding.sort_key)
         if self.release.store is Store.KHEPRI:
-            # recover_exchange_and_bindings/1: every listed binding once more, of which most exist.
+            # recover_exchange_and_bindings/1 adds every listed binding again; most exist.
             return self._replayed(self.runs, in_order)
         if worker_pool_size == 1 or len(in_order) <= 1:
             return self._replayed((), in_order)
@@ -374,7 +372,7 @@ class Ring:
 
 
 def as_binding(item: Destination | tuple[Destination, int | str] | RingBinding) -> RingBinding:
-    """A binding from any of the forms in which a list of bindings may hold one."""
+    """A binding from any form that a list of bindings may contain."""
     if isinstance(item, RingBinding):
         return item
     if isinstance(item, tuple) and len(item) == 2:
@@ -383,18 +381,18 @@ def as_binding(item: Destination | tuple[Destination, int | str] | RingBinding) 
 
 
 def as_bindings(bindings: Bindings) -> Iterator[RingBinding]:
-    """Bindings from any form in which a caller may have them."""
+    """Bindings from any form that callers may pass."""
     items = bindings.items() if hasattr(bindings, "items") else bindings
-    return map(as_binding, each(items, "the list of bindings", "destinations, alone or with their weights"))
+    return map(as_binding, each(items, "list of bindings", "destinations, alone or with their weights"))
 
 
 def as_destinations(destinations: Iterable[Destination], what: str) -> tuple[Destination, ...]:
-    """A list of destinations, after checking it."""
+    """Return valid destinations, and raise InvalidValue for any other."""
     return tuple(map(check_destination, each(destinations, what, "destinations")))
 
 
 def each(items: Any, what: str, of: str) -> Iterator[Any]:
-    """The items of a list; a str would pass for one of characters, and a mapping for one of its keys."""
+    """The items of an iterable other than text and mappings, which a caller passes by mistake."""
     if isinstance(items, (str, bytes, Mapping)) or not isinstance(items, Iterable):
-        raise InvalidValue(what, items, f"a list of {of}", "A single one goes into a list")
+        raise InvalidValue(what, items, f"a list of {of}", "Put a single item into a list")
     return iter(items)

@@ -58,14 +58,14 @@ _ROUNDS: Final = [
 _Column: TypeAlias = "NDArray[np.uint32]"
 
 
-def phash2_column(column: Any, *, what: str = "the key", limit: int | None = None) -> _Column:
+def phash2_column(column: Any, *, what: str = "key", limit: int | None = None) -> _Column:
     """``phash2`` of each row of a list, NumPy array or Arrow column of str or bytes."""
     hashes = block_hash_column(column, what=what, limit=limit)
     hashes &= _MASK27
     return hashes
 
 
-def phash2_lists_column(column: Any, *, what: str = "the key", limit: int | None = None) -> _Column:
+def phash2_lists_column(column: Any, *, what: str = "key", limit: int | None = None) -> _Column:
     """``phash2([Row])`` of each row: the hash of a list that holds one binary."""
     hashes = block_hash_column(column, what=what, limit=limit)
     for start in range(0, len(hashes), _ROWS):
@@ -79,7 +79,7 @@ def phash2_lists_column(column: Any, *, what: str = "the key", limit: int | None
 
 
 def block_hash_column(
-    column: Any, initval: int = HCONST_BINARY, *, what: str = "the key", limit: int | None = None
+    column: Any, initval: int = HCONST_BINARY, *, what: str = "key", limit: int | None = None
 ) -> _Column:
     """``block_hash(row, initval)`` of each row of a list, NumPy array or Arrow column of str or bytes.
 

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Binaries", "binaries", "is_text"]
 
-_WAY_OUT = "cast it to a string column, as the message's publisher would, or fill the gaps first"
-_ALLOWED = "str (sent as UTF-8) or bytes"
+_HINT = "Cast the column to strings as its publisher does, or fill the gaps first"
+_EXPECTED = "str (sent as UTF-8) or bytes"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,11 +39,10 @@ class Binaries:
         return self.data[self.offsets[row] : self.offsets[row + 1]].tobytes()
 
 
-def binaries(column: Any, *, what: str = "the key", limit: int | None = None) -> Iterator[Binaries]:
-    """The column in one or more pieces.
+def binaries(column: Any, *, what: str = "key", limit: int | None = None) -> Iterator[Binaries]:
+    """The column in one or more pieces; a value of more than ``limit`` bytes is an error.
 
-    ``what`` names its values in errors, which also tell the row; a value of more than ``limit`` bytes
-    is one.
+    ``what`` names a value in errors, which add its row.
     """
     first_row = 0
     for piece in _pieces(column, what):
@@ -95,7 +94,7 @@ def _pieces(column: Any, what: str) -> Iterator[Binaries]:
         yield from_list(column if isinstance(column, (list, tuple)) else list(column), what)
 
 
-def from_list(keys: Sequence[str | bytes], what: str = "the key") -> Binaries:
+def from_list(keys: Sequence[str | bytes], what: str = "key") -> Binaries:
     """Join a list of str or bytes; both may be in one list."""
     try:
         # ASCII text alone, which is nearly always: two passes that run in C.
@@ -121,7 +120,7 @@ def _encode(key: object, row: int, what: str) -> bytes:
             ) from None
     if isinstance(key, (bytes, bytearray)):
         return bytes(key)
-    raise InvalidValue(f"{what} in row {row}", key, _ALLOWED, _WAY_OUT)
+    raise InvalidValue(f"{what} in row {row}", key, _EXPECTED, _HINT)
 
 
 def _joined(data: bytes, lengths: Iterable[int], count: int) -> Binaries:
@@ -169,7 +168,7 @@ def _from_arrow(column: Any, what: str) -> Iterator[Binaries]:
 def _from_arrow_chunk(pa: Any, chunk: Any, what: str, first_row: int) -> Binaries:
     if chunk.null_count:
         row = first_row + chunk.is_null().index(pa.scalar(value=True)).as_py()
-        raise InvalidValue(f"{what} in row {row}", None, _ALLOWED, _WAY_OUT)
+        raise InvalidValue(f"{what} in row {row}", None, _EXPECTED, _HINT)
     if not len(chunk):  # of whatever type
         return Binaries(np.empty(0, np.uint8), np.zeros(1, np.int32))
     types = pa.types
@@ -188,7 +187,7 @@ def _from_arrow_chunk(pa: Any, chunk: Any, what: str, first_row: int) -> Binarie
     elif types.is_string(kind) or types.is_binary(kind):
         width_type = np.int32
     else:
-        raise InvalidValue(f"{what}'s Arrow type", str(kind), "string or binary, large or not", _WAY_OUT)
+        raise InvalidValue(f"Arrow type of {what}", str(kind), "string or binary, large or not", _HINT)
     _, offsets_buffer, data_buffer = chunk.buffers()
     offsets = np.frombuffer(offsets_buffer, width_type)[chunk.offset : chunk.offset + len(chunk) + 1]
     return Binaries(_bytes(data_buffer), offsets)

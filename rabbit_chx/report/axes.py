@@ -91,7 +91,7 @@ def draw_movement(before: Ring, after: Ring, ax: Axes | None = None) -> Axes:
     for side, places in enumerate((flow.left, flow.right)):
         _add_column(ax, flow, places, colour_of, side)
     ax.set(xlim=(0, 1), ylim=(flow.height, 0))
-    ax.set_title(f"{movement.share:.2%} of the keys go elsewhere", fontsize="medium")
+    ax.set_title(f"{movement.share:.2%} of the keys move", fontsize="medium")
     ax.set_axis_off()
     return ax
 

@@ -283,7 +283,7 @@ def _changes(report: Report) -> Element:
 
 def _flow(report: Report, change: Change) -> Element:
     colours = colours_of(report.live, *change.after.destinations)
-    title = f"{change.title}: {change.movement.share:.2%} of the keys go elsewhere"
+    title = f"{change.title}: {change.movement.share:.2%} of the keys move"
     drawn = flow_picture(change.movement, report.live, change.after, colours, title)
     picture = element("div", drawn, class_="wide", tabindex="0", role="region", aria_label=change.title)
     return element(

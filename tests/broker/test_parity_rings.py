@@ -149,7 +149,7 @@ def test_an_observer_agrees_with_the_ring_and_notices_when_it_changes(lab, produ
         watch = DeliveryMonitor(x.mirror, name=x.name)
         publish(lab.broker.url, x.name, [Message(f"customer-{i}") for i in range(300)], producer)
         assert CONSUMERS[consumer](lab, x.destinations, 300, watch) == [True] * 300
-        assert (watch.expected, watch.drifted, watch.unjudged) == (300, 0, 0)
+        assert (watch.expected, watch.drifted, watch.unpredicted) == (300, 0, 0)
 
         x.bind("new", "5")
         watch.pairs.clear()
@@ -199,7 +199,7 @@ def test_an_observer_never_takes_what_a_client_decodes_with_a_loss_for_drift(lab
         watch = DeliveryMonitor(x.mirror, name=x.name)
         publish(lab.broker.url, x.name, messages, producer)
         seen = CONSUMERS[consumer](lab, x.destinations, len(messages), watch)
-        assert (watch.drifted, watch.passed_over) == (0, 0)
+        assert (watch.drifted, watch.skipped) == (0, 0)
         assert watch.expected > len(messages) / 5
         infer(watch.pairs, x.mirror.ring.bindings, release=lab.release, hash_header="h")  # no contradiction
         lab.tally.messages[producer] += len(messages)
@@ -223,7 +223,7 @@ def test_an_observer_passes_over_what_came_another_way(lab):
         watch = DeliveryMonitor(x.mirror, name=x.name)
         publish(lab.broker.url, elsewhere.name, [Message("a")] * 5, "pika")
         assert consume_with_pika(lab, elsewhere.destinations, 5, watch) == [None] * 5
-        assert watch.passed_over == 5
+        assert watch.skipped == 5
 
 
 def test_an_observer_behind_an_exchange_is_told_that_exchange(lab):
@@ -240,5 +240,5 @@ def test_an_observer_knows_no_ring_and_collects_what_finds_it(lab):
         watch = DeliveryMonitor(ConsistentHashExchange(unknown), name=x.name)
         publish(lab.broker.url, x.name, [Message(f"customer-{i}") for i in range(250)], "pika")
         assert consume_with_pika(lab, x.destinations, 250, watch) == [None] * 250
-        assert watch.unjudged == 250
+        assert watch.unpredicted == 250
         lab.compare_rings({x.name: infer(watch.pairs, unknown.bindings, release=lab.release).ring})

@@ -13,12 +13,15 @@ if TYPE_CHECKING:
 
 
 def complaint(call: Callable[[], object]) -> InvalidValue:
-    """The InvalidValue that the call raises, after checking that all its parts are there and are shown."""
+    """The InvalidValue that the call raises, after checking that its parts are shown."""
     with pytest.raises(InvalidValue) as caught:
         call()
     error = caught.value
     assert type(error) is InvalidValue
-    for part in filter(None, (error.what, error.expected, error.hint)):
+    assert error.what
+    assert not error.what.startswith(("the ", "a ", "an "))
+    assert error.expected
+    for part in (error.what, error.expected, error.hint):
         assert part in str(error)
     assert "got " in str(error)
     assert "\n" not in str(error)

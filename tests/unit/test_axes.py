@@ -108,7 +108,7 @@ def test_an_empty_sample_can_be_drawn() -> None:
 def test_what_moves_stands_out_and_all_keys_are_there_on_both_sides() -> None:
     before = Ring.of(["q0", "q1", "q2"])
     ax = draw_movement(before, before.bind("q3"))
-    assert ax.get_title() == "24.96% of the keys go elsewhere"
+    assert ax.get_title() == "24.96% of the keys move"
     columns = patches(ax, Rectangle)
     assert len(columns) == 3 + 4
     assert sum(column.get_height() for column in columns) == pytest.approx(2)

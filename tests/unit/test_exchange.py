@@ -267,7 +267,7 @@ def test_an_integer_of_a_class_of_its_own_is_used_as_it_is(value) -> None:
 def test_with_one_bucket_nothing_is_hashed_and_with_none_nothing_is_routed(arguments, message) -> None:
     got = exchange(["only"], **arguments).route(**message, explain=True)
     assert (got.hash, got.seed, got.bucket, got.buckets, got.destination) == (None, None, 0, 1, "only")
-    assert "nothing is hashed" in str(got)
+    assert "a single bucket needs no hash" in str(got)
     empty = ConsistentHashExchange(Ring(), **arguments)
     assert empty.destinations == ()
     for call in (
@@ -304,7 +304,7 @@ def test_an_explanation_reads_from_the_message_to_the_destination() -> None:
     ("arguments", "message", "said"),
     [
         (HEADER, {"headers": {}}, "undefined (the header 'h' is missing)"),
-        (HEADER, {"headers": {"h": 5}}, "5 (an integer is used as it is)"),
+        (HEADER, {"headers": {"h": 5}}, "5 (an integer is its own hash)"),
         (HEADER, {"headers": {"h": "a"}, "client": "pika"}, "the header 'h' as pika encodes it"),
         ({"hash_property": "message_id"}, {"message_id": None}, "the property message_id is missing"),
         ({"hash_property": "timestamp"}, {"timestamp": 5}, "its seconds as text"),

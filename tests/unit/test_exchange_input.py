@@ -25,9 +25,9 @@ from tests.unit.erlang import HEADER, SEVEN, exchange
 def test_a_routing_key_has_at_most_255_bytes(key) -> None:
     length = len(key if isinstance(key, bytes) else key.encode())
     for call, what in (
-        (lambda: exchange().route(key), "the routing key"),
-        (lambda: exchange().route_many([b"a", key]), "the routing key in row 1"),
-        (lambda: exchange(hash_property="message_id").route(message_id=key), "the property message_id"),
+        (lambda: exchange().route(key), "routing key"),
+        (lambda: exchange().route_many([b"a", key]), "routing key in row 1"),
+        (lambda: exchange(hash_property="message_id").route(message_id=key), "property message_id"),
     ):
         error = complaint(call)
         assert error.what == what

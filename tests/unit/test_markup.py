@@ -32,7 +32,7 @@ def test_a_ring_of_unknown_order_says_why() -> None:
 def test_a_movement_shows_what_moves_the_largest_flow_first() -> None:
     text, (_, *rows) = shown(moved(Ring.of(["a", "b"]), Ring.of({"a": 1, "c": 3})))
     shares = [float(share.rstrip("%")) for *_, share in rows]
-    assert text == f"{sum(shares):.2f}% of the keys go elsewhere."
+    assert text == f"{sum(shares):.2f}% of the keys move."
     assert shares == sorted(shares, reverse=True)
     assert all(source != target for source, target, _ in rows)
     assert shown(moved(Ring.of(["a"]), Ring.of([])))[1][1] == ["a", "nowhere", "100.000%"]

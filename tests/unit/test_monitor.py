@@ -34,7 +34,7 @@ def watch(queues=SEVEN, *, keep: int = 10_000, **arguments) -> DeliveryMonitor:
 
 
 def counts(observer: DeliveryMonitor) -> tuple[int, int, int, int]:
-    return (observer.expected, observer.drifted, observer.unjudged, observer.passed_over)
+    return (observer.expected, observer.drifted, observer.unpredicted, observer.skipped)
 
 
 def test_a_message_at_its_queue_is_expected_and_at_another_one_drift() -> None:

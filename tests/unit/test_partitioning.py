@@ -113,8 +113,16 @@ def test_what_is_no_binding_key_is_refused(key) -> None:
     assert complaint(lambda: ModulusHashExchange([("q0", key)])).what == "binding key"
 
 
-def test_no_binding_and_one_binding_twice_are_refused() -> None:
-    assert complaint(lambda: ModulusHashExchange([])).got == "none"
+def test_an_exchange_without_bindings_routes_nothing() -> None:
+    for route in (
+        lambda: ModulusHashExchange([]).route("a"),
+        lambda: ModulusHashExchange([]).route_many(["a"]),
+    ):
+        with pytest.raises(Unroutable):
+            route()
+
+
+def test_one_binding_twice_is_refused() -> None:
     for twice in (["q0", "q0"], [("q0", "a"), ("q0", "a")], ["q0", ("q0", "")], [("q0", b"a"), ("q0", "a")]):
         assert complaint(lambda twice=twice: ModulusHashExchange(twice)).got == "one binding twice"
 

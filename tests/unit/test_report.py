@@ -172,7 +172,7 @@ def test_every_section_is_there_with_its_numbers(page) -> None:
         assert heading in text
     found = made()
     assert all(f"{share:.3%}" in text for share in found.shares.values())
-    assert f"{found.added.movement.share:.2%} of the keys go elsewhere" in text
+    assert f"{found.added.movement.share:.2%} of the keys move" in text
     assert "acme" in text
     assert "10,000 messages through RabbitMQ 4.3.6, 0 of them elsewhere than foretold" in text
 

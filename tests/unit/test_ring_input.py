@@ -85,15 +85,15 @@ WRONG_WEIGHTS = [
 def test_any_other_weight_is_refused_on_every_release(weight: object) -> None:
     for release in ("3.10.8", "4.3.6"):
         error = complaint(lambda release=release: Ring.of({"orders": weight}, release=release))  # type: ignore[dict-item]
-        assert error.what == "weight of queue 'orders'"
+        assert error.what == "weight for queue 'orders'"
         assert error.got is weight
-        assert error.expected == "a whole number from 1 to 10000"
+        assert error.expected == "an integer from 1 to 10000"
     complaint(lambda: Ring().bind("q0", weight))  # type: ignore[arg-type]
     complaint(lambda: Ring.of([("q0", weight)]))  # type: ignore[list-item]
 
 
 def test_the_weight_of_an_exchange_is_complained_of_as_such() -> None:
-    assert complaint(lambda: Ring.of({ToExchange("slot-1"): 0})).what == "weight of exchange 'slot-1'"
+    assert complaint(lambda: Ring.of({ToExchange("slot-1"): 0})).what == "weight for exchange 'slot-1'"
 
 
 @pytest.mark.parametrize("key", ["abc", "", "0", 5, None, b"1"])

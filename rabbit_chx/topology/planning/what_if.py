@@ -96,7 +96,7 @@ def _changed(
 ) -> dict[Destination, int]:
     """The destinations and weights after the change; who changes its weight keeps its place."""
     by_name = {_name(destination): destination for destination in now}
-    for name in (*each(remove, "the queues to remove", "names"), *weights):
+    for name in (*each(remove, "queues to remove", "names"), *weights):
         if name not in by_name:
             raise InvalidValue(
                 f"change of exchange {exchange!r}",
@@ -126,7 +126,7 @@ def _name(destination: Destination) -> str:
 def _new_names(exchange: str, known: Sequence[str], add: int | Sequence[str]) -> tuple[str, ...]:
     """The names given, or so many that go on counting where the last one with a number ends."""
     if not isinstance(add, int):
-        return tuple(each(add, "the queues to add", "names"))
+        return tuple(each(add, "queues to add", "names"))
     if isinstance(add, bool) or not 0 <= add <= _MOST_NEW:
         raise InvalidValue("number of queues to add", add, f"from 0 to {_MOST_NEW}")
     numbered = [
