@@ -1,8 +1,8 @@
-"""Header values as clients put them on the wire, and as the broker then sees them.
+"""Header values as clients encode them, and as the broker then holds them.
 
-The same Python value leaves pika, aio-pika (pamqp) and py-amqp with different AMQP type tags, and some
-releases hash the type along with the value. This file mirrors each client's encoder as of pika 1.4,
-pamqp 4.0 and py-amqp 5.4; it writes no bytes and knows nothing of exchanges.
+Clients send the same value with different AMQP type tags, and some releases hash the type along with the value. This
+file mirrors the encoders of pika 1.4, pamqp 4.0 (aio-pika and amqpstorm), py-amqp 5.4, and of amqplib 2.0 and
+rabbitmq-client 5.0 for Node. It writes no bytes.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
 __all__ = ["CLIENTS", "Client", "Field", "encode", "seconds"]
 
-Client: TypeAlias = Literal["pika", "aio-pika", "py-amqp"]
+Client: TypeAlias = Literal["pika", "aio-pika", "py-amqp", "amqpstorm", "amqplib", "rabbitmq-client"]
 CLIENTS: Final[tuple[Client, ...]] = get_args(Client)
 
-# rabbit_binary_parser.erl, parse_table/1: what the broker calls each tag.
+# rabbit_binary_parser.erl, parse_table/1: the broker's name for each tag.
 _TYPES: Final = {
     "S": "longstr",
     "x": "binary",
@@ -51,7 +51,7 @@ _TYPES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A header value with its AMQP tag, for callers who know exactly what is sent.
+    """A header value with its AMQP tag, for callers who know what is sent.
 
     ``Field("S", b"text")``, ``Field("I", 5)``, ``Field("D", (2, 150))`` (scale and digits),
     ``Field("T", 1700000000)`` (seconds), ``Field("A", (Field("I", 1),))``,
@@ -67,7 +67,7 @@ class Field:
 
     @property
     def type(self) -> Atom:
-        """The type as the broker names it."""
+        """The broker's name for the type."""
         return Atom(_TYPES[self.tag])
 
     @property
@@ -82,9 +82,11 @@ class Field:
                 return _utf8(self.value)
             case "D":
                 scale, digits = self.value
-                return (scale, digits % 2**32)  # the broker reads the digits without a sign
+                return (scale, digits % 2**32)  # the broker reads the digits as unsigned
             case "f" | "d" if not math.isfinite(self.value):
-                raise BrokerWouldFail(f"RabbitMQ fails on {self.value} in a header: Erlang has no such float")
+                raise BrokerWouldFail(
+                    f"RabbitMQ fails on {self.value} in a header; Erlang has no infinity or NaN"
+                )
             case "A":
                 return [item.pair for item in self.value]
             case "F":
@@ -95,12 +97,12 @@ class Field:
 
     @property
     def pair(self) -> tuple[Atom, Term]:
-        """Type and value, as in arrays and in all that 3.12 and before hash."""
+        """Type and value: the form of array items, and of the headers that releases up to 3.12 hash."""
         return (self.type, self.term)
 
 
 def encode(value: object, client: Client) -> Field:
-    """The field that a client makes of a Python value; an error where that client raises one itself.
+    """Encode a value as the client does; InvalidValue if the client cannot send it.
 
     >>> encode(5, "pika"), encode(5, "aio-pika")
     (Field(tag='I', value=5), Field(tag='b', value=5))
@@ -112,19 +114,19 @@ def encode(value: object, client: Client) -> Field:
     try:
         field = _common(value, client) or _ENCODERS[client](value)
     except (struct.error, ArithmeticError, UnicodeEncodeError, AttributeError, TypeError):
-        field = None  # just where the client stumbles: too large, or a name that is no text
+        field = None  # the value is too large for the client, or a name is not text
     if field is None:
         raise InvalidValue(
             "header value",
             value,
-            f"what {client} can encode",
-            "Send it as text: strings are the one type on which all clients and releases agree",
+            f"a value that {client} can encode",
+            "Send it as text, which all clients and releases treat alike",
         )
     return field
 
 
 def _common(value: object, client: Client) -> Field | None:
-    """The types on which all three agree; their order matters, since a bool is an int."""
+    """The types that most clients encode alike; bool comes first because it is an int."""
     match value:
         case None:
             return Field("V")
@@ -133,11 +135,15 @@ def _common(value: object, client: Client) -> Field | None:
         case str():
             return Field("S", _text(value, client))
         case datetime():
-            return Field("T", seconds(value, client))
+            # amqplib and rabbitmq-client send a JavaScript Date as an object without keys.
+            return Field("F", ()) if client in _NODE else Field("T", seconds(value, client))
         case list():
             return Field("A", tuple(encode(item, client) for item in value))
         case _:
             return None
+
+
+_NODE: Final = ("amqplib", "rabbitmq-client")
 
 
 def _pika(value: object) -> Field | None:
@@ -159,7 +165,7 @@ def _pamqp(value: object) -> Field | None:
         case int():
             return _integer(value, [("b", "b"), ("s", "h"), ("u", "H"), ("I", "i"), ("i", "I"), ("l", "q")])
         case float():
-            # 32 bits: the broker hashes the rounded number.
+            # Rounded to 32 bits.
             return Field("f", struct.unpack(">f", struct.pack(">f", value))[0])
         case Decimal():
             return _decimal(value)
@@ -173,6 +179,46 @@ def _pamqp(value: object) -> Field | None:
             return None
 
 
+def _amqplib(value: object) -> Field | None:
+    if isinstance(value, bytes | bytearray):
+        return Field("x", bytes(value))
+    return _javascript(value, "amqplib")
+
+
+def _rabbitmq_client(value: object) -> Field | None:
+    if isinstance(value, bytes | bytearray):  # an object, whose keys are the indices
+        return _javascript({str(index): byte for index, byte in enumerate(value)}, "rabbitmq-client")
+    return _javascript(value, "rabbitmq-client")
+
+
+def _javascript(value: object, client: Client) -> Field | None:
+    match value:
+        case int() | float():
+            return _number(value)
+        case dict():
+            return _table(_javascript_order(value), client)
+        case _:
+            return None
+
+
+# isFloatingPoint in amqplib's codec.js, getBestType in rabbitmq-client's codec.js.
+def _number(value: float) -> Field:
+    number = float(value)
+    if number != value or (isinstance(value, int) and value >= 2**63):
+        raise OverflowError  # JavaScript has no such integer; larger ones are doubles
+    if number >= 2**63 or (abs(number) < 2**50 and not number.is_integer()):
+        return Field("d", number)
+    return _integer(int(number), [("b", "b"), ("s", "h"), ("I", "i"), ("l", "q")])
+
+
+def _javascript_order(table: dict[str, object]) -> list[tuple[str, object]]:
+    """The entries of an object: array indices in ascending order, then the other keys as inserted."""
+    indices = {
+        name for name in table if name == "0" or (name.isascii() and name.isdigit() and name[0] != "0")
+    }
+    return sorted(table.items(), key=lambda entry: (0, int(entry[0])) if entry[0] in indices else (1, 0))
+
+
 def _pyamqp(value: object) -> Field | None:
     match value:
         case bytes():
@@ -184,7 +230,7 @@ def _pyamqp(value: object) -> Field | None:
             return _integer(value, [("I", "i")] if -(2**31) < value < 2**31 else [("L", "q")])
         case Decimal():
             exponent = value.as_tuple().exponent
-            # A positive exponent is refused, as struct does; so are NaN and the infinities.
+            # A positive exponent is an error, as in struct; so are NaN and the infinities.
             return _scaled(-exponent, int(value.scaleb(-exponent))) if isinstance(exponent, int) else None
         case dict():
             return _table(value.items(), "py-amqp")
@@ -198,17 +244,20 @@ _ENCODERS: Final[dict[str, Callable[[object], Field | None]]] = {
     "pika": _pika,
     "aio-pika": _pamqp,
     "py-amqp": _pyamqp,
+    "amqpstorm": _pamqp,
+    "amqplib": _amqplib,
+    "rabbitmq-client": _rabbitmq_client,
 }
 
 
 def _integer(value: int, tags: list[tuple[str, str]]) -> Field:
-    """The first tag whose C type holds the value; none at all is an OverflowError."""
+    """The value with the first tag whose C type holds it; OverflowError if none does."""
     for tag, code in tags:
         try:
             struct.pack(f">{code}", value)
         except struct.error:
             continue
-        return Field(tag, int(value))  # a subclass, such as pika's own for what it decodes, is none to Erlang
+        return Field(tag, int(value))  # Erlang has no subclasses, such as pika's
     raise OverflowError
 
 
@@ -235,17 +284,17 @@ def _table(items: Iterable[tuple[Any, object]], client: Client) -> Field:
 
 
 def _text(value: str, client: Client) -> bytes:
-    # py-amqp alone lets a lone surrogate through.
+    # Only py-amqp sends lone surrogates.
     return value.encode("utf-8", "surrogatepass" if client == "py-amqp" else "strict")
 
 
 def seconds(value: datetime, client: Client | None = None) -> int:
-    """Whole seconds since 1970; a datetime without a zone is UTC to all three clients.
+    """Whole seconds since 1970; every client takes a datetime without a zone as UTC.
 
-    One before 1970 is an OverflowError: the wire has no sign.
+    A datetime before 1970 is an OverflowError, because AMQP timestamps are unsigned.
     """
-    if client == "aio-pika":
-        # By way of a float, which from 2514 on rounds the last microsecond of a second up.
+    if client in ("aio-pika", "amqpstorm"):
+        # Via a float, which from 2514 on rounds the last microsecond of a second up.
         number = int((value if value.utcoffset() is not None else value.replace(tzinfo=UTC)).timestamp())
     else:
         number = calendar.timegm(value.utctimetuple())

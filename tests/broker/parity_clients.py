@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 DEADLINE: Final = 120.0
 """Seconds in which a list of messages has to be confirmed, or to arrive, on however slow a machine."""
 
+PUBLISHERS: Final = ("pika", "aio-pika", "py-amqp")
+"""The clients that the tests publish with."""
+
 WINDOW: Final = 500
 """Messages that may wait for their confirms at once."""
 
@@ -53,6 +56,7 @@ def publish(url: str, exchange: str, messages: Sequence[Message], client: Client
             return asyncio.run(_publish_with_aio_pika(url, exchange, messages))
         case "py-amqp":
             return _publish_with_py_amqp(url, exchange, messages)
+    raise AssertionError(f"no publisher for {client}")
 
 
 class _PikaPublisher:

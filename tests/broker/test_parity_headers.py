@@ -14,7 +14,7 @@ import pytest
 from rabbit_chx import AmbiguousHeader, BrokerWouldFail
 from rabbit_chx.fields import CLIENTS, Field, encode
 from tests.broker.parity import assert_same
-from tests.broker.parity_clients import Message
+from tests.broker.parity_clients import PUBLISHERS, Message
 from tests.broker.parity_values import VALUES, random_value, sendable
 
 pytestmark = [
@@ -38,7 +38,7 @@ def headers(values):
     return [Message(f"key {i}", {"h": value, "other": i}) for i, value in enumerate(values)]
 
 
-@pytest.mark.parametrize("client", CLIENTS)
+@pytest.mark.parametrize("client", PUBLISHERS)
 def test_a_value_of_every_type_lands_where_the_mirror_says_for_that_client(lab, client):
     rng = random.Random("headers")
     values = list(sendable([*VALUES, *(random_value(rng) for _ in range(1_500))], client))
@@ -54,14 +54,14 @@ def test_a_value_of_every_type_lands_where_the_mirror_says_for_that_client(lab, 
 def test_where_the_client_does_not_matter_all_clients_agree(lab):
     texts = [f"tenant {i} é" for i in range(1_000)]
     with lab.exchange(QUEUES, hash_header="h") as x:
-        for client in CLIENTS:
+        for client in PUBLISHERS:
             landed = x.check(headers(texts), client)
             for column in (texts, pa.array(texts)):
                 indices = x.mirror.route_many(column)
                 assert_same(texts, [x.mirror.destinations[i] for i in indices], landed)
 
 
-@pytest.mark.parametrize("client", CLIENTS)
+@pytest.mark.parametrize("client", PUBLISHERS)
 def test_a_column_of_integers_lands_where_the_mirror_says(lab, client):
     rng = random.Random("integers")
     numbers = [rng.choice((1, -1)) * rng.getrandbits(rng.randint(1, 63)) for _ in range(1_000)]
@@ -72,7 +72,7 @@ def test_a_column_of_integers_lands_where_the_mirror_says(lab, client):
             assert_same(numbers, [x.mirror.destinations[i] for i in indices], landed)
 
 
-@pytest.mark.parametrize("client", CLIENTS)
+@pytest.mark.parametrize("client", PUBLISHERS)
 def test_a_missing_header_is_hashed_too_and_null_is_like_it_on_bare_releases(lab, client):
     with lab.exchange([f"q{i}" for i in range(13)], hash_header="h") as x:
         missing, null, none, empty = x.check(
@@ -100,7 +100,7 @@ def test_a_field_of_every_tag_lands_where_the_mirror_says_also_of_those_that_no_
         x.check([Message("", {"h": field}) for field in fields], "pika")
 
 
-@pytest.mark.parametrize("client", CLIENTS)
+@pytest.mark.parametrize("client", PUBLISHERS)
 @pytest.mark.parametrize("value", [[], {}], ids=["array", "table"])
 def test_an_empty_list_is_hashed_or_fails_just_as_the_mirror_says(lab, client, value):
     with lab.exchange(QUEUES, hash_header="h") as x:
@@ -115,7 +115,7 @@ def test_an_empty_list_is_hashed_or_fails_just_as_the_mirror_says(lab, client, v
         x.check(headers(["the next message is routed"]), client)
 
 
-@pytest.mark.parametrize("client", CLIENTS)
+@pytest.mark.parametrize("client", PUBLISHERS)
 def test_with_one_bucket_nothing_is_hashed_and_nothing_fails(lab, client):
     with lab.exchange({"only": 1}, hash_header="h") as x:
         x.check([*headers([[], {}, None, "text", 5]), Message("", {}), Message("", None)], client)

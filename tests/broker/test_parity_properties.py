@@ -11,9 +11,8 @@ import pyarrow as pa
 import pytest
 
 from rabbit_chx import InvalidValue, Unpredictable
-from rabbit_chx.fields import CLIENTS
 from tests.broker.parity import assert_same
-from tests.broker.parity_clients import Message
+from tests.broker.parity_clients import PUBLISHERS, Message
 
 pytestmark = [
     pytest.mark.broker,
@@ -32,7 +31,7 @@ def texts(count):
     return [*fixed, *(f"{rng.getrandbits(128):032x}" for _ in range(count - len(fixed)))]
 
 
-@pytest.mark.parametrize("client", CLIENTS)
+@pytest.mark.parametrize("client", PUBLISHERS)
 @pytest.mark.parametrize("name", IDS)
 def test_an_id_lands_where_the_mirror_says_one_by_one_and_in_bulk(lab, client, name):
     ids = texts(800)
@@ -77,7 +76,7 @@ MOMENTS = [
 ]
 
 
-@pytest.mark.parametrize("client", CLIENTS)
+@pytest.mark.parametrize("client", PUBLISHERS)
 def test_a_timestamp_lands_where_the_mirror_says(lab, client):
     rng = random.Random("timestamps")
     stamps = [*NUMBERS, *(rng.getrandbits(32) for _ in range(500))]
@@ -89,7 +88,7 @@ def test_a_timestamp_lands_where_the_mirror_says(lab, client):
         assert_same(stamps, [x.mirror.destinations[i] for i in indices], landed)
 
 
-@pytest.mark.parametrize("client", CLIENTS)
+@pytest.mark.parametrize("client", PUBLISHERS)
 def test_a_missing_timestamp_lands_where_the_mirror_says(lab, client):
     with lab.exchange(QUEUES, hash_property="timestamp") as x:
         x.check([Message("a"), Message("b", {"h": 1}), Message("c", correlation_id="d")], client)

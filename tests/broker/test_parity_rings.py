@@ -10,8 +10,7 @@ import aio_pika
 import pytest
 
 from rabbit_chx import ConsistentHashExchange, DeliveryMonitor, Ring, ToExchange, infer
-from rabbit_chx.fields import CLIENTS
-from tests.broker.parity_clients import DEADLINE, Message, publish
+from tests.broker.parity_clients import DEADLINE, PUBLISHERS, Message, publish
 from tests.broker.parity_values import VALUES, random_value, sendable
 from tests.broker.parity_zoo import Zoo
 
@@ -188,7 +187,7 @@ def test_an_observer_agrees_whatever_is_hashed(lab, producer, consumer, what):
 
 
 @pytest.mark.parametrize("consumer", CONSUMERS)
-@pytest.mark.parametrize("producer", CLIENTS)
+@pytest.mark.parametrize("producer", PUBLISHERS)
 def test_an_observer_never_takes_what_a_client_decodes_with_a_loss_for_drift(lab, producer, consumer):
     rng = random.Random("loss")
     values = [*VALUES, *(random_value(rng) for _ in range(300))]

@@ -106,6 +106,17 @@ def test_a_timestamp_is_hashed_as_the_text_of_its_seconds(value, term, hash_, of
     assert_lands(term, hash_, of_7, of_16, {"hash_property": "timestamp"}, {"timestamp": value}, release)
 
 
+@pytest.mark.parametrize("value", [b"raw", datetime(2023, 11, 14, tzinfo=UTC)])
+def test_bytes_and_times_are_ambiguous_since_clients_for_node_send_objects(value) -> None:
+    for release in ("3.10.8", "4.3.6"):
+        x = exchange(SEVEN, release=release, **HEADER)
+        with pytest.raises(AmbiguousHeader, match="name the client"):
+            x.route(headers={"h": value})
+        with pytest.raises(AmbiguousHeader, match="name the client"):
+            x.route_many([value])
+        assert x.route(headers={"h": value}, client="pika") in x.destinations
+
+
 def test_aio_pika_makes_up_a_message_id_and_drops_an_empty_correlation_id() -> None:
     x = exchange(hash_property="message_id")
     for missing in (None, ""):

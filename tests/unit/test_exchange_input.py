@@ -128,7 +128,7 @@ def test_the_name_of_a_header_is_text() -> None:
     assert exchange(SEVEN, **HEADER).route(headers={b"h": "other", "h": "acme"}) == "q4"  # type: ignore[dict-item]
 
 
-@pytest.mark.parametrize("client", ["", "Pika", "kombu", "aio_pika", 1, ["pika"]])
+@pytest.mark.parametrize("client", ["", "aio_pika", ["pika"]])
 @pytest.mark.parametrize(
     ("arguments", "message", "column"),
     [
@@ -143,7 +143,7 @@ def test_an_unknown_client_is_refused(client, arguments: dict, message: dict, co
     for call in (lambda: x.route(**message, client=client), lambda: x.route_many(column, client=client)):
         error = complaint(call)
         assert error.what == "client"
-        assert error.expected == "pika, aio-pika, py-amqp"
+        assert error.expected == "pika, aio-pika, py-amqp, amqpstorm, amqplib, rabbitmq-client"
 
 
 # ---- parts of a message
