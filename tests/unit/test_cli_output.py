@@ -1,0 +1,102 @@
+"""No output of a verb controls the terminal, whatever names, keys and errors contain."""
+
+from __future__ import annotations
+
+import json
+import logging
+
+import pytest
+
+from rabbit_chx.cli import output
+from rabbit_chx.errors import BrokerUnavailable
+from rabbit_chx.text import UNPRINTABLE, printable
+from rabbit_chx.topology.model import Observed, Queue, Topology
+
+ESCAPES = "\x1b]0;PWNED\x07\x1b[2J\x9b31m\u202eabc\u2066\x7f"
+"""A window title, a cleared screen, a C1 escape, and text from right to left."""
+FILE = {
+    "schema": 1,
+    "exchanges": {"x": {"type": "x-consistent-hash", "queues": ["a\u202eb", "c"]}},
+    "queues": {"a\u202eb": {}, "c": {}},
+}
+
+
+def is_safe(text: str) -> bool:
+    return not UNPRINTABLE.search(text.replace("\n", "").replace("\t", ""))
+
+
+@pytest.fixture
+def hostile_file(tmp_path):
+    path = tmp_path / "topology.json"
+    path.write_text(json.dumps(FILE))
+    return path
+
+
+@pytest.fixture
+def keys(tmp_path):
+    path = tmp_path / "keys"
+    path.write_text(f"{ESCAPES}\nplain\n{ESCAPES}\n")
+    return path
+
+
+@pytest.mark.parametrize("output", ["table", "json"])
+@pytest.mark.parametrize(
+    "line",
+    [
+        ("route", ESCAPES, "-q", ESCAPES, "-q", "b"),
+        ("route", ESCAPES, "-q", f"b{ESCAPES}", "--explain"),
+        ("route", "--keys", "KEYS", "-q", "a", "-q", "b\u202e"),
+        ("route", "--keys", "KEYS", "-q", "a", "-q", "b\u202e", "--count"),
+        ("route", ESCAPES, "--file", "FILE", "--exchange", "x"),
+        ("ring", "-q", "a\u202e", "-q", "b\x9b"),
+        ("ring", "--file", "FILE", "--exchange", ESCAPES),
+        ("simulate", "--keys", "KEYS", "-q", "a\u202e", "-q", "b"),
+        ("lint", "FILE"),
+        ("plan", "FILE", "--release", "4.3", "--exchange", "x", "--add", "1"),
+        ("publish", f"no-such-file{ESCAPES}", "--exchange", ESCAPES, "--url", "amqp://127.0.0.1:1"),
+        ("check", f"no-such-file{ESCAPES}", "--url", f"amqp://127.0.0.1:1/{ESCAPES}"),
+        (ESCAPES,),
+    ],
+    ids=lambda line: line[0] if line[0] != ESCAPES else "unknown verb",
+)
+def test_names_and_keys_do_not_control_the_terminal(run, line, output, hostile_file, keys) -> None:
+    places = {"FILE": hostile_file, "KEYS": keys}
+    options = () if line == (ESCAPES,) else ("--output", output)
+    done = run(*(places.get(word, word) for word in line), *options)
+    assert is_safe(done.out)
+    assert is_safe(done.err)
+    assert done.out or done.err or line[0] == "lint"
+    assert done.code != 70
+
+
+def test_names_on_a_live_broker_do_not_control_the_terminal(run, hostile_file, monkeypatch) -> None:
+    from rabbit_chx.cli.broker_access import BrokerAccess
+
+    live = Observed(Topology(queues=(Queue("planted\x1b[2J\u202e"), Queue("\x9b"))))
+    monkeypatch.setattr(BrokerAccess, "read", lambda _self, _wanted: live)
+    for verb in ("check", "plan"):
+        done = run(
+            verb, hostile_file, "--url", "amqp://127.0.0.1:1", "--strict" if verb == "check" else "--prune"
+        )
+        assert is_safe(done.out + done.err)
+        assert r"planted\x1b[2J\u202e" in done.out + done.err
+
+
+def test_errors_and_warnings_of_a_broker_do_not_control_the_terminal(capfd, monkeypatch) -> None:
+    output.notice("Error", f"the broker said {ESCAPES}")
+    output.echo(str(BrokerUnavailable(ESCAPES)), err=True)
+    logger = logging.getLogger("rabbit_chx")
+    monkeypatch.setattr(logger, "handlers", [])
+    output.log_to_stderr()
+    logger.warning("returned: %s", ESCAPES)
+    printed = capfd.readouterr().err
+    assert printed.count("PWNED") == 3
+    assert is_safe(printed)
+
+
+def test_unprintable_characters_are_shown_as_escapes() -> None:
+    assert printable(ESCAPES) == r"\x1b]0;PWNED\x07\x1b[2J\x9b31m\u202eabc\u2066\x7f"
+    assert printable("é🐇\n", keep="\n") == "é🐇\n"
+    line = output.json_line("route", key=ESCAPES)
+    assert is_safe(line)
+    assert json.loads(line)["key"] == ESCAPES
