@@ -181,7 +181,7 @@ def _write(found: Sequence[_WithRings], kind: str, out: str | None) -> None:
     for topology, rings in found:
         text = _text(topology, rings, kind)
         if out is None:
-            click.echo(text, nl=False)
+            echo(text, nl=False)
             continue
         path = Path(out)
         if len(found) > 1:
