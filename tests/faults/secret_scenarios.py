@@ -220,7 +220,7 @@ PUBLISHER: dict[str, tuple[Scenario, str]] = {
     "a wrong password": (lambda site: site.publisher(site.amqp(site.wrong)).open(), "rejected the user name or password"),
     "a token that has expired": (expired_token, "rejected the user name or password"),
     "a wrong password file": (wrong_password_file, "rejected the user name or password"),
-    "a password file of two lines": (password_file_of_two_lines, "it has more lines"),
+    "a password file of two lines": (password_file_of_two_lines, "several lines"),
     "no such virtual host": (lambda site: site.publisher(site.amqp(vhost="no")).open(), "no such virtual host"),
     "no permission": (lambda site: site.publish(site.publisher(site.amqp(), "amq.topic")), "no write permission"),
     "no exchange": (lambda site: site.publish(site.publisher(site.amqp(), "amq.direct.no")), "ACCESS_REFUSED"),
@@ -275,7 +275,7 @@ def appliers(carry_out: Callable[..., object]) -> dict[str, tuple[Scenario, str]
         "no such virtual host": (lambda site: carry_out(site.amqp(vhost="no")), "no such virtual host"),
         "no permission": (lambda site: carry_out(site.amqp()), "ACCESS_REFUSED|permission"),
         "no broker": (lambda site: carry_out(site.amqp(where="127.0.0.1:1")), "no broker answers"),
-        "a host that keeps silent": (silence, "too long|said nothing"),
+        "a host that keeps silent": (silence, "timed out|sent nothing"),
         "malformed URLs": (lambda site: _each(site.malformed(), carry_out), "malformed"),
         "another authority": (
             lambda site: carry_out(site.tls, tls=site.context(ca="other-ca.pem")),
@@ -283,7 +283,7 @@ def appliers(carry_out: Callable[..., object]) -> dict[str, tuple[Scenario, str]
         ),
         "a management API that refuses": (
             lambda site: carry_out(site.amqp(), management=Management(site.http(site.wrong))),
-            "refuses|permission",
+            "rejected|permission",
         ),
         "a dry run, which succeeds": (
             lambda site: site.places.show(carry_out(site.tls, tls=site.context(), dry_run=True), PLAN),
@@ -313,14 +313,14 @@ def two_passwords(site: Site) -> None:
 
 
 READER: dict[str, tuple[Scenario, str]] = {
-    "401": (lambda site: management(site, site.http(site.wrong)).overview(), "refuses the user"),
-    "401, by a token": (two_passwords, "refuses the user"),
+    "401": (lambda site: management(site, site.http(site.wrong)).overview(), "rejected the user"),
+    "401, by a token": (two_passwords, "rejected the user"),
     "a user without the tag": (lambda site: read(management(site, site.http()), "/"), "needs the tag"),
-    "404": (lambda site: management(site, site.http(path="/nothing/here")).overview(), "no management API|answers 40"),
+    "404": (lambda site: management(site, site.http(path="/nothing/here")).overview(), "not a management API|answered 40"),
     "no API": (lambda site: management(site, site.http(where="127.0.0.1:1")).overview(), "Connection refused"),
     "the port of AMQP": (
         lambda site: management(site, site.http(where=urlsplit(site.broker.url).netloc.rpartition("@")[2])).overview(),
-        "port of AMQP",
+        "AMQP port",
     ),
     "a timeout": (to_a_silent_api, "did not answer"),
     "another authority": (

@@ -196,8 +196,8 @@ def commands(site):
         ),
         "publish, no permission": ((*PUBLISH, "-x", "amq.topic"), url, 1, "no write permission"),
         "publish, malformed": (amq, {"AMQP_URL": f"amqp://u:{WRONG}/{WRONG}@host"}, 64, "%2F"),
-        "plan, 401": (("plan", "topology.yaml"), url | not_let_in, 1, "refuses the user"),
-        "plan --debug, 401": (("--debug", "plan", "topology.yaml"), url | not_let_in, 1, "(?s)Traceback.*refuses"),
+        "plan, 401": (("plan", "topology.yaml"), url | not_let_in, 1, "rejected the user"),
+        "plan --debug, 401": (("--debug", "plan", "topology.yaml"), url | not_let_in, 1, "(?s)Traceback.*rejected"),
         "plan, without the tag": (("plan", "topology.yaml", "--output", "json"), url | http, 1, "needs the tag"),
         "plan, no API": (("plan", "topology.yaml"), url | no_api, 1, "Connection refused"),
         "plan --node": (("plan", "topology.yaml"), admin | {"RABBIT_CHX_NODE": f"false --secret {OF_NODE}"}, 1, "'?false"),
@@ -208,10 +208,10 @@ def commands(site):
         "apply, no permission": (
             ("apply", "topology.yaml", "--yes", "--amqp-only", "--output", "json"), url, 1, "permission"
         ),
-        "export, wrong password": (("export", "-o", folder / "out.yaml"), url | not_let_in, 1, "refuses the user"),
+        "export, wrong password": (("export", "-o", folder / "out.yaml"), url | not_let_in, 1, "rejected the user"),
         "parity, wrong password": (("parity",), wrong, 1, refused),
         "parity, no permission": (("parity", "-n", "10"), url, 1, "permission"),
-        "doctor": (("doctor",), wrong | not_let_in, 1, "refuses"),
+        "doctor": (("doctor",), wrong | not_let_in, 1, "rejected"),
         "doctor --output json": (("doctor", "--output", "json"), url | not_let_in, 1, "secretive"),
     }  # fmt: skip
 
