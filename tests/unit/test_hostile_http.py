@@ -219,3 +219,11 @@ def test_a_password_on_the_command_line_is_warned_of_once(
     said = capsys.readouterr().err
     assert said.count("the command line contains a password") == warnings
     assert "sesame" not in said
+
+
+def test_the_api_gets_the_user_of_the_broker_url_and_the_password_of_the_file(tmp_path):
+    file = tmp_path / "password"
+    file.write_text("sesame\n")
+    with answering(lambda: [HEAD + b'{"name":"me","tags":[]}']) as (url, requests):
+        Management.of("amqp://me@127.0.0.1", url, credentials=file).whoami()
+    assert b"Authorization: Basic bWU6c2VzYW1l\r\n" in requests[0]
