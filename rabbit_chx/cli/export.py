@@ -175,24 +175,22 @@ def _write(found: Sequence[_WithRings], kind: str, out: str | None) -> None:
     """Write each topology, several to files of a folder."""
     if len(found) > 1 and out is None:
         names = ", ".join(repr(topology.vhost) for topology, _ in found)
-        raise InvalidValue(
-            "--out", "no folder", f"a folder for the virtual hosts {names}", "--vhost selects one"
-        )
+        raise click.UsageError(f"missing --out: pass a folder for the virtual hosts {names}, or one --vhost")
     for topology, rings in found:
         text = _text(topology, rings, kind)
         if out is None:
             echo(text, nl=False)
-            continue
-        path = Path(out)
-        if len(found) > 1:
-            path.mkdir(parents=True, exist_ok=True)
+        elif len(found) == 1:
+            _create(Path(out), text)
+        else:
             suffix = "yaml" if kind == "yaml" else "json"
-            path /= f"{quote(topology.vhost, safe='')}.{suffix}"
-        _create(path, text)
+            _create(Path(out) / f"{quote(topology.vhost, safe='')}.{suffix}", text, in_folder=True)
 
 
-def _create(path: Path, text: str) -> None:
+def _create(path: Path, text: str, *, in_folder: bool = False) -> None:
     try:
+        if in_folder:
+            path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("x", encoding="utf-8") as file:
             file.write(text)
     except OSError as error:

@@ -96,7 +96,9 @@ def test_import_takes_the_order_from_the_broker_where_it_is_asked(run, file, mon
 def test_import_writes_several_virtual_hosts_to_a_folder(run, file, tmp_path):
     refused = run("import", file)
     assert (refused.code, refused.out) == (64, "")
+    assert "missing --out" in refused.err
     assert "'other/one', 'shop'" in refused.err
+    assert run("import", file, "-o", file).code == 64  # not a folder
     assert run("import", file, "-o", tmp_path / "made").code == 0
     found = {load(path).vhost: path.name for path in (tmp_path / "made").iterdir()}
     assert found == {"shop": "shop.yaml", "other/one": "other%2Fone.yaml"}
