@@ -1,6 +1,7 @@
-"""Ctrl-C between two commands and not amid one: a client that is interrupted while it reads an answer may lose it.
+"""Delay Ctrl-C until a command is answered.
 
-What is said to the broker after that waits for the lost answer for ever, the last words included that put things in order.
+pika may lose an answer if it is interrupted while it reads it. Every later command then waits for that answer, the one
+that releases the lock included.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ __all__ = ["uninterrupted"]
 
 @contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Let Ctrl-C take effect when this is over; a second one takes effect at once.
+    """Let Ctrl-C take effect at the end of the block; a second one takes effect at once.
 
-    Where the program has a handler of its own, or another thread runs this, nothing is changed.
+    Nothing changes if the program has its own handler of SIGINT, or outside the main thread.
     """
     in_main = threading.current_thread() is threading.main_thread()
     if not in_main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:

@@ -1,7 +1,6 @@
-"""A scratch exchange with queues of its own on a real broker, to see where messages really go.
+"""A scratch exchange with its own queues on a real broker, to compare routing with the mirror.
 
-Queues are exclusive and the exchange is auto-deleted, so that nothing is left when the connection
-closes, however it closes. Nothing of the broker's other topology is touched.
+The queues are exclusive and the exchange is auto-deleted, so the broker removes them when the connection closes.
 """
 
 from __future__ import annotations
@@ -32,10 +31,10 @@ _ALL: Final = Needs(_EXCHANGE | _QUEUE, _EXCHANGE | _QUEUE, _EXCHANGE | _QUEUE)
 
 
 def check_known(connection: pika.BlockingConnection) -> None:
-    """Raise where the broker does not know the exchange type, or fails over it; this takes no permission.
+    """Raise if the broker does not support the exchange type; this needs no permission.
 
-    A broker looks at the type first and at the permission then (``rabbit_channel:handle_method/3``, the clause of
-    ``exchange.declare``), so that a refusal for want of it says that the type is known.
+    The broker checks the type before the permission (``rabbit_channel:handle_method/3``, the clause of
+    ``exchange.declare``), so a missing permission means that the type is known.
     """
     from pika.exceptions import AMQPError, ChannelClosedByBroker
 
@@ -73,7 +72,7 @@ class Scratch:
             )
 
     def bind(self, queue: str, weight: int = 1) -> None:
-        """Declare a queue and bind it; the ring follows."""
+        """Declare and bind a queue, in the broker and in `ring`."""
         with self._asking(Needs(configure=_QUEUE)):
             self._channel.queue_declare(self._name(queue), exclusive=True)
         with self._asking(Needs(write=_QUEUE, read=_EXCHANGE)):
@@ -81,7 +80,7 @@ class Scratch:
         self.ring = self.ring.bind(queue, weight)
 
     def unbind(self, queue: str) -> None:
-        """Take a queue's only binding away; the ring follows."""
+        """Unbind a queue, in the broker and in `ring`."""
         (binding,) = (known for known in self.ring.bindings if known.destination == queue)
         with self._asking(Needs(write=_QUEUE, read=_EXCHANGE)):
             self._channel.queue_unbind(self._name(queue), self.exchange, routing_key=binding.key)
@@ -143,7 +142,7 @@ class Scratch:
 
     @contextmanager
     def _asking(self, at: Needs) -> Iterator[None]:
-        """Put commands to the broker that need these permissions; where it says no, nothing is left behind."""
+        """Run commands that need these permissions; delete the exchange if the broker refuses."""
         from pika.exceptions import AMQPError
 
         try:
@@ -153,7 +152,7 @@ class Scratch:
             raise BrokerUnavailable(_why_refused(error, at)) from None
 
     def _remove(self) -> None:
-        """An exchange goes by itself once it had a queue, and only then."""
+        """Delete the exchange: an auto-delete exchange goes by itself only after it had a queue."""
         from pika.exceptions import AMQPError
 
         with suppress(AMQPError):

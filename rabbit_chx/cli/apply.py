@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 @plan_options
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @click.option("--dry-run", is_flag=True, help="Show the plan and change nothing.")
+@click.option("--no-record", is_flag=True, help="Do not record the order of rings on the broker.")
+@click.option("--anonymous", is_flag=True, help="Write no user, host or process into the lock.")
 @output_option
 def apply(
     *,
@@ -50,6 +52,8 @@ def apply(
     live: BrokerAccess,
     yes: bool,
     dry_run: bool,
+    no_record: bool,
+    anonymous: bool,
     output: str,
     verbose: bool,
     **options: Any,
@@ -58,29 +62,38 @@ def apply(
 
     A second apply does nothing.
     """
-    from rabbit_chx.topology.checks.lint import lint
-    from rabbit_chx.topology.planning.plan import plan
-
     if not (yes or dry_run):
         _check_terminal()
     options["max_moved"] /= 100
+    written = {"record": not no_record, "holder": "" if anonymous else None}
 
     def apply_one(wanted: Topology) -> int:
-        observed = live.read(wanted)
-        with waiting("Working out the steps"):
-            made = plan(wanted, observed, **options)
-        print_findings(lint(wanted, observed))
-        print_rings(observed, verbose=verbose)
-        print_plan(made, output, verbose=verbose)
-        # Problems of the broker are what this fixes, or the plan refuses; the file itself must have no errors.
-        if any(finding.severity == "error" for finding in lint(wanted)) or made.refusals:
+        made, refused = _plan(live, wanted, output, verbose=verbose, options=options)
+        if refused:
             echo("Nothing was changed.", err=True)
             return Exit.FAILED
         if dry_run or not made.steps:
             return Exit.DIFFERENT if made.steps else Exit.FINE
-        return _ask_and_apply(live, made, output, yes=yes)
+        return _ask_and_apply(live, made, output, written, yes=yes)
 
     return for_each_vhost(load_topologies(file, vhosts, live.url), apply_one)
+
+
+def _plan(
+    live: BrokerAccess, wanted: Topology, output: str, *, verbose: bool, options: dict[str, Any]
+) -> tuple[Plan, bool]:
+    """The plan, which is printed, and whether it must not be applied."""
+    from rabbit_chx.topology.checks.lint import lint
+    from rabbit_chx.topology.planning.plan import plan
+
+    observed = live.read(wanted)
+    with waiting("Working out the steps"):
+        made = plan(wanted, observed, **options)
+    print_findings(lint(wanted, observed))
+    print_rings(observed, verbose=verbose)
+    print_plan(made, output, verbose=verbose)
+    # The plan repairs or refuses problems of the broker; the file itself must have no errors.
+    return made, bool(made.refusals) or any(finding.severity == "error" for finding in lint(wanted))
 
 
 def _check_terminal() -> None:
@@ -93,9 +106,9 @@ def _check_terminal() -> None:
         )
 
 
-def _ask_and_apply(live: BrokerAccess, plan: Plan, output: str, *, yes: bool) -> int:
+def _ask_and_apply(live: BrokerAccess, plan: Plan, output: str, written: dict[str, Any], *, yes: bool) -> int:
     if yes or _agreed(plan):
-        return _apply(live, plan, output)
+        return _apply(live, plan, output, written)
     echo("Nothing was changed.", err=True)
     return Exit.FAILED
 
@@ -106,7 +119,7 @@ def _agreed(plan: Plan) -> bool:
     return click.confirm(f"Apply {counted(len(plan.steps), 'step')}?{warning}", err=True)
 
 
-def _apply(live: BrokerAccess, plan: Plan, output: str) -> int:
+def _apply(live: BrokerAccess, plan: Plan, output: str, written: dict[str, Any]) -> int:
     from rabbit_chx.broker.applying.apply import apply as apply_steps
 
     total = len(plan.steps)
@@ -122,7 +135,7 @@ def _apply(live: BrokerAccess, plan: Plan, output: str) -> int:
 
     with live.amqp(plan.vhost) as connection:
         try:
-            applied = apply_steps(connection, plan, management=live.management(), on_step=done)
+            applied = apply_steps(connection, plan, management=live.management(), on_step=done, **written)
         except ApplyStopped as stopped:
             notice("Error", str(stopped))
             _say_what_is_done(len(stopped.done), total)

@@ -1,4 +1,4 @@
-"""A live broker as the verbs of topology reach it: over AMQP, over its management API, and on the node itself."""
+"""How the topology verbs reach a broker: AMQP, the management API, and the node itself."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ __all__ = ["BrokerAccess", "broker_access_options"]
 
 _RINGS: Final = "Rings of unknown order"
 _PLUGIN: Final = "rabbitmq-plugins enable rabbitmq_management"
-"""Stands in the errors of a management API that is not there, and in no refusal of one that is."""
+"""Part of the error for a missing management API, and of no other error."""
 
 
 @dataclass(frozen=True)
 class BrokerAccess:
-    """Where a broker is, and by what means it may be asked."""
+    """Where a broker is, and how to reach it."""
 
     url: str | BrokerUrl | None
     management_access: ManagementAccess
@@ -43,7 +43,7 @@ class BrokerAccess:
     node: str | None = None
     probe: str | None = None
     pairs: tuple[tuple[str, str], ...] = ()
-    """Exchanges, each with a file of what was hashed and where it was seen."""
+    """Exchanges, each with a file of keys and the queues that received them."""
     amqp_only: bool = False
     tls: ssl.SSLContext | None = None
 
@@ -66,13 +66,13 @@ class BrokerAccess:
         return connect(url, name="rabbit-chx topology", credentials=self.password_file, tls=self.tls)
 
     def management(self) -> Management | None:
-        """Its management API; None where AMQP has to do."""
+        """The management API; None with --amqp-only."""
         if self.amqp_only:
             return None
         return self.management_access.open(self.given, self.password_file, self.tls)
 
     def read(self, wanted: Topology) -> Observed:
-        """What stands in the virtual host of a topology."""
+        """The virtual host of a topology as the broker has it."""
         from rabbit_chx.broker.reading.reader import read, read_existence
 
         self.given.at_vhost(wanted.vhost)  # a URL that names another is a mistake
@@ -88,12 +88,12 @@ class BrokerAccess:
             if _PLUGIN not in str(error):
                 raise
             raise BrokerUnavailable(
-                f"{error}; --management-url names another place, and --amqp-only does without, though AMQP shows little"
+                f"{error}; --management-url names another address, and --amqp-only works without it, but sees less"
             ) from None
         return self._learnt(observed)
 
     def _learnt(self, observed: Observed) -> Observed:
-        """With the rings that messages betray: those in files, and those of others that pass meanwhile."""
+        """With the rings that pairs in files or probes work out."""
         from rabbit_chx.broker.reading.ring_order import learn
 
         if self.pairs:
@@ -106,7 +106,7 @@ class BrokerAccess:
             return learn(observed, probe(connection, observed, self.probe))
 
     def _seen(self, observed: Observed) -> dict[str, list[tuple[Any, str]]]:
-        """The pairs of the files by exchange, several files of one put together."""
+        """The pairs of all files by exchange."""
         from rabbit_chx.cli.plan_rows import condense
         from rabbit_chx.cli.ring import read_pairs
 
@@ -134,12 +134,15 @@ class BrokerAccess:
 
 
 def broker_access_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The options that say how a broker is reached; the command gets it as ``live``."""
+    """The options of `BrokerAccess`, which the command gets as ``live``."""
 
     @broker_options
     @management_options
     @option(
-        "--amqp-only", group=BROKER, is_flag=True, help="Do without the HTTP API; says what it cannot see."
+        "--amqp-only",
+        group=BROKER,
+        is_flag=True,
+        help="Work without the management API, and say what cannot be seen.",
     )
     @option(
         "--node",
@@ -147,21 +150,21 @@ def broker_access_options(command: Callable[..., Any]) -> Callable[..., Any]:
         metavar="COMMAND",
         envvar="RABBIT_CHX_NODE",
         show_envvar=True,
-        help="How to ask a node for its rings: 'docker exec NAME rabbitmqctl eval'.",
+        help="Command that evaluates Erlang on a node: 'docker exec NAME rabbitmqctl eval'.",
     )
     @option(
         "--probe",
         group=_RINGS,
         shell_complete=exchanges,
         metavar="X",
-        help="Work out the ring of exchange X with messages of our own: only if it and its queues are quiet.",
+        help="Work out the ring of exchange X by publishing probes; it and its queues must be quiet.",
     )
     @option(
         "--pairs",
         group=_RINGS,
         multiple=True,
         metavar="X=PAIRS.csv",
-        help="Work out the ring of exchange X from lines of key,queue, as consumers log them.",
+        help="Work out the ring of exchange X from lines of key,queue that consumers logged.",
     )
     @functools.wraps(command)
     def wrapper(**options: Any) -> Any:

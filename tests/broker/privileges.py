@@ -131,7 +131,7 @@ class Shop(Site):
             apply(self.url(), steps, management=self.management)
 
     def seen(self):
-        """All that others can see here; our own names come and go."""
+        """The topology that others see, without the record of its order."""
         management = self.management
         found = [
             *(
@@ -140,7 +140,7 @@ class Shop(Site):
                 if not each.name.startswith("rabbit-chx.order")
             ),
             *(each for each, _ in management.queues(self.vhost)),
-            *management.bindings(self.vhost),
+            *(each for each in management.bindings(self.vhost) if each.source != "rabbit-chx.order"),
             *management.policies(self.vhost),
         ]
         return sorted(map(repr, found))

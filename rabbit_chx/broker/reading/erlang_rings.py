@@ -1,4 +1,4 @@
-"""Reading rings out of a live node: the Erlang to evaluate, and what it prints.
+"""The Erlang expression that prints the rings of a node, and the parser for what it prints.
 
 RabbitMQ's own command for this crashes as soon as a destination is an exchange, so the node is asked
 through ``rabbitmqctl eval`` for ``rabbit_exchange_type_consistent_hash:ring_state/2`` (the same shape in
@@ -8,9 +8,8 @@ through ``rabbitmqctl eval`` for ``rabbit_exchange_type_consistent_hash:ring_sta
     1 exchange c2xvdC03
     done
 
-For all rings of a virtual host at once, the line ``ring b3JkZXJz`` stands before the buckets of each. Names go
-in as Erlang bytes and come out as base64, so any name survives the way. This file opens no socket: text in,
-text out.
+For all rings of a virtual host, a line ``ring b3JkZXJz`` comes before the buckets of each. Names go in as Erlang bytes
+and come out as base64, so any name survives. This file opens no connection.
 """
 
 from __future__ import annotations
@@ -91,7 +90,7 @@ def parse_ring(text: str, *, exchange: str = "", vhost: str = "/") -> list[Desti
 
 
 def parse_rings(text: str, *, vhost: str = "/") -> dict[str, list[Destination] | RingUnknown]:
-    """Return the buckets of every ring of a virtual host, or why those of one are none."""
+    """Return the buckets of every ring of a virtual host, or why they cannot be read."""
     *lines, end = text.split("\n")
     if end != "done" or (lines and not lines[0].startswith("ring ")):
         raise RingUnknown(f"the rings of virtual host {vhost!r} were not read to their end")
@@ -113,9 +112,7 @@ def _buckets(lines: Sequence[str], exchange: str) -> list[Destination]:
             bucket, kind, encoded = line.split(" ")
             name = _decoded(encoded)
         except (ValueError, binascii.Error):
-            raise RingUnknown(
-                f"the ring of exchange {exchange!r} has a line that is no bucket: {line!r}"
-            ) from None
+            raise RingUnknown(f"the ring of exchange {exchange!r} has an invalid line: {line!r}") from None
         if bucket != str(expected):
             # A hole: releases before 3.9.21 and 3.10.6 tear them, and messages that hit one are lost.
             raise RingUnknown(
@@ -134,5 +131,5 @@ def _on_one_line(expression: str) -> str:
 
 
 def _erlang_binary(text: str) -> str:
-    """Return a text as an Erlang binary out of which nothing can break."""
+    """Return a text as an Erlang binary, byte by byte, so that nothing needs escaping."""
     return f"<<{','.join(str(byte) for byte in text.encode('utf-8', 'surrogateescape'))}>>"

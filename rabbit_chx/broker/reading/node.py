@@ -1,10 +1,10 @@
-"""Asking a node itself, through a command of the user's that ends in ``rabbitmqctl eval``.
+"""Ask a node for its rings, through a command of the user that ends in ``rabbitmqctl eval``.
 
     node = NodeCommand("docker exec rabbit rabbitmqctl eval")
     node = NodeCommand("ssh broker-1 sudo rabbitmqctl eval")
 
-The Erlang expression becomes the last argument. No shell of this machine sees it; one behind ``ssh`` does, and
-there it is quoted. Of the command only the program's name stands in errors, since the rest may hold a password.
+The Erlang expression becomes the last argument. No local shell sees it; for a shell behind ``ssh`` it is quoted. Errors
+name only the program, since the rest of the command may hold a password.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _SHOWN: Final = 500
 
 
 class NodeAccess(Protocol):
-    """Whatever can evaluate Erlang on a node; ``rabbit_chx.testing.Broker`` can, too."""
+    """Something that evaluates Erlang on a node, such as `NodeCommand` or ``rabbit_chx.testing.Broker``."""
 
     def eval(self, expression: str) -> str:
         """What the expression printed, its value last."""
@@ -66,8 +66,8 @@ class NodeCommand:
             )
         except subprocess.TimeoutExpired:
             raise BrokerUnavailable(
-                f"the node command ({program} ...) did not end within {self._timeout:g} seconds: does it wait for a "
-                "password?"
+                f"the node command ({program} ...) did not end within {self._timeout:g} seconds: does it ask for "
+                "a password?"
             ) from None
         except (OSError, ValueError) as error:  # ValueError: a NUL in a word
             reason = getattr(error, "strerror", None) or type(error).__name__
@@ -82,12 +82,12 @@ class NodeCommand:
 
 
 def read_rings(node: NodeAccess, vhost: str) -> dict[str, list[Destination] | RingUnknown]:
-    """The buckets of every ring of a virtual host, or why those of one are none."""
+    """The buckets of every ring of a virtual host, or why they cannot be read."""
     return parse_rings(node.eval(rings_expression(vhost)), vhost=vhost)
 
 
 def read_worker_pool_size(node: NodeAccess) -> int | None:
-    """``default_worker_pool_size`` as the node uses it, None if it says something else."""
+    """``default_worker_pool_size`` of the node; None if the answer is not a number."""
     text = node.eval("worker_pool_sup:default_pool_size().")
     return int(text) if text.isdecimal() else None
 
@@ -95,7 +95,7 @@ def read_worker_pool_size(node: NodeAccess) -> int | None:
 def _words(command: str | Sequence[str]) -> tuple[str, ...]:
     problem = InvalidValue(
         "node command",
-        "a command that cannot be used",  # not the command itself: it may hold a password
+        "a command that cannot be used",  # not shown, because it may hold a password
         _EXAMPLE,
         "The Erlang expression is appended as the last argument",
     )
@@ -103,7 +103,7 @@ def _words(command: str | Sequence[str]) -> tuple[str, ...]:
         words = tuple(shlex.split(command) if isinstance(command, str) else command)
     except ValueError:  # a quote that does not end
         raise problem from None
-    # Without its verb rabbitmqctl takes the expression for one.
+    # Without a verb rabbitmqctl takes the expression for one.
     if not words or not all(isinstance(word, str) for word in words) or words[-1].endswith("rabbitmqctl"):
         raise problem
     return words

@@ -1,11 +1,11 @@
-"""Reads a virtual host of a live broker into the values that a file gives, too.
+"""Read a virtual host of a live broker into the values that a topology file gives.
 
     observed = read(Management("http://user:password@host:15672"), "/", node=NodeCommand("docker exec ..."))
-    observed = learn(observed, pairs)        # of `rings`: messages that were observed work out rings
+    observed = learn(observed, pairs)        # of `ring_order`: observed messages work out rings
 
-What belongs to nobody's file is left out: the default exchange, exchanges called ``amq.`` that nothing is bound to or
-from, everything called ``rabbit-chx.`` (ours, while we work), and exclusive queues, which live as long as a connection.
-Exclusive queues bound to a consistent-hash exchange stay, since their buckets are real. Nothing is changed here.
+Left out is what no file declares: the default exchange, unused ``amq.`` exchanges, everything called ``rabbit-chx.``
+(the lock and the record of the order), and exclusive queues, which live as long as their connection. Exclusive queues
+bound to a consistent-hash exchange stay, since they have buckets. Nothing is changed on the broker.
 """
 
 from __future__ import annotations
@@ -51,14 +51,14 @@ def read(
     pairs: Mapping[str, Iterable[tuple[Any, Destination]]] | None = None,
     release: str | None = None,
 ) -> Observed:
-    """What stands in a virtual host.
+    """Read a virtual host.
 
     Args:
-        management: the API to ask.
+        management: the management API.
         vhost: the virtual host.
-        node: says the order of the rings for certain, and ``default_worker_pool_size``.
-        pairs: by exchange, what was hashed of observed messages and the destination they were seen at.
-        release: mirror this release instead of the one that the broker says it is.
+        node: tells the order of the rings for certain, and ``default_worker_pool_size``.
+        pairs: by exchange, the values that were hashed and the destinations that received them.
+        release: mirror this release instead of the one that the broker reports.
     """
     overview = management.overview()
     version = release or overview.release
@@ -107,7 +107,7 @@ def _with_policies(topology: Topology, management: Management) -> Topology:
 def _topology(
     vhost: str, exchanges: list[Exchange], queues: list[Queue], bindings: list[Binding]
 ) -> Topology:
-    """What belongs into a file, sorted by name."""
+    """What a file could declare, sorted by name."""
     hashing = {exchange.name for exchange in exchanges if exchange.type == CONSISTENT_HASH}
     in_rings = {bound.destination for bound in bindings if bound.source in hashing}
     kept_queues = [
@@ -131,7 +131,7 @@ def _topology(
             for exchange in sorted(exchanges, key=lambda exchange: exchange.name)
             if ToExchange(exchange.name) in there
             and exchange.name
-            # A predeclared exchange is everybody's; it counts where somebody uses it.
+            # A predeclared exchange counts only if it is used.
             and (not exchange.name.startswith(_RESERVED) or exchange.name in used)
         ),
         queues=tuple(sorted(kept_queues, key=lambda queue: queue.name)),
@@ -142,7 +142,7 @@ def _topology(
 def _rings(
     topology: Topology, evidence: OrderEvidence, node: NodeAccess | None, management: Management
 ) -> tuple[dict[str, Ring], dict[str, RingSource], list[str]]:
-    """The ring of each exchange that keeps one, how it is known, and what is wrong with those that have none."""
+    """The ring of each hash exchange, how it is known, and why some cannot be read."""
     on_node = None if node is None else read_rings(node, topology.vhost)
     rings: dict[str, Ring] = {}
     sources: dict[str, RingSource] = {}
@@ -151,13 +151,13 @@ def _rings(
         name = exchange.name
         try:
             listed = topology.ring_bindings(name)
-        except InvalidValue as error:  # a weight that an old release took and that we refuse
+        except InvalidValue as error:  # a weight that only old releases accept
             unreadable.append(f"the ring of exchange {name!r}: {error}")
             continue
         bindings = topology.bindings_from(name)
         buckets = None if on_node is None else on_node.get(name, RingUnknown(CHANGED))
         ring, source = ring_of(bindings, listed, evidence, buckets)
-        # A binding that was taken away after it was listed looks like a dead one.
+        # A binding that was unbound after it was listed looks like a dead one.
         if source == "node" and ring.dead and not _still(bindings, management, topology.vhost, name):
             ring, source = replace(ring, runs=None, why_unknown=CHANGED), "unknown"
         rings[name], sources[name] = ring, source
@@ -165,7 +165,7 @@ def _rings(
 
 
 def _still(bindings: Sequence[Binding], management: Management, vhost: str, exchange: str) -> bool:
-    """Whether an exchange has the very bindings that it had."""
+    """Whether an exchange still has these bindings."""
     return sorted(map(repr, bindings)) == sorted(map(repr, management.bindings_from(vhost, exchange)))
 
 
@@ -186,15 +186,15 @@ def _unseen(release: Release, store: Store | None, node: NodeAccess | None) -> l
         )
     if node is None and release.store is Store.MNESIA:
         unseen.append(
-            "default_worker_pool_size, without which nobody knows what a restart does: it needs node access"
+            "default_worker_pool_size, which decides what a restart does to rings: it needs node access"
         )
     return unseen
 
 
 def read_existence(connection: pika.BlockingConnection, wanted: Topology) -> Observed:
-    """What can be seen over AMQP alone: which of the wanted exchanges and queues exist, and how full the queues are.
+    """Read what AMQP alone shows: which of the wanted exchanges and queues exist, and how many messages wait.
 
-    Those that exist are listed as they are wanted, because nothing shows how they were declared.
+    Those that exist are listed as they are wanted, because AMQP does not show how they were declared.
     """
     release = Release.parse(server_version(connection))
     slots = (exchange for slots in wanted.slots for exchange in slots.exchanges)
@@ -206,7 +206,7 @@ def read_existence(connection: pika.BlockingConnection, wanted: Topology) -> Obs
     found = {queue.name: ask("queue", queue.name) for queue in wanted.queues}
     queues = tuple(queue for queue in wanted.queues if found[queue.name] is not None)
     backlog = {queue.name: found[queue.name].method.message_count for queue in queues}
-    why = "over AMQP alone nobody can see its bindings; turn on the management API"
+    why = "AMQP alone does not show its bindings; enable the management API"
     topology = Topology(vhost=wanted.vhost, exchanges=tuple(exchanges), queues=queues)
     unknown = Ring((), None, release, why)
     return Observed(
@@ -226,9 +226,9 @@ def read_existence(connection: pika.BlockingConnection, wanted: Topology) -> Obs
 
 
 def _passive(connection: pika.BlockingConnection, needs: Needs, kind: str, name: str) -> Any:
-    """The answer to a declaration that only asks, on a channel of its own, since a no closes it; None for a no.
+    """The answer to a passive declaration, on a channel of its own, since a refusal closes it; None for a missing one.
 
-    From 4.3.1 on this takes any of the three permissions, of which write does least harm; before, it takes none.
+    From 4.3.1 on it needs any of the three permissions, of which write does the least harm; before, it needs none.
     """
     from pika.exceptions import AMQPError, ChannelClosedByBroker
 
