@@ -204,7 +204,7 @@ def commands(site):
         "check, wrong password": ((*over_amqp, "--metrics", folder / "prom"), wrong, 1, refused),
         "check, no broker": (over_amqp, {"AMQP_URL": site.amqp(where="127.0.0.1:1")}, 1, "Connection refused"),
         "check, another authority": ((*over_amqp, "--tls-ca-cert-file", authority / "other-ca.pem"), secure, 1, "certificate"),
-        "check, a locked key": ((*over_amqp, *certificate), secure, 64, "without a passphrase"),
+        "check, a locked key": ((*over_amqp, *certificate), secure, 64, "no passphrase"),
         "apply, no permission": (
             ("apply", "topology.yaml", "--yes", "--amqp-only", "--output", "json"), url, 1, "permission"
         ),
