@@ -16,7 +16,7 @@ from rabbit_chx.kernel.table import SEEDS, Visits, all_buckets, visits
 from rabbit_chx.markup import notebook
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -148,19 +148,34 @@ class MovementTracker:
 
     def along(self, rings: Iterable[Ring]) -> TrackedMovement:
         """The movement when the first ring becomes each of these in turn."""
+        return self._movement(map(self._map, rings))
+
+    def follow(self, changes: Iterable[tuple[Destination, int] | None]) -> TrackedMovement:
+        """As `along`, of destinations that are bound at the end, or unbound (weight 0); None changes nothing."""
+        return self._movement(self._maps(changes))
+
+    def _maps(self, changes: Iterable[tuple[Destination, int] | None]) -> Iterator[NDArray[Any]]:
+        owners = self._map(self.start)
+        for change in changes:
+            if change is not None:
+                index = self._index.setdefault(change[0], len(self._index))
+                owners = owners[(owners != index) & (owners != 0)]
+                owners = np.append(owners, np.full(change[1], index, self._narrow))
+                if not len(owners):
+                    owners = np.zeros(1, self._narrow)
+            yield owners
+
+    def _movement(self, maps: Iterable[NDArray[Any]]) -> TrackedMovement:
         state = _State(self._visits, self._map(self.start), self._first.copy(), self._owners.copy())
-        hops = []
-        for ring in rings:
-            moved_keys, lost_by = state.change(self._map(ring))
-            names = tuple(self._index)
-            hops.append(
-                ChangeMovement(
-                    moved_keys / SEEDS, tuple(name for i in lost_by if (name := names[i]) is not None)
-                )
-            )
+        moves = [state.change(owners) for owners in maps]
         state.settle()
+        names = tuple(self._index)
+        hops = tuple(
+            ChangeMovement(count / SEEDS, tuple(name for i in lost_by if (name := names[i]) is not None))
+            for count, lost_by in moves
+        )
         ends_elsewhere = int(np.count_nonzero(state.owners != self._owners))
-        return TrackedMovement(tuple(hops), ends_elsewhere / SEEDS, int(np.count_nonzero(state.ever)) / SEEDS)
+        return TrackedMovement(hops, ends_elsewhere / SEEDS, int(np.count_nonzero(state.ever)) / SEEDS)
 
 
 class _State:
@@ -182,6 +197,8 @@ class _State:
 
     def change(self, new: NDArray[Any]) -> tuple[int, list[int]]:
         """The number of keys that move to the next ring, and the indices of the destinations that lose them."""
+        if new is self._of_bucket:
+            return 0, []
         old, direction = self._of_bucket, _direction(self._of_bucket, new)
         if direction != self._direction:
             self.settle()

@@ -150,8 +150,8 @@ def plan(
     """
     from rabbit_chx.topology.checks.lint import lint
     from rabbit_chx.topology.file.load import load
-    from rabbit_chx.topology.planning.assumed import assumed
     from rabbit_chx.topology.planning.plan import plan as plan_steps
+    from rabbit_chx.topology.planning.what_if import assume_applied
 
     options["max_moved"] /= 100
 
@@ -159,7 +159,9 @@ def plan(
         if add or remove or weights:
             _advise(wanted, the_exchange(wanted, exchange), add, remove, weights, release, output)
             return Exit.FINE
-        observed = assumed(load(against, vhost=wanted.vhost), release) if against else live.read(wanted)
+        observed = (
+            assume_applied(load(against, vhost=wanted.vhost), release) if against else live.read(wanted)
+        )
         with waiting("Working out the steps"):
             made = plan_steps(wanted, observed, **options)
         print_findings(lint(wanted, observed))

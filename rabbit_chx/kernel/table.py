@@ -121,10 +121,21 @@ class Visits:
                 enters = np.flatnonzero((candidate >= low) & (candidate < high))
                 buckets, came_from = candidate[enters].astype(narrow), reached[enters].astype(narrow)
                 parts.append((buckets, came_from, (rows[enters] + start).astype(np.int32)))
-        buckets, came_from, keys = (np.concatenate(column) for column in zip(*parts, strict=True))
-        order = np.argsort(buckets, kind="stable")
-        self._keys, self._came_from = keys[order], came_from[order]
-        self._ends = np.searchsorted(buckets[order], np.arange(low, high + 1, dtype=narrow))
+        self._ends = _ends(parts, low, high)
+        self._keys = np.empty(self._ends[-1], np.int32)
+        self._came_from = np.empty(self._ends[-1], narrow)
+        cursor = self._ends[:-1].copy()
+        parts.reverse()
+        while (
+            parts
+        ):  # sorted piece by piece, and each is freed then: of large rings there are 15 million visits
+            buckets, came_from, keys = parts.pop()
+            order = np.argsort(buckets, kind="stable")
+            entered, counts = np.unique(buckets[order], return_counts=True)
+            place = np.arange(len(order)) - np.repeat(np.cumsum(counts) - counts, counts)
+            place += np.repeat(cursor[entered.astype(np.intp) - low], counts)
+            self._keys[place], self._came_from[place] = keys[order], came_from[order]
+            cursor[entered.astype(np.intp) - low] += counts
 
     def entering(self, low: int, high: int) -> NDArray[Any]:
         """For every key that a ring of ``low`` buckets loses to the next ones below ``high``: its bucket there."""
@@ -147,6 +158,16 @@ class Visits:
 
     def _visiting(self, bucket: int) -> slice:
         return slice(self._ends[bucket - self.low], self._ends[bucket + 1 - self.low])
+
+
+def _ends(
+    parts: list[tuple[NDArray[Any], NDArray[Any], NDArray[Any]]], low: int, high: int
+) -> NDArray[np.intp]:
+    """Where the visits of each bucket begin among all of them, and where the last one's end."""
+    ends = np.zeros(high - low + 1, np.intp)
+    for buckets, _, _ in parts:
+        ends[1:] += np.bincount(buckets.astype(np.intp) - low, minlength=high - low)
+    return ends.cumsum()
 
 
 # jump_consistent_hash/2 of the plugin over rand.erl's exs1024: rabbit_chx.kernel.jump, many keys abreast.

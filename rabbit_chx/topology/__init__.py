@@ -47,7 +47,7 @@ if TYPE_CHECKING:
         Strategy,
         Unbind,
     )
-    from rabbit_chx.topology.planning.what_if import what_if
+    from rabbit_chx.topology.planning.what_if import assume_applied, what_if
     from rabbit_chx.topology.routes import Router, route
     from rabbit_chx.urls import BrokerUrl
 
@@ -83,7 +83,7 @@ _NAMES_IN = {
         "Strategy",
         "Unbind",
     ),
-    "topology.planning.what_if": ("what_if",),
+    "topology.planning.what_if": ("assume_applied", "what_if"),
     "topology.routes": ("Router", "route"),
     "urls": ("BrokerUrl",),
 }
@@ -131,6 +131,7 @@ __all__ = [
     "User",
     "apply",
     "apply_async",
+    "assume_applied",
     "drain_first",
     "drain_first_in",
     "drain_stages",

@@ -1,13 +1,15 @@
-"""What stands on a broker or should: exchanges, queues, bindings, policies, in RabbitMQ's own words.
+"""What a broker should hold or does hold: exchanges, queues, bindings and policies, in RabbitMQ's own terms.
 
-A file, a ``definitions.json`` and a live broker all become a :class:`Topology`; what only a live broker has (the
-order of its rings, its backlogs, its release) is in :class:`Observed`. Values only: nothing here is read or written.
+A file, a ``definitions.json`` and a live broker all become a :class:`Topology`. What only a live broker has (the
+order of its rings, its backlogs, its release) is in :class:`Observed`. Values only: nothing is read or written here.
 """
 
 from __future__ import annotations
 
+import json
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from rabbit_chx.errors import InvalidValue
@@ -15,7 +17,7 @@ from rabbit_chx.releases import Release
 from rabbit_chx.ring import Ring, RingBinding, ToExchange
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from rabbit_chx.ring import Destination
 
@@ -32,6 +34,9 @@ __all__ = [
     "RingSource",
     "Slots",
     "Topology",
+    "as_ring_bindings",
+    "ring_after",
+    "wire_text",
 ]
 
 CONSISTENT_HASH: Final = "x-consistent-hash"
@@ -40,7 +45,7 @@ MODULUS_HASH: Final = "x-modulus-hash"
 _POLICIES_OF: Final = {"classic": "classic_queues", "quorum": "quorum_queues", "stream": "streams"}
 
 BIND_SEQUENCE: Final = "x-bind-seq"
-"""The argument that our own binds to a consistent-hash exchange carry: the order in which they were issued."""
+"""The argument by which earlier versions numbered their binds to a consistent-hash exchange."""
 
 QueueType: TypeAlias = Literal["classic", "quorum", "stream"]
 RingSource: TypeAlias = Literal["trivial", "node", "record", "x-bind-seq", "inference", "unknown"]
@@ -57,27 +62,27 @@ class Exchange:
     internal: bool = False
     arguments: Mapping[str, Any] = field(default_factory=dict)
     policy: str | None = field(default=None, compare=False)
-    """The policy that applies to it, where it was read from a broker."""
+    """The policy that applies to it, if it was read from a broker."""
 
     @property
     def hash_header(self) -> Any:
-        """The header that it hashes, as the argument stands; None where it hashes something else."""
+        """The value of its argument ``hash-header``, if any."""
         return self.arguments.get("hash-header")
 
     @property
     def hash_property(self) -> Any:
-        """The property that it hashes, as the argument stands; None where it hashes something else."""
+        """The value of its argument ``hash-property``, if any."""
         return self.arguments.get("hash-property")
 
     @property
     def alternate(self) -> str | None:
-        """Where what it cannot route goes."""
+        """The exchange that gets what it cannot route."""
         return self.arguments.get("alternate-exchange")
 
 
 @dataclass(frozen=True, slots=True)
 class Queue:
-    """A queue as it is declared; its type stands apart from the other arguments."""
+    """A queue as it is declared; its type is kept apart from the other arguments."""
 
     name: str
     type: QueueType = "classic"
@@ -91,13 +96,18 @@ class Queue:
 
     @property
     def declared_arguments(self) -> dict[str, Any]:
-        """The arguments of the command that declares it; a classic queue names no type, like its makers."""
+        """The arguments of the command that declares it; a classic queue names no type, as most clients do."""
         return {**({} if self.type == "classic" else {"x-queue-type": self.type}), **self.arguments}
+
+
+def wire_text(value: object) -> str:
+    """A text that is equal for values that are equal on the wire, where 1, 1.0 and True are three things."""
+    return json.dumps(value, sort_keys=True, default=repr)
 
 
 @dataclass(frozen=True, slots=True)
 class Binding:
-    """A binding, with the exchange that it leads away from."""
+    """A binding of a queue or exchange to the exchange ``source``."""
 
     source: str
     destination: Destination
@@ -105,14 +115,19 @@ class Binding:
     arguments: Mapping[str, Any] = field(default_factory=dict)
 
     @property
+    def identity(self) -> tuple[str, Destination, str, str]:
+        """What a broker tells bindings apart by."""
+        return (self.source, self.destination, self.key, wire_text(dict(self.arguments)))
+
+    @property
     def sequence(self) -> int | None:
-        """The place in the order of binds that our own binds carry."""
+        """The number that an earlier version gave to the bind command."""
         found = self.arguments.get(BIND_SEQUENCE)
         return found if isinstance(found, int) and not isinstance(found, bool) else None
 
     @property
     def unnumbered(self) -> Binding:
-        """The same binding as a file has it, without the number of the bind command."""
+        """The same binding without that number, as a file has it."""
         arguments = {name: value for name, value in self.arguments.items() if name != BIND_SEQUENCE}
         return Binding(self.source, self.destination, self.key, arguments)
 
@@ -129,7 +144,7 @@ class Policy:
 
     # rabbit_policy.erl, matches/3.
     def applies_to(self, thing: Exchange | Queue) -> bool:
-        """Whether it is meant for that exchange or queue; one of a higher priority may still win."""
+        """Whether its pattern and kind match; another policy of higher priority may still win."""
         plain = "exchanges" if isinstance(thing, Exchange) else "queues"
         meant = {"all", plain} | ({_POLICIES_OF[thing.type]} if isinstance(thing, Queue) else set())
         try:
@@ -140,10 +155,10 @@ class Policy:
 
 @dataclass(frozen=True, slots=True)
 class Slots:
-    """A fixed number of slot exchanges under one top exchange, each with one queue at a time.
+    """A fixed number of slot exchanges behind one top exchange, each with one queue at a time.
 
-    Which slot leads to which queue is no part of what is wanted: any division by the weights will do, and a
-    plan takes the one that moves the fewest keys.
+    A topology does not say which slot leads to which queue: any division by the weights is right, and a plan
+    takes the one that moves the fewest keys.
     """
 
     exchange: str
@@ -161,7 +176,7 @@ class Slots:
 
     @property
     def exchanges(self) -> tuple[Exchange, ...]:
-        """The slot exchanges: durable, internal, never deleted by themselves."""
+        """The slot exchanges: durable, internal, not auto-delete."""
         arguments = {} if self.alternate is None else {"alternate-exchange": self.alternate}
         return tuple(
             Exchange(name, CONSISTENT_HASH, internal=True, arguments=arguments) for name in self.names
@@ -173,12 +188,12 @@ class Slots:
         return tuple(Binding(self.exchange, ToExchange(name), "1") for name in self.names)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Topology:
-    """All that a virtual host should hold, or does. The bindings of one source stand in bind order.
+    """Everything that a virtual host should hold, or does hold. The bindings of one source are in bind order.
 
-    What ``slots`` stand for (slot exchanges and the bindings to and from them) is not among ``exchanges`` and
-    ``bindings`` of a topology that was written; in one that was read it is, and ``slots`` is empty.
+    In a topology from a file, ``slots`` stand for the slot exchanges and their bindings; `expanded` writes the slot
+    exchanges out. A topology that was read from a broker lists them, and its ``slots`` is empty.
     """
 
     vhost: str = "/"
@@ -190,30 +205,62 @@ class Topology:
     co_partitioned: tuple[tuple[str, str], ...] = ()
     """Pairs of exchanges whose rings are meant to be equal."""
 
+    @cached_property
+    def _exchange_named(self) -> dict[str, Exchange]:
+        return {exchange.name: exchange for exchange in reversed(self.exchanges)}
+
+    @cached_property
+    def _queue_named(self) -> dict[str, Queue]:
+        return {queue.name: queue for queue in reversed(self.queues)}
+
+    @cached_property
+    def _bindings_of(self) -> dict[str, tuple[Binding, ...]]:
+        by_source: dict[str, list[Binding]] = {}
+        for binding in self.bindings:
+            by_source.setdefault(binding.source, []).append(binding)
+        return {source: tuple(bindings) for source, bindings in by_source.items()}
+
     def exchange(self, name: str) -> Exchange | None:
         """The exchange of that name."""
-        return next((exchange for exchange in self.exchanges if exchange.name == name), None)
+        return self._exchange_named.get(name)
 
     def queue(self, name: str) -> Queue | None:
         """The queue of that name."""
-        return next((queue for queue in self.queues if queue.name == name), None)
+        return self._queue_named.get(name)
 
     def slots_of(self, exchange: str) -> Slots | None:
-        """The slots under a top exchange."""
+        """The slots behind a top exchange."""
         return next((slots for slots in self.slots if slots.exchange == exchange), None)
 
     def bindings_from(self, source: str) -> tuple[Binding, ...]:
         """The bindings of one source, in bind order."""
-        return tuple(bound for bound in self.bindings if bound.source == source)
+        return self._bindings_of.get(source, ())
 
     def policy_of(self, thing: Exchange | Queue) -> Policy | None:
-        """The one policy that applies to an exchange or queue; the broker's choice among equals is its own."""
+        """The policy that applies to an exchange or queue; among equal priorities, the broker's choice is its own."""
         matching = (policy for policy in self.policies if policy.applies_to(thing))
         return max(matching, key=lambda policy: policy.priority, default=None)
 
+    def expanded(self, queue_of: Mapping[str, str] | None = None) -> Topology:
+        """The same topology with its slot exchanges, and the bindings to them, written out.
+
+        ``queue_of`` is the queue of each slot, whose bindings are then written out too.
+        """
+        if not self.slots:
+            return self
+        slots = [exchange for each in self.slots for exchange in each.exchanges]
+        top = [binding for each in self.slots for binding in each.top_bindings]
+        to_queues = [Binding(slot, queue, "1") for slot, queue in (queue_of or {}).items()]
+        return replace(
+            self,
+            exchanges=(*self.exchanges, *slots),
+            bindings=(*self.bindings, *top, *to_queues),
+            slots=(),
+        )
+
     @property
     def hash_exchanges(self) -> tuple[Exchange, ...]:
-        """The exchanges that keep a ring."""
+        """The consistent-hash exchanges."""
         return tuple(exchange for exchange in self.exchanges if exchange.type == CONSISTENT_HASH)
 
     def ring(self, exchange: str, release: str | Release = "4.3") -> Ring:
@@ -224,45 +271,56 @@ class Topology:
                 "exchange",
                 exchange,
                 "one of " + (", ".join(each.name for each in self.hash_exchanges) or "none"),
-                "Only an x-consistent-hash exchange keeps a ring",
+                "Only an x-consistent-hash exchange has a ring",
             )
         slots = self.slots_of(exchange)
         bindings = slots.top_bindings if slots else self.bindings_from(exchange)
-        ring = Ring(release=Release.parse(release))
-        for bound in bindings:
-            ring = ring.bind(bound.destination, bound.key, bound.arguments)
-        return ring
+        return ring_after(bindings, release)
 
     def ring_bindings(self, exchange: str) -> tuple[RingBinding, ...]:
         """The bindings of a consistent-hash exchange as its ring lists them."""
-        return tuple(
-            RingBinding.of(bound.destination, bound.key, bound.arguments)
-            for bound in self.bindings_from(exchange)
-        )
+        return as_ring_bindings(self.bindings_from(exchange))
+
+
+def as_ring_bindings(bindings: Iterable[Binding]) -> tuple[RingBinding, ...]:
+    """Bindings of one consistent-hash exchange as its ring lists them."""
+    return tuple(RingBinding.of(each.destination, each.key, each.arguments) for each in bindings)
+
+
+def ring_after(bindings: Iterable[Binding], release: str | Release) -> Ring:
+    """The ring after these binds, one after the other."""
+    parsed = Release.parse(release)
+    listed = as_ring_bindings(bindings)
+    if len({each.destination for each in listed}) == len(listed):
+        return Ring.of(listed, release=parsed)
+    ring = Ring(release=parsed)
+    for each in listed:
+        ring = ring.bind(each.destination, each.key, dict(each.arguments))
+    return ring
 
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """A live broker: what stands there, and what only a live one has."""
+    """What was read from a live broker: its topology, and what only a live broker has."""
 
     topology: Topology = field(default_factory=Topology)
     release: Release = field(default_factory=lambda: Release.parse("4.3"))
     product: str = "RabbitMQ"
     exchange_types: frozenset[str] | None = None
-    """The types that can be declared; None where nobody asked."""
+    """The exchange types that can be declared; None if they were not read."""
     rings: Mapping[str, Ring] = field(default_factory=dict)
-    """The ring of every consistent-hash exchange; of some the order may be unknown."""
+    """The ring of every consistent-hash exchange, of known or unknown order."""
     ring_sources: Mapping[str, RingSource] = field(default_factory=dict)
-    """How each order was learnt; of "trivial" rings (at most one binding) nothing had to be."""
+    """How each order was learnt; a "trivial" ring has at most one binding."""
     backlog: Mapping[str, int] = field(default_factory=dict)
     """Messages in each queue."""
     worker_pool_size: int | None = None
-    """``default_worker_pool_size`` of the node, where it is known: 1 makes a Mnesia restart predictable."""
+    """``default_worker_pool_size`` of the node, if known: 1 makes a restart on Mnesia predictable."""
     cluster: str = ""
     """The name of the cluster."""
     possible_rings: Mapping[str, tuple[Ring, ...]] = field(default_factory=dict)
-    """Of rings whose order is unknown although messages were observed: those that explain them (not all, if many)."""
+    """For rings that observed messages left unknown, the rings that explain those messages (some, if many)."""
     bindings_seen: bool = True
-    """False where AMQP alone was asked, which lists neither bindings nor policies."""
+    """False after reading over AMQP alone, which lists neither bindings nor policies."""
     unseen: tuple[str, ...] = ()
-    """What could not be seen, and why."""
+    """What could not be read, and why."""

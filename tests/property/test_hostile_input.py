@@ -30,8 +30,8 @@ from rabbit_chx.topology.file.definitions import from_definitions, to_definition
 from rabbit_chx.topology.file.dump import dumps
 from rabbit_chx.topology.file.load import load, loads
 from rabbit_chx.topology.model import Observed, Topology
-from rabbit_chx.topology.planning.assumed import assumed
 from rabbit_chx.topology.planning.plan import plan
+from rabbit_chx.topology.planning.what_if import assume_applied
 from rabbit_chx.urls import BrokerUrl
 from tests.proof import LONG
 from tests.property import hostile_commands as commands
@@ -57,7 +57,7 @@ def used(topology: Topology) -> Topology:
     """Everything that is done with a topology without a broker."""
     lint(topology)
     empty = Observed(Topology(vhost=topology.vhost))
-    for observed in (empty, assumed(topology, "4.3")):
+    for observed in (empty, assume_applied(topology, "4.3")):
         plan(topology, observed)
         drift(topology, observed)
     for format_ in ("yaml", "json"):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from rabbit_chx.movement import moved_through, shares
 from rabbit_chx.ring import Ring, ToExchange
-from rabbit_chx.topology.model import BIND_SEQUENCE, CONSISTENT_HASH, MODULUS_HASH, Binding
+from rabbit_chx.topology.model import CONSISTENT_HASH, MODULUS_HASH, Binding
 from rabbit_chx.topology.planning.steps import Bind, DeclareExchange, Strategy, Unbind
 
 if TYPE_CHECKING:
@@ -41,29 +41,26 @@ def next_name(name: str, taken: Collection[str] = ()) -> str:
     return following
 
 
-def blue_green(case: Case, exchange: Exchange, there: Topology, walker: MovementTracker | None) -> Strategy:
+def blue_green(case: Case, exchange: Exchange, there: Topology, tracker: MovementTracker | None) -> Strategy:
     """The way over a second exchange: no ring between, and the old one stays until it is deleted by hand.
 
     Args:
         case: what is, and what should be.
         exchange: the exchange as it is declared.
         there: the topology in which others may be bound to it.
-        walker: knows the ring as it is; None where nobody does.
+        tracker: knows the ring as it is; None where nobody does.
     """
     name = next_name(case.exchange, [each.name for each in there.exchanges])
     after = Ring.of(case.target, release=case.before.release)
     upstream = [bound for bound in there.bindings if bound.destination == ToExchange(case.exchange)]
     moved = None
     at_risk = None
-    if walker is not None:
-        journey = walker.along([after])
+    if tracker is not None:
+        journey = tracker.along([after])
         moved = journey.share
         at_risk = case.waiting(journey.hops[0].losers)
     steps: list[Step] = [DeclareExchange(replace(exchange, name=name))]
-    steps += [
-        Bind(Binding(name, destination, str(weight), {BIND_SEQUENCE: number}))
-        for number, (destination, weight) in enumerate(case.target, 1)
-    ]
+    steps += [Bind(replace(binding, source=name)) for binding in case.wanted]
     by_steps: tuple[float | None, float | None] = None, None
     if moved is not None and len(upstream) == 1:  # of several, nobody knows which keys come by which
         by_steps = _moved_by_steps(case.before, after, moved, exchange, upstream[0], name, there)
@@ -89,12 +86,9 @@ def _switch(
     """The new exchange first, so that nothing is lost."""
     first, second = moved
     for bound in upstream:
-        arguments = {name: value for name, value in bound.arguments.items() if name != BIND_SEQUENCE}
-        if bound.sequence is not None:
-            arguments[BIND_SEQUENCE] = bound.sequence + 1
         # A copy that goes elsewhere moves no key: those count once the old exchange is gone.
         waiting = 0 if first == 0.0 else at_risk
-        binding = Binding(bound.source, ToExchange(new), bound.key, arguments)
+        binding = replace(bound.unnumbered, destination=ToExchange(new))
         yield Bind(binding, exchange_moved=old, moved=first, at_risk=waiting)
         yield Unbind(bound, exchange_moved=old, moved=second, at_risk=at_risk)
 

@@ -1,45 +1,57 @@
-"""From what is on a broker to what a file wants: the steps in the one safe order, and what each of them moves.
+"""From the differences between a file and a broker to steps in the one safe order, each with what it moves.
 
-Exchanges are declared, then queues, then policies; then bindings are made, those of an exchange after those of all
-that it leads to, so that nothing flows into a ring that is half built; what is to go goes last. A second plan from
-where the first one ends is empty. Values in, values out: nothing is read or sent here.
+Exchanges are declared first, then queues, then policies. Then come bindings, those of an exchange after those of all
+exchanges it leads to, so that nothing flows into a half-built ring; deletions come last. Carrying a plan out leaves
+nothing to plan. Values only.
 
-Of an exchange that hashes, the file owns all bindings. Of any other it owns those that it names, and the rest goes
-only with ``prune``: others may have bound queues of their own. A ring that holds what the file says in another
-order is left alone unless the caller asks for ``strategy="in place"``, since to reorder it moves keys to no one's gain.
+The file owns all bindings of an exchange that hashes. Of any other it owns those that it names; the rest goes only with
+``prune``, since others may have made them. A ring with the bindings of the file in another order is left alone unless
+the caller asks for the strategy ``in place``: reordering it moves keys.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
-from itertools import count
 from typing import TYPE_CHECKING
 
-from rabbit_chx.errors import InvalidValue
 from rabbit_chx.movement import moved
 from rabbit_chx.releases import Store
+from rabbit_chx.ring import ToExchange
 from rabbit_chx.topology.checks.invalid_names import invalid_names
-from rabbit_chx.topology.checks.lint import other_product
+from rabbit_chx.topology.checks.lint import missing_types, other_product
 from rabbit_chx.topology.checks.release_settings import release_refusals
-from rabbit_chx.topology.model import BIND_SEQUENCE, CONSISTENT_HASH, MODULUS_HASH, Exchange
-from rabbit_chx.topology.planning.bindings import (
-    grouped,
-    modulus_steps,
-    plain_changes,
-    sources_in_order,
-    waiting_behind,
+from rabbit_chx.topology.graph import reachable
+from rabbit_chx.topology.model import CONSISTENT_HASH, MODULUS_HASH, Exchange, Policy, Queue, wire_text
+from rabbit_chx.topology.planning.blue_green import next_name
+from rabbit_chx.topology.planning.diff import (
+    BindingDifference,
+    ObjectDifference,
+    RingDifference,
+    SlotsDifference,
+    diff,
+    is_shard,
+    ring_of,
 )
-from rabbit_chx.topology.planning.objects import declarations, is_a_clients, leftovers, objections, policies
-from rabbit_chx.topology.planning.ring_change import STRATEGIES, Options, Outcome, change_ring, ring_of
-from rabbit_chx.topology.planning.ring_paths import Case
-from rabbit_chx.topology.planning.slots import SlotPlan, plan_slots
-from rabbit_chx.topology.planning.steps import Bind, DeleteExchange, DeleteQueue, Plan, Unbind
+from rabbit_chx.topology.planning.modulus_change import change_modulus
+from rabbit_chx.topology.planning.ring_change import Limits, Part, case_of, change_ring, repairs
+from rabbit_chx.topology.planning.slots import SlotScale, slot_notes, slot_objections, slot_steps
+from rabbit_chx.topology.planning.steps import (
+    Bind,
+    ClearPolicy,
+    DeclareExchange,
+    DeclareQueue,
+    DeleteExchange,
+    DeleteQueue,
+    Plan,
+    SetPolicy,
+    Unbind,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from rabbit_chx.ring import Ring
-    from rabbit_chx.topology.model import Binding, Observed, Slots, Topology
+    from rabbit_chx.ring import Destination, Ring
+    from rabbit_chx.topology.model import Observed, Slots, Topology
+    from rabbit_chx.topology.planning.diff import Difference, Property
     from rabbit_chx.topology.planning.steps import Step
 
 __all__ = ["plan"]
@@ -57,201 +69,295 @@ def plan(
     """The steps that make a broker what a topology says, each with the exact share of keys that it moves.
 
     Args:
-        wanted: what should be.
-        observed: what is.
-        strategy: how rings are changed, by the name of a `Strategy`; left out, the cheapest way to the file's own order.
-        prune: also take away what the file does not name.
-        force: do it although it moves more than ``max_moved``, or although a queue to delete holds messages.
+        wanted: the topology of the file.
+        observed: the broker as it was read.
+        strategy: how rings are changed, by the name of a `Strategy`; by default the cheapest to the file's order.
+        prune: also remove what the file does not name.
+        force: plan it although it moves more than ``max_moved``, or deletes a queue that holds messages.
         max_moved: the share of an exchange's keys that a change in place may send elsewhere at any moment.
     """
-    if strategy is not None and strategy not in STRATEGIES:
-        raise InvalidValue("strategy", strategy, ", ".join(STRATEGIES))
-    if not isinstance(max_moved, (int, float)) or not 0 <= max_moved <= 1:
-        raise InvalidValue("max_moved", max_moved, "a share from 0 to 1")
-    return _Planner(wanted, observed, Options(strategy, prune, force, max_moved)).plan()
-
-
-class _Planner:
-    def __init__(self, wanted: Topology, observed: Observed, options: Options) -> None:
-        self._slots = {slots.exchange: slots for slots in wanted.slots}
-        self._slot_plans: dict[str, SlotPlan] = {}
-        self._slot_of = {name: slots for slots in wanted.slots for name in slots.names}
-        self.wanted = replace(
-            wanted,
-            exchanges=(*wanted.exchanges, *(each for slots in wanted.slots for each in slots.exchanges)),
-            bindings=(*wanted.bindings, *(each for slots in wanted.slots for each in slots.top_bindings)),
-        )
-        self.observed = observed
-        self._options = options
-        self._waiting = waiting_behind(observed)
-        self._groups = grouped(self.wanted.bindings)
-        self._there = grouped(observed.topology.bindings)
-        self._late: list[Unbind] = []
-
-    def plan(self) -> Plan:
-        """The whole of it."""
-        refused = objections(self.wanted, self.observed)
-        sum_of = Outcome(refusals=list(refused.values()))
-        sum_of.refusals += [f"{each.where}: {each.message}" for each in invalid_names(self.wanted)]
-        sum_of.refusals += release_refusals(self.wanted, self.observed.topology, self.observed.release)
-        sum_of.steps += declarations(self.wanted, self.observed)
-        sum_of.steps += policies(self.wanted, self.observed.topology)
-        for slots in self._slots.values():
-            sum_of += self._plan_slots(slots)
-        for source in sources_in_order(self.wanted):
-            if f"exchange {source!r}" not in refused:
-                sum_of += self._source(source)
-        sum_of.steps += self._late
-        if self._options.prune:
-            sum_of += self._prune()
-        sum_of.notes += self._restart_notes(sum_of)
-        sum_of.notes += [f"not seen: {what}" for what in self.observed.unseen]
-        product = other_product(self.observed)
-        sum_of.refusals += [product] if product else []
-        return Plan(
-            self.wanted.vhost,
-            tuple(_numbered(sum_of.steps, self.observed.topology)),
-            tuple(sum_of.changes),
-            {top: each.moved for top, each in self._slot_plans.items() if each.moved},
-            tuple(sum_of.notes),
-            tuple(sum_of.refusals),
-        )
-
-    def _plan_slots(self, slots: Slots) -> Outcome:
-        top = self.wanted.exchange(slots.exchange) or Exchange(slots.exchange, MODULUS_HASH)
-        found = plan_slots(slots, top, self.observed, self._waiting)
-        self._slot_plans[slots.exchange] = found
-        return Outcome(notes=list(found.notes), refusals=list(found.refusals))
-
-    def _source(self, source: str) -> Outcome:
-        """The bindings of one exchange."""
-        slots = self._slot_of.get(source)
-        if slots is not None:
-            return Outcome(steps=list(self._slot_plans[slots.exchange].steps.get(source, ())))
-        if source in self._slots and self._slot_plans[source].refusals:
-            return Outcome()
-        exchange = self.wanted.exchange(source) or self.observed.topology.exchange(source)
-        wanted = self._groups.get(source, [])
-        if exchange is not None and exchange.type == CONSISTENT_HASH:
-            target = tuple((bound.destination, int(bound.key)) for bound in wanted)
-            case = Case(source, ring_of(source, self.observed), target, self._waiting)
-            return change_ring(case, exchange, self.observed, self._options)
-        if exchange is not None and exchange.type == MODULUS_HASH:
-            return self._modulus(source, wanted)
-        return self._plain(source, wanted)
-
-    def _plain(self, source: str, wanted: list[Binding]) -> Outcome:
-        missing, extra = plain_changes(wanted, self._there.get(source, ()))
-        notes = []
-        if self._options.prune:
-            self._late += [Unbind(bound) for bound in extra if not self._is_clients_queue(bound)]
-        elif extra:
-            some = ", ".join(repr(str(bound.destination)) for bound in extra[:3]) + ", ..." * (len(extra) > 3)
-            notes.append(
-                f"exchange {source!r}: {len(extra)} bindings that the file does not name are left alone ({some}); "
-                "pruning takes them away"
+    limits = Limits(strategy, prune, force, max_moved)
+    whole = wanted.expanded()
+    differences = diff(wanted, observed)
+    refused = _objections(differences, whole, observed)
+    waiting = _backlog_counter(observed)
+    part = Part(refusals=list(refused.values()))
+    part.steps += _declarations(differences)
+    slots_refused = _plan_slots(part, wanted, whole, differences, observed, waiting)
+    blocked = {*slots_refused, *(name for kind, name in refused if kind is Exchange)}
+    for source, group in _by_source(differences):
+        if source not in blocked:
+            part += _bindings(
+                source, group, whole, observed, limits, waiting, is_top=wanted.slots_of(source) is not None
             )
-        return Outcome(steps=[Bind(bound) for bound in missing], notes=notes)
+    if prune:
+        part.steps += [Unbind(each.found) for each in _optional(differences) if each.found is not None]
+        part += _prune(differences, observed, limits, waiting)
+    part.notes += _shard_notes(whole, observed)
+    part.notes += _restart_notes(wanted, part, observed)
+    part.notes += [f"not seen: {what}" for what in observed.unseen]
+    product = other_product(observed)
+    part.refusals += [product] if product else []
+    part.refusals += [f"{each.where}: {each.message}" for each in invalid_names(wanted)]
+    part.refusals += release_refusals(whole, observed.topology, observed.release)
+    return Plan(
+        wanted.vhost,
+        tuple(part.steps),
+        tuple(part.changes),
+        part.slot_moves,
+        tuple(part.notes),
+        tuple(part.refusals),
+        tuple(part.left_alone),
+    )
 
-    def _is_clients_queue(self, bound: Binding) -> bool:
-        queue = self.observed.topology.queue(str(bound.destination))
-        return queue is not None and is_a_clients(queue)
 
-    def _modulus(self, source: str, wanted: list[Binding]) -> Outcome:
-        there = self._there.get(source, [])
-        missing, extra = plain_changes(wanted, there)
-        if not missing and not extra:
-            return Outcome()
-        if source in self._slots:
-            extra = []  # whatever is not a slot was refused
-        steps, share = modulus_steps(there, missing, extra, self.observed.release, self._waiting)
-        outcome = Outcome(steps=[*steps])
-        if not there:
-            outcome.steps = [Bind(bound) for bound in missing]
-            return outcome
-        cost = "an unknown share" if share is None else f"{share:.2%}"
-        hint = "with slots (`slots: 64`) under a new exchange a queue more or less moves only its own share"
-        outcome.notes.append(
-            f"exchange {source!r}: another number of bindings moves {cost} of its keys; {hint}"
+def _backlog_counter(observed: Observed) -> Callable[[Iterable[Destination]], int | None]:
+    """Counts the messages in queues, and in all queues behind exchanges; None if one of them was not counted."""
+
+    def waiting(destinations: Iterable[Destination]) -> int | None:
+        total = 0
+        for destination in reachable(observed.topology, destinations):
+            if isinstance(destination, ToExchange):
+                continue
+            if destination in observed.backlog:
+                total += observed.backlog[destination]
+            elif observed.topology.queue(destination) is not None:
+                return None
+        return total
+
+    return waiting
+
+
+# Exchanges, queues and policies
+
+
+def _declarations(differences: Iterable[Difference]) -> Iterator[Step]:
+    """Exchanges, then queues, then policies; an alternate exchange comes before those that name it."""
+    missing = [
+        each.wanted
+        for each in differences
+        if isinstance(each, ObjectDifference) and each.wanted and not each.found
+    ]
+    exchanges = {each.name: each for each in missing if isinstance(each, Exchange)}
+    ordered: dict[str, Exchange] = {}
+    for exchange in exchanges.values():
+        chain: list[Exchange] = []
+        following: Exchange | None = exchange
+        while following is not None and following.name not in ordered and following not in chain:
+            chain.append(following)
+            following = exchanges.get(str(following.alternate))
+        ordered.update((each.name, each) for each in reversed(chain))
+    yield from (DeclareExchange(exchange) for exchange in ordered.values())
+    yield from (DeclareQueue(queue) for queue in missing if isinstance(queue, Queue))
+    for each in differences:
+        if isinstance(each, ObjectDifference) and isinstance(each.wanted, Policy):
+            yield SetPolicy(each.wanted)
+
+
+def _objections(
+    differences: Iterable[Difference], whole: Topology, observed: Observed
+) -> dict[tuple[type, str], str]:
+    """What cannot be declared, or exists with other properties, which a broker never changes in place."""
+    lacking = missing_types(whole, observed)
+    found: dict[tuple[type, str], str] = {}
+    for each in differences:
+        thing = each.wanted if isinstance(each, ObjectDifference) else None
+        if thing is None or isinstance(thing, Policy):
+            continue
+        assert isinstance(each, ObjectDifference)
+        key = (type(thing), thing.name)
+        if each.found is not None:
+            found[key] = _objection(thing, each.properties, whole, observed.topology)
+        elif isinstance(thing, Exchange) and thing.type in lacking:
+            hint = lacking[thing.type]
+            found[key] = f"exchange {thing.name!r}: the broker does not know the type {thing.type}: {hint}"
+    return found
+
+
+def _objection(thing: Exchange | Queue, changed: Sequence[Property], whole: Topology, there: Topology) -> str:
+    kind = "exchange" if isinstance(thing, Exchange) else "queue"
+    taken = [*getattr(whole, f"{kind}s"), *getattr(there, f"{kind}s")]
+    name = next_name(thing.name, [each.name for each in taken])
+    replace = "switch over to it" if kind == "exchange" else "drain the old one"
+    differences = ", ".join(map(_shown, changed))
+    return (
+        f"{kind} {thing.name!r}: {differences}; a broker changes none of that in place: name the new {kind} {name!r} in "
+        f"the file, {replace}, then delete the old {kind} (blue/green)"
+    )
+
+
+def _shown(changed: Property) -> str:
+    what = f"argument {changed.name}" if changed.is_argument else changed.name
+    return f"{what} is {wire_text(changed.found)}, the file says {wire_text(changed.wanted)}"
+
+
+# Slots
+
+
+def _plan_slots(
+    part: Part,
+    wanted: Topology,
+    whole: Topology,
+    differences: Iterable[Difference],
+    observed: Observed,
+    waiting: Callable[[Iterable[Destination]], int | None],
+) -> set[str]:
+    """Add the steps of all slots; the top exchanges that cannot be planned are returned."""
+    refused = set()
+    for slots in wanted.slots:
+        reasons = list(slot_objections(slots, _top(slots, whole), observed))
+        part.refusals += reasons
+        if reasons:
+            refused.add(slots.exchange)
+    for each in differences:
+        if isinstance(each, SlotsDifference) and each.slots.exchange not in refused:
+            part += _slots(each, _top(each.slots, whole), observed, waiting)
+    return refused
+
+
+def _top(slots: Slots, whole: Topology) -> Exchange:
+    return whole.exchange(slots.exchange) or Exchange(slots.exchange, MODULUS_HASH)
+
+
+def _slots(
+    difference: SlotsDifference,
+    top: Exchange,
+    observed: Observed,
+    waiting: Callable[[Iterable[Destination]], int | None],
+) -> Part:
+    flows = bool(observed.topology.bindings_from(top.name))
+    scale = SlotScale(difference.slots, top, observed) if flows else None
+    part = Part(notes=list(slot_notes(difference)))
+    total = 0.0
+    for ring in difference.rings:
+        steps, share = slot_steps(case_of(ring, waiting), repairs(ring), top.name, scale)
+        part.steps += steps
+        total += share or 0.0
+    if total:
+        part.slot_moves[top.name] = total
+    return part
+
+
+# Bindings
+
+
+def _by_source(
+    differences: Iterable[Difference],
+) -> Iterable[tuple[str, list[BindingDifference | RingDifference]]]:
+    """The differences of bindings by exchange, in their order."""
+    groups: dict[str, list[BindingDifference | RingDifference]] = {}
+    for each in differences:
+        if isinstance(each, BindingDifference):
+            groups.setdefault(each.source, []).append(each)
+        elif isinstance(each, RingDifference):
+            groups.setdefault(each.exchange, []).append(each)
+    return groups.items()
+
+
+def _bindings(
+    source: str,
+    group: Sequence[BindingDifference | RingDifference],
+    whole: Topology,
+    observed: Observed,
+    limits: Limits,
+    waiting: Callable[[Iterable[Destination]], int | None],
+    *,
+    is_top: bool,
+) -> Part:
+    """The steps for the bindings of one exchange."""
+    exchange = whole.exchange(source) or observed.topology.exchange(source)
+    if isinstance(group[0], RingDifference):
+        assert exchange is not None
+        return change_ring(group[0], exchange, observed, limits, case_of(group[0], waiting))
+    plain = [each for each in group if isinstance(each, BindingDifference)]
+    missing = [each.wanted for each in plain if each.wanted is not None]
+    extra = [each.found for each in plain if each.found is not None]
+    if exchange is not None and exchange.type == MODULUS_HASH:
+        found = observed.topology.bindings_from(source)
+        return change_modulus(found, missing, [] if is_top else extra, observed.release, limits, waiting)
+    part = Part(steps=[Bind(binding) for binding in missing])
+    if extra and not limits.prune:
+        some = ", ".join(repr(str(binding.destination)) for binding in extra[:3]) + ", ..." * (len(extra) > 3)
+        part.notes.append(
+            f"exchange {source!r}: {len(extra)} bindings that the file does not name are left alone ({some}); "
+            "--prune removes them"
         )
-        too_much = share is None or share > self._options.max_moved
-        if extra and too_much and not self._options.force:
-            outcome.refusals.append(
-                f"exchange {source!r}: this change moves {cost} of its keys, and more than "
-                f"{self._options.max_moved:.0%} is not done unasked: build a new exchange under another name and "
-                f"switch over to it (blue/green), or allow more, or force it; {hint}"
+    return part
+
+
+def _optional(differences: Iterable[Difference]) -> Iterator[BindingDifference]:
+    return (each for each in differences if isinstance(each, BindingDifference) and each.optional)
+
+
+def _shard_notes(whole: Topology, observed: Observed) -> Iterator[str]:
+    for exchange in whole.hash_exchanges:
+        if any(is_shard(each.destination) for each in observed.topology.bindings_from(exchange.name)):
+            yield f"exchange {exchange.name!r}: its bindings belong to the sharding plugin and are left alone"
+
+
+# Deletions
+
+
+def _prune(
+    differences: Sequence[Difference],
+    observed: Observed,
+    limits: Limits,
+    waiting: Callable[[Iterable[Destination]], int | None],
+) -> Part:
+    """Delete what the file does not name: policies, then exchanges, then queues."""
+    extra = [each.found for each in differences if isinstance(each, ObjectDifference) and not each.wanted]
+    part = Part(steps=[ClearPolicy(each.name) for each in extra if isinstance(each, Policy)])
+    exchanges = [each for each in extra if isinstance(each, Exchange)]
+    for exchange in exchanges:  # all of them first: a deletion takes the bindings to an exchange with it
+        part.steps += _emptied(exchange, observed, waiting)
+    part.steps += [DeleteExchange(exchange.name) for exchange in exchanges]
+    for queue in (each for each in extra if isinstance(each, Queue)):
+        part.steps.append(DeleteQueue(queue.name, force=limits.force))
+        messages = observed.backlog.get(queue.name, 0)
+        if messages and not limits.force:
+            part.refusals.append(
+                f"queue {queue.name!r} is not in the file and holds {messages} messages: drain it first, or use force"
             )
-        return outcome
-
-    def _prune(self) -> Outcome:
-        outcome = Outcome()
-        there = self.observed.topology
-        steps = leftovers(self.wanted, there, force=self._options.force)
-        for step in steps:
-            if isinstance(step, DeleteExchange):
-                outcome.steps += self._emptied(step.name)
-            waiting = self.observed.backlog.get(step.name, 0) if isinstance(step, DeleteQueue) else 0
-            if waiting and not self._options.force and isinstance(step, DeleteQueue):
-                outcome.refusals.append(
-                    f"queue {step.name!r} is in no file and holds {waiting} messages: drain it first, or force it"
-                )
-        outcome.steps += steps
-        return outcome
-
-    def _emptied(self, exchange: str) -> Iterator[Unbind]:
-        """Its bindings unbound, since an exchange that leads somewhere is not deleted."""
-        bounds = self._there.get(exchange, [])
-        found = self.observed.topology.exchange(exchange)
-        hashes = found is not None and found.type in {CONSISTENT_HASH, MODULUS_HASH}
-        for bound in reversed(bounds):
-            if hashes:
-                yield Unbind(
-                    bound, exchange_moved=exchange, moved=None, at_risk=self._waiting([bound.destination])
-                )
-            else:
-                yield Unbind(bound)
-
-    def _restart_notes(self, sum_of: Outcome) -> Iterator[str]:
-        """What a boot of the node does to the rings as the plan leaves them."""
-        rings = {
-            exchange.name: self._after(exchange.name, sum_of)
-            for exchange in self.wanted.hash_exchanges
-            if exchange.name not in self._slot_of
-        }
-        rings = {name: ring for name, ring in rings.items() if len(ring.bindings) > 1}
-        if not rings:
-            return
-        release = self.observed.release
-        if release.store is Store.KHEPRI:
-            yield f"RabbitMQ {release} on Khepri keeps the order of its rings over a restart"
-            return
-        for name, ring in rings.items():
-            yield f"exchange {name!r}: {_after_restart(ring, self.observed.worker_pool_size)}"
-
-    def _after(self, exchange: str, sum_of: Outcome) -> Ring:
-        change = next((each for each in sum_of.changes if each.exchange == exchange), None)
-        if change is not None:
-            return change.after
-        ring = ring_of(exchange, self.observed)
-        return ring if ring.bindings else self.wanted.ring(exchange, self.observed.release)
+    return part
 
 
-def _numbered(steps: Iterable[Step], there: Topology) -> Iterator[Step]:
-    """The same steps, whose binds go on counting where the virtual host stands.
-
-    One count for all exchanges, because the broker keeps one mark: from which number on they are to be believed.
-    """
-    numbers = count(1 + max((bound.sequence or 0 for bound in there.bindings), default=0))
-    made: list[tuple[Binding, Binding]] = []  # what this plan itself binds, and perhaps unbinds again
-    for step in steps:
-        if isinstance(step, Bind) and step.binding.sequence is not None:
-            bound = replace(step.binding, arguments={**step.binding.arguments, BIND_SEQUENCE: next(numbers)})
-            made.append((step.binding, bound))
-            yield replace(step, binding=bound)
-        elif isinstance(step, Unbind):
-            yield replace(step, binding=next((now for was, now in made if was == step.binding), step.binding))
+def _emptied(
+    exchange: Exchange, observed: Observed, waiting: Callable[[Iterable[Destination]], int | None]
+) -> Iterator[Unbind]:
+    """Unbind everything from an exchange: one that leads somewhere is in use and cannot be deleted."""
+    for binding in reversed(observed.topology.bindings_from(exchange.name)):
+        if exchange.type in {CONSISTENT_HASH, MODULUS_HASH}:
+            at_risk = waiting([binding.destination])
+            yield Unbind(binding, exchange_moved=exchange.name, moved=None, at_risk=at_risk)
         else:
-            yield step
+            yield Unbind(binding)
+
+
+# Restarts
+
+
+def _restart_notes(wanted: Topology, part: Part, observed: Observed) -> Iterator[str]:
+    """What a restart of the node does to the rings that the plan leaves."""
+    rings = {each.name: _after(each.name, wanted, part, observed) for each in wanted.hash_exchanges}
+    rings = {name: ring for name, ring in rings.items() if len(ring.bindings) > 1}
+    if not rings:
+        return
+    release = observed.release
+    if release.store is Store.KHEPRI:
+        yield f"RabbitMQ {release} on Khepri keeps the order of its rings over a restart"
+        return
+    for name, ring in rings.items():
+        yield f"exchange {name!r}: {_after_restart(ring, observed.worker_pool_size)}"
+
+
+def _after(exchange: str, wanted: Topology, part: Part, observed: Observed) -> Ring:
+    change = next((each for each in part.changes if each.exchange == exchange), None)
+    if change is not None:
+        return change.after
+    there = observed.topology.exchange(exchange)
+    if there is None or there.type != CONSISTENT_HASH or not observed.topology.bindings_from(exchange):
+        return wanted.ring(exchange, observed.release)
+    return ring_of(exchange, observed)
 
 
 def _after_restart(ring: Ring, worker_pool_size: int | None) -> str:
@@ -259,13 +365,13 @@ def _after_restart(ring: Ring, worker_pool_size: int | None) -> str:
     after = ring.after_restart(worker_pool_size=worker_pool_size)
     if after.runs is None or ring.runs is None:
         return (
-            f"RabbitMQ {release} on Mnesia rebuilds the ring in an order that nobody knows when the node boots, so keys "
-            "move: set default_worker_pool_size = 1 (sorted order then), go over to slots under an x-modulus-hash "
-            "exchange, or to Khepri"
+            f"RabbitMQ {release} on Mnesia rebuilds the ring in an unpredictable order when the node boots, so keys "
+            "move: set default_worker_pool_size = 1 (the order is then sorted), use slots under an x-modulus-hash "
+            "exchange, or migrate to Khepri"
         )
     share = moved(ring, after).share
     if not share:
-        return f"RabbitMQ {release} on Mnesia with one worker rebuilds this very ring when the node boots"
+        return f"RabbitMQ {release} on Mnesia with one worker rebuilds exactly this ring when the node boots"
     return (
         f"RabbitMQ {release} on Mnesia with one worker sorts the ring when the node boots: {share:.2%} of the keys "
         "move; write the file in sorted order to avoid it"

@@ -1,4 +1,4 @@
-"""The change of one ring: whether there is one, which way it goes, and whether it may. Values only."""
+"""The change of one ring: which strategy it takes, what that moves, and whether it is allowed. Values only."""
 
 from __future__ import annotations
 
@@ -6,189 +6,225 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, Self
 
-from rabbit_chx.errors import Unpredictable
+from rabbit_chx.errors import InvalidValue, Unpredictable
 from rabbit_chx.movement import moved
 from rabbit_chx.ring import Ring
-from rabbit_chx.topology.planning.bindings import is_shard
 from rabbit_chx.topology.planning.blue_green import blue_green, next_name
-from rabbit_chx.topology.planning.ring_paths import Case, path_to, ring_strategies, spoiled
-from rabbit_chx.topology.planning.slots import recommended_count, slots_strategy
-from rabbit_chx.topology.planning.steps import RingChange, Strategy, Unbind
+from rabbit_chx.topology.planning.ring_paths import Case, path_to, ring_strategies
+from rabbit_chx.topology.planning.slot_division import recommended_count
+from rabbit_chx.topology.planning.slots import slots_strategy
+from rabbit_chx.topology.planning.steps import Bind, RingChange, Strategy, Unbind
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from rabbit_chx.ring import Destination
     from rabbit_chx.topology.model import Exchange, Observed, Topology
+    from rabbit_chx.topology.planning.diff import RingDifference
     from rabbit_chx.topology.planning.steps import Step
 
-__all__ = ["STRATEGIES", "Options", "Outcome", "all_strategies", "change_ring", "ring_of"]
+__all__ = ["STRATEGIES", "Limits", "Part", "case_of", "change_ring", "repairs", "strategies"]
 
 STRATEGIES: Final = ("append", "in place", "remove-last", "swap", "blue/green", "slots")
 """The names of all strategies."""
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
-    """What the caller allows."""
+class Limits:
+    """What the caller of `plan` asks for and allows."""
 
     strategy: str | None = None
     prune: bool = False
     force: bool = False
     max_moved: float = 0.5
 
+    def __post_init__(self) -> None:
+        if self.strategy is not None and self.strategy not in STRATEGIES:
+            raise InvalidValue("strategy", self.strategy, "one of " + ", ".join(STRATEGIES))
+        if not isinstance(self.max_moved, (int, float)) or not 0 <= self.max_moved <= 1:
+            raise InvalidValue("max_moved", self.max_moved, "a share from 0 to 1")
+
 
 @dataclass(slots=True)
-class Outcome:
-    """What comes of looking at one thing; what comes of several is added up."""
+class Part:
+    """The part of a plan that one difference makes."""
 
     steps: list[Step] = field(default_factory=list)
     changes: list[RingChange] = field(default_factory=list)
+    slot_moves: dict[str, float] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    left_alone: list[str] = field(default_factory=list)
     refusals: list[str] = field(default_factory=list)
 
-    def __iadd__(self, other: Outcome) -> Self:
+    def __iadd__(self, other: Part) -> Self:
         self.steps += other.steps
         self.changes += other.changes
+        self.slot_moves |= other.slot_moves
         self.notes += other.notes
+        self.left_alone += other.left_alone
         self.refusals += other.refusals
         return self
 
 
-def ring_of(exchange: str, observed: Observed) -> Ring:
-    """The ring of an exchange with its bindings as they are listed, arguments included."""
-    bindings = observed.topology.ring_bindings(exchange)
-    known = observed.rings.get(exchange)
-    if known is not None:
-        return Ring(bindings, known.runs, observed.release, known.why_unknown)
-    if len(bindings) > 1:
-        return Ring(bindings, None, observed.release, "nobody read it")
-    return Ring.of(bindings, release=observed.release)
+def repairs(difference: RingDifference) -> tuple[Step, ...]:
+    """The steps that leave one binding of each set of twins. They move no key."""
+    steps: list[Step] = []
+    for each in difference.destinations:
+        if each.keep is not None:
+            listed = {binding.identity for binding in each.found}
+            steps += [] if each.keep.identity in listed else [Bind(each.keep)]
+            steps += [Unbind(found) for found in each.found if found.identity != each.keep.identity]
+    return tuple(steps)
 
 
-def all_strategies(case: Case, exchange: Exchange, there: Topology) -> tuple[Strategy, ...]:
-    """Every way with its cost, the one that ends in the file's order and changes the exchange where it is first."""
+def case_of(
+    difference: RingDifference, waiting: Callable[[Iterable[Destination]], int | None] = lambda _: None
+) -> Case:
+    """The ring as it is after the repairs, and what is left to change."""
+    ring = difference.ring
+    for step in repairs(difference):
+        assert isinstance(step, (Bind, Unbind))
+        change = ring.bind if isinstance(step, Bind) else ring.unbind
+        ring = change(step.binding.destination, step.binding.key, dict(step.binding.arguments))
+    spoiled = frozenset(
+        each.destination
+        for each in difference.destinations
+        if each.keep is None
+        and (
+            each.kind in {"duplicate", "dead", "arguments"} or (each.kind == "extra" and len(each.found) > 1)
+        )
+    )
+    return Case(difference.exchange, ring, difference.wanted, spoiled | set(_dead(ring)), waiting)
+
+
+def _dead(ring: Ring) -> list[Destination]:
+    return [] if ring.runs is None else [binding.destination for binding in ring.dead]
+
+
+def strategies(case: Case, exchange: Exchange, there: Topology) -> tuple[Strategy, ...]:
+    """Every strategy with its cost, first the one that changes the exchange in place to the file's order."""
     slots = recommended_count(max(1, len(case.target)))
-    strategies, walker = ring_strategies(case, sizes=(slots, sum(weight for _, weight in case.target)))
+    found, tracker = ring_strategies(case, sizes=(slots, sum(weight for _, weight in case.target)))
     if not case.target:
-        return strategies
-    over_slots = slots_strategy(case, walker)
-    return (*strategies, blue_green(case, exchange, there, walker), *([over_slots] if over_slots else []))
+        return found
+    over_slots = slots_strategy(case, tracker)
+    return (*found, blue_green(case, exchange, there, tracker), *([over_slots] if over_slots else []))
 
 
-def change_ring(case: Case, exchange: Exchange, observed: Observed, options: Options) -> Outcome:
+def change_ring(
+    difference: RingDifference, exchange: Exchange, observed: Observed, limits: Limits, case: Case
+) -> Part:
     """The steps for one exchange with a ring, or the reason why there are none."""
-    before = case.before
+    name = difference.exchange
     try:
-        before.refuse_duplicates()
+        difference.ring.refuse_duplicates()
     except Unpredictable as reason:
-        hint = "build a new exchange under another name and switch over to it (blue/green)"
-        return Outcome(refusals=[f"exchange {case.exchange!r}: {reason}; {hint}"])
-    if any(is_shard(binding.destination) for binding in before.bindings):
-        note = f"exchange {case.exchange!r}: the sharding plugin makes its bindings, which are left alone"
-        return Outcome(notes=[note])
+        return Part(
+            refusals=[f"exchange {name!r}: {reason}; build a new exchange under another name (blue/green)"]
+        )
     twice = [destination for destination, times in Counter(d for d, _ in case.target).items() if times > 1]
     if twice:
-        said = f"exchange {case.exchange!r}: the file binds {str(twice[0])!r} twice, and the broker takes only one"
-        return Outcome(refusals=[f"{said}: give it one weight"])
-    if before.runs == ():
-        path = path_to(case.exchange, before, case.target)
-        return Outcome(steps=[kind(bound) for kind, bound in path.commands])  # what led nowhere moves nothing
-    listed = Counter((binding.destination, binding.weight) for binding in before.bindings)
-    if listed == Counter(case.target) and not spoiled(before):
-        if before.runs == case.target:
-            return Outcome()
-        if options.strategy != "in place":
-            return Outcome(notes=[_order_note(case)])
-    strategies = all_strategies(case, exchange, observed.topology)
-    chosen = _chosen(strategies, options.strategy)
+        return Part(
+            refusals=[f"exchange {name!r}: the file binds {str(twice[0])!r} twice: give it one weight"]
+        )
+    if case.before.runs == ():
+        path = path_to(case, case.target)
+        return Part(
+            steps=[kind(binding) for kind, binding in path.commands]
+        )  # an empty exchange has no keys to move
+    part = Part(steps=list(repairs(difference)))
+    if all(each.keep for each in difference.destinations):
+        if case.before.runs == case.target and not difference.why_unknown:
+            return part
+        if limits.strategy != "in place" or difference.why_unknown:
+            part.left_alone.append(_order_note(case, difference.why_unknown))
+            return part
+    found = strategies(case, exchange, observed.topology)
+    chosen = _chosen(found, limits.strategy)
     if chosen is None:
-        return Outcome(refusals=[_no_such_way(case.exchange, strategies, options.strategy)])
-    strategies = tuple(replace(way, chosen=way is chosen) for way in strategies)
-    after = before if chosen.after is None else chosen.after
-    change = RingChange(case.exchange, before, after, chosen.moved, chosen.moved_between, strategies)
-    outcome = Outcome(
-        steps=list(chosen.steps), changes=[change], notes=list(_way_notes(case, chosen, observed))
-    )
-    if _too_much(chosen, options):
-        outcome.refusals.append(_refusal(case, chosen, strategies, options))
-    return outcome
+        return Part(refusals=[_no_such_strategy(name, found, limits.strategy)])
+    found = tuple(replace(each, chosen=each is chosen) for each in found)
+    after = case.before if chosen.after is None else chosen.after
+    part.steps += chosen.steps
+    part.changes.append(RingChange(name, case.before, after, chosen.moved, chosen.moved_between, found))
+    part.notes += _notes(case, chosen, observed)
+    if _exceeds(chosen, limits):
+        part.refusals.append(_refusal(name, chosen, found, limits))
+    return part
 
 
-def _order_note(case: Case) -> str:
-    if case.before.runs is None:
+def _order_note(case: Case, why_unknown: str) -> str:
+    if why_unknown:
         return (
-            f"exchange {case.exchange!r} has all its bindings, but the order of its ring is unknown "
-            f"({case.before.why_unknown or 'nobody read it'}): let it be read from the node, or inferred from "
-            "observed messages"
+            f"exchange {case.exchange!r} has all its bindings, but the order of its ring is unknown ({why_unknown}): "
+            "read it from the node, or infer it from observed messages"
         )
     share = moved(case.before, Ring.of(case.target, release=case.before.release)).share
     return (
         f"exchange {case.exchange!r} has all its bindings, in another order than the file: {share:.2%} of its keys go "
-        "elsewhere than the file says. It is left alone: write the order of the broker into the file, or move them "
-        "with the way 'in place'"
+        "elsewhere than the file says. It is left alone: write the order of the broker into the file, or reorder it "
+        "with the strategy 'in place'"
     )
 
 
-def _chosen(strategies: tuple[Strategy, ...], name: str | None) -> Strategy | None:
-    """The way of that name; where two strategies would be one and the same, it stands under one name only."""
-    named = next((way for way in strategies if way.name == name), None)
+def _chosen(found: tuple[Strategy, ...], name: str | None) -> Strategy | None:
+    """The strategy of that name; if two would be the same, only one of the names is listed."""
+    named = next((each for each in found if each.name == name), None)
     if name is None or (named is None and name in {"append", "in place"}):
-        return strategies[0]
+        return found[0]
     if named is None and name == "swap":
-        return min(
-            (way for way in strategies if way.name in {"append", "in place"}),
-            key=lambda way: way.moved or 0.0,
-        )
+        in_place = [each for each in found if each.name in {"append", "in place"}]
+        return min(in_place, key=lambda each: each.moved or 0.0)
     return named if named is not None and named.steps else None
 
 
-def _no_such_way(exchange: str, strategies: tuple[Strategy, ...], name: str | None) -> str:
-    possible = ", ".join(repr(way.name) for way in strategies if way.steps)
+def _no_such_strategy(exchange: str, found: tuple[Strategy, ...], name: str | None) -> str:
+    possible = ", ".join(repr(each.name) for each in found if each.steps)
     slots = "; for slots, write them into the file under a new exchange" if name == "slots" else ""
-    return f"exchange {exchange!r} cannot be changed by the way {name!r}: possible are {possible}{slots}"
+    return f"exchange {exchange!r}: the strategy {name!r} is not possible here, but {possible}{slots}"
 
 
-def _too_much(way: Strategy, options: Options) -> bool:
-    if options.force or way.name == "blue/green":
+def _exceeds(chosen: Strategy, limits: Limits) -> bool:
+    if limits.force or chosen.name == "blue/green":
         return False
-    takes_away = any(isinstance(step, Unbind) for step in way.steps)
-    return takes_away and (way.moved_between is None or way.moved_between > options.max_moved)
+    unbinds = any(isinstance(step, Unbind) for step in chosen.steps)
+    return unbinds and (chosen.moved_between is None or chosen.moved_between > limits.max_moved)
 
 
-def _refusal(case: Case, chosen: Strategy, strategies: tuple[Strategy, ...], options: Options) -> str:
-    others = "; ".join(_offer(way) for way in strategies if way.name != chosen.name)
+def _refusal(exchange: str, chosen: Strategy, found: tuple[Strategy, ...], limits: Limits) -> str:
+    others = "; ".join(_offer(each) for each in found if each.name != chosen.name) or "none"
     if chosen.moved_between is None:
         return (
-            f"exchange {case.exchange!r}: what this change moves cannot be told, since the order of its ring is unknown: "
-            f"let it be read from the node (or inferred from observed messages), take another way, or force it. "
+            f"exchange {exchange!r}: the order of its ring is unknown, so what this change moves is unknown too: read "
+            f"it from the node (or infer it from observed messages), take another strategy, or use force. "
             f"Other strategies: {others}"
         )
     return (
-        f"exchange {case.exchange!r}: to change it {chosen.name} sends {chosen.moved_between:.2%} of its keys elsewhere "
-        f"at some moment, and more than {options.max_moved:.0%} is not done unasked: take another way, allow more, "
-        f"or force it. Other strategies: {others or 'none'}"
+        f"exchange {exchange!r}: changing it {chosen.name} sends {chosen.moved_between:.2%} of its keys elsewhere at "
+        f"some moment, which exceeds the limit of {limits.max_moved:.0%}: take another strategy, raise the limit, or "
+        f"use force. Other strategies: {others}"
     )
 
 
-def _offer(way: Strategy) -> str:
-    if way.moved is None or way.moved_between is None:
-        cost = "cost unknown"
-    else:
-        cost = f"{way.moved:.2%} in the end, {way.moved_between:.2%} on the way"
-    return f"{way.name} ({cost})"
+def _offer(strategy: Strategy) -> str:
+    if strategy.moved is None or strategy.moved_between is None:
+        return f"{strategy.name} (cost unknown)"
+    return f"{strategy.name} ({strategy.moved:.2%} in the end, {strategy.moved_between:.2%} on the way)"
 
 
-def _way_notes(case: Case, way: Strategy, observed: Observed) -> list[str]:
+def _notes(case: Case, chosen: Strategy, observed: Observed) -> list[str]:
     notes = []
-    if way.order is not None:
-        notes.append(f"exchange {case.exchange!r}: write this order into the file: {', '.join(way.order)}")
-    if way.name == "blue/green":
+    if chosen.order is not None:
+        notes.append(f"exchange {case.exchange!r}: write this order into the file: {', '.join(chosen.order)}")
+    if chosen.name == "blue/green":
         name = next_name(case.exchange, [each.name for each in observed.topology.exchanges])
         notes.append(
-            f"exchange {case.exchange!r}: write {name!r} into the file in its place; the old one stays until nothing "
-            f"publishes to it any more and it is deleted. {way.summary}"
+            f"exchange {case.exchange!r}: replace it with {name!r} in the file; the old exchange stays until nothing "
+            f"publishes to it and you delete it. {chosen.summary}"
         )
     if case.before.runs is None:
         notes.append(
-            f"exchange {case.exchange!r}: the order of its ring is unknown, so what moves is unknown too: let it be read "
-            "from the node, or inferred from observed messages"
+            f"exchange {case.exchange!r}: the order of its ring is unknown, so what moves is unknown too: read it from "
+            "the node, or infer it from observed messages"
         )
     return notes

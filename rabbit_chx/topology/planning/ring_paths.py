@@ -1,87 +1,86 @@
-"""The ways from one ring to another, command by command, and exactly what each of them moves.
+"""The commands that turn one ring into another, and exactly what each of them moves.
 
-A ring is a stack: the only place to bind is its end. So a ring can keep the longest beginning of the wanted one
-that it already holds in that order; everything else is unbound, the last first, and what is wanted is bound again.
-A weight changes by unbinding and binding. Nothing here knows a whole topology, and nothing is sent.
+A ring is a stack: a bind only ever appends. So a ring can keep the longest beginning of the wanted one that it already
+holds in that order; everything else is unbound, the last first, and bound again. A weight changes by unbinding and
+binding. Values only.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from rabbit_chx.movement import MovementTracker, TrackedMovement
-from rabbit_chx.topology.model import BIND_SEQUENCE, Binding
+from rabbit_chx.ring import Ring
+from rabbit_chx.topology.model import Binding, as_ring_bindings
+from rabbit_chx.topology.planning.diff import weight_of
 from rabbit_chx.topology.planning.steps import Bind, Strategy, Unbind
 from rabbit_chx.topology.planning.tail_order import fewest_moved
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from rabbit_chx.ring import Destination, Ring, RingBinding
+    from rabbit_chx.ring import Destination
     from rabbit_chx.topology.planning.steps import Step
 
-__all__ = ["Case", "Path", "Target", "path_to", "ring_strategies", "spoiled"]
+__all__ = ["Case", "Path", "Runs", "path_to", "ring_strategies"]
 
 _FEW: Final = 4
-"""How many times more must be unbound under a destination before it is bound anew as well."""
+"""How many times more must be unbound below a destination before that one is bound again too."""
+_LONGEST_TAIL: Final = 500
+"""The most destinations whose best order is looked for."""
+_MOST_CELLS: Final = 1 << 23
+"""The most pairs of a destination and a bucket that are counted for it."""
 
 _Commands: TypeAlias = "list[tuple[type[Bind | Unbind], Destination]]"
 
-Target: TypeAlias = "tuple[tuple[Destination, int], ...]"
-"""Destinations and their weights, in the order in which they should stand."""
+Runs: TypeAlias = "tuple[tuple[Destination, int], ...]"
+"""Destinations and their weights, in ring order."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Case:
     """One exchange whose ring has to change."""
 
     exchange: str
     before: Ring
-    """As it is, with every listed binding as the broker lists it."""
-    target: Target
-    """As the file has it."""
+    wanted: tuple[Binding, ...]
+    """The bindings that the file gives it, in its order."""
+    spoiled: frozenset[Destination] = frozenset()
+    """Destinations that only unbinding and binding makes right: dead ones, and those that are bound twice."""
     waiting: Callable[[Iterable[Destination]], int | None] = lambda _: None
-    """The messages that wait behind destinations."""
+    """Counts the messages behind destinations."""
+
+    @property
+    def target(self) -> Runs:
+        """The ring that the file describes."""
+        return tuple((each.destination, int(weight_of(each))) for each in self.wanted)
 
 
 @dataclass(frozen=True, slots=True)
 class Path:
-    """Commands, and the ring after each of them."""
+    """Commands, and what they make of a ring."""
 
     commands: tuple[tuple[type[Bind | Unbind], Binding], ...]
-    rings: tuple[Ring, ...]
+    changes: tuple[tuple[Destination, int] | None, ...]
+    """For each command the destination bound at the end and its weight (0: unbound); None if the ring stays."""
+    after: Ring
+    sizes: tuple[int, int]
+    """The fewest and the most buckets on the way."""
 
     @property
     def only_binds(self) -> bool:
-        """Whether nothing is taken away."""
+        """Whether nothing is unbound."""
         return all(kind is Bind for kind, _ in self.commands)
 
-    @property
-    def runs_empty(self) -> bool:
-        """Whether there is a moment at which the exchange leads nowhere."""
-        return any(ring.runs == () for ring in self.rings[:-1])
 
+def path_to(case: Case, target: Runs, *, rebuild: bool = False) -> Path:
+    """The fewest commands to a ring, and of those the ones that disturb the fewest keys on the way.
 
-def spoiled(ring: Ring) -> frozenset[Destination]:
-    """Destinations bound twice, or bound without having buckets: only binding them anew makes them right."""
-    listed = Counter(binding.destination for binding in ring.bindings)
-    alive = None if ring.runs is None else {destination for destination, _ in ring.runs}
-    return frozenset(
-        destination
-        for destination, times in listed.items()
-        if times > 1 or (alive is not None and destination not in alive)
-    )
-
-
-def path_to(exchange: str, before: Ring, target: Target, *, rebuild: bool = False) -> Path:
-    """The fewest commands to a ring, and among those the ones that disturb the fewest keys on the way.
-
-    Of a ring of unknown order the bindings that are right stay and the others come behind them, in whatever
-    order that ends; with ``rebuild`` everything is bound anew.
+    In a ring of unknown order, bindings that are right stay and the others are bound after them, in whatever order
+    that ends; with ``rebuild`` everything is bound again.
     """
-    bad = spoiled(before)
+    before, bad = case.before, case.spoiled
     if before.runs is not None:
         kept = _kept(before.runs, target, bad)
         alive = [destination for destination, _ in before.runs]
@@ -89,27 +88,29 @@ def path_to(exchange: str, before: Ring, target: Target, *, rebuild: bool = Fals
         weights = {binding.destination: binding.weight for binding in before.bindings}
         kept = [] if rebuild else [d for d, weight in target if weights.get(d) == weight and d not in bad]
         alive = list(weights)
-    add = [destination for destination, _ in target if destination not in kept]
-    drop = [destination for destination in reversed(alive) if destination not in kept]
-    dead = [destination for destination in bad if destination not in alive]
+    stays = set(kept)
+    add = [destination for destination, _ in target if destination not in stays]
+    drop = [destination for destination in reversed(alive) if destination not in stays]
+    dead = bad.intersection(each.destination for each in before.bindings) - set(alive)
     commands: _Commands = [(Unbind, destination) for destination in sorted(dead, key=str)]
     commands += _commands(drop, add, keeps=bool(kept))
-    return _walked(exchange, before, dict(target), commands)
+    return _Simulation(case).carry_out(commands)
 
 
-def _kept(runs: Target, target: Target, bad: frozenset[Destination]) -> list[Destination]:
-    """The longest beginning of the target that stands in the ring in that order, where that is of use.
+def _kept(runs: Runs, target: Runs, bad: frozenset[Destination]) -> list[Destination]:
+    """The longest beginning of the target that the ring holds in that order, where keeping it is worth it.
 
-    What lies between is unbound from under those behind it, which shifts them every time: where it is much and
-    they are few, they are unbound too, from the end, and bound again.
+    What lies between is unbound from below those behind it, which shifts them every time. If there is much between
+    and few behind, those are unbound too, from the end, and bound again.
     """
+    index = {run: place for place, run in enumerate(runs)}
     kept: list[Destination] = []
     places: list[int] = []
     for run in target:
-        place = places[-1] + 1 if places else 0
-        if run[0] in bad or run not in runs[place:]:
+        place = index.get(run, -1)
+        if run[0] in bad or place < (places[-1] + 1 if places else 0):
             break
-        places.append(runs.index(run, place))
+        places.append(place)
         kept.append(run[0])
     firm = next((i for i, place in enumerate(places) if i != place), len(kept))
     between = places[-1] + 1 - len(kept) if places else 0
@@ -118,7 +119,7 @@ def _kept(runs: Target, target: Target, bad: frozenset[Destination]) -> list[Des
 
 
 def _commands(drop: Sequence[Destination], add: Sequence[Destination], *, keeps: bool) -> _Commands:
-    """Unbinds from the end, then binds; something stays bound throughout wherever that can be had."""
+    """Unbinds from the end, then binds; if possible, something stays bound all the time."""
     if keeps or not add or not drop:
         unbinds: _Commands = [(Unbind, destination) for destination in drop]
         return unbinds + _binds(add)
@@ -137,158 +138,192 @@ def _binds(destinations: Iterable[Destination]) -> _Commands:
     return [(Bind, destination) for destination in destinations]
 
 
-def _walked(
-    exchange: str,
-    before: Ring,
-    weights: dict[Destination, int],
-    commands: _Commands,
-) -> Path:
-    number = 1 + max((_number(binding) for binding in before.bindings), default=0)
-    done: list[tuple[type[Bind | Unbind], Binding]] = []
-    rings: list[Ring] = []
-    ring = before
-    for kind, destination in commands:
-        if kind is Bind:
-            arguments = {BIND_SEQUENCE: number}
-            bounds = [Binding(exchange, destination, str(weights[destination]), arguments)]
-            number += 1
+@dataclass
+class _Simulation:
+    """A ring while commands are carried out, as `Ring.bind` and `Ring.unbind` would, in constant time for each."""
+
+    case: Case
+    _done: list[tuple[type[Bind | Unbind], Binding]] = field(default_factory=list)
+    _changes: list[tuple[Destination, int] | None] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        ring = self.case.before
+        self._bind = {each.destination: each for each in self.case.wanted}
+        self._runs = None if ring.runs is None else dict(ring.runs)
+        self._listed: dict[Destination, list[Binding]] = {}
+        for each in ring.bindings:
+            found = Binding(self.case.exchange, each.destination, each.key, dict(each.arguments))
+            self._listed.setdefault(each.destination, []).append(found)
+        self._size = 0 if ring.runs is None else len(ring)
+        self._sizes = [self._size, self._size]
+
+    def carry_out(self, commands: _Commands) -> Path:
+        for kind, destination in commands:
+            if kind is Bind:
+                self._append(destination)
+            else:
+                self._remove(destination)
+        bindings = as_ring_bindings(each for listed in self._listed.values() for each in listed)
+        runs = None if self._runs is None else tuple(self._runs.items())
+        before = self.case.before
+        after = Ring(
+            bindings, runs if bindings else (), before.release, before.why_unknown if bindings else ""
+        )
+        return Path(tuple(self._done), tuple(self._changes), after, (self._sizes[0], self._sizes[1]))
+
+    def _append(self, destination: Destination) -> None:
+        binding = self._bind[destination]
+        self._done.append((Bind, binding))
+        self._listed.setdefault(destination, []).append(binding)
+        takes_effect = self._runs is not None and destination not in self._runs
+        self._change(destination, int(weight_of(binding)) if takes_effect else None)
+
+    def _remove(self, destination: Destination) -> None:
+        listed = self._listed.pop(destination)
+        for number, binding in enumerate(listed, start=1):
+            self._done.append((Unbind, binding))
+            twins = [each for each in listed[number:] if each.key == binding.key]
+            spared = bool(twins) and self.case.before.release.unbind_spares_duplicates
+            takes_effect = self._runs is not None and destination in self._runs and not spared
+            self._change(destination, 0 if takes_effect else None)
+
+    def _change(self, destination: Destination, weight: int | None) -> None:
+        self._changes.append(None if weight is None else (destination, weight))
+        if weight is None or self._runs is None:
+            return
+        if weight:
+            self._runs[destination] = weight
+            self._size += weight
         else:
-            listed = [binding for binding in ring.bindings if binding.destination == destination]
-            bounds = [Binding(exchange, destination, each.key, dict(each.arguments)) for each in listed]
-        for bound in bounds:
-            change = ring.bind if kind is Bind else ring.unbind
-            ring = change(destination, bound.key, bound.arguments)
-            done.append((kind, bound))
-            rings.append(ring)
-    return Path(tuple(done), tuple(rings))
-
-
-def _number(binding: RingBinding) -> int:
-    return Binding("", binding.destination, binding.key, dict(binding.arguments)).sequence or 0
+            self._size -= self._runs.pop(destination)
+        self._sizes = [min(self._sizes[0], self._size), max(self._sizes[1], self._size)]
 
 
 def ring_strategies(
     case: Case, *, sizes: Sequence[int] = ()
 ) -> tuple[tuple[Strategy, ...], MovementTracker | None]:
-    """The ways that change the exchange where it is, that of the file's own order first.
+    """The strategies that change the exchange in place, the one to the file's own order first.
 
     Args:
         case: what is, and what should be.
-        sizes: numbers of buckets that the caller wants to ask the walker about, which is returned for that.
+        sizes: numbers of buckets for which the caller needs the tracker that is returned.
     """
-    direct = path_to(case.exchange, case.before, case.target)
+    direct = path_to(case, case.target)
     if case.before.runs is None:
-        rebuilt = path_to(case.exchange, case.before, case.target, rebuild=True)
-        ways = [_way(case, "append", direct, None), _way(case, "in place", rebuilt, None)]
-        return tuple(way for way in ways if way.steps), None
+        rebuilt = path_to(case, case.target, rebuild=True)
+        found = [_strategy(case, "append", direct, None), _strategy(case, "in place", rebuilt, None)]
+        return tuple(each for each in found if each.steps), None
     paths = [("append" if direct.only_binds else "in place", direct)]
-    appended = path_to(case.exchange, case.before, _appended(case))
-    if appended.commands and _order(appended) != _order(direct):
+    appended = path_to(case, _appended(case))
+    if appended.commands and appended.after.runs != direct.after.runs:
         paths.append(("append", appended))
     shorter = _without_last(case)
     if shorter is not None:
         paths.append(("remove-last", shorter))
-    walker = _walker(case, [path for _, path in paths], sizes)
-    swapped = _swapped(case, walker)
-    if swapped is not None and _order(swapped) not in [_order(path) for _, path in paths]:
+    tail = _tail(case)
+    tracker = _tracker(case, [path for _, path in paths], tail, sizes)
+    swapped = _swapped(case, tail, tracker)
+    if swapped is not None and swapped.after.runs not in [path.after.runs for _, path in paths]:
         paths.append(("swap", swapped))
-    return tuple(_way(case, name, path, walker.along(path.rings)) for name, path in paths), walker
+    return tuple(_strategy(case, name, path, tracker.follow(path.changes)) for name, path in paths), tracker
 
 
-def _order(path: Path) -> object:
-    return path.rings[-1].runs if path.rings else None
-
-
-def _appended(case: Case) -> Target:
-    """What is right stays in the order it has; what is new or changed comes behind it."""
-    bad = spoiled(case.before)
-    if case.before.runs is None:
-        return case.target
-    right = [run for run in case.before.runs if run in case.target and run[0] not in bad]
-    return (*right, *(run for run in case.target if run not in right))
+def _appended(case: Case) -> Runs:
+    """What is right stays in its order; what is new or changed comes after it."""
+    wanted = set(case.target)
+    right = [run for run in case.before.runs or () if run in wanted and run[0] not in case.spoiled]
+    stays = set(right)
+    return (*right, *(run for run in case.target if run not in stays))
 
 
 def _without_last(case: Case) -> Path | None:
-    """Where all that is wanted is fewer: as many of the last ones gone instead."""
+    """If queues only go, as many of the last ones gone instead."""
     runs = case.before.runs
-    if runs is None or spoiled(case.before) or not set(case.target) < set(runs):
+    if runs is None or case.spoiled or not set(case.target) < set(runs):
         return None
     target = runs[: len(case.target)]
-    return None if target == case.target else path_to(case.exchange, case.before, target)
+    return None if target == case.target else path_to(case, target)
 
 
-def _walker(case: Case, paths: Iterable[Path], asked: Sequence[int]) -> MovementTracker:
-    head = _head(case)
-    sizes = [*asked, *(len(ring) for path in paths for ring in path.rings)]
-    total = len(case.before) + sum(weight for _, weight in case.target)
-    # A swap never goes below the head; one without a head may hold old and new for a moment.
-    highest = max(sizes if head else [total, *sizes], default=1)
-    return MovementTracker(case.before, min([head, *sizes]), highest)
+@dataclass(frozen=True, slots=True)
+class _Tail:
+    """What lies behind the first destination that has to go."""
+
+    head: Runs
+    size: int
+    """The buckets of the head, which stays."""
+    starts: dict[Destination, int]
+    """The first bucket of each destination now."""
+    weights: dict[Destination, int]
+    """The destinations to bind again, with their wanted weights."""
 
 
-def _head(case: Case) -> int:
-    """The buckets before the first destination that has to go, which no way but the file's own need touch."""
-    bad = spoiled(case.before)
-    size = 0
-    for run in case.before.runs or ():
-        if run not in case.target or run[0] in bad:
-            break
-        size += run[1]
-    return size
-
-
-def _swapped(case: Case, walker: MovementTracker) -> Path | None:
-    """The path to the order that moves the fewest keys in the end, where one has to go from the middle."""
-    head = _head(case)
+def _tail(case: Case) -> _Tail | None:
+    """The tail of the ring, if something has to go from it and its best order can be found in reasonable time."""
     runs = case.before.runs or ()
-    if head == len(case.before):
-        return None  # nothing has to go: binding at the end moves no more than it must
+    wanted = set(case.target)
     starts: dict[Destination, int] = {}
-    size = 0
-    for destination, weight in runs:
-        starts[destination] = size
-        size += weight
-    tail = {d: weight for d, weight in _appended(case) if starts.get(d, size) >= head}
-    if not tail:
+    size = head = 0
+    stays: list[tuple[Destination, int]] = []
+    for run in runs:
+        starts[run[0]] = size
+        if head == size and run in wanted and run[0] not in case.spoiled:
+            head += run[1]
+            stays.append(run)
+        size += run[1]
+    weights = {d: weight for d, weight in _appended(case) if starts.get(d, size) >= head}
+    end = head + sum(weights.values())
+    if head == size or not weights or len(weights) > _LONGEST_TAIL or len(runs) * end > _MOST_CELLS:
         return None
-    weights = dict(case.target)
-    stay = tuple(run for run in runs if starts[run[0]] < head)
-    order = fewest_moved(walker, head, tail, starts)
-    return path_to(case.exchange, case.before, (*stay, *((d, weights[d]) for d in order)))
+    return _Tail(tuple(stays), head, starts, weights)
 
 
-_SUMMARIES = {
-    "append": "bind at the end: nothing that stays is bound again",
-    "in place": "to exactly the order of the file",
-    "remove-last": "let the last bound go instead: only its own keys move",
-    "swap": "bind the tail again in the order in which the fewest keys move in the end",
+def _tracker(case: Case, paths: Iterable[Path], tail: _Tail | None, asked: Sequence[int]) -> MovementTracker:
+    sizes = [*asked, *(size for path in paths for size in path.sizes)]
+    if tail is not None:  # a swap unbinds the tail; without a head it may hold old and new for a moment
+        sizes += [tail.size, len(case.before) + sum(weight for _, weight in case.target)]
+    return MovementTracker(case.before, min(sizes), max(sizes))
+
+
+def _swapped(case: Case, tail: _Tail | None, tracker: MovementTracker) -> Path | None:
+    """The path to the order that moves the fewest keys in the end."""
+    if tail is None:
+        return None
+    order = fewest_moved(tracker, tail.size, tail.weights, tail.starts)
+    return path_to(case, (*tail.head, *((d, tail.weights[d]) for d in order)))
+
+
+_SUMMARIES: Final = {
+    "append": "bind at the end; nothing that stays is bound again",
+    "in place": "exactly the order of the file",
+    "remove-last": "unbind the last-bound instead; only its own keys move",
+    "swap": "bind the tail again in the order that moves the fewest keys in the end",
 }
 
 
-def _way(case: Case, name: str, path: Path, journey: TrackedMovement | None) -> Strategy:
+def _strategy(case: Case, name: str, path: Path, journey: TrackedMovement | None) -> Strategy:
     summary = _SUMMARIES[name]
-    if path.runs_empty and case.before.bindings:
-        summary += "; the exchange leads nowhere for a moment, and messages are lost or returned"
-    after = path.rings[-1] if path.rings else case.before
+    if path.changes and path.sizes[0] == 0 and case.before.runs:
+        summary += "; for a moment the exchange has no binding, and messages are lost or returned"
     order = None
-    if after.runs is not None and after.runs != case.target:
-        order = tuple(str(destination) for destination, _ in after.runs)
+    if path.after.runs is not None and path.after.runs != case.target:
+        order = tuple(str(destination) for destination, _ in path.after.runs)
     return Strategy(
         name,
         summary,
         moved=None if journey is None else journey.share,
         moved_between=None if journey is None else journey.between,
-        after=after,
+        after=path.after,
         steps=tuple(_steps(case, path, journey)),
         order=order,
     )
 
 
 def _steps(case: Case, path: Path, journey: TrackedMovement | None) -> Iterator[Step]:
-    for i, (kind, bound) in enumerate(path.commands):
+    for i, (kind, binding) in enumerate(path.commands):
         if journey is None:
-            yield kind(bound, exchange_moved=case.exchange, moved=None)
+            yield kind(binding, exchange_moved=case.exchange, moved=None)
         else:
             hop = journey.hops[i]
             at_risk = case.waiting(hop.losers) if hop.losers else 0
-            yield kind(bound, exchange_moved=case.exchange, moved=hop.share, at_risk=at_risk)
+            yield kind(binding, exchange_moved=case.exchange, moved=hop.share, at_risk=at_risk)

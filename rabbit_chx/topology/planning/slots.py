@@ -1,98 +1,38 @@
-"""Slots: which slot leads to which queue, and the fewest that have to be pointed elsewhere.
+"""Slots: the steps that point slots to other queues, and what they move.
 
-A slot is an exchange with one queue, so nothing is hashed in it: binding the new queue and then unbinding the old
-one sends every message to exactly one of the two, and moves the keys of that slot and no other. Values only.
+A slot is an exchange with one queue, so nothing is hashed in it: binding the new queue and then unbinding the old one
+sends every message to exactly one of the two, and moves the keys of that slot only. Values only.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final
 
-from rabbit_chx.errors import InvalidValue
 from rabbit_chx.kernel.table import SEEDS
 from rabbit_chx.movement import moved, moved_through, shares
 from rabbit_chx.partitioning import ModulusHashExchange
 from rabbit_chx.releases import Release, Store
 from rabbit_chx.ring import Ring, ToExchange
-from rabbit_chx.topology.model import CONSISTENT_HASH, MODULUS_HASH, Binding
-from rabbit_chx.topology.planning.ring_paths import path_to, spoiled
-from rabbit_chx.topology.planning.steps import Bind, Strategy, Unbind
+from rabbit_chx.topology.model import CONSISTENT_HASH, MODULUS_HASH
+from rabbit_chx.topology.planning.diff import is_shard
+from rabbit_chx.topology.planning.ring_paths import path_to
+from rabbit_chx.topology.planning.slot_division import divide, recommended_count
+from rabbit_chx.topology.planning.steps import Bind, Strategy
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping
 
     from rabbit_chx.movement import MovementTracker
     from rabbit_chx.ring import Destination
     from rabbit_chx.topology.model import Exchange, Observed, Slots
-    from rabbit_chx.topology.planning.ring_paths import Case
+    from rabbit_chx.topology.planning.diff import SlotsDifference
+    from rabbit_chx.topology.planning.ring_paths import Case, Path
     from rabbit_chx.topology.planning.steps import Step
 
-__all__ = [
-    "SlotPlan",
-    "divide",
-    "modulus_shares",
-    "plan_slots",
-    "quotas",
-    "recommended_count",
-    "slots_strategy",
-]
+__all__ = ["SlotScale", "modulus_shares", "slot_notes", "slot_objections", "slot_steps", "slots_strategy"]
 
 _HASHES: Final = 1 << 27
 """How many values phash2 has."""
-
-
-def quotas(count: int, weights: Mapping[str, int], have: Mapping[str, int] | None = None) -> dict[str, int]:
-    """How many of so many slots each queue gets: by largest remainder, ties to who would have to give.
-
-    >>> quotas(64, {"a": 1, "b": 1, "c": 3})
-    {'a': 13, 'b': 13, 'c': 38}
-    """
-    total = sum(weights.values())
-    if not total:
-        return {}
-    shares = {queue: divmod(count * weight, total) for queue, weight in weights.items()}
-    left = count - sum(whole for whole, _ in shares.values())
-    order = list(weights)
-    first = sorted(
-        order,
-        key=lambda queue: (
-            -shares[queue][1],
-            -((have or {}).get(queue, 0) > shares[queue][0]),
-            order.index(queue),
-        ),
-    )
-    return {queue: shares[queue][0] + (queue in first[:left]) for queue in order}
-
-
-def divide(
-    names: Sequence[str],
-    weights: Mapping[str, int],
-    holders: Mapping[str, Sequence[Destination]] | None = None,
-) -> dict[str, str]:
-    """The queue of each slot, with the fewest slots pointed elsewhere.
-
-    Args:
-        names: the slots.
-        weights: the queues that share them.
-        holders: the destinations that each slot has now, the last bound last. A slot with two is a change that
-            was begun, so the last one comes first into question.
-    """
-    held = {slot: [queue for queue in (holders or {}).get(slot, ()) if queue in weights] for slot in names}
-    have = {queue: sum(held[slot] == [queue] for slot in names) for queue in weights}
-    quota = quotas(len(names), weights, have)
-    division: dict[str, str] = {}
-    for slot in sorted(names, key=lambda slot: len(held[slot])):  # those with a choice choose last
-        queue = next((queue for queue in reversed(held[slot]) if quota[str(queue)]), None)
-        if queue is not None:
-            division[slot] = str(queue)
-            quota[str(queue)] -= 1
-    for slot in names:
-        if slot not in division and quota:
-            queue = max(quota, key=lambda queue: quota[queue])
-            division[slot] = queue
-            quota[queue] -= 1
-    return {slot: division[slot] for slot in names if slot in division}
 
 
 def modulus_shares(slots: Slots, release: Release) -> dict[Destination, float]:
@@ -103,80 +43,37 @@ def modulus_shares(slots: Slots, release: Release) -> dict[Destination, float]:
     return {slot: len(range(place, _HASHES, count)) / _HASHES for place, slot in enumerate(counted)}
 
 
-@dataclass(frozen=True, slots=True)
-class SlotPlan:
-    """What becomes of the slots under one top exchange."""
-
-    steps: Mapping[str, tuple[Step, ...]] = field(default_factory=dict)
-    """The commands for each slot that is not as it should be."""
-    moved: float | None = 0.0
-    """The exact share of the top's keys that go elsewhere in the end."""
-    notes: tuple[str, ...] = ()
-    refusals: tuple[str, ...] = ()
-
-
-def plan_slots(
-    slots: Slots,
-    top: Exchange,
-    observed: Observed,
-    waiting: Callable[[Iterable[Destination]], int | None],
-) -> SlotPlan:
-    """The steps from the slots as they are to a division of the queues by their weights."""
-    refusals = tuple(_refusals(slots, top, observed))
-    if refusals:
-        return SlotPlan(refusals=refusals)
-    rings = {slot: _ring(slot, observed) for slot in slots.names}
-    holders = {slot: _destinations(ring) for slot, ring in rings.items()}
-    division = divide(slots.names, slots.queues, holders)
-    flows = bool(observed.topology.bindings_from(slots.exchange))
-    weigh = _Scale(slots, top, observed) if flows else None
-    steps: dict[str, tuple[Step, ...]] = {}
-    total: float | None = 0.0
-    for slot, queue in division.items():
-        commands = list(_commands(slot, queue, rings[slot]))
-        if commands:
-            steps[slot] = tuple(_weighed(slots.exchange, slot, commands, weigh, waiting))
-            share = 0.0 if weigh is None else weigh(slot, commands[0][2], commands[-1][3])
-            total = None if total is None or share is None else total + share
-    return SlotPlan(steps, total, tuple(_notes(slots, division, holders)))
+def slot_steps(
+    case: Case, repairs: Iterable[Step], top: str, scale: SlotScale | None
+) -> tuple[tuple[Step, ...], float | None]:
+    """The steps that leave a slot to its queue, and the exact share of the top's keys that they move in the end."""
+    path = path_to(case, case.target)
+    steps = list(repairs)
+    rings = list(_rings(case, path))
+    for (kind, binding), (before, after) in zip(path.commands, rings, strict=True):
+        share = 0.0 if scale is None else scale(case.exchange, before, after)
+        losers = before.destinations if kind is Bind and before.known else (binding.destination,)
+        at_risk = 0 if share == 0.0 else case.waiting(losers)
+        steps.append(kind(binding, exchange_moved=top, moved=share, at_risk=at_risk))
+    total = scale(case.exchange, rings[0][0], rings[-1][1]) if scale is not None and rings else 0.0
+    return tuple(steps), total
 
 
-def _ring(slot: str, observed: Observed) -> Ring:
-    """The ring of a slot, from the listed bindings where nobody read it."""
-    known = observed.rings.get(slot)
-    listed = Ring(release=observed.release)
-    for bound in observed.topology.bindings_from(slot):
-        listed = listed.bind(bound.destination, bound.key, bound.arguments)
-    if known is None or known.runs is None:
-        return listed
-    return Ring(listed.bindings, known.runs, observed.release)
-
-
-def _destinations(ring: Ring) -> tuple[Destination, ...]:
-    """Who holds a slot, last bound last; whoever is bound twice or has no bucket holds nothing surely."""
-    bad = spoiled(ring)
-    return tuple(destination for destination in ring.destinations if destination not in bad)
-
-
-_Command: TypeAlias = "tuple[type[Bind | Unbind], Binding, Ring, Ring]"
-
-
-def _commands(slot: str, queue: str, ring: Ring) -> Iterator[_Command]:
-    """The commands that leave the slot to one queue, each with the ring before and after."""
-    path = path_to(slot, ring, ((queue, _weight(ring, queue)),))
-    for (kind, bound), after in zip(path.commands, path.rings, strict=True):
-        yield kind, bound, ring, after
+def _rings(case: Case, path: Path) -> Iterator[tuple[Ring, Ring]]:
+    """The ring of the slot before and after each command; as listed, if its order is unknown."""
+    ring = case.before
+    if ring.runs is None:
+        listed = {each.destination: each.weight for each in ring.bindings}
+        ring = Ring(ring.bindings, tuple(listed.items()), ring.release)
+    for kind, binding in path.commands:
+        change = ring.bind if kind is Bind else ring.unbind
+        after = change(binding.destination, binding.key, dict(binding.arguments))
+        yield ring, after
         ring = after
 
 
-def _weight(ring: Ring, queue: str) -> int:
-    """One bucket is enough, and any number is as good for a queue that is alone."""
-    listed = [binding.weight for binding in ring.bindings if binding.destination == queue]
-    return listed[0] if len(listed) == 1 else 1
-
-
-class _Scale:
-    """What a change within a slot moves, as a share of the top's keys; None where the top's ring is unknown."""
+class SlotScale:
+    """What a change within a slot moves, as a share of the top's keys; None if the top's ring is unknown."""
 
     def __init__(self, slots: Slots, top: Exchange, observed: Observed) -> None:
         self._top: Ring | None = None
@@ -193,6 +90,7 @@ class _Scale:
             self._top = ring  # it hashes what the slots hash
 
     def __call__(self, slot: str, old: Ring, new: Ring) -> float | None:
+        """The exact share that one change of a slot moves."""
         if self._shares is None:
             return None
         share = self._shares.get(ToExchange(slot), 0.0)
@@ -200,54 +98,42 @@ class _Scale:
             return share if old.destinations != new.destinations else 0.0
         if self._top is not None:
             return moved_through(self._top, ToExchange(slot), old, new)
-        return share * moved(old, new).share  # two hashes of different things know nothing of each other
+        return share * moved(old, new).share  # hashes of different things are independent
 
 
-def _weighed(
-    top: str,
-    slot: str,
-    commands: Iterable[_Command],
-    weigh: _Scale | None,
-    waiting: Callable[[Iterable[Destination]], int | None],
-) -> Iterator[Step]:
-    for kind, bound, before, after in commands:
-        share = 0.0 if weigh is None else weigh(slot, before, after)
-        losers = before.destinations if kind is Bind else (bound.destination,)
-        yield kind(bound, exchange_moved=top, moved=share, at_risk=0 if share == 0.0 else waiting(losers))
-
-
-def _notes(
-    slots: Slots, division: Mapping[str, str], holders: Mapping[str, Sequence[Destination]]
-) -> Iterator[str]:
-    idle = [queue for queue in slots.queues if queue not in division.values()]
+def slot_notes(difference: SlotsDifference) -> Iterator[str]:
+    """What a reader of the plan should know about the slots."""
+    slots = difference.slots
+    idle = [queue for queue in slots.queues if queue not in difference.division.values()]
     if idle:
         yield (
-            f"{slots.count} slots under {slots.exchange!r} leave none for {', '.join(map(repr, idle))}: give it more "
+            f"{slots.count} slots of {slots.exchange!r} leave none for {', '.join(map(repr, idle))}: give it more "
             "weight, or build a new exchange with more slots"
         )
-    unfinished = [slot for slot, held in holders.items() if len(held) > 1]
+    unfinished = [ring for ring in difference.rings if len({each.destination for each in ring.found}) > 1]
     if unfinished:
-        yield f"{len(unfinished)} slots under {slots.exchange!r} have two queues: a change that was begun is finished"
+        yield f"{len(unfinished)} slots of {slots.exchange!r} have two queues: this plan finishes an earlier change"
 
 
-# rabbit_sharding_exchange_type_modulus_hash.erl on Khepri counts destinations in an order of no rule.
-def _refusals(slots: Slots, top: Exchange, observed: Observed) -> Iterator[str]:
+# rabbit_sharding_exchange_type_modulus_hash.erl on Khepri counts destinations in an undefined order.
+def slot_objections(slots: Slots, top: Exchange, observed: Observed) -> Iterator[str]:
+    """Why these slots cannot be planned."""
     release = observed.release
     if top.type == MODULUS_HASH and not release.modulus_sorts_destinations and release.store is Store.KHEPRI:
         yield (
             f"exchange {top.name!r}: x-modulus-hash of RabbitMQ {release} on Khepri counts its destinations in an "
-            f"order of no rule; give it the type {CONSISTENT_HASH}, or use 4.3 or later"
+            f"undefined order; give it the type {CONSISTENT_HASH}, or use 4.3 or later"
         )
     if top.type not in {MODULUS_HASH, CONSISTENT_HASH}:
-        yield f"exchange {top.name!r} of type {top.type} cannot stand over slots: use {MODULUS_HASH} or {CONSISTENT_HASH}"
+        yield f"exchange {top.name!r} of type {top.type} cannot have slots: use {MODULUS_HASH} or {CONSISTENT_HASH}"
     there = observed.topology
     bound = [binding.destination for binding in there.bindings_from(top.name)]
     own = {ToExchange(name) for name in slots.names}
-    foreign = [str(destination) for destination in bound if destination not in own]
+    foreign = [str(each) for each in bound if each not in own and not is_shard(each)]
     if foreign:
         yield (
             f"exchange {top.name!r} leads to {', '.join(foreign[:3])}{' and others' * (len(foreign) > 3)}, which are "
-            f"none of its {slots.count} slots: turning a ring into slots, or changing their number, moves nearly all "
+            f"not its {slots.count} slots: turning a ring into slots, or changing their number, moves nearly all "
             "keys; give the new exchange another name in the file and switch over to it (blue/green)"
         )
     exist = {exchange.name for exchange in there.exchanges}
@@ -260,31 +146,24 @@ def _refusals(slots: Slots, top: Exchange, observed: Observed) -> Iterator[str]:
         )
 
 
-def recommended_count(queues: int) -> int:
-    """How many slots a new top exchange should have: a power of two, at least 16 a queue where 256 are enough."""
-    if queues < 1:
-        raise InvalidValue("number of queues", queues, "at least one")
-    return next((count for count in (64, 128) if count >= 16 * queues), 256)
-
-
-def slots_strategy(case: Case, walker: MovementTracker | None) -> Strategy | None:
-    """What it costs to go over to slots once, under a top of the same kind; None where not only queues are bound."""
+def slots_strategy(case: Case, tracker: MovementTracker | None) -> Strategy | None:
+    """What it costs to convert the exchange to slots, once; None if not only queues are bound."""
     queues = [destination for destination, _ in case.target if isinstance(destination, str)]
     count = recommended_count(max(1, len(queues)))
     if len(queues) < len(case.target) or not queues or len(queues) > count:
         return None
     weights = {str(queue): weight for queue, weight in case.target}
     share = None
-    if walker is not None:
+    if tracker is not None:
         division = divide([str(number) for number in range(count)], weights)
-        known, counts = walker.overlap(count)
+        known, counts = tracker.overlap(count)
         rows = {destination: row for row, destination in enumerate(known)}
         kept = [counts[rows[queue], slot] for slot, queue in enumerate(division.values()) if queue in rows]
         share = 1 - sum(map(int, kept)) / SEEDS
     return Strategy(
         "slots",
-        f"build a new exchange with {count} slots and switch over to it once: from then on a queue more or less moves "
-        f"the keys of the slots that it takes or gives, 1/{count} each (counted for a top of type {CONSISTENT_HASH})",
+        f"build a new exchange with {count} slots and switch over to it once: later a queue more or less moves only "
+        f"the slots it takes or gives, 1/{count} of the keys each (computed for a top of type {CONSISTENT_HASH})",
         moved=share,
         moved_between=share,
     )

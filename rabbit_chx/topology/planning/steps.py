@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
+from rabbit_chx.topology.model import wire_text
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -207,7 +209,9 @@ class Plan:
     notes: tuple[str, ...] = ()
     """What a reader has to know: restarts, limits, things that were left alone."""
     refusals: tuple[str, ...] = ()
-    """Why the plan must not be applied as it stands, each with the way out."""
+    """Why the plan must not be applied, each with what to do instead."""
+    left_alone: tuple[str, ...] = ()
+    """Differences that no step changes unless the caller asks for it: rings of another or an unknown order."""
 
     def __bool__(self) -> bool:
         return bool(self.steps)
@@ -218,7 +222,10 @@ class Plan:
         return tuple(step for step in self.steps if step.destructive)
 
 
-def _shown(bound: Binding, way: str) -> str:
-    kind = "exchange" if not isinstance(bound.destination, str) else "queue"
-    name = bound.destination if isinstance(bound.destination, str) else bound.destination.name
-    return f"{kind} {name!r} {way} exchange {bound.source!r} with key {bound.key!r}"
+def _shown(binding: Binding, preposition: str) -> str:
+    to_queue = isinstance(binding.destination, str)
+    kind, name = (
+        ("queue", binding.destination) if to_queue else ("exchange", getattr(binding.destination, "name", ""))
+    )
+    text = f"{kind} {name!r} {preposition} exchange {binding.source!r} with key {binding.key!r}"
+    return text + (f" and arguments {wire_text(dict(binding.arguments))}" if binding.arguments else "")

@@ -1,7 +1,7 @@
-"""What it would cost to add queues, take some away or change weights: from a file alone, exactly.
+"""What adding queues, removing them or changing weights would cost: exact, and from a file alone.
 
-The ring is the one that the file's bindings make in their order, so the answer holds for a broker that has no drift.
-Nothing is read or sent.
+The ring is the one that the bindings of the file make in their order, so the answer holds for a broker without drift.
+Values only.
 """
 
 from __future__ import annotations
@@ -13,31 +13,43 @@ from typing import TYPE_CHECKING, Final
 
 from rabbit_chx.errors import InvalidValue
 from rabbit_chx.releases import Release
-from rabbit_chx.ring import Ring, check_destination, each, parse_weight
-from rabbit_chx.topology.model import (
-    CONSISTENT_HASH,
-    MODULUS_HASH,
-    Binding,
-    Exchange,
-    Observed,
-    Slots,
-    Topology,
-)
-from rabbit_chx.topology.planning.bindings import modulus_moved
-from rabbit_chx.topology.planning.ring_change import all_strategies
+from rabbit_chx.ring import check_destination, each, parse_weight
+from rabbit_chx.topology.model import CONSISTENT_HASH, MODULUS_HASH, Binding, Observed, Topology
+from rabbit_chx.topology.planning.modulus_change import modulus_moved
+from rabbit_chx.topology.planning.plan import plan
+from rabbit_chx.topology.planning.ring_change import strategies
 from rabbit_chx.topology.planning.ring_paths import Case
-from rabbit_chx.topology.planning.slots import divide, plan_slots
+from rabbit_chx.topology.planning.slot_division import divide
 from rabbit_chx.topology.planning.steps import Bind, Strategy, Unbind
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from rabbit_chx.ring import Destination
-    from rabbit_chx.topology.planning.steps import Step
+    from rabbit_chx.topology.model import Exchange, Slots
 
-__all__ = ["what_if"]
+__all__ = ["assume_applied", "what_if"]
 
 _MOST_NEW: Final = 1000
+
+
+def assume_applied(topology: Topology, release: str | Release = "4.3") -> Observed:
+    """A broker to which nothing but this topology was ever applied.
+
+    Slots are divided evenly among their queues, in order, as by a first apply; rings are in bind order.
+    """
+    parsed = Release.parse(release)
+    queue_of = {
+        slot: queue for slots in topology.slots for slot, queue in divide(slots.names, slots.queues).items()
+    }
+    applied = replace(topology.expanded(queue_of), co_partitioned=())
+    rings = {exchange.name: applied.ring(exchange.name, parsed) for exchange in applied.hash_exchanges}
+    return Observed(
+        applied,
+        parsed,
+        rings=rings,
+        ring_sources={name: "trivial" if len(ring.bindings) < 2 else "node" for name, ring in rings.items()},
+    )
 
 
 def what_if(
@@ -49,13 +61,13 @@ def what_if(
     weights: Mapping[str, int] | None = None,
     release: str | Release = "4.3",
 ) -> tuple[Strategy, ...]:
-    """The ways to change the queues of one exchange, the one that ends in the order of the changed file first.
+    """The strategies to change the queues of one exchange, first the one to the order of the changed file.
 
     Args:
-        topology: what the file says.
-        exchange: which of its exchanges.
-        add: names of new queues, or how many; new ones come last, with the weight that most have.
-        remove: the queues to take away.
+        topology: the topology of the file.
+        exchange: one of its exchanges.
+        add: names of new queues, or how many; new ones come last, with the most common weight.
+        remove: the queues to remove.
         weights: queues with their new weights.
         release: the release of the broker.
     """
@@ -72,18 +84,19 @@ def what_if(
     slots = topology.slots_of(exchange)
     if slots:
         after = _changed(exchange, dict(slots.queues.items()), add, remove, weights or {})
-        return (_slots_way(slots, found, after, parsed),)
+        return (_slots_strategy(slots, found, after, parsed),)
     bindings = topology.bindings_from(exchange)
     if found.type == MODULUS_HASH:
-        keys = {bound.destination: bound.key for bound in bindings}
+        keys = {binding.destination: binding.key for binding in bindings}
         alike = _changed(exchange, dict.fromkeys(keys, 1), add, remove, weights or {})
-        return (_modulus_way(exchange, bindings, alike, parsed),)
+        return (_modulus_strategy(found, bindings, alike, parsed),)
     before = {b.destination: parse_weight(b.key, of=b.destination) for b in bindings}
-    target = tuple(_changed(exchange, before, add, remove, weights or {}).items())
-    case = Case(exchange, Ring.of(before, release=parsed), target)
-    if target == tuple(before.items()):
+    target = _changed(exchange, before, add, remove, weights or {})
+    if target == before:
         return ()
-    first, *others = all_strategies(case, found, topology)
+    wanted = tuple(Binding(exchange, destination, str(weight)) for destination, weight in target.items())
+    case = Case(exchange, topology.ring(exchange, parsed), wanted)
+    first, *others = strategies(case, found, topology)
     return (replace(first, chosen=True), *others)
 
 
@@ -94,7 +107,7 @@ def _changed(
     remove: Sequence[str],
     weights: Mapping[str, int],
 ) -> dict[Destination, int]:
-    """The destinations and weights after the change; who changes its weight keeps its place."""
+    """The destinations and weights after the change; a changed weight keeps its place."""
     by_name = {_name(destination): destination for destination in now}
     for name in (*each(remove, "queues to remove", "names"), *weights):
         if name not in by_name:
@@ -102,7 +115,7 @@ def _changed(
                 f"change of exchange {exchange!r}",
                 name,
                 "one of " + (", ".join(by_name) or "none"),
-                "Only what is bound can be removed or weighed anew",
+                "Only what is bound can be removed or get another weight",
             )
     gone = {by_name[name] for name in remove}
     new = {by_name[name]: parse_weight(weight, of=name) for name, weight in weights.items()}
@@ -114,7 +127,7 @@ def _changed(
     usual = Counter(now.values()).most_common(1)[0][0] if now else 1
     for name in _new_names(exchange, tuple(by_name), add):
         if name in by_name:
-            raise InvalidValue(f"change of exchange {exchange!r}", name, "a queue that is not yet bound")
+            raise InvalidValue(f"change of exchange {exchange!r}", name, "a queue that is not bound yet")
         after[check_destination(name)] = usual
     return after
 
@@ -124,11 +137,11 @@ def _name(destination: Destination) -> str:
 
 
 def _new_names(exchange: str, known: Sequence[str], add: int | Sequence[str]) -> tuple[str, ...]:
-    """The names given, or so many that go on counting where the last one with a number ends."""
+    """The names given, or so many that continue the numbers of the present ones."""
     if not isinstance(add, int):
         return tuple(each(add, "queues to add", "names"))
     if isinstance(add, bool) or not 0 <= add <= _MOST_NEW:
-        raise InvalidValue("number of queues to add", add, f"from 0 to {_MOST_NEW}")
+        raise InvalidValue("number of queues to add", add, f"an integer from 0 to {_MOST_NEW}")
     numbered = [
         match for name in known if (match := re.fullmatch(r"(.*?)([0-9]+)", name, re.ASCII | re.DOTALL))
     ]
@@ -139,57 +152,52 @@ def _new_names(exchange: str, known: Sequence[str], add: int | Sequence[str]) ->
     return tuple(f"{stem}{number:0{width}}" for number in range(last + 1, last + 1 + add))
 
 
-def _slots_way(slots: Slots, top: Exchange, after: Mapping[Destination, int], release: Release) -> Strategy:
-    """As many slots as must be are pointed elsewhere, whichever queue each of them leads to now."""
-    division = divide(slots.names, slots.queues)
-    stands = Topology(
-        exchanges=(top, *slots.exchanges),
-        bindings=(*slots.top_bindings, *(Binding(slot, queue, "1") for slot, queue in division.items())),
-    )
-    ring = Ring.of([bound.destination for bound in slots.top_bindings], release=release)
-    observed = Observed(stands, release, rings={slots.exchange: ring} if top.type == CONSISTENT_HASH else {})
-    wanted = Slots(
-        slots.exchange,
-        slots.count,
-        {_name(queue): weight for queue, weight in after.items()},
-        slots.alternate,
-    )
-    found = plan_slots(wanted, top, observed, lambda _: None)
+def _slots_strategy(
+    slots: Slots, top: Exchange, after: Mapping[Destination, int], release: Release
+) -> Strategy:
+    """The slots to point to other queues: their number does not depend on which queue each has now."""
+    wanted = replace(slots, queues={_name(queue): weight for queue, weight in after.items()})
+    applied = assume_applied(Topology(exchanges=(top,), slots=(slots,)), release)
+    found = plan(Topology(exchanges=(top,), slots=(wanted,)), applied)
     if found.refusals:
-        raise InvalidValue(f"exchange {top.name!r}", top.type, "slots", "; ".join(found.refusals))
+        raise InvalidValue(
+            f"exchange {top.name!r}", top.type, "a top exchange for slots", "; ".join(found.refusals)
+        )
+    moved = found.slot_moves.get(top.name, 0.0)
+    count = len({step.binding.source for step in found.steps if isinstance(step, (Bind, Unbind))})
     return Strategy(
         "slots",
-        f"point {len(found.steps)} of {slots.count} slots to other queues: at every moment a message goes to one queue",
-        moved=found.moved,
-        moved_between=found.moved,
-        steps=tuple(step for steps in found.steps.values() for step in steps),
+        f"point {count} of {slots.count} slots to other queues; at every moment a message goes to one queue",
+        moved=moved,
+        moved_between=moved,
+        steps=found.steps,
         chosen=True,
     )
 
 
-def _modulus_way(
-    exchange: str, bindings: Sequence[Binding], after: Mapping[Destination, int], release: Release
+def _modulus_strategy(
+    exchange: Exchange, bindings: Sequence[Binding], after: Mapping[Destination, int], release: Release
 ) -> Strategy:
     """Another number of bindings divides all keys anew."""
     if any(weight != 1 for weight in after.values()):
         raise InvalidValue(
-            f"change of exchange {exchange!r}",
+            f"change of exchange {exchange.name!r}",
             "a weight",
             "queues to add or to remove",
-            "An x-modulus-hash exchange knows no weights",
+            "An x-modulus-hash exchange has no weights",
         )
-    stay = [bound for bound in bindings if bound.destination in after]
-    bound_now = {bound.destination for bound in bindings}
+    stay = [binding for binding in bindings if binding.destination in after]
+    bound_now = {binding.destination for binding in bindings}
     key = bindings[0].key if bindings else ""
-    new = [Binding(exchange, destination, key) for destination in after if destination not in bound_now]
+    new = [Binding(exchange.name, destination, key) for destination in after if destination not in bound_now]
+    before = Observed(Topology(exchanges=(exchange,), bindings=tuple(bindings)), release)
+    steps = plan(Topology(exchanges=(exchange,), bindings=(*stay, *new)), before, force=True).steps
     share = modulus_moved(bindings, [*stay, *new], release)
-    steps: list[Step] = [*(Bind(bound) for bound in new)]
-    steps += [Unbind(bound) for bound in bindings if bound.destination not in after]
     return Strategy(
         "in place",
-        "another number of bindings divides all keys anew: with slots only the share of a queue would move",
+        "another number of bindings divides all keys anew; with slots only the share of a queue would move",
         moved=share,
         moved_between=share if len(steps) < 2 else None,
-        steps=tuple(steps),
+        steps=steps,
         chosen=True,
     )

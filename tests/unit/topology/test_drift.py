@@ -49,14 +49,22 @@ def test_a_broker_as_its_file_has_not_drifted():
     assert drift(WANTED, live(), strict=True) == ()
 
 
-def test_the_numbers_of_our_own_binds_are_no_drift():
+def test_numbered_bindings_of_earlier_versions_are_drift_only_where_replacing_them_moves_no_key():
     numbered = [
         replace(bound, arguments={"x-bind-seq": number}) for number, bound in enumerate(WANTED.bindings)
     ]
-    assert drift(WANTED, live(with_bindings(*numbered))) == ()
+    assert drift(WANTED, live(with_bindings(*numbered), release=Release.parse("4.2"))) == ()
+    assert kinds(live(with_bindings(*numbered))) == ["arguments"] * 3
 
 
-def test_nor_is_the_order_in_which_a_broker_lists_things():
+@pytest.mark.parametrize("release", ["3.10", "4.3"])
+def test_the_plain_binding_of_an_application_next_to_a_numbered_one(release):
+    twins = with_bindings(*WANTED.bindings, Binding("orders", "a", "1", {"x-bind-seq": 7}))
+    expected = ["extra-binding"] if release == "4.3" else []
+    assert kinds(live(twins, release=Release.parse(release))) == expected
+
+
+def test_the_order_in_which_a_broker_lists_things_is_no_drift():
     turned = Topology(
         exchanges=WANTED.exchanges[::-1],
         queues=WANTED.queues[::-1],
@@ -107,7 +115,7 @@ def test_arguments_that_a_second_declaration_did_not_change():
     other = replace(WANTED.exchanges[0], arguments={"hash-header": "customer"})
     one = only(live(replace(WANTED, exchanges=(other, WANTED.exchanges[1]))))
     assert (one.kind, one.where) == ("arguments", "exchange 'orders'")
-    assert "argument hash-header is 'customer', wanted is 'tenant'" in one.message
+    assert "argument hash-header is 'customer', expected 'tenant'" in one.message
 
 
 @pytest.mark.parametrize(
@@ -167,7 +175,7 @@ def test_a_weight_that_is_another():
     )
     weight, ring = drift(WANTED, live(other, Ring.of({"a": 1, "b": 1, "c": 3})))
     assert (weight.kind, weight.where) == ("weight", "binding of queue 'c' to exchange 'orders'")
-    assert "weight is 3, wanted is 2" in weight.message
+    assert "weight is 3, expected 2" in weight.message
     assert ring.kind == "ring"
 
 
@@ -188,31 +196,32 @@ def test_the_black_hole_of_a_weight_change_done_in_the_wrong_order():
     ring = RING.bind("c", 5).unbind("c", 2)
     assert ring.bucket_map == ("a", "b")
     found = drift(WANTED, live(listed, ring))
-    assert [one.kind for one in found] == ["weight", "dead-binding", "ring"]
-    assert found[1].where == "binding of queue 'c' to exchange 'orders'"
+    assert [one.kind for one in found] == ["dead-binding", "ring"]
+    assert found[0].where == "binding of queue 'c' to exchange 'orders'"
 
 
 def test_two_bindings_of_one_queue_even_where_the_ring_is_right():
     twice = with_bindings(*WANTED.bindings, Binding("orders", "c", "7"))
     one = only(live(twice, RING.bind("c", 7)))
     assert one.kind == "extra-binding"
-    assert "there are 2 (weights 2, 7)" in one.message
+    assert "bound 2 times (weights 2, 7)" in one.message
 
 
 def test_plain_bindings_by_key_and_arguments():
     other = with_bindings(*WANTED.bindings[:3], Binding("events", ToExchange("orders"), "order.*", {"n": 1}))
-    found = drift(WANTED, live(other))
+    assert kinds(live(other)) == ["missing-binding"]  # others may bind what they like to a topic exchange
+    found = drift(WANTED, live(other), strict=True)
     assert [one.kind for one in found] == ["missing-binding", "extra-binding"]
     assert "'order.*', arguments {'n': 1}" in found[1].message
 
 
-def test_a_consumer_that_looks_at_a_topic_for_a_while_is_no_drift_but_in_a_ring_it_is():
+def test_the_exclusive_queue_of_a_client_is_drift_only_where_it_takes_keys():
     tap = Queue("tap", "classic", exclusive=True)
     listening = replace(
         WANTED, queues=(*WANTED.queues, tap), bindings=(*WANTED.bindings, Binding("events", "tap", "#"))
     )
     assert kinds(live(listening)) == []
-    assert kinds(live(listening), strict=True) == ["extra-binding"]
+    assert kinds(live(listening), strict=True) == []
     hashing = replace(listening, bindings=(*WANTED.bindings, Binding("orders", "tap", "1")))
     assert kinds(live(hashing, RING.bind("tap"))) == ["extra-binding", "ring"]
 
@@ -231,7 +240,7 @@ def test_a_ring_in_another_order_and_the_exact_share_it_misroutes():
 @pytest.mark.parametrize(
     ("ring", "reason"),
     [
-        (None, "nobody has read it"),
+        (None, "it has not been read"),
         (Ring.of({"a": 1, "b": 1, "c": 2}, release="4.0").after_restart(), "concurrently when it boots"),
     ],
 )
@@ -244,7 +253,7 @@ def test_a_ring_that_nobody_knows_is_said_to_be_unknown(ring, reason):
 
 @pytest.mark.parametrize(
     ("possible", "words"),
-    [((["a", "b", "c"], ["b", "a", "c"]), "is one of 2"), ((["c", "b", "a"],), "is none of 1")],
+    [((["a", "b", "c"], ["b", "a", "c"]), "is one of the 2"), ((["c", "b", "a"],), "is none of the 1")],
 )
 def test_an_unknown_ring_of_which_messages_have_told_something(possible, words):
     wanted = replace(WANTED, bindings=tuple(Binding("orders", queue, "1") for queue in "abc"))
@@ -252,7 +261,7 @@ def test_an_unknown_ring_of_which_messages_have_told_something(possible, words):
     rings = {"orders": tuple(Ring.of(order) for order in possible)}
     one = only(live(wanted, unknown, possible_rings=rings), wanted)
     assert one.kind == "ring-unknown"
-    assert f"the file's {words} orders" in one.message
+    assert f"the file's order {words} orders" in one.message
 
 
 def test_over_amqp_alone_only_what_was_seen_is_compared():
@@ -298,7 +307,7 @@ def test_any_division_of_the_slots_by_the_weights_is_as_wanted(queues):
 def test_a_division_beyond_what_rounding_allows():
     found = drift(TOP, slotted(*"aaaabbbb"))
     assert [one.kind for one in found] == ["slot-balance", "slot-balance"]
-    assert "queue 'a' has 4 of 8 slots, by its weight it should have 2.66667" in found[0].message
+    assert "queue 'a' has 4 of 8 slots, expected 3 by its weight" in found[0].message
 
 
 def test_slots_that_are_unfinished_empty_or_lead_elsewhere():
@@ -309,7 +318,7 @@ def test_slots_that_are_unfinished_empty_or_lead_elsewhere():
         ("slot", "slot exchange 'tenants.slot.3'"),
     ]
     assert "queue 'a', queue 'b'" in found[0].message
-    assert "is lost" in found[1].message
+    assert "are lost" in found[1].message
     assert "queue 'old'" in found[2].message
 
 

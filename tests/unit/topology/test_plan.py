@@ -76,27 +76,12 @@ def test_a_fresh_topology_is_built_from_the_far_end() -> None:
     assert not plan(wanted, made(wanted).seen())
 
 
-def test_binds_to_a_ring_carry_their_number() -> None:
-    binds = [step.binding.arguments for step in plan(FOUR, Observed()).steps if isinstance(step, Bind)]
-    assert binds == [{BIND_SEQUENCE: n} for n in (1, 2, 3, 4)]
-    more = plan(hashed("x", "abcde"), made(FOUR).seen())
-    assert [step.binding.arguments for step in more.steps if isinstance(step, Bind)] == [{BIND_SEQUENCE: 5}]
+def test_binds_are_plain_so_that_an_application_that_binds_for_itself_repeats_them() -> None:
+    binds = [step.binding for step in plan(FOUR, Observed()).steps if isinstance(step, Bind)]
+    assert binds == list(FOUR.bindings)
 
 
-def test_the_numbers_of_binds_rise_through_the_whole_virtual_host() -> None:
-    # The broker keeps one mark for all exchanges: from which number on they were made since its rings were built.
-    there = made(hashed("x", "abcd"))
-    second = hashed("y", "ab")
-    both = Topology(
-        exchanges=(*hashed("x", "abcd").exchanges, *second.exchanges),
-        queues=hashed("x", "abcd").queues,
-        bindings=(*hashed("x", "abcd").bindings, *second.bindings),
-    )
-    binds = [step.binding for step in plan(both, there.seen()).steps if isinstance(step, Bind)]
-    assert [(bound.source, bound.sequence) for bound in binds] == [("y", 5), ("y", 6)]
-
-
-def test_what_a_plan_binds_for_a_moment_it_unbinds_by_the_same_number() -> None:
+def test_a_weight_in_the_first_place_changes_although_something_has_to_stay_bound() -> None:
     there = made(hashed("x", "a"))
     heavier = Topology(
         exchanges=hashed("x", "a").exchanges,
@@ -243,7 +228,7 @@ def test_another_order_alone_is_a_note_unless_the_caller_asks() -> None:
     found = plan(wanted, broker.seen())
     assert not found
     share = moved(Ring.of(list("abcd")), Ring.of(list("abdc"))).share
-    assert any(f"{share:.2%}" in note for note in found.notes)
+    assert any(f"{share:.2%}" in note for note in found.left_alone)
     asked = plan(wanted, broker.seen(), strategy="in place", force=True)
     assert broker.carry_out(asked.steps).rings["x"].destinations == tuple("abdc")
 
@@ -252,24 +237,57 @@ def test_a_ring_of_unknown_order_is_not_guessed() -> None:
     broker = made(FOUR, release="3.10.8")
     unknown = broker.seen(rings={"x": broker.rings["x"].after_restart()})
     assert not plan(FOUR, unknown)
-    assert any("order of its ring is unknown" in note for note in plan(FOUR, unknown).notes)
+    assert any("order of its ring is unknown" in note for note in plan(FOUR, unknown).left_alone)
     more = plan(hashed("x", "abcde"), unknown)
     assert more.changes[0].moved is None
     assert not more.refusals
     (refusal,) = plan(hashed("x", "abc"), unknown).refusals
-    assert "cannot be told" in refusal
+    assert "unknown" in refusal
 
 
 def test_dead_and_double_bindings_are_cleaned() -> None:
     for spoil in (
         [Bind(Binding("x", "d", "7"))],
-        [Bind(Binding("x", "d", "7")), Unbind(Binding("x", "d", "1", {BIND_SEQUENCE: 4}))],
+        [Bind(Binding("x", "d", "7")), Unbind(Binding("x", "d", "1"))],
     ):
         broker = made(FOUR).carry_out(spoil)
         found = plan(FOUR, broker.seen())
         assert found
         ring = broker.carry_out(found.steps).rings["x"]
         assert (ring.destinations, len(ring.bindings), ring.dead) == (tuple("abcd"), 4, ())
+        assert not plan(FOUR, broker.seen())
+
+
+@pytest.mark.parametrize("numbered", [True, False])
+@pytest.mark.parametrize("known", [True, False])
+def test_twins_cost_one_unbind_each_and_move_nothing_on_4_3(numbered: bool, known: bool) -> None:
+    """Both ways round: a numbered binding of an earlier version, and next to it the application's plain one."""
+    wanted, broker = hashed("x", [f"q{number}" for number in range(16)]), Broker()
+    broker.carry_out(plan(wanted, broker.seen()).steps)
+    ring = broker.rings["x"]
+    for number, binding in enumerate(wanted.bindings):
+        broker.bind(replace(binding, arguments={BIND_SEQUENCE: number} if numbered else {"note": "x"}))
+    observed = (
+        broker.seen() if known else broker.seen(rings={"x": Ring((), None, broker.release, "not read")})
+    )
+    found = plan(wanted, observed)
+    assert [type(step) for step in found.steps] == [Unbind] * 16
+    assert all(step.moved == 0.0 for step in found.steps)
+    assert all("and arguments {" in str(step) for step in found.steps)
+    assert not found.refusals
+    assert broker.carry_out(found.steps).rings["x"].runs == ring.runs
+    assert broker.bindings == list(wanted.bindings)
+
+
+def test_numbered_bindings_of_an_earlier_version_are_replaced_on_4_3_and_left_alone_before() -> None:
+    for release in ("4.3", "3.10"):
+        broker = Broker(release).carry_out(plan(replace(FOUR, bindings=()), Observed()).steps)
+        for number, binding in enumerate(FOUR.bindings):
+            broker.bind(replace(binding, arguments={BIND_SEQUENCE: number}))
+        runs = broker.rings["x"].runs
+        found = plan(FOUR, broker.seen())
+        assert [type(step) for step in found.steps] == ([Bind, Unbind] * 4 if release == "4.3" else [])
+        assert broker.carry_out(found.steps).rings["x"].runs == runs
         assert not plan(FOUR, broker.seen())
 
 
@@ -312,8 +330,8 @@ def test_an_exchange_behind_a_ring_puts_its_queues_at_risk() -> None:
 def test_a_restart_is_described_for_each_store() -> None:
     assert any("Khepri keeps" in note for note in plan(FOUR, Observed()).notes)
     old = Broker("3.10.8")
-    assert any("order that nobody knows" in note for note in plan(FOUR, old.seen()).notes)
-    assert any("this very ring" in note for note in plan(FOUR, old.seen(worker_pool_size=1)).notes)
+    assert any("unpredictable order" in note for note in plan(FOUR, old.seen()).notes)
+    assert any("exactly this ring" in note for note in plan(FOUR, old.seen(worker_pool_size=1)).notes)
     unsorted = hashed("x", "dabc")
     share = moved(Ring.of(list("dabc")), Ring.of(list("abcd"))).share
     notes = plan(unsorted, old.seen(worker_pool_size=1)).notes
@@ -326,8 +344,8 @@ def test_a_restart_is_described_for_each_store() -> None:
 @pytest.mark.parametrize(
     ("standing", "said"),
     [
-        (Exchange("x", "topic"), 'type "topic"'),
-        (Exchange("x", CONSISTENT_HASH, durable=False), "durable false"),
+        (Exchange("x", "topic"), 'type is "topic"'),
+        (Exchange("x", CONSISTENT_HASH, durable=False), "durable is false"),
         (Exchange("x", CONSISTENT_HASH, arguments={"hash-header": "h"}), "hash-header"),
     ],
 )

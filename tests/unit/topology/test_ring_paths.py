@@ -9,11 +9,13 @@ from itertools import permutations
 import numpy as np
 import pytest
 
-from rabbit_chx import Ring, ToExchange, moved, shares
+from rabbit_chx import Release, Ring, ToExchange, moved, shares
 from rabbit_chx.kernel import jump_consistent_hash
 from rabbit_chx.kernel.table import SEEDS, Visits, all_buckets, bucket_table
 from rabbit_chx.movement import MovementTracker, moved_through
-from rabbit_chx.topology.model import BIND_SEQUENCE
+from rabbit_chx.topology.model import Binding
+from rabbit_chx.topology.planning.diff import RingDifference, destination_differences
+from rabbit_chx.topology.planning.ring_change import case_of
 from rabbit_chx.topology.planning.ring_paths import Case, path_to, ring_strategies
 from rabbit_chx.topology.planning.steps import Bind, Unbind
 
@@ -50,10 +52,25 @@ def replayed(ring: Ring, steps) -> list[Ring]:
     return rings
 
 
+def case(before: Ring, target, waiting=lambda _: None) -> Case:
+    """The change from a ring to destinations, of weight 1 where none is given."""
+    pairs = target.items() if isinstance(target, dict) else ((name, 1) for name in target)
+    wanted = tuple(Binding("x", name, str(weight)) for name, weight in pairs)
+    found = tuple(Binding("x", each.destination, each.key, dict(each.arguments)) for each in before.bindings)
+    differences = tuple(destination_differences(wanted, found, before))
+    return case_of(RingDifference("x", wanted, found, before, differences), waiting)
+
+
 def ways(before: Ring, target) -> dict:
-    target = tuple(target.items() if isinstance(target, dict) else ((name, 1) for name in target))
-    found, _ = ring_strategies(Case("x", before, target))
+    found, _ = ring_strategies(case(before, target))
     return {way.name: way for way in found}
+
+
+def path(before: Ring, target):
+    """The path to exactly that target, and the rings on it by the ring's own commands."""
+    one = case(before, target)
+    found = path_to(one, one.target)
+    return found, replayed(one.before, [kind(binding) for kind, binding in found.commands])
 
 
 # ---- the kernel
@@ -190,9 +207,10 @@ def test_something_stays_bound_wherever_there_is_something_else() -> None:
         ({"a": 1, "b": 1}, {"c": 1, "d": 1}),
         ({"a": 1, "b": 2}, {"b": 1, "a": 2}),
     ]:
-        path = path_to("x", Ring.of(before), tuple(target.items()))
-        assert not path.runs_empty
-        assert path.rings[-1].runs == tuple(target.items())
+        found, rings = path(Ring.of(before), target)
+        assert found.sizes[0] > 0
+        assert all(len(ring) for ring in rings)
+        assert rings[-1].runs == found.after.runs == tuple(target.items())
 
 
 def test_an_only_queue_cannot_change_its_weight_without_a_gap_and_that_is_said() -> None:
@@ -203,30 +221,25 @@ def test_an_only_queue_cannot_change_its_weight_without_a_gap_and_that_is_said()
 
 
 def test_a_queue_bound_twice_is_unbound_twice_and_bound_once() -> None:
-    before = Ring.of({"a": 1, "b": 1}).bind("b", 5)
-    path = path_to("x", before, (("a", 1), ("b", 1)))
-    kinds = [(kind, bound.key) for kind, bound in path.commands]
+    found, rings = path(Ring.of({"a": 1, "b": 1}).bind("b", 5), {"a": 1, "b": 1})
+    kinds = [(kind, binding.key) for kind, binding in found.commands]
     assert kinds == [(Unbind, "1"), (Unbind, "5"), (Bind, "1")]
-    assert path.rings[-1].runs == (("a", 1), ("b", 1))
-    assert not path.rings[-1].dead
+    assert rings[-1].runs == found.after.runs == (("a", 1), ("b", 1))
+    assert not rings[-1].dead
 
 
-def test_a_dead_binding_is_bound_anew() -> None:
+def test_a_dead_binding_is_bound_again() -> None:
     before = Ring.of({"a": 1, "b": 1}).bind("b", 5).unbind("b", 1)
     assert before.dead
-    path = path_to("x", before, (("a", 1), ("b", 5)))
-    assert [kind for kind, _ in path.commands] == [Unbind, Bind]
-    assert path.rings[-1].bucket_map == ("a", "b", "b", "b", "b", "b")
+    found, rings = path(before, {"a": 1, "b": 5})
+    assert [kind for kind, _ in found.commands] == [Unbind, Bind]
+    assert rings[-1].bucket_map == found.after.bucket_map == ("a", "b", "b", "b", "b", "b")
 
 
-def test_binds_are_numbered_on_and_unbinds_repeat_what_was_bound() -> None:
-    before = Ring().bind("a", 1, {BIND_SEQUENCE: 4}).bind("b", 1, {"other": "x"})
-    path = path_to("x", before, (("a", 1), ("n", 1), ("b", 1)))
-    assert [dict(bound.arguments) for _, bound in path.commands] == [
-        {"other": "x"},
-        {BIND_SEQUENCE: 5},
-        {BIND_SEQUENCE: 6},
-    ]
+def test_unbinds_repeat_the_arguments_that_were_bound_and_binds_have_those_of_the_file() -> None:
+    before = Ring(release=Release.parse("4.2")).bind("a", 1).bind("b", 1, {"other": "x"})
+    found, _ = path(before, ["a", "n", "b"])
+    assert [dict(binding.arguments) for _, binding in found.commands] == [{"other": "x"}, {}, {}]
 
 
 def test_a_ring_of_unknown_order_keeps_what_is_right_and_promises_nothing() -> None:
@@ -274,14 +287,16 @@ def test_every_way_costs_what_its_commands_move_one_by_one(before, target) -> No
 
 def test_backlog_is_at_risk_where_a_queue_loses_keys() -> None:
     backlog = {"a": 10, "b": 200, "c": 3000}
-    case = Case(
-        "x", Ring.of(["a", "b", "c"]), (("a", 1), ("b", 1)), lambda losers: sum(backlog[q] for q in losers)
-    )
-    found, _ = ring_strategies(case)
-    assert found[0].steps[0].at_risk == 3000
-    case = Case("x", Ring.of(["a", "b", "c"]), (("a", 1), ("b", 1), ("c", 1), ("n", 1)), case.waiting)
-    found, _ = ring_strategies(case)
-    assert found[0].steps[0].at_risk == 3210
+    three = Ring.of(["a", "b", "c"])
+
+    def at_risk(target) -> int:
+        found, _ = ring_strategies(
+            case(three, target, lambda losers: sum(backlog[queue] for queue in losers))
+        )
+        return found[0].steps[0].at_risk
+
+    assert at_risk(["a", "b"]) == 3000
+    assert at_risk(["a", "b", "c", "n"]) == 3210
 
 
 @pytest.mark.parametrize(

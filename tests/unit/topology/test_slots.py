@@ -22,7 +22,8 @@ from rabbit_chx.topology.model import (
     Topology,
 )
 from rabbit_chx.topology.planning.plan import plan
-from rabbit_chx.topology.planning.slots import divide, modulus_shares, quotas, recommended_count
+from rabbit_chx.topology.planning.slot_division import divide, quotas, recommended_count
+from rabbit_chx.topology.planning.slots import modulus_shares
 from rabbit_chx.topology.planning.steps import Bind, Unbind
 from tests.unit.topology.broker_model import Broker
 

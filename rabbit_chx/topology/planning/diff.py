@@ -1,0 +1,355 @@
+"""The comparison of what a file wants with what a broker holds, as typed differences.
+
+Drift, plans and the checks of a live broker are all read from these differences, so they cannot disagree. Objects that
+a plugin or a running client owns are judged here once, in `owned_elsewhere`. Values only.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
+
+from rabbit_chx.errors import InvalidValue
+from rabbit_chx.ring import Ring, parse_weight
+from rabbit_chx.topology.graph import sources_in_order
+from rabbit_chx.topology.model import (
+    CONSISTENT_HASH,
+    MODULUS_HASH,
+    Binding,
+    Exchange,
+    Policy,
+    Queue,
+    wire_text,
+)
+from rabbit_chx.topology.planning.slot_division import divide
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from rabbit_chx.releases import Release
+    from rabbit_chx.ring import Destination
+    from rabbit_chx.topology.model import Observed, Slots, Topology
+
+__all__ = [
+    "BindingDifference",
+    "DestinationDifference",
+    "Difference",
+    "ObjectDifference",
+    "Property",
+    "RingDifference",
+    "SlotsDifference",
+    "changed_properties",
+    "destination_differences",
+    "diff",
+    "is_shard",
+    "owned_elsewhere",
+    "ring_of",
+    "weight_of",
+]
+
+_PRODUCT: Final = "RabbitMQ"
+_PROPERTIES: Final = {
+    Exchange: ("type", "durable", "auto_delete", "internal"),
+    Queue: ("type", "durable", "auto_delete", "exclusive"),
+    Policy: ("pattern", "apply_to", "priority", "definition"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Property:
+    """A property of an exchange, queue or policy that differs."""
+
+    name: str
+    wanted: object
+    found: object
+    is_argument: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectDifference:
+    """An exchange, queue or policy that is missing (nothing found), extra (nothing wanted) or different."""
+
+    wanted: Exchange | Queue | Policy | None
+    found: Exchange | Queue | Policy | None
+
+    @property
+    def properties(self) -> tuple[Property, ...]:
+        """What differs, if it is both wanted and found."""
+        if self.wanted is None or self.found is None:
+            return ()
+        return changed_properties(self.wanted, self.found)
+
+
+@dataclass(frozen=True, slots=True)
+class BindingDifference:
+    """A binding of an exchange without a ring that is missing (nothing found) or extra (nothing wanted)."""
+
+    wanted: Binding | None
+    found: Binding | None
+    optional: bool = False
+    """Whether it may stay: an extra binding of an exchange that does not hash, which others may have made."""
+
+    @property
+    def source(self) -> str:
+        """The exchange that it leads away from."""
+        binding = self.wanted or self.found
+        assert binding is not None
+        return binding.source
+
+
+DestinationKind: TypeAlias = Literal[
+    "missing", "extra", "weight", "arguments", "numbered", "duplicate", "dead"
+]
+
+
+@dataclass(frozen=True, slots=True)
+class DestinationDifference:
+    """A destination of a ring that is not bound as the file says."""
+
+    kind: DestinationKind
+    destination: Destination
+    wanted: Binding | None
+    found: tuple[Binding, ...]
+    keep: Binding | None = None
+    """The one binding to leave, if unbinding its twins moves no key: then the difference is repaired in place."""
+
+
+@dataclass(frozen=True, slots=True)
+class RingDifference:
+    """A consistent-hash exchange whose ring is not, or not known to be, the ring of the file."""
+
+    exchange: str
+    wanted: tuple[Binding, ...]
+    found: tuple[Binding, ...]
+    ring: Ring
+    """With its bindings as they are listed; its order may be unknown."""
+    destinations: tuple[DestinationDifference, ...] = ()
+    why_unknown: str = ""
+    """Why the order of the buckets is unknown, if it is."""
+
+    @property
+    def only_order(self) -> bool:
+        """Whether every destination is bound as the file says, so that at most the order differs."""
+        return not self.destinations
+
+
+@dataclass(frozen=True, slots=True)
+class SlotsDifference:
+    """Slots that do not lead to the queues that they should lead to."""
+
+    slots: Slots
+    division: Mapping[str, str]
+    """The queue that each slot should lead to."""
+    rings: tuple[RingDifference, ...]
+    """The slots that differ."""
+
+
+Difference: TypeAlias = ObjectDifference | BindingDifference | RingDifference | SlotsDifference
+
+
+def diff(wanted: Topology, observed: Observed) -> tuple[Difference, ...]:
+    """Every difference between a topology and a broker.
+
+    Objects come first, then slots, then bindings, those of an exchange after those of all exchanges it leads to.
+    """
+    whole, there = wanted.expanded(), observed.topology
+    slot_names = {name for slots in wanted.slots for name in slots.names}
+    found: list[Difference] = [
+        *_objects(whole.exchanges, there.exchanges),
+        *_objects(whole.queues, there.queues),
+        *_objects(whole.policies, there.policies),
+    ]
+    for slots in wanted.slots:
+        found += _slots(slots, observed)
+    for source in sources_in_order(whole):
+        if source not in slot_names:
+            found += _bindings(source, whole, observed)
+    return tuple(found)
+
+
+# Exchanges, queues and policies
+
+
+def _objects(
+    wanted: Sequence[Exchange | Queue | Policy], there: Sequence[Exchange | Queue | Policy]
+) -> Iterator[ObjectDifference]:
+    live = {each.name: each for each in there}
+    for each in wanted:
+        found = live.get(each.name)
+        if found is None or changed_properties(each, found):
+            yield ObjectDifference(each, found)
+    named = {each.name for each in wanted}
+    for each in there:
+        if each.name not in named and not owned_elsewhere(each):
+            yield ObjectDifference(None, each)
+
+
+def changed_properties(
+    wanted: Exchange | Queue | Policy, found: Exchange | Queue | Policy
+) -> tuple[Property, ...]:
+    """The properties and arguments in which two objects of one name differ."""
+    changed = [
+        Property(name.replace("_", "-"), getattr(wanted, name), getattr(found, name))
+        for name in _PROPERTIES[type(wanted)]
+    ]
+    ours, theirs = getattr(wanted, "arguments", {}), getattr(found, "arguments", {})
+    changed += [
+        Property(name, ours.get(name), theirs.get(name), is_argument=True)
+        for name in sorted({*ours, *theirs})
+    ]
+    return tuple(each for each in changed if wire_text(each.wanted) != wire_text(each.found))
+
+
+def owned_elsewhere(thing: Exchange | Queue | Policy) -> bool:
+    """Whether the broker, a plugin or a running client made it, and takes it away again: no file decides that."""
+    if isinstance(thing, Policy):
+        return False
+    reserved = not thing.name or thing.name.startswith("amq.") or is_shard(thing.name)
+    return reserved or thing.auto_delete or getattr(thing, "exclusive", False)
+
+
+# rabbit_sharding_util.erl, make_queue_name/3.
+def is_shard(destination: Destination) -> bool:
+    """Whether the sharding plugin made that queue, so that only its policy decides about it."""
+    return isinstance(destination, str) and destination.startswith("sharding: ")
+
+
+# Bindings
+
+
+def _bindings(source: str, whole: Topology, observed: Observed) -> Iterator[Difference]:
+    live = observed.topology.exchange(source)
+    exchange = whole.exchange(source) or live
+    if exchange is not None and live is not None and live.type != exchange.type:
+        return  # its bindings mean something else there
+    if exchange is not None and exchange.type == CONSISTENT_HASH:
+        ring = _ring(source, whole.bindings_from(source), observed)
+        if ring is not None:
+            yield ring
+        return
+    hashes = exchange is not None and exchange.type == MODULUS_HASH
+    wanted = {each.unnumbered.identity: each for each in whole.bindings_from(source)}
+    found = {each.unnumbered.identity: each for each in observed.topology.bindings_from(source)}
+    for identity, binding in wanted.items():
+        if identity not in found:
+            yield BindingDifference(binding, None)
+    for identity, binding in found.items():
+        if identity in wanted or is_shard(binding.destination):
+            continue
+        if hashes or not _is_owned_elsewhere(binding.destination, observed.topology):
+            yield BindingDifference(None, binding, optional=not hashes)
+
+
+def _is_owned_elsewhere(destination: Destination, there: Topology) -> bool:
+    found = there.queue(destination) if isinstance(destination, str) else there.exchange(destination.name)
+    return found is not None and owned_elsewhere(found) and not found.name.startswith("amq.")
+
+
+def ring_of(exchange: str, observed: Observed) -> Ring:
+    """The ring of an exchange with its bindings as they are listed, arguments included."""
+    bindings = observed.topology.ring_bindings(exchange)
+    known = observed.rings.get(exchange)
+    if known is not None:
+        return Ring(bindings, known.runs, observed.release, known.why_unknown)
+    if len(bindings) > 1:
+        return Ring(bindings, None, observed.release, "it has not been read")
+    return Ring.of(bindings, release=observed.release)
+
+
+def _ring(exchange: str, wanted: Sequence[Binding], observed: Observed) -> RingDifference | None:
+    """How one ring differs; rings over shards are left to the sharding plugin."""
+    found = observed.topology.bindings_from(exchange)
+    if any(is_shard(binding.destination) for binding in found):
+        return None
+    try:
+        ring = ring_of(exchange, observed)
+    except InvalidValue as error:  # a weight that an old release accepted, and that this package refuses
+        ring = Ring((), None, observed.release, str(error))
+    why = "" if observed.product == _PRODUCT else f"the server is {observed.product}, not RabbitMQ"
+    if not why and ring.runs is None:
+        why = ring.why_unknown or "it has not been read"
+    destinations = tuple(destination_differences(wanted, found, ring))
+    target = tuple((binding.destination, weight_of(binding)) for binding in wanted)
+    if not destinations and not why and ring.runs == target:
+        return None
+    return RingDifference(exchange, tuple(wanted), found, ring, destinations, why)
+
+
+def destination_differences(
+    wanted: Iterable[Binding], found: Iterable[Binding], ring: Ring
+) -> Iterator[DestinationDifference]:
+    """The destinations of one ring that are not bound as the file says."""
+    live: dict[Destination, list[Binding]] = {}
+    for binding in found:
+        live.setdefault(binding.destination, []).append(binding)
+    buckets = None if ring.runs is None else {destination for destination, _ in ring.runs}
+    for binding in {each.destination: each for each in wanted}.values():
+        listed = tuple(live.pop(binding.destination, ()))
+        dead = bool(listed) and buckets is not None and binding.destination not in buckets
+        kind = "dead" if dead else _kind(binding, listed, ring.release)
+        if kind is not None:
+            keep = None if dead else _kept(binding, listed, ring.release)
+            yield DestinationDifference(kind, binding.destination, binding, listed, keep)
+    for destination, bindings in live.items():
+        yield DestinationDifference("extra", destination, None, tuple(bindings))
+
+
+def _kind(wanted: Binding, found: Sequence[Binding], release: Release) -> DestinationKind | None:
+    if not found:
+        return "missing"
+    if any(weight_of(each) != weight_of(wanted) for each in found):
+        return "duplicate" if len(found) > 1 else "weight"
+    same = {wire_text(dict(each.unnumbered.arguments)) for each in found}
+    if same != {wire_text(dict(wanted.arguments))}:
+        return "duplicate" if len(found) > 1 else "arguments"
+    if not release.unbind_spares_duplicates:  # to unbind the numbered one would silence the destination
+        return None if len({each.key for each in found}) == 1 else "duplicate"
+    if len(found) > 1:
+        return "duplicate"
+    return None if found[0].sequence is None else "numbered"
+
+
+# rabbit_db_binding:delete_v2/2, as in Ring.unbind: from 4.3 on twins keep their buckets until the last one goes.
+def _kept(wanted: Binding, found: Sequence[Binding], release: Release) -> Binding | None:
+    """The binding to leave, where twins can be exchanged without moving a key."""
+    keys = {each.key for each in found}
+    if not release.unbind_spares_duplicates or len(keys) != 1 or weight_of(found[0]) != weight_of(wanted):
+        return None
+    return replace(wanted, key=found[0].key)
+
+
+def weight_of(binding: Binding) -> int | str:
+    """The weight that a binding gives in a ring, or its key if that is no weight."""
+    try:
+        return parse_weight(binding.key, of=binding.destination)
+    except InvalidValue:
+        return binding.key
+
+
+# Slots
+
+
+def _slots(slots: Slots, observed: Observed) -> Iterator[SlotsDifference]:
+    """Which slots lead elsewhere than they should, if the queues are divided with the fewest changes."""
+    rings = {slot: ring_of(slot, observed) for slot in slots.names}
+    holders = {slot: _holders(slot, ring, observed) for slot, ring in rings.items()}
+    division = divide(slots.names, slots.queues, holders)
+    differing = []
+    for slot, queue in division.items():
+        found = observed.topology.bindings_from(slot)
+        key = next((each.key for each in found if each.destination == queue), "1")
+        wanted = (Binding(slot, queue, key),)  # of a queue that is alone, any weight is as good
+        destinations = tuple(destination_differences(wanted, found, rings[slot]))
+        if destinations:
+            differing.append(RingDifference(slot, wanted, found, rings[slot], destinations))
+    if differing:
+        yield SlotsDifference(slots, division, tuple(differing))
+
+
+def _holders(slot: str, ring: Ring, observed: Observed) -> tuple[Destination, ...]:
+    """The destinations of a slot, the last bound last; if none is known to have buckets, those bound only once."""
+    if ring.runs:
+        return ring.destinations
+    listed = Counter(each.destination for each in observed.topology.bindings_from(slot))
+    return tuple(destination for destination, times in listed.items() if times == 1)
