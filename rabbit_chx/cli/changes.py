@@ -66,7 +66,7 @@ def print_rings(observed: Observed, *, verbose: bool) -> None:
 
 
 def print_plan(plan: Plan, output: str, *, verbose: bool = False) -> None:
-    """All of a plan: its steps, what they cost, the other ways, and what has to be known."""
+    """A plan: its steps, what they move, the other strategies, and notes."""
     from rabbit_chx.cli.plan_rows import condense, percent
 
     if output == "json":
@@ -74,14 +74,14 @@ def print_plan(plan: Plan, output: str, *, verbose: bool = False) -> None:
         return
     if plan.steps:
         _print_steps(plan, verbose=verbose)
-    elif not plan.refusals:
-        echo(f"Virtual host {plan.vhost!r} is as the file says: nothing to do.")
+    elif not plan.refusals and not plan.left_alone:
+        echo(f"Virtual host {plan.vhost!r} matches the file: no changes needed.")
     for change in plan.changes:
         _print_change(change)
     for exchange, share in plan.slot_moves.items():
-        echo(f"Exchange {exchange!r}: re-pointed slots take {percent(share)} of its keys along.")
-    _print_waits(plan)
-    for note in condense(plan.notes):
+        echo(f"Exchange {exchange!r}: the slots that change move {percent(share)} of its keys.")
+    _print_order(plan)
+    for note in condense((*plan.left_alone, *plan.notes)):
         notice("Note", note, err=False)
     for refusal in condense(plan.refusals):
         notice("Refused", refusal)
@@ -94,7 +94,7 @@ def _print_steps(plan: Plan, *, verbose: bool) -> None:
     from rabbit_chx.cli.tables import show, table
 
     rows = rows_of(plan, verbose=verbose)
-    # Columns without anything in them would only make the steps narrow.
+    # An empty column would only leave less room for the steps.
     extra = ["keys moved"] * any(row.share for row in rows)
     extra += ["waiting"] * any(row.waiting is not None for row in rows)
     shown = table("#", "step", *extra, right=("#", "keys moved", "waiting"), folds=("step",))
@@ -112,7 +112,7 @@ def _print_steps(plan: Plan, *, verbose: bool) -> None:
     show(shown, title=f"Virtual host {plan.vhost!r}: {counted(len(plan.steps), 'step')}")
 
 
-def _print_waits(plan: Plan) -> None:
+def _print_order(plan: Plan) -> None:
     """Which consumers to hold so that the keys that move keep their order."""
     from rabbit_chx.cli.plan_rows import condense
     from rabbit_chx.cli.tables import show
@@ -159,12 +159,11 @@ def _print_change(change: RingChange) -> None:
         print_strategies(change.strategies, "table", exchange=change.exchange)
 
 
-def print_strategies(ways: Iterable[Strategy], output: str, *, exchange: str) -> None:
-    """The ways of one change, and what each costs."""
-    ways = list(ways)
+def print_strategies(strategies: Iterable[Strategy], output: str, *, exchange: str) -> None:
+    """The strategies for one change, and what each costs."""
     if output == "json":
-        for way in ways:
-            print_json("strategy", exchange=exchange, **_way(way))
+        for each in strategies:
+            print_json("strategy", exchange=exchange, **_strategy(each))
         return
     from rich.text import Text
 
@@ -179,21 +178,21 @@ def print_strategies(ways: Iterable[Strategy], output: str, *, exchange: str) ->
         right=("keys moved", "at some moment"),
         folds=("what",),
     )
-    for way in ways:
-        name = Text.assemble((way.name, "bold"), " *") if way.chosen else way.name
-        shown.add_row(name, percent(way.moved), percent(way.moved_between), way.what)
+    for each in strategies:
+        name = Text.assemble((each.name, "bold"), " *") if each.chosen else each.name
+        shown.add_row(name, percent(each.moved), percent(each.moved_between), each.what)
     show(shown)
 
 
-def _way(way: Strategy) -> dict[str, Any]:
+def _strategy(strategy: Strategy) -> dict[str, Any]:
     return {
-        "strategy": way.name,
-        "moved": way.moved,
-        "moved_between": way.moved_between,
-        "summary": way.summary,
-        "order": way.order,
-        "steps": [str(step) for step in way.steps],
-        "chosen": way.chosen,
+        "strategy": strategy.name,
+        "moved": strategy.moved,
+        "moved_between": strategy.moved_between,
+        "summary": strategy.summary,
+        "order": strategy.order,
+        "steps": [str(step) for step in strategy.steps],
+        "chosen": strategy.chosen,
     }
 
 
@@ -216,13 +215,13 @@ def _print_plan_as_json(plan: Plan) -> None:
             exchange=change.exchange,
             moved=change.moved,
             moved_between=change.moved_between,
-            strategies=[_way(way) for way in change.strategies],
+            strategies=[_strategy(each) for each in change.strategies],
         )
     for exchange, share in plan.slot_moves.items():
         print_json("slots", exchange=exchange, moved=share)
     for gainer, losers in drain_first_in(plan).items():
         print_json("hold", hold=str(gainer), until_drained=sorted(map(str, losers)))
-    for note in plan.notes:
+    for note in (*plan.left_alone, *plan.notes):
         print_json("note", note=note)
     for refusal in plan.refusals:
         print_json("refusal", refusal=refusal)

@@ -113,6 +113,7 @@ class Visits:
         narrow = np.promote_types(np.uint16, np.min_scalar_type(high))  # 16 bits are sorted by radix
         self._at_low = np.zeros(SEEDS, narrow)
         parts: list[tuple[NDArray[Any], NDArray[Any], NDArray[Any]]] = []
+        firsts: list[int] = []
         for start in range(0, SEEDS, _ROWS):
             seeds = np.arange(start, min(start + _ROWS, SEEDS), dtype=np.uint64)
             for rows, reached, candidate in _rounds(seeds, high):
@@ -120,21 +121,24 @@ class Visits:
                 self._at_low[start + rows[crosses]] = reached[crosses]
                 enters = np.flatnonzero((candidate >= low) & (candidate < high))
                 buckets, came_from = candidate[enters].astype(narrow), reached[enters].astype(narrow)
-                parts.append((buckets, came_from, (rows[enters] + start).astype(np.int32)))
+                parts.append((buckets, came_from, rows[enters].astype(np.uint16)))
+                firsts.append(start)
         self._ends = _ends(parts, low, high)
         self._keys = np.empty(self._ends[-1], np.int32)
         self._came_from = np.empty(self._ends[-1], narrow)
         cursor = self._ends[:-1].copy()
         parts.reverse()
+        firsts.reverse()
         while (
             parts
         ):  # sorted piece by piece, and each is freed then: of large rings there are 15 million visits
-            buckets, came_from, keys = parts.pop()
+            first, (buckets, came_from, rows) = firsts.pop(), parts.pop()
             order = np.argsort(buckets, kind="stable")
             entered, counts = np.unique(buckets[order], return_counts=True)
             place = np.arange(len(order)) - np.repeat(np.cumsum(counts) - counts, counts)
             place += np.repeat(cursor[entered.astype(np.intp) - low], counts)
-            self._keys[place], self._came_from[place] = keys[order], came_from[order]
+            self._keys[place] = rows[order].astype(np.int32) + first
+            self._came_from[place] = came_from[order]
             cursor[entered.astype(np.intp) - low] += counts
 
     def entering(self, low: int, high: int) -> NDArray[Any]:

@@ -123,7 +123,7 @@ def test_from_nothing_to_applied_and_what_is_changed_behind_its_back_is_named(ru
     assert applied.code == 0, applied.err
     assert f"Done: {len(steps)} steps." in applied.out
     again = run("apply", file, "--yes")
-    assert (again.code, "nothing to do" in again.out) == (0, True)
+    assert (again.code, "no changes needed" in again.out) == (0, True)
     assert run("plan", file).code == 0
     checked = run("check", file, "--verbose")
     assert checked.code == 0, checked.out

@@ -99,7 +99,7 @@ def test_a_plan_against_another_file_exits_by_whether_there_is_something_to_do(r
     old = write(ORDERS, "old.yaml")
     same = run("plan", old, "--against", old)
     assert (same.code, same.err) == (0, "")
-    assert "nothing to do" in same.out
+    assert "no changes needed" in same.out
     new = write(ORDERS.replace("vip: 2", "vip: 2, new: 1") + "  new: {}\n", "new.yaml")
     grown = run("plan", new, "--against", old, "--output", "json")
     assert grown.code == 2
@@ -109,7 +109,7 @@ def test_a_plan_against_another_file_exits_by_whether_there_is_something_to_do(r
         "bind queue 'new' to exchange 'orders' with key '1'",
     ]
     # 6 buckets where there were 5: a sixth of the keys goes to the new one
-    (change,) = [row for row in grown.rows if "ways" in row]
+    (change,) = [row for row in grown.rows if "strategies" in row]
     assert change["moved"] == pytest.approx(1 / 6, abs=0.001)
     reordered = ORDERS.replace('{"q.{0..2}": 1, vip: 2}', '{vip: 2, "q.{0..2}": 1}')
     refused = run("plan", write(reordered, "turned.yaml"), "--against", old, "--strategy", "in place")
@@ -150,7 +150,7 @@ def test_advice_is_from_the_file_alone_and_exact(run, write, change, moved) -> N
     rows = run("plan", write(ORDERS), *change, "--output", "json").rows
     (chosen,) = [row for row in rows if row["chosen"]]
     assert chosen["moved"] == pytest.approx(moved, abs=0.001)
-    assert "way" in run("plan", write(ORDERS), *change).out
+    assert "strategy" in run("plan", write(ORDERS), *change).out
 
 
 def test_wrong_advice_is_refused(run, write) -> None:
