@@ -1,4 +1,4 @@
-"""``rabbit-chx plan``: what it would take to make a broker what a file says, and what it would cost."""
+"""``rabbit-chx plan``: the steps that make a broker match a file, and what they move."""
 
 from __future__ import annotations
 
@@ -27,31 +27,31 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from rabbit_chx.cli.broker_access import BrokerAccess
-    from rabbit_chx.topology.model import Topology
+    from rabbit_chx.topology.model import Observed, Topology
 
 __all__ = ["parse_new", "parse_new_weight", "plan", "plan_options", "what_if_options"]
 
-CHANGES: Final = "The way to change"
+CHANGES: Final = "Changes"
 WHAT_IF: Final = "What if"
 
 
 def plan_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """What both ``plan`` and ``apply`` let a user choose."""
+    """The options of both ``plan`` and ``apply``."""
     for each in (
         option(
             "-v",
             "--verbose",
             group=CHANGES,
             is_flag=True,
-            help="List every single step, and how each ring is known.",
+            help="List every step, and how the order of each ring is known.",
         ),
         option(
             "--force",
             group=CHANGES,
             is_flag=True,
-            help="Do it although it moves more, or a queue to delete holds messages.",
+            help="Ignore --max-moved, and delete queues that hold messages.",
         ),
-        option("--prune", group=CHANGES, is_flag=True, help="Also take away what the file does not name."),
+        option("--prune", group=CHANGES, is_flag=True, help="Also remove what the file does not name."),
         option(
             "--max-moved",
             group=CHANGES,
@@ -59,13 +59,13 @@ def plan_options(command: Callable[..., Any]) -> Callable[..., Any]:
             default=50.0,
             show_default=True,
             metavar="PERCENT",
-            help="Refuse a change in place that sends more of an exchange's keys elsewhere at any moment.",
+            help="Refuse a change in place that moves more of an exchange's keys at any moment.",
         ),
         option(
             "--strategy",
             group=CHANGES,
             metavar="WAY",
-            help="How rings change: append, in place, remove-last, swap, blue/green or slots; by default the cheapest to the file's order.",
+            help="How to change rings: append, in place, remove-last, swap, blue/green or slots. Default: the cheapest to the order of the file.",
         ),
     ):
         command = each(command)
@@ -73,7 +73,7 @@ def plan_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def what_if_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Changes whose cost is asked for; no broker is."""
+    """The options for changes whose cost is shown without a broker."""
     for each in (
         option(
             "--weight",
@@ -82,7 +82,7 @@ def what_if_options(command: Callable[..., Any]) -> Callable[..., Any]:
             multiple=True,
             metavar="NAME=W",
             callback=check_names,
-            help="What would it cost to give this queue another weight?",
+            help="Show the cost of another weight for this queue.",
         ),
         option(
             "--remove",
@@ -91,14 +91,14 @@ def what_if_options(command: Callable[..., Any]) -> Callable[..., Any]:
             metavar="NAME",
             shell_complete=queues,
             callback=check_names,
-            help="What would it cost to remove this queue?",
+            help="Show the cost of removing this queue.",
         ),
         option(
             "--add",
             group=WHAT_IF,
             metavar="N|NAMES",
             callback=check_names,
-            help="What would N more queues cost, or these (a,b)?",
+            help="Show the cost of N more queues, or of these (a,b).",
         ),
     ):
         command = each(command)
@@ -113,9 +113,9 @@ def what_if_options(command: Callable[..., Any]) -> Callable[..., Any]:
         "rabbit-chx plan topology.yaml --remove orders.01 --weight orders.00=3",
     ],
     exit_codes={
-        Exit.FINE: "nothing is to be done",
-        Exit.FAILED: "it is refused, or failed",
-        Exit.DIFFERENT: "something is to be done",
+        Exit.FINE: "no changes needed",
+        Exit.FAILED: "refused, or failed",
+        Exit.DIFFERENT: "changes needed",
     },
 )
 @click.argument("file", type=FILE)
@@ -123,8 +123,8 @@ def what_if_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @broker_access_options
 @plan_options
 @what_if_options
-@exchange_option(WHAT_IF, "The exchange that is asked about, where the file has several.")
-@release_option(WHAT_IF, "The release, where no broker is asked.")
+@exchange_option(WHAT_IF, "The exchange to change, if the file has several.")
+@release_option(WHAT_IF, "The release, if no broker is read.")
 @click.option(
     "--against", type=FILE, metavar="FILE", help="Plan from what FILE says instead of from a broker."
 )
@@ -144,14 +144,9 @@ def plan(
     verbose: bool,
     **options: Any,
 ) -> int:
-    """Show the steps from what stands on a broker to what FILE says, and the exact share of keys each moves.
-
-    Nothing is changed.
-    """
+    """Show the steps that make a broker match FILE, and the exact share of keys each moves. Nothing is changed."""
     from rabbit_chx.topology.checks.lint import lint
-    from rabbit_chx.topology.file.load import load
     from rabbit_chx.topology.planning.plan import plan as plan_steps
-    from rabbit_chx.topology.planning.what_if import assume_applied
 
     options["max_moved"] /= 100
 
@@ -159,10 +154,8 @@ def plan(
         if add or remove or weights:
             _advise(wanted, the_exchange(wanted, exchange), add, remove, weights, release, output)
             return Exit.FINE
-        observed = (
-            assume_applied(load(against, vhost=wanted.vhost), release) if against else live.read(wanted)
-        )
-        with waiting("Working out the steps"):
+        observed = _assumed(against, wanted.vhost, release) if against else live.read(wanted)
+        with waiting("Computing the plan"):
             made = plan_steps(wanted, observed, **options)
         print_findings(lint(wanted, observed))
         if not against:
@@ -171,6 +164,14 @@ def plan(
         return Exit.FAILED if made.refusals else Exit.DIFFERENT if made.steps else Exit.FINE
 
     return for_each_vhost(load_topologies(file, vhosts, live.url), plan_one)
+
+
+def _assumed(against: str, vhost: str, release: str) -> Observed:
+    """A broker to which only that file was applied."""
+    from rabbit_chx.topology.file.load import load
+    from rabbit_chx.topology.planning.what_if import assume_applied
+
+    return assume_applied(load(against, vhost=vhost), release)
 
 
 def _advise(
@@ -185,22 +186,22 @@ def _advise(
     from rabbit_chx.topology.planning.what_if import what_if
 
     weighed = dict(map(parse_new_weight, weights))
-    with waiting("Working out the ways"):
-        ways = what_if(
+    with waiting("Computing the strategies"):
+        strategies = what_if(
             topology, exchange, add=parse_new(add), remove=remove, weights=weighed, release=release
         )
     if output == "table":
         echo(f"Exchange {exchange!r}, RabbitMQ {release}, from the file alone")
-    print_strategies(ways, output, exchange=exchange)
+    print_strategies(strategies, output, exchange=exchange)
 
 
 def parse_new(text: str | None) -> int | list[str]:
-    """How many queues are new, or which."""
+    """The number of new queues, or their names."""
     return int(text) if text and text.isascii() and text.isdigit() else text.split(",") if text else 0
 
 
 def parse_new_weight(text: str) -> tuple[str, int]:
-    """A queue and the weight that it is to have."""
+    """A queue and its new weight."""
     from rabbit_chx.ring import parse_weight
 
     name, equals, weight = text.rpartition("=")

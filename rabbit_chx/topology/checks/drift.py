@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from rabbit_chx.ring import Ring
 from rabbit_chx.topology.checks.lint import missing_types
-from rabbit_chx.topology.model import Exchange, Policy, Queue
-from rabbit_chx.topology.planning.diff import (
+from rabbit_chx.topology.diff import (
     BindingDifference,
     ObjectDifference,
     RingDifference,
@@ -21,13 +20,14 @@ from rabbit_chx.topology.planning.diff import (
     diff,
     weight_of,
 )
+from rabbit_chx.topology.model import Exchange, Policy, Queue
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from rabbit_chx.ring import Destination
+    from rabbit_chx.topology.diff import DestinationDifference, Difference, Property
     from rabbit_chx.topology.model import Binding, Observed, Topology
-    from rabbit_chx.topology.planning.diff import DestinationDifference, Difference, Property
 
 __all__ = ["KINDS", "Drift", "drift"]
 

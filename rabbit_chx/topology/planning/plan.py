@@ -19,10 +19,7 @@ from rabbit_chx.ring import ToExchange
 from rabbit_chx.topology.checks.invalid_names import invalid_names
 from rabbit_chx.topology.checks.lint import missing_types, other_product
 from rabbit_chx.topology.checks.release_settings import release_refusals
-from rabbit_chx.topology.graph import reachable
-from rabbit_chx.topology.model import CONSISTENT_HASH, MODULUS_HASH, Exchange, Policy, Queue, wire_text
-from rabbit_chx.topology.planning.blue_green import next_name
-from rabbit_chx.topology.planning.diff import (
+from rabbit_chx.topology.diff import (
     BindingDifference,
     ObjectDifference,
     RingDifference,
@@ -31,6 +28,9 @@ from rabbit_chx.topology.planning.diff import (
     is_shard,
     ring_of,
 )
+from rabbit_chx.topology.graph import reachable
+from rabbit_chx.topology.model import CONSISTENT_HASH, MODULUS_HASH, Exchange, Policy, Queue, wire_text
+from rabbit_chx.topology.planning.blue_green import next_name
 from rabbit_chx.topology.planning.modulus_change import change_modulus
 from rabbit_chx.topology.planning.ring_change import Limits, Part, case_of, change_ring, repairs
 from rabbit_chx.topology.planning.slots import SlotScale, slot_notes, slot_objections, slot_steps
@@ -50,8 +50,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from rabbit_chx.ring import Destination, Ring
+    from rabbit_chx.topology.diff import Difference, Property
     from rabbit_chx.topology.model import Observed, Slots, Topology
-    from rabbit_chx.topology.planning.diff import Difference, Property
     from rabbit_chx.topology.planning.steps import Step
 
 __all__ = ["plan"]
@@ -76,30 +76,9 @@ def plan(
         force: plan it although it moves more than ``max_moved``, or deletes a queue that holds messages.
         max_moved: the share of an exchange's keys that a change in place may send elsewhere at any moment.
     """
-    limits = Limits(strategy, prune, force, max_moved)
-    whole = wanted.expanded()
-    differences = diff(wanted, observed)
-    refused = _objections(differences, whole, observed)
-    waiting = _backlog_counter(observed)
-    part = Part(refusals=list(refused.values()))
-    part.steps += _declarations(differences)
-    slots_refused = _plan_slots(part, wanted, whole, differences, observed, waiting)
-    blocked = {*slots_refused, *(name for kind, name in refused if kind is Exchange)}
-    for source, group in _by_source(differences):
-        if source not in blocked:
-            part += _bindings(
-                source, group, whole, observed, limits, waiting, is_top=wanted.slots_of(source) is not None
-            )
-    if prune:
-        part.steps += [Unbind(each.found) for each in _optional(differences) if each.found is not None]
-        part += _prune(differences, observed, limits, waiting)
-    part.notes += _shard_notes(whole, observed)
+    part = _part(wanted, observed, Limits(strategy, prune, force, max_moved))
     part.notes += _restart_notes(wanted, part, observed)
     part.notes += [f"not seen: {what}" for what in observed.unseen]
-    product = other_product(observed)
-    part.refusals += [product] if product else []
-    part.refusals += [f"{each.where}: {each.message}" for each in invalid_names(wanted)]
-    part.refusals += release_refusals(whole, observed.topology, observed.release)
     return Plan(
         wanted.vhost,
         tuple(part.steps),
@@ -109,6 +88,36 @@ def plan(
         tuple(part.refusals),
         tuple(part.left_alone),
     )
+
+
+def _part(wanted: Topology, observed: Observed, limits: Limits) -> Part:
+    """All steps in their order."""
+    whole = wanted.expanded()
+    differences = diff(wanted, observed)
+    objections = _objections(differences, whole, observed)
+    waiting = _backlog_counter(observed)
+    part = Part(refusals=[*objections.values(), *_general_objections(wanted, whole, observed)])
+    part.steps += _declarations(differences)
+    blocked = {name for kind, name in objections if kind is Exchange}
+    blocked |= _plan_slots(part, wanted, whole, differences, observed, waiting)
+    for source, group in _by_source(differences):
+        if source not in blocked:
+            is_top = wanted.slots_of(source) is not None
+            part += _bindings(source, group, whole, observed, limits, waiting, is_top=is_top)
+    if limits.prune:
+        part.steps += [Unbind(each.found) for each in _optional(differences) if each.found is not None]
+        part += _prune(differences, observed, limits, waiting)
+    part.notes += _shard_notes(whole, observed)
+    return part
+
+
+def _general_objections(wanted: Topology, whole: Topology, observed: Observed) -> Iterator[str]:
+    """What is wrong with the broker, or with the file for a broker of its release."""
+    product = other_product(observed)
+    if product:
+        yield product
+    yield from (f"{each.where}: {each.message}" for each in invalid_names(wanted))
+    yield from release_refusals(whole, observed.topology, observed.release)
 
 
 def _backlog_counter(observed: Observed) -> Callable[[Iterable[Destination]], int | None]:

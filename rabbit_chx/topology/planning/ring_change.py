@@ -11,16 +11,16 @@ from rabbit_chx.movement import moved
 from rabbit_chx.ring import Ring
 from rabbit_chx.topology.planning.blue_green import blue_green, next_name
 from rabbit_chx.topology.planning.ring_paths import Case, path_to, ring_strategies
-from rabbit_chx.topology.planning.slot_division import recommended_count
 from rabbit_chx.topology.planning.slots import slots_strategy
 from rabbit_chx.topology.planning.steps import Bind, RingChange, Strategy, Unbind
+from rabbit_chx.topology.slot_division import recommended_count
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from rabbit_chx.ring import Destination
+    from rabbit_chx.topology.diff import RingDifference
     from rabbit_chx.topology.model import Exchange, Observed, Topology
-    from rabbit_chx.topology.planning.diff import RingDifference
     from rabbit_chx.topology.planning.steps import Step
 
 __all__ = ["STRATEGIES", "Limits", "Part", "case_of", "change_ring", "repairs", "strategies"]

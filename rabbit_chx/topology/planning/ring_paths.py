@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from rabbit_chx.movement import MovementTracker, TrackedMovement
 from rabbit_chx.ring import Ring
+from rabbit_chx.topology.diff import weight_of
 from rabbit_chx.topology.model import Binding, as_ring_bindings
-from rabbit_chx.topology.planning.diff import weight_of
 from rabbit_chx.topology.planning.steps import Bind, Strategy, Unbind
 from rabbit_chx.topology.planning.tail_order import fewest_moved
 

@@ -13,19 +13,19 @@ from rabbit_chx.movement import moved, moved_through, shares
 from rabbit_chx.partitioning import ModulusHashExchange
 from rabbit_chx.releases import Release, Store
 from rabbit_chx.ring import Ring, ToExchange
+from rabbit_chx.topology.diff import is_shard
 from rabbit_chx.topology.model import CONSISTENT_HASH, MODULUS_HASH
-from rabbit_chx.topology.planning.diff import is_shard
 from rabbit_chx.topology.planning.ring_paths import path_to
-from rabbit_chx.topology.planning.slot_division import divide, recommended_count
 from rabbit_chx.topology.planning.steps import Bind, Strategy
+from rabbit_chx.topology.slot_division import divide, recommended_count
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from rabbit_chx.movement import MovementTracker
     from rabbit_chx.ring import Destination
+    from rabbit_chx.topology.diff import SlotsDifference
     from rabbit_chx.topology.model import Exchange, Observed, Slots
-    from rabbit_chx.topology.planning.diff import SlotsDifference
     from rabbit_chx.topology.planning.ring_paths import Case, Path
     from rabbit_chx.topology.planning.steps import Step
 

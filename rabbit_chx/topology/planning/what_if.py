@@ -19,8 +19,8 @@ from rabbit_chx.topology.planning.modulus_change import modulus_moved
 from rabbit_chx.topology.planning.plan import plan
 from rabbit_chx.topology.planning.ring_change import strategies
 from rabbit_chx.topology.planning.ring_paths import Case
-from rabbit_chx.topology.planning.slot_division import divide
 from rabbit_chx.topology.planning.steps import Bind, Strategy, Unbind
+from rabbit_chx.topology.slot_division import divide
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -13,8 +13,8 @@ from rabbit_chx import Release, Ring, ToExchange, moved, shares
 from rabbit_chx.kernel import jump_consistent_hash
 from rabbit_chx.kernel.table import SEEDS, Visits, all_buckets, bucket_table
 from rabbit_chx.movement import MovementTracker, moved_through
+from rabbit_chx.topology.diff import RingDifference, destination_differences
 from rabbit_chx.topology.model import Binding
-from rabbit_chx.topology.planning.diff import RingDifference, destination_differences
 from rabbit_chx.topology.planning.ring_change import case_of
 from rabbit_chx.topology.planning.ring_paths import Case, path_to, ring_strategies
 from rabbit_chx.topology.planning.steps import Bind, Unbind

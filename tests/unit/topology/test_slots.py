@@ -22,9 +22,9 @@ from rabbit_chx.topology.model import (
     Topology,
 )
 from rabbit_chx.topology.planning.plan import plan
-from rabbit_chx.topology.planning.slot_division import divide, quotas, recommended_count
 from rabbit_chx.topology.planning.slots import modulus_shares
 from rabbit_chx.topology.planning.steps import Bind, Unbind
+from rabbit_chx.topology.slot_division import divide, quotas, recommended_count
 from tests.unit.topology.broker_model import Broker
 
 HASHES = 1 << 27

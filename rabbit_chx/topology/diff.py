@@ -22,7 +22,7 @@ from rabbit_chx.topology.model import (
     Queue,
     wire_text,
 )
-from rabbit_chx.topology.planning.slot_division import divide
+from rabbit_chx.topology.slot_division import divide
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
