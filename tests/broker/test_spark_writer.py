@@ -80,44 +80,25 @@ def test_headers_arrive_in_each_form(broker, inbox, form):
 def test_the_type_of_a_header_is_the_type_of_its_column(broker, inbox):
     moment = datetime(2024, 2, 29, 12, 30, 15, tzinfo=UTC)
     fields = {
-        "s": (TEXT, "text"),
-        "x": (t.BinaryType(), b"\xff"),
-        "t": (t.BooleanType(), True),
-        "i8": (t.ByteType(), -1),
-        "i16": (t.ShortType(), 300),
-        "i32": (t.IntegerType(), 5),
-        "i64": (t.LongType(), 5),
-        "at": (t.TimestampType(), moment),
+        "s": (TEXT, "text", b"S"),
+        "x": (t.BinaryType(), b"\xff", b"x"),
+        "t": (t.BooleanType(), True, b"t"),
+        "i8": (t.ByteType(), -1, b"I"),
+        "i16": (t.ShortType(), 300, b"I"),
+        "i32": (t.IntegerType(), 5, b"I"),
+        "i64": (t.LongType(), 5, b"l"),
+        "at": (t.TimestampType(), moment, b"T"),
     }
     kind = t.StructType([t.StructField(name, field[0]) for name, field in fields.items()])
-    schema, batch = frame(
-        {"value": TEXT, "headers": kind}, ("x", {name: field[1] for name, field in fields.items()})
-    )
+    values = {name: value for name, (_, value, _) in fields.items()}
+    schema, batch = frame({"value": TEXT, "headers": kind}, ("x", values))
     write(broker, schema, batch, exchange=inbox.exchange, routingKey="")
     (one,) = inbox.take(1)
     found = one.properties.headers
-    assert found.pop("at").timetuple()[:6] == (
-        2024,
-        2,
-        29,
-        12,
-        30,
-        15,
-    )  # with a zone or without, as pika likes
-    assert found == {name: field[1] for name, field in fields.items() if name != "at"}
-    raw = b"".join(
-        one.properties.encode()
-    )  # pika decodes 64 bits into a type of its own, and so writes them again
-    for name, tag in [
-        ("s", b"S"),
-        ("x", b"x"),
-        ("t", b"t"),
-        ("i8", b"I"),
-        ("i16", b"I"),
-        ("i32", b"I"),
-        ("i64", b"l"),
-    ]:
-        assert bytes([len(name)]) + name.encode() + tag in raw
+    found["at"] = found["at"].replace(tzinfo=UTC)  # releases of pika differ in the zone
+    assert found == values
+    raw = b"".join(one.properties.encode())  # pika keeps the width of integers
+    assert all(bytes([len(name)]) + name.encode() + tag in raw for name, (*_, tag) in fields.items())
 
 
 def test_each_row_may_name_its_exchange(broker, inbox):
