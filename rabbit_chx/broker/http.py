@@ -28,8 +28,12 @@ __all__ = ["Answer", "HttpClient", "TooLarge", "basic_auth"]
 _CONNECT_SECONDS: Final = 5.0
 _PIECE: Final = 1 << 16
 _MOST_OF_ELEMENT: Final = 1 << 20
-_MOST_OF_VALUE: Final = 4 << 20
-"""Python needs up to 24 times the size of a JSON text: 3 bytes make an empty list in a list."""
+_MOST_OF_VALUE: Final = 16 << 20
+_MOST_SEPARATORS: Final = 400_000
+"""A JSON value of 3 bytes takes Python 72: the number of values bounds the memory, not the size of the text. The definitions of
+10,000 queues and their bindings have about 140,000."""
+_MOST_SEPARATORS_OF_ARRAY: Final = 1_600_000
+"""About 200,000 bindings."""
 _MOST_OF_ARRAY: Final = 32 << 20
 """The 10,000 bindings of 10,000 queues take about 2 MiB."""
 _BETWEEN: Final = re.compile(r"[ \t\r\n,]*")
@@ -98,13 +102,13 @@ class Answer:
 
     def value(self) -> Any:
         """Decode the whole body, a JSON value."""
-        text = self._text(_MOST_OF_VALUE)
-        return json.loads("".join(iter(lambda: text(_PIECE), "")))
+        return json.loads("".join(iter(self._pieces(_MOST_OF_VALUE, _MOST_SEPARATORS), "")))
 
     def elements(self) -> Iterator[dict[str, Any]]:
         """Decode the objects of a JSON array while it arrives: only one is in memory at a time."""
-        text, decode = self._text(_MOST_OF_ARRAY), json.JSONDecoder().raw_decode
-        buffer = text(_PIECE).lstrip()
+        next_piece = self._pieces(_MOST_OF_ARRAY, _MOST_SEPARATORS_OF_ARRAY)
+        decode = json.JSONDecoder().raw_decode
+        buffer = next_piece().lstrip()
         if not buffer.startswith("["):
             raise ValueError("not a JSON array")
         at = 1
@@ -112,7 +116,7 @@ class Answer:
             try:
                 element, at = decode(buffer, at)
             except json.JSONDecodeError:
-                piece = text(_PIECE)
+                piece = next_piece()
                 if not piece or len(buffer) - at > _MOST_OF_ELEMENT:
                     raise
                 buffer, at = buffer[at:] + piece, 0
@@ -120,11 +124,22 @@ class Answer:
                 if not isinstance(element, dict):
                     raise TypeError("not a JSON object")
                 yield element
-        if (buffer[at + 1 :] + text(_PIECE)).strip():
+        if (buffer[at + 1 :] + next_piece()).strip():
             raise ValueError("more than a JSON array")
 
-    def _text(self, most: int) -> Callable[[int], str]:
-        return io.TextIOWrapper(io.BufferedReader(_Limited(self._body, most)), "utf-8").read
+    def _pieces(self, most: int, separators: int) -> Callable[[], str]:
+        """A function that reads the next piece of the text, "" at its end."""
+        read = io.TextIOWrapper(io.BufferedReader(_Limited(self._body, most)), "utf-8").read
+
+        def piece() -> str:
+            nonlocal separators
+            text = read(_PIECE)
+            separators -= sum(map(text.count, ",[{"))
+            if separators < 0:
+                raise TooLarge
+            return text
+
+        return piece
 
 
 def basic_auth(header: str, user: str, password: str) -> dict[str, str]:

@@ -82,6 +82,8 @@ def test_a_request_ends_at_its_deadline_however_slowly_the_answer_comes(pieces):
     [
         ("overview", b" " * 65536),
         ("overview", b"[" + b"{}," * 20000 + b"{}],"),
+        ("overview", b'{"a":"b"},' * 6000),
+        ("bindings", b'{"source":"x","destination":"q","destination_type":"queue","routing_key":"1","arguments":{"a":[%s0]}},' % (b"[]," * 9000)),
         ("bindings", b"\n" * 65536),
         ("bindings", b'{"source":"%s"},' % (b"x" * 60000)),
         ("queues", b'"items":[' * 10000),
@@ -111,6 +113,27 @@ def test_ten_thousand_bindings_are_within_the_limits():
     with answering(lambda: [HEAD + body[:70_001], body[70_001:]]) as (url, _):
         found = Management(url).bindings("v")
     assert [bound.destination for bound in found] == [row["destination"] for row in rows]
+
+
+def test_the_definitions_of_ten_thousand_queues_are_within_the_limits():
+    rows = [
+        {"name": f"queue-{n:0>100}", "vhost": "v", "durable": True, "arguments": {}} for n in range(10_000)
+    ]
+    body = json.dumps({"queues": rows, "bindings": rows, "exchanges": []}).encode()
+    with answering(lambda: [HEAD + body]) as (url, _):
+        assert len(Management(url).definitions()["queues"]) == 10_000
+
+
+def test_values_just_below_the_limits_take_little_memory():
+    body = b"[" + b",".join([b'{"a":"b"}'] * 199_000) + b"]"
+    with answering(lambda: [HEAD + body]) as (url, _):
+        tracemalloc.start()
+        try:
+            with pytest.raises(BrokerUnavailable, match="is not a management API"):
+                Management(url).overview()
+            assert tracemalloc.get_traced_memory()[1] < 128 << 20
+        finally:
+            tracemalloc.stop()
 
 
 def test_a_list_without_end_is_given_up():
