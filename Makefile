@@ -10,13 +10,13 @@
 unexport PYTHONDONTWRITEBYTECODE
 
 BIN := .venv/bin
-# Several tests at a time (tests/parallel.py says which); one where they share a broker:  make test WORKERS=0
+# Several tests run at a time (tests/parallel.py); one at a time where they share a broker:  make test WORKERS=0
 WORKERS ?= $(if $(RABBIT_CHX_BROKER_URL),0,auto)
 LANES := -n $(WORKERS) --maxprocesses 4
 CANDIDATES := $(or $(PYTHON),python3.13 python3.12 python3.11 python3)
 
-# Runs scripts/bootstrap.py with the first candidate that is a whole Python 3.11 or later: tomllib came with
-# 3.11, and some systems keep the rest in a package of its own.
+# Run scripts/bootstrap.py with the first candidate that is a complete Python 3.11 or later: tomllib came with
+# 3.11, and some systems package venv separately.
 define bootstrap
 @for python in $(CANDIDATES); do \
   if "$$python" -c 'import shutil, tomllib, venv' 2>/dev/null; then \
@@ -28,12 +28,12 @@ echo "Install it (Debian 12, Ubuntu 24.04: apt install python3), or name one: ma
 exit 1
 endef
 
-help: ## what can be made
+help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' Makefile | while IFS='|' read -r target what; do \
 	  printf '  make %-12s %s\n' "$$target" "$$what"; \
 	done
 
-demo: .venv/.demo ## see it work: predict, publish to a throw-away broker, from Spark too, and compare
+demo: .venv/.demo ## predict, publish to a throw-away broker, compare; then the same from Spark
 	@$(BIN)/rabbit-chx demo --offline
 	$(call bootstrap,broker)
 	@$(BIN)/rabbit-chx demo --online
@@ -41,20 +41,20 @@ demo: .venv/.demo ## see it work: predict, publish to a throw-away broker, from 
 	$(call bootstrap,java)
 	@$(BIN)/rabbit-chx demo --spark
 
-test: lint ## lint, types and the tests that a user's trust rests on, on real brokers and a real Spark (10 minutes)
+test: lint ## lint, types and tests on real brokers and a real Spark (10 minutes)
 	$(call bootstrap,broker)
 	$(call bootstrap,java)
 	@$(BIN)/python -m pytest $(LANES) -m "not long" --durations 20
 
-test-all: test long ## everything: make test, then make long
+test-all: test long ## all tests: make test, then make long
 
-long: .venv/.test ## what make test leaves out: long faults, clusters, the oldest pika and PySpark, the site
+long: .venv/.test ## what make test leaves out: long tests, clusters, oldest pika and PySpark, the site
 	$(call bootstrap,broker)
 	$(call bootstrap,java)
 	@$(BIN)/python -m pytest $(LANES) -m long --durations 20
 	@$(MAKE) --no-print-directory site oldest oldest-spark
 
-lint: .venv/.test ## style and types
+lint: .venv/.test ## check style and types
 	@$(BIN)/ruff check --quiet .
 	@$(BIN)/ruff format --check --quiet .
 	@$(BIN)/mypy rabbit_chx spark_connector pyspark_rabbitmq scripts tests/typing
@@ -72,31 +72,31 @@ spark: .venv/.test ## the tests that start a Spark
 	$(call bootstrap,java)
 	@$(BIN)/python -m pytest $(LANES) tests/spark
 
-faults: .venv/.test ## the tests that break brokers and connections on purpose
+faults: .venv/.test ## the tests that inject faults into brokers and connections
 	$(call bootstrap,broker)
 	$(call bootstrap,java)
 	@$(BIN)/python -m pytest $(LANES) tests/faults
 
-cluster: .venv/.test ## the tests that break a cluster of three nodes
+cluster: .venv/.test ## the tests that inject faults into a cluster of three nodes
 	$(call bootstrap,broker)
 	@$(BIN)/python -m pytest tests/cluster
 
-# Everything that was ever broken on purpose, compared with an oracle or fed with nonsense, long, into one page.
+# All fault injection, comparisons with oracles and hostile input, for docs/proof.md.
 PROOF := tests/faults tests/cluster $(patsubst %,tests/broker/test_%.py,ring_under_fire kernel_fuzz \
   handover least_privilege least_privilege_apply parity_restarts topology_apply_stops topology_drift topology_slots) \
   tests/property/test_hostile_input.py $(patsubst %,tests/spark/test_%.py,batch_write order secrets)
 
-proof: .venv/.test ## all faults and comparisons, long, with their tables into docs/proof.md (RABBIT_CHX_SEED repeats)
+proof: .venv/.test ## all faults and comparisons, long; writes the tables of docs/proof.md (RABBIT_CHX_SEED repeats a run)
 	$(call bootstrap,broker)
 	$(call bootstrap,java)
 	@RABBIT_CHX_PROOF=long $(BIN)/python -m pytest --proof docs/proof.md $(PROOF)
 
-flakes: .venv/.test ## the unit tests twenty times, the broker tests five times in a row, with a table into docs/proof.md
+flakes: .venv/.test ## run the unit tests 20 times and the broker tests 5 times; writes a table into docs/proof.md
 	$(call bootstrap,broker)
 	$(call bootstrap,java)
 	@$(BIN)/python scripts/flakes.py --workers $(WORKERS) --page docs/proof.md unit=20 broker=5
 
-oldest: .venv/.test ## the publisher's tests on the oldest pika that it allows
+oldest: .venv/.test ## the publisher's tests on the oldest supported pika
 	$(call bootstrap,oldest-pika)
 	$(call bootstrap,broker)
 	@PYTHONPATH=.venv/oldest-pika $(BIN)/python -m pytest tests/unit/test_publishing_*.py
@@ -130,21 +130,21 @@ matrix: $(patsubst %,.venv/pyspark-%/.ready,4.0-pandas 4.1 4.2) ## the Spark con
 	@$(call on_pyspark,4.2,4.0) $(SPARK_TESTS)
 	@$(call on_pyspark,4.2,4.3) $(SPARK_TESTS)
 
-bench: .venv/.test ## the benchmarks; each prints ratios taken in one run
+bench: .venv/.test ## run the benchmarks, which print ratios
 	@for program in benchmarks/*.py; do $(BIN)/python "$$program" || exit; done
 
-site: .venv/docs/.ready ## the documentation as a site, build/site; a link that leads nowhere is an error
+site: .venv/docs/.ready ## build the documentation in build/site; a broken link is an error
 	@rm -rf build/site build/doctrees
 	@.venv/docs/bin/python -m sphinx --quiet --fail-on-warning --doctree-dir build/doctrees --conf-dir docs . build/site
 
-reference: .venv/.test ## the pages and tables of docs/ that are made from the code
+reference: .venv/.test ## write the pages and tables of docs/ that come from code
 	@$(BIN)/python scripts/reference.py
 	@$(BIN)/python scripts/tables.py
 
-constraints: ## pin the newest versions of everything, and the hashes of their files
+constraints: ## pin the newest versions and the hashes of their files
 	$(call bootstrap,constraints)
 
-audit: .venv/audit/.ready ## look up known vulnerabilities of what is pinned
+audit: .venv/audit/.ready ## look up known vulnerabilities of the pinned versions
 	@.venv/audit/bin/python scripts/audit.py
 
 dist: .venv/.demo ## build the wheel, with its bill of materials, and the source archive
@@ -156,8 +156,8 @@ clean: ## remove the environment and every cache
 	@rm -rf .venv build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# The stamps say what is installed. They count for nothing where PYTHON is named, where the environment's own
-# Python does not run, and where the folder was moved or copied: an environment knows its place by name.
+# The stamps record what is installed. They are ignored if PYTHON is given, if the environment's Python does not
+# run, or if the folder was moved or copied, since an environment contains its own path.
 STANDS_IN := $(if $(PYTHON),,$(shell { $(BIN)/python -SIc 0 && cat .venv/.folder; } 2>/dev/null))
 ifneq ($(STANDS_IN),$(CURDIR))
 .PHONY: .venv/.demo .venv/.spark .venv/.test

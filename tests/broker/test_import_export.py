@@ -13,7 +13,7 @@ from tests.broker.test_report import container_of
 from tests.broker.topology_site import Site
 from tests.verbs import Result
 
-pytestmark = [pytest.mark.broker]
+pytestmark = [pytest.mark.broker, pytest.mark.newest_first]
 
 ORDER = ("q.3", "q.0", "q.1", "q.2", "q.4")
 

@@ -14,7 +14,7 @@ from rabbit_chx.topology.model import CONSISTENT_HASH, Binding, Exchange, Queue
 from rabbit_chx.topology.planning.steps import Bind, DeclareExchange, DeclareQueue, DeleteQueue, Unbind
 from tests.broker.topology_site import FACES, Site
 
-pytestmark = pytest.mark.broker
+pytestmark = [pytest.mark.broker, pytest.mark.newest_first]
 
 WEIGHTS = {"c": "2", "a": "1", "d": "3", "b": "1"}
 RING = [queue for queue, weight in WEIGHTS.items() for _ in range(int(weight))]

@@ -15,7 +15,7 @@ from rabbit_chx.publishing import Publisher, Timeouts
 from rabbit_chx.urls import BrokerUrl
 from tests.broker.privileges import release_of
 
-pytestmark = pytest.mark.broker
+pytestmark = [pytest.mark.broker, pytest.mark.newest_first]
 
 
 @contextmanager
