@@ -8,9 +8,11 @@ import time
 import aio_pika
 import pytest
 
+from rabbit_chx.broker.applying.apply import apply
 from rabbit_chx.broker.reading.order_record import ORDER_EXCHANGE
 from rabbit_chx.broker.reading.reader import read
-from rabbit_chx.topology.model import CONSISTENT_HASH, Binding, Exchange, Queue
+from rabbit_chx.topology import drift, plan
+from rabbit_chx.topology.model import CONSISTENT_HASH, Binding, Exchange, Queue, Topology
 from rabbit_chx.topology.planning.steps import Bind, DeclareExchange, DeclareQueue, DeleteQueue, Unbind
 from tests.broker.topology_site import FACES, Site
 
@@ -80,6 +82,19 @@ def test_an_application_that_binds_at_each_start_changes_nothing(site, applied, 
     topology = read(site.management, site.vhost).topology
     assert [exchange.name for exchange in topology.exchanges] == ["orders"]
     assert {binding.source for binding in topology.bindings} == {"orders"}
+
+
+@pytest.mark.parametrize("start", APPLICATIONS)
+def test_plan_and_drift_are_empty_whenever_the_application_starts(site, start) -> None:
+    queues = tuple(Queue(name) for name in WEIGHTS)
+    wanted = Topology(site.vhost, (Exchange("orders", CONSISTENT_HASH),), queues, tuple(BINDINGS))
+    for first in (lambda: None, lambda: start(site)):
+        first()
+        apply(site.url(), plan(wanted, read(site.management, site.vhost)), management=site.management)
+        observed = read(site.management, site.vhost)
+        assert not plan(wanted, observed).steps
+        assert not drift(wanted, observed)
+    assert order(site) == (RING, "record")
 
 
 @pytest.mark.parametrize("start", APPLICATIONS)

@@ -306,7 +306,7 @@ def test_it_stops_at_the_first_refusal_and_says_what_is_done() -> None:
     steps = (DeclareExchange(Exchange("x", "topic")), Bind(ONE), DeleteExchange("x"))
     error = stopped(lambda: played.run(*steps))
     assert (error.done, error.failed, error.remaining) == (steps[:1], steps[1], steps[2:])
-    assert str(error).startswith("stopped at step 2 of 3 (bind queue 'q' to exchange 'x' with key '1'): ")
+    assert str(error).startswith("stopped at step 2 of 3 (bind queue 'q' to exchange 'x' with key '1'")
     assert "no queue 'q' in virtual host '/'" in error.reason
     assert played.methods == ["exchange_declare", "queue_bind"]
     back = pickle.loads(pickle.dumps(error))

@@ -231,7 +231,7 @@ def test_messages_that_no_ring_explains_leave_it_unknown() -> None:
     contradicting = [*pairs(ABC), *pairs(CAB)]
     learnt = learn(observed(ABC, Ring.of(ABC, release=KHEPRI), "x-bind-seq"), {"x": contradicting})
     assert learnt.ring_sources["x"] == "unknown"
-    assert "no ring explains the pairs" in learnt.rings["x"].why_unknown
+    assert "explains the pairs" in learnt.rings["x"].why_unknown
 
 
 def test_messages_of_an_exchange_without_a_ring_are_refused() -> None:
