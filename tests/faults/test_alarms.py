@@ -10,7 +10,7 @@ import pytest
 from rabbit_chx.publishing import Outcome, Timeouts
 from tests.faults.load import ALIVE, Control, Load, wait_until
 
-pytestmark = pytest.mark.broker
+pytestmark = [pytest.mark.broker, pytest.mark.long]
 
 
 # Once for longer than two heartbeats (they continue while the broker reads nothing), and twice shortly.

@@ -16,6 +16,7 @@ from rabbit_chx.publishing import Publisher, Timeouts
 from tests.faults.load import within
 
 pytestmark = [
+    pytest.mark.long,
     pytest.mark.broker,
     pytest.mark.proves(
         "Permissions",

@@ -8,7 +8,7 @@ from rabbit_chx.publishing import Outcome, Timeouts, connection
 from tests.faults.ledger import body
 from tests.faults.load import Load
 
-pytestmark = pytest.mark.broker
+pytestmark = [pytest.mark.broker, pytest.mark.long]
 
 
 @pytest.fixture
