@@ -1,4 +1,4 @@
-"""``rabbit-chx route --file``: where a message ends, through all exchanges of a topology file. No broker is asked."""
+"""``rabbit-chx route --file``: the queues of a message that passes through the exchanges of a topology file."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 __all__ = ["Answer", "FileRoutes", "is_alone", "print_answers"]
 
 _SLOTS: Final = (
-    "which queue a slot leads to stands on the broker and not in the file: `rabbit-chx export -o LIVE.yaml` "
-    "writes it down, and `--file LIVE.yaml` answers then."
+    "the queue of each slot is known to the broker, not to the file; `rabbit-chx export -o LIVE.yaml` writes it, and "
+    "`--file LIVE.yaml` then gives one queue."
 )
 
 
 def is_alone(topology: Topology, exchange: str) -> bool:
-    """Whether it is a ring of queues and nothing else, so that its mirror alone has the answer."""
+    """Whether the exchange is a ring of queues only, so that its mirror determines the route."""
     found = topology.exchange(exchange)
     if found is None or found.type != CONSISTENT_HASH or topology.slots_of(exchange):
         return False
@@ -40,23 +40,23 @@ def is_alone(topology: Topology, exchange: str) -> bool:
 
 @dataclass(frozen=True)
 class Answer:
-    """Where one message ends."""
+    """The route of one message."""
 
     key: str | bytes
     ends: tuple[str | AnyOf, ...]
     slot: str | None
-    """The slot that it takes under the exchange."""
+    """The slot of the exchange that the message takes."""
     explanation: Explanation | None
-    """The evidence of the exchange's own ring, where it keeps one."""
+    """How the exchange's ring routes the message, if it has a ring."""
 
     @property
     def text(self) -> str:
-        """The queues for people."""
-        ends = ", ".join(map(str, self.ends)) or "nowhere: it would come back"
+        """The queues as text."""
+        ends = ", ".join(map(str, self.ends)) or "unroutable"
         return ends if self.slot is None else f"{self.slot}: {ends}"
 
     def json(self, *, explain: bool) -> dict[str, Any]:
-        """The queues for programs; of several that only chance or the broker knows, all."""
+        """The queues as JSON fields, with all candidates where routing is random or only the broker knows."""
         queues = [
             {"any_of": sorted(map(str, end.destinations))} if isinstance(end, AnyOf) else end
             for end in self.ends
@@ -70,7 +70,7 @@ class Answer:
 
 
 class FileRoutes:
-    """Answers for messages that are published to one exchange of a topology."""
+    """Routes messages that are published to one exchange of a topology."""
 
     def __init__(self, topology: Topology, exchange: str, release: Release) -> None:
         self._router = Router(topology, release=release)
@@ -89,7 +89,7 @@ class FileRoutes:
             self._modulus = ModulusHashExchange(pairs, release=release)
 
     def answer(self, key: str | bytes, headers: Mapping[str, str]) -> Answer:
-        """A key is what the exchange hashes: its routing key, unless its ring is one of a header or property."""
+        """Route a key: the part that the exchange hashes, or the routing key if it hashes none."""
         text = key.decode("utf-8", "surrogateescape") if isinstance(key, bytes) else key
         encoded = text.encode("utf-8", "surrogateescape")
         part = self.ring.hash_on.part if self.ring else "routing_key"
@@ -111,7 +111,7 @@ class FileRoutes:
 
 
 def print_answers(
-    walk: FileRoutes,
+    routes: FileRoutes,
     keys: Iterable[str | bytes],
     headers: Mapping[str, str],
     *,
@@ -119,32 +119,32 @@ def print_answers(
     explain: bool,
     output: str,
 ) -> None:
-    """A line for each message, or with ``count`` one for each place where messages end."""
-    if explain and walk.ring is None:
-        got, allowed = "an exchange that keeps no ring", f"an exchange of type {CONSISTENT_HASH}"
+    """Print a line for each message or, with ``count``, for each destination."""
+    if explain and routes.ring is None:
+        got, allowed = "an exchange without a ring", f"an exchange of type {CONSISTENT_HASH}"
         raise InvalidValue("--explain", got, allowed)
     counts: Counter[str] = Counter()
     unsure = False
     width = max(map(len, keys)) if isinstance(keys, tuple) else 0  # those of a file are not all known
-    for answer in (walk.answer(key, headers) for key in keys):
+    for answer in (routes.answer(key, headers) for key in keys):
         unsure = unsure or any(isinstance(end, AnyOf) for end in answer.ends)
         counts[answer.text] += 1
         if count:
             continue
         if output == "json":
-            print_json("walk", **answer.json(explain=explain))
+            print_json("file_route", **answer.json(explain=explain))
         else:
             echo(_line(answer, width, explain=explain))
     if count:
         _print_counts(counts, output)
-    if unsure and walk.has_slots:
+    if unsure and routes.has_slots:
         notice("Note", _SLOTS)
 
 
 def _line(answer: Answer, width: int, *, explain: bool) -> str:
     key = answer.key.decode("utf-8", "replace") if isinstance(answer.key, bytes) else answer.key
     if explain:
-        return f"key:         {key}\n{answer.explanation or 'it has no bucket'}\nends in:     {answer.text}\n"
+        return f"key:         {key}\n{answer.explanation or 'no bucket'}\nends in:     {answer.text}\n"
     return f"{key:<{width}}  {answer.text}" if width else f"{key}\t{answer.text}"
 
 

@@ -1,7 +1,6 @@
-"""Keys from a file or from standard input, one a line, of any size.
+"""Read keys from a file or standard input of any size, one per line.
 
-A block of a few megabytes is in memory at a time. Its lines become one column without a Python object
-for each, so that counting where the keys of a large file go runs at the speed of the bulk path.
+A block of a few megabytes is in memory at a time, and becomes a column without a Python object for each key.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ def open_keys(path: str) -> IO[bytes]:
 
 
 def size_of(path: str) -> int | None:
-    """The size in bytes, where there is one to know."""
+    """The size of a file in bytes; None for standard input."""
     file = Path(path)
     return file.stat().st_size if path != "-" and file.is_file() else None
 
@@ -52,10 +51,9 @@ def size_of(path: str) -> int | None:
 def read_keys(
     file: IO[bytes], *, name: str, raw: bool, advance: Callable[[int], object] = lambda _: None
 ) -> Iterator[Binaries]:
-    """The lines of a file as columns of keys; ``advance`` is told of the bytes that were read.
+    """The lines of a file as columns of keys; ``advance`` is called with the number of bytes read.
 
-    Lines end in a newline, or in a return and a newline. With ``raw``, they are bytes that end in a
-    newline and may be no UTF-8.
+    Lines end in LF or CRLF. With ``raw``, lines are bytes that end in LF.
     """
     rest = b""
     first_line = 1
@@ -75,11 +73,11 @@ def read_keys(
     if rest:
         yield _column(rest + b"\n", name=name, raw=raw, first_line=first_line)
     if empty:
-        raise InvalidValue(f"keys of {name}", "an empty file", "one key a line")
+        raise InvalidValue(f"keys of {name}", "an empty file", "one key per line")
 
 
 def _column(block: bytes, *, name: str, raw: bool, first_line: int) -> Binaries:
-    """The lines of a block, each of which ends in a newline."""
+    """The lines of a block that ends in a newline."""
     if not raw:
         _check_utf8(block, name, first_line)
     data = np.frombuffer(block, np.uint8)
@@ -87,7 +85,7 @@ def _column(block: bytes, *, name: str, raw: bool, first_line: int) -> Binaries:
     if not raw:
         is_end[:-1] |= (data[:-1] == _RETURN) & is_end[1:]
     ends = np.flatnonzero(data == _NEWLINE)
-    # Without its line ends the block is the keys laid end to end.
+    # Without line ends, the block is the concatenated keys.
     offsets = np.zeros(len(ends) + 1, np.int64)
     offsets[1:] = (ends + 1) - np.cumsum(is_end)[ends]
     lengths = np.diff(offsets)
@@ -106,7 +104,7 @@ def _check_utf8(block: bytes, name: str, first_line: int) -> None:
             f"line {first_line + line} of {name}",
             block.split(b"\n")[line],
             "UTF-8 text",
-            "Keys may be any bytes: --raw takes them as they are",
+            "--raw accepts any bytes",
         ) from None
 
 
@@ -114,8 +112,7 @@ def _refuse(line: bytes, number: int, name: str) -> None:
     raise InvalidValue(
         f"line {number} of {name}",
         f"{line[:40]!r}... ({len(line)} bytes)",
-        f"a key of at most {MAX_SHORTSTR} bytes",
-        "AMQP cannot carry a longer one",
+        f"a key of at most {MAX_SHORTSTR} bytes, the limit of AMQP",
     )
 
 
@@ -123,7 +120,7 @@ def buckets_of(exchange: ConsistentHashExchange, column: Binaries) -> NDArray[np
     """The bucket of each key of a file."""
     if exchange.hash_on.part in {"routing_key", "message_id", "correlation_id"}:
         return exchange.bucket_many(column)
-    # Of headers and timestamps the type counts, so they are text and numbers again.
+    # Headers and timestamps are hashed by type, so they are decoded to text and numbers.
     values = [column[row].decode("utf-8", "surrogateescape") for row in range(len(column))]
     if exchange.hash_on.part == "timestamp":
         return exchange.bucket_many([int(value) if value.isdecimal() else value for value in values])

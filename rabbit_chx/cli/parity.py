@@ -1,4 +1,4 @@
-"""``rabbit-chx parity``: the mirror against a real broker, message by message."""
+"""``rabbit-chx parity``: compare the mirror with a real broker, message by message."""
 
 from __future__ import annotations
 
@@ -49,14 +49,14 @@ _WEIGHTS: Final = {"a": 1, "b": 2, "c": 1, "d": 5, "e": 1}
     show_default=True,
     type=click.IntRange(min=1),
     metavar="N",
-    help="How many messages.",
+    help="Number of messages.",
 )
 @click.option(
     "-r",
     "--release",
     metavar="R",
     shell_complete=releases,
-    help="Mirror this release instead of the one that the broker says it is.",
+    help="Mirror this release instead of the broker's.",
 )
 @click.option("--store", type=click.Choice(["mnesia", "khepri"]), help="The broker's metadata store.")
 @output_option
@@ -71,10 +71,10 @@ def parity(
     store: str | None,
     output: str,
 ) -> int:
-    """Publish keys through scratch exchanges of your broker and compare each queue with the mirror's.
+    """Publish keys through scratch exchanges of a broker, and compare the queues with the mirror's.
 
-    Routing keys, a hash header and a hash property are tried, before and after a queue is unbound and
-    bound again. The user needs to configure, write and read names that begin with rabbit-chx.scratch.
+    Routing keys, a hash header and a hash property are compared, before and after a queue is unbound and bound
+    again. The user needs configure, write and read permissions for names that begin with rabbit-chx.scratch.
     """
     with _broker(url, password_file, tls, throw_away) as connection:
         mirrored = _release(connection, release, store)
@@ -114,12 +114,12 @@ def _release(connection: pika.BlockingConnection, release: str | None, store: st
 
 
 def compared(connection: pika.BlockingConnection, release: Release, keys: int) -> list[dict[str, Any]]:
-    """What became of so many messages, for each part of a message that an exchange can hash."""
+    """Compare messages for each part that an exchange can hash."""
     return [_compare(connection, release, *case) for case in _cases(keys)]
 
 
 def _cases(keys: int) -> Iterator[tuple[str, dict[str, str], int]]:
-    """What to try: its name, the arguments of the exchange, how many messages."""
+    """The cases: a name, the exchange's arguments, and the number of messages."""
     part = keys // 5
     yield "routing key", {}, keys - 2 * part
     yield "header 'tenant'", {"hash_header": "tenant"}, part
@@ -152,7 +152,7 @@ def _compare(
                 expected = str(exchange.destinations[index])
                 if actual != expected:
                     differences.append({"key": key, "predicted": expected, "actual": actual})
-            # The second half goes through another ring: what was in the middle is now at the end.
+            # The second half goes through another ring, with the middle queue at the end.
             scratch.unbind("b")
             scratch.bind("b", 3)
     return {"hashed": title, "messages": count, "differences": differences}
@@ -182,9 +182,7 @@ def _print(results: list[dict[str, Any]], output: str) -> None:
         for difference in result["differences"][:_SHOWN]
     ]
     if said:
-        said += [
-            "The mirror and this broker differ: is the release or the store another one (--release, --store)?"
-        ]
+        said += ["The mirror and this broker differ. Check the release and the store (--release, --store)."]
     else:
         said = ["The mirror and this broker agree on every message."]
     show(shown, *said)

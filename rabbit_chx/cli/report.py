@@ -58,7 +58,7 @@ __all__ = ["report"]
     help="Where to write the page.",
 )
 @click.option(
-    "--keys", "keys_file", type=FILE, metavar="FILE", help="A sample of keys, one a line; - is stdin."
+    "--keys", "keys_file", type=FILE, metavar="FILE", help="A sample of keys, one per line; - is stdin."
 )
 @what_if_options
 @option(
@@ -74,7 +74,7 @@ __all__ = ["report"]
     group=BROKER,
     type=click.IntRange(min=1),
     metavar="N",
-    help="Compare the mirror with the broker of --url by N messages through a scratch exchange, as `parity` does.",
+    help="Compare the mirror with the broker of --url over N messages, as `parity` does.",
 )
 @broker_access_options
 def report(
@@ -92,9 +92,9 @@ def report(
     weights: tuple[str, ...],
     worker_pool_size: int | None,
 ) -> None:
-    """Write one page about an exchange: its ring, exact shares, a sample's skew, and what changes would cost.
+    """Write a page about an exchange: its ring, exact shares, a sample's skew, and the cost of changes.
 
-    The page needs no network and no other file, and can be printed.
+    The page is self-contained and can be printed.
     """
     from rabbit_chx.report import report as make
     from rabbit_chx.topology.file.load import load

@@ -1,4 +1,4 @@
-"""``rabbit-chx ring``: buckets, shares, and what a restart makes of them."""
+"""``rabbit-chx ring``: buckets, shares, and the ring after a restart."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ __all__ = ["read_pairs", "ring"]
     "pairs_file",
     type=FILE,
     metavar="PAIRS.csv",
-    help="Work out the order of the buckets from observed lines of key,queue.",
+    help="Infer the order of the buckets from observed pairs, one key,queue per line.",
 )
 @output_option
 def ring(*, described: Described, worker_pool_size: int | None, pairs_file: str | None, output: str) -> None:
     """Show the buckets of each queue, its exact share of all keys, and the ring after a restart.
 
-    With --infer, the order of the --queue options does not matter: it is worked out.
+    With --infer, the order of the --queue options does not matter.
     """
     exchange = described.mirror()
     with waiting("Counting the keys of each bucket"):
@@ -101,7 +101,7 @@ def _print(live: Ring, restarted: Ring, rows: dict[Destination, dict[str, Any]])
     if not restarted.known:
         said = (
             f"After a restart the order is unknown: {restarted.why_unknown}. "
-            "With default_worker_pool_size = 1 in rabbitmq.conf it would be sorted (--worker-pool-size 1)."
+            "default_worker_pool_size = 1 in rabbitmq.conf would make it sorted (--worker-pool-size 1)."
         )
     else:
         from rabbit_chx.movement import moved
@@ -124,14 +124,14 @@ def _inferred(exchange: ConsistentHashExchange, path: str) -> Ring:
         raise InvalidValue(
             f"pairs of {path}",
             str(inference),
-            "pairs that leave one ring",
+            "pairs that only one ring explains",
             "Observe longer",
         )
     return inference.ring
 
 
 def read_pairs(path: str, *, option: str) -> list[tuple[str, str]]:
-    """The lines of ``key,queue`` in a CSV file, which may begin with these two words."""
+    """The pairs of a CSV file with the columns ``key,queue``; the header is optional."""
     try:
         with Path(path).open(encoding="utf-8", newline="") as file:
             rows = [row for row in csv.reader(file) if row]

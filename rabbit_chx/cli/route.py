@@ -43,14 +43,14 @@ __all__ = ["route"]
     "headers",
     multiple=True,
     metavar="N=V",
-    help="A header of one message, as text; repeat it for each. Needs --hash-header, or --file.",
+    help="A header of one message, as text; may be repeated. Needs --hash-header or --file.",
 )
 @click.option(
-    "--keys", "keys_file", type=FILE, metavar="FILE", help="Read keys from a file, one a line; - is stdin."
+    "--keys", "keys_file", type=FILE, metavar="FILE", help="Read keys from a file, one per line; - is stdin."
 )
 @click.option("--raw", is_flag=True, help="Lines of --keys are bytes, not UTF-8 text.")
 @click.option("--count", is_flag=True, help="Count the keys of each queue instead of listing them.")
-@click.option("--explain", is_flag=True, help="Show what was hashed and why, the hash and the bucket.")
+@click.option("--explain", is_flag=True, help="Show the hashed value, its hash and the bucket.")
 @output_option
 def route(
     *,
@@ -63,22 +63,20 @@ def route(
     explain: bool,
     output: str,
 ) -> None:
-    """Say which queue each KEY lands on.
+    """Print the queue on which each KEY lands.
 
-    KEY is what the exchange hashes: the routing key or, with --hash-header or --hash-property, the text
-    of that header or property. With --file a message is followed through all exchanges of the file to the
-    queues; there KEY is the routing key where the exchange hashes nothing, and --header may stand beside it.
+    KEY is the part of a message that the exchange hashes: the routing key or, with --hash-header or
+    --hash-property, the text of that header or property. With --file, a message is followed through all
+    exchanges of the file to the queues; if the first exchange hashes nothing, KEY is the routing key and may
+    be combined with --header.
     """
     found = None if described.file is None else described.in_file()
     alone = found is None or _is_alone(*found)
     given = [name for name, value in (("KEY", keys), ("--keys", keys_file), ("--header", headers)) if value]
     if len(given) != 1 and (alone or given != ["KEY", "--header"]):
-        raise InvalidValue(
-            "command",
-            " and ".join(given) or "no key",
-            "KEYs, or --keys FILE, or --header N=V for one message",
-            "For example: rabbit-chx route customer-42 --queue q0 --queue q1",
-        )
+        if not given:
+            raise click.UsageError("missing KEY: pass keys, --keys FILE, or --header N=V for one message")
+        raise click.UsageError(f"{' and '.join(given)} cannot be combined")
     if found is not None and not alone:
         shown = {"count": count, "explain": explain, "output": output}
         _walk(found, described.parsed_release, keys, headers, keys_file, raw=raw, **shown)
@@ -136,8 +134,8 @@ def _hashed_headers(exchange: ConsistentHashExchange, headers: tuple[str, ...]) 
         raise InvalidValue(
             "--header",
             headers[0],
-            f"nothing, since the exchange hashes {exchange.hash_on}",
-            "Name the header that the exchange hashes with --hash-header",
+            f"no header, since the exchange hashes {exchange.hash_on}",
+            "--hash-header names the header that the exchange hashes",
         )
     return _parse_headers(headers)
 
@@ -177,7 +175,7 @@ def _route_file(
     from rabbit_chx.cli.progress import bytes_progress
 
     if explain:
-        raise InvalidValue("--explain", "with --keys", "single KEYs", "Pass them as arguments")
+        raise InvalidValue("--explain", "--keys", "keys as arguments")
     name = "standard input" if path == "-" else path
     totals = np.zeros(len(exchange.destinations), np.int64)
     with open_keys(path) as file, bytes_progress(f"Routing {name}", size_of(path)) as advance:

@@ -1,4 +1,4 @@
-"""``rabbit-chx simulate``: how a sample of keys, or all keys there can be, spread over the queues."""
+"""``rabbit-chx simulate``: how a sample of keys, or all possible keys, spread over the queues."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ __all__ = ["simulate", "spread_of"]
 )
 @exchange_options
 @click.option(
-    "--keys", "keys_file", type=FILE, metavar="FILE", help="The sample, one key a line; - is stdin."
+    "--keys", "keys_file", type=FILE, metavar="FILE", help="The sample, one key per line; - is stdin."
 )
 @click.option("--raw", is_flag=True, help="Lines of --keys are bytes, not UTF-8 text.")
 @click.option(
@@ -37,13 +37,13 @@ __all__ = ["simulate", "spread_of"]
     default=10,
     show_default=True,
     metavar="N",
-    help="How many of the keys with the most rows are named.",
+    help="How many of the hottest keys to list.",
 )
 @output_option
 def simulate(*, described: Described, keys_file: str | None, raw: bool, hot: int, output: str) -> None:
     """Show how keys spread: rows and share of each queue, skew, chi-squared, and the hottest keys.
 
-    A key counts as often as it stands in the sample. Without --keys it is all keys there can be.
+    A key counts as often as it occurs in the sample. Without --keys, the sample is all possible keys.
     """
     from rabbit_chx.skew import whole
 
@@ -97,7 +97,7 @@ def _print(found: Spread, *, sample: bool) -> None:
         for queue in found.queues:
             shown.add_row(queue.queue, f"{queue.share:.3%}", *bar(queue.share, largest))
         fullest = f"The fullest queue gets {found.skew:.3f} times the mean."
-        show(shown, fullest, title=f"All keys there can be, on {len(found.queues)} queues")
+        show(shown, fullest, title=f"All possible keys on {len(found.queues)} queues")
         return
     keys = "keys (about)" if found.about else "keys"
     shown = table("queue", "rows", "share", "exact", keys, right=("rows", "share", "exact", keys))
@@ -118,8 +118,8 @@ def _print(found: Spread, *, sample: bool) -> None:
 
 def _verdict(found: Spread) -> str:
     if found.p_value >= 0.01:
-        return f"keys that all differ are as uneven in {found.p_value:.0%} of samples."
+        return f"{found.p_value:.0%} of samples of distinct keys are at least as uneven."
     return (
-        "keys that all differ are as uneven in less than 1% of samples. Look at the hottest keys; a key that has many "
-        "rows takes them all to one queue."
+        "less than 1% of samples of distinct keys are as uneven. Look at the hottest keys: all rows of a key go to one "
+        "queue."
     )

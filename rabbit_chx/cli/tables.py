@@ -1,4 +1,4 @@
-"""Tables for people. Everything that draws imports rich here, and only when it is called."""
+"""Tables for people. Only this file imports rich's tables, and only when a verb prints one."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = ["bar", "console", "print_shares", "show", "table"]
 
 _WIDE: Final = 160
 _NARROW: Final = 64
-"""With fewer columns there are no bars, and each word of a heading stands on its own line."""
+"""Narrower terminals get no bars, and one word per line in headings."""
 
 
 class _Table(Table):
@@ -51,7 +51,7 @@ def console() -> Console:
 
 
 def table(*columns: str, right: tuple[str, ...] = (), folds: tuple[str, ...] = ("queue",)) -> Table:
-    """An empty table in the one style of this command line; what ``folds`` gives way to what does not."""
+    """An empty table; columns in ``folds`` wrap where there is no room, others are cut."""
     made = _Table(box=box.SIMPLE_HEAD, pad_edge=False)
     narrow = console().width < _NARROW
     for column in columns:
@@ -65,14 +65,14 @@ def table(*columns: str, right: tuple[str, ...] = (), folds: tuple[str, ...] = (
 
 
 def bar(share: float, largest: float) -> list[Bar]:
-    """The cell with a bar for a share, as long as its column where it is the largest; none where there is no room."""
+    """A cell with a bar in proportion to the largest share; no cell on a narrow terminal."""
     if console().width < _NARROW:
         return []
     return [Bar(size=largest or 1.0, begin=0.0, end=share, width=16, color="cyan")]
 
 
 def show(*parts: Table | str, title: str = "") -> None:
-    """Print tables and sentences; where it is no terminal, without the blanks that would fill up lines."""
+    """Print tables and sentences; without trailing blanks in a pipe."""
     out = console()
     with out.capture() as captured:
         if title:
@@ -88,7 +88,7 @@ def show(*parts: Table | str, title: str = "") -> None:
 
 
 def print_shares(counts: Mapping[Destination, int], *, title: str) -> None:
-    """How many keys each destination got."""
+    """Print the number of keys of each destination."""
     total = sum(counts.values())
     largest = max(counts.values(), default=0)
     shown = table("queue", "keys", "share", right=("keys", "share"))

@@ -225,7 +225,7 @@ def _shares(report: Report) -> Element:
     return _section(
         "shares",
         "Exact shares",
-        element("p", f"Of all keys there can be, the fullest queue gets {fullest:.3f} times the mean."),
+        element("p", f"Of all possible keys, the fullest queue gets {fullest:.3f} times the mean."),
         _table(("queue", "weight", "first bucket", "share", ""), rows, numbers={1, 2, 3}),
     )
 

@@ -145,7 +145,7 @@ def test_bad_weights_are_refused_with_what_is_allowed(weight: str) -> None:
     ("arguments", "expected"),
     [
         (["route", "k"], "missing --queue NAME[=WEIGHT]"),
-        (["route", *TWO], "no key"),
+        (["route", *TWO], "missing KEY"),
         (["route", "k", "-q", "q0", "-q", "q0"], "twice"),
         (["route", "k", *TWO, "--hash-header", "a", "--hash-property", "message_id"], "both"),
         (["route", "k", *TWO, "--hash-property", "app_id"], "message_id, correlation_id or timestamp"),

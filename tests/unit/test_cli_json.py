@@ -123,8 +123,8 @@ def plans(write):
 def test_plan(rows, plans) -> None:
     found = rows("plan", *plans)
     assert printed("plan", found) == documented("plan")
-    ways = [way for row in found if row["type"] == "change" for way in row["strategies"]]
-    assert set().union(*ways) == documented("plan")["strategy"] - {"exchange"}
+    strategies = [each for row in found if row["type"] == "change" for each in row["strategies"]]
+    assert set().union(*strategies) == documented("plan")["strategy"] - {"exchange"}
 
 
 @pytest.mark.usefixtures("empty_broker")

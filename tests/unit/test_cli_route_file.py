@@ -24,7 +24,7 @@ def test_a_message_is_followed_through_all_exchanges(run, write) -> None:
     (row,) = run(*command, "--output", "json").rows
     (alone,) = run("route", "acme", "--hash-header", "tenant", "-q", "a", "-q", "b", "--output", "json").rows
     queues = sorted(["audit", alone["queue"]])
-    assert row == {"schema": 1, "type": "walk", "key": "order.new", "queues": queues}
+    assert row == {"schema": 1, "type": "file_route", "key": "order.new", "queues": queues}
     assert run("route", "other", "-f", file, "-x", "events").out.split() == ["other", "audit"]
     assert run("route", "acme", "-f", file, "-x", "orders").out.split() == ["acme", alone["queue"]]
 
@@ -50,7 +50,7 @@ def test_ring_takes_an_exchange_of_a_file(run, write) -> None:
         (["k", "--file", "FILE", "-q", "a"], "--file replaces --queue"),
         (["k", "--exchange", "orders"], "--exchange needs --file"),
         (["k", "--file", "FILE", "--exchange", "nope"], "got 'nope'"),
-        (["--file", "FILE"], "no key"),
+        (["--file", "FILE"], "missing KEY"),
         (["k", "--file", "FILE", "-x", "events", "--explain"], "x-consistent-hash"),
         (["k", "--file", "/does/not/exist.yaml"], "No such file"),
     ],

@@ -55,7 +55,7 @@ def test_in_a_pipe_there_are_no_codes_no_fill_and_whole_sentences(run) -> None:
     shown = run(*RING).out
     assert "\x1b" not in shown
     assert [line for line in shown.splitlines() if line != line.rstrip()] == []
-    assert "in rabbitmq.conf it would be sorted (--worker-pool-size 1).\n" in shown
+    assert "in rabbitmq.conf would make it sorted (--worker-pool-size 1).\n" in shown
 
 
 def test_a_name_in_brackets_is_no_markup(run) -> None:

@@ -130,4 +130,4 @@ def test_without_a_sample_the_exact_shares_are_shown(exchange) -> None:
     lines = [json.loads(line) for line in run("--output", "json")]
     assert [line["queue"] for line in lines[:-1]] == list(QUEUES)
     assert sum(line["share"] for line in lines[:-1]) == pytest.approx(1)
-    assert "All keys there can be" in run()[0]
+    assert "All possible keys" in run()[0]
