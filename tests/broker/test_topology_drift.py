@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 
 import pytest
 
 from rabbit_chx import moved
+from rabbit_chx.broker.applying.apply import apply
 from rabbit_chx.broker.management import Management
 from rabbit_chx.broker.reading.reader import read
 from rabbit_chx.topology.checks.drift import drift
-from rabbit_chx.topology.model import Binding, Exchange, Queue, Topology
+from rabbit_chx.topology.model import Binding, Exchange, Policy, Queue, Topology
+from rabbit_chx.topology.planning.plan import plan
 
 pytestmark = [
     pytest.mark.newest_first,
@@ -85,7 +88,7 @@ def test_the_black_hole_of_a_weight_that_was_bound_before_the_old_one_was_unboun
     channel.queue_bind("drift.c", "drift", "5")
     assert kinds(look()[1]) == ["extra-binding"]
     channel.queue_unbind("drift.c", "drift", "2")
-    assert kinds(look()[1]) == ["weight", "dead-binding", "ring"]
+    assert kinds(look()[1]) == ["dead-binding", "ring"]
     assert arrived(channel)["drift.c"] == 0
     channel.queue_unbind("drift.c", "drift", "5")
     channel.queue_bind("drift.c", "drift", "2")
@@ -139,3 +142,68 @@ def test_an_import_of_definitions_binds_in_an_order_of_its_own(look, management,
     assert kinds(found) == ["ring-order"]
     assert observed.rings[exchange.name].bucket_map != tuple(names)
     assert found[0].misrouted == moved(wanted.ring(exchange.name), observed.rings[exchange.name]).share
+
+
+def test_an_application_that_binds_for_itself_causes_neither_drift_nor_a_second_binding(
+    broker, look, management, channel
+):
+    before = look()[0]
+    declare(channel)
+    observed, found = look()
+    assert found == ()
+    assert not plan(WANTED, observed)
+    assert observed.rings["drift"].runs == before.rings["drift"].runs
+    assert len(observed.topology.bindings_from("drift")) == len(QUEUES)
+
+
+def test_numbered_bindings_of_an_earlier_version_are_replaced_without_moving_a_key(
+    broker, look, management, channel
+):
+    for number, bound in enumerate(WANTED.bindings):
+        channel.queue_unbind(bound.destination, "drift", bound.key)
+        channel.queue_bind(bound.destination, "drift", bound.key, {"x-bind-seq": number})
+    channel.queue_bind("drift.a", "drift", "1")  # as the application does when it starts
+    before, found = look()
+    spares = before.release.unbind_spares_duplicates
+    assert sorted(kinds(found)) == (["arguments", "arguments", "extra-binding"] if spares else [])
+    apply(broker.url, plan(WANTED, before), management=management)
+    after, found = look()
+    assert found == ()
+    assert not plan(WANTED, after)
+    assert after.rings["drift"].runs == before.rings["drift"].runs
+    assert len(after.topology.bindings_from("drift")) == (len(QUEUES) if spares else len(QUEUES) + 1)
+
+
+def test_after_an_apply_there_is_no_drift_next_to_shards_and_what_clients_declare(
+    broker, management, channel
+):
+    wanted = Topology(
+        exchanges=(Exchange("drift.shards", "x-modulus-hash"), Exchange("drift.topic", "topic")),
+        policies=(
+            Policy(
+                "drift.shards", "^drift[.]shards$", "exchanges", {"shards-per-node": 2, "routing-key": "k"}
+            ),
+        ),
+    )
+    apply(broker.url, plan(wanted, read(management, "/")), management=management)
+    try:
+        channel.queue_declare("drift.client", auto_delete=True)
+        channel.queue_bind("drift.client", "drift.topic", "#")
+        channel.exchange_declare("drift.behind", "fanout", auto_delete=True)
+        channel.exchange_bind("drift.behind", "drift.topic", "#")
+        deadline = time.monotonic() + 30
+        while len((observed := read(management, "/")).topology.bindings_from("drift.shards")) < 2:
+            assert time.monotonic() < deadline, "the plugin made no shards"
+        assert len(observed.topology.bindings_from("drift.topic")) == 2
+        assert drift(wanted, observed) == ()
+        ours = ("drift.shards", "drift.topic", "drift.client", "drift.behind", "sharding: drift")
+        named = [str(one) for one in drift(wanted, observed, strict=True)]
+        assert not [one for one in named if any(name in one for name in ours)]
+        assert not plan(wanted, observed)
+    finally:
+        management.delete_policy("/", "drift.shards")
+        for name in ("drift.behind", "drift.topic", "drift.shards"):
+            channel.exchange_delete(name)
+        channel.queue_delete("drift.client")
+        for shard in [each.name for each in observed.topology.queues if "drift.shards" in each.name]:
+            channel.queue_delete(shard)
