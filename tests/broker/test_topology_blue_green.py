@@ -12,7 +12,7 @@ from rabbit_chx.broker.reading.reader import read
 from rabbit_chx.topology.model import CONSISTENT_HASH, MODULUS_HASH, Binding, Exchange, Queue, Topology
 from rabbit_chx.topology.planning.plan import plan
 from tests.broker.topology_load import KEYS, Load, assert_share, differing, drained, landing
-from tests.broker.topology_site import Site
+from tests.broker.topology_site import Site, apply_one_by_one
 
 pytestmark = [pytest.mark.broker, pytest.mark.one_release]
 
@@ -38,12 +38,7 @@ class Switch:
         self.planned = self.plan(NEW, strategy="blue/green")
         assert all(step.binding.source == "front" for step in self.planned.destructive)
         with Load(self.site, "front", self.keys) as self.load:
-            apply(
-                self.site.url(),
-                self.planned,
-                management=self.site.management,
-                on_step=self.load.flows,
-            )
+            apply_one_by_one(self.site, self.planned, self.load.flows)
         found = drained(self.site)
         self.load.check_none_was_lost_or_came_back(found)
         return found

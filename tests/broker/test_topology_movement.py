@@ -16,7 +16,7 @@ from rabbit_chx.topology.model import CONSISTENT_HASH, Binding, Exchange, Queue,
 from rabbit_chx.topology.planning.plan import plan
 from rabbit_chx.topology.planning.steps import Bind, Unbind
 from tests.broker.topology_load import KEYS, assert_share, differing, landing
-from tests.broker.topology_site import Site
+from tests.broker.topology_site import Site, apply_one_by_one
 
 pytestmark = [pytest.mark.broker, pytest.mark.newest_first]
 
@@ -102,7 +102,7 @@ def test_exactly_the_keys_move_that_the_plan_says(site) -> None:
         assert change.after.bucket_map == tuple(ends)
 
         watch = Watch(site, observed.rings["orders"], before[: len(SAMPLE)])
-        apply(site.url(), planned, management=site.management, on_step=watch)
+        apply_one_by_one(site, planned, watch)
         assert_share(len(watch.ever), len(SAMPLE), change.moved_between)
 
         after = landing(site, "orders")
