@@ -21,7 +21,7 @@ from rabbit_chx.kernel.terms import UNDEFINED, Atom, Term, boolean
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-__all__ = ["CLIENTS", "Client", "Field", "encode", "seconds"]
+__all__ = ["CLIENTS", "NODE_CLIENTS", "Client", "Field", "encode", "seconds"]
 
 Client: TypeAlias = Literal["pika", "aio-pika", "py-amqp", "amqpstorm", "amqplib", "rabbitmq-client"]
 CLIENTS: Final[tuple[Client, ...]] = get_args(Client)
@@ -136,14 +136,14 @@ def _common(value: object, client: Client) -> Field | None:
             return Field("S", _text(value, client))
         case datetime():
             # amqplib and rabbitmq-client send a JavaScript Date as an object without keys.
-            return Field("F", ()) if client in _NODE else Field("T", seconds(value, client))
+            return Field("F", ()) if client in NODE_CLIENTS else Field("T", seconds(value, client))
         case list():
             return Field("A", tuple(encode(item, client) for item in value))
         case _:
             return None
 
 
-_NODE: Final = ("amqplib", "rabbitmq-client")
+NODE_CLIENTS: Final = ("amqplib", "rabbitmq-client")
 
 
 def _pika(value: object) -> Field | None:

@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from rabbit_chx.errors import AmbiguousHeader, BrokerWouldFail, InvalidValue, Unpredictable
-from rabbit_chx.fields import CLIENTS, Field, encode, seconds
+from rabbit_chx.fields import CLIENTS, NODE_CLIENTS, Field, encode, seconds
 from rabbit_chx.kernel.phash2 import last_binary_initval, phash2
 from rabbit_chx.kernel.terms import UNDEFINED, Atom, Term, format_term
 
@@ -337,7 +337,8 @@ class HashHeader:
             return block_hash_column(column, last_binary_initval(Atom("longstr")), what=self.name)
         array = np.asarray(column) if hasattr(column, "__array__") else np.empty(0, object)
         as_they_are = array.dtype.kind in "iu" and array.ndim == 1 and not release.typed_headers
-        if as_they_are and array.max(initial=0) < 2**63:  # the most that a client can send
+        # Clients send integers up to 2^63, those for Node only the ones that a double represents.
+        if as_they_are and array.max(initial=0) < 2**63 and client not in NODE_CLIENTS:
             return array.astype(np.int64)
         values = [{self.header: value} for value in _values(column, self.name)]
         return _one_by_one(self, values, release, client)
