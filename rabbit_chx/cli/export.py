@@ -94,7 +94,7 @@ def _definitions(live: BrokerAccess) -> Any:
     "import",
     examples=[
         "rabbit-chx import definitions.json -o topology.yaml",
-        "rabbit-chx import definitions.json --vhost shop --url amqp://old-broker/ --node 'rabbitmqctl eval'",
+        "rabbit-chx import definitions.json -U amqp://old/ --node 'rabbitmqctl eval'",
         "rabbit-chx import topology.yaml --format json",
     ],
 )

@@ -126,7 +126,7 @@ def test_the_table_of_tags() -> None:
         "bigint": "l",
     }
     assert amqp_tag(t.LongType(), "it") == "l"
-    assert "cast" in complaint(lambda: amqp_tag(t.DateType(), "the header")).hint
+    assert "cast" in complaint(lambda: amqp_tag(t.DateType(), "header")).hint
 
 
 def test_columns_and_options_are_known_without_spark() -> None:
