@@ -261,7 +261,7 @@ class HashHeader:
                 "Aio-pika truncates longer names, so the broker would not find the header",
             )
         self.header = header
-        self.name = f"header {header!r}"
+        self.name: str = f"header {header!r}"
 
     def __str__(self) -> str:
         return f"the {self.name}"

@@ -304,7 +304,9 @@ def test_a_broker_that_is_not_there_fails_within_the_connect_timeout(deaf_port):
     with pytest.raises(BrokerUnavailable, match=r"no broker answers|sent nothing"):
         RabbitMQDataSource(options).writer(schema, overwrite=False)
     writer = RabbitMQDataSource({**options, "checkExchange": "false"}).writer(schema, overwrite=False)
-    with pytest.raises(BrokerUnavailable, match=r"no broker answers|took too long"):  # raised: another attempt may find it
+    with pytest.raises(
+        BrokerUnavailable, match=r"no broker answers|took too long"
+    ):  # raised: another attempt may find it
         writer.write(iter([batch]))
     assert time.monotonic() - began < 8  # one second each, on a busy machine
 
