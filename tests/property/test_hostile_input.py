@@ -223,6 +223,7 @@ def test_files_of_pairs(tmp_path):
     fuzz("files of pairs", hostile.CSV_FILES, tried, examples=200)
 
 
+@pytest.mark.long
 def test_command_lines(tmp_path, monkeypatch):
     """All verbs in one process; whatever would start or ask something beyond it is as if there were nothing."""
     for name, data in commands.FILES.items():
