@@ -196,6 +196,7 @@ def numbered(site) -> list[Binding]:
     return bindings
 
 
+@pytest.mark.long
 def test_numbered_bindings_become_plain_without_moving_a_key(site, applied) -> None:
     before = numbered(site)
     assert order(site) == (RING, "x-bind-seq")

@@ -136,6 +136,7 @@ def single_worker(broker):
         lab.ask.close()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("seed", "how"), [(6, "restart_app"), (7, "restart")])
 def test_with_one_worker_a_restart_leaves_the_order_that_the_mirror_says(single_worker, seed, how):
     lab = single_worker

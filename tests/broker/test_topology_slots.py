@@ -112,6 +112,7 @@ def test_slots_grow_and_shrink_under_load_and_move_their_own_keys_only(site, top
         before = after
 
 
+@pytest.mark.long
 def test_restarts_move_nothing(site, top) -> None:
     broker = site.broker
     if broker.source.kind == "external":

@@ -42,5 +42,6 @@ def test_kills_lose_nothing(broker, topology, judge, kind):
     judge(f"kill -9, {kind} queues", load, faults=kills, control=loss)
 
 
+@pytest.mark.long
 def test_graceful_restarts_lose_nothing(broker, survives):
     survives("graceful restart", lambda _load, _control: broker.restart(), rounds=2)

@@ -91,6 +91,7 @@ def plugin_disabled(broker):
         broker.eval(f'File = "{own}", {use}.')
 
 
+@pytest.mark.long
 def test_the_plugin_is_disabled_while_publishing(broker, topology, judge):
     used, other = topology(), topology()
     control = Control(broker.url, other.exchange)
