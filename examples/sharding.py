@@ -1,26 +1,30 @@
 """The sharding plugin: a policy makes the queues, the mirror says where keys land, consumers ask for the exchange."""
 
 import os
+import re
 import time
 from collections import Counter
 
-from rabbit_chx.broker.connect import connect
-from rabbit_chx.broker.management import Management
-from rabbit_chx.publishing import Publisher
-from rabbit_chx.topology.sharding import Sharding
+import pika
 
+from rabbit_chx import ModulusHashExchange
+from rabbit_chx.publishing import Publisher
+from rabbit_chx.topology import Management, Policy
+
+PER_NODE = 4
 url, name = os.environ["AMQP_URL"], os.environ.get("EXCHANGE", "example.shards")
 management = Management(os.environ["RABBITMQ_MANAGEMENT_URL"])
-nodes = tuple(node for node, running in management.nodes().items() if running)
-sharding = Sharding(name, shards_per_node=4, routing_key="1234", nodes=nodes)
-policy = sharding.policy(f"shards of {name}")
+nodes = [node for node, running in management.nodes().items() if running]
+shards = [f"sharding: {name} - {node} - {number}" for node in nodes for number in range(PER_NODE)]
+definition = {"shards-per-node": PER_NODE, "routing-key": "1234"}
+policy = Policy(f"shards of {name}", f"^{re.escape(name)}$", "exchanges", definition)
 
-with connect(url) as connection:
+with pika.BlockingConnection(pika.URLParameters(url)) as connection:
     channel = connection.channel()
     channel.exchange_declare(name, "x-modulus-hash", durable=True)
     management.put_policy("/", policy)
     deadline = time.monotonic() + 30
-    while {bound.destination for bound in management.bindings_from("/", name)} != set(sharding.shards):
+    while {bound.destination for bound in management.bindings_from("/", name)} != set(shards):
         if time.monotonic() > deadline:
             raise SystemExit("the policy made no shards: is the plugin rabbitmq_sharding enabled?")
         time.sleep(0.1)
@@ -31,17 +35,17 @@ with connect(url) as connection:
     print(f"{publisher.totals.confirmed:,} confirmed")
 
     release = management.overview().release
-    exchange = sharding.mirror(release=release, store=management.store(release))
+    exchange = ModulusHashExchange(
+        [(shard, "1234") for shard in shards], release=release, store=management.store(release)
+    )
     predicted = Counter(exchange.destinations[index] for index in exchange.route_many(keys).tolist())
-    arrived = {
-        shard: channel.queue_declare(shard, passive=True).method.message_count for shard in sharding.shards
-    }
+    arrived = {shard: channel.queue_declare(shard, passive=True).method.message_count for shard in shards}
     for shard, messages in arrived.items():
         print(f"{shard:<60} predicted {predicted[shard]:>6,} arrived {messages:>6,}")
 
     # Four consumers of one name: each gets the shard, of those on its node, that has the fewest.
     consumed: Counter[str] = Counter()
-    for _ in range(sharding.shards_per_node):
+    for _ in range(PER_NODE):
         channel.basic_consume(
             name, lambda _, method, *__: consumed.update([method.consumer_tag]), auto_ack=True
         )
@@ -54,7 +58,7 @@ with connect(url) as connection:
     print(f"{consumed.total():,} consumed by {len(consumed)} consumers of {name!r}")
 
     management.delete_policy("/", policy.name)
-    for shard in sharding.shards:
+    for shard in shards:
         channel.queue_delete(shard)
     channel.exchange_delete(name)
 if arrived != predicted or sorted(consumed.values()) != sorted(local):
