@@ -1,4 +1,4 @@
-"""``rabbit-chx apply``: make a broker what a file says, one safe step after the other."""
+"""``rabbit-chx apply``: make a broker match a file, step by step."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def apply(
 def _plan(
     live: BrokerAccess, wanted: Topology, output: str, *, verbose: bool, options: dict[str, Any]
 ) -> tuple[Plan, bool]:
-    """The plan, which is printed, and whether it must not be applied."""
+    """Print and return the plan, and whether it is refused."""
     from rabbit_chx.topology.checks.lint import lint
     from rabbit_chx.topology.planning.plan import plan
 

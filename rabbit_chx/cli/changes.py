@@ -1,4 +1,4 @@
-"""How plans, costs and findings are shown: tables for people, one JSON object a line for programs."""
+"""Print plans, costs and findings as tables or as JSON lines."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _SOURCES: Final[dict[RingSource, str]] = {
 
 
 def counted(count: int, singular: str, plural: str = "") -> str:
-    """How many of them.
+    """A count with its noun.
 
     >>> counted(1, "step"), counted(2, "policy", "policies")
     ('1 step', '2 policies')
@@ -36,7 +36,7 @@ def counted(count: int, singular: str, plural: str = "") -> str:
 
 
 def print_findings(findings: Iterable[Finding]) -> None:
-    """What lint says, on standard error."""
+    """Print the findings of lint on standard error."""
     from rabbit_chx.cli.plan_rows import condense
 
     by_severity = groupby(findings, key=lambda finding: finding.severity)
@@ -46,9 +46,9 @@ def print_findings(findings: Iterable[Finding]) -> None:
 
 
 def print_rings(observed: Observed, *, verbose: bool) -> None:
-    """The orders that messages left possible, and with ``verbose`` how each ring is known, on standard error.
+    """Print the possible orders of unknown rings on standard error, with ``verbose`` also the source of each ring.
 
-    Why a ring is unknown stands in the notes of a plan and among the drift, too.
+    The notes of a plan and the drift also give the reason why a ring is unknown.
     """
     from rabbit_chx.cli.plan_rows import condense
 
@@ -66,7 +66,7 @@ def print_rings(observed: Observed, *, verbose: bool) -> None:
 
 
 def print_plan(plan: Plan, output: str, *, verbose: bool = False) -> None:
-    """A plan: its steps, what they move, the other strategies, and notes."""
+    """Print the steps of a plan, the keys that they move, the other strategies, and notes."""
     from rabbit_chx.cli.plan_rows import condense, percent
 
     if output == "json":
@@ -94,7 +94,7 @@ def _print_steps(plan: Plan, *, verbose: bool) -> None:
     from rabbit_chx.cli.tables import show, table
 
     rows = rows_of(plan, verbose=verbose)
-    # An empty column would only leave less room for the steps.
+    # Omit empty columns, so that the steps get more width.
     extra = ["keys moved"] * any(row.share for row in rows)
     extra += ["waiting"] * any(row.waiting is not None for row in rows)
     shown = table("#", "step", *extra, right=("#", "keys moved", "waiting"), folds=("step",))
@@ -113,7 +113,7 @@ def _print_steps(plan: Plan, *, verbose: bool) -> None:
 
 
 def _print_order(plan: Plan) -> None:
-    """Which consumers to hold so that the keys that move keep their order."""
+    """Print the consumers to hold so that moving keys keep their order."""
     from rabbit_chx.cli.plan_rows import condense
     from rabbit_chx.cli.tables import show
     from rabbit_chx.topology.planning.drain_order import drain_first_in, drain_stages
@@ -160,7 +160,7 @@ def _print_change(change: RingChange) -> None:
 
 
 def print_strategies(strategies: Iterable[Strategy], output: str, *, exchange: str) -> None:
-    """The strategies for one change, and what each costs."""
+    """Print the strategies for one change, with their costs."""
     if output == "json":
         for each in strategies:
             print_json("strategy", exchange=exchange, **_strategy(each))

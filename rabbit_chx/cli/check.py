@@ -1,4 +1,4 @@
-"""``rabbit-chx check``: whether a broker still is what a file says."""
+"""``rabbit-chx check``: list the differences between a broker and a file."""
 
 from __future__ import annotations
 
@@ -102,11 +102,11 @@ def _row(one: Drift) -> dict[str, Any]:
 
 
 def _write_metrics(path: Path, drifts: Sequence[Drift], vhost: str) -> None:
-    """In one step, since the exporter may read the file at any moment."""
+    """Replace the file atomically, because the exporter may read it at any time."""
     from rabbit_chx.topology.checks.prometheus import prometheus_metrics
 
     text = prometheus_metrics(drifts, vhost=vhost, checked_at=time.time())
     with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
         file.write(text)
-    os.chmod(file.name, 0o644)  # noqa: PTH101 - another user's exporter reads it
+    os.chmod(file.name, 0o644)  # noqa: PTH101 - the exporter runs as another user
     Path(file.name).replace(path)

@@ -1,4 +1,4 @@
-"""``rabbit-chx lint``: what is wrong with a topology file, found without a broker."""
+"""``rabbit-chx lint``: check a topology file without a broker."""
 
 from __future__ import annotations
 

@@ -167,7 +167,7 @@ def plan(
 
 
 def _assumed(against: str, vhost: str, release: str) -> Observed:
-    """A broker to which only that file was applied."""
+    """The state of a broker to which only the file ``against`` was applied."""
     from rabbit_chx.topology.file.load import load
     from rabbit_chx.topology.planning.what_if import assume_applied
 
@@ -196,12 +196,12 @@ def _advise(
 
 
 def parse_new(text: str | None) -> int | list[str]:
-    """The number of new queues, or their names."""
+    """Parse the number or the names of new queues."""
     return int(text) if text and text.isascii() and text.isdigit() else text.split(",") if text else 0
 
 
 def parse_new_weight(text: str) -> tuple[str, int]:
-    """A queue and its new weight."""
+    """Parse a queue and its new weight."""
     from rabbit_chx.ring import parse_weight
 
     name, equals, weight = text.rpartition("=")

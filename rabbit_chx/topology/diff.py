@@ -1,7 +1,7 @@
-"""The comparison of what a file wants with what a broker holds, as typed differences.
+"""Compare the topology of a file with a broker, as typed differences.
 
-Drift, plans and the checks of a live broker are all read from these differences, so they cannot disagree. Objects that
-a plugin or a running client owns are judged here once, in `owned_elsewhere`. Values only.
+Drift, plans and the checks of a live broker all start from these differences, so they agree. `owned_elsewhere` alone
+decides which objects belong to a plugin or to a running client. This module does no IO.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class ObjectDifference:
 
     @property
     def properties(self) -> tuple[Property, ...]:
-        """What differs, if it is both wanted and found."""
+        """The properties that differ, if the object is both wanted and found."""
         if self.wanted is None or self.found is None:
             return ()
         return changed_properties(self.wanted, self.found)
@@ -88,11 +88,11 @@ class BindingDifference:
     wanted: Binding | None
     found: Binding | None
     optional: bool = False
-    """Whether it may stay: an extra binding of an exchange that does not hash, which others may have made."""
+    """Whether the binding may stay: other programs may add bindings to an exchange that does not hash."""
 
     @property
     def source(self) -> str:
-        """The exchange that it leads away from."""
+        """The source exchange of the binding."""
         binding = self.wanted or self.found
         assert binding is not None
         return binding.source
@@ -105,42 +105,42 @@ DestinationKind: TypeAlias = Literal[
 
 @dataclass(frozen=True, slots=True)
 class DestinationDifference:
-    """A destination of a ring that is not bound as the file says."""
+    """A destination of a ring whose binding differs from the file."""
 
     kind: DestinationKind
     destination: Destination
     wanted: Binding | None
     found: tuple[Binding, ...]
     keep: Binding | None = None
-    """The one binding to leave, if unbinding its twins moves no key: then the difference is repaired in place."""
+    """The one binding to keep, if unbinding its duplicates moves no keys, so that the repair is possible in place."""
 
 
 @dataclass(frozen=True, slots=True)
 class RingDifference:
-    """A consistent-hash exchange whose ring is not, or not known to be, the ring of the file."""
+    """A consistent-hash exchange whose ring differs, or may differ, from the ring of the file."""
 
     exchange: str
     wanted: tuple[Binding, ...]
     found: tuple[Binding, ...]
     ring: Ring
-    """With its bindings as they are listed; its order may be unknown."""
+    """The ring on the broker; its order may be unknown."""
     destinations: tuple[DestinationDifference, ...] = ()
     why_unknown: str = ""
-    """Why the order of the buckets is unknown, if it is."""
+    """The reason why the order of the buckets is unknown, or empty."""
 
     @property
     def only_order(self) -> bool:
-        """Whether every destination is bound as the file says, so that at most the order differs."""
+        """Whether all bindings match the file, so that only the order can differ."""
         return not self.destinations
 
 
 @dataclass(frozen=True, slots=True)
 class SlotsDifference:
-    """Slots that do not lead to the queues that they should lead to."""
+    """Slots that lead to other queues than they should."""
 
     slots: Slots
     division: Mapping[str, str]
-    """The queue that each slot should lead to."""
+    """The intended queue of each slot."""
     rings: tuple[RingDifference, ...]
     """The slots that differ."""
 
@@ -149,9 +149,10 @@ Difference: TypeAlias = ObjectDifference | BindingDifference | RingDifference | 
 
 
 def diff(wanted: Topology, observed: Observed) -> tuple[Difference, ...]:
-    """Every difference between a topology and a broker.
+    """All differences between a topology and a broker.
 
-    Objects come first, then slots, then bindings, those of an exchange after those of all exchanges it leads to.
+    Objects come first, then slots, then bindings. The bindings of an exchange follow those of the exchanges that it
+    leads to.
     """
     whole, there = wanted.expanded(), observed.topology
     slot_names = {name for slots in wanted.slots for name in slots.names}
@@ -202,7 +203,7 @@ def changed_properties(
 
 
 def owned_elsewhere(thing: Exchange | Queue | Policy) -> bool:
-    """Whether the broker, a plugin or a running client made it, and takes it away again: no file decides that."""
+    """Whether the broker, a plugin or a running client creates and deletes the object, so that no file manages it."""
     if isinstance(thing, Policy):
         return False
     reserved = not thing.name or thing.name.startswith("amq.") or is_shard(thing.name)
@@ -211,7 +212,7 @@ def owned_elsewhere(thing: Exchange | Queue | Policy) -> bool:
 
 # rabbit_sharding_util.erl, make_queue_name/3.
 def is_shard(destination: Destination) -> bool:
-    """Whether the sharding plugin made that queue, so that only its policy decides about it."""
+    """Whether the sharding plugin created the queue, so that only its policy manages it."""
     return isinstance(destination, str) and destination.startswith("sharding: ")
 
 
@@ -222,7 +223,7 @@ def _bindings(source: str, whole: Topology, observed: Observed) -> Iterator[Diff
     live = observed.topology.exchange(source)
     exchange = whole.exchange(source) or live
     if exchange is not None and live is not None and live.type != exchange.type:
-        return  # its bindings mean something else there
+        return  # bindings of another exchange type mean something else
     if exchange is not None and exchange.type == CONSISTENT_HASH:
         ring = _ring(source, whole.bindings_from(source), observed)
         if ring is not None:
@@ -247,7 +248,7 @@ def _is_owned_elsewhere(destination: Destination, there: Topology) -> bool:
 
 
 def ring_of(exchange: str, observed: Observed) -> Ring:
-    """The ring of an exchange with its bindings as they are listed, arguments included."""
+    """The ring of an exchange on the broker, with its listed bindings and their arguments."""
     bindings = observed.topology.ring_bindings(exchange)
     known = observed.rings.get(exchange)
     if known is not None:
@@ -258,13 +259,13 @@ def ring_of(exchange: str, observed: Observed) -> Ring:
 
 
 def _ring(exchange: str, wanted: Sequence[Binding], observed: Observed) -> RingDifference | None:
-    """How one ring differs; rings over shards are left to the sharding plugin."""
+    """The difference of one ring, if any; the sharding plugin manages rings over shards."""
     found = observed.topology.bindings_from(exchange)
     if any(is_shard(binding.destination) for binding in found):
         return None
     try:
         ring = ring_of(exchange, observed)
-    except InvalidValue as error:  # a weight that an old release accepted, and that this package refuses
+    except InvalidValue as error:  # an old release accepted a weight that this package rejects
         ring = Ring((), None, observed.release, str(error))
     why = "" if observed.product == _PRODUCT else f"the server is {observed.product}, not RabbitMQ"
     if not why and ring.runs is None:
@@ -279,7 +280,7 @@ def _ring(exchange: str, wanted: Sequence[Binding], observed: Observed) -> RingD
 def destination_differences(
     wanted: Iterable[Binding], found: Iterable[Binding], ring: Ring
 ) -> Iterator[DestinationDifference]:
-    """The destinations of one ring that are not bound as the file says."""
+    """The destinations of one ring whose bindings differ from the file."""
     live: dict[Destination, list[Binding]] = {}
     for binding in found:
         live.setdefault(binding.destination, []).append(binding)
@@ -303,16 +304,16 @@ def _kind(wanted: Binding, found: Sequence[Binding], release: Release) -> Destin
     same = {wire_text(dict(each.unnumbered.arguments)) for each in found}
     if same != {wire_text(dict(wanted.arguments))}:
         return "duplicate" if len(found) > 1 else "arguments"
-    if not release.unbind_spares_duplicates:  # to unbind the numbered one would silence the destination
+    if not release.unbind_spares_duplicates:  # unbinding either would silence the queue
         return None if len({each.key for each in found}) == 1 else "duplicate"
     if len(found) > 1:
         return "duplicate"
     return None if found[0].sequence is None else "numbered"
 
 
-# rabbit_db_binding:delete_v2/2, as in Ring.unbind: from 4.3 on twins keep their buckets until the last one goes.
+# rabbit_db_binding:delete_v2/2, as in Ring.unbind: from 4.3 on, duplicates keep the buckets until the last one is gone.
 def _kept(wanted: Binding, found: Sequence[Binding], release: Release) -> Binding | None:
-    """The binding to leave, where twins can be exchanged without moving a key."""
+    """The binding to keep, if unbinding the duplicates moves no keys."""
     keys = {each.key for each in found}
     if not release.unbind_spares_duplicates or len(keys) != 1 or weight_of(found[0]) != weight_of(wanted):
         return None
@@ -320,7 +321,7 @@ def _kept(wanted: Binding, found: Sequence[Binding], release: Release) -> Bindin
 
 
 def weight_of(binding: Binding) -> int | str:
-    """The weight that a binding gives in a ring, or its key if that is no weight."""
+    """The weight of a binding in a ring, or its key if the key is not a valid weight."""
     try:
         return parse_weight(binding.key, of=binding.destination)
     except InvalidValue:
@@ -331,7 +332,7 @@ def weight_of(binding: Binding) -> int | str:
 
 
 def _slots(slots: Slots, observed: Observed) -> Iterator[SlotsDifference]:
-    """Which slots lead elsewhere than they should, if the queues are divided with the fewest changes."""
+    """The slots that must change when the slots are divided with the fewest changes."""
     rings = {slot: ring_of(slot, observed) for slot in slots.names}
     holders = {slot: _holders(slot, ring, observed) for slot, ring in rings.items()}
     division = divide(slots.names, slots.queues, holders)
@@ -339,7 +340,7 @@ def _slots(slots: Slots, observed: Observed) -> Iterator[SlotsDifference]:
     for slot, queue in division.items():
         found = observed.topology.bindings_from(slot)
         key = next((each.key for each in found if each.destination == queue), "1")
-        wanted = (Binding(slot, queue, key),)  # of a queue that is alone, any weight is as good
+        wanted = (Binding(slot, queue, key),)  # the weight of a slot's only queue does not matter
         destinations = tuple(destination_differences(wanted, found, rings[slot]))
         if destinations:
             differing.append(RingDifference(slot, wanted, found, rings[slot], destinations))
@@ -348,7 +349,7 @@ def _slots(slots: Slots, observed: Observed) -> Iterator[SlotsDifference]:
 
 
 def _holders(slot: str, ring: Ring, observed: Observed) -> tuple[Destination, ...]:
-    """The destinations of a slot, the last bound last; if none is known to have buckets, those bound only once."""
+    """The destinations of a slot, last-bound last; those bound only once if no buckets are known."""
     if ring.runs:
         return ring.destinations
     listed = Counter(each.destination for each in observed.topology.bindings_from(slot))

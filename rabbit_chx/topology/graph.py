@@ -1,4 +1,4 @@
-"""What leads where in a topology, whatever the keys of its bindings. Values only."""
+"""The graph of exchanges and queues in a topology, regardless of binding keys. This module does no IO."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["alternates_of", "reachable", "sources_in_order"]
 def reachable(
     topology: Topology, start: Iterable[Destination], *, alternates: bool = False
 ) -> set[Destination]:
-    """The given destinations and everything behind them, on request across alternate exchanges too."""
+    """The given destinations and all that bindings lead to from there, optionally through alternate exchanges too."""
     found: set[Destination] = set()
     ahead = list(start)
     while ahead:
@@ -34,7 +34,7 @@ def reachable(
 
 
 def alternates_of(topology: Topology, name: str) -> Iterator[Destination]:
-    """Where an exchange sends what it cannot route, by its argument and by the policy applied to it."""
+    """The alternate exchanges of an exchange, from its argument and from the policy that applies to it."""
     exchange = topology.exchange(name)
     if exchange is None:
         return
@@ -45,7 +45,7 @@ def alternates_of(topology: Topology, name: str) -> Iterator[Destination]:
 
 
 def sources_in_order(topology: Topology) -> tuple[str, ...]:
-    """Every exchange and every source of bindings, each after all exchanges that it leads to (cycles aside)."""
+    """All exchanges and sources of bindings, each after the exchanges that it leads to (except in cycles)."""
     done: dict[str, None] = {}
     sources = (binding.source for binding in topology.bindings)
     for start in dict.fromkeys((*(exchange.name for exchange in topology.exchanges), *sources)):

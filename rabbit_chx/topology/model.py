@@ -1,7 +1,7 @@
-"""What a broker should hold or does hold: exchanges, queues, bindings and policies, in RabbitMQ's own terms.
+"""Exchanges, queues, bindings and policies, as a file wants them or as a broker holds them.
 
-A file, a ``definitions.json`` and a live broker all become a :class:`Topology`. What only a live broker has (the
-order of its rings, its backlogs, its release) is in :class:`Observed`. Values only: nothing is read or written here.
+A file, a ``definitions.json`` and a live broker are all read into a :class:`Topology`. :class:`Observed` adds what only
+a live broker has: the order of its rings, its backlogs and its release. This module does no IO.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ RingSource: TypeAlias = Literal["trivial", "node", "record", "x-bind-seq", "infe
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """An exchange as it is declared."""
+    """The declaration of an exchange."""
 
     name: str
     type: str
@@ -62,27 +62,27 @@ class Exchange:
     internal: bool = False
     arguments: Mapping[str, Any] = field(default_factory=dict)
     policy: str | None = field(default=None, compare=False)
-    """The policy that applies to it, if it was read from a broker."""
+    """The name of the policy that applies to the exchange, if the exchange was read from a broker."""
 
     @property
     def hash_header(self) -> Any:
-        """The value of its argument ``hash-header``, if any."""
+        """The value of the argument ``hash-header``, if any."""
         return self.arguments.get("hash-header")
 
     @property
     def hash_property(self) -> Any:
-        """The value of its argument ``hash-property``, if any."""
+        """The value of the argument ``hash-property``, if any."""
         return self.arguments.get("hash-property")
 
     @property
     def alternate(self) -> str | None:
-        """The exchange that gets what it cannot route."""
+        """The name of the alternate exchange, which receives unroutable messages."""
         return self.arguments.get("alternate-exchange")
 
 
 @dataclass(frozen=True, slots=True)
 class Queue:
-    """A queue as it is declared; its type is kept apart from the other arguments."""
+    """The declaration of a queue, with its type separate from the other arguments."""
 
     name: str
     type: QueueType = "classic"
@@ -90,18 +90,18 @@ class Queue:
     auto_delete: bool = False
     exclusive: bool = False
     arguments: Mapping[str, Any] = field(default_factory=dict)
-    """Without ``x-queue-type``."""
+    """All arguments except ``x-queue-type``."""
     effective_policy: Mapping[str, Any] = field(default_factory=dict, compare=False)
-    """The definition of the policy that applied when statistics were last taken."""
+    """The definition of the policy that applied when the broker last took statistics."""
 
     @property
     def declared_arguments(self) -> dict[str, Any]:
-        """The arguments of the command that declares it; a classic queue names no type, as most clients do."""
+        """The arguments of ``queue.declare``; like most clients, they omit the type of a classic queue."""
         return {**({} if self.type == "classic" else {"x-queue-type": self.type}), **self.arguments}
 
 
 def wire_text(value: object) -> str:
-    """A text that is equal for values that are equal on the wire, where 1, 1.0 and True are three things."""
+    """Text that is equal only for values that are equal on the wire, where 1, 1.0 and True differ."""
     return json.dumps(value, sort_keys=True, default=repr)
 
 
@@ -116,25 +116,25 @@ class Binding:
 
     @property
     def identity(self) -> tuple[str, Destination, str, str]:
-        """What a broker tells bindings apart by."""
+        """The parts by which a broker distinguishes bindings."""
         return (self.source, self.destination, self.key, wire_text(dict(self.arguments)))
 
     @property
     def sequence(self) -> int | None:
-        """The number that an earlier version gave to the bind command."""
+        """The number that an earlier version of this package gave to the bind command, if any."""
         found = self.arguments.get(BIND_SEQUENCE)
         return found if isinstance(found, int) and not isinstance(found, bool) else None
 
     @property
     def unnumbered(self) -> Binding:
-        """The same binding without that number, as a file has it."""
+        """The same binding without its number, as in a file."""
         arguments = {name: value for name, value in self.arguments.items() if name != BIND_SEQUENCE}
         return Binding(self.source, self.destination, self.key, arguments)
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """A policy; of those whose pattern matches a name, the one of the highest priority applies to it."""
+    """A policy; of all policies that match a name, only the one with the highest priority applies."""
 
     name: str
     pattern: str
@@ -144,12 +144,12 @@ class Policy:
 
     # rabbit_policy.erl, matches/3.
     def applies_to(self, thing: Exchange | Queue) -> bool:
-        """Whether its pattern and kind match; another policy of higher priority may still win."""
+        """Whether the pattern and kind match; a policy with a higher priority may still take precedence."""
         plain = "exchanges" if isinstance(thing, Exchange) else "queues"
         meant = {"all", plain} | ({_POLICIES_OF[thing.type]} if isinstance(thing, Queue) else set())
         try:
             return self.apply_to in meant and re.search(self.pattern, thing.name) is not None
-        except re.error:  # the broker's expressions are Perl's, of which Python knows not all
+        except re.error:  # the broker uses Perl's syntax, which Python supports only in part
             return False
 
 
@@ -157,8 +157,8 @@ class Policy:
 class Slots:
     """A fixed number of slot exchanges behind one top exchange, each with one queue at a time.
 
-    A topology does not say which slot leads to which queue: any division by the weights is right, and a plan
-    takes the one that moves the fewest keys.
+    A topology does not assign slots to queues: any division by the weights is valid, and a plan chooses the one
+    that moves the fewest keys.
     """
 
     exchange: str
@@ -184,16 +184,16 @@ class Slots:
 
     @property
     def top_bindings(self) -> tuple[Binding, ...]:
-        """The bindings from the top to the slots: one bucket each."""
+        """The bindings from the top exchange to the slots, one bucket each."""
         return tuple(Binding(self.exchange, ToExchange(name), "1") for name in self.names)
 
 
 @dataclass(frozen=True)
 class Topology:
-    """Everything that a virtual host should hold, or does hold. The bindings of one source are in bind order.
+    """The wanted or actual contents of a virtual host. The bindings of one source are in bind order.
 
-    In a topology from a file, ``slots`` stand for the slot exchanges and their bindings; `expanded` writes the slot
-    exchanges out. A topology that was read from a broker lists them, and its ``slots`` is empty.
+    A topology from a file describes slot exchanges and their bindings by ``slots``, and `expanded` lists them. A
+    topology from a broker lists them already, and its ``slots`` is empty.
     """
 
     vhost: str = "/"
@@ -203,7 +203,7 @@ class Topology:
     policies: tuple[Policy, ...] = ()
     slots: tuple[Slots, ...] = ()
     co_partitioned: tuple[tuple[str, str], ...] = ()
-    """Pairs of exchanges whose rings are meant to be equal."""
+    """Pairs of exchanges whose rings must be equal."""
 
     @cached_property
     def _exchange_named(self) -> dict[str, Exchange]:
@@ -221,15 +221,15 @@ class Topology:
         return {source: tuple(bindings) for source, bindings in by_source.items()}
 
     def exchange(self, name: str) -> Exchange | None:
-        """The exchange of that name."""
+        """The exchange with this name, if any."""
         return self._exchange_named.get(name)
 
     def queue(self, name: str) -> Queue | None:
-        """The queue of that name."""
+        """The queue with this name, if any."""
         return self._queue_named.get(name)
 
     def slots_of(self, exchange: str) -> Slots | None:
-        """The slots behind a top exchange."""
+        """The slots behind a top exchange, if any."""
         return next((slots for slots in self.slots if slots.exchange == exchange), None)
 
     def bindings_from(self, source: str) -> tuple[Binding, ...]:
@@ -237,14 +237,14 @@ class Topology:
         return self._bindings_of.get(source, ())
 
     def policy_of(self, thing: Exchange | Queue) -> Policy | None:
-        """The policy that applies to an exchange or queue; among equal priorities, the broker's choice is its own."""
+        """The policy that applies to an exchange or queue; the broker's choice among equal priorities is undefined."""
         matching = (policy for policy in self.policies if policy.applies_to(thing))
         return max(matching, key=lambda policy: policy.priority, default=None)
 
     def expanded(self, queue_of: Mapping[str, str] | None = None) -> Topology:
-        """The same topology with its slot exchanges, and the bindings to them, written out.
+        """The same topology with its slot exchanges and the bindings to them listed.
 
-        ``queue_of`` is the queue of each slot, whose bindings are then written out too.
+        With ``queue_of``, the queue of each slot, the bindings from the slots to the queues are listed too.
         """
         if not self.slots:
             return self
@@ -264,7 +264,7 @@ class Topology:
         return tuple(exchange for exchange in self.exchanges if exchange.type == CONSISTENT_HASH)
 
     def ring(self, exchange: str, release: str | Release = "4.3") -> Ring:
-        """The ring of a consistent-hash exchange after its bindings were made one after the other."""
+        """The ring of a consistent-hash exchange whose bindings were made sequentially."""
         found = self.exchange(exchange)
         if found is None or found.type != CONSISTENT_HASH:
             raise InvalidValue(
@@ -278,17 +278,17 @@ class Topology:
         return ring_after(bindings, release)
 
     def ring_bindings(self, exchange: str) -> tuple[RingBinding, ...]:
-        """The bindings of a consistent-hash exchange as its ring lists them."""
+        """The bindings of a consistent-hash exchange in the form that `Ring` uses."""
         return as_ring_bindings(self.bindings_from(exchange))
 
 
 def as_ring_bindings(bindings: Iterable[Binding]) -> tuple[RingBinding, ...]:
-    """Bindings of one consistent-hash exchange as its ring lists them."""
+    """Convert the bindings of one consistent-hash exchange to the form that `Ring` uses."""
     return tuple(RingBinding.of(each.destination, each.key, each.arguments) for each in bindings)
 
 
 def ring_after(bindings: Iterable[Binding], release: str | Release) -> Ring:
-    """The ring after these binds, one after the other."""
+    """The ring after these sequential binds."""
     parsed = Release.parse(release)
     listed = as_ring_bindings(bindings)
     if len({each.destination for each in listed}) == len(listed):
@@ -301,7 +301,7 @@ def ring_after(bindings: Iterable[Binding], release: str | Release) -> Ring:
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """What was read from a live broker: its topology, and what only a live broker has."""
+    """The state read from a live broker: its topology, and what only a live broker has."""
 
     topology: Topology = field(default_factory=Topology)
     release: Release = field(default_factory=lambda: Release.parse("4.3"))
@@ -311,16 +311,16 @@ class Observed:
     rings: Mapping[str, Ring] = field(default_factory=dict)
     """The ring of every consistent-hash exchange, of known or unknown order."""
     ring_sources: Mapping[str, RingSource] = field(default_factory=dict)
-    """How each order was learnt; a "trivial" ring has at most one binding."""
+    """How each order was determined; a "trivial" ring has at most one binding."""
     backlog: Mapping[str, int] = field(default_factory=dict)
-    """Messages in each queue."""
+    """The number of messages in each queue."""
     worker_pool_size: int | None = None
     """``default_worker_pool_size`` of the node, if known: 1 makes a restart on Mnesia predictable."""
     cluster: str = ""
     """The name of the cluster."""
     possible_rings: Mapping[str, tuple[Ring, ...]] = field(default_factory=dict)
-    """For rings that observed messages left unknown, the rings that explain those messages (some, if many)."""
+    """For each ring that observed messages did not determine, the rings that explain them (only some of many)."""
     bindings_seen: bool = True
-    """False after reading over AMQP alone, which lists neither bindings nor policies."""
+    """False if the broker was read over AMQP alone, which lists neither bindings nor policies."""
     unseen: tuple[str, ...] = ()
     """What could not be read, and why."""

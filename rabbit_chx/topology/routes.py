@@ -1,8 +1,8 @@
-"""Where a message goes through a whole topology: from exchange to exchange, down to the queues.
+"""Predict the queues that a message reaches through all exchanges of a topology.
 
-The walk is that of ``rabbit_exchange:route/3``: every exchange is asked once, a queue gets a message once, and an
-alternate exchange is asked where nothing matched. What only chance or a live broker knows is an `AnyOf`, never a
-guess. Pure: no socket is opened.
+Routing follows ``rabbit_exchange:route/3``: each exchange routes the message once, each queue receives it once, and an
+alternate exchange routes what its exchange cannot. An `AnyOf` stands in where routing is random or only a live broker
+knows the queue. This module does no IO.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def route(
     properties: Mapping[str, Any] | None = None,
     release: str | Release = "4.3",
 ) -> tuple[str | AnyOf, ...]:
-    """The queues that one message reaches, each once, in the order of their names; for many, keep a `Router`."""
+    """The queues that one message reaches, sorted by name; to route many messages, reuse one `Router`."""
     return Router(topology, release=release).route(
         exchange, routing_key, headers=headers, properties=properties
     )
@@ -50,23 +50,23 @@ def route(
 
 @dataclass(frozen=True, slots=True)
 class _Message:
-    """What exchanges look at."""
+    """The parts of a message that affect routing."""
 
     keys: tuple[bytes, ...]
-    """The routing key, and behind it those of the headers CC and BCC."""
+    """The routing key, followed by the keys in the headers CC and BCC."""
     headers: Mapping[str, Any]
     properties: Mapping[str, Any]
 
 
 class Router:
-    """Answers where messages go in one topology.
+    """Predicts routes through one topology.
 
     Args:
-        topology: as a file has it, or as it was read from a broker.
-        release: of the broker.
-        rings: of a live broker (``Observed.rings``); without them a ring is what the bindings make of it when
-            they are made in their order.
-        client: that sends the messages, where headers are hashed or matched that clients encode differently.
+        topology: the topology of a file or of a broker.
+        release: the release of the broker.
+        rings: the rings of a live broker (``Observed.rings``). By default, a ring is computed from its bindings in
+            the listed order.
+        client: the publishing client, needed if clients encode a hashed or matched header differently.
     """
 
     def __init__(
@@ -92,9 +92,9 @@ class Router:
         headers: Mapping[str, Any] | None = None,
         properties: Mapping[str, Any] | None = None,
     ) -> tuple[str | AnyOf, ...]:
-        """The queues that a message reaches which is published to ``exchange``; none where it comes back.
+        """The queues that a message published to ``exchange`` reaches; empty if it is unroutable.
 
-        ``properties`` are those that an exchange may hash: ``message_id``, ``correlation_id``, ``timestamp``.
+        ``properties`` may hold those that an exchange can hash: ``message_id``, ``correlation_id``, ``timestamp``.
         """
         keys = (shortstr(routing_key, "the routing key"), *_copies(headers or {}))
         message = _Message(keys, headers or {}, properties or {})
@@ -114,7 +114,7 @@ class Router:
                 "A broker closes the channel on any other",
             )
 
-    # -- the walk ------------------------------------------------------------------------------------
+    # -- routing from exchange to exchange -----------------------------------------------------------
 
     # rabbit_exchange.erl, route1/4 and process_route/2.
     def _walk(self, start: str, message: _Message, seen: set[str]) -> set[str | AnyOf]:
@@ -132,7 +132,7 @@ class Router:
         return found
 
     def _one_of(self, choice: AnyOf, message: _Message, seen: set[str]) -> str | AnyOf:
-        """The queues that one throw of the dice can lead to; each way has to end in a single one."""
+        """The possible queues of one random choice; each alternative must end in exactly one queue."""
         queues: set[Destination] = set()
         for destination in choice.destinations:
             if isinstance(destination, str):
@@ -152,14 +152,14 @@ class Router:
         return only if len(queues) == 1 and isinstance(only, str) else AnyOf(frozenset(queues))
 
     def _next(self, exchange: Exchange, message: _Message) -> Sequence[Destination | AnyOf]:
-        """Where one exchange sends a message, or its alternate exchange where it sends it nowhere."""
+        """The destinations of a message at one exchange, or the alternate exchange if there are none."""
         found = self._matching(exchange, message)
         if found:
             return found
         alternate = self._alternate(exchange)
         return [] if alternate is None else [ToExchange(alternate)]
 
-    # rabbit_policy.erl, get_arg/3: the argument wins.
+    # rabbit_policy.erl, get_arg/3: an argument takes precedence over a policy.
     def _alternate(self, exchange: Exchange) -> str | None:
         if exchange.alternate is not None:
             return exchange.alternate
@@ -222,7 +222,7 @@ class Router:
             self._mirrors[exchange.name] = mirror
         return [mirror.route(message.keys[0], cc=message.keys[1:])]
 
-    # -- what the walk looks up ----------------------------------------------------------------------
+    # -- lookups -------------------------------------------------------------------------------------
 
     @cached_property
     def _exchanges(self) -> dict[str, Exchange]:
@@ -231,7 +231,7 @@ class Router:
 
     @cached_property
     def _queues_of_slot(self) -> dict[str, tuple[str, ...]]:
-        """Of a written topology: which queue a slot leads to, only a broker knows."""
+        """The possible queues of each slot in a file's topology; only a broker knows the actual one."""
         return {name: tuple(slots.queues) for slots in self._topology.slots for name in slots.names}
 
     @cached_property
@@ -268,9 +268,9 @@ def _on_topic(pattern: str, keys: Sequence[bytes]) -> bool:
     return any(topic_matches(pattern, key) for key in keys)
 
 
-# rabbit_db_topic_exchange.erl: a key is split at its dots, and the empty key has no word at all.
+# rabbit_db_topic_exchange.erl: a key is split at its dots, and the empty key has no words.
 def topic_matches(pattern: str | bytes, routing_key: str | bytes) -> bool:
-    """Whether a topic exchange takes a key for a binding: ``*`` is one word, ``#`` any number of them.
+    """Whether a topic pattern matches a routing key: ``*`` is one word, ``#`` any number of words.
 
     >>> topic_matches("order.#", "order"), topic_matches("order.*", "order")
     (True, False)
@@ -289,7 +289,7 @@ def _words(key: str | bytes) -> list[bytes]:
 
 
 def _past_hashes(words: Sequence[bytes], places: set[int]) -> set[int]:
-    """The places, and those that are reached from them while a ``#`` takes no word."""
+    """Add the pattern positions that are reachable when each ``#`` matches no words."""
     reached = set(places)
     for place in range(len(words)):
         if place in reached and words[place] == b"#":
@@ -304,10 +304,10 @@ def headers_match(
     release: str | Release = "4.3",
     client: Client | None = None,
 ) -> bool:
-    """Whether a headers exchange takes a message for a binding with these arguments.
+    """Whether the arguments of a binding match the headers of a message at a headers exchange.
 
-    An argument without a value asks for the header's presence alone; names that begin with ``x-`` count only
-    where ``x-match`` is ``all-with-x`` or ``any-with-x``.
+    An argument without a value requires only that the header is present. Names that begin with ``x-`` count only
+    if ``x-match`` is ``all-with-x`` or ``any-with-x``.
 
     >>> headers_match({"x-match": "any", "type": "a", "size": 1}, {"size": 1})
     True
@@ -329,12 +329,13 @@ def _header_matches(wanted: object, value: object, release: Release, client: Cli
         return True
     field = _field(value, client)
     if release.typed_headers:
-        return bool(pattern.term == field.term)  # ==, to which 1 and 1.0 are equal
-    # From 3.13 on =:= tells them apart, and mc_amqpl holds the header in milliseconds but not the argument.
+        return bool(pattern.term == field.term)  # Erlang's ==, for which 1 and 1.0 are equal
+    # From 3.13 on, =:= distinguishes 1 and 1.0, and mc_amqpl converts a header's time to milliseconds, but not
+    # the argument's.
     term = field.value * 1000 if field.tag == "T" else field.term
     return format_term(pattern.term) == format_term(term)
 
 
 def _field(value: object, client: Client | None) -> Field:
-    """Of the three clients py-amqp can encode the most, and loses nothing of a float."""
+    """Encode a value, by default like py-amqp, which supports the most types and keeps a float's precision."""
     return encode(value, client or "py-amqp")

@@ -1,4 +1,4 @@
-"""How a fixed number of slots is divided among queues, with the fewest slots changed. Values only."""
+"""Divide a fixed number of slots among queues while changing the fewest slots. This module does no IO."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ __all__ = ["divide", "quotas", "recommended_count"]
 
 
 def quotas(count: int, weights: Mapping[str, int], have: Mapping[str, int] | None = None) -> dict[str, int]:
-    """How many slots each queue gets, its share rounded down or up: up for those that have more, then by largest remainder.
+    """The number of slots of each queue: its share, rounded down or up.
+
+    Rounding up prefers queues that have more slots already (``have``), then the largest remainder.
 
     >>> quotas(64, {"a": 1, "b": 1, "c": 3})
     {'a': 13, 'b': 13, 'c': 38}
@@ -42,13 +44,13 @@ def divide(
     weights: Mapping[str, int],
     holders: Mapping[str, Sequence[Destination]] | None = None,
 ) -> dict[str, str]:
-    """The queue of each slot, with the fewest slots changed.
+    """Assign a queue to each slot while changing the fewest slots.
 
     Args:
         names: the slots.
-        weights: the queues that share them.
-        holders: the destinations that each slot has now, the last bound last. A slot with two is an unfinished
-            change, so the last one is preferred.
+        weights: the queues that share the slots, with their weights.
+        holders: the current destinations of each slot, last-bound last. Two destinations are the sign of an
+            unfinished change, so the last is preferred.
     """
     held = {slot: [queue for queue in (holders or {}).get(slot, ()) if queue in weights] for slot in names}
     have = {queue: sum(held[slot] == [queue] for slot in names) for queue in weights}
@@ -68,7 +70,7 @@ def divide(
 
 
 def recommended_count(queues: int) -> int:
-    """How many slots a new top exchange should have: a power of two from 64 to 256, at least 16 for each queue if possible."""
+    """The recommended number of slots: 64, 128 or 256, and at least 16 per queue if possible."""
     if queues < 1:
         raise InvalidValue("number of queues", queues, "at least 1")
     return next((count for count in (64, 128) if count >= 16 * queues), 256)

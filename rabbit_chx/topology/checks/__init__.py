@@ -1,1 +1,1 @@
-"""Judge a topology, and compare it with a live broker."""
+"""Checks of a topology, with or without a live broker."""

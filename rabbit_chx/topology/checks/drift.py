@@ -1,7 +1,7 @@
-"""Drift: the differences between a broker and its file, as people and metrics read them.
+"""Drift: the differences between a broker and its file, as messages and for metrics.
 
-Without ``strict``, exchanges, queues, policies and bindings of exchanges that do not hash count only if the file names
-them: others may have made the rest. Of slots, any division of the queues by their weights is right. Values only.
+Without ``strict``, objects that the file does not name are ignored, except bindings of exchanges that hash: other
+programs may have made them. Any division of slots by the weights of the queues is valid. This module does no IO.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ KINDS: Final = (
     "slot",
     "slot-balance",
 )
-"""Every kind of drift."""
+"""All kinds of drift."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,14 +64,14 @@ class Drift:
     where: str
     message: str
     misrouted: float | None = None
-    """For the kinds ``ring`` and ``ring-order``: the exact share of keys that go elsewhere than the file says."""
+    """For the kinds ``ring`` and ``ring-order``: the exact share of keys on another queue than the file's."""
 
     def __str__(self) -> str:
         return f"{self.where}: {self.message} [{self.kind}]"
 
 
 def drift(wanted: Topology, observed: Observed, *, strict: bool = False) -> tuple[Drift, ...]:
-    """All differences, in the order of `KINDS`; empty if the broker is as the file says."""
+    """All differences, in the order of `KINDS`; empty if the broker matches the file."""
     found = list(_types(wanted, observed))
     missing: set[str] = set()
     for each in diff(wanted, observed):
@@ -89,7 +89,7 @@ def _types(wanted: Topology, observed: Observed) -> Iterator[Drift]:
 def _drifts(
     difference: Difference, observed: Observed, missing: set[str], *, strict: bool
 ) -> Iterator[Drift]:
-    """The drift of one difference; bindings of an exchange that is missing go without saying."""
+    """The drift that one difference causes; bindings of a missing exchange are not reported separately."""
     match difference:
         case ObjectDifference(wanted=Policy()) | ObjectDifference(wanted=None, found=Policy()):
             if observed.bindings_seen and (strict or difference.wanted is not None):
@@ -227,7 +227,7 @@ def _ring(difference: RingDifference, observed: Observed) -> Iterator[Drift]:
 
 
 def _expected(difference: RingDifference) -> Ring | None:
-    """The ring of the file; None if its bindings make none, which lint reports."""
+    """The ring of the file; None if its bindings are invalid, which lint reports."""
     weights = {binding.destination: weight_of(binding) for binding in difference.wanted}
     if any(isinstance(weight, str) for weight in weights.values()):
         return None
@@ -235,7 +235,7 @@ def _expected(difference: RingDifference) -> Ring | None:
 
 
 def _explained(difference: RingDifference, observed: Observed) -> str:
-    """What observed messages leave possible."""
+    """Describe the rings that observed messages leave possible."""
     possible = observed.possible_rings.get(difference.exchange, ())
     expected = _expected(difference)
     if not possible or expected is None:
@@ -273,7 +273,7 @@ def _slot(ring: RingDifference, top: str, queues: Iterable[str]) -> Iterator[Dri
 
 
 def _balance(difference: SlotsDifference) -> Iterator[Drift]:
-    """The queues that have more or fewer slots than their weights give them."""
+    """Describe the queues that have more or fewer slots than their weights require."""
     slots = difference.slots
     expected = Counter(difference.division.values())
     counts = Counter(expected)

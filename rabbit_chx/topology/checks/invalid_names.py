@@ -1,4 +1,4 @@
-"""Names in a topology that a broker would not keep as they are, or that would harm a terminal."""
+"""Names in a topology that a broker changes or that contain control characters."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["invalid_names"]
 
 
 def invalid_names(topology: Topology) -> Iterator[Finding]:
-    """Names that no broker keeps as they are; a topology file has none, but a program can make them."""
+    """All invalid names. Topology files cannot contain them, but a `Topology` built in Python can."""
     named = (
         ("virtual host", (topology.vhost,)),
         ("exchange", tuple(each.name for each in topology.exchanges if each.name)),

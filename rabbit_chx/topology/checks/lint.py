@@ -1,8 +1,8 @@
-"""What a broker accepts and nobody wants, found in a topology before or after it stands.
+"""Find mistakes in a topology that a broker accepts silently.
 
-`lint` lists what is wrong with a file; given the broker as it was read, also what is wrong with that file on that
-broker: a missing plugin, a store whose restart re-orders rings, a slot in the middle of a change. Whether the broker
-holds what the file says is not asked here: that is `drift`. Pure.
+`lint` checks a file. Given an observed broker, it also checks the file on that broker: a missing plugin, a metadata
+store that reorders rings at a restart, an unfinished change of a slot. `drift` compares the file with the broker. This
+module does no IO.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ def lint(
 ) -> tuple[Finding, ...]:
     """All findings, errors first.
 
-    Settings are judged for the release of the observed broker, or else for ``release``; without either, a setting
-    that only newer releases refuse is a warning.
+    Settings are checked against the release of the observed broker, or else against ``release``. Without either, a
+    setting that only newer releases refuse is a warning.
     """
     target = observed.release if observed else Release.parse(release) if release else None
     findings = [finding for rule in RULES for finding in rule(topology)]
@@ -49,12 +49,12 @@ def lint(
 
 
 def missing_types(topology: Topology, observed: Observed) -> dict[str, str]:
-    """The exchange types that a topology needs and the broker lacks, each with the way out."""
+    """The exchange types that a topology needs and the broker lacks, each with a hint."""
     if observed.exchange_types is None:
         return {}
     needed = dict.fromkeys(exchange.type for exchange in topology.exchanges)
     if topology.slots:
-        needed.setdefault(CONSISTENT_HASH)  # of the slots themselves
+        needed.setdefault(CONSISTENT_HASH)  # the type of slot exchanges
     return {
         type_: f"`rabbitmq-plugins enable {PLUGINS[type_]}` on every node adds it"
         if type_ in PLUGINS
@@ -65,7 +65,7 @@ def missing_types(topology: Topology, observed: Observed) -> dict[str, str]:
 
 
 def other_product(observed: Observed) -> str | None:
-    """Why nothing that is said here of rings holds for that server; None where it is RabbitMQ."""
+    """The reason why predictions do not hold for a server that is not RabbitMQ; None for RabbitMQ."""
     if observed.product == _PRODUCT:
         return None
     return (
@@ -74,7 +74,7 @@ def other_product(observed: Observed) -> str | None:
     )
 
 
-# -- what a broker adds ------------------------------------------------------------------------------
+# -- rules for a live broker -------------------------------------------------------------------------
 
 
 def _product(_: Topology, observed: Observed) -> Iterator[Finding]:
@@ -119,7 +119,7 @@ def _restart(topology: Topology, observed: Observed) -> Iterator[Finding]:
 
 
 def _ring(topology: Topology, observed: Observed, exchange: str) -> Ring | None:
-    """As it is on the broker, or will be there; None where the bindings themselves are wrong."""
+    """The ring on the broker, or else of the file; None if the file's bindings are invalid."""
     if exchange in observed.rings:
         return observed.rings[exchange]
     try:
@@ -129,7 +129,7 @@ def _ring(topology: Topology, observed: Observed, exchange: str) -> Ring | None:
 
 
 def _after_restart(ring: Ring, observed: Observed) -> Ring | None:
-    """None where a destination is bound twice on a release that nobody can follow then; a rule of its own says so."""
+    """The ring after a restart; None if duplicate bindings make it unpredictable, which another rule reports."""
     try:
         return ring.after_restart(worker_pool_size=observed.worker_pool_size)
     except Unpredictable:
@@ -194,7 +194,7 @@ def _co_partitioned(topology: Topology, observed: Observed) -> Iterator[Finding]
 
 
 def _live_numbers(topology: Topology, observed: Observed, exchange: str) -> list[int | None] | None:
-    """For every bucket, or slot, the number of its destination in the file; None where that is unknown."""
+    """The number of each bucket's or slot's destination in the file; None if the ring is unknown."""
     slots, ring = topology.slots_of(exchange), observed.rings.get(exchange)
     there: list[Destination]
     if slots is not None:
@@ -211,4 +211,4 @@ def _live_numbers(topology: Topology, observed: Observed, exchange: str) -> list
 
 _LIVE_RULES: Final[tuple[_LiveRule, ...]] = (_plugins, _modulus_order, _restart)
 _BINDING_RULES: Final[tuple[_LiveRule, ...]] = (_co_partitioned, _slots)
-"""Those that look at the bindings of a broker, which must have been seen."""
+"""The rules that need the bindings of the broker."""

@@ -1,7 +1,7 @@
-"""The rules that need no broker: what a broker would accept, or die of, and nobody wants.
+"""Lint rules that need no broker.
 
-Each rule is a generator of findings over a topology, and `RULES` is all of them. A code never changes its meaning; a
-message ends with the way out.
+Each rule is a generator of findings for a topology, and `RULES` lists all rules. The code of a finding is stable, and
+its message ends with a hint.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ __all__ = ["RULES", "Finding"]
 
 _MANY_BUCKETS: Final = 500
 _COSTS: Final = ((8, 6.0), (800, 31.0), (8_000, 291.0))
-"""Buckets, and microseconds of broker time for each routed message, as measured on 4.3."""
+"""Numbers of buckets, and the measured CPU time of the broker per message on 4.3, in microseconds."""
 _SLOTS_A_QUEUE: Final = 16
 _MANY_SLOTS: Final = 256
 
@@ -38,16 +38,16 @@ _OTHER_NAMES: Final = dict.fromkeys(("hash-on", "hash-key", "hash-by", "header")
     "property": "hash-property",
     "alternative-exchange": "alternate-exchange",
 }
-"""What difflib would not find; hash-on is LavinMQ's."""
+"""Names that difflib does not find; hash-on is LavinMQ's."""
 _KEEPING: Final = ("reject-publish", "reject-publish-dlx")
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something that is wrong, or will be."""
+    """A mistake or risk in a topology."""
 
     severity: Literal["error", "warning"]
-    """An error loses messages or is refused; a warning costs, or can go wrong later."""
+    """An error loses messages or is refused by a broker; a warning is a cost or a risk."""
     code: str
     where: str
     message: str
@@ -122,7 +122,7 @@ def _many_buckets(topology: Topology) -> Iterator[Finding]:
 
 
 def _cost(buckets: int) -> float:
-    """Between two measured points, or beyond the last, on a straight line."""
+    """Interpolate linearly between the measured points, and extrapolate beyond the last."""
     (x0, y0), (x1, y1) = (_COSTS[0], _COSTS[1]) if buckets <= _COSTS[1][0] else (_COSTS[1], _COSTS[2])
     return y0 + (buckets - x0) * (y1 - y0) / (x1 - x0)
 
@@ -187,7 +187,7 @@ def _misspelt_arguments(topology: Topology) -> Iterator[Finding]:
 
 
 def _meant(name: str, exchange: Exchange) -> str | None:
-    """The argument that a name stands for, or is likely to."""
+    """The argument that a misspelt name probably means, if any."""
     known = [*(_HASH_ARGUMENTS if exchange.type == CONSISTENT_HASH else ()), "alternate-exchange"]
     plain = name.lower().replace("_", "-").removeprefix("x-")
     likely = get_close_matches(plain, known, n=1, cutoff=0.8)
@@ -196,7 +196,7 @@ def _meant(name: str, exchange: Exchange) -> str | None:
 
 
 def _static_headers(topology: Topology) -> Iterator[Finding]:
-    """A headers exchange upstream that lets through only messages whose hash header is no text."""
+    """Find headers exchanges that pass on only messages whose hash header is not text."""
     headers = {exchange.name for exchange in topology.exchanges if exchange.type == "headers"}
     for bound in (bound for bound in topology.bindings if bound.source in headers):
         if all(isinstance(value, str) for value in bound.arguments.values()):
@@ -216,7 +216,7 @@ def _static_headers(topology: Topology) -> Iterator[Finding]:
 
 
 def _exchanges_behind(topology: Topology, bound: Binding) -> Iterator[Exchange]:
-    """The hash exchanges that a binding leads to, over any number of others."""
+    """The consistent-hash exchanges that a binding leads to, directly or indirectly."""
     waiting: list[Binding] = [bound]
     seen: set[str] = set()
     while waiting:
@@ -270,13 +270,13 @@ def _enough(queues: int) -> int:
     return min(_MANY_SLOTS, max(64, 1 << (_SLOTS_A_QUEUE * queues - 1).bit_length()))
 
 
-# -- queues and what lasts ---------------------------------------------------------------------------
+# -- queues and durability ---------------------------------------------------------------------------
 
 
 def _drop_head(topology: Topology) -> Iterator[Finding]:
     targets = _targets(topology)
     for queue in topology.queues:
-        if queue.name not in targets or queue.type == "stream":  # whose limits are its retention
+        if queue.name not in targets or queue.type == "stream":  # the limits of a stream are its retention
             continue
         policy = topology.policy_of(queue)
         ruled = {f"x-{name}": value for name, value in policy.definition.items()} if policy else {}
@@ -293,7 +293,7 @@ def _drop_head(topology: Topology) -> Iterator[Finding]:
 
 
 def _targets(topology: Topology) -> set[str]:
-    """The queues right behind exchanges that hash."""
+    """The queues bound directly to hash exchanges or to their slots."""
     hashing = {each.name for each in topology.exchanges if each.type in (CONSISTENT_HASH, MODULUS_HASH)}
     bound = {each.destination for each in topology.bindings if each.source in hashing}
     of_slots = {name for slots in topology.slots for name in slots.queues}
@@ -359,7 +359,7 @@ def _co_partitioned(topology: Topology) -> Iterator[Finding]:
 
 
 def _shape(topology: Topology, name: str) -> tuple[Any, ...] | None:
-    """All that decides the number of the destination which a key goes to."""
+    """Everything that determines the number of a key's destination; None for exchanges that do not hash."""
     exchange, slots = topology.exchange(name), topology.slots_of(name)
     if exchange is None or exchange.type not in (CONSISTENT_HASH, MODULUS_HASH):
         return None

@@ -1,7 +1,7 @@
-"""Drift as metrics, in the text that Prometheus' node exporter picks up from a file.
+"""Drift as metrics in the text format of Prometheus, for the textfile collector of its node exporter.
 
-Every kind of drift has its line, with 0 where there is none, so that an alert has something to look at. Pure: who
-writes the file has to replace it in one step, since it may be read at any moment.
+Every kind of drift has a line, with 0 if there is none, so that alerts always have a value. The caller must replace
+the file atomically, because the exporter may read it at any time. This module does no IO.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ def prometheus_metrics(drifts: Iterable[Drift], *, vhost: str, checked_at: float
     """The exposition text of one check.
 
     Args:
-        drifts: what `drift` found.
-        vhost: a label of every line.
-        checked_at: seconds since 1970, by which a check that no longer runs is noticed.
+        drifts: the result of `drift`.
+        vhost: the virtual host, a label of every metric.
+        checked_at: the time of the check in seconds since 1970, so that an alert can detect checks that stopped.
     """
     drifts = list(drifts)
     counts = Counter(drift.kind for drift in drifts)

@@ -1,7 +1,7 @@
-"""Policy keys and arguments that a RabbitMQ release refuses or ignores, and what to write instead.
+"""Policy keys and arguments that a RabbitMQ release refuses or ignores, and their replacements.
 
-Tried over HTTP on 3.10.8, 4.0.5 and 4.3.6; the releases between are those of RabbitMQ's release notes. The broker's
-own answers come from ``rabbit_policy:validation/5`` and the ``check_arguments`` callbacks of the queue types.
+The behaviour was tested over HTTP on 3.10.8, 4.0.5 and 4.3.6; RabbitMQ's release notes name the releases in between.
+The broker validates in ``rabbit_policy:validation/5`` and in the ``check_arguments`` callbacks of the queue types.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ class Setting:
     """A setting of queues that some releases refuse or ignore."""
 
     name: str
-    """The key in a policy; as an argument it begins with ``x-``."""
+    """The key in a policy; the argument has the prefix ``x-``."""
     hint: str
-    """What to write instead."""
+    """The replacement, as a hint."""
     refused_from: tuple[int, int] | None = None
     ignored_from: tuple[int, int] | None = None
     in_policies: bool = True
     in_arguments: bool = True
     queue_type: str | None = None
-    """The only queue type that is affected; None for all."""
+    """The only affected queue type; None for all."""
     value: object = None
-    """The only value that is affected; None for all."""
+    """The only affected value; None for all."""
 
 
 _MIRRORING: Final = (
@@ -86,7 +86,7 @@ _NO_TRANSIENT_FROM: Final = (4, 3)
 
 
 def release_findings(topology: Topology, release: Release | None) -> Iterator[Finding]:
-    """What a release refuses (errors) or ignores (warnings); without a release, warnings about the newest."""
+    """Settings that a release refuses (errors) or ignores (warnings); without a release, warnings for the newest."""
     for policy in topology.policies:
         for setting in SETTINGS:
             if setting.in_policies and setting.name in policy.definition:
@@ -100,7 +100,7 @@ def release_findings(topology: Topology, release: Release | None) -> Iterator[Fi
 
 
 def release_refusals(wanted: Topology, there: Topology, release: Release) -> list[str]:
-    """Why a release would refuse a step to the wanted topology; objects that exist unchanged need no step."""
+    """The reasons why a release would refuse the plan; objects that exist unchanged are not checked."""
     changed = Topology(
         policies=tuple(each for each in wanted.policies if each not in there.policies),
         queues=tuple(each for each in wanted.queues if there.queue(each.name) is None),

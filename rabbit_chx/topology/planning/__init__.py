@@ -1,1 +1,1 @@
-"""From a topology and a live broker to the steps between them, and what each step moves."""
+"""Plan the steps from a live broker to a topology, and count the keys that each step moves."""

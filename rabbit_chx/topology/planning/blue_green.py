@@ -1,7 +1,7 @@
-"""Changes that go by a new name: a second exchange with the wanted ring, then one switch upstream.
+"""Blue/green changes: build a second exchange with the wanted ring, then switch upstream to it.
 
-The only way around the rings that lie between two rings, and around what a broker never changes in place: the type
-and the arguments of an exchange. Values only.
+This strategy avoids intermediate rings, and is the only way to change the type or the arguments of an exchange, which
+a broker never changes in place. This module does no IO.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _HASHING: Final = (CONSISTENT_HASH, MODULUS_HASH)
 
 
 def next_name(name: str, taken: Collection[str] = ()) -> str:
-    """The name of the exchange or queue that follows on one.
+    """The next free version of an exchange's or queue's name.
 
     >>> next_name("orders"), next_name("orders.v2"), next_name("orders", ["orders.v2"])
     ('orders.v2', 'orders.v3', 'orders.v3')
@@ -42,13 +42,13 @@ def next_name(name: str, taken: Collection[str] = ()) -> str:
 
 
 def blue_green(case: Case, exchange: Exchange, there: Topology, tracker: MovementTracker | None) -> Strategy:
-    """The way over a second exchange: no ring between, and the old one stays until it is deleted by hand.
+    """The blue/green strategy: it has no intermediate rings, and leaves the old exchange to be deleted by hand.
 
     Args:
-        case: what is, and what should be.
-        exchange: the exchange as it is declared.
-        there: the topology in which others may be bound to it.
-        tracker: knows the ring as it is; None where nobody does.
+        case: the current and the wanted ring.
+        exchange: the declaration of the exchange.
+        there: the topology that holds the upstream bindings.
+        tracker: counts moved keys from the current ring; None if that ring is unknown.
     """
     name = next_name(case.exchange, [each.name for each in there.exchanges])
     after = Ring.of(case.target, release=case.before.release)
@@ -62,7 +62,7 @@ def blue_green(case: Case, exchange: Exchange, there: Topology, tracker: Movemen
     steps: list[Step] = [DeclareExchange(replace(exchange, name=name))]
     steps += [Bind(replace(binding, source=name)) for binding in case.wanted]
     by_steps: tuple[float | None, float | None] = None, None
-    if moved is not None and len(upstream) == 1:  # of several, nobody knows which keys come by which
+    if moved is not None and len(upstream) == 1:  # the division of keys among several upstreams is unknown
         by_steps = _moved_by_steps(case.before, after, moved, exchange, upstream[0], name, there)
     steps += _switch(case.exchange, name, upstream, moved=by_steps, at_risk=at_risk)
     return Strategy(
@@ -83,10 +83,10 @@ def _switch(
     moved: tuple[float | None, float | None],
     at_risk: int | None,
 ) -> Iterator[Step]:
-    """The new exchange first, so that nothing is lost."""
+    """Bind the new exchange before unbinding the old one, so that no message is lost."""
     first, second = moved
     for bound in upstream:
-        # A copy that goes elsewhere moves no key: those count once the old exchange is gone.
+        # Copies to another queue move no keys; the keys move when the old exchange is unbound.
         waiting = 0 if first == 0.0 else at_risk
         binding = replace(bound.unnumbered, destination=ToExchange(new))
         yield Bind(binding, exchange_moved=old, moved=first, at_risk=waiting)
@@ -96,16 +96,15 @@ def _switch(
 def _moved_by_steps(
     before: Ring, after: Ring, moved: float, exchange: Exchange, bound: Binding, new: str, there: Topology
 ) -> tuple[float | None, float | None]:
-    """What it moves to bind the new exchange, and then to unbind the old one; None where nobody knows."""
+    """The shares that binding the new exchange and unbinding the old one move; None if unknown."""
     source = there.exchange(bound.source)
     if source is None or source.type not in _HASHING:
         return 0.0, moved
     if len(there.bindings_from(source.name)) > 1:
         return None, None
     if source.type == MODULUS_HASH:
-        first = (
-            moved / 2
-        )  # it hashes a list that holds the key: another hash, which knows nothing of this one
+        # x-modulus-hash hashes a list that contains the key, so its hash is independent of the ring's.
+        first = moved / 2
     else:
         both = Ring.of([(bound.destination, bound.key), (ToExchange(new), bound.key)])
         if (source.hash_header, source.hash_property) == (exchange.hash_header, exchange.hash_property):
@@ -116,7 +115,7 @@ def _moved_by_steps(
 
 
 def _at_the_switch(old: str, new: str, upstream: Sequence[Binding], there: Topology) -> str:
-    """What is left to do, and what happens to the messages that pass at that moment."""
+    """Describe the switch, and its effect on messages in transit."""
     sources = list(dict.fromkeys(bound.source for bound in upstream))
     if not sources:
         return (

@@ -1,9 +1,9 @@
-"""Which queues must be drained before which others may be consumed, so that every key keeps its order. Values only.
+"""Which queues must be drained before which others may be consumed, so that every key keeps its order.
 
-A key that moves does no harm by itself; but if the queue that gains it is consumed while its old queue still holds
-messages, they overtake. A change of several steps moves keys several times: of two queues bound one after the other,
-the first gains keys that the second takes over, so it must be drained, too. :mod:`rabbit_chx.broker.applying.handover`
-does the draining.
+If the new queue of a key is consumed while its old queue still holds messages, newer messages overtake older ones. A
+change of several steps may move a key several times: when two queues are bound in turn, the first gains keys that the
+second then takes over, so the first must be drained too. :mod:`rabbit_chx.broker.applying.handover` drains queues.
+This module does no IO.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 __all__ = ["drain_first", "drain_first_in", "drain_stages"]
 
 _MOST_RINGS: Final = 8
-"""Up to this many steps of one exchange are judged exactly; each counts all keys."""
+"""The most steps of one exchange that are compared exactly; each comparison counts all keys."""
 
 
 def drain_first(*rings: Ring) -> dict[Destination, frozenset[Destination]]:
-    """Which destinations gain keys when each ring becomes the next, each with those that lose keys to it.
+    """The destinations that gain keys from each ring to the next, each with those that lose keys to it.
 
     >>> from rabbit_chx import Ring
     >>> two = Ring.of(["q0", "q1"])
@@ -43,10 +43,10 @@ def drain_first(*rings: Ring) -> dict[Destination, frozenset[Destination]]:
 
 
 def drain_stages(waits: Mapping[Destination, Collection[Destination]]) -> list[set[Destination]] | None:
-    """The destinations that gain keys in the order in which they may be consumed; None if there is none.
+    """The destinations that gain keys, in the order in which they may be consumed; None if no order is possible.
 
-    Those of the first stage may be consumed when the queues that they wait for are drained, and so on: a queue that
-    gains and then loses keys is consumed and drained in its turn.
+    The destinations of a stage may be consumed once all queues that lose keys to them are drained. A queue that gains
+    and then loses keys is consumed and drained in its own stage.
     """
     stages: list[set[Destination]] = []
     left = {gainer: set(losers) for gainer, losers in waits.items()}
@@ -61,7 +61,7 @@ def drain_stages(waits: Mapping[Destination, Collection[Destination]]) -> list[s
 
 
 def drain_first_in(plan: Plan) -> dict[Destination, frozenset[Destination]]:
-    """As `drain_first`, for the steps of a plan: its rings, and the slots that it re-points."""
+    """Like `drain_first`, for all rings and slots that a plan changes."""
     found: dict[Destination, frozenset[Destination]] = {}
     own: dict[str, list[Bind | Unbind]] = {}
     for step in plan.steps:
@@ -93,14 +93,14 @@ def _of_ring(
     old = change.before.destinations
     new = [step.binding.destination for step in steps]
     if all(isinstance(step, Bind) for step in steps) and not set(new) & set(old):
-        # Appended: the first takes keys of all others. A later one waits for the one before it, and so for all.
+        # The first appended queue gains keys from all others; each later one follows its predecessor.
         return {new[0]: frozenset(old)} | {one: frozenset({before}) for before, one in pairwise(new)}
     every = frozenset({*old, *change.after.destinations})
     return {one: every - {one} for one in every}
 
 
 def _of_slot(steps: Sequence[Bind | Unbind]) -> Mapping[Destination, frozenset[Destination]]:
-    """A slot has one queue: its keys go straight from the one that is unbound to the one that is bound."""
+    """The keys of a slot move directly from its old queue to its new one."""
     taken = {step.binding.destination for step in steps if isinstance(step, Unbind)}
     given = {step.binding.destination for step in steps if isinstance(step, Bind)}
     losers = frozenset(one for one in taken - given if isinstance(one, str))

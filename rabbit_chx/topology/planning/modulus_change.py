@@ -1,4 +1,4 @@
-"""The change of an ``x-modulus-hash`` exchange: another number of bindings divides all keys anew. Values only."""
+"""Changes of an ``x-modulus-hash`` exchange, where the number of bindings determines the queue of every key."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 __all__ = ["change_modulus", "modulus_moved"]
 
 _HASHES: Final = 1 << 27
-"""How many values phash2 has."""
+"""The number of values of phash2."""
 _MOST_COUNTED: Final = 64
-"""The most steps of which each is counted on its own; of longer changes, only the end is."""
+"""The most steps that are counted one by one; a longer change is counted only as a whole."""
 _HINT: Final = (
     "with slots (`slots: 64`) under a new exchange, one queue more or less moves only its own share"
 )
@@ -39,7 +39,7 @@ def change_modulus(
     limits: Limits,
     waiting: Callable[[Iterable[Destination]], int | None],
 ) -> Part:
-    """The steps for one exchange, and what they move."""
+    """The steps for one exchange, with the share of keys that they move."""
     if not found:
         return Part(steps=[Bind(binding) for binding in missing])
     gone = {binding.identity for binding in extra}
@@ -72,9 +72,8 @@ def _steps(
         *((Bind, each) for each in missing),
         *((Unbind, each) for each in extra),
     ]
-    at_risk = waiting(
-        {each.destination for each in found}
-    )  # another number of bindings spares no destination
+    # Keys may leave any destination when the number of bindings changes.
+    at_risk = waiting({each.destination for each in found})
     for kind, binding in commands:
         share = None
         if counted:

@@ -1,12 +1,12 @@
-"""From the differences between a file and a broker to steps in the one safe order, each with what it moves.
+"""Plan the steps from a broker to a file in a safe order, each with the keys that it moves.
 
-Exchanges are declared first, then queues, then policies. Then come bindings, those of an exchange after those of all
-exchanges it leads to, so that nothing flows into a half-built ring; deletions come last. Carrying a plan out leaves
-nothing to plan. Values only.
+Exchanges are declared first, then queues, then policies. Bindings follow, those of an exchange after those of the
+exchanges that it leads to, so that no message enters an incomplete ring. Deletions come last. After a plan has been
+applied, the next plan is empty. This module does no IO.
 
-The file owns all bindings of an exchange that hashes. Of any other it owns those that it names; the rest goes only with
-``prune``, since others may have made them. A ring with the bindings of the file in another order is left alone unless
-the caller asks for the strategy ``in place``: reordering it moves keys.
+The file owns all bindings of an exchange that hashes. Of other exchanges it owns only the bindings that it names; other
+programs may have made the rest, which only ``prune`` removes. A ring that differs from the file only in its order is
+left alone unless the caller asks for the strategy ``in place``, because reordering it moves keys.
 """
 
 from __future__ import annotations
@@ -66,15 +66,16 @@ def plan(
     force: bool = False,
     max_moved: float = 0.5,
 ) -> Plan:
-    """The steps that make a broker what a topology says, each with the exact share of keys that it moves.
+    """The steps that make a broker match a topology, each with the exact share of keys that it moves.
 
     Args:
         wanted: the topology of the file.
-        observed: the broker as it was read.
-        strategy: how rings are changed, by the name of a `Strategy`; by default the cheapest to the file's order.
-        prune: also remove what the file does not name.
-        force: plan it although it moves more than ``max_moved``, or deletes a queue that holds messages.
-        max_moved: the share of an exchange's keys that a change in place may send elsewhere at any moment.
+        observed: the state of the broker.
+        strategy: the name of the `Strategy` that changes rings; by default the cheapest that ends in the file's order.
+        prune: also delete what the file does not name.
+        force: allow changes that move more than ``max_moved``, and the deletion of queues that hold messages.
+        max_moved: the largest share of an exchange's keys that a change in place may send to other queues at any
+            moment.
     """
     part = _part(wanted, observed, Limits(strategy, prune, force, max_moved))
     part.notes += _restart_notes(wanted, part, observed)
@@ -91,7 +92,7 @@ def plan(
 
 
 def _part(wanted: Topology, observed: Observed, limits: Limits) -> Part:
-    """All steps in their order."""
+    """All steps, in order."""
     whole = wanted.expanded()
     differences = diff(wanted, observed)
     objections = _objections(differences, whole, observed)
@@ -112,7 +113,7 @@ def _part(wanted: Topology, observed: Observed, limits: Limits) -> Part:
 
 
 def _general_objections(wanted: Topology, whole: Topology, observed: Observed) -> Iterator[str]:
-    """What is wrong with the broker, or with the file for a broker of its release."""
+    """The reasons why this broker, or its release, cannot hold the topology."""
     product = other_product(observed)
     if product:
         yield product
@@ -121,7 +122,7 @@ def _general_objections(wanted: Topology, whole: Topology, observed: Observed) -
 
 
 def _backlog_counter(observed: Observed) -> Callable[[Iterable[Destination]], int | None]:
-    """Counts the messages in queues, and in all queues behind exchanges; None if one of them was not counted."""
+    """A function that counts the messages in queues, and in queues behind exchanges; None if any count is unknown."""
 
     def waiting(destinations: Iterable[Destination]) -> int | None:
         total = 0
@@ -141,7 +142,7 @@ def _backlog_counter(observed: Observed) -> Callable[[Iterable[Destination]], in
 
 
 def _declarations(differences: Iterable[Difference]) -> Iterator[Step]:
-    """Exchanges, then queues, then policies; an alternate exchange comes before those that name it."""
+    """Declare exchanges, then queues, then policies; an alternate exchange precedes the exchanges that name it."""
     missing = [
         each.wanted
         for each in differences
@@ -166,7 +167,7 @@ def _declarations(differences: Iterable[Difference]) -> Iterator[Step]:
 def _objections(
     differences: Iterable[Difference], whole: Topology, observed: Observed
 ) -> dict[tuple[type, str], str]:
-    """What cannot be declared, or exists with other properties, which a broker never changes in place."""
+    """The objects that the broker cannot declare, or that exist with other properties, each with the reason."""
     lacking = missing_types(whole, observed)
     found: dict[tuple[type, str], str] = {}
     for each in differences:
@@ -211,7 +212,7 @@ def _plan_slots(
     observed: Observed,
     waiting: Callable[[Iterable[Destination]], int | None],
 ) -> set[str]:
-    """Add the steps of all slots; the top exchanges that cannot be planned are returned."""
+    """Add the steps of all slots, and return the top exchanges that cannot be planned."""
     refused = set()
     for slots in wanted.slots:
         reasons = list(slot_objections(slots, _top(slots, whole), observed))
@@ -253,7 +254,7 @@ def _slots(
 def _by_source(
     differences: Iterable[Difference],
 ) -> Iterable[tuple[str, list[BindingDifference | RingDifference]]]:
-    """The differences of bindings by exchange, in their order."""
+    """The differences of bindings, grouped by exchange in the given order."""
     groups: dict[str, list[BindingDifference | RingDifference]] = {}
     for each in differences:
         if isinstance(each, BindingDifference):
@@ -313,11 +314,11 @@ def _prune(
     limits: Limits,
     waiting: Callable[[Iterable[Destination]], int | None],
 ) -> Part:
-    """Delete what the file does not name: policies, then exchanges, then queues."""
+    """Delete the policies, exchanges and queues that the file does not name, in this order."""
     extra = [each.found for each in differences if isinstance(each, ObjectDifference) and not each.wanted]
     part = Part(steps=[ClearPolicy(each.name) for each in extra if isinstance(each, Policy)])
     exchanges = [each for each in extra if isinstance(each, Exchange)]
-    for exchange in exchanges:  # all of them first: a deletion takes the bindings to an exchange with it
+    for exchange in exchanges:  # before any deletion, which removes bindings too
         part.steps += _emptied(exchange, observed, waiting)
     part.steps += [DeleteExchange(exchange.name) for exchange in exchanges]
     for queue in (each for each in extra if isinstance(each, Queue)):
@@ -333,7 +334,7 @@ def _prune(
 def _emptied(
     exchange: Exchange, observed: Observed, waiting: Callable[[Iterable[Destination]], int | None]
 ) -> Iterator[Unbind]:
-    """Unbind everything from an exchange: one that leads somewhere is in use and cannot be deleted."""
+    """Unbind everything from an exchange, which cannot be deleted while it has bindings."""
     for binding in reversed(observed.topology.bindings_from(exchange.name)):
         if exchange.type in {CONSISTENT_HASH, MODULUS_HASH}:
             at_risk = waiting([binding.destination])
@@ -346,7 +347,7 @@ def _emptied(
 
 
 def _restart_notes(wanted: Topology, part: Part, observed: Observed) -> Iterator[str]:
-    """What a restart of the node does to the rings that the plan leaves."""
+    """Describe the effect of a node restart on the planned rings."""
     rings = {each.name: _after(each.name, wanted, part, observed) for each in wanted.hash_exchanges}
     rings = {name: ring for name, ring in rings.items() if len(ring.bindings) > 1}
     if not rings:

@@ -1,4 +1,4 @@
-"""The change of one ring: which strategy it takes, what that moves, and whether it is allowed. Values only."""
+"""The change of one ring: its strategy, the keys that it moves, and whether it is allowed."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ STRATEGIES: Final = ("append", "in place", "remove-last", "swap", "blue/green", 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What the caller of `plan` asks for and allows."""
+    """The options of `plan`."""
 
     strategy: str | None = None
     prune: bool = False
@@ -47,7 +47,7 @@ class Limits:
 
 @dataclass(slots=True)
 class Part:
-    """The part of a plan that one difference makes."""
+    """The part of a plan that one difference requires."""
 
     steps: list[Step] = field(default_factory=list)
     changes: list[RingChange] = field(default_factory=list)
@@ -67,7 +67,7 @@ class Part:
 
 
 def repairs(difference: RingDifference) -> tuple[Step, ...]:
-    """The steps that leave one binding of each set of twins. They move no key."""
+    """The steps that remove duplicate bindings without moving keys."""
     steps: list[Step] = []
     for each in difference.destinations:
         if each.keep is not None:
@@ -80,7 +80,7 @@ def repairs(difference: RingDifference) -> tuple[Step, ...]:
 def case_of(
     difference: RingDifference, waiting: Callable[[Iterable[Destination]], int | None] = lambda _: None
 ) -> Case:
-    """The ring as it is after the repairs, and what is left to change."""
+    """The ring after the repairs, and the changes that remain."""
     ring = difference.ring
     for step in repairs(difference):
         assert isinstance(step, (Bind, Unbind))
@@ -102,7 +102,7 @@ def _dead(ring: Ring) -> list[Destination]:
 
 
 def strategies(case: Case, exchange: Exchange, there: Topology) -> tuple[Strategy, ...]:
-    """Every strategy with its cost, first the one that changes the exchange in place to the file's order."""
+    """All strategies with their costs; the first changes the exchange in place to the file's order."""
     slots = recommended_count(max(1, len(case.target)))
     found, tracker = ring_strategies(case, sizes=(slots, sum(weight for _, weight in case.target)))
     if not case.target:
@@ -114,7 +114,7 @@ def strategies(case: Case, exchange: Exchange, there: Topology) -> tuple[Strateg
 def change_ring(
     difference: RingDifference, exchange: Exchange, observed: Observed, limits: Limits, case: Case
 ) -> Part:
-    """The steps for one exchange with a ring, or the reason why there are none."""
+    """The steps for one ring, or the reason why there are none."""
     name = difference.exchange
     try:
         difference.ring.refuse_duplicates()
@@ -168,7 +168,7 @@ def _order_note(case: Case, why_unknown: str) -> str:
 
 
 def _chosen(found: tuple[Strategy, ...], name: str | None) -> Strategy | None:
-    """The strategy of that name; if two would be the same, only one of the names is listed."""
+    """The strategy with this name, or an equivalent one, since only one of several equal strategies is listed."""
     named = next((each for each in found if each.name == name), None)
     if name is None or (named is None and name in {"append", "in place"}):
         return found[0]

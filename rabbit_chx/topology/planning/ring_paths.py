@@ -1,8 +1,8 @@
-"""The commands that turn one ring into another, and exactly what each of them moves.
+"""The commands that turn one ring into another, and the exact share of keys that each moves.
 
-A ring is a stack: a bind only ever appends. So a ring can keep the longest beginning of the wanted one that it already
-holds in that order; everything else is unbound, the last first, and bound again. A weight changes by unbinding and
-binding. Values only.
+A ring is a stack, because a bind always appends. It can therefore keep the longest prefix of the wanted ring that it
+already holds in the same order; everything else is unbound, last first, and bound again. A weight changes by unbinding
+and binding. This module does no IO.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 __all__ = ["Case", "Path", "Runs", "path_to", "ring_strategies"]
 
 _FEW: Final = 4
-"""How many times more must be unbound below a destination before that one is bound again too."""
+"""Shifted destinations are bound again too if more than this many times as many are unbound below them."""
 _LONGEST_TAIL: Final = 500
-"""The most destinations whose best order is looked for."""
+"""The most destinations for which the best order is searched."""
 _MOST_CELLS: Final = 1 << 23
-"""The most pairs of a destination and a bucket that are counted for it."""
+"""The most pairs of destination and bucket that the search counts."""
 
 _Commands: TypeAlias = "list[tuple[type[Bind | Unbind], Destination]]"
 
@@ -40,16 +40,16 @@ Runs: TypeAlias = "tuple[tuple[Destination, int], ...]"
 
 @dataclass(frozen=True)
 class Case:
-    """One exchange whose ring has to change."""
+    """An exchange whose ring must change."""
 
     exchange: str
     before: Ring
     wanted: tuple[Binding, ...]
-    """The bindings that the file gives it, in its order."""
+    """The bindings in the file, in order."""
     spoiled: frozenset[Destination] = frozenset()
-    """Destinations that only unbinding and binding makes right: dead ones, and those that are bound twice."""
+    """Destinations that must be unbound and bound again: dead ones, and those that are bound twice."""
     waiting: Callable[[Iterable[Destination]], int | None] = lambda _: None
-    """Counts the messages behind destinations."""
+    """Counts the messages in the queues behind destinations."""
 
     @property
     def target(self) -> Runs:
@@ -59,26 +59,26 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Path:
-    """Commands, and what they make of a ring."""
+    """Commands and their effect on a ring."""
 
     commands: tuple[tuple[type[Bind | Unbind], Binding], ...]
     changes: tuple[tuple[Destination, int] | None, ...]
-    """For each command the destination bound at the end and its weight (0: unbound); None if the ring stays."""
+    """The bound destination and its weight (0: unbound) for each command; None if the ring does not change."""
     after: Ring
     sizes: tuple[int, int]
-    """The fewest and the most buckets on the way."""
+    """The smallest and the largest number of buckets during the change."""
 
     @property
     def only_binds(self) -> bool:
-        """Whether nothing is unbound."""
+        """Whether all commands are binds."""
         return all(kind is Bind for kind, _ in self.commands)
 
 
 def path_to(case: Case, target: Runs, *, rebuild: bool = False) -> Path:
-    """The fewest commands to a ring, and of those the ones that disturb the fewest keys on the way.
+    """The fewest commands to a ring, preferring those that move the fewest keys during the change.
 
-    In a ring of unknown order, bindings that are right stay and the others are bound after them, in whatever order
-    that ends; with ``rebuild`` everything is bound again.
+    In a ring of unknown order, correct bindings are kept and the others are appended, whatever order results. With
+    ``rebuild``, everything is bound again.
     """
     before, bad = case.before, case.spoiled
     if before.runs is not None:
@@ -98,10 +98,10 @@ def path_to(case: Case, target: Runs, *, rebuild: bool = False) -> Path:
 
 
 def _kept(runs: Runs, target: Runs, bad: frozenset[Destination]) -> list[Destination]:
-    """The longest beginning of the target that the ring holds in that order, where keeping it is worth it.
+    """The longest prefix of the target that the ring holds in the same order, if keeping it is worthwhile.
 
-    What lies between is unbound from below those behind it, which shifts them every time. If there is much between
-    and few behind, those are unbound too, from the end, and bound again.
+    Unbinding a destination in between shifts the kept destinations after it. If many must be unbound in between and
+    few are kept after them, those few are unbound too, from the end, and bound again.
     """
     index = {run: place for place, run in enumerate(runs)}
     kept: list[Destination] = []
@@ -119,7 +119,7 @@ def _kept(runs: Runs, target: Runs, bad: frozenset[Destination]) -> list[Destina
 
 
 def _commands(drop: Sequence[Destination], add: Sequence[Destination], *, keeps: bool) -> _Commands:
-    """Unbinds from the end, then binds; if possible, something stays bound all the time."""
+    """Unbind from the end, then bind; if possible, the exchange always has a binding."""
     if keeps or not add or not drop:
         unbinds: _Commands = [(Unbind, destination) for destination in drop]
         return unbinds + _binds(add)
@@ -140,7 +140,7 @@ def _binds(destinations: Iterable[Destination]) -> _Commands:
 
 @dataclass
 class _Simulation:
-    """A ring while commands are carried out, as `Ring.bind` and `Ring.unbind` would, in constant time for each."""
+    """Simulates `Ring.bind` and `Ring.unbind` in constant time per command."""
 
     case: Case
     _done: list[tuple[type[Bind | Unbind], Binding]] = field(default_factory=list)
@@ -202,11 +202,11 @@ class _Simulation:
 def ring_strategies(
     case: Case, *, sizes: Sequence[int] = ()
 ) -> tuple[tuple[Strategy, ...], MovementTracker | None]:
-    """The strategies that change the exchange in place, the one to the file's own order first.
+    """The strategies that change the exchange in place; the first ends in the file's order.
 
     Args:
-        case: what is, and what should be.
-        sizes: numbers of buckets for which the caller needs the tracker that is returned.
+        case: the current and the wanted ring.
+        sizes: numbers of buckets that the returned tracker must support.
     """
     direct = path_to(case, case.target)
     if case.before.runs is None:
@@ -229,7 +229,7 @@ def ring_strategies(
 
 
 def _appended(case: Case) -> Runs:
-    """What is right stays in its order; what is new or changed comes after it."""
+    """The correct destinations in their current order, followed by the new and changed ones."""
     wanted = set(case.target)
     right = [run for run in case.before.runs or () if run in wanted and run[0] not in case.spoiled]
     stays = set(right)
@@ -237,7 +237,7 @@ def _appended(case: Case) -> Runs:
 
 
 def _without_last(case: Case) -> Path | None:
-    """If queues only go, as many of the last ones gone instead."""
+    """If the change only removes queues, the path that removes as many from the end instead."""
     runs = case.before.runs
     if runs is None or case.spoiled or not set(case.target) < set(runs):
         return None
@@ -247,19 +247,19 @@ def _without_last(case: Case) -> Path | None:
 
 @dataclass(frozen=True, slots=True)
 class _Tail:
-    """What lies behind the first destination that has to go."""
+    """The part of a ring after the first destination that must be unbound."""
 
     head: Runs
     size: int
-    """The buckets of the head, which stays."""
+    """The number of buckets before the tail, which are kept."""
     starts: dict[Destination, int]
-    """The first bucket of each destination now."""
+    """The current first bucket of each destination."""
     weights: dict[Destination, int]
     """The destinations to bind again, with their wanted weights."""
 
 
 def _tail(case: Case) -> _Tail | None:
-    """The tail of the ring, if something has to go from it and its best order can be found in reasonable time."""
+    """The tail of the ring, if it must change and is small enough to search for the best order."""
     runs = case.before.runs or ()
     wanted = set(case.target)
     starts: dict[Destination, int] = {}
@@ -280,13 +280,13 @@ def _tail(case: Case) -> _Tail | None:
 
 def _tracker(case: Case, paths: Iterable[Path], tail: _Tail | None, asked: Sequence[int]) -> MovementTracker:
     sizes = [*asked, *(size for path in paths for size in path.sizes)]
-    if tail is not None:  # a swap unbinds the tail; without a head it may hold old and new for a moment
+    if tail is not None:  # a swap without a head may briefly hold both the old and the new tail
         sizes += [tail.size, len(case.before) + sum(weight for _, weight in case.target)]
     return MovementTracker(case.before, min(sizes), max(sizes))
 
 
 def _swapped(case: Case, tail: _Tail | None, tracker: MovementTracker) -> Path | None:
-    """The path to the order that moves the fewest keys in the end."""
+    """The path to the order that moves the fewest keys overall."""
     if tail is None:
         return None
     order = fewest_moved(tracker, tail.size, tail.weights, tail.starts)

@@ -1,7 +1,7 @@
-"""Slots: the steps that point slots to other queues, and what they move.
+"""The steps that point slots to other queues, and the keys that they move.
 
-A slot is an exchange with one queue, so nothing is hashed in it: binding the new queue and then unbinding the old one
-sends every message to exactly one of the two, and moves the keys of that slot only. Values only.
+A slot is an exchange with one queue. Binding the new queue and then unbinding the old one sends every message to
+exactly one of the two queues, and moves only the keys of that slot. This module does no IO.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 __all__ = ["SlotScale", "modulus_shares", "slot_notes", "slot_objections", "slot_steps", "slots_strategy"]
 
 _HASHES: Final = 1 << 27
-"""How many values phash2 has."""
+"""The number of values of phash2."""
 
 
 def modulus_shares(slots: Slots, release: Release) -> dict[Destination, float]:
@@ -46,7 +46,7 @@ def modulus_shares(slots: Slots, release: Release) -> dict[Destination, float]:
 def slot_steps(
     case: Case, repairs: Iterable[Step], top: str, scale: SlotScale | None
 ) -> tuple[tuple[Step, ...], float | None]:
-    """The steps that leave a slot to its queue, and the exact share of the top's keys that they move in the end."""
+    """The steps that leave a slot with one queue, and the exact share of the top exchange's keys that they move."""
     path = path_to(case, case.target)
     steps = list(repairs)
     rings = list(_rings(case, path))
@@ -60,7 +60,7 @@ def slot_steps(
 
 
 def _rings(case: Case, path: Path) -> Iterator[tuple[Ring, Ring]]:
-    """The ring of the slot before and after each command; as listed, if its order is unknown."""
+    """The ring of the slot before and after each command, in listed order if the real order is unknown."""
     ring = case.before
     if ring.runs is None:
         listed = {each.destination: each.weight for each in ring.bindings}
@@ -73,7 +73,7 @@ def _rings(case: Case, path: Path) -> Iterator[tuple[Ring, Ring]]:
 
 
 class SlotScale:
-    """What a change within a slot moves, as a share of the top's keys; None if the top's ring is unknown."""
+    """The keys that a change of a slot moves, as a share of the top exchange's keys; None if its ring is unknown."""
 
     def __init__(self, slots: Slots, top: Exchange, observed: Observed) -> None:
         self._top: Ring | None = None
@@ -87,7 +87,7 @@ class SlotScale:
             return
         self._shares = shares(ring)
         if top.hash_header is None and top.hash_property is None:
-            self._top = ring  # it hashes what the slots hash
+            self._top = ring  # the top exchange and the slots hash the same part of a message
 
     def __call__(self, slot: str, old: Ring, new: Ring) -> float | None:
         """The exact share that one change of a slot moves."""
@@ -98,11 +98,11 @@ class SlotScale:
             return share if old.destinations != new.destinations else 0.0
         if self._top is not None:
             return moved_through(self._top, ToExchange(slot), old, new)
-        return share * moved(old, new).share  # hashes of different things are independent
+        return share * moved(old, new).share  # hashes of different parts of a message are independent
 
 
 def slot_notes(difference: SlotsDifference) -> Iterator[str]:
-    """What a reader of the plan should know about the slots."""
+    """The notes of the plan about the slots."""
     slots = difference.slots
     idle = [queue for queue in slots.queues if queue not in difference.division.values()]
     if idle:
@@ -115,9 +115,9 @@ def slot_notes(difference: SlotsDifference) -> Iterator[str]:
         yield f"{len(unfinished)} slots of {slots.exchange!r} have two queues: this plan finishes an earlier change"
 
 
-# rabbit_sharding_exchange_type_modulus_hash.erl on Khepri counts destinations in an undefined order.
+# On Khepri before 4.3, rabbit_sharding_exchange_type_modulus_hash.erl has no defined order of destinations.
 def slot_objections(slots: Slots, top: Exchange, observed: Observed) -> Iterator[str]:
-    """Why these slots cannot be planned."""
+    """The reasons why these slots cannot be planned."""
     release = observed.release
     if top.type == MODULUS_HASH and not release.modulus_sorts_destinations and release.store is Store.KHEPRI:
         yield (
@@ -138,7 +138,7 @@ def slot_objections(slots: Slots, top: Exchange, observed: Observed) -> Iterator
         )
     exist = {exchange.name for exchange in there.exchanges}
     missing = [name for name in slots.names if name not in exist]
-    # An apply that was cut off has declared all slots before it binds the first.
+    # apply declares all slots before it binds the first, so an interrupted apply left all of them.
     if bound and not foreign and missing == list(slots.names[len(set(bound)) :]) and missing:
         yield (
             f"exchange {top.name!r} has {len(set(bound))} slots and the file says {slots.count}: changing their number "
@@ -147,7 +147,7 @@ def slot_objections(slots: Slots, top: Exchange, observed: Observed) -> Iterator
 
 
 def slots_strategy(case: Case, tracker: MovementTracker | None) -> Strategy | None:
-    """What it costs to convert the exchange to slots, once; None if not only queues are bound."""
+    """The strategy that converts the exchange to slots; None if anything but queues is bound."""
     queues = [destination for destination, _ in case.target if isinstance(destination, str)]
     count = recommended_count(max(1, len(queues)))
     if len(queues) < len(case.target) or not queues or len(queues) > count:

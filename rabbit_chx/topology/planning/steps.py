@@ -1,7 +1,7 @@
-"""The changes that can be made to a broker, one command each, and a plan: some of them in order.
+"""The steps of a plan, each one command to the broker, and the plan itself.
 
-Steps are values: they say what is to be done, and what it moves. Doing them is the business of
-:mod:`rabbit_chx.broker.applying`.
+Steps are values that describe a command and the keys that it moves. :mod:`rabbit_chx.broker.applying` carries them
+out.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """What all steps have."""
+    """The attributes of all steps."""
 
     exchange_moved: str | None = field(default=None, kw_only=True)
     """The exchange whose keys this step moves."""
     moved: float | None = field(default=0.0, kw_only=True)
-    """The exact share of that exchange's keys which go elsewhere after this step than before it; None
-    where the ring is unknown."""
+    """The exact share of that exchange's keys that this step moves to another destination; None if the ring is
+    unknown."""
     at_risk: int | None = field(default=None, kw_only=True)
-    """Messages waiting in the queues that lose keys by this step; None where nobody counted."""
+    """The number of messages in the queues that lose keys in this step; None if unknown."""
 
     @property
     def destructive(self) -> bool:
-        """Whether it takes away something that only its maker could bring back."""
+        """Whether the step unbinds or deletes something."""
         return False
 
 
@@ -83,13 +83,13 @@ class Bind(_Step):
 
 @dataclass(frozen=True, slots=True)
 class Unbind(_Step):
-    """``queue.unbind`` or ``exchange.unbind``, with key and arguments as they were bound."""
+    """``queue.unbind`` or ``exchange.unbind``, with the key and arguments of the binding."""
 
     binding: Binding
 
     @property
     def destructive(self) -> bool:
-        """Messages take another way from here on."""
+        """True: messages are routed differently afterwards."""
         return True
 
     def __str__(self) -> str:
@@ -104,7 +104,7 @@ class DeleteExchange(_Step):
 
     @property
     def destructive(self) -> bool:
-        """The exchange is gone."""
+        """True: the exchange is lost."""
         return True
 
     def __str__(self) -> str:
@@ -113,14 +113,14 @@ class DeleteExchange(_Step):
 
 @dataclass(frozen=True, slots=True)
 class DeleteQueue(_Step):
-    """``queue.delete``, only if it is empty and without consumers unless it is forced."""
+    """``queue.delete``, with ``if-empty`` and ``if-unused`` unless forced."""
 
     name: str
     force: bool = False
 
     @property
     def destructive(self) -> bool:
-        """The queue is gone, and what was in it."""
+        """True: the queue and its messages are lost."""
         return True
 
     def __str__(self) -> str:
@@ -129,7 +129,7 @@ class DeleteQueue(_Step):
 
 @dataclass(frozen=True, slots=True)
 class SetPolicy(_Step):
-    """A policy set, over HTTP."""
+    """Set a policy over HTTP."""
 
     policy: Policy
 
@@ -139,13 +139,13 @@ class SetPolicy(_Step):
 
 @dataclass(frozen=True, slots=True)
 class ClearPolicy(_Step):
-    """A policy taken away, over HTTP."""
+    """Delete a policy over HTTP."""
 
     name: str
 
     @property
     def destructive(self) -> bool:
-        """What it ruled is ruled by the next one."""
+        """True: another policy, or none, applies afterwards."""
         return True
 
     def __str__(self) -> str:
@@ -159,27 +159,27 @@ Step: TypeAlias = (
 
 @dataclass(frozen=True, slots=True)
 class Strategy:
-    """One way to change a ring, and what it costs."""
+    """One way to change a ring, with its cost."""
 
     name: str
-    """``append``, ``in place``, ``swap``, ``blue/green``, ``slots``."""
+    """``append``, ``in place``, ``remove-last``, ``swap``, ``blue/green`` or ``slots``."""
     summary: str
-    """One line for people."""
+    """A description in one line."""
     moved: float | None
-    """The exact share of keys that end elsewhere than they began; None where the ring is unknown."""
+    """The exact share of keys that change destination; None if the ring is unknown."""
     moved_between: float | None
-    """The share that is elsewhere at any moment between, those that come back included."""
+    """The share that is on another destination at any moment, including keys that return."""
     after: Ring | None = None
-    """The ring it ends with."""
+    """The resulting ring."""
     steps: tuple[Step, ...] = ()
-    """The commands, where it is made of commands alone."""
+    """The commands, if the strategy consists of commands only."""
     order: tuple[str, ...] | None = None
-    """The order of destinations to write into the file, where this way ends with another than the file's."""
+    """The order of destinations to write into the file, if the resulting order differs from the file's."""
     chosen: bool = False
 
     @property
     def what(self) -> str:
-        """The summary, with what has to be written into the file."""
+        """The summary, with the order to write into the file, if any."""
         return self.summary + (
             "" if self.order is None else f"; write this order into the file: {', '.join(self.order)}"
         )
@@ -187,7 +187,7 @@ class Strategy:
 
 @dataclass(frozen=True, slots=True)
 class RingChange:
-    """What a plan does to the keys of one exchange, and the other ways there would have been."""
+    """The effect of a plan on the keys of one exchange, and all possible strategies."""
 
     exchange: str
     before: Ring
@@ -199,26 +199,26 @@ class RingChange:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The steps from what is to what should be, in the one safe order."""
+    """The steps from a broker to the wanted topology, in a safe order."""
 
     vhost: str
     steps: tuple[Step, ...] = ()
     changes: tuple[RingChange, ...] = ()
     slot_moves: Mapping[str, float] = field(default_factory=dict)
-    """For every top exchange over slots the exact share of its keys that is re-pointed."""
+    """The exact share of keys that change queue, for each top exchange of slots."""
     notes: tuple[str, ...] = ()
-    """What a reader has to know: restarts, limits, things that were left alone."""
+    """Notes about restarts, limits and objects that were left alone."""
     refusals: tuple[str, ...] = ()
-    """Why the plan must not be applied, each with what to do instead."""
+    """The reasons why the plan must not be applied, each with a hint."""
     left_alone: tuple[str, ...] = ()
-    """Differences that no step changes unless the caller asks for it: rings of another or an unknown order."""
+    """Differences that the plan leaves unless the caller asks for more: rings of another or unknown order."""
 
     def __bool__(self) -> bool:
         return bool(self.steps)
 
     @property
     def destructive(self) -> tuple[Step, ...]:
-        """The steps that take something away."""
+        """The steps that unbind or delete something."""
         return tuple(step for step in self.steps if step.destructive)
 
 

@@ -1,8 +1,8 @@
-"""In which order to bind the tail of a ring so that the fewest keys move in the end.
+"""Find the order of the tail of a ring that moves the fewest keys.
 
-How many keys a destination keeps depends on its weight and on where its first bucket comes to stand, and on
-nothing else: so with one table counted, any order is judged exactly by adding up. Up to seven destinations all
-orders are tried; above that a good one is built and improved by single moves. No ring is changed here.
+The number of keys that a destination keeps depends only on its weight and on its first bucket. A single table of
+counts therefore gives the exact cost of any order as a sum. Up to seven destinations, all orders are tried; above that,
+a greedy order is improved by local search.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ __all__ = ["fewest_moved"]
 
 _TRY_ALL: Final = 7
 _IMPROVE: Final = 50
-"""Above this many destinations the order that was built is taken as it is: each round of moves is quadratic."""
+"""The most destinations for local search, whose rounds take quadratic time."""
 _ROUNDS: Final = 12
 
 
 def fewest_moved(
     walker: MovementTracker, head: int, tail: Mapping[Destination, int], starts: Mapping[Destination, int]
 ) -> tuple[Destination, ...]:
-    """The order of the tail after which the most keys are where they are in the walker's first ring.
+    """The order of the tail that leaves the most keys on their current destinations.
 
     Args:
-        walker: knows the ring as it is.
-        head: the number of buckets before the tail, which stay.
-        tail: the destinations to order with their weights; those already bound first, in their order.
-        starts: the first bucket of each of them in the ring as it is.
+        walker: counts keys from the current ring.
+        head: the number of buckets before the tail, which do not change.
+        tail: the destinations to order, with their weights; those already bound come first, in their current order.
+        starts: the first bucket of each bound destination in the current ring.
     """
     names = tuple(tail)
     search = _Search(walker, head, tail, starts)
@@ -70,19 +70,19 @@ class _Search:
         for row, index in enumerate(rows):
             if index >= 0:
                 kept[row] = counts[index]
-        # Keys that destination d keeps where it owns the buckets a to b - 1: _sums[d, b] - _sums[d, a].
+        # Destination d keeps _sums[d, b] - _sums[d, a] keys if it owns the buckets a to b - 1.
         self._sums = np.concatenate([np.zeros((len(rows), 1), np.int64), kept.cumsum(axis=1)], axis=1)
         self._starts = [starts.get(name, -1) for name in tail]
 
     def kept(self, orders: NDArray[Any]) -> NDArray[np.int64]:
-        """How many keys stay, for each of many orders of indices."""
+        """The number of keys that each order of indices keeps."""
         widths = self._weights[orders]
         ends = self._head + widths.cumsum(axis=1)
         kept: NDArray[np.int64] = (self._sums[orders, ends] - self._sums[orders, ends - widths]).sum(axis=1)
         return kept
 
     def built(self) -> NDArray[np.intp]:
-        """Bucket by bucket the destination that gains most there over the place it has now."""
+        """The greedy order: always append the destination that gains most over its current position."""
         left = list(range(len(self._weights)))
         order: list[int] = []
         place = self._head
@@ -104,7 +104,7 @@ class _Search:
         return int(self._sums[one, end] - self._sums[one, min(place, last)])
 
     def improved(self, order: NDArray[np.intp]) -> NDArray[np.intp]:
-        """The order after the best single move, again and again until none helps."""
+        """The order after repeating the best single move until no move helps."""
         best = int(self.kept(order[None, :])[0])
         for _ in range(_ROUNDS):
             moves = np.array(list(_moves(order.tolist())), np.intp)
@@ -116,7 +116,7 @@ class _Search:
 
 
 def _moves(order: Sequence[int]) -> Iterator[Sequence[int]]:
-    """Two exchanged, one put elsewhere, or some of the last ones put elsewhere together."""
+    """All orders that swap two indices, move one index, or move several of the last indices together."""
     count = len(order)
     for i in range(count):
         for j in range(i + 1, count):

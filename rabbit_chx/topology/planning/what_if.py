@@ -1,7 +1,7 @@
-"""What adding queues, removing them or changing weights would cost: exact, and from a file alone.
+"""The exact cost of adding queues, removing queues or changing weights, computed without a broker.
 
-The ring is the one that the bindings of the file make in their order, so the answer holds for a broker without drift.
-Values only.
+The ring is computed from the bindings of the file in their order, so the result holds for a broker without drift. This
+module does no IO.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ _MOST_NEW: Final = 1000
 
 
 def assume_applied(topology: Topology, release: str | Release = "4.3") -> Observed:
-    """A broker to which nothing but this topology was ever applied.
+    """The state of a broker to which only this topology was applied.
 
-    Slots are divided evenly among their queues, in order, as by a first apply; rings are in bind order.
+    Slots are divided among their queues as by a first apply, and rings are in bind order.
     """
     parsed = Release.parse(release)
     queue_of = {
@@ -61,14 +61,14 @@ def what_if(
     weights: Mapping[str, int] | None = None,
     release: str | Release = "4.3",
 ) -> tuple[Strategy, ...]:
-    """The strategies to change the queues of one exchange, first the one to the order of the changed file.
+    """The strategies for a change of one exchange's queues; the first ends in the order of the changed file.
 
     Args:
         topology: the topology of the file.
-        exchange: one of its exchanges.
-        add: names of new queues, or how many; new ones come last, with the most common weight.
+        exchange: the exchange to change.
+        add: the names or the number of new queues, which come last, with the most common weight.
         remove: the queues to remove.
-        weights: queues with their new weights.
+        weights: the new weight of each queue to change.
         release: the release of the broker.
     """
     found = topology.exchange(exchange)
@@ -107,7 +107,7 @@ def _changed(
     remove: Sequence[str],
     weights: Mapping[str, int],
 ) -> dict[Destination, int]:
-    """The destinations and weights after the change; a changed weight keeps its place."""
+    """The destinations and weights after the change; a new weight does not change a destination's position."""
     by_name = {_name(destination): destination for destination in now}
     for name in (*each(remove, "queues to remove", "names"), *weights):
         if name not in by_name:
@@ -137,7 +137,7 @@ def _name(destination: Destination) -> str:
 
 
 def _new_names(exchange: str, known: Sequence[str], add: int | Sequence[str]) -> tuple[str, ...]:
-    """The names given, or so many that continue the numbers of the present ones."""
+    """The given names, or the given number of names that continue the numbering of the existing ones."""
     if not isinstance(add, int):
         return tuple(each(add, "queues to add", "names"))
     if isinstance(add, bool) or not 0 <= add <= _MOST_NEW:
@@ -155,7 +155,7 @@ def _new_names(exchange: str, known: Sequence[str], add: int | Sequence[str]) ->
 def _slots_strategy(
     slots: Slots, top: Exchange, after: Mapping[Destination, int], release: Release
 ) -> Strategy:
-    """The slots to point to other queues: their number does not depend on which queue each has now."""
+    """The strategy for slots; its cost does not depend on which slot leads to which queue now."""
     wanted = replace(slots, queues={_name(queue): weight for queue, weight in after.items()})
     applied = assume_applied(Topology(exchanges=(top,), slots=(slots,)), release)
     found = plan(Topology(exchanges=(top,), slots=(wanted,)), applied)
@@ -178,7 +178,7 @@ def _slots_strategy(
 def _modulus_strategy(
     exchange: Exchange, bindings: Sequence[Binding], after: Mapping[Destination, int], release: Release
 ) -> Strategy:
-    """Another number of bindings divides all keys anew."""
+    """The only strategy for an ``x-modulus-hash`` exchange, which moves keys of all queues."""
     if any(weight != 1 for weight in after.values()):
         raise InvalidValue(
             f"change of exchange {exchange.name!r}",
