@@ -1,8 +1,8 @@
-"""How long plans of many queues take, and how much memory: one process for each, so that memory is its own.
+"""Measure the time and memory of plans with many queues, each in a process of its own so that memory is measured separately.
 
     python benchmarks/plans.py --queues 2000
 
-The bars, on two idle cores: 3 seconds and 300 MB for each plan of 2,000 queues, and 10,000 queues do not fail.
+The targets, on two idle cores: 3 seconds and 300 MB for each plan of 2,000 queues, and no failure with 10,000 queues.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ PLANS = ("first apply", "no change", "add", "remove", "weight", "one queue less"
 
 
 def topology(queues: range) -> Topology:
-    """A ring of equal queues."""
+    """Return a ring of queues with equal weights."""
     names = [f"orders.{number}" for number in queues]
     return Topology(
         exchanges=(Exchange("orders", "x-consistent-hash"),),
@@ -29,7 +29,7 @@ def topology(queues: range) -> Topology:
 
 
 def run(name: str, count: int) -> None:
-    """Make one plan, and print its seconds and the megabytes of this process."""
+    """Make one plan, and print its time and the memory of this process."""
     ring = topology(range(count))
     started = time.perf_counter()
     match name:
@@ -51,7 +51,7 @@ def run(name: str, count: int) -> None:
 
 
 def main() -> None:
-    """Print a line for each plan."""
+    """Run each plan in a process of its own; each prints a line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

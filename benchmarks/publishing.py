@@ -1,14 +1,14 @@
-"""Confirmed publishing through a hash exchange: this publisher, other clients and a bare socket.
+"""Measure confirmed publishing through a hash exchange: this publisher, other clients and a bare socket.
 
     python benchmarks/publishing.py [--release 4.3] [--queues classic|quorum] [--size 100] [--rounds 5] [--json]
     python benchmarks/publishing.py --connections 1,4,16 ...
 
-Each client publishes the same persistent messages to the same exchange of one throw-away broker and waits until all are
-confirmed, one after the other, in another order in each round. Rates and CPU time are medians over the rounds; ratios are
-medians of the ratios within a round. CPU is that of this process with all its threads; broker and client share the cores.
+The clients take turns: each publishes the same persistent messages to the same exchange of one throw-away broker and waits
+until all are confirmed. Their order changes in each round. Rates and CPU time are medians over the rounds; ratios are medians
+of the ratios within a round. CPU time is that of this process with all its threads; broker and client share the cores.
 
-With ``--connections`` that many publishers, each in its own thread, publish to the hash exchange and to 64 slots over the
-same queues; the CPU time of the broker is printed, too. The time to connect is not counted.
+With ``--connections``, that many publishers, each in its own thread, publish to the hash exchange and to 64 slots over the
+same queues, and the CPU time of the broker is printed as well. The time to connect is not counted.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from rabbit_chx.testing import Broker
 
 
 def measure(way: Callable[[Load], object], load: Load) -> tuple[float, float]:
-    """Messages a second, and microseconds of this process's CPU a message."""
+    """Messages per second, and this process's CPU microseconds per message."""
     before, start = resource.getrusage(resource.RUSAGE_SELF), time.perf_counter()
     way(load)
     seconds = time.perf_counter() - start
@@ -57,7 +57,7 @@ def declare(broker: Broker, kind: str) -> None:
 
 
 def drain(broker: Broker) -> int:
-    """Empty the queues, so that every turn meets the same broker; return how many messages were there."""
+    """Empty the queues, so that every turn starts with the same broker state; return the number of messages removed."""
     with broker.connection() as connection:
         channel = connection.channel()
         return sum(channel.queue_purge(queue).method.message_count for queue in QUEUES)
@@ -78,7 +78,7 @@ def run(broker: Broker, load: Load, rounds: int) -> dict[str, list[tuple[float, 
 
 
 def measure_road(broker: Broker, load: Load, road: str, connections: int) -> tuple[float, float, float]:
-    """Messages a second, and CPU microseconds a message of this process and of the broker."""
+    """Messages per second, and CPU microseconds per message in this process and in the broker."""
     share = load.first(len(load.keys) // connections)
     publishers = [ROADS[road](share) for _ in range(connections)]
     for publisher in publishers:
@@ -110,7 +110,7 @@ def measure_road(broker: Broker, load: Load, road: str, connections: int) -> tup
 
 
 def broker_cpu(broker: Broker) -> float:
-    """Seconds of CPU time that the Erlang machine has used."""
+    """Return the CPU time that the Erlang VM has used, in seconds."""
     return int(broker.eval("element(1, erlang:statistics(runtime)).")) / 1e3
 
 
@@ -128,7 +128,7 @@ def run_connections(broker: Broker, load: Load, rounds: int, connections: list[i
 
 
 def report_of_roads(results: dict, load: Load, version: str) -> dict:
-    """Medians, and the medians of the ratios within a round."""
+    """Return the medians, and the medians of the ratios within a round."""
     rows = []
     for connections, roads in results.items():
         for road, rounds in roads.items():

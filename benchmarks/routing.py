@@ -1,14 +1,14 @@
-"""How fast keys are routed: the broker's own function, this toolkit and a C loop, side by side in one run.
+"""Compare the speed of routing keys with the broker's own function, this toolkit and a C loop in one run.
 
     python benchmarks/routing.py [--rows N] [--rounds N] [--buckets N] [--json]
 
-All of them route the same keys over the same ring, each on one core, and their answers are compared by a
-checksum in each round: a difference ends the run with exit code 1. Rounds are interleaved: in each, one
-after the other works for a third of a second. A ratio is taken within a round, and its median over the
-rounds is what counts; the spread beside it shows how much other work on the machine disturbed.
+All of them route the same keys over the same ring, each on one core. Every round compares checksums of their
+results; a difference ends the run with exit code 1. In each round they run in turn, for a third of a second
+each. Ratios are computed within a round, and the result is their median over the rounds; the extremes show
+how much other work on the machine interfered.
 
 The broker's function runs in the broker's image, or in a local Erlang that has the plugin; the C loop
-needs a compiler. What is missing is left out, and the output says so. A missed bar is no failure here.
+needs a compiler. If one is unavailable, it is skipped and listed in the output. A missed target is not a failure.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 HERE: Final = Path(__file__).resolve().parent
 IMAGE: Final = "rabbitmq:4.3-management"
 SECONDS: Final = 1 / 3
-BATCH: Final = 10_000  # what Spark hands to a Python function at a time
+BATCH: Final = 10_000  # Spark's default batch size for Python functions
 
 LABELS: Final = {
     "BEAM": "the broker's function on the BEAM",
@@ -53,7 +53,7 @@ LABELS: Final = {
     "bulk": "route_many, one Arrow column",
     "C": "the loop in C",
 }
-# (contestant, opponent, keys): how many times as fast it should be.
+# (contestant, opponent, keys): the target ratio of their speeds.
 BARS: Final = {
     ("bulk", "BEAM", "even"): 100,
     ("bulk", "BEAM", "uneven"): 100,
@@ -63,12 +63,12 @@ BARS: Final = {
 
 
 class LeftOut(Exception):
-    """Something to compare with is not to be had on this machine."""
+    """A contestant is not available on this machine."""
 
 
 @dataclass(frozen=True)
 class Keys:
-    """A column of keys in Arrow's layout, with 12 bytes more than the keys have."""
+    """A column of keys in Arrow's layout, padded with 12 bytes."""
 
     name: str
     offsets: NDArray[np.int32]
@@ -76,26 +76,26 @@ class Keys:
 
     @classmethod
     def random(cls, name: str, lengths: NDArray[Any], rng: np.random.Generator) -> Keys:
-        """Printable ASCII of these lengths."""
+        """Generate keys of printable ASCII with these lengths."""
         offsets = np.zeros(len(lengths) + 1, np.int32)
         np.cumsum(lengths, out=offsets[1:])
         return cls(name, offsets, rng.integers(0x21, 0x7F, int(offsets[-1]) + 12, dtype=np.uint8))
 
     @cached_property
     def arrow(self) -> pa.StringArray:
-        """The same memory as an Arrow column."""
+        """Return an Arrow column over the same memory."""
         buffers = pa.py_buffer(self.offsets), pa.py_buffer(self.data)
         return pa.StringArray.from_buffers(len(self.offsets) - 1, *buffers)
 
     def write(self, folder: Path, rows: int) -> None:
-        """Leave the first rows to the program on the BEAM."""
+        """Write the first rows to files for the program on the BEAM."""
         self.offsets[: rows + 1].astype("<i4").tofile(folder / f"{self.name}.offsets")
         self.data[: self.offsets[: rows + 1][-1]].tofile(folder / f"{self.name}.keys")
 
 
 @dataclass(frozen=True)
 class Run:
-    """One measurement, and what the answers add up to."""
+    """One measurement, with a checksum of the results."""
 
     rows: int
     seconds: float
@@ -103,7 +103,7 @@ class Run:
 
 
 def checksum(destinations: NDArray[Any]) -> int:
-    """The sum over all rows, counted from 1, of row * (destination + 1), modulo 2^64."""
+    """Return the sum over all rows, counted from 1, of row * (destination + 1), modulo 2^64."""
     rows = np.arange(1, len(destinations) + 1, dtype=np.uint64)
     return int((rows * (destinations.astype(np.uint64) + np.uint64(1))).sum(dtype=np.uint64))
 
@@ -119,7 +119,7 @@ class OneByOne:
         self._exchange = exchange
 
     def run(self, keys: Keys) -> Run:
-        """The first ones."""
+        """Route the first keys, one by one."""
         column = keys.arrow.slice(0, self.rows).to_pylist()
         route = self._exchange.route
         start = perf_counter()
@@ -129,7 +129,7 @@ class OneByOne:
 
 
 class Bulk:
-    """``route_many`` of an Arrow column, whole or in batches."""
+    """``route_many`` on an Arrow column, whole or in batches."""
 
     about = ""
 
@@ -150,7 +150,7 @@ class Bulk:
 
 
 class CLoop:
-    """``routing_loop.c``, compiled for this very machine; it fills its own table of buckets first."""
+    """``routing_loop.c``, compiled for this CPU; it fills its own table of buckets first."""
 
     name = "C"
 
@@ -172,7 +172,7 @@ class CLoop:
         self.about = f"{Path(compiler).name} {' '.join(flags[:2])}"
 
     def run(self, keys: Keys) -> Run:
-        """All of them, where they lie."""
+        """Route all keys in place."""
         column = [keys.data.ctypes, keys.offsets.ctypes, ctypes.c_size_t(len(keys.arrow))]
         tables = [self._table.ctypes, self._owners.ctypes, self._destinations.ctypes]
         start = perf_counter()
@@ -181,7 +181,7 @@ class CLoop:
 
 
 class Beam:
-    """The plugin's own ``jump_consistent_hash/2``, in a process of the BEAM that answers line by line."""
+    """The plugin's own ``jump_consistent_hash/2``, in a BEAM process that replies line by line."""
 
     name = "BEAM"
     rows = 50_000
@@ -207,14 +207,14 @@ class Beam:
         raise LeftOut("; ".join(reasons))
 
     def run(self, keys: Keys) -> Run:
-        """The first ones."""
+        """Route the first keys on the BEAM."""
         answer = self._ask(keys.name)
         if answer is None:
             sys.exit("the program on the BEAM ended")
         return Run(answer["rows"], answer["ns"] / 1e9, lambda: int(answer["checksum"]))
 
     def _ask(self, *question: str) -> dict[str, Any] | None:
-        """One line of JSON, or nothing where the program has ended."""
+        """Read one line of JSON, or nothing if the program has ended."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         if question:
@@ -223,7 +223,7 @@ class Beam:
         return json.loads(line) if line.startswith("{") else None
 
     def close(self) -> None:
-        """The end of its input ends the program, and with it the container."""
+        """Close the program's input, which ends the program and its container."""
         self._process.communicate()
 
 
@@ -231,12 +231,12 @@ Contestant: TypeAlias = OneByOne | Bulk | CLoop | Beam
 
 
 def ring_of(buckets: int) -> ConsistentHashExchange:
-    """Queues of weight 1 that are named after their bucket, so that a destination is a bucket."""
+    """Return an exchange with queues of weight 1 named after their buckets, so that a destination is a bucket number."""
     return ConsistentHashExchange({str(bucket): 1 for bucket in range(buckets)})
 
 
 def speed(contestant: Contestant, keys: Keys, answers: NDArray[Any]) -> float:
-    """Keys a second over a short while, after a run that brings keys and tables back into the caches."""
+    """Return the keys routed per second in a short run, after a warm-up run that refills the caches."""
     run = contestant.run(keys)
     if run.checksum() != checksum(answers[: run.rows]):
         sys.exit(f"{contestant.name} routes the {keys.name} keys to other queues than route_many")
@@ -250,7 +250,7 @@ def speed(contestant: Contestant, keys: Keys, answers: NDArray[Any]) -> float:
 
 
 def first_answers(keys: Keys, buckets: int, rounds: int) -> tuple[list[float], list[float]]:
-    """Seconds to the first answers of a fresh ring size: to 10,000 keys, and to all that there can be."""
+    """Return the seconds that a new ring size needs for its first 10,000 keys, and for all possible keys."""
     few = keys.arrow.slice(0, BATCH)
     answers, tables = [], []
     for _ in range(rounds):
@@ -266,7 +266,7 @@ def first_answers(keys: Keys, buckets: int, rounds: int) -> tuple[list[float], l
 
 
 def start_up(rounds: int) -> dict[str, list[float]]:
-    """Seconds from nothing to ``import numpy``, and to the answer of the command line for one key."""
+    """Return the seconds that a new process needs for ``import numpy``, and for routing one key on the command line."""
     route = ["-m", "rabbit_chx", "route", "customer-42", "--queue", "q0", "--queue", "q1"]
     seconds: dict[str, list[float]] = {"import numpy": [], "route": []}
     for _ in range(rounds):
@@ -280,7 +280,7 @@ def start_up(rounds: int) -> dict[str, list[float]]:
 
 
 def take(rows: int, rounds: int, buckets: int) -> dict[str, Any]:
-    """The whole benchmark, as numbers."""
+    """Run the whole benchmark and return its numbers."""
     rng = np.random.default_rng(1)
     columns = [Keys.random("even", np.full(rows, 21), rng)]
     columns += [Keys.random("uneven", rng.integers(5, 61, rows), rng)]
@@ -316,7 +316,7 @@ def take(rows: int, rounds: int, buckets: int) -> dict[str, Any]:
 def measure(
     contestants: list[Contestant], columns: list[Keys], exchange: ConsistentHashExchange, rounds: int
 ) -> dict[str, dict[str, list[float]]]:
-    """Keys a second of each contestant over each column, round by round."""
+    """Return the keys per second of each contestant on each column, for every round."""
     answers = {keys.name: exchange.route_many(keys.arrow) for keys in columns}
     speeds: dict[str, dict[str, list[float]]] = {each.name: {} for each in contestants}
     for _ in range(rounds):
@@ -331,7 +331,7 @@ def measure(
 
 
 def machine() -> dict[str, str]:
-    """What the numbers depend on."""
+    """Describe the environment that the numbers depend on."""
     cpuinfo = Path("/proc/cpuinfo")
     lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
     names = [line.partition(": ")[2] for line in lines if line.startswith("model name")]
@@ -343,7 +343,7 @@ def machine() -> dict[str, str]:
 
 
 def show(taken: dict[str, Any]) -> None:
-    """The numbers as text, each as a median with its extremes."""
+    """Format the numbers as text, each as a median with its extremes."""
     print(f"{taken['rows']:,} keys, {taken['buckets']} queues, {taken['rounds']} rounds: median (extremes)")
     for name, about in taken["machine"].items():
         print(f"  {name}: {about}")
@@ -369,18 +369,18 @@ def show(taken: dict[str, Any]) -> None:
 
 
 def judge(label: str, values: list[float], bar: str, *, met: bool) -> None:
-    """A line that ends in a verdict."""
+    """Format a line that ends with whether the target was met."""
     print(f"{label:<38}{spread(values):>28}{bar:>12}  {'met' if met else 'MISSED'}")
 
 
 def spread(values: list[float], unit: float = 1) -> str:
-    """The median, and the extremes in brackets."""
+    """Format the median, with the extremes in parentheses."""
     middle, low, high = (f"{each / unit:.3g}" for each in (median(values), min(values), max(values)))
     return f"{middle} ({low} - {high})"
 
 
 def main() -> None:
-    """Read the options, take the numbers, print them."""
+    """Read the options, run the benchmark and print the numbers."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--rows", type=int, default=1_000_000, help="keys in a column (%(default)s)")
     parser.add_argument("--rounds", type=int, default=7, help="how often each is measured (%(default)s)")

@@ -1,17 +1,17 @@
-"""Rows of a key and a body through Spark into a hash exchange: this connector, what is written by hand, and the limit.
+"""Measure writing rows of a key and a body through Spark to a hash exchange: this connector, hand-written code and the limit.
 
     python benchmarks/spark.py [--rows 200000] [--rounds 3] [--connections N] [--release 4.3] [--json]
-    python benchmarks/spark.py --rows 2000000        what the documentation shows; some minutes
+    python benchmarks/spark.py --rows 2000000        the run in the documentation; takes some minutes
 
-All ways publish persistent, mandatory messages to the same exchange of one throw-away broker, over as many
-connections at once, and wait until all are confirmed, turn by turn in every round, each round in another order. The
-slow ways write a part of the rows. After each turn the messages in the queues are counted: a wrong number ends the
-run with exit code 1. Rates and CPU times are medians over the rounds; ratios are taken within a round and then
-their median.
+All ways publish persistent, mandatory messages to the same exchange of one throw-away broker, over the same number
+of connections, and wait until all are confirmed. They take turns in every round, in a different order each time. The
+slow ways write only some of the rows. After each turn the messages in the queues are counted: a wrong number ends the
+run with exit code 1. Rates and CPU times are medians over the rounds; ratios are medians of the ratios within a
+round.
 
-The time is that of the whole job, the start of its tasks and their connecting included, which weighs less the more
-rows there are. CPU is that of all Python processes under Spark's JVM, the peak of memory (VmHWM) that of the largest
-of them; each way has workers of its own. Spark, workers and broker share the cores. Linux only: /proc knows.
+The time is that of the whole job, including the start of its tasks and connections, which matters less with more
+rows. CPU time is the total of all Python processes under Spark's JVM, and peak memory (VmHWM) is that of the largest
+one; each way has its own workers. Spark, workers and broker share the cores. Linux only, because it reads /proc.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ BAR_CPU, BAR_LIMIT = 4.0, 0.8
 
 @dataclass(frozen=True)
 class Turn:
-    """What was measured of one way in one round."""
+    """The measurements of one way in one round."""
 
     rows_per_second: float
     cpu_microseconds: float
@@ -54,31 +54,31 @@ class Turn:
 
 
 def stat(pid: int) -> list[str]:
-    """The fields of /proc/PID/stat from the state on."""
+    """Return the fields of /proc/PID/stat, starting with the state."""
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
 
 
 def under(jvm: int) -> list[int]:
-    """The processes under the JVM, its children's children included."""
+    """Return all descendants of the JVM's process."""
     parents = {}
     for path in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
             parents[int(path.name)] = int(stat(int(path.name))[1])
     found = [jvm]
-    for pid in found:  # it grows while it is walked
+    for pid in found:  # the list grows during the loop
         found += [child for child, parent in parents.items() if parent == pid]
     return found[1:]
 
 
 def ticks(pid: int, *, children: bool) -> int:
-    """The CPU time of a process, or of the children whose end it has seen; 0 if it is gone."""
+    """Return the CPU time of a process, or of its children that it has reaped; 0 if the process has ended."""
     with suppress(OSError):
         return sum(map(int, stat(pid)[13:15] if children else stat(pid)[11:13]))
     return 0
 
 
 def peak(pid: int) -> int:
-    """The most memory that a process held, in bytes; 0 if it is gone."""
+    """Return the peak memory of a process, in bytes; 0 if the process has ended."""
     with suppress(OSError):
         for line in Path(f"/proc/{pid}/status").read_text().splitlines():
             if line.startswith("VmHWM:"):
@@ -87,7 +87,7 @@ def peak(pid: int) -> int:
 
 
 class Workers:
-    """The Python processes of a Spark, from the beginning of a turn on."""
+    """The Python processes of a Spark application, measured from the start of a turn."""
 
     def __init__(self, jvm: int) -> None:
         self.jvm = jvm
@@ -97,12 +97,12 @@ class Workers:
                 Path(f"/proc/{pid}/clear_refs").write_text("5")  # resets the peak
 
     def look(self) -> tuple[dict[int, int], int]:
-        """What each process that lives has used, and what those have that ended: their parents know."""
+        """Return the CPU time of each running process, and that of ended ones, which their parents report."""
         living = {pid: ticks(pid, children=False) for pid in under(self.jvm)}
         return living, sum(ticks(pid, children=True) for pid in (self.jvm, *living))
 
     def since(self) -> tuple[float, float]:
-        """CPU seconds, and the peak of the largest process that has worked, in megabytes."""
+        """Return the CPU seconds, and the peak memory of the largest process that did any work, in megabytes."""
         now, gone = self.look()
         used = sum(now.values()) + gone - sum(self.before.values()) - self.gone
         busy = [pid for pid, spent in now.items() if spent > self.before.get(pid, 0)]
@@ -128,7 +128,7 @@ def session(connections: int) -> SparkSession:
 
 
 def frame(spark: SparkSession, rows: int, size: int, partitions: int) -> DataFrame:
-    """As many partitions as threads: each way then has one connection a thread."""
+    """Return as many partitions as threads, so that each way has one connection per thread."""
     key = F.concat(F.lit("customer-"), F.lpad(F.col("id").cast("string"), 8, "0"))
     body = F.lit(b"x" * size)
     return spark.range(0, rows, 1, partitions).select(key.alias("key"), body.alias("body"))
@@ -138,7 +138,9 @@ def spark_turn(spark: SparkSession, name: str, url: str, given: argparse.Namespa
     way, part = SPARK_WAYS[name]
     rows = max(int(given.rows * part), 1)
     df = frame(spark, rows, given.size, given.connections)
-    spark.sparkContext.environment["BENCHMARK_WAY"] = name  # workers of another environment are other workers
+    spark.sparkContext.environment["BENCHMARK_WAY"] = (
+        name  # a different environment makes Spark start new workers
+    )
     workers = Workers(spark.sparkContext._jvm.java.lang.ProcessHandle.current().pid())  # noqa: SLF001
     start = perf_counter()
     way(df, url)
@@ -171,7 +173,7 @@ def run(broker: Broker, spark: SparkSession, given: argparse.Namespace) -> dict[
     return results
 
 
-# ---- what came of it
+# ---- results
 
 
 def report_of(results: dict[str, list[Turn]], given: argparse.Namespace, version: str) -> dict:

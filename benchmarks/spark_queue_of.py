@@ -1,12 +1,12 @@
-"""``queue_of`` compared with an Arrow UDF that does nothing, on a local Spark.
+"""Compare ``queue_of`` with an Arrow UDF that does nothing, on a local Spark.
 
     python benchmarks/spark_queue_of.py [--rows N] [--rounds N] [--threads N] [--json]
 
-Both read the same cached column of 21-byte keys, and their result goes to Spark's noop sink. The UDF that does
-nothing answers each batch with a slice of one array of zeros, so that what is left is Spark itself: what it costs
-to bring keys to Python and small numbers back. Rounds are interleaved, and every other one runs backwards; a ratio
-is taken within a round, and its median over the rounds is what counts. Before that, the counts by queue are
-compared with those of ``route_many`` on the driver: a difference ends the run with exit code 1.
+Both read the same cached column of 21-byte keys and write to Spark's noop sink. The UDF that does nothing returns
+a slice of one array of zeros for each batch, so it measures Spark itself: the cost of moving keys to Python and
+small numbers back. The two alternate within each round, in reverse order in every other round; ratios are computed within
+a round, and the result is their median. Before that, the counts by queue are compared with those of
+``route_many`` on the driver: a difference ends the run with exit code 1.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def session(threads: int) -> SparkSession:
 
 
 def check(df: DataFrame, exchange: ConsistentHashExchange) -> None:
-    """The counts by queue, as Spark and as the mirror on the driver have them."""
+    """Compare the counts by queue from Spark with those of the mirror on the driver."""
     some = df.where(F.col("key") < "customer-000000200000")
     keys = some.toArrow()
     counts = np.bincount(exchange.route_many(keys.column("key")), minlength=len(exchange.destinations))
@@ -90,7 +90,7 @@ def main() -> None:
     ways[NOTHING] = F.arrow_udf(nothing, "tinyint")("key")
     for exchange in EXCHANGES.values():
         check(df, exchange)
-    for column in ways.values():  # once unmeasured: workers start, the JVM compiles
+    for column in ways.values():  # not measured: the workers start and the JVM compiles
         rate(df, column, given.rows)
     rates: dict[str, list[float]] = {name: [] for name in ways}
     for round_ in range(given.rounds):

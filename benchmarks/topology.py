@@ -1,10 +1,10 @@
-"""Applying a new topology: `apply` beside bare pika, which declares and binds the same and checks nothing.
+"""Compare `apply` on a new topology with bare pika, which makes the same declarations and bindings without checks.
 
     python benchmarks/topology.py [--release 4.3] [--queues 500] [--rounds 3] [--json]
 
-Each round declares one hash exchange and its queues and binds them, in both ways and in another order, on one
-throw-away broker. Ratios are taken within a round and then their median. `apply` records the order of the ring, so it
-sends three commands for each queue where bare pika sends two, and it reads everything back.
+Each round declares one hash exchange, its queues and their bindings in both ways, on one throw-away broker; the order
+alternates between rounds. The result is the median of the ratios within a round. `apply` records the order of the ring, so
+it sends three commands per queue where bare pika sends two, and it reads everything back.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ WAYS = {"bare pika": bare, "apply": applied}
 
 
 def measure(broker: Broker, count: int, rounds: int) -> dict[str, list[float]]:
-    """Steps a second of each way in each round."""
+    """Return the steps per second of each way in each round."""
     rates: dict[str, list[float]] = {way: [] for way in WAYS}
     for number in range(rounds):
         for way in list(WAYS)[:: 1 if number % 2 else -1]:

@@ -1,4 +1,4 @@
-"""A topology declared: what stands is read, the difference is planned, and applied one step after the other."""
+"""Declare a topology: read the broker's state, plan the difference, and apply it step by step."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""A queue added while the others have a backlog: its consumer waits for theirs, and no key's order breaks."""
+"""Add a queue while the others have a backlog: its consumer starts after they are drained, so every key keeps its order."""
 
 import os
 import threading
@@ -18,7 +18,7 @@ finished = threading.Event()
 
 
 def on_message(channel, method, properties, body) -> None:  # noqa: ANN001 - pika's own
-    """What a consumer does, and the one call more."""
+    """Handle a message; a handover only adds the call of pass_marker."""
     if pass_marker(channel, method, properties):
         return
     key, number = body.decode().split()
@@ -29,7 +29,7 @@ def on_message(channel, method, properties, body) -> None:  # noqa: ANN001 - pik
 
 
 def consume(queue: str) -> None:
-    """A consumer, as it would run in a process of its own."""
+    """Consume a queue, as a separate process would."""
     with connect(url) as connection:
         channel = connection.channel()
         channel.basic_qos(prefetch_count=10)
@@ -39,7 +39,7 @@ def consume(queue: str) -> None:
 
 
 def publish(numbers: range) -> None:
-    """Some messages of every key, in order."""
+    """Publish these numbers for every key, in order."""
     with Publisher(url, exchange=name) as publisher:
         for number in numbers:
             publisher.publish_many([f"{key} {number}".encode() for key in keys], keys)
@@ -61,7 +61,7 @@ with connect(url) as connection:
     for queue in old:
         consumers[queue].start()
     losing = drain_first(Ring.of(old), Ring.of([*old, new]))[new]
-    drain(connection, losing)  # now nothing is left that was there before the switch
+    drain(connection, losing)  # now every message from before the switch has been consumed
     consumers[new].start()
 
     for consumer in consumers.values():

@@ -1,4 +1,4 @@
-"""An exchange that hashes a header: 100,000 messages over four queues, predicted, and counted on the broker."""
+"""Use an exchange that hashes a header: predict the queues of 100,000 messages, then count them on the broker."""
 
 import os
 from collections import Counter

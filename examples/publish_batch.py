@@ -1,4 +1,4 @@
-"""Publish ten thousand messages; print the first that were not confirmed."""
+"""Publish ten thousand messages, and print the first few that were not confirmed."""
 
 import os
 

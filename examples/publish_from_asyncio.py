@@ -1,4 +1,4 @@
-"""Publish from an asyncio application: the calls that may wait run in a thread."""
+"""Publish from an asyncio application: the calls that may block run in a thread."""
 
 import asyncio
 import os
@@ -14,7 +14,7 @@ async def produce(queue: asyncio.Queue[int | None]) -> None:
 
 
 async def publish(queue: asyncio.Queue[int | None], publisher: Publisher) -> None:
-    """Publish what is in the queue; publish_many may wait for room, and flush waits for confirms."""
+    """Publish the contents of the queue; publish_many may block while buffers are full, and flush blocks until all are confirmed."""
     done = False
     while not done:
         batch = [await queue.get()]
@@ -28,7 +28,7 @@ async def publish(queue: asyncio.Queue[int | None], publisher: Publisher) -> Non
 
 
 async def main() -> None:
-    """Run both sides."""
+    """Run the producer and the publisher."""
     queue: asyncio.Queue[int | None] = asyncio.Queue(maxsize=1_000)
     with Publisher(os.environ["AMQP_URL"], exchange=os.environ.get("EXCHANGE", "orders")) as publisher:
         await asyncio.gather(produce(queue), publish(queue, publisher))

@@ -1,4 +1,4 @@
-"""Where keys land, and what one more queue would move. No broker needed."""
+"""Predict where keys go, and how many another queue would move. No broker needed."""
 
 from collections import Counter
 

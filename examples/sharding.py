@@ -1,4 +1,4 @@
-"""The sharding plugin: a policy makes the queues, the mirror says where keys land, consumers ask for the exchange."""
+"""Use the sharding plugin: a policy creates the queues, the mirror predicts where keys go, consumers name the exchange."""
 
 import os
 import re
@@ -43,7 +43,7 @@ with pika.BlockingConnection(pika.URLParameters(url)) as connection:
     for shard, messages in arrived.items():
         print(f"{shard:<60} predicted {predicted[shard]:>6,} arrived {messages:>6,}")
 
-    # Four consumers of one name: each gets the shard, of those on its node, that has the fewest.
+    # Four consumers of one name: each gets the shard on its node with the fewest consumers.
     consumed: Counter[str] = Counter()
     for _ in range(PER_NODE):
         channel.basic_consume(

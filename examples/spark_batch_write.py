@@ -28,7 +28,7 @@ orders = spark.range(50_000).select(
 messages = orders.select(
     F.to_json(F.struct("*")).alias("value"),
     F.col("customer").alias("routing_key"),
-    F.concat(F.lit("order-"), "order").alias("message_id"),  # by which consumers know what they have seen
+    F.concat(F.lit("order-"), "order").alias("message_id"),  # lets consumers detect duplicates
 )
 messages.write.format("rabbitmq").option("url", url).option("exchange", name).mode("append").save()
 

@@ -1,4 +1,4 @@
-"""Load many files into a queue, one per micro-batch: after an interruption at 90 % only one of ten is written again."""
+"""Load many files into a queue, one per micro-batch: after an interruption at 90%, only one of ten is written again."""
 
 import json
 import os
@@ -23,7 +23,7 @@ def load(folder: str, checkpoint: str, *, interrupted: bool) -> int:
     messages = orders.selectExpr("to_json(struct(*)) as value", "customer as routing_key")
     sink = messages.writeStream.format("rabbitmq").option("url", url).option("exchange", name)
     if interrupted:
-        sink = sink.option("maxRatePerTask", 2_000)  # so slow that the end comes in the middle of a file
+        sink = sink.option("maxRatePerTask", 2_000)  # slow enough to be interrupted in the middle of a file
     query = sink.option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
     while not query.awaitTermination(0.1):
         if interrupted and len(query.recentProgress) >= 0.9 * FILES:

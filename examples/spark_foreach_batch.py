@@ -25,7 +25,7 @@ with connect(url) as connection:
 
 
 def messages(batch: DataFrame) -> DataFrame:
-    """The counts of a micro-batch as messages; here it is an ordinary DataFrame."""
+    """Turn the counts of a micro-batch, which is an ordinary DataFrame here, into messages."""
     value = F.to_json(F.struct(F.col("window.start").cast("string").alias("minute"), "sensor", "count"))
     return batch.select(value.alias("value"), F.col("sensor").alias("routing_key"))
 
@@ -34,7 +34,7 @@ spark = SparkSession.builder.appName("counts").config("spark.sql.shuffle.partiti
 with tempfile.TemporaryDirectory() as work:
     folder, start = Path(work, "readings"), datetime.fromisoformat("2025-01-01T12:00:00")
     folder.mkdir()
-    for file in range(3):  # 200 seconds each, so that the minutes at the seams are counted twice over
+    for file in range(3):  # 200 seconds each, so that a minute split between two files is counted twice
         seconds = range(file * 200, (file + 1) * 200)
         rows = (
             {"at": str(start + timedelta(seconds=second)), "sensor": f"sensor-{second % 2}"}

@@ -1,4 +1,4 @@
-"""Publish changes from an unsorted table so that those of each customer arrive in order."""
+"""Publish changes from an unsorted table so that each customer's changes arrive in order."""
 
 import os
 import sys

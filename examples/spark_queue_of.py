@@ -1,4 +1,4 @@
-"""Check shares, skew and hot keys before a write; then write, and compare with the counts on the broker."""
+"""Check shares, skew and hot keys before a write; then write, and compare the result with the broker's counts."""
 
 import os
 import sys

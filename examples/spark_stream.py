@@ -27,7 +27,7 @@ messages = readings.selectExpr(
 
 
 def run(checkpoint: str, least: int) -> int:
-    """Let the query write so many rows, stop it, and return how many rows are in micro-batches that it finished."""
+    """Let the query write at least this many rows, stop it, and return the number of rows in finished micro-batches."""
     sink = messages.writeStream.format("rabbitmq").option("url", url).option("exchange", name)
     query = sink.option("checkpointLocation", checkpoint).start()
     finished = 0

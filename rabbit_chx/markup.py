@@ -1,4 +1,4 @@
-"""Elements of HTML and SVG, and tables of them. Elements are built and then written, so a name that holds ``<`` is a name."""
+"""Build HTML and SVG elements and tables. Serializing them escapes every name, such as one that contains ``<``."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ if TYPE_CHECKING:
 __all__ = ["element", "notebook", "table", "written"]
 
 _MOST_ROWS: Final = 60
-"""So many rows a table in a notebook has; of more, the rest is counted."""
+"""The most rows of a table in a notebook; a line below it counts the rest."""
 
 
 def element(tag: str, *children: Element | str | None, **attributes: Any) -> Element:
-    """An element with children and attributes; ``class_`` is class, and underscores are hyphens.
+    """Build an element with children and attributes; ``class_`` means ``class``, and underscores become hyphens.
 
     >>> written(element("p", "1 < 2, ", element("b", "truly"), class_="x"))
     '<p class="x">1 &lt; 2, <b>truly</b></p>'
@@ -36,7 +36,7 @@ def element(tag: str, *children: Element | str | None, **attributes: Any) -> Ele
 
 
 def written(made: Element) -> str:
-    """An element as HTML."""
+    """Serialize an element as HTML."""
     return tostring(made, "unicode", method="html")
 
 
@@ -47,7 +47,7 @@ def table(
     numbers: Iterable[int] = (),
     long: Iterable[int] = (),
 ) -> Element:
-    """A table; columns of ``numbers`` stand right, and ``long`` ones may break anywhere."""
+    """Build a table; columns in ``numbers`` are right-aligned, and text in ``long`` ones may break anywhere."""
     kind = {place: {"class_": "n"} for place in numbers} | {place: {"class_": "long"} for place in long}
     titles = (element("th", text, scope="col", **kind.get(place, {})) for place, text in enumerate(head))
     body = (
@@ -58,7 +58,7 @@ def table(
 
 
 def notebook(summary: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A sentence and a table as a notebook shows them, in its own style.
+    """Render a sentence and a table for a notebook, in the notebook's own style.
 
     >>> notebook("One < two.", ["queue"], [["q0"]]).startswith("<div><p>One &lt; two.</p><table>")
     True

@@ -1,7 +1,7 @@
-"""How a sample of keys spreads over the queues of an exchange: shares, skew, chi-squared and hot keys.
+"""Measure how a sample of keys spreads over the queues of an exchange: shares, skew, chi-squared and hot keys.
 
-Values in, values out. :class:`Spread` is what ``rabbit-chx simulate`` prints, and what the Spark connector's ``spread``
-returns of a DataFrame; :func:`spread` makes one of keys at hand, :class:`Tally` of keys that come in blocks.
+``rabbit-chx simulate`` prints a :class:`Spread`, and the Spark connector's ``spread`` returns one for a DataFrame.
+:func:`spread` computes it from keys in memory, :class:`Tally` from keys that arrive in blocks. No I/O.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ __all__ = ["HotKey", "QueueShare", "Spread", "Tally", "chi_squared_tail", "sprea
 _Table: TypeAlias = "list[tuple[str, ...]]"
 
 _MOST_KEYS: Final = 1_000_000
-"""So many distinct keys are counted one by one; of more, the rarest are forgotten."""
+"""The most distinct keys that are counted one by one; above it, the rarest are dropped."""
 
 
 @dataclass(frozen=True, slots=True)
 class QueueShare:
-    """What one queue gets."""
+    """The part of a sample that one queue gets."""
 
     queue: str
     rows: int
     keys: int
-    """Distinct keys; of a DataFrame, and of more than a million keys, only about so many."""
+    """Distinct keys; an estimate for a DataFrame and for more than a million keys."""
     share: float
-    """Of the rows."""
+    """The queue's share of the rows."""
     exact: float
     """The share of all possible keys that the exchange gives to this queue."""
 
@@ -54,44 +54,44 @@ class HotKey:
     queue: str
     rows: int
     share: float
-    """Of all rows."""
+    """The key's share of all rows."""
 
 
 @dataclass(frozen=True)
 class Spread:
-    """How rows spread over queues; ``str()`` of it is a table."""
+    """How rows spread over queues; ``str()`` formats it as a table."""
 
     rows: int
     queues: tuple[QueueShare, ...]
-    """In the order of the buckets, those that get nothing included."""
+    """All queues, in the order of the buckets, including those that get nothing."""
     hot: tuple[HotKey, ...]
-    """The keys with the most rows, the hottest first; none that has a single row."""
+    """The keys with the most rows, the hottest first; keys with a single row are left out."""
     about: bool = True
-    """Whether distinct keys were estimated; rows are counted in any case."""
+    """Whether the number of distinct keys is an estimate; the number of rows is always exact."""
 
     @property
     def skew(self) -> float:
-        """The rows of the fullest queue, as a multiple of the mean; 1.0 where all queues are alike."""
+        """The rows of the fullest queue as a multiple of the mean; 1.0 if all queues get the same."""
         return max(queue.rows for queue in self.queues) * len(self.queues) / self.rows if self.rows else 1.0
 
     @property
     def chi_squared(self) -> float:
         """How far the rows are from the exact shares.
 
-        About :attr:`degrees_of_freedom` where every row has a key of its own. More rows to a key make it larger
-        by as much, which is no fault of the ring's.
+        About :attr:`degrees_of_freedom` if every row has a different key. With more rows per key it grows in
+        proportion, which does not mean that the ring is uneven.
         """
         expected = ((queue.rows, self.rows * queue.exact) for queue in self.queues)
         return sum((rows - mean) ** 2 / mean for rows, mean in expected if mean)
 
     @property
     def degrees_of_freedom(self) -> int:
-        """One less than there are queues."""
+        """The number of queues minus one."""
         return len(self.queues) - 1
 
     @property
     def p_value(self) -> float:
-        """How often rows with a key of their own each would be at least as far from the exact shares."""
+        """The chance that rows with all-different keys are at least as far from the exact shares."""
         return chi_squared_tail(self.chi_squared, self.degrees_of_freedom)
 
     def __str__(self) -> str:
@@ -99,7 +99,7 @@ class Spread:
         return "\n".join([self._summary(), "", *queues, *(["", *hot] if self.hot else [])])
 
     def _repr_html_(self) -> str:
-        """The same in a notebook."""
+        """Render the tables in a notebook."""
         (head, *queues), (hot_head, *hot) = self._tables()
         shown = notebook(self._summary(), head, queues)
         return shown + notebook("", hot_head, hot) if self.hot else shown
@@ -111,7 +111,7 @@ class Spread:
         )
 
     def _tables(self) -> tuple[_Table, _Table]:
-        """The queues and the hottest keys, each below its titles."""
+        """Return the tables of queues and of hottest keys, each with its header row."""
         queues: _Table = [("queue", "rows", "share", "exact", "keys (about)" if self.about else "keys")]
         queues += [
             (one.queue, f"{one.rows:,}", f"{one.share:.2%}", f"{one.exact:.2%}", f"{one.keys:,}")
@@ -126,7 +126,7 @@ _LEFT: Final = {"queue", "hottest keys"}
 
 
 def _aligned(table: Sequence[tuple[str, ...]]) -> list[str]:
-    """Lines with columns of one width; numbers stand right."""
+    """Format a table as lines with aligned columns; numbers are right-aligned."""
     columns = [
         [text.ljust(width) if column[0] in _LEFT else text.rjust(width) for text in column]
         for column in zip(*table, strict=True)
@@ -136,7 +136,7 @@ def _aligned(table: Sequence[tuple[str, ...]]) -> list[str]:
 
 
 def spread(exchange: ConsistentHashExchange, keys: Sequence[Any], *, hot: int = 10) -> Spread:
-    """How these keys spread; each counts as often as it is there.
+    """Measure how these keys spread over the queues; repeated keys count each time.
 
     >>> from rabbit_chx import ConsistentHashExchange
     >>> print(spread(ConsistentHashExchange(["q0", "q1"]), ["red", "green", "green", "blue"], hot=1))
@@ -155,7 +155,7 @@ def spread(exchange: ConsistentHashExchange, keys: Sequence[Any], *, hot: int = 
 
 
 def whole(exchange: ConsistentHashExchange) -> Spread:
-    """How all keys there can be spread: the rows are the classes of hashes that a ring tells apart."""
+    """Return the spread of all possible keys; a row is one of the 2^21 seeds that a ring distinguishes."""
     exact = shares(exchange.ring)
     queues = (
         QueueShare(str(queue), round(share * SEEDS), round(share * SEEDS), share, share)
@@ -165,7 +165,7 @@ def whole(exchange: ConsistentHashExchange) -> Spread:
 
 
 class Tally:
-    """Counts keys that come in blocks; what it keeps does not grow with their number."""
+    """Counts keys that arrive in blocks, in bounded memory."""
 
     def __init__(self, exchange: ConsistentHashExchange, *, most_keys: int = _MOST_KEYS) -> None:
         self._exchange = exchange
@@ -176,7 +176,7 @@ class Tally:
         self._forgot = False
 
     def add(self, keys: Iterable[Any], owners: NDArray[np.integer[Any]]) -> None:
-        """Count a block of keys, with the index of the destination of each."""
+        """Count a block of keys, given the index of each key's destination."""
         keys = list(keys)
         self._rows += np.bincount(owners, minlength=len(self._rows))
         self._keys.update(keys)
@@ -185,13 +185,13 @@ class Tally:
             self._forget()
 
     def _forget(self) -> None:
-        """Keep the half of the keys that have come most often; a hot one is among them long before it is hot."""
+        """Keep the more frequent half of the keys; a key that becomes hot is in it early on."""
         self._forgot = True
         self._keys = Counter(dict(self._keys.most_common(self._most_keys // 2)))
         self._owner_of = {key: self._owner_of[key] for key in self._keys}
 
     def spread(self, *, hot: int = 10) -> Spread:
-        """What was counted so far."""
+        """Return the spread of the keys counted so far."""
         names = [str(destination) for destination in self._exchange.destinations]
         exact = shares(self._exchange.ring)
         total = int(self._rows.sum())
@@ -213,7 +213,7 @@ def _text(key: Any) -> str:
 
 
 def chi_squared_tail(value: float, degrees: int) -> float:
-    """The chance of a chi-squared that is larger: its closed form for whole degrees of freedom.
+    """Return the chance of a larger chi-squared, by the closed form for integer degrees of freedom.
 
     >>> round(chi_squared_tail(18.307, 10), 4)
     0.05

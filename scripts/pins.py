@@ -1,10 +1,10 @@
-"""The pins of constraints.txt, which of them a purpose needs, and the hashes that hashes.txt holds for each.
+"""Read and write the pins in constraints.txt and the hashes in hashes.txt, and select the pins that a purpose needs.
 
-A line of constraints.txt is `name==version  # who asks for it`. Who asks is another pin, or one of pyproject.toml's
-own lists: `rabbit-chx`, `rabbit-chx[EXTRA]`, `(build)` for what builds, `(GROUP)` for a dependency group. So a purpose's
-pins are found by following the remarks, and no resolver need run before every hash is known.
+A line of constraints.txt is `name==version  # required by`. The comment names other pins, or lists of pyproject.toml:
+`rabbit-chx`, `rabbit-chx[EXTRA]`, `(build)` for the build requirements, `(GROUP)` for a dependency group. Following the
+comments therefore gives the pins for a purpose, and no resolver runs before every hash is known.
 
-Rules of this file: it imports the standard library alone, starts no program and asks no index.
+Rules for this file: it imports only the standard library, starts no program and contacts no index.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ HASHES_HEADER = """\
 
 
 def read_constraints(text: str) -> dict[str, tuple[str, frozenset[str]]]:
-    """Return of each name its version, and who asks for it."""
+    """Return the version of each name, and what requires it."""
     found = re.findall(r"^([^#\s=]+)==(\S+) +# (.+)$", text, re.MULTILINE)
     return {name: (version, frozenset(askers.split(", "))) for name, version, askers in found}
 
 
 def write_constraints(pins: Mapping[str, tuple[str, frozenset[str]]]) -> str:
-    """Write what `read_constraints` reads."""
+    """Write the format that `read_constraints` reads."""
     width = max(len(f"{name}=={version}") for name, (version, _) in pins.items())
     lines = [
         f"{f'{name}=={version}':{width}}  # {', '.join(sorted(askers))}"
@@ -49,7 +49,7 @@ def write_constraints(pins: Mapping[str, tuple[str, frozenset[str]]]) -> str:
 
 
 def needed(text: str, *askers: str) -> list[str]:
-    """Return the pins that these ask for, those that those ask for, and so on; a pin asks for itself."""
+    """Return the pins that these require, directly or indirectly; a pin requires itself."""
     pins = read_constraints(text)
     chosen = set(askers)
     while more := {name for name, (_, wanted) in pins.items() if wanted & chosen} - chosen:
@@ -58,15 +58,15 @@ def needed(text: str, *askers: str) -> list[str]:
 
 
 def read_hashes(text: str) -> dict[str, list[str]]:
-    """Return the hashes of each release's files, by `name==version`."""
+    """Return the hashes of the files of each release, by `name==version`."""
     entries = [entry.split() for entry in text.replace("\\\n", "").splitlines() if entry[:1] != "#"]
     return {release: hashes for release, *hashes in entries}
 
 
 def with_hashes(hashes: Mapping[str, list[str]], releases: Iterable[str]) -> str:
-    """Write a requirements file of these releases, each `name==version` or `name==version; marker`.
+    """Write a requirements file with these releases, each `name==version` or `name==version; marker`.
 
-    This is the form of hashes.txt too.
+    hashes.txt has the same format.
     """
     entries = []
     for release in releases:

@@ -1,8 +1,8 @@
-"""Writes docs/cli.md, the reference of the command line, from the commands themselves.
+"""Generate docs/cli.md, the command-line reference, from the commands themselves.
 
     make reference
 
-A test compares the page with what this makes.
+A test checks that the page is up to date.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ HEAD: Final = """\
 
 `rabbit-chx VERB`, and each verb with its arguments, options, exit codes and examples. `rabbit-chx VERB --help` says the same.
 
-<!-- Made by scripts/reference.py from the commands: `make reference` writes it anew. -->
+<!-- Generated from the commands by scripts/reference.py: run `make reference` to update it. -->
 """
 GENERAL: Final = """
 `--debug` before the verb shows the traceback of an error, `--version` the version, and `-h` or `--help` the help; errors, notes and
@@ -56,7 +56,7 @@ def page() -> str:
 
 
 def section(name: str, verb: Verb, above: click.Context) -> str:
-    """All there is to say of one verb."""
+    """Return the section about one verb."""
     context = click.Context(verb, info_name=name, parent=above)
     usage = " ".join([context.command_path, *verb.collect_usage_pieces(context)])
     parts = [f"## {name}\n\n{prose(verb.help)}", f"```text\n{usage}\n```\n"]
@@ -77,13 +77,13 @@ def prose(text: str | None) -> str:
 
 
 def table(title: str, options: Iterable[click.Option]) -> str:
-    """The options of one group."""
+    """Return the table of one group of options."""
     rows = "".join(f"| {names(each)} | {' '.join(facts(each))} |\n" for each in options)
     return f"| {title.lower()} | |\n|---|---|\n{rows}"
 
 
 def names(option: click.Option) -> str:
-    """How an option is written; what it takes stands behind its long name."""
+    """Return the names of an option; its long name is followed by its value."""
     takes = "" if option.is_flag else f" {option.metavar or option.name.upper()}"
     if isinstance(option.type, click.Choice):
         takes = ""
@@ -92,7 +92,7 @@ def names(option: click.Option) -> str:
 
 
 def facts(option: click.Option) -> Iterator[str]:
-    """What an option does, and all that is known of its value."""
+    """Yield what an option does, and the facts about its value."""
     about = option.to_info_dict()
     yield coded(escaped(option.help or ""))
     yield from limits(about["type"])
@@ -108,7 +108,7 @@ def facts(option: click.Option) -> Iterator[str]:
 
 
 def limits(kind: Mapping[str, object]) -> Iterator[str]:
-    """Which values an option takes."""
+    """Yield the values that an option accepts."""
     if choices := kind.get("choices"):
         assert isinstance(choices, (list, tuple))
         yield f"One of {', '.join(f'`{each}`' for each in choices)}."
@@ -120,19 +120,19 @@ def limits(kind: Mapping[str, object]) -> Iterator[str]:
 
 
 def exit_codes(codes: Mapping[Exit, str]) -> str:
-    """Those that mean something of their own."""
+    """Return the table of exit codes that have a special meaning for a verb."""
     return "| exit code | means |\n|---|---|\n" + "".join(
         f"| {int(code)} | {coded(meaning)} |\n" for code, meaning in codes.items()
     )
 
 
 def coded(text: str) -> str:
-    """The options in a text, set as code."""
+    """Format the options in a text as code."""
     return re.sub(r"(?<![\w`-])--?[a-z][\w-]*", r"`\g<0>`", text)
 
 
 def escaped(text: str) -> str:
-    """Without what would end the cell of a table."""
+    """Escape the characters that would end a table cell."""
     return text.replace("|", "\\|")
 
 

@@ -1,11 +1,11 @@
-"""Writes constraints.txt and hashes.txt anew, from what the environment that runs this holds and the index says of it.
+"""Regenerate constraints.txt and hashes.txt from the packages in the current environment and the index's file hashes.
 
-    renew.py INDEX [NAME==VERSION ...]     the further releases get hashes alone
+    renew.py INDEX [NAME==VERSION ...]     the additional releases are added only to hashes.txt
 
-`bootstrap.py constraints` makes that environment: the newest of everything, and nothing else.
+`bootstrap.py constraints` makes that environment, which holds only the newest version of every requirement.
 
-Rules of this file: it imports the standard library, the project's `pins`, and `packaging`, which hatchling brings along. It
-reads pages of the index that it is given, and names none.
+Rules for this file: it imports only the standard library, `pins`, and `packaging`, which hatchling depends on. It reads
+pages of the index passed to it, and names none.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def main(index: str, *further: str) -> None:
 
 
 def lists_of(pyproject: dict[str, Any]) -> dict[str, list[str]]:
-    """Return the lists of requirements in pyproject.toml, by the names that constraints.txt has for them."""
+    """Return the lists of requirements in pyproject.toml, by their names in constraints.txt."""
     project, groups = pyproject["project"], pyproject["dependency-groups"]
     found = {OWN: project["dependencies"], "(build)": pyproject["build-system"]["requires"]}
     found |= {f"{OWN}[{extra}]": lines for extra, lines in project["optional-dependencies"].items()}
@@ -56,7 +56,7 @@ def lists_of(pyproject: dict[str, Any]) -> dict[str, list[str]]:
 
 
 def asked_for(lists: dict[str, list[str]]) -> dict[str, tuple[str, frozenset[str]]]:
-    """Return what the lists bring: of each name its installed version, and who asks for it."""
+    """Return the packages that the lists require: the installed version of each, and what requires it."""
     askers: defaultdict[str, set[str]] = defaultdict(set)
     todo = [(who, Requirement(line), "") for who, lines in lists.items() for line in lines]
     seen: set[tuple[str, str]] = set()
@@ -75,20 +75,20 @@ def asked_for(lists: dict[str, list[str]]) -> dict[str, tuple[str, frozenset[str
 
 
 class Links(HTMLParser):
-    """The addresses that a page links to."""
+    """Collects the URLs that a page links to."""
 
     def __init__(self) -> None:
         super().__init__()
         self.addresses: list[str] = []
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Keep the address of a link."""
+        """Record the URL of a link."""
         if tag == "a":
             self.addresses += [value for key, value in attrs if key == "href" and value]
 
 
 def hashes_of(index: str, release: str) -> list[str]:
-    """Ask the index for the files of a release, those for other Pythons and machines included."""
+    """Return the hashes of a release's files from the index, including those for other Pythons and platforms."""
     name, _, version = release.partition("==")
     address = f"{index.rstrip('/')}/{canonicalize_name(name)}/"
     asking = urllib.request.Request(address, headers={"Accept": "text/html"})  # noqa: S310 - the user's own index
@@ -97,7 +97,7 @@ def hashes_of(index: str, release: str) -> list[str]:
 
 
 def hashes_in(page: str, version: Version) -> list[str]:
-    """Read them from the index's page of the package."""
+    """Read the hashes from the package's page on the index."""
     links = Links()
     links.feed(page)
     found = set()
@@ -110,7 +110,7 @@ def hashes_in(page: str, version: Version) -> list[str]:
 
 
 def version_of(file: str) -> Version | None:
-    """Return the version in the name of a wheel or a source archive; other files are of no use to pip."""
+    """Return the version in the name of a wheel or source archive; pip cannot use other files."""
     for parse in (parse_wheel_filename, parse_sdist_filename):
         try:
             return parse(file)[1]

@@ -1,12 +1,11 @@
-"""Puts a software bill of materials into each wheel: CycloneDX JSON in `.dist-info/sboms`, where PEP 770 wants it.
+"""Add a software bill of materials to each wheel: CycloneDX JSON in `.dist-info/sboms`, as PEP 770 specifies.
 
-It lists the package, its licence, and what it declares to need. Which versions those are is settled where the wheel is
-installed, so ranges stand there. The same sources give the same bytes: no time, no random serial number.
+It lists the package, its licence and its declared requirements, as version ranges: the versions are chosen only when the
+wheel is installed. The output is reproducible: it has no timestamp and no random serial number.
 
-Written here and not by a library, because whoever builds the package from its sources would have to fetch that library, and
-six more, for the sake of these few lines.
+It uses no library because building from source would then require that library and six more for these few lines.
 
-Rules of this file: hatchling loads it while it builds; it reads what hatchling tells of the package, and nothing else.
+Rules for this file: hatchling loads it during the build, and it reads only the metadata that hatchling provides.
 """
 
 from __future__ import annotations
@@ -27,10 +26,10 @@ FILE = "rabbit_chx.cdx.json"
 
 
 class SbomHook(BuildHookInterface[Any]):
-    """Hands hatchling the file for the wheel."""
+    """Build hook that adds the file to the wheel."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        """Write it, before hatchling builds a wheel that is no editable one."""
+        """Write the file before hatchling builds a wheel, except for an editable one."""
         if version == "editable":
             return
         about = self.metadata.core

@@ -1,8 +1,8 @@
-"""Writes the tables of docs/ that tell what the code takes: from the code's own definitions, between marks in the pages.
+"""Generate the tables in docs/ of accepted options and keys from their definitions in the code.
 
     .venv/bin/python scripts/tables.py
 
-A test compares the pages with what this makes.
+A test checks that the pages are up to date.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def main() -> None:
 
 
 def code(*words: str) -> str:
-    """Return words as code, with commas between them."""
+    """Return words formatted as code and separated by commas."""
     return ", ".join(f"`{word}`" for word in words)
 
 
@@ -82,7 +82,7 @@ def _keys(schema: dict[str, Any]) -> Iterable[tuple[str, ...]]:
 
 
 def in_words(schema: dict[str, Any]) -> str:
-    """Say which values a part of the schema allows."""
+    """Describe the values that a part of the schema allows."""
     match schema:
         case {"$ref": reference}:
             kind = _kind(reference.rpartition("/")[2])

@@ -1,6 +1,6 @@
-"""Long lists in few lines: what differs in one running number is said once, and slots that change are counted.
+"""Shorten the list of a plan's steps: steps that differ only in a running number become one row, and so do slots.
 
-Texts in, texts out. ``--verbose`` and JSON have every single step.
+``--verbose`` and JSON list every step.
 """
 
 from __future__ import annotations
@@ -22,36 +22,36 @@ __all__ = ["Row", "condense", "percent", "rows_of"]
 
 _Other = TypeVar("_Other")
 
-# The number at the end of a quoted name, but no key or name that is all number.
+# The number at the end of a quoted name; keys and names that consist of digits only do not match.
 _NUMBER: Final = re.compile(r"(?<=[^'0-9])([0-9]+)(?=')")
 _SLOT: Final = re.compile(r"(.+)\.slot\.[0-9]+")
 
 
 @dataclass(frozen=True)
 class Row:
-    """Steps of a plan that stand on one line."""
+    """One line for one or more steps of a plan."""
 
     text: str
     count: int
     destructive: bool
     share: str
-    """The share of an exchange's keys that moves, for people; empty where no keys are spoken of."""
+    """The formatted share of an exchange's keys that moves; empty where the step concerns no keys."""
     waiting: int | None
     """Messages in the queues that lose these keys."""
 
 
 def percent(share: float | None) -> str:
-    """A share for people."""
+    """Format a share as a percentage."""
     return "unknown" if share is None else f"{share:.2%}"
 
 
 def condense(texts: Iterable[str]) -> list[str]:
-    """The texts, of which runs that differ in the number of one name become one: ``'q.{0..7}'``."""
+    """Merge consecutive texts that differ only in a running number of one name, such as ``'q.{0..7}'``."""
     return [text for text, _, _ in _runs((text, None) for text in texts)]
 
 
 def rows_of(plan: Plan, *, verbose: bool = False) -> list[Row]:
-    """The lines for the steps of a plan."""
+    """Return the rows for the steps of a plan."""
     if verbose:
         return [_row(step) for step in plan.steps]
     rows: list[Row] = []
@@ -71,12 +71,12 @@ def _row(step: Step) -> Row:
 
 
 def _runs(items: Iterable[tuple[str, _Other]]) -> Iterator[tuple[str, _Other, int]]:
-    """Each run as one text, with what all of it have in common, and how many they are."""
+    """Yield each run as one text, with the value that its items have in common and their number."""
     run: list[list[str]] = []
     place: int | None = None
     common: _Other | None = None
     for text, other in items:
-        parts = _NUMBER.split(text)  # numbers stand at odd places
+        parts = _NUMBER.split(text)  # numbers have odd indexes
         found = _next_place(run[-1], parts) if run and other == common else None
         if found is not None and place in (None, found):
             place = found
@@ -90,7 +90,7 @@ def _runs(items: Iterable[tuple[str, _Other]]) -> Iterator[tuple[str, _Other, in
 
 
 def _next_place(last: Sequence[str], parts: Sequence[str]) -> int | None:
-    """The place of the one number that is the next one here, where nothing else differs."""
+    """Return the index of the number that has grown by one, if nothing else differs."""
     if len(last) != len(parts):
         return None
     differing = [index for index, (old, new) in enumerate(zip(last, parts, strict=True)) if old != new]
@@ -109,13 +109,13 @@ def _as_one(run: Sequence[Sequence[str]], place: int | None) -> str:
 
 
 def _top_of(step: Step) -> str | None:
-    """The exchange over the slot whose queue a step changes."""
+    """Return the top exchange of the slot whose queue a step changes."""
     found = _SLOT.fullmatch(step.binding.source) if isinstance(step, (Bind, Unbind)) else None
     return found and found[1]
 
 
 def _slots_row(top: str, steps: Sequence[Step], plan: Plan) -> Row:
-    """All slots of an exchange, by where they led and where they will lead."""
+    """Summarize all slots of an exchange by their old and new queues."""
     old: dict[str, list[str]] = {}
     new: dict[str, list[str]] = {}
     waiting: dict[str, int | None] = {}

@@ -1,7 +1,7 @@
-"""Erlang's hashing in Python, on integers, bytes and terms. It knows nothing of AMQP, releases or brokers.
+"""Erlang's hash functions in Python, on integers, bytes and terms, independent of AMQP, releases and brokers.
 
-Each function has the name of the Erlang function it mirrors, and cites it. Functions of columns need NumPy, which is
-loaded when the first of them is used.
+Each function is named after the Erlang function it mirrors, and cites it. The functions on columns need NumPy, which is
+imported when one of them is first used.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
-"""``block_hash``, and so ``phash2``, of whole columns of binaries, in NumPy.
+"""``block_hash``, and therefore ``phash2``, of whole columns of binaries, in NumPy.
 
-The same arithmetic as ``block_hash`` in :mod:`rabbit_chx.kernel.phash2`, with rows side by side instead
-of one after the other. What makes it fast:
+The arithmetic is that of ``block_hash`` in :mod:`rabbit_chx.kernel.phash2`, on many rows at once. Three
+things make it fast:
 
-* blocks of 32,768 rows: enough to share the price of a NumPy call, and so few that the three running
-  words and the scratch stay in the second-level cache;
-* rows sorted by their number of whole 12-byte blocks, the longest first, so that the rows which still
-  have a block to give are a prefix of the arrays, and short rows do not pay for long ones;
-* rows that start anywhere read as aligned 32-bit words, from four copies of the bytes of which each
-  begins one byte later.
+* blocks of 32,768 rows: enough to spread the cost of a NumPy call, and few enough that the three running
+  words and the scratch array stay in the second-level cache;
+* rows sorted by their number of whole 12-byte blocks, the longest first, so that the rows with blocks
+  left are always a prefix of the arrays, and short rows cost no more because of long ones;
+* unaligned rows read as aligned 32-bit words, from four copies of the bytes, each shifted by one byte
+  more than the last.
 """
 
 from __future__ import annotations
@@ -36,18 +36,19 @@ __all__ = ["block_hash_column", "phash2_column", "phash2_lists_column"]
 
 _ROWS: Final = 1 << 15
 _BYTES: Final = 1 << 24
-"""A block of rows is copied four times: so much of huge keys, and no more, at a time."""
+"""The most bytes in a block of rows, since each block is copied four times."""
 _FEW: Final = 16
-"""Below so many rows a NumPy call costs more than hashing them one by one."""
+"""Up to this many rows, hashing them one by one is cheaper than a NumPy call."""
 
 _MOST_BLOCKS: Final = 0x7FFF
 _MASK27: Final = np.uint32((1 << PHASH2_BITS) - 1)
-# _KEPT[word][rest]: of the three words behind the whole blocks, the bytes that the row's rest reaches.
+# _KEPT[word][rest]: a mask of the bytes that belong to the row, in each of the three words after its whole
+# blocks, by the length of the row's rest.
 _KEPT: Final = np.array(
     [[(1 << 8 * min(max(rest - 4 * word, 0), 4)) - 1 for rest in range(12)] for word in range(3)], np.uint32
 )
-# The MIX macro is nine rounds of x -= y; x -= z; x ^= z shifted. The shift of each, and its width as an
-# array, since NumPy would turn a number into one at each call.
+# The MIX macro is nine rounds of x -= y; x -= z; x ^= z shifted. These are the shifts; each width is an
+# array because NumPy would convert a number to one at every call.
 _ROUNDS: Final = [
     (shift, np.array(width, np.uint32))
     for shift, width in zip(
@@ -71,7 +72,7 @@ def phash2_lists_column(column: Any, *, what: str = "key", limit: int | None = N
     for start in range(0, len(hashes), _ROWS):
         block = hashes[start : start + _ROWS]
         a, b, scratch = _aligned(3, len(block))
-        a[:] = (HCONST_NIL + NIL_TAIL) & 0xFFFF_FFFF  # the empty list that ends it is stirred in
+        a[:] = (HCONST_NIL + NIL_TAIL) & 0xFFFF_FFFF  # mix in the empty list at the list's end
         b[:] = HCONST_NIL
         _mix(a, b, block, scratch)
     hashes &= _MASK27
@@ -83,8 +84,8 @@ def block_hash_column(
 ) -> _Column:
     """``block_hash(row, initval)`` of each row of a list, NumPy array or Arrow column of str or bytes.
 
-    All 32 bits: with the initval of a lone binary, ``phash2`` is the lowest 27 of them. ``what`` names
-    the values in errors, and ``limit`` is the length above which one is refused.
+    Returns all 32 bits; with the default initval, ``phash2`` is the lowest 27. ``what`` names the values in
+    errors, and ``limit`` is the greatest length allowed.
     """
     pieces = binaries(column, what=what, limit=limit)
     hashes = [_block_hash_binaries(piece, initval) for piece in pieces]
@@ -97,7 +98,7 @@ def _block_hash_binaries(column: Binaries, initval: int) -> _Column:
     hashes = np.empty(len(column), np.uint32)
     start = 0
     while start < len(column):
-        # At most _ROWS rows, and of those the ones that end within _BYTES, but at least one.
+        # At most _ROWS rows and _BYTES bytes, but at least one row.
         first = column.offsets[start]
         offsets = column.offsets[start : start + _ROWS + 1] - first
         fitting = int(np.searchsorted(offsets, offsets.dtype.type(_BYTES), side="right")) - 1
@@ -119,15 +120,15 @@ def _hash_rows(rows: Binaries, initval: int, hashes: _Column) -> None:
     else:
         _hash_uneven_rows(rows, lengths, initval, hashes)
     if not length:
-        hashes[lengths == 0] = initval  # an empty binary is not even mixed
+        hashes[lengths == 0] = initval  # an empty binary is not mixed in at all
 
 
 def _hash_uneven_rows(rows: Binaries, lengths: _Column, initval: int, hashes: _Column) -> None:
     blocks = np.minimum(lengths // 12, _MOST_BLOCKS).astype(np.int16)  # 16 bits are sorted by radix
     order = np.argsort(_MOST_BLOCKS - blocks, kind="stable")
     blocks = blocks.take(order, mode="wrap")
-    # with_block[i] rows have a block number i. Where only a few do, those few are hashed one by one,
-    # and so are rows with more blocks than can be counted here.
+    # with_block[i] rows have a block number i. If only a few do, these rows are hashed one by one,
+    # and so are rows with more blocks than 16 bits can count.
     with_block = len(rows) - np.searchsorted(blocks[::-1], np.arange(blocks[0], dtype=np.int16), side="right")
     uncounted = int(with_block[-1]) if blocks[0] == _MOST_BLOCKS else 0
     steps = int(np.count_nonzero(with_block > max(_FEW, uncounted)))
@@ -142,7 +143,7 @@ def _hash_uneven_rows(rows: Binaries, lengths: _Column, initval: int, hashes: _C
 
 
 def _readable(rows: Binaries) -> NDArray[np.uint8]:
-    """The bytes of the rows and at least 12 more, whatever they are: a key's last word may reach into them."""
+    """Return the bytes of the rows plus at least 12 of any value: reading a key's last word may reach them."""
     size = int(rows.offsets[-1])
     needed = size // 4 * 4 + 15
     if len(rows.data) >= needed:
@@ -151,14 +152,14 @@ def _readable(rows: Binaries) -> NDArray[np.uint8]:
 
 
 def _aligned(columns: int, rows: int) -> Sequence[_Column]:
-    """Columns that begin where cache lines do, which is worth a fifth of the time; their values mean nothing."""
+    """Return uninitialized columns aligned to cache lines, which saves a fifth of the time."""
     width = (rows + 15) // 16 * 16
     memory = np.empty(columns * width + 15, np.uint32)
     first = -memory.ctypes.data % 64 // 4
     return [memory[start : start + rows] for start in range(first, first + columns * width, width)]
 
 
-# utils.c, block_hash/3. Rows come with the most blocks first: with_block[i] of them have a block i.
+# utils.c, block_hash/3. Rows are sorted by their blocks, most first: with_block[i] of them have a block i.
 def _lookup2(words: _Words, with_block: list[int], lengths: _Column, initval: int) -> _Column:
     a, b, c, scratch = _aligned(4, len(lengths))
     a[:] = b[:] = HCONST
@@ -172,7 +173,7 @@ def _lookup2(words: _Words, with_block: list[int], lengths: _Column, initval: in
     x, y, z = words.rest()
     a += x
     b += y
-    c += z << np.uint32(8)  # the lowest byte of c is the length's
+    c += z << np.uint32(8)  # the lowest byte of c is reserved for the length
     c += lengths
     _mix(a, b, c, scratch)
     return c
@@ -192,14 +193,14 @@ class _Words(Protocol):
     """Reads twelve bytes of many rows at once, as three words."""
 
     def block(self, index: int, count: int) -> Sequence[_Column]:
-        """Block number ``index`` of the first ``count`` rows."""
+        """Return block number ``index`` of the first ``count`` rows."""
 
     def rest(self) -> Sequence[_Column]:
-        """What follows the whole blocks of every row, zeros where the row has ended."""
+        """Return the bytes after the whole blocks of every row, padded with zeros."""
 
 
 class _EvenRows:
-    """Rows of one length: a word of all rows is a strided view of the buffer."""
+    """Rows of equal length: one word of every row is a strided view of the buffer."""
 
     def __init__(self, buffer: NDArray[np.uint8], length: int, rows: int) -> None:
         self._buffer = buffer
@@ -217,7 +218,7 @@ class _EvenRows:
 
 
 class _UnevenRows:
-    """Rows that start anywhere: of four copies of the buffer, each begun one byte later, one suits."""
+    """Unaligned rows: one of four copies of the buffer, each shifted by one byte more, has the row aligned."""
 
     def __init__(
         self, buffer: NDArray[np.uint8], starts: NDArray[Any], lengths: _Column, blocks: NDArray[np.int16]
@@ -238,5 +239,5 @@ class _UnevenRows:
         return words
 
     def _read(self, at: NDArray[np.intp], skip: int = 0) -> Sequence[_Column]:
-        # The fastest mode; no index ever needs it.
+        # "wrap" is the fastest mode; every index is in range.
         return [self._words[word:].take(at, mode="wrap") for word in range(skip, skip + 3)]

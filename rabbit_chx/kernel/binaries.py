@@ -1,8 +1,7 @@
-"""Columns of keys, of whatever kind, as bytes laid end to end and the offsets between them.
+"""Convert columns of keys of any kind to concatenated bytes and their offsets.
 
-That is Arrow's own layout, so Arrow columns are looked at where they lie and never copied; everything
-else is joined once. This file hashes nothing. It imports pyarrow only when it is handed something of
-Arrow's, which means that the caller has it.
+This is Arrow's own layout, so Arrow columns are read in place without a copy; other columns are joined
+once. pyarrow is imported only when a column is an Arrow column or offers Arrow's protocol.
 """
 
 from __future__ import annotations
@@ -40,9 +39,9 @@ class Binaries:
 
 
 def binaries(column: Any, *, what: str = "key", limit: int | None = None) -> Iterator[Binaries]:
-    """The column in one or more pieces; a value of more than ``limit`` bytes is an error.
+    """Yield the column in one or more pieces; a value of more than ``limit`` bytes is an error.
 
-    ``what`` names a value in errors, which add its row.
+    Errors call a value ``what`` and give its row.
     """
     first_row = 0
     for piece in _pieces(column, what):
@@ -53,7 +52,7 @@ def binaries(column: Any, *, what: str = "key", limit: int | None = None) -> Ite
 
 
 def is_text(column: Any) -> bool:
-    """Whether every value of the column is a str; nulls of an Arrow column aside."""
+    """Return whether every value of the column is a str, not counting nulls in an Arrow column."""
     if _is_arrow(column):
         kind = str(getattr(column, "type", ""))
         return kind.startswith(
@@ -95,9 +94,9 @@ def _pieces(column: Any, what: str) -> Iterator[Binaries]:
 
 
 def from_list(keys: Sequence[str | bytes], what: str = "key") -> Binaries:
-    """Join a list of str or bytes; both may be in one list."""
+    """Join a list of str, bytes, or a mixture of both."""
     try:
-        # ASCII text alone, which is nearly always: two passes that run in C.
+        # The usual case, ASCII text only, takes two passes in C.
         text = "".join(keys)  # type: ignore[arg-type]
         if text.isascii():
             return _joined(text.encode(), map(len, keys), len(keys))
@@ -130,7 +129,7 @@ def _joined(data: bytes, lengths: Iterable[int], count: int) -> Binaries:
 
 
 def _from_numpy(column: NDArray[Any], what: str) -> Binaries:
-    """Fixed-width bytes and text, whose trailing NULs are padding to NumPy."""
+    """Convert fixed-width bytes or text, in which NumPy treats trailing NULs as padding."""
     if column.dtype.kind == "U":
         width = column.dtype.itemsize // 4
         points = np.ascontiguousarray(column).view(np.uint32).reshape(len(column), width)
@@ -147,14 +146,14 @@ def _from_numpy(column: NDArray[Any], what: str) -> Binaries:
 def _is_arrow(column: Any) -> bool:
     if type(column).__module__.partition(".")[0] == "pyarrow":
         return True
-    # Series of polars and pandas offer their memory by Arrow's own protocol.
+    # Series of polars and pandas expose their memory through Arrow's C data interface.
     return hasattr(column, "__arrow_c_stream__") or hasattr(column, "__arrow_c_array__")
 
 
 def _from_arrow(column: Any, what: str) -> Iterator[Binaries]:
     try:
         import pyarrow as pa
-    except ImportError:  # a series without pyarrow: slower, the same answer
+    except ImportError:  # a series without pyarrow: slower, but the same result
         yield from_list(list(column), what)
         return
     if not isinstance(column, (pa.Array, pa.ChunkedArray)):

@@ -1,7 +1,7 @@
-"""Erlang's random generator ``exs1024``, as far as the exchange uses it: seeding and uniform floats.
+"""The parts of Erlang's random generator ``exs1024`` that the exchange uses: seeding and uniform floats.
 
-Mirrors ``rand.erl`` (unchanged from OTP 18 to 29). The exchange asks for ``exs1024`` by name, which is
-not ``exs1024s``: both share the state and the step, but turn its 64 bits into different floats.
+Mirrors ``rand.erl`` (unchanged from OTP 18 to 29). The exchange requests ``exs1024``, not ``exs1024s``:
+both have the same state and step, but convert its 64 bits to different floats.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 __all__ = ["SEED_BITS", "gen1024", "seed", "uniforms"]
 
 SEED_BITS: Final = 21
-"""Each part of a seed triple counts with its lowest 21 bits only."""
+"""Only the lowest 21 bits of each part of a seed triple are used."""
 
 _MASK21: Final = (1 << SEED_BITS) - 1
 _MASK64: Final = (1 << 64) - 1
@@ -27,16 +27,16 @@ EXS1024_FACTOR: Final = 1181783497276652981
 
 # rand.erl, exs1024_seed/1 for a triple.
 def seed(triple: tuple[int, int, int]) -> list[int]:
-    """The 16 words of a fresh state."""
+    """Return the 16 words of a new state."""
     b1, b2, b3 = (
         ((part & _MASK21) + 1) * factor & _MASK21 for part, factor in zip(triple, SEED_FACTORS, strict=True)
     )
     return gen1024(b1 << 43 | b2 << 22 | b3 << 1 | 1)
 
 
-# rand.erl, exs1024_gen1024/1 over exs64_next/1. The list grows at its head: the last word comes first.
+# rand.erl, exs1024_gen1024/1 over exs64_next/1. Erlang prepends to the list, so the last word comes first.
 def gen1024(word: int) -> list[int]:
-    """Sixteen steps of the smaller generator ``exs64`` fill the state."""
+    """Fill the state with sixteen steps of the smaller generator ``exs64``."""
     state: list[int] = []
     for _ in range(STATE_WORDS):
         word ^= word >> 12
@@ -47,10 +47,10 @@ def gen1024(word: int) -> list[int]:
     return state
 
 
-# rand.erl, exs1024_next/1 and exs1024_calc/2. The state is a ring of 16 words read two at a time: the
-# word that a step makes is the first word of the next step.
+# rand.erl, exs1024_next/1 and exs1024_calc/2. The state is a circular buffer of 16 words, read two at a
+# time: the word that a step computes is the first word of the next step.
 def uniforms(triple: tuple[int, int, int]) -> Iterator[float]:
-    """Uniform floats from a fresh seed, as ``rand:uniform_s/1`` draws them one after the other."""
+    """Yield the uniform floats that repeated calls of ``rand:uniform_s/1`` draw from a new seed."""
     state = seed(triple)
     index = 0
     while True:
@@ -61,5 +61,5 @@ def uniforms(triple: tuple[int, int, int]) -> Iterator[float]:
         word = s0 ^ s1
         index = index + 1 & STATE_WORDS - 1
         state[index] = word
-        # rand.erl, exs1024's uniform: all 64 bits, where exs1024s and later generators keep 53.
+        # rand.erl, exs1024's uniform: all 64 bits; exs1024s and later generators keep 53.
         yield (word * EXS1024_FACTOR & _MASK64) / 2**64

@@ -1,8 +1,8 @@
 """The jump consistent hash of the consistent-hash exchange, one key at a time.
 
-Lamping and Veach's algorithm, with one difference that makes every other implementation give other
-answers: the plugin draws its random numbers from Erlang's ``exs1024`` instead of the paper's generator.
-Since its seed keeps 21 bits of the key, so does the bucket.
+This is Lamping and Veach's algorithm with one difference, which makes other implementations give
+different results: the plugin draws its random numbers from Erlang's ``exs1024`` instead of the paper's
+generator. Its seed keeps only 21 bits of the key, so the bucket depends only on those.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ __all__ = ["jump_consistent_hash"]
 # rabbit_exchange_type_consistent_hash.erl, jump_consistent_hash/2 and jump_consistent_hash_value/4,
 # the same from 3.7.8 to 4.3.
 def jump_consistent_hash(key: int, buckets: int) -> int:
-    """The bucket of a key, from 0 to ``buckets - 1``; the key may be any integer, negative ones too.
+    """Return the bucket of a key, from 0 to ``buckets - 1``; the key may be any integer, even negative.
 
+    >>> from rabbit_chx.kernel import phash2
     >>> jump_consistent_hash(phash2(b"customer-42"), 4)
     0
     """

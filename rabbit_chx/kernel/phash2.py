@@ -1,12 +1,12 @@
-"""``erlang:phash2``: one term in, 27 bits out, the same in every Erlang release since R13.
+"""``erlang:phash2``: the 27-bit hash of a term, the same in every Erlang release since R13.
 
-The C function mirrored is ``make_hash2`` of the emulator (erts/emulator/beam, utils.c up to OTP 25,
-erl_term_hashing.c from OTP 26). It walks a term depth first and stirs every atom, digit and word of it into one running 32-bit
-hash. Two kinds of term replace the running hash, instead of being stirred in, while it is still
-zero: atoms and the empty list. Binaries always replace it, and use its old value as their seed.
+It mirrors the C function ``make_hash2`` of the emulator (erts/emulator/beam, utils.c up to OTP 25,
+erl_term_hashing.c from OTP 26). The function traverses a term depth first and mixes every atom, digit and word into one
+running 32-bit hash. Two kinds of term replace the running hash while it is still zero, instead of being
+mixed in: atoms and the empty list. Binaries always replace it, and use its old value as their seed.
 
-This is the readable truth, one term at a time; :mod:`rabbit_chx.kernel.batch` computes the same for
-columns of binaries and is bound to this file by tests.
+This is the readable reference, one term at a time. :mod:`rabbit_chx.kernel.batch` computes the same for
+columns of binaries, and tests compare the two.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 __all__ = ["PHASH2_BITS", "atom_hash", "block_hash", "last_binary_initval", "phash2"]
 
 PHASH2_BITS: Final = 27
-"""The width of ``phash2/1``'s answer."""
+"""The number of bits that ``phash2/1`` returns."""
 
 _MASK32: Final = 0xFFFF_FFFF
 
-# The golden ratio, and HCONST_n = n * HCONST mod 2^32: each kind of term is stirred in with its own.
+# The golden ratio, and HCONST_n = n * HCONST mod 2^32: each kind of term is mixed in with its own constant.
 HCONST: Final = 0x9E37_79B9
 HCONST_NIL: Final = 2 * HCONST & _MASK32
 _HCONST_ATOM: Final = 3 * HCONST & _MASK32
@@ -37,14 +37,14 @@ _HCONST_POSITIVE: Final = 11 * HCONST & _MASK32
 _HCONST_FLOAT: Final = 12 * HCONST & _MASK32
 HCONST_BINARY: Final = 13 * HCONST & _MASK32
 
-NIL_TAIL: Final = 2  # what the empty list counts as when it ends a list
-NIL_ALONE: Final = 3468870702  # and the whole hash of one that comes first
+NIL_TAIL: Final = 2  # the word mixed in for an empty list, such as the end of a list
+NIL_ALONE: Final = 3468870702  # the hash of an empty list that is hashed first
 
 _MAX_RANGE: Final = 2**32
 
 
 def phash2(term: Term, range_: int = 1 << PHASH2_BITS) -> int:
-    """The portable hash of a term: ``erlang:phash2/1``, or ``/2`` with a range from 1 to 2^32.
+    """Return the portable hash of a term: ``erlang:phash2/1``, or ``/2`` with a range from 1 to 2^32.
 
     >>> phash2(b"customer-42")
     66013791
@@ -55,12 +55,12 @@ def phash2(term: Term, range_: int = 1 << PHASH2_BITS) -> int:
 
 
 def last_binary_initval(*before: Term) -> int:
-    """What seeds the hash of a binary that is the last element of a tuple, after these elements."""
+    """Return the seed of a binary that is the last element of a tuple, after these elements."""
     arity = len(before) + 1
     return (HCONST_BINARY + _make_hash2(_stir(0, arity, 0, _HCONST_TUPLE), [*reversed(before)])) & _MASK32
 
 
-# utils.c, make_hash2/1. The stack holds what is still to be hashed, the next term last.
+# utils.c, make_hash2/1. The stack holds the terms still to be hashed, the next one last.
 def _make_hash2(hash_: int, stack: list[Term]) -> int:
     while stack:
         match stack.pop():
@@ -71,7 +71,7 @@ def _make_hash2(hash_: int, stack: list[Term]) -> int:
             case bytes() as value:
                 hash_ = block_hash(value, (HCONST_BINARY + hash_) & _MASK32)
             case Atom(name):
-                # "fast, but poor hash value": a leading atom is its name's hash and nothing else.
+                # "fast, but poor hash value": the hash of a leading atom is the hash of its name.
                 hash_ = _stir(hash_, atom_hash(name), 0, _HCONST_ATOM) if hash_ else atom_hash(name)
             case int() as value:
                 hash_ = _integer(hash_, value)
@@ -84,8 +84,8 @@ def _make_hash2(hash_: int, stack: list[Term]) -> int:
                 hash_ = _stir(hash_, NIL_TAIL, 0, HCONST_NIL) if hash_ else NIL_ALONE
             case list() as value:
                 hash_, rest = _leading_bytes(hash_, value)
-                # What follows is one element and then the tail, which is a list again and may start
-                # with bytes again.
+                # Next comes one element and then the tail, which is itself a list and may also start
+                # with bytes.
                 stack.append(rest[1:])
                 if rest:
                     stack.append(rest[0])
@@ -117,28 +117,28 @@ def _float(hash_: int, value: float) -> int:
 
 
 def _leading_bytes(hash_: int, items: list[Term]) -> tuple[int, list[Term]]:
-    """Stir in the bytes that a list starts with, four to a word; return the rest of the list."""
+    """Mix in the bytes that a list starts with, four to a word; return the rest of the list."""
     count = 0
     for item in items:
         if type(item) is not int or not 0 <= item <= 0xFF:
             break
         count += 1
-    leading = bytes(items[:count])  # type: ignore[arg-type] # the loop above has looked at each
+    leading = bytes(items[:count])  # type: ignore[arg-type] # the loop above checked each
     for start in range(0, count, 4):
         hash_ = _stir(hash_, int.from_bytes(leading[start : start + 4], "big"), 0, _HCONST_BYTES)
     return hash_, items[count:]
 
 
 def _stir(hash_: int, first: int, second: int, constant: int) -> int:
-    """UINT32_HASH_2: two words into the running hash."""
+    """UINT32_HASH_2: mix two words into the running hash."""
     return _mix((constant + first) & _MASK32, (constant + second) & _MASK32, hash_)[2]
 
 
 # utils.c, block_hash/3: Bob Jenkins' lookup2 over 12-byte blocks, the length in the lowest byte of c.
 def block_hash(data: bytes, initval: int) -> int:
-    """The hash of a binary, seeded with what was hashed before it."""
+    """Return the hash of a binary, seeded with the hash of the terms before it."""
     if not data:
-        return initval  # the one case that is not even mixed
+        return initval  # an empty binary is not mixed in at all
     a = b = HCONST
     c = initval
     whole = len(data) // 12 * 12
@@ -166,9 +166,9 @@ def _mix(a: int, b: int, c: int) -> tuple[int, int, int]:
     return a, b, c
 
 
-# atom.c, atom_hash/1: the ELF hash (hashpjw) over Latin-1 where the name fits it, else over UTF-8.
+# atom.c, atom_hash/1: the ELF hash (hashpjw); each character counts as Latin-1 if it fits, else as UTF-8.
 def atom_hash(name: str) -> int:
-    """The hash of an atom's name, which is also the whole hash of a lone atom."""
+    """Return the hash of an atom's name, which is also the hash of a lone atom."""
     h = 0
     for byte in _atom_bytes(name):
         h = (h << 4) + byte & _MASK32
@@ -179,5 +179,5 @@ def atom_hash(name: str) -> int:
 
 
 def _atom_bytes(name: str) -> bytes:
-    """Characters up to U+00FF count as one byte each, all others as their UTF-8 bytes."""
+    """Encode characters up to U+00FF as one byte each, and all others as UTF-8."""
     return b"".join(char.encode("latin-1" if char <= "\xff" else "utf-8") for char in name)

@@ -1,11 +1,11 @@
-"""Buckets of many keys at once, for one ring size.
+"""Compute the buckets of many keys at once, for one ring size.
 
-Drawing costs the same for every key, and a ring size knows only 2^21 different ones, so an answer once
-drawn is kept. The table fills itself with just the keys that were asked for, so that a short column
-draws a few thousand times; once half of it is known, the rest follows.
+A ring distinguishes only 2^21 keys, so :class:`BucketTable` caches the bucket of each. It computes only the
+keys that are looked up, so that a short column costs a few thousand draws; once half of the keys are
+known, it computes the rest.
 
-A ring that grows bucket by bucket needs no table for every size: :class:`Visits` holds what changes from
-each to the next.
+A ring that grows bucket by bucket does not need a table for every size: :class:`Visits` holds the changes
+from each size to the next.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["SEEDS", "BucketTable", "Visits", "all_buckets", "bucket_table", "visits"]
 
 SEEDS: Final = 1 << SEED_BITS
-"""How many keys a ring can tell apart."""
+"""The number of keys that a ring can distinguish."""
 
 _MASK21: Final = np.uint64(SEEDS - 1)
 _ROWS: Final = 1 << 14
@@ -33,7 +33,7 @@ _ROWS: Final = 1 << 14
 
 @lru_cache(maxsize=16)
 def bucket_table(buckets: int) -> BucketTable:
-    """The table of a ring size, shared by all rings of that size (2 MB, above 255 buckets 4)."""
+    """Return the table of a ring size, shared by all rings of that size (2 MB; 4 MB above 255 buckets)."""
     return BucketTable(buckets)
 
 
@@ -42,13 +42,13 @@ class BucketTable:
 
     def __init__(self, buckets: int) -> None:
         self.buckets = buckets
-        # Bucket + 1, so that 0 means "not drawn yet": fresh zeros cost nothing until they are touched.
+        # Bucket + 1, so that 0 means "not drawn yet": untouched zero pages cost no memory.
         self._known: NDArray[Any] = np.zeros(SEEDS, np.min_scalar_type(buckets))
         self._drawn = 0
         self._complete = False
 
     def __getitem__(self, keys: NDArray[Any]) -> NDArray[Any]:
-        """The bucket of each key; keys are integers of any NumPy type, of which 21 bits count."""
+        """Return the bucket of each key; keys are integers of any NumPy type, and only 21 bits are used."""
         found = np.empty(len(keys), self._known.dtype)
         for start in range(0, len(keys), _ROWS):
             seeds = keys[start : start + _ROWS].astype(np.intp) & (SEEDS - 1)
@@ -59,7 +59,7 @@ class BucketTable:
         return found
 
     def all(self) -> NDArray[Any]:
-        """The bucket of every key from 0 to 2^21 - 1."""
+        """Return the bucket of every key from 0 to 2^21 - 1."""
         self._draw_rest()
         found: NDArray[Any] = self._known - 1
         return found
@@ -68,7 +68,7 @@ class BucketTable:
         missing = seeds[self._known[seeds] == 0]
         self._drawn += len(missing)
         if self._drawn > SEEDS // 2:
-            self._draw_rest()  # it costs no more than was spent so far, and nothing is looked for again
+            self._draw_rest()  # costs no more than the draws so far, and later calls skip the search
         elif len(missing):
             self._draw(missing)
 
@@ -83,26 +83,27 @@ class BucketTable:
 
 
 def visits(low: int, high: int) -> Visits:
-    """Visits of these sizes at least: drawing for all keys costs more than some sizes too many, so they are shared."""
+    """Return visits that cover at least these sizes: drawing costs more than a wider range, so ranges are rounded and cached."""
     return _visits_between(1 << low.bit_length() - 1, 1 << (high - 1).bit_length())
 
 
 def all_buckets(buckets: int) -> NDArray[Any]:
-    """The bucket of every key from 0 to 2^21 - 1, in a ring of that size; of sizes close by it costs little more."""
+    """Return the bucket of every key from 0 to 2^21 - 1 in a ring of that size; further sizes near it cost little more."""
     return visits(buckets, buckets).at(buckets)
 
 
 @lru_cache(maxsize=4)
 def _visits_between(low: int, high: int) -> Visits:
-    """For powers of two, about 20 MB each."""
+    """Cache visits between powers of two, about 20 MB each."""
     return Visits(low, high)
 
 
 class Visits:
-    """Which keys enter each bucket while a ring grows from ``low`` to ``high`` buckets, and where from.
+    """The keys that enter each bucket while a ring grows from ``low`` to ``high`` buckets, and their old buckets.
 
-    The draws of a key visit buckets in rising order, and in a ring of n buckets it stays in the last one
-    below n. So one more bucket costs the keys that visit it, 2^21 / (n + 1) of them, and no new draw.
+    The draws of a key visit buckets in ascending order, and in a ring of n buckets the key stays in the last
+    one below n. Adding a bucket therefore updates only the keys that visit it, 2^21 / (n + 1) of them, and
+    needs no new draw.
     """
 
     def __init__(self, low: int, high: int) -> None:
@@ -129,9 +130,7 @@ class Visits:
         cursor = self._ends[:-1].copy()
         parts.reverse()
         firsts.reverse()
-        while (
-            parts
-        ):  # sorted piece by piece, and each is freed then: of large rings there are 15 million visits
+        while parts:  # sort piece by piece and free each piece: large rings have 15 million visits
             first, (buckets, came_from, rows) = firsts.pop(), parts.pop()
             order = np.argsort(buckets, kind="stable")
             entered, counts = np.unique(buckets[order], return_counts=True)
@@ -142,18 +141,18 @@ class Visits:
             cursor[entered.astype(np.intp) - low] += counts
 
     def entering(self, low: int, high: int) -> NDArray[Any]:
-        """For every key that a ring of ``low`` buckets loses to the next ones below ``high``: its bucket there."""
+        """Return the old bucket of every key that moves when a ring grows from ``low`` to ``high`` buckets."""
         came_from: NDArray[Any] = self._came_from[self._ends[low - self.low] : self._ends[high - self.low]]
         return came_from if high - low == 1 else came_from[came_from < low]
 
     def at(self, size: int) -> NDArray[Any]:
-        """The bucket of every key in a ring of that size, in an array of its own."""
+        """Return the bucket of every key in a ring of that size, as a new array."""
         buckets: NDArray[Any] = self._at_low.copy()
         self.resize(buckets, self.low, size)
         return buckets
 
     def resize(self, buckets: NDArray[Any], size: int, to: int) -> None:
-        """Turn the buckets of a ring of one size into those of a ring of another, in place."""
+        """Update the buckets of a ring of one size to those of another size, in place."""
         for bucket in range(size, to):
             buckets[self._keys[self._visiting(bucket)]] = bucket
         for bucket in reversed(range(to, size)):
@@ -167,14 +166,14 @@ class Visits:
 def _ends(
     parts: list[tuple[NDArray[Any], NDArray[Any], NDArray[Any]]], low: int, high: int
 ) -> NDArray[np.intp]:
-    """Where the visits of each bucket begin among all of them, and where the last one's end."""
+    """Return where the visits of each bucket begin in the sorted array, and where the last ones end."""
     ends = np.zeros(high - low + 1, np.intp)
     for buckets, _, _ in parts:
         ends[1:] += np.bincount(buckets.astype(np.intp) - low, minlength=high - low)
     return ends.cumsum()
 
 
-# jump_consistent_hash/2 of the plugin over rand.erl's exs1024: rabbit_chx.kernel.jump, many keys abreast.
+# jump_consistent_hash/2 of the plugin over rand.erl's exs1024: rabbit_chx.kernel.jump for many keys at once.
 def _jump(seeds: NDArray[np.uint64], buckets: int) -> NDArray[np.int64]:
     bucket = np.zeros(len(seeds), np.int64)
     if buckets == 1:
@@ -189,7 +188,7 @@ def _jump(seeds: NDArray[np.uint64], buckets: int) -> NDArray[np.int64]:
 def _rounds(
     seeds: NDArray[np.uint64], buckets: int
 ) -> Iterator[tuple[NDArray[np.intp], NDArray[np.float64], NDArray[np.float64]]]:
-    """The keys still drawing, the bucket each has reached, and the next one: at or above ``buckets``, the end."""
+    """Yield the keys still drawing, the bucket each has reached, and its next one; at or above ``buckets`` a key stops."""
     state = _gen1024(seeds)
     rows = np.arange(len(seeds))
     reached = np.zeros(len(seeds))
@@ -215,7 +214,7 @@ def _calc(s0: NDArray[np.uint64], s1: NDArray[np.uint64]) -> NDArray[np.uint64]:
     return s1
 
 
-# rand.erl, exs1024_seed/1 and exs1024_gen1024/1: the last word drawn is the first of the state.
+# rand.erl, exs1024_seed/1 and exs1024_gen1024/1: the last word drawn is the first word of the state.
 def _gen1024(seeds: NDArray[np.uint64]) -> NDArray[np.uint64]:
     b1, b2, b3 = ((seeds + np.uint64(1)) * np.uint64(factor) & _MASK21 for factor in SEED_FACTORS)
     word = b1 << np.uint64(43) | b2 << np.uint64(22) | b3 << np.uint64(1) | np.uint64(1)

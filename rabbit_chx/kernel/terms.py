@@ -1,7 +1,7 @@
 """Erlang terms as Python values.
 
-Only the terms that a message can bring to a hash exchange (or that the exchange builds from them)
-are here. This file knows nothing of AMQP and computes nothing.
+Only the terms that a message can carry to a hash exchange, or that the exchange builds from them, are
+supported. This module does not depend on AMQP.
 
     Erlang              Python
     ----------------    -------------------------
@@ -23,7 +23,7 @@ __all__ = ["FALSE", "TRUE", "UNDEFINED", "Atom", "Term", "boolean", "format_term
 
 @dataclass(frozen=True, slots=True)
 class Atom:
-    """An Erlang atom; a class of its own because an Erlang string or binary never equals an atom."""
+    """An Erlang atom; a separate class because an atom never equals a string or binary in Erlang."""
 
     name: str
 
@@ -36,12 +36,12 @@ FALSE = Atom("false")
 
 
 def boolean(value: bool) -> Atom:  # noqa: FBT001 - it converts exactly this
-    """Erlang has no booleans, only the atoms ``true`` and ``false``."""
+    """Return the atom ``true`` or ``false``, which Erlang uses as booleans."""
     return TRUE if value else FALSE
 
 
 def format_term(term: Term) -> str:
-    """The term as the Erlang shell would print it, so that it can be pasted into ``rabbitmqctl eval``."""
+    """Format a term as the Erlang shell prints it, ready to paste into ``rabbitmqctl eval``."""
     match term:
         case Atom(name):
             plain = name[:1].islower() and name.isascii() and name.replace("_", "a").isalnum()

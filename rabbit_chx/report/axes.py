@@ -1,8 +1,8 @@
-"""The report's pictures on matplotlib axes, for notebooks and papers: each function draws and returns the axes.
+"""Draw the report's pictures on matplotlib axes, for notebooks and papers.
 
-They are the caller's, or those that pyplot would draw on next. Nothing is saved or shown; titles and sizes stay the caller's
-business too, but where a number says what a picture shows. Names stand beside the axes: a figure made with
-``layout="constrained"`` has room for them. Needs the extra ``plot``.
+Each function draws on the given axes, or on pyplot's current axes, and returns them. It does not save or show the figure,
+and it sets a title only where the title reports a number. Names are drawn outside the axes; ``layout="constrained"``
+makes room for them. Needs the extra ``plot``.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
 __all__ = ["draw_movement", "draw_ring", "draw_shares", "draw_spread"]
 
 _LINE: Final = 11.0
-"""What a name needs in height, in points."""
+"""Height of a name, in points."""
 _COLUMN: Final = 0.025
 _AS_IT_IS: Final[dict[str, Any]] = {"fontsize": "small", "parse_math": False}
-"""Names: a dollar sign in one begins no formula."""
+"""Text options for names: a dollar sign must not start a formula."""
 
 
 def draw_ring(ring: Ring, ax: Axes | None = None) -> Axes:
-    """The buckets of a ring, clockwise from the top, in the colours of their queues."""
+    """Draw the buckets of a ring, clockwise from the top, in the colours of their queues."""
     ax = _axes(ax)
     from matplotlib.patches import Wedge
 
@@ -58,7 +58,7 @@ def draw_ring(ring: Ring, ax: Axes | None = None) -> Axes:
 
 
 def draw_shares(ring: Ring, ax: Axes | None = None) -> Axes:
-    """The exact share of all keys that each queue gets."""
+    """Draw the exact share of all keys that each queue gets."""
     exact = shares(ring)
     ax = _bars(_axes(ax), [str(destination) for destination in exact], list(exact.values()))
     ax.set_xlabel("share of all keys, exact")
@@ -66,7 +66,7 @@ def draw_shares(ring: Ring, ax: Axes | None = None) -> Axes:
 
 
 def draw_spread(found: Spread, ax: Axes | None = None) -> Axes:
-    """The share of a sample that each queue gets, and a line where its exact share is."""
+    """Draw the share of a sample that each queue gets, with a line at its exact share."""
     queues = found.queues
     ax = _bars(_axes(ax), [one.queue for one in queues], [one.share for one in queues])
     from matplotlib import rcParams
@@ -81,7 +81,7 @@ def draw_spread(found: Spread, ax: Axes | None = None) -> Axes:
 
 
 def draw_movement(before: Ring, after: Ring, ax: Axes | None = None) -> Axes:
-    """Where keys go when one ring becomes the other: left as it was, right as it will be; pale is what stays."""
+    """Draw where keys go when a ring changes: before on the left, after on the right; keys that stay are pale."""
     ax = _axes(ax)
     movement = moved(before, after)
     flow = laid_out(movement, before, after)
@@ -111,12 +111,12 @@ def _colour(number: int) -> str:
 
 
 def _height(ax: Axes) -> float:
-    """Of the axes as they are now, in points."""
+    """Return the current height of the axes, in points."""
     return float(ax.get_window_extent().height) / ax.figure.dpi * 72
 
 
 def _bars(ax: Axes, names: Sequence[str], lengths: Sequence[float]) -> Axes:
-    """A bar for each queue, the first on top; where not every name has room, every second has, or every third."""
+    """Draw a bar for each queue, the first on top; where space is short, label only every second or third bar."""
     from matplotlib.ticker import PercentFormatter
 
     places = range(len(names))

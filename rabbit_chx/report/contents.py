@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 __all__ = ["PUBLISHED", "report"]
 
-# What the README of rabbitmq_consistent_hash_exchange says of 2, 3 ... 20 buckets, in the section on uniformity. It
-# does not say of which keys.
+# The figures for 2 to 20 buckets in the README of rabbitmq_consistent_hash_exchange (the section on uniformity), which
+# does not name its keys.
 PUBLISHED: Final = dict(
     enumerate(
         (
@@ -37,7 +37,7 @@ PUBLISHED: Final = dict(
 )
 
 _MOST_REMOVED: Final = 64
-"""Up to so many queues, it is said of each what its removal moves."""
+"""Above this number of queues, the report does not compute what each removal moves."""
 
 
 def report(
@@ -58,18 +58,18 @@ def report(
     """Compute the report of one consistent-hash exchange.
 
     Args:
-        topology: what the file says.
-        exchange: which of its exchanges.
+        topology: the topology from the file.
+        exchange: the name of one of its exchanges.
         release: the release of the broker.
-        live: its ring, as read from a broker; else it is what the file's order makes.
-        keys: a sample of what is hashed, each as often as it comes; or ``sample``, counted already.
-        sample: what `rabbit_chx.spread` has counted.
-        sample_name: what to call it.
-        add: queues whose cost is asked for, as in `rabbit-chx plan`; by default one.
-        remove: queues to take away.
+        live: the ring as read from a broker; by default, the ring that the file's order makes.
+        keys: a sample of the hashed values, with repetitions; pass either ``keys`` or ``sample``.
+        sample: a sample already counted by `rabbit_chx.spread`.
+        sample_name: the name of the sample in the report.
+        add: queues to add, as in `rabbit-chx plan`; by default, the report adds one.
+        remove: queues to remove.
         weights: queues with their new weights.
-        worker_pool_size: of the broker's node, where it is known: with 1 a restart on Mnesia sorts the ring.
-        parity: what a comparison with the broker has found.
+        worker_pool_size: the setting of the broker's node, if known: with 1, a restart on Mnesia sorts the ring.
+        parity: the result of a comparison with the broker.
     """
     found = _checked(topology, exchange)
     parsed = Release.parse(release)
@@ -89,7 +89,7 @@ def report(
         recovered=ring.after_restart(worker_pool_size=worker_pool_size),
         shares=shares(ring),
         uniformity=_uniformity(parsed),
-        added=Change("One more queue, bound last", moved(ring, longer), longer),
+        added=Change("Adding one queue, bound last", moved(ring, longer), longer),
         removals=tuple((destination, change.movement.share) for destination, change in removals),
         removed=removals[0][1] if removals else None,
         ways=what_if(topology, exchange, add=new, remove=remove, weights=weights, release=parsed),
@@ -116,14 +116,14 @@ def _checked(topology: Topology, exchange: str) -> Exchange:
 
 
 def _removals(ring: Ring) -> Iterator[tuple[Destination, Change]]:
-    """What it costs to unbind each, the costliest first."""
+    """Compute what unbinding each queue moves, the largest share first."""
     bindings = list({binding.destination: binding for binding in ring.bindings}.values())
     if not 1 < len(bindings) <= _MOST_REMOVED:
         return
     changes = []
     for binding in bindings:
         after = ring.unbind(binding.destination, binding.key, dict(binding.arguments))
-        title = f"{binding.destination} unbound, which costs most"
+        title = f"Unbinding {binding.destination}, the costliest removal"
         changes.append((binding.destination, Change(title, moved(ring, after), after)))
     yield from sorted(changes, key=lambda change: -change[1].movement.share)
 
@@ -144,7 +144,7 @@ def _uniformity(release: Release) -> tuple[Uniformity, ...]:
 def _uniformity_of(buckets: int, keys: Sequence[str], release: Release) -> Uniformity:
     exchange = ConsistentHashExchange([str(number) for number in range(buckets)], release=release)
     counts = np.bincount(exchange.bucket_many(keys), minlength=buckets)
-    mean = SAMPLE / buckets  # as the README counts: against equal shares, not against the exact ones
+    mean = SAMPLE / buckets  # like the README: compared with equal shares, not with the exact ones
     found = float(((counts - mean) ** 2 / mean).sum())
     return Uniformity(buckets, found, chi_squared_tail(found, buckets - 1), PUBLISHED[buckets])
 

@@ -1,7 +1,7 @@
-"""Pictures as SVG: a ring of buckets, and the flow of keys from one ring to another. Elements out, nothing written.
+"""Draw a ring of buckets, and the flow of keys from one ring to another, as SVG elements.
 
-A colour is a class, ``c0`` to ``c11``, so that light, dark and print have their own; of more queues the colours come
-round again, and the names beside them tell which is which. Every picture has a title that is read aloud.
+A colour is a class, ``c0`` to ``c11``, so that the light, dark and print styles can each define it. With more queues the
+colours repeat, and the names distinguish the queues. Every picture has a title for screen readers.
 """
 
 from __future__ import annotations
@@ -42,26 +42,26 @@ DARK: Final = (
     *("#7aa2ff", "#ffb057", "#5ad08d", "#f08be0", "#ff8787", "#4fc9dd"),
     *("#b197fc", "#e6c84f", "#a9e34b", "#faa2c1", "#adb5bd", "#66d9e8"),
 )
-"""The same on dark ground."""
+"""The same for the dark style."""
 COLOURS: Final = len(LIGHT)
 REST: Final = 10
 """Grey: the colour of several queues drawn as one."""
 
 MOST_NAMED: Final = 24
-"""Up to so many runs are named around a ring; of more, the table beside it does."""
+"""The most runs that are named around a ring; with more, only the table names them."""
 
 _RADIUS: Final = 80.0
 _NAME_AT: Final = 22.0
-"""So far outside is a name."""
+"""Distance of a name from the ring."""
 _MOST_LETTERS: Final = 12
 _NAME: Final = 76.0
-"""What so many letters need beside the ring, wide ones too."""
+"""Width of a name of ``_MOST_LETTERS`` letters, even wide ones."""
 _LEGIBLE: Final = 9.0
-"""What is lower than this has no room for its name beside it; the tables have it."""
+"""Bars lower than this get no name; the tables list them."""
 
 
 def colours_of(ring: Ring, *more: Destination) -> dict[Destination, int]:
-    """The number of each queue's colour: the same in every picture."""
+    """Map each queue to the number of its colour, which is the same in every picture."""
     return {
         destination: number for number, destination in enumerate(dict.fromkeys([*ring.destinations, *more]))
     }
@@ -73,7 +73,7 @@ def _svg(title: str, width: float, height: float, *children: Element, left: floa
 
 
 def ring_picture(ring: Ring, colour_of: Mapping[Destination, int], title: str) -> Element:
-    """The buckets of a ring, clockwise from the top, in the colours of their queues."""
+    """Draw the buckets of a ring, clockwise from the top, in the colours of their queues."""
     size = 2 * (_RADIUS + _NAME_AT + _LEGIBLE)
     middle = size / 2
     runs = ring.runs or ()
@@ -91,7 +91,7 @@ def ring_picture(ring: Ring, colour_of: Mapping[Destination, int], title: str) -
 
 
 def _arc(middle: float, start: int, weight: int, total: int, colour: int, name: str) -> Element:
-    """A part of the circle; where there is room, a little of it is left open towards the next."""
+    """Draw one run of buckets as an arc, with a small gap before the next run."""
     buckets = f"bucket {start}" if weight == 1 else f"buckets {start} to {start + weight - 1}"
     title = element("title", f"{name}: {buckets}")
     look = f"arc c{colour % COLOURS}"
@@ -105,12 +105,12 @@ def _arc(middle: float, start: int, weight: int, total: int, colour: int, name: 
 
 
 def gap_after(weight: int, total: int) -> float:
-    """What is left open between one queue's buckets and the next one's, in buckets."""
+    """Return the gap between one queue's buckets and the next one's, in buckets."""
     return min(0.15 * weight, total / 360)
 
 
 def _at(middle: float, turn: float, distance: float = _RADIUS) -> tuple[float, float]:
-    """The point after so much of a turn, clockwise from the top."""
+    """Return the point at this fraction of a turn, clockwise from the top."""
     return middle + distance * sin(2 * pi * turn), middle - distance * cos(2 * pi * turn)
 
 
@@ -124,7 +124,7 @@ def _name(middle: float, turn: float, name: str) -> Element:
 
 
 def short(name: str, most: int) -> str:
-    """The end of a long name: names of queues differ there."""
+    """Keep only the end of a long name, where the names of queues usually differ."""
     return name if len(name) <= most else f"…{name[1 - most :]}"
 
 
@@ -140,7 +140,7 @@ _HEIGHT: Final = 260.0
 def flow_picture(
     movement: Movement, before: Ring, after: Ring, colour_of: Mapping[Destination, int], title: str
 ) -> Element:
-    """Where keys come from and go to when a ring changes: those that move stand out, the others are pale."""
+    """Draw where keys go when a ring changes; keys that stay are pale."""
     flow = laid_out(movement, before, after)
     colour = {str(destination): number % COLOURS for destination, number in colour_of.items()}
     ribbons = (_shape(ribbon, colour.get(ribbon.source, REST)) for ribbon in flow.ribbons)

@@ -1,6 +1,6 @@
-"""Where the keys go when a ring changes, laid out for a picture: two columns of queues, and ribbons between them.
+"""Lay out where keys go when a ring changes: two columns of queues, with ribbons between them.
 
-Lengths are shares of all keys; whoever draws scales them. Values in, values out.
+Lengths are shares of all keys; the drawing code scales them. No I/O.
 """
 
 from __future__ import annotations
@@ -17,28 +17,28 @@ if TYPE_CHECKING:
 __all__ = ["Flow", "Ribbon", "laid_out"]
 
 _MOST_SHOWN: Final = 12
-"""So many queues a flow picture shows, those with the largest shares; the others are one."""
+"""The most queues in a flow picture: those with the largest shares. The others are drawn as one."""
 _MOST_CHANGED: Final = 4
-"""Of those that come or go, so many are shown however small they are."""
+"""Of the added and removed queues, this many are shown even if their shares are small."""
 _GAP: Final = 4 / 260
-"""Between two queues."""
+"""The gap between two queues."""
 _OTHERS: Final = "all others"
 _NOWHERE: Final = "nowhere"
 
 Column: TypeAlias = "Mapping[str, tuple[float, float]]"
-"""Queues with where each begins and ends, from the top."""
+"""Queues, each with the positions of its top and bottom."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ribbon:
-    """Keys that go from one queue to one queue."""
+    """Keys that go from one queue to another, or stay in their queue."""
 
     source: str
     target: str
     moves: bool
     share: float
     at_source: float
-    """Where it begins, from the top."""
+    """The position of the ribbon's top in the left column; ``at_target`` is the one in the right column."""
     at_target: float
 
     def __str__(self) -> str:
@@ -48,22 +48,22 @@ class Ribbon:
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """The whole picture."""
+    """The layout of the whole picture."""
 
     left: Column
     right: Column
     ribbons: tuple[Ribbon, ...]
-    """Those of keys that stay first: they lie below."""
+    """Ribbons of keys that stay come first, so that the others are drawn over them."""
     changed: frozenset[str]
-    """What comes or goes."""
+    """The queues that are added or removed."""
 
     @property
     def height(self) -> float:
-        """Of both columns, with room for what is too small for its name."""
+        """The height of both columns, gaps included."""
         return 1 + _GAP * max(len(self.left), len(self.right))
 
     def named(self, column: Column, line: float) -> frozenset[str]:
-        """Which have room for a line of text beside them; what comes or goes needs only be clear of the last one."""
+        """Return the queues to label: those as high as a line of text, and added or removed ones whose label overlaps none."""
         found, last = set(), -line
         for name, (top, bottom) in column.items():
             middle = (top + bottom) / 2
@@ -74,7 +74,7 @@ class Flow:
 
 
 def laid_out(movement: Movement, before: Ring, after: Ring) -> Flow:
-    """Find a place for every queue and every ribbon; of very many queues the rest is one."""
+    """Position every queue and every ribbon; with very many queues, the smaller ones are combined."""
     sums = _folded(movement, before, after)
     left, right = _names(before, sums, 0), _names(after, sums, 1)
     order = {name: place for place, name in enumerate(dict.fromkeys([*left, *right]))}
@@ -95,7 +95,7 @@ _Sums: TypeAlias = "dict[tuple[str, str, bool], float]"
 
 
 def _folded(movement: Movement, before: Ring, after: Ring) -> _Sums:
-    """The share of keys for every pair of names that is shown, and whether they move."""
+    """Sum the shares of keys by source, target and whether they move, as far as the picture tells queues apart."""
     shown = _shown(movement, before, after)
     sums: _Sums = {}
     for ends, share in movement.flows.items():
@@ -107,7 +107,7 @@ def _folded(movement: Movement, before: Ring, after: Ring) -> _Sums:
 
 
 def _shown(movement: Movement, before: Ring, after: Ring) -> set[str]:
-    """Some of what comes or goes, and the largest."""
+    """Choose the queues to show: some of the added and removed ones, and the largest."""
     left, right = (list(map(str, ring.destinations)) for ring in (before, after))
     size: dict[str, float] = {}
     for (source, target), share in movement.flows.items():
@@ -122,7 +122,7 @@ def _shown(movement: Movement, before: Ring, after: Ring) -> set[str]:
 
 
 def _names(ring: Ring, sums: _Sums, end: int) -> list[str]:
-    """The queues of one side in the order of their buckets."""
+    """Return the queues of one column, in the order of their buckets."""
     there = {ends[end] for ends in sums}
     return [
         name for name in dict.fromkeys([*map(str, ring.destinations), _OTHERS, _NOWHERE]) if name in there

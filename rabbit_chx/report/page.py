@@ -31,7 +31,7 @@ __all__ = ["SAMPLE", "Change", "Parity", "Report", "Uniformity"]
 _FRAME_HEIGHT: Final = 640
 _POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'"
 """The page loads nothing and runs nothing."""
-_NOT_AS_FILED: Final = "Counted for the ring that the file would make, which is not the broker's: `rabbit-chx plan FILE` asks the broker."
+_NOT_AS_FILED: Final = "Computed for the ring the file describes, which differs from the broker's: run `rabbit-chx plan FILE` to use the broker's."
 
 
 SAMPLE: Final = 100_000
@@ -110,19 +110,19 @@ class Report:
 
 
 def page(report: Report) -> str:
-    """The whole page."""
+    """Render the whole page."""
     drawn = (draw(report) for draw in (_ring, _shares, _sample, _changes, _ways, _uniformity, _parity))
     sections = [section for section in drawn if section is not None]
     links = (element("a", _heading(section), href=f"#{section.get('id')}") for section in sections)
     body = element(
         "body",
-        element("a", "To the content", href=f"#{sections[0].get('id')}", class_="skip"),
+        element("a", "Skip to content", href=f"#{sections[0].get('id')}", class_="skip"),
         element("header", element("h1", f"Exchange {report.exchange}"), _facts(report)),
         element("nav", *(part for link in links for part in (link, " ")), aria_label="Sections"),
         element("main", *sections),
         element(
             "footer",
-            f"rabbit-chx {__version__}. Shares are exact: counted over all 2,097,152 seeds, not sampled.",
+            f"rabbit-chx {__version__}. Shares are exact: computed from all 2,097,152 seeds, not from a sample.",
         ),
     )
     head = element(
@@ -137,7 +137,7 @@ def page(report: Report) -> str:
 
 
 def _style() -> str:
-    """The page's style, with the colours of the queues in it."""
+    """Return the page's style sheet, with the colours of the queues."""
     light, dark = (
         "".join(f" --c{number}: {colour};" for number, colour in enumerate(palette))
         for palette in (LIGHT, DARK)
@@ -148,7 +148,7 @@ def _style() -> str:
 
 
 def framed(report: Report) -> str:
-    """The page in a frame of its own, for a notebook."""
+    """Render the page in a frame of its own, for a notebook."""
     text = b64encode(page(report).encode()).decode()
     title = f"Exchange {report.exchange}"
     frame = element(
@@ -196,7 +196,7 @@ def _ring(report: Report) -> Element:
         element("div", live, after, class_="pair"),
         element(
             "p",
-            "Buckets are numbered clockwise from the top, in the order of the bindings. A binding is added at the end; whoever leaves from the middle shifts all behind it.",
+            "Buckets are numbered clockwise from the top, in the order of the bindings. A new binding adds its buckets at the end; removing one from the middle shifts every bucket after it.",
             class_="quiet",
         ),
     )
@@ -265,8 +265,8 @@ def _sample(report: Report) -> Element | None:
 def _judged(found: Spread) -> str:
     chi = f"chi-squared {found.chi_squared:,.1f} with {found.degrees_of_freedom} degrees of freedom"
     if found.p_value >= 0.01:
-        return f"{chi}, as uneven as {found.p_value:.0%} of samples of keys that all differ."
-    return f"{chi}, which keys that all differ reach in less than 1% of samples: some keys come often."
+        return f"{chi}: {found.p_value:.0%} of samples of distinct keys are at least as uneven."
+    return f"{chi}: fewer than 1% of samples of distinct keys are this uneven, so some keys are frequent."
 
 
 def _changes(report: Report) -> Element:
@@ -276,8 +276,8 @@ def _changes(report: Report) -> Element:
         "changes",
         "What a change moves",
         *drawn,
-        element("h3", "Unbinding one queue, the others stay as they are") if rows else None,
-        _table(("queue", "keys that go elsewhere"), rows, numbers={1}) if rows else None,
+        element("h3", "Unbinding a single queue") if rows else None,
+        _table(("queue", "keys moved"), rows, numbers={1}) if rows else None,
     )
 
 
@@ -290,7 +290,10 @@ def _flow(report: Report, change: Change) -> Element:
         "figure",
         element("h3", title),
         picture,
-        element("figcaption", "Left: where keys go now. Right: where they go then. Pale: they stay."),
+        element(
+            "figcaption",
+            "Left: where keys go now. Right: where they go after the change. Pale: keys that stay.",
+        ),
     )
 
 
@@ -328,8 +331,8 @@ def _uniformity(report: Report) -> Element:
         "How even the hash is",
         element(
             "p",
-            f"Chi-squared of {SAMPLE:,} routing keys, the numbers from 0 on, against equal shares; computed here, beside the figure "
-            "in the README of the plugin, which does not name its keys. An even hash has a p-value under 0.05 one time in twenty.",
+            f"Chi-squared of {SAMPLE:,} routing keys, the numbers from 0 to {SAMPLE - 1:,}, against equal shares, and the figure published "
+            "in the plugin's README, which does not name its keys. An even hash has a p-value under 0.05 one time in twenty.",
         ),
         _table(("buckets", "chi-squared", "p-value", "plugin's README"), rows, numbers={0, 1, 2, 3}),
     )
@@ -340,7 +343,7 @@ def _parity(report: Report) -> Element | None:
     if found is None:
         return None
     good = not found.differences
-    text = f"{found.messages:,} messages through RabbitMQ {found.release}, {found.differences:,} of them elsewhere than foretold."
+    text = f"{found.messages:,} messages through RabbitMQ {found.release}, {found.differences:,} of them in another queue than predicted."
     return _section(
         "parity", "Compared with a real broker", element("p", text, class_="good" if good else "bad")
     )

@@ -39,4 +39,4 @@ def test_shares_and_the_sample_are_those_of_the_brokers_ring(broker, orders, tmp
     for queue in ("orders.a", "orders.b"):
         assert re.search(rf"{queue}\s+{landed.count(queue)}\s", page)
     assert page.index("orders.a") < page.index("orders.b")
-    assert "which is not the broker's" in page
+    assert "which differs from the broker's" in page

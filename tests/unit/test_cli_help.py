@@ -79,9 +79,7 @@ def test_help_has_groups_exit_codes_and_examples_in_this_order() -> None:
 def test_the_reference_is_what_its_script_makes(monkeypatch) -> None:
     monkeypatch.syspath_prepend(ROOT / "scripts")
     page = (ROOT / "docs" / "cli.md").read_text()
-    assert page == import_module("reference").page(), (
-        "docs/cli.md is out of date: `make reference` writes it anew"
-    )
+    assert page == import_module("reference").page(), "docs/cli.md is out of date: run `make reference`"
 
 
 @pytest.mark.parametrize("name", VERBS)
