@@ -31,7 +31,15 @@ class _Table(Table):
     """A table that shows unprintable characters of its cells as escapes."""
 
     def add_row(self, *cells: RenderableType | None, **options: Any) -> None:
-        super().add_row(*(printable(cell) if isinstance(cell, str) else cell for cell in cells), **options)
+        super().add_row(*map(_safe, cells), **options)
+
+
+def _safe(cell: RenderableType | None) -> RenderableType | None:
+    if isinstance(cell, str):
+        return printable(cell)
+    if isinstance(cell, Text) and (shown := printable(cell.plain, keep="\n")) != cell.plain:
+        return Text(shown, cell.style)  # its parts lose their colours, since their positions no longer hold
+    return cell
 
 
 class _Console(Console):

@@ -267,7 +267,10 @@ def test_a_browser_lays_it_out_within_its_window(pictures, tmp_path, width) -> N
         pytest.skip("no Chromium on this machine: the page is not measured")
     wide = Ring.of({"payments.summary.0": 1, "q.1": 1, "payments.summary.2": 2, "GROSS.3": 2, "q.4": 2})
     text = made(keys=KEYS, sample_name="a sample", live=wide).to_html()
-    (tmp_path / "page.html").write_text(text.replace("</body>", MEASURE + "</body>"))
+    measured = text.replace("default-src 'none'", "default-src 'unsafe-inline'").replace(
+        "</body>", MEASURE + "</body>"
+    )
+    (tmp_path / "page.html").write_text(measured)
     own = [f"--user-data-dir={tmp_path / 'profile'}", f"--window-size={width},900", "--dump-dom"]
     done = subprocess.run(
         [pictures.CHROMIUM, *pictures.QUIET, *own, (tmp_path / "page.html").as_uri()],

@@ -160,6 +160,11 @@ def test_a_ring_with_a_hole_or_without_an_end_is_never_taken_for_a_ring(text):
         parse_ring(text)
 
 
+def test_a_name_with_a_lone_surrogate_is_refused_before_a_node_is_asked() -> None:
+    with pytest.raises(InvalidValue, match="without lone surrogates"):
+        ring_expression("\ud800", "/")
+
+
 def test_no_name_can_break_out_of_the_erlang_expression():
     expression = ring_expression('x">>, halt(), <<"é', "v\n'")
     assert "halt()" not in expression

@@ -132,4 +132,8 @@ def _on_one_line(expression: str) -> str:
 
 def _erlang_binary(text: str) -> str:
     """Return a text as an Erlang binary, byte by byte, so that nothing needs escaping."""
-    return f"<<{','.join(str(byte) for byte in text.encode('utf-8', 'surrogateescape'))}>>"
+    try:
+        encoded = text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        raise InvalidValue("name", text, "text without lone surrogates") from None
+    return f"<<{','.join(map(str, encoded))}>>"
