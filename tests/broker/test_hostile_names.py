@@ -8,40 +8,56 @@ import pytest
 
 from rabbit_chx.cli import _exit_code
 from rabbit_chx.text import UNPRINTABLE
+from tests.broker.erlang import container_of
 
 pytestmark = [pytest.mark.broker, pytest.mark.one_release]
 
-PLANTED = "planted\x1b[2J\x9b31m\u202e\u2066"
+PLANTED = {
+    "escapes": "planted\x1b[2J\x9b31m\u202e\u2066",
+    "quotes": "planted\"'`",
+    "markup": "planted[bold red]<script>alert(1)</script>[/]",
+    "Erlang": 'planted">>, halt(), <<"',
+    "long": "planted" + "ä" * 124,
+    "format": "planted{0}%s%(x)s\\n$HOME",
+}
 FILE = 'schema: 1\nvhost: "/"\nexchanges: {wanted.hostile: {type: fanout}}\n'
 
 
-@pytest.fixture
-def planted(broker):
+@pytest.fixture(
+    params=["escapes", *(pytest.param(name, marks=pytest.mark.long) for name in PLANTED if name != "escapes")]
+)
+def planted(request, broker):
+    name = PLANTED[request.param]
     with broker.connection() as connection:
         channel = connection.channel()
-        channel.queue_declare(PLANTED)
-        channel.exchange_declare(PLANTED, "x-consistent-hash")
-        channel.queue_bind(PLANTED, PLANTED, "1")
-        yield
-        channel.queue_delete(PLANTED)
-        channel.exchange_delete(PLANTED)
+        channel.queue_declare(name)
+        channel.exchange_declare(name, "x-consistent-hash")
+        channel.queue_bind(name, name, "1")
+        yield name
+        channel.queue_delete(name)
+        channel.exchange_delete(name)
 
 
 def test_planted_names_are_shown_with_escapes(broker, planted, monkeypatch, capsys, tmp_path) -> None:
     monkeypatch.setenv("AMQP_URL", f"amqp://{urlsplit(broker.url).netloc}/%2F")
     monkeypatch.setenv("RABBITMQ_MANAGEMENT_URL", broker.management_url)
+    monkeypatch.setenv("RABBIT_CHX_NODE", f"docker exec -u rabbitmq {container_of(broker)} rabbitmqctl eval")
     file, exported = tmp_path / "wanted.yaml", tmp_path / "live.yaml"
     file.write_text(FILE)
+    rows = tmp_path / "rows.csv"
+    rows.write_text("a\n1\n")
     shown = 0
     for line in (
         ("check", file, "--strict"),
         ("check", file, "--strict", "--output", "json"),
         ("plan", file, "--prune", "--verbose"),
         ("plan", file, "--prune", "--output", "json"),
+        ("apply", file, "--prune", "--dry-run", "--verbose"),
         ("export", "--out", exported),
         ("export",),
+        ("publish", rows, "--exchange", planted, "--key-column", "a"),
     ):
-        _exit_code(list(map(str, line)))
+        assert _exit_code(list(map(str, line))) in {0, 1, 2, 64}, line  # 64: the option refuses the name
         said = "".join(capsys.readouterr())
         shown += "planted" in said
         assert not UNPRINTABLE.search(said.replace("\n", "").replace("\t", "")), line
