@@ -40,7 +40,7 @@ class Stream(Load):
 
     def __init__(self, urls: list[str], exchange: str) -> None:
         patience = {"connect_timeout": 3, "reconnect_timeout": PATIENCE, "confirm_timeout": STUCK}
-        super().__init__(urls, exchange, most_pending=MOST, heartbeat=2, name=exchange, **patience)
+        super().__init__(urls, exchange, max_in_flight=MOST, heartbeat=2, name=exchange, **patience)
         self.exchange = exchange
 
     def keys(self) -> list[str]:

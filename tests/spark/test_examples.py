@@ -103,7 +103,7 @@ def test_the_notebook_checks_skew_and_shows_it_as_tables_pictures_and_a_page(spa
     assert page._repr_html_().startswith("<iframe")
     assert titles == [
         f"40,000 rows; max/mean {found.skew:.2f}",
-        f"{page.added.movement.share:.2%} of the keys go elsewhere",
+        f"{page.added.movement.share:.2%} of the keys move",
     ]
 
 

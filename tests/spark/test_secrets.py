@@ -137,7 +137,7 @@ def ways(rabbitmq_broker, inbox, user, tls, tmp_path_factory):
         way(
             "url",
             locked(KEY),
-            {refused: url(WRONG["url"]), "tlsKeyPassword opens a key": locked(WRONG["key"])},
+            {refused: url(WRONG["url"]), "tlsKeyPassword opens an encrypted key": locked(WRONG["key"])},
             locked(KEY, port=1),
         ),
         way(
