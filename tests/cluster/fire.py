@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
+from rabbit_chx.publishing import Timeouts
 from tests.cluster.conftest import ROUNDS
 from tests.cluster.nodes import Member
 from tests.cluster.site import CONTROL, HASHED, QUEUES, SLOTTED, Site
@@ -39,8 +40,8 @@ class Stream(Load):
     """Publishes on and on, at a moderate pace."""
 
     def __init__(self, urls: list[str], exchange: str) -> None:
-        patience = {"connect_timeout": 3, "reconnect_timeout": PATIENCE, "confirm_timeout": STUCK}
-        super().__init__(urls, exchange, max_in_flight=MOST, heartbeat=2, name=exchange, **patience)
+        timeouts = Timeouts(connect=3, reconnect=PATIENCE, confirm=STUCK)
+        super().__init__(urls, exchange, max_in_flight=MOST, heartbeat=2, name=exchange, timeouts=timeouts)
         self.exchange = exchange
 
     def keys(self) -> list[str]:
