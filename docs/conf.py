@@ -15,7 +15,14 @@ if TYPE_CHECKING:
     from sphinx.application import Sphinx
 
 ROOT = Path(__file__).resolve().parent.parent
-PROJECT_PAGES = ["examples/README", "benchmarks/README", "CONTRIBUTING", "SECURITY", "CHANGELOG"]
+PROJECT_PAGES = [
+    "examples/README",
+    "examples/ci/README",
+    "benchmarks/README",
+    "CONTRIBUTING",
+    "SECURITY",
+    "CHANGELOG",
+]
 
 project = "rabbit-chx"
 root_doc = "README"
