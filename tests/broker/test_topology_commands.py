@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -249,7 +250,8 @@ def test_a_connection_that_is_closed_midway_is_gone_on_from(run, site, write, mo
     monkeypatch.setattr(click, "echo", closing)
     stopped = run("apply", file, "--yes")
     assert stopped.code == 3
-    assert "200 steps of" in stopped.err
+    done = int(re.search(r"(\d+) steps of \d+ are done", stopped.err)[1])
+    assert done >= 20
     resumed = run("apply", file, "--yes")
     assert resumed.code == 0, resumed.err
     assert run("check", file).code == 0
@@ -312,7 +314,8 @@ def test_ports_that_speak_something_else_are_told_apart(run, site, write, scheme
     assert "--management-url" in crossed.err or "the AMQP port" in crossed.err  # it may also just hang up
     own = f"{amqp.username}:{amqp.password}"
     port = http.port if scheme == "amqp" else amqp.port
-    other = run("apply", file, "--yes", "--url", f"{scheme}://{own}@{amqp.hostname}:{port}")
+    url = f"{scheme}://{own}@{amqp.hostname}:{port}"
+    other = run("apply", file, "--yes", "--insecure-management", "--url", url)
     assert other.code == 1
     assert f"{amqp.hostname}:{port}" in other.err
     assert scheme == "amqp" or "port without TLS" in other.err
