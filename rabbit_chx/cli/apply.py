@@ -15,7 +15,7 @@ from rabbit_chx.cli.plan import plan_options
 from rabbit_chx.cli.progress import waiting
 from rabbit_chx.cli.verb import Exit, verb
 from rabbit_chx.cli.vhosts import for_each_vhost, load_topologies, vhosts_option
-from rabbit_chx.errors import ApplyStopped, InvalidValue
+from rabbit_chx.errors import ApplyStopped, InvalidValue, Unquoted
 
 if TYPE_CHECKING:
     from rabbit_chx.cli.broker_access import BrokerAccess
@@ -99,9 +99,9 @@ def _plan(
 def _check_terminal() -> None:
     if not sys.stdin.isatty():
         raise InvalidValue(
-            "command",
-            "nobody to ask, since standard input is no terminal",
-            "--yes, or --dry-run",
+            "input",
+            Unquoted("stdin, which is not a terminal, so `apply` cannot ask"),
+            "--yes or --dry-run",
             "`rabbit-chx plan FILE` shows what would be done",
         )
 

@@ -62,7 +62,7 @@ def probe(
             "exchange to probe",
             exchange,
             "an x-consistent-hash exchange with queues behind it that is not internal",
-            "the broker lets nobody publish to an internal one" if found and found.internal else "",
+            "Clients cannot publish to an internal exchange" if found and found.internal else "",
         )
     on = _mirror(found, observed.rings[exchange]).hash_on.part
     values: list[Any] = [secrets.token_hex(8) for _ in range(count or 200 + 10 * len(queues))]

@@ -195,7 +195,7 @@ def _modulus_strategy(
     share = modulus_moved(bindings, [*stay, *new], release)
     return Strategy(
         "in place",
-        "another number of bindings divides all keys anew; with slots only the share of a queue would move",
+        "another number of bindings redistributes all keys; with slots only the share of a queue would move",
         moved=share,
         moved_between=share if len(steps) < 2 else None,
         steps=steps,
