@@ -19,10 +19,10 @@ def needing(what: str) -> list[str]:
 
 OFFLINE = needing("nothing")
 ONLINE = needing("a broker")
-DECLARING = needing("a broker to declare on")
+DECLARING = needing("a broker with permission to declare")
 SHARDING = needing("a broker with rabbitmq_sharding")
 TOPOLOGY = needing("a broker and its HTTP API")
-HANDOVER = needing("a broker to hand over on")
+HANDOVER = needing("a broker with permission to declare and bind")
 SPARK = needing("a broker and Spark")
 NOTEBOOKS = needing("Spark")
 

@@ -76,13 +76,21 @@ SERVERS = {
 
 
 def outcome(server: AmqpServer) -> tuple[str, float, int]:
-    """Publish to a server; return the error, the seconds until it came, and by how much the memory grew at most."""
+    """Publish to a server; return the error, the seconds until it came, and by how much the memory grew at most.
+
+    Spoiled bytes can be an ack of all messages, so without an error all of them must be confirmed.
+    """
     before, started = _peak(reset=True), time.monotonic()
     publisher = Publisher(server.url, "x", timeouts=TIMEOUTS)
-    with pytest.raises((PublishFailed, BrokerUnavailable)) as caught, publisher:
-        publisher.publish_many([BODY] * 100, "k")
-    assert publisher.totals.pending == publisher.totals.confirmed == 0
-    return str(caught.value), time.monotonic() - started, _peak() - before
+    text = ""
+    try:
+        with publisher:
+            publisher.publish_many([BODY] * 100, "k")
+    except (PublishFailed, BrokerUnavailable) as error:
+        text = str(error)
+    assert publisher.totals.pending == 0
+    assert bool(text) == (publisher.totals.confirmed < 100)
+    return text, time.monotonic() - started, _peak() - before
 
 
 def _peak(*, reset: bool = False) -> int:
@@ -132,7 +140,7 @@ def spoiled() -> Iterator[bytes]:
         yield bytes(data)
 
 
-def test_spoiled_frames_end_in_an_error_within_the_timeouts() -> None:
+def test_spoiled_frames_end_within_the_timeouts() -> None:
     for data in itertools.islice(spoiled(), 200 if LONG else 6):
         with AmqpServer(once(data)) as server:
             text, seconds, grown = outcome(server)
