@@ -168,11 +168,8 @@ def test_a_hostile_management_api_gets_an_error(verb: str, server: str, tmp_path
         judged(tmp_path, OVER_HTTP[verb], AMQP_URL="amqp://127.0.0.1:1", RABBITMQ_MANAGEMENT_URL=url)
 
 
-@pytest.mark.skipif(
-    not LONG, reason="RABBIT_CHX_PROOF=long tries every answer of another shape with every verb"
-)
 @pytest.mark.parametrize("verb", OVER_HTTP)
 def test_answers_of_other_shapes_get_an_error(verb: str, tmp_path: Path) -> None:
-    for shape in SHAPES:
+    for shape in SHAPES if LONG else SHAPES[::12]:
         with answering(lambda body=shape: iter([HEAD + body])) as (url, _):
             judged(tmp_path, OVER_HTTP[verb], AMQP_URL="amqp://127.0.0.1:1", RABBITMQ_MANAGEMENT_URL=url)
