@@ -96,7 +96,7 @@ class ResumeFile:
         descriptor, new = tempfile.mkstemp(dir=self._path.parent, prefix=f".{self._path.name}.")
         try:
             os.write(descriptor, json.dumps({"rows": rows, "source": self._source}).encode())
-            _try_lock(descriptor)  # nobody else knows it yet
+            _try_lock(descriptor)  # no other process knows the file yet
             Path(new).replace(self._path)
         except BaseException:
             os.close(descriptor)

@@ -55,7 +55,7 @@ class Applied:
     remaining: tuple[Step, ...] = ()
     """Steps of a dry run."""
     unverified: tuple[str, ...] = ()
-    """What the broker was told, and may have ignored: nobody could look."""
+    """What the broker may have ignored: without the management API, it could not be read back."""
 
     def __bool__(self) -> bool:
         return bool(self.done)
