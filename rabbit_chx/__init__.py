@@ -4,138 +4,58 @@
     >>> ConsistentHashExchange({"q0": 1, "q1": 1, "q2": 2}, release="4.3.6").route("customer-42")
     'q0'
 
-This package exports the mirror and its errors. `rabbit_chx.topology`, `rabbit_chx.publishing`, `rabbit_chx.report` and
-`rabbit_chx.testing` export the rest. A name is loaded when it is first used, so that ``import rabbit_chx`` takes no time
+This package exports the mirror and the errors that it raises. `rabbit_chx.topology`, `rabbit_chx.publishing`,
+`rabbit_chx.report`, `rabbit_chx.testing` and `rabbit_chx.errors` export the rest. A name is loaded when it is first used, so that ``import rabbit_chx`` takes no time
 and routing one key never imports NumPy.
 """
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from rabbit_chx.faces import lazy_face
 
 if TYPE_CHECKING:
     from rabbit_chx.errors import (
-        AmbiguousHeader,
-        BrokerUnavailable,
-        BrokerWouldFail,
-        Contradiction,
-        InvalidValue,
-        MissingDependency,
-        RabbitChxError,
-        RingUnknown,
-        Unpredictable,
-        Unroutable,
+        BrokerWouldFail as BrokerWouldFail,
+        InvalidValue as InvalidValue,
+        RabbitChxError as RabbitChxError,
+        Unpredictable as Unpredictable,
+        Unroutable as Unroutable,
     )
-    from rabbit_chx.exchange import ConsistentHashExchange, Explanation
-    from rabbit_chx.fields import Field
-    from rabbit_chx.inference import Inference, infer
-    from rabbit_chx.monitor import DeliveryMonitor
-    from rabbit_chx.movement import Movement, moved, shares
-    from rabbit_chx.partitioning import AnyOf, ModulusHashExchange, RandomExchange, SuperStream
-    from rabbit_chx.releases import Release, Store
-    from rabbit_chx.ring import Destination, Ring, RingBinding, ToExchange
-    from rabbit_chx.skew import HotKey, QueueShare, Spread, spread
+    from rabbit_chx.exchange import (
+        ConsistentHashExchange as ConsistentHashExchange,
+        Explanation as Explanation,
+    )
+    from rabbit_chx.fields import Field as Field
+    from rabbit_chx.inference import Inference as Inference, infer as infer
+    from rabbit_chx.monitor import DeliveryMonitor as DeliveryMonitor
+    from rabbit_chx.movement import Movement as Movement, moved as moved, shares as shares
+    from rabbit_chx.partitioning import (
+        AnyOf as AnyOf,
+        ModulusHashExchange as ModulusHashExchange,
+        RandomExchange as RandomExchange,
+        SuperStream as SuperStream,
+    )
+    from rabbit_chx.releases import Release as Release, Store as Store
+    from rabbit_chx.ring import Ring as Ring, RingBinding as RingBinding, ToExchange as ToExchange
+    from rabbit_chx.skew import HotKey as HotKey, QueueShare as QueueShare, Spread as Spread, spread as spread
 
 __version__ = "0.1.0"
 
-_NAMES_IN = {
-    "errors": (
-        "AmbiguousHeader",
-        "BrokerUnavailable",
-        "BrokerWouldFail",
-        "Contradiction",
-        "InvalidValue",
-        "MissingDependency",
-        "RabbitChxError",
-        "RingUnknown",
-        "Unpredictable",
-        "Unroutable",
-    ),
-    "exchange": (
-        "ConsistentHashExchange",
-        "Explanation",
-    ),
-    "fields": ("Field",),
-    "inference": (
-        "Inference",
-        "infer",
-    ),
-    "monitor": ("DeliveryMonitor",),
-    "movement": (
-        "Movement",
-        "moved",
-        "shares",
-    ),
-    "partitioning": (
-        "AnyOf",
-        "ModulusHashExchange",
-        "RandomExchange",
-        "SuperStream",
-    ),
-    "releases": (
-        "Release",
-        "Store",
-    ),
-    "ring": (
-        "Destination",
-        "Ring",
-        "RingBinding",
-        "ToExchange",
-    ),
-    "skew": (
-        "HotKey",
-        "QueueShare",
-        "Spread",
-        "spread",
-    ),
-}
-_MODULE_OF = {name: module for module, names in _NAMES_IN.items() for name in names}
-
-__all__ = [
-    "AmbiguousHeader",
-    "AnyOf",
-    "BrokerUnavailable",
-    "BrokerWouldFail",
-    "ConsistentHashExchange",
-    "Contradiction",
-    "DeliveryMonitor",
-    "Destination",
-    "Explanation",
-    "Field",
-    "HotKey",
-    "Inference",
-    "InvalidValue",
-    "MissingDependency",
-    "ModulusHashExchange",
-    "Movement",
-    "QueueShare",
-    "RabbitChxError",
-    "RandomExchange",
-    "Release",
-    "Ring",
-    "RingBinding",
-    "RingUnknown",
-    "Spread",
-    "Store",
-    "SuperStream",
-    "ToExchange",
-    "Unpredictable",
-    "Unroutable",
-    "infer",
-    "moved",
-    "shares",
-    "spread",
-]
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _MODULE_OF:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f"{__name__}.{_MODULE_OF[name]}"), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return [*__all__, "__version__"]
+if not TYPE_CHECKING:
+    __all__, __getattr__, __dir__ = lazy_face(
+        __name__,
+        {
+            "rabbit_chx.errors": "BrokerWouldFail InvalidValue RabbitChxError Unpredictable Unroutable",
+            "rabbit_chx.exchange": "ConsistentHashExchange Explanation",
+            "rabbit_chx.fields": "Field",
+            "rabbit_chx.inference": "Inference infer",
+            "rabbit_chx.monitor": "DeliveryMonitor",
+            "rabbit_chx.movement": "Movement moved shares",
+            "rabbit_chx.partitioning": "AnyOf ModulusHashExchange RandomExchange SuperStream",
+            "rabbit_chx.releases": "Release Store",
+            "rabbit_chx.ring": "Ring RingBinding ToExchange",
+            "rabbit_chx.skew": "HotKey QueueShare Spread spread",
+        },
+    )

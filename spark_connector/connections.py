@@ -14,7 +14,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from rabbit_chx import BrokerUnavailable, InvalidValue, RabbitChxError, publishing
+from rabbit_chx import InvalidValue, RabbitChxError, publishing
+from rabbit_chx.errors import BrokerUnavailable
 from rabbit_chx.publishing import Publisher, Timeouts, tls_context
 
 if TYPE_CHECKING:

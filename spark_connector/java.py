@@ -16,7 +16,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from rabbit_chx import MissingDependency
+from rabbit_chx.errors import MissingDependency
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

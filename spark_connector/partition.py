@@ -11,7 +11,8 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from rabbit_chx import BrokerUnavailable, InvalidValue
+from rabbit_chx import InvalidValue
+from rabbit_chx.errors import BrokerUnavailable
 from spark_connector.prepare import prepare
 from spark_connector.rules import row_rules
 from spark_connector.sinks import BrokerSink, DryRunSink, PermanentFailure

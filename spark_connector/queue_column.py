@@ -15,12 +15,12 @@ from pyspark.sql import functions as F  # noqa: N812 - as everywhere
 from rabbit_chx import (
     ConsistentHashExchange,
     InvalidValue,
-    MissingDependency,
     ModulusHashExchange,
     ToExchange,
     Unroutable,
     shares,
 )
+from rabbit_chx.errors import MissingDependency
 from spark_connector.mirror import ModulusMirror, RingMirror, narrow
 
 if TYPE_CHECKING:

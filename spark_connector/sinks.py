@@ -8,7 +8,7 @@ from collections import deque
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from rabbit_chx import BrokerUnavailable
+from rabbit_chx.errors import BrokerUnavailable
 from rabbit_chx.publishing import PublishFailed
 from spark_connector.connections import borrow, check_access, discard, give_back
 from spark_connector.rules import Limits

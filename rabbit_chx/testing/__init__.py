@@ -13,20 +13,23 @@ Names are loaded on first use: the pytest plugin is in this package, and must no
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING
 
+from rabbit_chx.faces import lazy_face
+
 if TYPE_CHECKING:
-    from rabbit_chx.testing.broker import Broker
-    from rabbit_chx.testing.node import Node, Source
-    from rabbit_chx.testing.sources import available
+    from rabbit_chx.errors import BrokerUnavailable as BrokerUnavailable
+    from rabbit_chx.testing.broker import Broker as Broker
+    from rabbit_chx.testing.node import Node as Node, Source as Source
+    from rabbit_chx.testing.sources import available as available
 
-__all__ = ["Broker", "Node", "Source", "available"]
-
-_HOMES = {"Broker": "broker", "Node": "node", "Source": "node", "available": "sources"}
-
-
-def __getattr__(name: str) -> object:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+if not TYPE_CHECKING:
+    __all__, __getattr__, __dir__ = lazy_face(
+        __name__,
+        {
+            "rabbit_chx.errors": "BrokerUnavailable",
+            "rabbit_chx.testing.broker": "Broker",
+            "rabbit_chx.testing.node": "Node Source",
+            "rabbit_chx.testing.sources": "available",
+        },
+    )

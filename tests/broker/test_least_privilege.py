@@ -12,9 +12,9 @@ import click
 import pika
 import pytest
 
-from rabbit_chx import BrokerUnavailable
 from rabbit_chx.broker.applying.handover import drain, pass_marker
 from rabbit_chx.cli import cli
+from rabbit_chx.errors import BrokerUnavailable
 from rabbit_chx.publishing import Publisher
 from rabbit_chx.topology import read
 from spark_connector import RabbitMQDataSource

@@ -11,7 +11,8 @@ import pika
 import pyarrow as pa
 import pytest
 
-from rabbit_chx import AmbiguousHeader, BrokerWouldFail
+from rabbit_chx import BrokerWouldFail
+from rabbit_chx.errors import AmbiguousHeader
 from rabbit_chx.fields import CLIENTS, Field, encode
 from tests.broker.parity import assert_same
 from tests.broker.parity_clients import PUBLISHERS, Message

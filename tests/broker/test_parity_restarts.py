@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from rabbit_chx import ModulusHashExchange, Release, Ring, RingUnknown, Store, ToExchange, infer
+from rabbit_chx import ModulusHashExchange, Release, Ring, Store, ToExchange, infer
+from rabbit_chx.errors import RingUnknown
 from rabbit_chx.testing import Broker
 from tests.broker.parity import Lab, Scratch, assert_same
 from tests.broker.parity_clients import Message

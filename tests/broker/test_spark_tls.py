@@ -6,7 +6,8 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import types as t
 
-from rabbit_chx import BrokerUnavailable, InvalidValue
+from rabbit_chx import InvalidValue
+from rabbit_chx.errors import BrokerUnavailable
 from spark_connector import RabbitMQDataSource
 from tests.inbox import Inbox
 from tests.tls import Authority, Listener

@@ -9,7 +9,8 @@ from datetime import UTC, datetime
 import pytest
 from pyspark.sql import types as t
 
-from rabbit_chx import BrokerUnavailable, InvalidValue
+from rabbit_chx import InvalidValue
+from rabbit_chx.errors import BrokerUnavailable
 from spark_connector import RabbitMQDataSource, WriteFailed
 from tests.broker.spark_frames import TEXT, frame, rows, source, write
 from tests.inbox import Inbox

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from rabbit_chx import Ring, RingUnknown, Store, ToExchange
+from rabbit_chx import Ring, Store, ToExchange
+from rabbit_chx.errors import RingUnknown
 from tests.cluster.nodes import NAMES
 from tests.proof import book
 

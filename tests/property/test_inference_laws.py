@@ -8,15 +8,8 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from rabbit_chx import (
-    ConsistentHashExchange,
-    Contradiction,
-    Inference,
-    InvalidValue,
-    RabbitChxError,
-    Ring,
-    infer,
-)
+from rabbit_chx import ConsistentHashExchange, Inference, InvalidValue, RabbitChxError, Ring, infer
+from rabbit_chx.errors import Contradiction
 from tests.property.strategies import ANYTHING, lived_in_rings
 
 

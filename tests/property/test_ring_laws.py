@@ -6,16 +6,8 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from rabbit_chx import (
-    ConsistentHashExchange,
-    InvalidValue,
-    Ring,
-    RingBinding,
-    RingUnknown,
-    ToExchange,
-    moved,
-    shares,
-)
+from rabbit_chx import ConsistentHashExchange, InvalidValue, Ring, RingBinding, ToExchange, moved, shares
+from rabbit_chx.errors import RingUnknown
 from tests.property.strategies import (
     ANYTHING,
     COMMANDS,

@@ -31,3 +31,11 @@ Publisher("amqp://localhost", "orders").publish({"a": 1}, "key")  # type: ignore
 spark_connector.queue_of("customer", ["q0", "q1"])  # type: ignore[arg-type]
 spark_connector.spread(["a"], "customer", exchange)  # type: ignore[arg-type]
 spark_connector.foreach_batch(exchange)  # type: ignore[arg-type]
+
+
+def misspelled() -> None:
+    """Imports of names that the packages lack: what is loaded lazily is no exception."""
+    from rabbit_chx import RandomExchnage  # type: ignore[attr-defined]  # noqa: F401
+    from rabbit_chx.testing import Brocker  # type: ignore[attr-defined]  # noqa: F401
+    from rabbit_chx.topology import Topologie  # type: ignore[attr-defined]  # noqa: F401
+    from spark_connector import sprad  # type: ignore[attr-defined]  # noqa: F401

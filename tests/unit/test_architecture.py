@@ -118,7 +118,12 @@ def libraries(module: str) -> set[str]:
 
 
 def at_start(module: str) -> set[str]:
-    """The libraries that loading a file loads at once: not those of functions and type checkers."""
+    """The libraries that loading a file loads at once."""
+    return {name.partition(".")[0] for name in modules_at_start(module)}
+
+
+def modules_at_start(module: str) -> set[str]:
+    """The modules that loading a file loads at once: not those of functions and type checkers."""
 
     def statements(parent: ast.AST) -> Iterator[ast.AST]:
         for node in ast.iter_child_nodes(parent):
@@ -129,8 +134,7 @@ def at_start(module: str) -> set[str]:
             yield node
             yield from statements(node)
 
-    found = set().union(*map(imported_by, statements(tree(module))))
-    return {name.partition(".")[0] for name in found}
+    return set().union(*map(imported_by, statements(tree(module))))
 
 
 def is_face(module: str) -> bool:
@@ -197,7 +201,9 @@ def test_a_layer_imports_only_the_layers_below_it(upper: str) -> None:
 
 
 def test_public_packages_load_nothing_at_start() -> None:
-    assert at_start("rabbit_chx") <= {"__future__", "importlib", "typing"}
+    assert modules_at_start("rabbit_chx") & set(FILES) == {"rabbit_chx.faces"}
+    assert at_start("rabbit_chx") == {"__future__", "typing", "rabbit_chx"}
+    assert at_start("rabbit_chx.faces") <= {"__future__", "importlib", "sys", "typing"}
 
 
 def test_the_mirror_and_topologies_are_values() -> None:

@@ -10,7 +10,8 @@ import pytest
 from matplotlib.colors import to_hex
 from matplotlib.patches import PathPatch, Rectangle, Wedge
 
-from rabbit_chx import ConsistentHashExchange, MissingDependency, Ring, RingUnknown, ToExchange, spread
+from rabbit_chx import ConsistentHashExchange, Ring, ToExchange, spread
+from rabbit_chx.errors import MissingDependency, RingUnknown
 from rabbit_chx.report import draw_movement, draw_ring, draw_shares, draw_spread, report
 from rabbit_chx.topology.file.load import loads
 

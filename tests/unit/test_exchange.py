@@ -13,7 +13,6 @@ import pyarrow as pa
 import pytest
 
 from rabbit_chx import (
-    AmbiguousHeader,
     BrokerWouldFail,
     ConsistentHashExchange,
     Explanation,
@@ -24,6 +23,7 @@ from rabbit_chx import (
     Unpredictable,
     Unroutable,
 )
+from rabbit_chx.errors import AmbiguousHeader
 from rabbit_chx.kernel import Atom
 from tests.unit.erlang import BARE, HEADER, ROUTING_KEYS, SEVEN, SIXTEEN, TYPED, exchange
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from rabbit_chx import Contradiction, Inference, Ring, RingBinding, ToExchange, Unpredictable, infer
-from rabbit_chx.errors import AmbiguousHeader
+from rabbit_chx import Inference, Ring, RingBinding, ToExchange, Unpredictable, infer
+from rabbit_chx.errors import AmbiguousHeader, Contradiction
 from tests.unit.complaints import complaint
 
 # A key for each bucket of seven (tests/unit/erlang.py).

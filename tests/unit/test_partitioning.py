@@ -12,7 +12,6 @@ import pytest
 
 from rabbit_chx import (
     AnyOf,
-    MissingDependency,
     ModulusHashExchange,
     RandomExchange,
     RingBinding,
@@ -21,6 +20,7 @@ from rabbit_chx import (
     Unpredictable,
     Unroutable,
 )
+from rabbit_chx.errors import MissingDependency
 from tests.unit.complaints import complaint
 from tests.unit.erlang import KEY_LISTS, SORTED_BINDINGS
 

@@ -18,13 +18,13 @@ from rabbit_chx import (
     Release,
     Ring,
     RingBinding,
-    RingUnknown,
     ToExchange,
     Unpredictable,
     infer,
     moved,
     shares,
 )
+from rabbit_chx.errors import RingUnknown
 from tests.unit.complaints import complaint
 from tests.unit.erlang import SORTED_BINDINGS
 

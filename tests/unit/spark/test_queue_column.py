@@ -11,13 +11,13 @@ from rabbit_chx import (
     ConsistentHashExchange,
     HotKey,
     InvalidValue,
-    MissingDependency,
     ModulusHashExchange,
     QueueShare,
     Ring,
     ToExchange,
     Unroutable,
 )
+from rabbit_chx.errors import MissingDependency
 from spark_connector.queue_column import Prediction, index_behind, queue_of, register_queue_of
 from spark_connector.spread_rows import _likely, _summary, spread
 

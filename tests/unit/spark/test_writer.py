@@ -154,15 +154,10 @@ def test_a_connector_that_cannot_be_imported_hides_no_other_format(
 
 
 def test_every_public_name_can_be_imported_and_is_documented() -> None:
-    assert sorted(name for names in spark_connector._MODULES.values() for name in names) == sorted(
-        spark_connector.__all__
-    )
     for name in spark_connector.__all__:
         value = getattr(spark_connector, name)
         assert not isinstance(value, ModuleType), name
         assert name.isupper() or (value.__doc__ or "").strip(), name
-    with pytest.raises(AttributeError, match="no attribute 'sprad'"):
-        spark_connector.sprad  # noqa: B018
 
 
 def test_errors_are_those_of_rabbit_chx() -> None:

@@ -9,7 +9,8 @@ from textwrap import dedent
 
 import pytest
 
-from rabbit_chx import MissingDependency, ToExchange
+from rabbit_chx import ToExchange
+from rabbit_chx.errors import MissingDependency
 from rabbit_chx.topology.file.load import load, loads
 from rabbit_chx.topology.model import Binding, Exchange, Policy, Queue, Slots, Topology
 

@@ -7,15 +7,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from rabbit_chx import (
-    AnyOf,
-    ConsistentHashExchange,
-    ModulusHashExchange,
-    Ring,
-    RingUnknown,
-    ToExchange,
-    Unpredictable,
-)
+from rabbit_chx import AnyOf, ConsistentHashExchange, ModulusHashExchange, Ring, ToExchange, Unpredictable
+from rabbit_chx.errors import RingUnknown
 from rabbit_chx.topology.model import Binding, Exchange, Policy, Queue, Slots, Topology
 from rabbit_chx.topology.routes import Router, headers_match, route, topic_matches
 from tests.unit.complaints import complaint
