@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from rabbit_chx.broker.interruption import uninterrupted
+from rabbit_chx.broker.applying.pika_driver import uninterrupted
 
 
 @pytest.fixture(autouse=True)

@@ -8,18 +8,9 @@ from __future__ import annotations
 import asyncio
 import ssl
 from contextlib import asynccontextmanager, suppress
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
-from rabbit_chx.broker.applying.protocol import (
-    TIMEOUT,
-    Command,
-    Lost,
-    OnChannel,
-    OverHttp,
-    Pipelined,
-    Refused,
-    no_answer,
-)
+from rabbit_chx.broker.applying.protocol import NO_ROUTE, TIMEOUT, Driver, Lost, Refused
 from rabbit_chx.broker.reasons import why_down, why_external_refused, why_rejected, why_unreachable
 from rabbit_chx.broker.tls import warn_if_unchecked
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue, MissingDependency
@@ -27,28 +18,31 @@ from rabbit_chx.urls import BrokerUrl
 
 try:
     import aio_pika
+    from aiormq.abc import ChannelFrame, DeliveredMessage
     from aiormq.exceptions import (
         AMQPError,
         AuthenticationError,
         ChannelClosed,
         ChannelInvalidStateError,
         ConnectionClosed,
+        DeliveryError,
         InvalidFrameError,
         ProbableAuthenticationError,
     )
+    from pamqp import commands as spec
 except ImportError as missing:
     raise MissingDependency("this needs aio-pika: `pip install 'rabbit-chx[aio]'`") from missing
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Generator, Mapping
+    from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
     from aiormq.abc import AbstractChannel, AbstractConnection
+    from pamqp.base import Frame
 
+    from rabbit_chx.broker.applying.protocol import OnChannel
     from rabbit_chx.broker.management import Management
 
 __all__ = ["AioDriver", "as_pika_writes", "opened"]
-
-_T = TypeVar("_T")
 
 # aiormq has a class for each reply code and drops the number; the reply text begins with the name.
 _CODES: Final = {
@@ -65,8 +59,14 @@ _CODES: Final = {
     "NOT_IMPLEMENTED": 540,
     "INTERNAL_ERROR": 541,
 }
-
-
+_NO_WAIT: Final[dict[str, Any]] = {
+    "exchange_declare": spec.Exchange.Declare,
+    "exchange_bind": spec.Exchange.Bind,
+    "exchange_unbind": spec.Exchange.Unbind,
+    "queue_declare": spec.Queue.Declare,
+    "queue_bind": spec.Queue.Bind,
+}
+"""The commands to which a broker need not answer: `queue.unbind` is not among them."""
 _PATIENCE: Final = 5.0
 """Seconds for a connection, as with pika."""
 
@@ -134,8 +134,8 @@ async def _connect(url: str, tls: ssl.SSLContext | None) -> aio_pika.abc.Abstrac
     raise BrokerUnavailable(str(reason))
 
 
-class AioDriver:
-    """Runs generators of commands on a new channel of a connection, as `PikaDriver` does."""
+class AioDriver(Driver):
+    """The driver for a connection of aiormq."""
 
     def __init__(
         self,
@@ -144,53 +144,28 @@ class AioDriver:
         *,
         timeout: float = TIMEOUT,
     ) -> None:
+        vhost: str = connection.vhost  # type: ignore[attr-defined]
+        super().__init__(management, timeout, vhost, f"{connection.url.host}:{connection.url.port}")
         self._connection = connection
-        self._management = management
-        self._timeout = timeout
         self._channel: AbstractChannel | None = None
-        self.vhost: str = connection.vhost  # type: ignore[attr-defined]
-        self._where = f"{connection.url.host}:{connection.url.port}"
 
-    async def run(self, commands: Generator[Command, Any, _T]) -> _T:
-        """Carry out all commands, and return what the generator returns."""
-        try:
-            answer: Any = None
-            trouble: BaseException | None = None
-            while True:
-                command = commands.send(answer) if trouble is None else commands.throw(trouble)
-                answer = trouble = None
-                try:
-                    answer = await self._do(command)
-                except BaseException as error:  # noqa: BLE001 - the generator decides, whatever it is
-                    trouble = error
-        except StopIteration as end:
-            return end.value  # type: ignore[no-any-return]
-        finally:
-            if self._channel is not None and not self._channel.is_closed:
-                with suppress(TimeoutError, AMQPError, OSError):
-                    async with asyncio.timeout(self._timeout):
-                        await self._channel.close()
+    async def _call(self, request: Callable[[], Any]) -> Any:
+        return await asyncio.to_thread(request)
 
-    async def _do(self, command: Command) -> Any:
-        if isinstance(command, OverHttp):
-            return await asyncio.to_thread(getattr(self._management, command.method), *command.arguments)
-        if isinstance(command, Pipelined):  # aiormq waits for the answer to each command in any case
-            answer = None
-            for each in command.commands:
-                answer = await self._do(each)
-            return answer
+    async def _pause(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+    async def _ask(self, commands: Sequence[OnChannel], seconds: float) -> Any:
         try:
-            async with asyncio.timeout(self._timeout) as limit:
-                return await self._on_channel(command)
-        except (ChannelClosed, ConnectionClosed) as error:
-            text = str(error.args[-1])
-            if code := _CODES.get(text.partition(" ")[0]):
-                raise Refused(code, text) from None
-            raise Lost(f"the broker at {self._where} closed it: {' '.join(map(str, error.args))}") from None
+            async with asyncio.timeout(seconds) as limit:
+                return await self._send(commands)
+        except DeliveryError:
+            raise Refused(NO_ROUTE, "NO_ROUTE") from None
         except (AMQPError, OSError, ChannelInvalidStateError) as error:
             if limit.expired():
-                raise await self._dropped(command) from None
-            raise Lost(str(why_down(error, self._where))) from None
+                await self._drop()
+                raise TimeoutError from None
+            raise self._why_closed(error) from None
         except (TypeError, ValueError) as error:
             raise Refused(
                 0,
@@ -199,21 +174,52 @@ class AioDriver:
         except RuntimeError as error:  # what aiormq raises of a connection that is closed
             raise Lost(f"the connection to {self._where} is closed: {error}") from None
 
-    async def _dropped(self, command: OnChannel) -> Lost:
-        """Drop the connection over an answer that did not come."""
-        error = ConnectionError(f"no answer within {self._timeout:g} seconds")
+    def _why_closed(self, error: BaseException) -> Refused | Lost:
+        closing = self._channel.closing if self._channel is not None else None
+        if isinstance(error, ChannelInvalidStateError) and closing is not None and closing.done():
+            error = closing.exception() or error  # why the channel was closed before this command was sent
+        if not isinstance(error, (ChannelClosed, ConnectionClosed)):
+            return Lost(str(why_down(error, self._where)))
+        text = str(error.args[-1])
+        if code := _CODES.get(text.partition(" ")[0]):
+            return Refused(code, text)
+        return Lost(f"the broker at {self._where} closed it: {' '.join(map(str, error.args))}")
+
+    async def _drop(self) -> None:
         with suppress(Exception):
             async with asyncio.timeout(1):
-                await self._connection.close(error)
-        return Lost(no_answer(self._where, command, self._timeout))
+                await self._connection.close(ConnectionError("no answer in time"))
 
-    async def _on_channel(self, command: OnChannel) -> Any:
+    async def _send(self, commands: Sequence[OnChannel]) -> Any:
         if self._channel is None or self._channel.is_closed:
-            self._channel = await self._connection.channel(publisher_confirms=False)
-        arguments = dict(command.arguments)
-        if "arguments" in arguments:
-            arguments["arguments"] = as_pika_writes(arguments["arguments"])
-        return await getattr(self._channel, command.method)(**arguments)
+            self._channel = await self._connection.channel()
+        ahead: list[Frame] = []
+        for command in commands:
+            arguments = dict(command.arguments)
+            if "arguments" in arguments:
+                arguments["arguments"] = as_pika_writes(arguments["arguments"])
+            if "properties" in arguments:
+                arguments["properties"] = spec.Basic.Properties(**arguments["properties"])
+            frame = _NO_WAIT.get(command.method)
+            if frame is not None and command is not commands[-1]:
+                ahead.append(frame(**arguments, nowait=True))
+                continue
+            # aiormq itself waits for an answer to each command, in old releases even where none is to come. All is put
+            # into the queue at once: the broker ends the connection over a command on a channel that it has closed.
+            if ahead:
+                written = ChannelFrame.marshall(channel_number=self._channel.number, frames=ahead)
+                await self._channel.write_queue.put(written)  # type: ignore[attr-defined]
+                ahead = []
+            answer = await getattr(self._channel, command.method)(**arguments)
+        if isinstance(answer, DeliveredMessage):
+            return answer.header.properties if isinstance(answer.delivery, spec.Basic.GetOk) else None
+        return answer
+
+    async def _close_channel(self) -> None:
+        if self._channel is not None and not self._channel.is_closed:
+            with suppress(TimeoutError, AMQPError, OSError):
+                async with asyncio.timeout(self._timeout):
+                    await self._channel.close()
 
 
 class _FourBytesOrEight(int):

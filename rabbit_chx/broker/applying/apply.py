@@ -81,10 +81,10 @@ def apply(
 
     with opened(connection_or_channel, tls) as connection:
         driver = PikaDriver(connection, management, timeout=timeout)
-        check_plan(plan, driver.vhost, seen=management is not None)
-        if dry_run:
-            return Applied(remaining=plan.steps)
-        return driver.run(_commands(plan, management, on_step, record=record, holder=holder))
+        seen = management is not None
+        return driver.run(
+            _commands(plan, driver.vhost, holder, seen=seen, record=record, on_step=on_step, dry_run=dry_run)
+        )
 
 
 async def apply_async(
@@ -110,27 +110,34 @@ async def apply_async(
 
     async with opened(connection_or_channel, tls) as connection:
         driver = AioDriver(connection, management, timeout=timeout)
-        check_plan(plan, driver.vhost, seen=management is not None)
-        if dry_run:
-            return Applied(remaining=plan.steps)
-        return await driver.run(_commands(plan, management, on_step, record=record, holder=holder))
+        seen = management is not None
+        return await driver.carry_out(
+            _commands(plan, driver.vhost, holder, seen=seen, record=record, on_step=on_step, dry_run=dry_run)
+        )
 
 
 def _commands(
     plan: Plan,
-    management: Management | None,
-    on_step: Callable[[Step], object] | None,
-    *,
-    record: bool,
+    vhost: str,
     holder: str | None,
+    *,
+    seen: bool,
+    record: bool,
+    on_step: Callable[[Step], object] | None,
+    dry_run: bool,
 ) -> Generator[Command, Any, Applied]:
-    return plan_commands(
-        plan,
-        holder=_holder() if holder is None else holder,
-        token=1 + secrets.randbelow(2**31 - 1),
-        seen=management is not None,
-        record=record,
-        on_step=on_step,
+    check_plan(plan, vhost, seen=seen)
+    if dry_run:
+        return Applied(remaining=plan.steps)
+    return (
+        yield from plan_commands(
+            plan,
+            holder=_holder() if holder is None else holder,
+            token=1 + secrets.randbelow(2**31 - 1),
+            seen=seen,
+            record=record,
+            on_step=on_step,
+        )
     )
 
 

@@ -25,25 +25,24 @@ and dead-letters nothing. A message that was routed just before the switch may r
 
 from __future__ import annotations
 
-import asyncio
 import secrets
 import time
-from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
 
+from rabbit_chx.broker.applying.protocol import NO_ROUTE, Lost, OnChannel, Pause, Refused
 from rabbit_chx.broker.permissions import DEFAULT_EXCHANGE, Beginning, Needs, why_denied
-from rabbit_chx.broker.reasons import why_down
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue, RabbitChxError
 from rabbit_chx.topology.planning.drain_order import drain_first, drain_first_in, drain_stages
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
+    from collections.abc import Awaitable, Callable, Collection, Generator, Mapping
 
     from aio_pika.abc import AbstractChannel, AbstractConnection, AbstractIncomingMessage
     from pika import BasicProperties, BlockingConnection
     from pika.adapters.blocking_connection import BlockingChannel
     from pika.spec import Basic
 
+    from rabbit_chx.broker.applying.protocol import Command
     from rabbit_chx.broker.permissions import Resources
     from rabbit_chx.ring import Destination
 
@@ -66,6 +65,7 @@ MARKER: Final = "x-rabbit-chx-marker"
 """The header that distinguishes a marker from a message; its value belongs to one drain."""
 
 _QUEUE: Final = "x-rabbit-chx-queue"
+_POLL: Final = 0.05
 
 
 class NotDrained(RabbitChxError, TimeoutError):
@@ -117,26 +117,46 @@ class _Drain:
         )
 
 
-def _no_queue(queue: str) -> InvalidValue:
-    return InvalidValue(
-        "queue to drain",
-        queue,
-        "an existing queue that accepts messages",
-        "The broker returned the marker",
-    )
-
-
-@contextmanager
-def _told(errors: type[Exception]) -> Iterator[None]:
-    """Raise a refusal of the broker or a lost connection as `BrokerUnavailable`."""
+def _drain(queues: Collection[str], timeout: float, settle: float) -> Generator[Command, Any, None]:
+    state = _Drain(queues)
+    deadline = time.monotonic() + timeout
+    replies = ""
     try:
-        yield
-    except errors as error:
-        words = str(error.args[-1]) if error.args else ""
-        replies: Resources = {("queue", Beginning("amq.gen-"))}
-        needs = Needs(configure=replies, write={("exchange", DEFAULT_EXCHANGE)}, read=replies)
-        reason = why_denied(words, needs, what="a drain") or why_down(error, "this connection")
+        replies = (yield OnChannel("queue_declare", {"queue": "", "exclusive": True})).queue
+        yield Pause(settle)
+        for queue in sorted(state.waiting):
+            yield from _publish_marker(queue, state.headers(queue), replies)
+        while state.waiting and time.monotonic() < deadline:
+            answer = yield OnChannel("basic_get", {"queue": replies})
+            if answer is None:
+                yield Pause(_POLL)
+            else:
+                state.passed(answer.headers)
+        yield OnChannel("queue_delete", {"queue": replies})
+    except (Refused, Lost) as error:
+        words = str(error.args[-1])
+        own: Resources = {("queue", Beginning("amq.gen-"))}
+        needs = Needs(configure=own, write={("exchange", DEFAULT_EXCHANGE)}, read=own)
+        reason = why_denied(words, needs, what="a drain") or words
         raise BrokerUnavailable(f"the queues cannot be drained: {reason}") from None
+    if state.waiting:
+        raise state.not_in_time(timeout)
+
+
+def _publish_marker(queue: str, headers: Mapping[str, Any], replies: str) -> Generator[Command, Any, None]:
+    properties = {"headers": headers, "reply_to": replies, "delivery_mode": 2}
+    to_queue = {"exchange": "", "routing_key": queue, "body": b"", "mandatory": True}
+    try:
+        yield OnChannel("basic_publish", {**to_queue, "properties": properties})
+    except Refused as refused:
+        if refused.code != NO_ROUTE:
+            raise
+        raise InvalidValue(
+            "queue to drain",
+            queue,
+            "an existing queue that accepts messages",
+            "The broker returned the marker",
+        ) from None
 
 
 # ---- with pika
@@ -176,32 +196,10 @@ def drain(
         NotDrained: a consumer did not reach its marker in time.
         InvalidValue: a queue does not exist.
     """
-    import pika
-    from pika.exceptions import AMQPError, NackError, UnroutableError
+    from rabbit_chx.broker.applying.pika_driver import PikaDriver, opened
 
-    from rabbit_chx.broker.applying.pika_driver import opened
-
-    state = _Drain(queues)
-    deadline = time.monotonic() + timeout
-    with opened(connection_or_channel) as connection, _told(AMQPError), connection.channel() as channel:
-        replies = channel.queue_declare("", exclusive=True).method.queue
-        channel.confirm_delivery()
-        for _ in channel.consume(replies, auto_ack=True, inactivity_timeout=settle):
-            break  # no answer can come yet; this only waits
-        for queue in sorted(state.waiting):
-            properties = pika.BasicProperties(headers=state.headers(queue), reply_to=replies, delivery_mode=2)
-            try:
-                channel.basic_publish("", queue, b"", properties, mandatory=True)
-            except (UnroutableError, NackError):
-                raise _no_queue(queue) from None
-        while state.waiting:
-            left = deadline - time.monotonic()
-            if left <= 0:
-                raise state.not_in_time(timeout)
-            for _, answered, _ in channel.consume(replies, auto_ack=True, inactivity_timeout=min(left, 1.0)):
-                if answered is not None:
-                    state.passed(answered.headers)
-                break
+    with opened(connection_or_channel) as connection:
+        PikaDriver(connection).run(_drain(queues, timeout, settle))
 
 
 def drain_in_order(
@@ -277,43 +275,10 @@ async def drain_async(
     settle: float = 1.0,
 ) -> None:
     """As `drain`, with a connection or a channel of aio-pika."""
-    from aiormq.exceptions import AMQPError, DeliveryError
-    from pamqp.commands import Basic
-
-    from rabbit_chx.broker.applying.aio_driver import opened
-
-    state = _Drain(queues)
-    all_passed = asyncio.Event()
-
-    async def on_answer(message: Any) -> None:
-        state.passed(message.header.properties.headers)
-        if not state.waiting:
-            all_passed.set()
+    from rabbit_chx.broker.applying.aio_driver import AioDriver, opened
 
     async with opened(connection_or_channel) as connection:
-        channel = await connection.channel()
-        try:
-            with _told(AMQPError):
-                replies = str((await channel.queue_declare("", exclusive=True)).queue)
-                await channel.basic_consume(replies, on_answer, no_ack=True)
-                await asyncio.sleep(settle)
-                for queue in sorted(state.waiting):
-                    properties = Basic.Properties(
-                        headers=state.headers(queue), reply_to=replies, delivery_mode=2
-                    )
-                    try:
-                        await channel.basic_publish(
-                            b"", routing_key=queue, properties=properties, mandatory=True
-                        )
-                    except DeliveryError:
-                        raise _no_queue(queue) from None
-                with suppress(TimeoutError):
-                    await asyncio.wait_for(all_passed.wait(), max(0.0, timeout - settle))
-            if state.waiting:
-                raise state.not_in_time(timeout)
-        finally:
-            if not channel.is_closed:
-                await channel.close()
+        await AioDriver(connection).carry_out(_drain(queues, timeout, settle))
 
 
 async def drain_in_order_async(

@@ -1,4 +1,4 @@
-"""The commands of a plan as values, and the errors that a driver raises for them.
+"""Commands as values, the errors that a driver raises for them, and what the drivers of pika and aio-pika share.
 
 A driver runs a generator of commands to its end: it carries out each command that the generator yields and sends the
 answer back, or throws what went wrong. It also throws whatever ends its own work (an interrupt, a cancelled task), so
@@ -7,24 +7,33 @@ that the generator can still release the lock.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Generator, Mapping, Sequence
+
+    from rabbit_chx.broker.management import Management
 
 __all__ = [
+    "NO_ROUTE",
     "TIMEOUT",
     "Command",
+    "Driver",
     "Lost",
     "OnChannel",
     "OverHttp",
+    "Pause",
     "Pipelined",
     "Refused",
     "Surprise",
-    "no_answer",
 ]
 
+_T = TypeVar("_T")
+
+NO_ROUTE: Final = 312
 TIMEOUT: Final = 60.0
 """Seconds for the answer to a command: on a busy cluster, declaring a quorum queue takes some."""
 
@@ -33,7 +42,8 @@ TIMEOUT: Final = 60.0
 class OnChannel:
     """An AMQP command, by the name of the method that channels of pika and aiormq both have for it.
 
-    The answer is the method that the broker answers with. The driver replaces a channel that an error has closed.
+    The answer is the method that the broker answers with, and of ``basic_get`` the properties of the message, if there
+    is one. The driver replaces a channel that an error has closed.
     """
 
     method: str
@@ -58,11 +68,21 @@ class OverHttp:
     arguments: tuple[Any, ...] = ()
 
 
-Command: TypeAlias = OnChannel | Pipelined | OverHttp
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """Wait, and keep the connection alive meanwhile."""
+
+    seconds: float
+
+
+Command: TypeAlias = OnChannel | Pipelined | OverHttp | Pause
 
 
 class Refused(Exception):
-    """The broker closed the channel or the connection because of a command; code 0: the client could not send it."""
+    """The broker closed the channel or the connection because of a command, or returned a message (312).
+
+    Code 0: the client could not send the command.
+    """
 
     def __init__(self, code: int, text: str) -> None:
         super().__init__(code, text)
@@ -83,10 +103,77 @@ class Surprise(Exception):
     """The broker is not in the expected state; the text says how, and what to do."""
 
 
-def no_answer(where: str, command: OnChannel, seconds: float) -> str:
-    """What to say of a command that the broker did not answer in time."""
-    name = command.arguments.get("queue", command.arguments.get("exchange", ""))
-    return (
-        f"the broker at {where} did not answer {command.method} of {name!r} within {seconds:g} seconds, so the "
-        "connection was dropped; the broker releases the lock when it notices"
-    )
+_FOR_EACH: Final = 0.2
+"""Seconds that a pipeline may take longer for each of its commands."""
+
+
+class Driver(ABC):
+    """Runs generators of commands on a new channel of a connection, which is left open.
+
+    Args:
+        management: for what goes over HTTP.
+        timeout: seconds for the answer to a command; then the connection is dropped.
+        vhost: of the connection.
+        where: the address, for errors.
+    """
+
+    def __init__(self, management: Management | None, timeout: float, vhost: str, where: str) -> None:
+        self.vhost = vhost
+        self._management = management
+        self._timeout = timeout
+        self._where = where
+
+    async def carry_out(self, commands: Generator[Command, Any, _T]) -> _T:
+        """Carry out all commands, and return what the generator returns."""
+        step: Callable[[Any], Command] = commands.send
+        given: Any = None
+        try:
+            while True:
+                command = step(given)
+                try:
+                    step, given = commands.send, await self._do(command)
+                except BaseException as error:  # noqa: BLE001 - the generator decides, whatever it is
+                    step, given = commands.throw, error
+        except StopIteration as end:
+            return end.value  # type: ignore[no-any-return]
+        finally:
+            await self._close_channel()
+
+    async def _do(self, command: Command) -> Any:
+        match command:
+            case OverHttp():
+                return await self._call(
+                    partial(getattr(self._management, command.method), *command.arguments)
+                )
+            case Pause():
+                return await self._pause(command.seconds)
+        commands = command.commands if isinstance(command, Pipelined) else (command,)
+        try:
+            return await self._ask(commands, self._timeout + len(commands) * _FOR_EACH)
+        except TimeoutError:
+            raise Lost(self._no_answer(commands[-1])) from None
+
+    def _no_answer(self, command: OnChannel) -> str:
+        name = command.arguments.get("queue", command.arguments.get("exchange", ""))
+        return (
+            f"the broker at {self._where} did not answer {command.method} of {name!r} within {self._timeout:g} "
+            "seconds, so the connection was dropped; the broker releases the lock when it notices"
+        )
+
+    @abstractmethod
+    async def _call(self, request: Callable[[], Any]) -> Any:
+        """The answer to a request over HTTP."""
+
+    @abstractmethod
+    async def _pause(self, seconds: float) -> None: ...
+
+    @abstractmethod
+    async def _ask(self, commands: Sequence[OnChannel], seconds: float) -> Any:
+        """Send commands without waiting in between, and return the answer to the last one.
+
+        Raises:
+            TimeoutError: there was none in so many seconds, and the connection is dropped.
+        """
+
+    @abstractmethod
+    async def _close_channel(self) -> None: ...
