@@ -6,9 +6,9 @@ from collections import defaultdict
 from functools import partial
 
 from rabbit_chx import Ring
-from rabbit_chx.broker.applying.handover import drain, drain_first, pass_marker
-from rabbit_chx.broker.connect import connect
+from rabbit_chx.broker import connect, drain, pass_marker
 from rabbit_chx.publishing import Publisher
+from rabbit_chx.topology import drain_first
 
 url, name = os.environ["AMQP_URL"], os.environ.get("EXCHANGE", "example.handover")
 old, new = [f"{name}.0", f"{name}.1"], f"{name}.2"

@@ -4,7 +4,7 @@ import os
 from collections import Counter
 
 from rabbit_chx import ConsistentHashExchange
-from rabbit_chx.broker.connect import connect, server_version
+from rabbit_chx.broker import connect, server_version
 from rabbit_chx.publishing import Publisher
 
 url = os.environ["AMQP_URL"]

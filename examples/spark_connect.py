@@ -7,7 +7,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from rabbit_chx import ConsistentHashExchange
-from rabbit_chx.broker.connect import connect, server_version
+from rabbit_chx.broker import connect, server_version
 from spark_connector import queue_of, register
 
 os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # Spark's workers use this Python, too

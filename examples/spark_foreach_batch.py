@@ -11,7 +11,7 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from rabbit_chx.broker.connect import connect
+from rabbit_chx.broker import connect
 from spark_connector import foreach_batch
 
 os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # Spark's workers use this Python, too

@@ -8,7 +8,7 @@ from itertools import islice
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from rabbit_chx.broker.connect import connect
+from rabbit_chx.broker import connect
 from spark_connector import order_for
 
 os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # Spark's workers use this Python, too

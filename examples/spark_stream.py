@@ -8,7 +8,7 @@ from itertools import islice
 
 from pyspark.sql import SparkSession
 
-from rabbit_chx.broker.connect import connect
+from rabbit_chx.broker import connect
 
 os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # Spark's workers use this Python, too
 url, name = os.environ["AMQP_URL"], os.environ.get("EXCHANGE", "example.spark-stream")

@@ -1,1 +1,62 @@
-"""Connections to a broker: AMQP, the management API, permissions, reading a topology and applying a plan."""
+"""Connect to a broker, and move keys from queue to queue without breaking their order (a handover).
+
+    from rabbit_chx.broker import connect, drain_in_order
+
+    with connect("amqp://user:password@host/vhost") as connection:
+        drain_in_order(connection, drain_first_in(plan), release)
+
+Reading a topology, planning and applying are in `rabbit_chx.topology`. A name is loaded when it is first used.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rabbit_chx.faces import lazy_face
+
+if TYPE_CHECKING:
+    from rabbit_chx.broker.amqp import connect as connect
+    from rabbit_chx.broker.amqp import server_version as server_version
+    from rabbit_chx.broker.applying.handover import (
+        MARKER as MARKER,
+    )
+    from rabbit_chx.broker.applying.handover import (
+        NotDrained as NotDrained,
+    )
+    from rabbit_chx.broker.applying.handover import (
+        drain as drain,
+    )
+    from rabbit_chx.broker.applying.handover import (
+        drain_async as drain_async,
+    )
+    from rabbit_chx.broker.applying.handover import (
+        drain_in_order as drain_in_order,
+    )
+    from rabbit_chx.broker.applying.handover import (
+        drain_in_order_async as drain_in_order_async,
+    )
+    from rabbit_chx.broker.applying.handover import (
+        is_marker as is_marker,
+    )
+    from rabbit_chx.broker.applying.handover import (
+        pass_marker as pass_marker,
+    )
+    from rabbit_chx.broker.applying.handover import (
+        pass_marker_async as pass_marker_async,
+    )
+    from rabbit_chx.broker.credentials import Credentials as Credentials
+    from rabbit_chx.errors import BrokerUnavailable as BrokerUnavailable
+    from rabbit_chx.errors import InvalidValue as InvalidValue
+    from rabbit_chx.urls import BrokerUrl as BrokerUrl
+
+if not TYPE_CHECKING:
+    __all__, __getattr__, __dir__ = lazy_face(
+        __name__,
+        {
+            "rabbit_chx.broker.applying.handover": "MARKER NotDrained drain drain_async drain_in_order drain_in_order_async is_marker pass_marker pass_marker_async",
+            "rabbit_chx.broker.amqp": "connect server_version",
+            "rabbit_chx.broker.credentials": "Credentials",
+            "rabbit_chx.errors": "BrokerUnavailable InvalidValue",
+            "rabbit_chx.urls": "BrokerUrl",
+        },
+    )

@@ -60,7 +60,7 @@ class BrokerAccess:
 
     def amqp(self, vhost: str) -> pika.BlockingConnection:
         """A connection to a virtual host."""
-        from rabbit_chx.broker.connect import connect
+        from rabbit_chx.broker.amqp import connect
 
         url = self.given.at_vhost(vhost)
         return connect(url, name="rabbit-chx topology", credentials=self.password_file, tls=self.tls)

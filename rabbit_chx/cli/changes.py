@@ -136,7 +136,7 @@ def _print_order(plan: Plan) -> None:
     losing = set().union(*(waits[one] for one in stages[0]))
     said = (
         f"Order: keys keep it if the consumers of {named(waits)} are held from before the change until the messages in "
-        f"{named(losing)} are consumed (rabbit_chx.broker.applying.handover)"
+        f"{named(losing)} are consumed (drain_in_order in rabbit_chx.broker)"
     )
     if len(stages) > 1:
         said += f". Release them in {len(stages)} stages, each when the queues before it are drained as well"

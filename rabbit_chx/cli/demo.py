@@ -117,7 +117,7 @@ def _predict(ring: Ring, keys: list[str]) -> list[Destination]:
 
 
 def _broker_part(out: Console, keys: list[str], release: str | None) -> int:
-    from rabbit_chx.broker.connect import connect
+    from rabbit_chx.broker.amqp import connect
     from rabbit_chx.testing import Broker, available
 
     out.print(f"Starting RabbitMQ: {available(release)} ...")
@@ -136,7 +136,7 @@ def _broker_part(out: Console, keys: list[str], release: str | None) -> int:
 
 
 def _spark_part(out: Console, release: str | None) -> int:
-    from rabbit_chx.broker.connect import connect
+    from rabbit_chx.broker.amqp import connect
     from rabbit_chx.cli.progress import waiting
     from rabbit_chx.cli.spark import ROWS, java_for_demo, predict, spark_for_demo, write
     from rabbit_chx.exchange import ConsistentHashExchange

@@ -146,7 +146,7 @@ class _Broker:
 
 
 def _broker_checks(broker: _Broker) -> Iterator[Check]:
-    from rabbit_chx.broker.connect import connect, server_version
+    from rabbit_chx.broker.amqp import connect, server_version
     from rabbit_chx.broker.scratch import check_known
     from rabbit_chx.releases import Release
     from rabbit_chx.urls import BrokerUrl

@@ -89,7 +89,7 @@ def parity(
 def _broker(
     url: str | None, password_file: Path | None, tls: ssl.SSLContext | None, throw_away: str | None
 ) -> Iterator[pika.BlockingConnection]:
-    from rabbit_chx.broker.connect import connect
+    from rabbit_chx.broker.amqp import connect
 
     if throw_away is not None:
         from rabbit_chx.testing import Broker
@@ -107,7 +107,7 @@ def _broker(
 
 
 def _release(connection: pika.BlockingConnection, release: str | None, store: str | None) -> Release:
-    from rabbit_chx.broker.connect import server_version
+    from rabbit_chx.broker.amqp import server_version
     from rabbit_chx.releases import Release
 
     return Release.parse(release or server_version(connection), store=store)

@@ -151,7 +151,7 @@ def _live_ring(live: BrokerAccess, topology: Topology, exchange: str) -> Ring:
 
 
 def _parity(live: BrokerAccess, topology: Topology, messages: int) -> Parity:
-    from rabbit_chx.broker.connect import server_version
+    from rabbit_chx.broker.amqp import server_version
     from rabbit_chx.cli.parity import compared
     from rabbit_chx.releases import Release
     from rabbit_chx.report import Parity

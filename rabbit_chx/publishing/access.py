@@ -6,7 +6,7 @@ import logging
 from contextlib import closing
 from typing import TYPE_CHECKING, Final
 
-from rabbit_chx.broker.connect import connect
+from rabbit_chx.broker.amqp import connect
 from rabbit_chx.broker.permissions import Needs, why_denied
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue
 from rabbit_chx.urls import BrokerUrl

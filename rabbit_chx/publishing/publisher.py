@@ -17,7 +17,7 @@ from contextlib import nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from rabbit_chx.broker.connect import parameters_of
+from rabbit_chx.broker.amqp import parameters_of
 from rabbit_chx.broker.credentials import check_credentials
 from rabbit_chx.broker.permissions import Needs
 from rabbit_chx.broker.tls import warn_if_unchecked

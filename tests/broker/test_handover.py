@@ -22,16 +22,16 @@ import aio_pika
 import pytest
 
 from rabbit_chx import InvalidValue, Ring
-from rabbit_chx.broker.applying.handover import (
+from rabbit_chx.broker import (
     NotDrained,
     drain,
     drain_async,
-    drain_first_in,
     drain_in_order,
     drain_in_order_async,
     pass_marker,
     pass_marker_async,
 )
+from rabbit_chx.topology import drain_first_in
 from rabbit_chx.topology.model import Binding
 from rabbit_chx.topology.planning.steps import Bind, Plan, RingChange, Unbind
 from tests.unit.test_examples import EXAMPLES, HANDOVER

@@ -12,7 +12,7 @@ import click
 import pika
 import pytest
 
-from rabbit_chx.broker.applying.handover import drain, pass_marker
+from rabbit_chx.broker import drain, pass_marker
 from rabbit_chx.cli import cli
 from rabbit_chx.errors import BrokerUnavailable
 from rabbit_chx.publishing import Publisher

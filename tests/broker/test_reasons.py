@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from rabbit_chx.broker.connect import connect
+from rabbit_chx.broker.amqp import connect
 from rabbit_chx.cli import _exit_code
 from rabbit_chx.errors import BrokerUnavailable
 from rabbit_chx.publishing import Publisher, Timeouts

@@ -15,8 +15,8 @@ from urllib.parse import urlsplit
 import click
 import pytest
 
+from rabbit_chx.broker.amqp import server_version
 from rabbit_chx.broker.applying.lock import LOCK
-from rabbit_chx.broker.connect import server_version
 from rabbit_chx.cli import _exit_code
 from rabbit_chx.releases import Release
 from tests.broker.topology_site import Site

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
 
-from rabbit_chx.broker.connect import parameters_of
+from rabbit_chx.broker.amqp import parameters_of
 from rabbit_chx.broker.reading.reader import read
 from rabbit_chx.broker.tls import context
 from rabbit_chx.publishing import Publisher, Timeouts

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from pika import data as wire
 
 from rabbit_chx import ConsistentHashExchange
-from rabbit_chx.broker.connect import parameters_of
+from rabbit_chx.broker.amqp import parameters_of
 from rabbit_chx.broker.credentials import login
 from rabbit_chx.cli.key_file import read_keys
 from rabbit_chx.cli.ring import read_pairs

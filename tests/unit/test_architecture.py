@@ -31,9 +31,7 @@ DOCUMENTED = "the docstring explains every argument"
 LONG_FUNCTIONS = {
     "rabbit_chx.broker.applying.aio_driver._connect": "one argument for each setting of a connection",
     "rabbit_chx.broker.applying.apply.apply": DOCUMENTED,
-    "rabbit_chx.broker.connect.parameters_of": "one argument for each setting of a connection",
-    "rabbit_chx.broker.applying.handover.drain": DOCUMENTED,
-    "rabbit_chx.broker.applying.handover.drain_async": DOCUMENTED,
+    "rabbit_chx.broker.amqp.parameters_of": "one argument for each setting of a connection",
     "rabbit_chx.broker.reading.reader.read": DOCUMENTED,
     "rabbit_chx.broker.reasons.why_down": "one case for each way in which a connection fails",
     "rabbit_chx.cli.options.broker_options": MANY_OPTIONS,
@@ -67,6 +65,7 @@ EXCEPTIONS = {
 PUBLIC = {
     "rabbit_chx",
     "rabbit_chx.topology",
+    "rabbit_chx.broker",
     "rabbit_chx.publishing",
     "rabbit_chx.report",
     "rabbit_chx.testing",

@@ -23,11 +23,18 @@ ROOT = Path(__file__).parents[2]
 FACES = (
     "rabbit_chx",
     "rabbit_chx.topology",
+    "rabbit_chx.broker",
     "rabbit_chx.publishing",
     "rabbit_chx.report",
     "rabbit_chx.testing",
 )
-LAZY_FACES = ("rabbit_chx", "rabbit_chx.topology", "rabbit_chx.testing", "spark_connector")
+LAZY_FACES = (
+    "rabbit_chx",
+    "rabbit_chx.topology",
+    "rabbit_chx.broker",
+    "rabbit_chx.testing",
+    "spark_connector",
+)
 LOWER_FACES = ("rabbit_chx", "rabbit_chx.kernel", "rabbit_chx.hashing", "rabbit_chx.topology")
 """What users of any public package have at hand as well."""
 WITH_EXAMPLES = [

@@ -11,7 +11,7 @@ import pika
 import pytest
 from pika import exceptions
 
-from rabbit_chx.broker.connect import parameters_of
+from rabbit_chx.broker.amqp import parameters_of
 from rabbit_chx.broker.reasons import NotAmqp, Reason, why_down
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue
 from rabbit_chx.publishing import Outcome, Publisher

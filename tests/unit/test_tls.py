@@ -10,7 +10,7 @@ import pika
 import pytest
 
 from rabbit_chx import InvalidValue
-from rabbit_chx.broker.connect import connect, parameters_of
+from rabbit_chx.broker.amqp import connect, parameters_of
 from rabbit_chx.broker.management import Management
 from rabbit_chx.broker.tls import context, warn_if_unchecked
 from rabbit_chx.cli import _exit_code

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rabbit_chx import InvalidValue
-from rabbit_chx.broker.connect import parameters_of
+from rabbit_chx.broker.amqp import parameters_of
 from rabbit_chx.urls import BrokerUrl, ManagementUrl
 
 

@@ -92,7 +92,7 @@ async def opened(given: object, tls: ssl.SSLContext | None = None) -> AsyncItera
 
 
 async def _connect(url: str, tls: ssl.SSLContext | None) -> aio_pika.abc.AbstractConnection:
-    """A connection as `rabbit_chx.broker.connect.connect` makes it, or the same error."""
+    """A connection as `rabbit_chx.broker.amqp.connect` makes it, or the same error."""
     broker, where = BrokerUrl.parse(url), str(BrokerUrl.parse(url))
     if broker.tls:
         warn_if_unchecked(tls, where)

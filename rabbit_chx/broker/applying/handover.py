@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Any, Final
 from rabbit_chx.broker.applying.protocol import NO_ROUTE, Lost, OnChannel, Pause, Refused
 from rabbit_chx.broker.permissions import DEFAULT_EXCHANGE, Beginning, Needs, why_denied
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue, RabbitChxError
-from rabbit_chx.topology.planning.drain_order import drain_first, drain_first_in, drain_stages
+from rabbit_chx.topology.planning.drain_order import drain_stages
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Generator, Mapping
@@ -51,11 +51,8 @@ __all__ = [
     "NotDrained",
     "drain",
     "drain_async",
-    "drain_first",
-    "drain_first_in",
     "drain_in_order",
     "drain_in_order_async",
-    "drain_stages",
     "is_marker",
     "pass_marker",
     "pass_marker_async",

@@ -20,8 +20,8 @@ from pika.exceptions import (
     UnsupportedAMQPFieldException,
 )
 
+from rabbit_chx.broker.amqp import connect
 from rabbit_chx.broker.applying.protocol import NO_ROUTE, TIMEOUT, Driver, Lost, OnChannel, Refused
-from rabbit_chx.broker.connect import connect
 from rabbit_chx.broker.reasons import why_down
 from rabbit_chx.errors import InvalidValue
 

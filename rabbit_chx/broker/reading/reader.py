@@ -14,7 +14,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from rabbit_chx.broker.connect import server_version
+from rabbit_chx.broker.amqp import server_version
 from rabbit_chx.broker.permissions import Needs, why_denied
 from rabbit_chx.broker.reading.node import read_rings, read_worker_pool_size
 from rabbit_chx.broker.reading.order_record import ORDER_EXCHANGE, OrderRecord

@@ -2,7 +2,7 @@
 
 If the new queue of a key is consumed while its old queue still holds messages, newer messages overtake older ones. A
 change of several steps may move a key several times: when two queues are bound in turn, the first gains keys that the
-second then takes over, so the first must be drained too. :mod:`rabbit_chx.broker.applying.handover` drains queues.
+second then takes over, so the first must be drained too. :mod:`rabbit_chx.broker` drains queues.
 This module does no IO.
 """
 

@@ -12,14 +12,8 @@ import pytest
 from rabbit_chx import InvalidValue, Ring, ToExchange
 from rabbit_chx.broker.applying.aio_driver import as_pika_writes
 from rabbit_chx.broker.applying.broker_errors import needs_of, why_refused
-from rabbit_chx.broker.applying.handover import (
-    MARKER,
-    _Drain,
-    drain_first,
-    drain_first_in,
-    drain_stages,
-    is_marker,
-)
+from rabbit_chx.broker.applying.handover import MARKER, _Drain, is_marker
+from rabbit_chx.topology import drain_first, drain_first_in, drain_stages
 from rabbit_chx.topology.model import Binding, Exchange, Observed, Policy, Queue, Slots, Topology
 from rabbit_chx.topology.planning.plan import plan
 from rabbit_chx.topology.planning.steps import (
