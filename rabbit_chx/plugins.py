@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-__all__ = ["PLUGINS", "why_no_type"]
+__all__ = ["why_no_type"]
 
-PLUGINS: Final = {
+_PLUGINS: Final = {
     "x-consistent-hash": "rabbitmq_consistent_hash_exchange",
     "x-modulus-hash": "rabbitmq_sharding",
     "x-random": "rabbitmq_random_exchange",
@@ -18,9 +18,9 @@ PLUGINS: Final = {
 
 
 def why_no_type(name: str) -> str:
-    """What to say where the broker does not know a type of exchange."""
+    """The reason why a broker does not know an exchange type, with a hint."""
     if name == "x-local-random":
         return "the exchange type 'x-local-random' came with release 4.0"
-    if (plugin := PLUGINS.get(name)) is None:
-        return f"the broker does not know the exchange type {name!r}: `rabbitmqctl list_exchanges type` shows some"
-    return f"the broker does not know the exchange type {name!r}: `rabbitmq-plugins enable {plugin}` on each node"
+    plugin = _PLUGINS.get(name)
+    hint = f"`rabbitmq-plugins enable {plugin}` on each node" if plugin else "no plugin of RabbitMQ has it"
+    return f"the broker does not know the exchange type {name!r}: {hint}"

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from rabbit_chx.errors import InvalidValue
+from rabbit_chx.plugins import why_no_type
 from rabbit_chx.ring import Ring, parse_weight
 from rabbit_chx.topology.graph import sources_in_order
 from rabbit_chx.topology.model import (
@@ -35,6 +36,7 @@ __all__ = [
     "BindingDifference",
     "DestinationDifference",
     "Difference",
+    "MissingType",
     "ObjectDifference",
     "Property",
     "RingDifference",
@@ -43,6 +45,7 @@ __all__ = [
     "destination_differences",
     "diff",
     "is_shard",
+    "other_product",
     "owned_elsewhere",
     "ring_of",
     "weight_of",
@@ -54,6 +57,17 @@ _PROPERTIES: Final = {
     Queue: ("type", "durable", "auto_delete", "exclusive"),
     Policy: ("pattern", "apply_to", "priority", "definition"),
 }
+
+
+@dataclass(frozen=True, slots=True)
+class MissingType:
+    """An exchange type that the broker lacks."""
+
+    type: str
+    exchanges: tuple[str, ...]
+    """The exchanges of this type."""
+    reason: str
+    """Why the type is missing, with a hint."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,18 +159,19 @@ class SlotsDifference:
     """The slots that differ."""
 
 
-Difference: TypeAlias = ObjectDifference | BindingDifference | RingDifference | SlotsDifference
+Difference: TypeAlias = MissingType | ObjectDifference | BindingDifference | RingDifference | SlotsDifference
 
 
 def diff(wanted: Topology, observed: Observed) -> tuple[Difference, ...]:
     """All differences between a topology and a broker.
 
-    Objects come first, then slots, then bindings. The bindings of an exchange follow those of the exchanges that it
-    leads to.
+    Missing types come first, then objects, slots and bindings. The bindings of an exchange follow those of the
+    exchanges that it leads to.
     """
     whole, there = wanted.expanded(), observed.topology
     slot_names = {name for slots in wanted.slots for name in slots.names}
     found: list[Difference] = [
+        *_types(whole.exchanges, observed),
         *_objects(whole.exchanges, there.exchanges),
         *_objects(whole.queues, there.queues),
         *_objects(whole.policies, there.policies),
@@ -169,7 +184,21 @@ def diff(wanted: Topology, observed: Observed) -> tuple[Difference, ...]:
     return tuple(found)
 
 
+def other_product(observed: Observed) -> str:
+    """The reason why predictions do not hold for a server that is not RabbitMQ; empty for RabbitMQ."""
+    return "" if observed.product == _PRODUCT else f"the server is {observed.product}, not RabbitMQ"
+
+
 # Exchanges, queues and policies
+
+
+def _types(wanted: Sequence[Exchange], observed: Observed) -> Iterator[MissingType]:
+    exchanges: dict[str, list[str]] = {}
+    for each in wanted:
+        exchanges.setdefault(each.type, []).append(each.name)
+    for type_, names in exchanges.items():
+        if observed.exchange_types is not None and type_ not in observed.exchange_types:
+            yield MissingType(type_, tuple(names), why_no_type(type_))
 
 
 def _objects(
@@ -267,7 +296,7 @@ def _ring(exchange: str, wanted: Sequence[Binding], observed: Observed) -> RingD
         ring = ring_of(exchange, observed)
     except InvalidValue as error:  # an old release accepted a weight that this package rejects
         ring = Ring((), None, observed.release, str(error))
-    why = "" if observed.product == _PRODUCT else f"the server is {observed.product}, not RabbitMQ"
+    why = other_product(observed)
     if not why and ring.runs is None:
         why = ring.why_unknown or "it has not been read"
     destinations = tuple(destination_differences(wanted, found, ring))

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from rabbit_chx.ring import Ring
-from rabbit_chx.topology.checks.lint import missing_types
 from rabbit_chx.topology.diff import (
     BindingDifference,
+    MissingType,
     ObjectDifference,
     RingDifference,
     SlotsDifference,
@@ -72,7 +72,7 @@ class Drift:
 
 def drift(wanted: Topology, observed: Observed, *, strict: bool = False) -> tuple[Drift, ...]:
     """All differences, in the order of `KINDS`; empty if the broker matches the file."""
-    found = list(_types(wanted, observed))
+    found: list[Drift] = []
     missing: set[str] = set()
     for each in diff(wanted, observed):
         if isinstance(each, ObjectDifference) and each.found is None and isinstance(each.wanted, Exchange):
@@ -81,16 +81,13 @@ def drift(wanted: Topology, observed: Observed, *, strict: bool = False) -> tupl
     return tuple(sorted(found, key=lambda one: KINDS.index(one.kind)))
 
 
-def _types(wanted: Topology, observed: Observed) -> Iterator[Drift]:
-    for type_, hint in missing_types(wanted, observed).items():
-        yield Drift("missing-type", f"exchange type {type_}", f"missing on the broker: {hint}")
-
-
 def _drifts(
     difference: Difference, observed: Observed, missing: set[str], *, strict: bool
 ) -> Iterator[Drift]:
     """The drift that one difference causes; bindings of a missing exchange are not reported separately."""
     match difference:
+        case MissingType():
+            yield Drift("missing-type", f"exchange type {difference.type}", difference.reason)
         case ObjectDifference(wanted=Policy()) | ObjectDifference(wanted=None, found=Policy()):
             if observed.bindings_seen and (strict or difference.wanted is not None):
                 yield from _object(difference)

@@ -7,26 +7,23 @@ module does no IO.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING
 
 from rabbit_chx.errors import RabbitChxError, Unpredictable
-from rabbit_chx.plugins import PLUGINS
 from rabbit_chx.releases import Release, Store
-from rabbit_chx.topology.checks.invalid_names import invalid_names
 from rabbit_chx.topology.checks.lint_rules import RULES, Finding
 from rabbit_chx.topology.checks.release_settings import release_findings
+from rabbit_chx.topology.diff import MissingType, SlotsDifference, diff, other_product
 from rabbit_chx.topology.model import CONSISTENT_HASH, MODULUS_HASH
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterable, Iterator
 
     from rabbit_chx.ring import Destination, Ring
+    from rabbit_chx.topology.diff import Difference
     from rabbit_chx.topology.model import Observed, Topology
 
-__all__ = ["Finding", "lint", "missing_types", "other_product"]
-
-_LiveRule: TypeAlias = "Callable[[Topology, Observed], Iterator[Finding]]"
-_PRODUCT: Final = "RabbitMQ"
+__all__ = ["Finding", "lint"]
 
 
 def lint(
@@ -39,55 +36,44 @@ def lint(
     """
     target = observed.release if observed else Release.parse(release) if release else None
     findings = [finding for rule in RULES for finding in rule(topology)]
-    findings += [*invalid_names(topology), *release_findings(topology, target)]
+    findings += release_findings(topology, target)
     if observed is not None:
-        rules: tuple[_LiveRule, ...] = (_product,)
-        if other_product(observed) is None:
-            rules = _LIVE_RULES + (_BINDING_RULES if observed.bindings_seen else ())
-        findings += [finding for rule in rules for finding in rule(topology, observed)]
+        findings += _live_findings(topology, observed)
     return tuple(sorted(findings, key=lambda finding: finding.severity))  # stable, and "error" < "warning"
 
 
-def missing_types(topology: Topology, observed: Observed) -> dict[str, str]:
-    """The exchange types that a topology needs and the broker lacks, each with a hint."""
-    if observed.exchange_types is None:
-        return {}
-    needed = dict.fromkeys(exchange.type for exchange in topology.exchanges)
-    if topology.slots:
-        needed.setdefault(CONSISTENT_HASH)  # the type of slot exchanges
-    return {
-        type_: f"`rabbitmq-plugins enable {PLUGINS[type_]}` on every node adds it"
-        if type_ in PLUGINS
-        else "no plugin that comes with RabbitMQ has it, or this release has it not yet"
-        for type_ in needed
-        if type_ not in observed.exchange_types
-    }
+def _live_findings(topology: Topology, observed: Observed) -> Iterator[Finding]:
+    if product := other_product(observed):
+        message = (
+            f"{product}: its {CONSISTENT_HASH} is another algorithm, so no prediction holds. Use RabbitMQ"
+        )
+        yield Finding("error", "other-product", "the broker", message)
+        return
+    differences = diff(topology, observed)
+    for each in differences:
+        if isinstance(each, MissingType):
+            yield Finding("error", "missing-type", f"exchange {each.exchanges[0]!r}", each.reason)
+    yield from _modulus_order(topology, observed)
+    yield from _restart(topology, observed)
+    if observed.bindings_seen:
+        yield from _co_partitioned(topology, observed)
+        yield from _slots(differences, observed)
 
 
-def other_product(observed: Observed) -> str | None:
-    """The reason why predictions do not hold for a server that is not RabbitMQ; None for RabbitMQ."""
-    if observed.product == _PRODUCT:
-        return None
-    return (
-        f"the server calls itself {observed.product}: what it has under the name {CONSISTENT_HASH} is another "
-        "algorithm, so that no route, share or movement that is computed here is true of it: use RabbitMQ"
-    )
+def _modulus_order(topology: Topology, observed: Observed) -> Iterator[Finding]:
+    release = observed.release
+    if release.modulus_sorts_destinations or release.store is not Store.KHEPRI:
+        return
+    for exchange in topology.exchanges:
+        if exchange.type == MODULUS_HASH:
+            message = (
+                f"RabbitMQ {release} on Khepri numbers the destinations of {MODULUS_HASH} in no defined order. Upgrade "
+                f"to 4.3, or use {CONSISTENT_HASH}"
+            )
+            yield Finding("error", "modulus-order", f"exchange {exchange.name!r}", message)
 
 
-# -- rules for a live broker -------------------------------------------------------------------------
-
-
-def _product(_: Topology, observed: Observed) -> Iterator[Finding]:
-    reason = other_product(observed)
-    if reason is not None:
-        yield Finding("error", "other-product", "the broker", reason)
-
-
-def _plugins(topology: Topology, observed: Observed) -> Iterator[Finding]:
-    for type_, hint in missing_types(topology, observed).items():
-        names = [exchange.name for exchange in topology.exchanges if exchange.type == type_]
-        where = f"exchange {names[0]!r}" if names else "the slots"
-        yield Finding("error", "missing-type", where, f"the broker has no exchange type {type_}: {hint}")
+# -- restarts ----------------------------------------------------------------------------------------
 
 
 def _restart(topology: Topology, observed: Observed) -> Iterator[Finding]:
@@ -95,27 +81,30 @@ def _restart(topology: Topology, observed: Observed) -> Iterator[Finding]:
         ring = _ring(topology, observed, exchange.name)
         if ring is None or not ring.known or len(ring.bindings) <= 1:
             continue
-        after = _after_restart(ring, observed)
-        if after is None:
+        try:
+            after = ring.after_restart(worker_pool_size=observed.worker_pool_size)
+        except Unpredictable:  # duplicate bindings, which another rule reports
             continue
         share = _share(ring, after if after.known else ring.after_restart(worker_pool_size=1))
-        if after.known and not share:
-            continue
-        if ring.release.store is Store.KHEPRI:
-            what = f"the next restart revives its dead bindings, which moves {share:.1%} of the keys: unbind them"
-        elif after.known:
-            what = (
-                f"the next restart sorts the ring, which moves {share:.1%} of the keys: write the destinations in "
-                "sorted order (weights as text, then names), or use slots under an x-modulus-hash exchange"
-            )
-        else:
-            what = (
-                f"RabbitMQ {ring.release} on Mnesia rebuilds the ring when it boots, nearly sorted ({share:.1%} of the "
-                "keys would move if wholly) and in no order that could be told before: set default_worker_pool_size "
-                "= 1 in rabbitmq.conf and write the destinations in sorted order, or use slots under an "
-                "x-modulus-hash exchange"
-            )
-        yield Finding("warning", "restart-moves-keys", f"exchange {exchange.name!r}", what)
+        if share or not after.known:
+            message = _restart_message(ring, share, order_known=after.known)
+            yield Finding("warning", "restart-moves-keys", f"exchange {exchange.name!r}", message)
+
+
+def _restart_message(ring: Ring, share: float, *, order_known: bool) -> str:
+    if ring.release.store is Store.KHEPRI:
+        return f"the next restart revives dead bindings, which moves {share:.1%} of the keys. Unbind them"
+    slots = f"or use slots under an {MODULUS_HASH} exchange"
+    if order_known:
+        return (
+            f"the next restart sorts the ring, which moves {share:.1%} of the keys. Sort the destinations in the file "
+            f"(by weight as text, then by name), {slots}"
+        )
+    return (
+        f"RabbitMQ {ring.release} on Mnesia rebuilds the ring nearly sorted at boot, in an unpredictable order; sorted "
+        f"completely, {share:.1%} of the keys would move. Set default_worker_pool_size = 1 in rabbitmq.conf and sort "
+        f"the destinations in the file, {slots}"
+    )
 
 
 def _ring(topology: Topology, observed: Observed, exchange: str) -> Ring | None:
@@ -128,69 +117,40 @@ def _ring(topology: Topology, observed: Observed, exchange: str) -> Ring | None:
         return None
 
 
-def _after_restart(ring: Ring, observed: Observed) -> Ring | None:
-    """The ring after a restart; None if duplicate bindings make it unpredictable, which another rule reports."""
-    try:
-        return ring.after_restart(worker_pool_size=observed.worker_pool_size)
-    except Unpredictable:
-        return None
-
-
 def _share(before: Ring, after: Ring) -> float:
     from rabbit_chx.movement import moved
 
     return 0.0 if before.runs == after.runs else moved(before, after).share
 
 
-def _modulus_order(topology: Topology, observed: Observed) -> Iterator[Finding]:
-    release = observed.release
-    if release.modulus_sorts_destinations or release.store is not Store.KHEPRI:
-        return
-    for exchange in topology.exchanges:
-        if exchange.type == MODULUS_HASH:
-            yield Finding(
-                "error",
-                "modulus-order",
-                f"exchange {exchange.name!r}",
-                f"RabbitMQ {release} on Khepri counts the destinations of {MODULUS_HASH} in an order of no rule, which "
-                f"may change: upgrade to 4.3, or use {CONSISTENT_HASH}",
+# -- bindings ----------------------------------------------------------------------------------------
+
+
+def _slots(differences: Iterable[Difference], observed: Observed) -> Iterator[Finding]:
+    """The slots that lead to no queue or to several; `drift` reports those that lead to a wrong one."""
+    rings = [ring for each in differences if isinstance(each, SlotsDifference) for ring in each.rings]
+    for ring in rings:
+        where, bound = f"exchange {ring.exchange!r}", [binding.destination for binding in ring.found]
+        if not bound and observed.topology.exchange(ring.exchange) is not None:
+            message = "the slot leads to no queue, so its messages are lost. Apply the file"
+            yield Finding("error", "empty-slot", where, message)
+        elif len(bound) > 1:
+            message = (
+                f"the slot leads to {', '.join(map(str, bound))}: an unfinished change. Apply the file again"
             )
-
-
-def _slots(topology: Topology, observed: Observed) -> Iterator[Finding]:
-    for slots in topology.slots:
-        for name in slots.names:
-            if observed.topology.exchange(name) is None:
-                continue
-            bound = [each.destination for each in observed.topology.bindings_from(name)]
-            if not bound:
-                yield Finding(
-                    "error",
-                    "empty-slot",
-                    f"exchange {name!r}",
-                    f"the slot leads to no queue, so that what {slots.exchange!r} sends it is lost: apply the file",
-                )
-            elif len(bound) > 1:
-                yield Finding(
-                    "warning",
-                    "unfinished-slot",
-                    f"exchange {name!r}",
-                    f"the slot leads to {len(bound)} destinations ({', '.join(map(str, bound))}), as in the middle of a "
-                    "change: apply the file again to finish it",
-                )
+            yield Finding("warning", "unfinished-slot", where, message)
 
 
 def _co_partitioned(topology: Topology, observed: Observed) -> Iterator[Finding]:
+    """The pairs whose rings differ from each other on the broker, whether or not they differ from the file."""
     for first, second in topology.co_partitioned:
         live = [_live_numbers(topology, observed, name) for name in (first, second)]
         if None not in live and live[0] != live[1]:
-            yield Finding(
-                "error",
-                "co-partitioned",
-                f"exchanges {first!r} and {second!r}",
-                "on the broker their rings are not equal, so that keys which belong together go apart: `rabbit-chx "
-                "check` tells which of them is not as in the file",
+            message = (
+                "the rings differ on the broker, so keys that belong together are separated. `rabbit-chx check` shows "
+                "which of them differs from the file"
             )
+            yield Finding("error", "co-partitioned", f"exchanges {first!r} and {second!r}", message)
 
 
 def _live_numbers(topology: Topology, observed: Observed, exchange: str) -> list[int | None] | None:
@@ -207,8 +167,3 @@ def _live_numbers(topology: Topology, observed: Observed, exchange: str) -> list
         return None
     numbers = {destination: number for number, destination in enumerate(listed)}
     return [numbers.get(destination) for destination in there]
-
-
-_LIVE_RULES: Final[tuple[_LiveRule, ...]] = (_plugins, _modulus_order, _restart)
-_BINDING_RULES: Final[tuple[_LiveRule, ...]] = (_co_partitioned, _slots)
-"""The rules that need the bindings of the broker."""

@@ -15,9 +15,11 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from rabbit_chx.errors import InvalidValue
 from rabbit_chx.hashing import hash_on
+from rabbit_chx.names import VALID_NAME, name_flaw
 from rabbit_chx.releases import MAX_WEIGHT
 from rabbit_chx.ring import ToExchange, parse_weight
-from rabbit_chx.topology.model import CONSISTENT_HASH, MODULUS_HASH
+from rabbit_chx.topology.graph import reachable
+from rabbit_chx.topology.model import CONSISTENT_HASH, MODULUS_HASH, Queue
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,8 +27,9 @@ if TYPE_CHECKING:
     from rabbit_chx.ring import Destination
     from rabbit_chx.topology.model import Binding, Exchange, Topology
 
-__all__ = ["RULES", "Finding"]
+__all__ = ["RULES", "Finding", "invalid_names"]
 
+_HASHING: Final = (CONSISTENT_HASH, MODULUS_HASH)
 _MANY_BUCKETS: Final = 500
 _COSTS: Final = ((8, 6.0), (800, 31.0), (8_000, 291.0))
 """Numbers of buckets, and the measured CPU time of the broker per message on 4.3, in microseconds."""
@@ -70,40 +73,49 @@ def _named(thing: Exchange | Destination) -> str:
     return f"exchange {thing.name!r}"
 
 
+# -- names -------------------------------------------------------------------------------------------
+
+
+def invalid_names(topology: Topology) -> Iterator[Finding]:
+    """All invalid names. Topology files cannot contain them, but a `Topology` built in Python can."""
+    named = (
+        ("virtual host", (topology.vhost,)),
+        ("exchange", tuple(each.name for each in topology.exchanges if each.name)),
+        ("queue", tuple(each.name for each in topology.queues)),
+        ("policy", tuple(each.name for each in topology.policies)),
+    )
+    for kind, names in named:
+        for name in names:
+            if name_flaw(name):
+                yield _error("invalid-name", f"{kind} {name!r}", f"has {name_flaw(name)}: use {VALID_NAME}")
+
+
 # -- bindings of rings -------------------------------------------------------------------------------
 
 
 def _binding_keys(topology: Topology) -> Iterator[Finding]:
     for exchange, bound in _ring_bindings(topology):
-        where = f"the binding of {_named(bound.destination)} to {_named(exchange)}"
+        where = f"binding of {_named(bound.destination)} to {_named(exchange)}"
         if _weight(bound) is not None:
             continue
         if re.fullmatch(r"\+?[0-9]{1,255}", bound.key, re.ASCII) and int(bound.key) > MAX_WEIGHT:
-            yield _error(
-                "weight-too-large",
-                where,
-                f"a weight of {int(bound.key):,} is that number of buckets, which can kill a broker before 4.2.6 and "
-                f"is refused from then on: stay below {MAX_WEIGHT + 1:,}; small weights with the same ratio do",
-            )
+            hint = f"Use small weights with the same ratio, at most {MAX_WEIGHT:,}"
+            message = f"{int(bound.key):,} buckets can kill a broker before 4.2.6, and later ones refuse them. {hint}"
+            yield _error("weight-too-large", where, message)
         else:
-            yield _error(
-                "binding-key",
-                where,
-                f"the key {bound.key!r} is no whole number from 1 on, so the broker refuses the binding: the key of a "
-                f"binding to an {CONSISTENT_HASH} exchange is its weight, such as '1'",
-            )
+            message = f"the broker refuses the key {bound.key!r}: expected a weight from 1 to {MAX_WEIGHT}, such as '1'"
+            yield _error("binding-key", where, message)
 
 
 def _double_bindings(topology: Topology) -> Iterator[Finding]:
     times = Counter((exchange.name, bound.destination) for exchange, bound in _ring_bindings(topology))
     for (name, destination), count in times.items():
         if count > 1:
-            yield _error(
-                "double-binding",
-                f"exchange {name!r}",
-                f"{_named(destination)} is bound {count} times: the first binding wins, and taking away any of them "
-                "removes all its buckets while the others stay listed: leave one binding with the weight you want",
+            message = (
+                f"{_named(destination)} is bound {count} times: only the first binding takes effect, and unbinding any "
+                "of them can remove all its buckets. Keep the one with the weight you want"
             )
+            yield _error("double-binding", f"exchange {name!r}", message)
 
 
 def _many_buckets(topology: Topology) -> Iterator[Finding]:
@@ -112,13 +124,9 @@ def _many_buckets(topology: Topology) -> Iterator[Finding]:
         buckets = sum(weights)
         if buckets > _MANY_BUCKETS:
             divisor = gcd(*weights)
-            smaller = f"divide all weights by {divisor}" if divisor > 1 else "use smaller weights"
-            yield _warning(
-                "many-buckets",
-                _named(exchange),
-                f"{buckets:,} buckets cost about {_cost(buckets):.0f} us of broker time for each message (measured on "
-                f"4.3: 6, 31 and 291 us at 8, 800 and 8,000 buckets): {smaller}",
-            )
+            hint = f"Divide all weights by {divisor}" if divisor > 1 else "Use smaller weights"
+            message = f"{buckets:,} buckets cost the broker about {_cost(buckets):.0f} us per message (measured on 4.3)"
+            yield _warning("many-buckets", _named(exchange), f"{message}. {hint}")
 
 
 def _cost(buckets: int) -> float:
@@ -147,18 +155,13 @@ def _hash_arguments(topology: Topology) -> Iterator[Finding]:
     for exchange in topology.hash_exchanges:
         header, property_ = exchange.hash_header, exchange.hash_property
         if header is not None and property_ is not None:
-            yield _error(
-                "both-hash-arguments",
-                _named(exchange),
-                "it names both hash-header and hash-property, which the broker refuses: leave one",
-            )
+            message = "the broker refuses hash-header and hash-property together. Keep one"
+            yield _error("both-hash-arguments", _named(exchange), message)
         elif header is not None and not isinstance(header, str):
-            yield _error(
-                "hash-header-type",
-                _named(exchange),
-                f"hash-header is {header!r}, and the broker closes the whole connection (541) on a name that is no "
-                f"text: write {str(header)!r} in quotes",
+            message = (
+                f"the broker closes the connection (541) because hash-header is {header!r}, which is not text"
             )
+            yield _error("hash-header-type", _named(exchange), f"{message}. Write it in quotes")
         else:
             try:
                 hash_on(header, property_)
@@ -171,19 +174,16 @@ def _misspelt_arguments(topology: Topology) -> Iterator[Finding]:
         for name in exchange.arguments:
             meant = _meant(name, exchange)
             if name in _HASH_ARGUMENTS and exchange.type != CONSISTENT_HASH:
-                yield _warning(
-                    "ignored-hash-argument",
-                    _named(exchange),
-                    f"an exchange of type {exchange.type} does not look at {name}: leave it out, or make it an "
-                    f"{CONSISTENT_HASH}",
+                message = (
+                    f"exchanges of type {exchange.type} ignore {name}. Remove it, or use {CONSISTENT_HASH}"
                 )
+                yield _warning("ignored-hash-argument", _named(exchange), message)
             elif meant is not None and meant != name:
-                yield _error(
-                    "misspelt-argument",
-                    _named(exchange),
-                    f"the broker takes the argument {name!r} and ignores it: {meant!r} is meant? Correct it before the "
-                    "exchange is declared; later it cannot be changed",
+                message = (
+                    f"the broker accepts and ignores the argument {name!r}. Did you mean {meant!r}? Fix it before the "
+                    "exchange is declared: arguments cannot be changed later"
                 )
+                yield _error("misspelt-argument", _named(exchange), message)
 
 
 def _meant(name: str, exchange: Exchange) -> str | None:
@@ -202,32 +202,21 @@ def _static_headers(topology: Topology) -> Iterator[Finding]:
         if all(isinstance(value, str) for value in bound.arguments.values()):
             continue
         for exchange in _exchanges_behind(topology, bound):
-            value = (
-                bound.arguments.get(exchange.hash_header) if isinstance(exchange.hash_header, str) else None
-            )
+            header = exchange.hash_header
+            value = bound.arguments.get(header) if isinstance(header, str) else None
             if value is not None and not isinstance(value, str):
-                yield _warning(
-                    "hash-header-value",
-                    _named(exchange),
-                    f"exchange {bound.source!r} leads messages to it whose header {exchange.hash_header!r} is {value!r}: "
-                    "clients encode such values differently, up to 3.12 the type is hashed along, and from 3.13 on an "
-                    "integer is not hashed at all: send text",
+                message = (
+                    f"exchange {bound.source!r} sends it messages whose header {header!r} is {value!r}: clients encode "
+                    "such values differently, brokers up to 3.12 also hash the type, and later ones do not hash "
+                    "integers. Use text"
                 )
+                yield _warning("hash-header-value", _named(exchange), message)
 
 
-def _exchanges_behind(topology: Topology, bound: Binding) -> Iterator[Exchange]:
+def _exchanges_behind(topology: Topology, bound: Binding) -> list[Exchange]:
     """The consistent-hash exchanges that a binding leads to, directly or indirectly."""
-    waiting: list[Binding] = [bound]
-    seen: set[str] = set()
-    while waiting:
-        destination = waiting.pop().destination
-        if isinstance(destination, ToExchange) and destination.name not in seen:
-            seen.add(destination.name)
-            waiting += topology.bindings_from(destination.name)
-    for name in sorted(seen):
-        exchange = topology.exchange(name)
-        if exchange is not None and exchange.type == CONSISTENT_HASH:
-            yield exchange
+    behind = reachable(topology, [bound.destination])
+    return [exchange for exchange in topology.hash_exchanges if ToExchange(exchange.name) in behind]
 
 
 # -- slots -------------------------------------------------------------------------------------------
@@ -238,32 +227,22 @@ def _slots(topology: Topology) -> Iterator[Finding]:
         where, queues = f"exchange {slots.exchange!r}", len(slots.queues)
         top = topology.exchange(slots.exchange)
         if slots.count < _SLOTS_A_QUEUE * queues:
-            yield _warning(
-                "few-slots",
-                where,
-                f"{slots.count} slots for {queues} queues: with fewer than {_SLOTS_A_QUEUE} a queue the shares are "
-                f"coarse, and the number of slots can never be changed in place: take {_enough(queues)}",
+            message = (
+                f"shares are coarse with fewer than {_SLOTS_A_QUEUE} slots per queue, and the number of slots cannot be "
+                f"changed in place. Use {_enough(queues)} instead of {slots.count}"
             )
+            yield _warning("few-slots", where, message)
         if slots.count > _MANY_SLOTS:
-            yield _warning(
-                "many-slots",
-                where,
-                f"{slots.count} slots cost more broker time for each message than they are worth: take at most "
-                f"{_MANY_SLOTS}",
-            )
-        if top is None or top.type not in (CONSISTENT_HASH, MODULUS_HASH):
-            yield _error(
-                "slots-top",
-                where,
-                f"slots need a top exchange of type {MODULUS_HASH}, or {CONSISTENT_HASH} where a header or property is "
-                "hashed: declare it so",
-            )
+            message = f"{slots.count} slots cost broker time for every message. Use at most {_MANY_SLOTS}"
+            yield _warning("many-slots", where, message)
+        if top is None or top.type not in _HASHING:
+            message = f"the top exchange of slots does not hash. Use {MODULUS_HASH}, or {CONSISTENT_HASH} for a header"
+            yield _error("slots-top", where, message)
         elif top.alternate is not None:
-            yield _warning(
-                "slots-alternate",
-                where,
-                "the top exchange always finds a slot, so that its alternate exchange gets nothing: put it on the slots",
+            message = (
+                "its alternate exchange receives nothing: every message finds a slot. Set that of the slots"
             )
+            yield _warning("slots-alternate", where, message)
 
 
 def _enough(queues: int) -> int:
@@ -284,54 +263,45 @@ def _drop_head(topology: Topology) -> Iterator[Finding]:
         limits = [name for name in ("x-max-length", "x-max-length-bytes") if name in settings]
         if limits and settings.get("x-overflow") not in _KEEPING:
             by = f" (policy {policy.name!r})" if policy and limits[0] not in queue.arguments else ""
-            yield _warning(
-                "drop-head",
-                _named(queue.name),
-                f"{limits[0]}{by} without x-overflow: reject-publish drops the oldest messages of the fullest queue, "
-                "confirmed as they were: add it, so that publishers are told",
-            )
+            message = f"{limits[0]}{by} drops confirmed messages when the queue is full"
+            hint = "Add x-overflow: reject-publish, so that publishers get an error instead"
+            yield _warning("drop-head", _named(queue.name), f"{message}. {hint}")
 
 
 def _targets(topology: Topology) -> set[str]:
     """The queues bound directly to hash exchanges or to their slots."""
-    hashing = {each.name for each in topology.exchanges if each.type in (CONSISTENT_HASH, MODULUS_HASH)}
+    hashing = {each.name for each in topology.exchanges if each.type in _HASHING}
     bound = {each.destination for each in topology.bindings if each.source in hashing}
     of_slots = {name for slots in topology.slots for name in slots.queues}
     return {destination for destination in bound if isinstance(destination, str)} | of_slots
 
 
 def _transient(topology: Topology) -> Iterator[Finding]:
-    exchanges, queues = topology.exchanges, topology.queues
-    if any(exchange.durable for exchange in exchanges) or any(queue.durable for queue in queues):
-        for name in [_named(each) for each in exchanges if not each.durable] + [
-            _named(each.name) for each in queues if not each.durable
-        ]:
-            yield _warning(
-                "transient",
-                name,
-                "it is not durable among parts that are: it is gone after a restart, and its bindings with it: make it "
-                "durable",
-            )
+    parts: tuple[Exchange | Queue, ...] = (*topology.exchanges, *topology.queues)
+    if any(each.durable for each in parts):
+        message = (
+            "is not durable, although others are: a restart removes it and its bindings. Make it durable"
+        )
+        for part in parts:
+            if not part.durable:
+                where = _named(part.name if isinstance(part, Queue) else part)
+                yield _warning("transient", where, message)
 
 
 def _short_lived(topology: Topology) -> Iterator[Finding]:
     targets = _targets(topology)
     for exchange in topology.exchanges:
-        if exchange.auto_delete and exchange.type in (CONSISTENT_HASH, MODULUS_HASH):
-            yield _warning(
-                "short-lived",
-                _named(exchange),
-                "auto-delete removes it with its last binding, as in the middle of a weight change: leave it out",
-            )
+        if exchange.auto_delete and exchange.type in _HASHING:
+            message = "auto-delete removes it with its last binding, even during a weight change. Remove auto-delete"
+            yield _warning("short-lived", _named(exchange), message)
     for queue in topology.queues:
         if queue.name in targets and (queue.auto_delete or queue.exclusive):
             word = "auto-delete" if queue.auto_delete else "exclusive"
-            yield _warning(
-                "short-lived",
-                _named(queue.name),
-                f"{word}: whenever it goes, the buckets behind its own shift down and most keys move; when it comes back "
-                "it is the last: make it a lasting queue",
+            message = (
+                f"the queue is {word}: when the broker deletes it, the buckets after its own shift and most keys move; "
+                "a new binding comes last. Use a permanent queue"
             )
+            yield _warning("short-lived", _named(queue.name), message)
 
 
 # -- more than one exchange --------------------------------------------------------------------------
@@ -343,25 +313,19 @@ def _co_partitioned(topology: Topology) -> Iterator[Finding]:
         where = f"exchanges {first!r} and {second!r}"
         if None in shapes:
             missing = second if shapes[1] is None else first
-            yield _error(
-                "co-partitioned",
-                where,
-                f"exchange {missing!r} hashes nothing here, so nothing can be partitioned like it: declare it, or end "
-                "the pair",
+            message = (
+                f"exchange {missing!r} is not a hash exchange of this file. Declare it, or remove the pair"
             )
+            yield _error("co-partitioned", where, message)
         elif shapes[0] != shapes[1]:
-            yield _error(
-                "co-partitioned",
-                where,
-                "their rings are meant to be equal and are not, so that one key has different numbers in the two: give "
-                "both the same weights in the same order",
-            )
+            message = "the rings must be equal, but differ. Give both the same weights in the same order"
+            yield _error("co-partitioned", where, message)
 
 
 def _shape(topology: Topology, name: str) -> tuple[Any, ...] | None:
     """Everything that determines the number of a key's destination; None for exchanges that do not hash."""
     exchange, slots = topology.exchange(name), topology.slots_of(name)
-    if exchange is None or exchange.type not in (CONSISTENT_HASH, MODULUS_HASH):
+    if exchange is None or exchange.type not in _HASHING:
         return None
     if slots is not None:
         return (exchange.type, slots.count, tuple(slots.queues.values()))
@@ -372,6 +336,7 @@ def _shape(topology: Topology, name: str) -> tuple[Any, ...] | None:
 
 
 RULES: Final = (
+    invalid_names,
     _binding_keys,
     _double_bindings,
     _hash_arguments,

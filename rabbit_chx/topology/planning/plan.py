@@ -16,16 +16,17 @@ from typing import TYPE_CHECKING
 from rabbit_chx.movement import moved
 from rabbit_chx.releases import Store
 from rabbit_chx.ring import ToExchange
-from rabbit_chx.topology.checks.invalid_names import invalid_names
-from rabbit_chx.topology.checks.lint import missing_types, other_product
+from rabbit_chx.topology.checks.lint_rules import invalid_names
 from rabbit_chx.topology.checks.release_settings import release_refusals
 from rabbit_chx.topology.diff import (
     BindingDifference,
+    MissingType,
     ObjectDifference,
     RingDifference,
     SlotsDifference,
     diff,
     is_shard,
+    other_product,
     ring_of,
 )
 from rabbit_chx.topology.graph import reachable
@@ -114,9 +115,8 @@ def _part(wanted: Topology, observed: Observed, limits: Limits) -> Part:
 
 def _general_objections(wanted: Topology, whole: Topology, observed: Observed) -> Iterator[str]:
     """The reasons why this broker, or its release, cannot hold the topology."""
-    product = other_product(observed)
-    if product:
-        yield product
+    if product := other_product(observed):
+        yield f"{product}: no prediction holds for it. Use RabbitMQ"
     yield from (f"{each.where}: {each.message}" for each in invalid_names(wanted))
     yield from release_refusals(whole, observed.topology, observed.release)
 
@@ -168,7 +168,7 @@ def _objections(
     differences: Iterable[Difference], whole: Topology, observed: Observed
 ) -> dict[tuple[type, str], str]:
     """The objects that the broker cannot declare, or that exist with other properties, each with the reason."""
-    lacking = missing_types(whole, observed)
+    lacking = {each.type: each.reason for each in differences if isinstance(each, MissingType)}
     found: dict[tuple[type, str], str] = {}
     for each in differences:
         thing = each.wanted if isinstance(each, ObjectDifference) else None
@@ -179,8 +179,7 @@ def _objections(
         if each.found is not None:
             found[key] = _objection(thing, each.properties, whole, observed.topology)
         elif isinstance(thing, Exchange) and thing.type in lacking:
-            hint = lacking[thing.type]
-            found[key] = f"exchange {thing.name!r}: the broker does not know the type {thing.type}: {hint}"
+            found[key] = f"exchange {thing.name!r}: {lacking[thing.type]}"
     return found
 
 
