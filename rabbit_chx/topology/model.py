@@ -25,6 +25,7 @@ __all__ = [
     "BIND_SEQUENCE",
     "CONSISTENT_HASH",
     "MODULUS_HASH",
+    "RESERVED",
     "Binding",
     "Exchange",
     "Observed",
@@ -41,6 +42,9 @@ __all__ = [
 
 CONSISTENT_HASH: Final = "x-consistent-hash"
 MODULUS_HASH: Final = "x-modulus-hash"
+
+RESERVED: Final = "amq."
+"""The prefix of the broker's own names."""
 
 _POLICIES_OF: Final = {"classic": "classic_queues", "quorum": "quorum_queues", "stream": "streams"}
 

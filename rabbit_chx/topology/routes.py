@@ -8,10 +8,9 @@ knows the queue. This module does no IO.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
-from rabbit_chx.errors import InvalidValue, Unpredictable
+from rabbit_chx.errors import InvalidValue, Unpredictable, Unquoted
 from rabbit_chx.exchange import ConsistentHashExchange
 from rabbit_chx.fields import Field, encode
 from rabbit_chx.hashing import check_client, shortstr
@@ -78,11 +77,14 @@ class Router:
         client: Client | None = None,
     ) -> None:
         check_client(client)
-        self._topology = topology
+        self._topology = topology.expanded()
+        self._queues_of_slot = {name: each.queues for each in topology.slots for name in each.names}
+        """The possible queues of each slot in a file's topology; only a broker knows the actual one."""
         self._release = Release.parse(release)
         self._rings = rings
         self._client = client
-        self._mirrors: dict[str, ConsistentHashExchange | ModulusHashExchange] = {}
+        self._hashing: dict[str, ConsistentHashExchange] = {}
+        self._modulus: dict[str, ModulusHashExchange] = {}
 
     def route(
         self,
@@ -101,50 +103,44 @@ class Router:
         if exchange == "":
             names = {key.decode(errors="replace") for key in keys}
             return tuple(sorted(name for name in names if self._topology.queue(name)))
-        self._check_start(exchange)
-        return tuple(sorted(self._walk(exchange, message, {exchange}), key=str))
-
-    def _check_start(self, exchange: str) -> None:
-        known = self._exchanges.get(exchange)
-        if known is None or known.internal:
+        start = self._topology.exchange(exchange)
+        if start is None or start.internal:
             raise InvalidValue(
-                "exchange that a message is published to",
-                exchange if known is None else f"{exchange!r}, which is internal",
+                "exchange to publish to",
+                Unquoted(f"{exchange!r}, which is internal") if start else exchange,
                 "an exchange of the topology that is not internal, or '' for the default exchange",
                 "A broker closes the channel on any other",
             )
-
-    # -- routing from exchange to exchange -----------------------------------------------------------
+        return tuple(sorted(self._walk(start, message, {exchange}), key=str))
 
     # rabbit_exchange.erl, route1/4 and process_route/2.
-    def _walk(self, start: str, message: _Message, seen: set[str]) -> set[str | AnyOf]:
+    def _walk(self, start: Exchange, message: _Message, seen: set[str]) -> set[str | AnyOf]:
         found: set[str | AnyOf] = set()
         waiting = [start]
         while waiting:
-            for destination in self._next(self._exchanges[waiting.pop()], message):
+            for destination in self._next(waiting.pop(), message):
                 if isinstance(destination, AnyOf):
                     found.add(self._one_of(destination, message, seen))
                 elif isinstance(destination, str):
                     found.add(destination)
-                elif destination.name not in seen and destination.name in self._exchanges:
+                elif destination.name not in seen:
                     seen.add(destination.name)
-                    waiting.append(destination.name)
+                    following = self._topology.exchange(destination.name)
+                    waiting += [following] if following else []
         return found
 
     def _one_of(self, choice: AnyOf, message: _Message, seen: set[str]) -> str | AnyOf:
         """The possible queues of one random choice; each alternative must end in exactly one queue."""
         queues: set[Destination] = set()
         for destination in choice.destinations:
-            if isinstance(destination, str):
-                queues.add(destination)
-                continue
-            name = destination.name
-            dead_end = name in seen or name not in self._exchanges
-            ends = set() if dead_end else self._walk(name, message, seen | {name})
+            ends: set[str | AnyOf] = {destination} if isinstance(destination, str) else set()
+            if isinstance(destination, ToExchange) and destination.name not in seen:
+                following = self._topology.exchange(destination.name)
+                ends = self._walk(following, message, seen | {destination.name}) if following else set()
             if len(ends) != 1:
                 raise Unpredictable(
-                    f"chance may lead the message to {destination}, and from there to {len(ends)} queues: "
-                    "what it reaches cannot be said in one list"
+                    f"the message may be routed at random to {destination}, which routes it to {len(ends)} queues, so "
+                    "the queues that it reaches cannot be given as one list"
                 )
             end = ends.pop()
             queues |= end.destinations if isinstance(end, AnyOf) else {end}
@@ -167,7 +163,7 @@ class Router:
         return policy.definition.get("alternate-exchange") if policy else None
 
     def _matching(self, exchange: Exchange, message: _Message) -> Sequence[Destination | AnyOf]:
-        bindings = self._bindings.get(exchange.name, ())
+        bindings = self._topology.bindings_from(exchange.name)
         match exchange.type:
             case "direct":
                 return [bound.destination for bound in bindings if bound.key.encode() in message.keys]
@@ -176,7 +172,11 @@ class Router:
             case "topic":
                 return [bound.destination for bound in bindings if _on_topic(bound.key, message.keys)]
             case "headers":
-                return [bound.destination for bound in bindings if self._headers_match(bound, message)]
+                return [
+                    bound.destination
+                    for bound in bindings
+                    if headers_match(bound.arguments, message.headers, self._release, self._client)
+                ]
             case "x-random":
                 return _any_of(bound.destination for bound in bindings)
             case "x-local-random":
@@ -187,60 +187,33 @@ class Router:
                 return self._modulus_hash(exchange, bindings, message) if bindings else []
             case type_:
                 raise Unpredictable(
-                    f"exchange {exchange.name!r} is of type {type_}, and how that routes is not known here"
+                    f"exchange {exchange.name!r} has the type {type_}, whose routing is not supported"
                 )
 
-    def _headers_match(self, bound: Binding, message: _Message) -> bool:
-        return headers_match(bound.arguments, message.headers, self._release, self._client)
-
     def _consistent_hash(self, exchange: Exchange, message: _Message) -> Sequence[Destination | AnyOf]:
-        if exchange.name in self._queues_of_slot:
-            return _any_of(self._queues_of_slot[exchange.name])
-        mirror = self._mirrors.get(exchange.name)
-        if not isinstance(mirror, ConsistentHashExchange):
-            ring = self._rings.get(exchange.name)
-            if ring is None:
-                ring = self._topology.ring(exchange.name, self._release)
-            mirror = ConsistentHashExchange(
-                ring, hash_header=exchange.hash_header, hash_property=exchange.hash_property
+        name = exchange.name
+        if name in self._queues_of_slot:
+            return _any_of(self._queues_of_slot[name])
+        if name not in self._hashing:
+            ring = self._rings.get(name)
+            self._hashing[name] = ConsistentHashExchange(
+                self._topology.ring(name, self._release) if ring is None else ring,
+                hash_header=exchange.hash_header,
+                hash_property=exchange.hash_property,
             )
-            self._mirrors[exchange.name] = mirror
+        mirror = self._hashing[name]
         if mirror.ring.known and not len(mirror.ring):
             return []
-        part = mirror.hash_on.part
-        parts = {"routing_key": message.keys[0], "headers": message.headers}
-        value = parts[part] if part in parts else message.properties.get(part)
-        return [mirror.explain(value, client=self._client).destination]
+        parts = {**message.properties, "routing_key": message.keys[0], "headers": message.headers}
+        return [mirror.explain(parts.get(mirror.hash_on.part), client=self._client).destination]
 
     def _modulus_hash(
         self, exchange: Exchange, bindings: Sequence[Binding], message: _Message
     ) -> Sequence[Destination]:
-        mirror = self._mirrors.get(exchange.name)
-        if not isinstance(mirror, ModulusHashExchange):
+        if exchange.name not in self._modulus:
             pairs = [(bound.destination, bound.key) for bound in bindings]
-            mirror = ModulusHashExchange(pairs, release=self._release)
-            self._mirrors[exchange.name] = mirror
-        return [mirror.route(message.keys[0], cc=message.keys[1:])]
-
-    # -- lookups -------------------------------------------------------------------------------------
-
-    @cached_property
-    def _exchanges(self) -> dict[str, Exchange]:
-        slots = (exchange for slots in self._topology.slots for exchange in slots.exchanges)
-        return {exchange.name: exchange for exchange in (*self._topology.exchanges, *slots)}
-
-    @cached_property
-    def _queues_of_slot(self) -> dict[str, tuple[str, ...]]:
-        """The possible queues of each slot in a file's topology; only a broker knows the actual one."""
-        return {name: tuple(slots.queues) for slots in self._topology.slots for name in slots.names}
-
-    @cached_property
-    def _bindings(self) -> dict[str, list[Binding]]:
-        by_source: dict[str, list[Binding]] = {}
-        top = (bound for slots in self._topology.slots for bound in slots.top_bindings)
-        for bound in (*self._topology.bindings, *top):
-            by_source.setdefault(bound.source, []).append(bound)
-        return by_source
+            self._modulus[exchange.name] = ModulusHashExchange(pairs, release=self._release)
+        return [self._modulus[exchange.name].route(message.keys[0], cc=message.keys[1:])]
 
 
 def _any_of(destinations: Iterable[Destination]) -> list[Destination | AnyOf]:

@@ -7,6 +7,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from rabbit_chx import ToExchange
 from rabbit_chx.cli import _exit_code
 from rabbit_chx.topology.file.load import load
 from tests.broker.test_report import container_of
@@ -79,13 +80,21 @@ def test_import_reads_the_order_of_a_ring_from_the_broker_that_exported_the_file
     assert load(made).ring("orders").bucket_map == ORDER == tuple(site.broker.ring("orders", site.vhost))
 
 
-def test_an_export_with_twins_has_the_same_ring_and_no_lint_error(site, channel, run, node, tmp_path):
+def test_an_export_with_twins_and_a_cycle_has_the_same_ring_and_no_lint_error(
+    site, channel, run, node, tmp_path
+):
+    channel.exchange_bind("orders", "amq.topic", "#")
+    channel.exchange_bind("amq.topic", "orders", "3")
     for number, name in enumerate(ORDER):
         channel.queue_bind(name, "orders", "1", {"x-bind-seq": number + 1})
     file = tmp_path / "topology.yaml"
     found = run("export", "--url", site.url(), *node, "-o", file)
     assert found.code == 0, found.err
     assert found.err.count("a second binding") == len(ORDER)
+    assert {bound.destination for bound in load(file).bindings} >= {
+        ToExchange("orders"),
+        ToExchange("amq.topic"),
+    }
     assert run("lint", file).code == 0
     assert load(file).ring("orders").bucket_map == tuple(site.broker.ring("orders", site.vhost))
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from graphlib import CycleError, TopologicalSorter
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 from rabbit_chx.errors import InvalidValue, Unquoted
@@ -22,7 +20,6 @@ if TYPE_CHECKING:
 __all__ = ["Bindings"]
 
 _HASHING: Final = (CONSISTENT_HASH, MODULUS_HASH)
-_MAX_CYCLES: Final = 10
 
 
 class Bindings:
@@ -32,8 +29,6 @@ class Bindings:
         self._file = file
         self._lookup = lookup
         self._report = lookup.document.report
-        self._edges: dict[tuple[str, str], Path] = {}
-        """Bindings between exchanges, and the path of the first one."""
 
     def slots(self) -> Iterator[Slots]:
         """The slots of all exchanges."""
@@ -62,7 +57,7 @@ class Bindings:
             self._report(path, slots.names[-1], "names of at most 255 bytes", "Use a shorter exchange name")
 
     def all(self) -> Iterator[Binding]:
-        """The bindings of all exchanges without slots, in bind order; cycles are reported at the end."""
+        """The bindings of all exchanges without slots, in bind order."""
         for name, entry in self._file.exchanges.items():
             path = ("exchanges", name)
             if entry.slots is not None and entry.type in _HASHING:
@@ -70,44 +65,32 @@ class Bindings:
             for destination, weight in self._weighted(path, entry):
                 yield Binding(name, destination, str(weight) if entry.type == CONSISTENT_HASH else "")
             yield from self._keyed(path, entry)
-        self._check_cycles()
 
     def _weighted(self, path: Path, entry: FileExchange) -> Iterator[tuple[Any, int]]:
         """The destinations under ``queues`` and ``destinations``, each once."""
         known: set[Destination] = set()
-        reported: set[Path] = set()  # once for each range
         is_modulus = entry.type == MODULUS_HASH and entry.slots is None
-        for at, destination, weight, at_key in self._listed(path, entry):
-            is_duplicate = destination in known
-            known.add(destination)
-            if at not in reported and is_duplicate:
-                name = destination if isinstance(destination, ToExchange) else f"queue {destination!r}"
+        for at, destinations, weight, at_key in self._listed(path, entry):
+            again = next((each for each in destinations if each in known), None)
+            if again is not None:
+                name = again if isinstance(again, ToExchange) else f"queue {again!r}"
                 hint = "A second binding adds no buckets: use a weight"
                 self._report(at, Unquoted(f"{name} again"), "each destination once", hint, at_key=at_key)
-                reported.add(at)
-            if at not in reported and is_modulus and weight != 1:
+            elif destinations and is_modulus and weight != 1:
                 hint = f"Use slots, or the type {CONSISTENT_HASH}"
                 self._report(at, weight, f"the weight 1: {MODULUS_HASH} has no weights", hint)
-                reported.add(at)
-            if not is_duplicate:
-                yield destination, weight
+            yield from ((each, weight) for each in destinations if each not in known)
+            known.update(destinations)
 
-    def _listed(self, path: Path, entry: FileExchange) -> Iterator[tuple[Path, Destination, int, bool]]:
-        at: Path
-        if isinstance(entry.queues, dict):
-            for key, weight in entry.queues.items():
-                at = (*path, "queues", key)
-                for name in self._queues(at, key, at_key=True):
-                    yield at, name, weight, True
-        elif entry.queues is not None:
-            for index, key in enumerate(entry.queues):
-                at = (*path, "queues", index)
-                for name in self._queues(at, key):
-                    yield at, name, 1, False
+    def _listed(self, path: Path, entry: FileExchange) -> Iterator[tuple[Path, list[Destination], int, bool]]:
+        names, is_mapping = entry.queues or {}, isinstance(entry.queues, dict)
+        for index, name in enumerate(names):
+            at = (*path, "queues", name if is_mapping else index)
+            weight = names[name] if isinstance(names, dict) else 1
+            yield at, list(self._queues(at, name, at_key=is_mapping)), weight, is_mapping
         for index, item in enumerate(entry.destinations or ()):
             at = (*path, "destinations", index)
-            for destination in self._either(at, item):
-                yield at, destination, item.weight, False
+            yield at, list(self._either(at, item)), item.weight, False
 
     def _queues(self, path: Path, name: str, *, at_key: bool = False) -> Iterator[str]:
         for member in self._lookup.members(path, name, at_key=at_key):
@@ -123,7 +106,6 @@ class Bindings:
         elif item.queue is not None:
             yield from self._queues((*path, "queue"), item.queue)
         elif item.exchange is not None and self._lookup.check_exchange((*path, "exchange"), item.exchange):
-            self._edges.setdefault((str(path[1]), item.exchange), (*path, "exchange"))
             yield ToExchange(item.exchange)
 
     def _keyed(self, path: Path, entry: FileExchange) -> Iterator[Binding]:
@@ -149,22 +131,4 @@ class Bindings:
         try:
             parse_weight(bound.key, of=bound.destination)
         except InvalidValue as error:
-            self._lookup.document.add(self._lookup.document.positions.of(path), error)
-
-    def _check_cycles(self) -> None:
-        """Report the last binding in the file of each cycle of exchanges."""
-        edges = dict(self._edges)
-        for _ in range(_MAX_CYCLES):
-            graph: dict[str, set[str]] = {}
-            for source, destination in edges:
-                graph.setdefault(source, set()).add(destination)
-            try:
-                TopologicalSorter(graph).prepare()
-            except CycleError as error:
-                cycle = error.args[1][::-1]  # each exchange before the one it is bound to
-                order = {edge: number for number, edge in enumerate(edges)}
-                closing = max(pairwise(cycle), key=order.__getitem__)
-                hint = "A message passes each exchange once, so one of these bindings has no effect"
-                self._report(edges.pop(closing), Unquoted(" -> ".join(cycle)), "no cycle of exchanges", hint)
-            else:
-                return
+            self._lookup.document.add(path, error)

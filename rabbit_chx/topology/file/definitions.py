@@ -9,19 +9,21 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, get_args
 
 from rabbit_chx.errors import InvalidValue, Unquoted
 from rabbit_chx.names import VALID_NAME, name_flaw
 from rabbit_chx.ring import ToExchange
-from rabbit_chx.topology.file.exportable import natural
+from rabbit_chx.topology.file.exportable import by_name
 from rabbit_chx.topology.file.problems import Document, check_values
-from rabbit_chx.topology.model import Binding, Exchange, Policy, Queue, QueueType, Slots, Topology
+from rabbit_chx.topology.model import RESERVED, Binding, Exchange, Policy, Queue, QueueType, Topology
+from rabbit_chx.topology.slot_division import divide
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from rabbit_chx.topology.file.schema import DefinedQueue, Definitions
+    from rabbit_chx.topology.file.schema import DefinedBinding, DefinedQueue, Definitions
 
 __all__ = [
     "from_definitions",
@@ -32,8 +34,6 @@ __all__ = [
     "to_definitions",
     "unordered_rings",
 ]
-
-_RESERVED: Final = "amq."
 
 
 def looks_like_definitions(value: Any) -> bool:
@@ -50,7 +50,7 @@ def from_definitions(value: Any, vhost: str | None = None) -> Topology:
     The bindings of an exchange keep their order in the file, or have that of ``x-bind-seq`` where each has this
     argument. No broker has that order: see :func:`unordered_rings`.
     """
-    document = Document("definitions", value)
+    document = Document("definitions", value=value)
     check_values(document)
     return only(read_definitions(document, () if vhost is None else (vhost,)), document)
 
@@ -65,14 +65,13 @@ def only(topologies: tuple[Topology, ...], document: Document) -> Topology:
 
 def read_definitions(document: Document, vhosts: Sequence[str] = ()) -> tuple[Topology, ...]:
     """The topologies of some virtual hosts in a document, or of all of them."""
-    from rabbit_chx.topology.file.schema import Definitions, checked
-    from rabbit_chx.topology.file.schema_errors import report_errors
+    from rabbit_chx.topology.file.schema import Definitions
+    from rabbit_chx.topology.file.schema_errors import validated
 
-    found, errors = checked(Definitions, document.value)
-    report_errors(errors, document)
+    found, _ = validated(Definitions, document)
     document.raise_problems()
     assert found
-    topologies = tuple(_Reader(found, document, each).topology() for each in _vhosts(found, vhosts, document))
+    topologies = tuple(_topology(found, document, each) for each in _vhosts(found, vhosts, document))
     document.raise_problems()
     return topologies
 
@@ -126,81 +125,74 @@ def _rows(definitions: Any, section: str) -> list[dict[str, Any]]:
     return [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
 
 
-class _Reader:
-    """Reads one virtual host."""
+def _topology(found: Definitions, document: Document, vhost: str) -> Topology:
+    """One virtual host, in an order that does not depend on the export."""
 
-    def __init__(self, found: Definitions, document: Document, vhost: str) -> None:
-        self._found = found
-        self._document = document
-        self._vhost = vhost
+    def own(section: str) -> Iterator[tuple[int, Any]]:
+        objects = enumerate(getattr(found, section))
+        return ((index, each) for index, each in objects if each.vhost in (None, vhost))
 
-    def topology(self) -> Topology:
-        """The topology, in an order that does not depend on the export."""
-        exchanges = [
-            Exchange(each.name, each.type, each.durable, each.auto_delete, each.internal, each.arguments)
-            for each in self._own("exchanges")
-            if each.name and not each.name.startswith(_RESERVED)
-        ]
-        queues = [self._queue(each) for each in self._own("queues")]
-        bindings = list(self._bindings({each.name for each in exchanges}, {each.name for each in queues}))
-        policies = [
-            Policy(each.name, each.pattern, each.apply_to, each.definition, each.priority)
-            for each in self._own("policies")
-        ]
-        return Topology(
-            self._vhost,
-            exchanges=tuple(sorted(exchanges, key=lambda each: natural(each.name))),
-            queues=tuple(sorted(queues, key=lambda each: natural(each.name))),
-            bindings=tuple(_in_order(bindings)),
-            policies=tuple(sorted(policies, key=lambda each: natural(each.name))),
+    for section in ("exchanges", "queues", "policies"):
+        for index, each in own(section):
+            if flaw := each.name and name_flaw(each.name):
+                document.report((section, index, "name"), Unquoted(flaw), VALID_NAME)
+    exchanges = [
+        Exchange(each.name, each.type, each.durable, each.auto_delete, each.internal, each.arguments)
+        for _, each in own("exchanges")
+        if each.name and not each.name.startswith(RESERVED)
+    ]
+    queues = [_queue(index, each, document) for index, each in own("queues")]
+    policies = [
+        Policy(each.name, each.pattern, each.apply_to, each.definition, each.priority)
+        for _, each in own("policies")
+    ]
+    names = {each.name for each in exchanges}, {each.name for each in queues}
+    return Topology(
+        vhost,
+        exchanges=by_name(exchanges),
+        queues=by_name(queues),
+        bindings=tuple(_in_order(_bindings(own("bindings"), *names, document))),
+        policies=by_name(policies),
+    )
+
+
+def _queue(index: int, found: DefinedQueue, document: Document) -> Queue:
+    arguments = dict(found.arguments)
+    kind: Any = arguments.pop("x-queue-type", None) or found.type or "classic"
+    if kind not in get_args(QueueType):
+        document.report(("queues", index, "type"), kind, " or ".join(get_args(QueueType)))
+    return Queue(found.name, kind, found.durable, found.auto_delete, arguments=arguments)
+
+
+def _bindings(
+    found: Iterable[tuple[int, DefinedBinding]], exchanges: set[str], queues: set[str], document: Document
+) -> Iterator[Binding]:
+    missing: dict[str, int] = {}
+    for index, each in found:
+        is_queue = each.destination_type == "queue"
+        if not each.source or (is_queue and each.destination not in queues):
+            continue  # a default binding, or of a queue that belongs to a connection
+        for name in (each.source,) if is_queue else (each.source, each.destination):
+            if name not in exchanges and not name.startswith(RESERVED):
+                missing.setdefault(name, index)
+        destination = each.destination if is_queue else ToExchange(each.destination)
+        yield Binding(each.source, destination, each.routing_key, each.arguments)
+    for name, index in missing.items():
+        error = InvalidValue(
+            f"exchange {name!r}",
+            Unquoted("bindings but no declaration"),
+            "a declaration of every bound exchange",
+            "Exports of RabbitMQ 4 can lack internal exchanges: use `rabbit-chx export` instead",
         )
-
-    def _own(self, section: str) -> Iterator[Any]:
-        """The named objects of the virtual host; invalid names are reported."""
-        for index, item in enumerate(getattr(self._found, section)):
-            if item.vhost in (None, self._vhost):
-                flaw = item.name and name_flaw(item.name)
-                if flaw:
-                    self._document.report((section, index, "name"), Unquoted(flaw), VALID_NAME)
-                yield item
-
-    def _queue(self, found: DefinedQueue) -> Queue:
-        arguments = dict(found.arguments)
-        kind: Any = arguments.pop("x-queue-type", None) or found.type or "classic"
-        if kind not in get_args(QueueType):
-            path = ("queues", self._found.queues.index(found), "type")
-            self._document.report(path, kind, " or ".join(get_args(QueueType)))
-        return Queue(found.name, kind, found.durable, found.auto_delete, arguments=arguments)
-
-    def _bindings(self, exchanges: set[str], queues: set[str]) -> Iterator[Binding]:
-        missing: dict[str, int] = {}
-        for index, each in enumerate(self._found.bindings):
-            is_queue = each.destination_type == "queue"
-            is_foreign = each.vhost not in (None, self._vhost)
-            if is_foreign or not each.source or (is_queue and each.destination not in queues):
-                continue  # a default binding, or of a queue that belongs to a connection
-            for name in (each.source, *(() if is_queue else (each.destination,))):
-                if name not in exchanges and not name.startswith(_RESERVED):
-                    missing.setdefault(name, index)
-            destination = each.destination if is_queue else ToExchange(each.destination)
-            yield Binding(each.source, destination, each.routing_key, each.arguments)
-        for name, index in missing.items():
-            error = InvalidValue(
-                f"exchange {name!r}",
-                Unquoted("bindings but no declaration"),
-                "a declaration of every bound exchange",
-                "Exports of RabbitMQ 4 can lack internal exchanges: use `rabbit-chx export` instead",
-            )
-            self._document.add(self._document.positions.of(("bindings", index)), error)
+        document.add(("bindings", index), error)
 
 
-def _in_order(bindings: list[Binding]) -> list[Binding]:
+def _in_order(bindings: Iterable[Binding]) -> list[Binding]:
     """By source; those of one source by their numbers if each has one, else in the given order."""
-    numbered = {each.source for each in bindings} - {
-        each.source for each in bindings if each.sequence is None
-    }
+    listed = list(bindings)
+    unnumbered = {each.source for each in listed if each.sequence is None}
     return sorted(
-        bindings, key=lambda each: (each.source, (each.sequence or 0) if each.source in numbered else 0)
+        listed, key=lambda each: (each.source, 0 if each.source in unnumbered else each.sequence or 0)
     )
 
 
@@ -210,71 +202,42 @@ def to_definitions(topology: Topology) -> dict[str, Any]:
     The order depends only on names, and on bind order within an exchange. A broker that imports them binds in an
     order of its own: :func:`unordered_rings` names the exchanges that this concerns.
     """
-    exchanges = [*topology.exchanges, *(each for slots in topology.slots for each in slots.exchanges)]
-    bindings = [*topology.bindings]
+    queue_of: dict[str, str] = {}
     for slots in topology.slots:
-        bindings += [*slots.top_bindings, *_slot_bindings(slots)]
-    vhost = {"vhost": topology.vhost}
-    return {
-        "vhosts": [{"name": topology.vhost}],
+        queue_of |= divide(slots.names, slots.queues)
+    whole = topology.expanded(queue_of)
+    kept = [each for each in whole.queues if not each.exclusive]
+    rows = {
         "policies": [
-            {
-                **vhost,
-                "name": each.name,
-                "pattern": each.pattern,
-                "apply-to": each.apply_to,
-                "definition": _sorted(each.definition),
-                "priority": each.priority,
-            }
-            for each in sorted(topology.policies, key=lambda each: each.name)
+            {**_row(each, "name", "pattern", "definition", "priority"), "apply-to": each.apply_to}
+            for each in sorted(whole.policies, key=lambda each: each.name)
         ],
         "queues": [
-            {
-                "name": each.name,
-                **vhost,
-                "durable": each.durable,
-                "auto_delete": each.auto_delete,
-                "arguments": _sorted(each.declared_arguments),
-            }
-            for each in sorted(topology.queues, key=lambda each: each.name)
-            if not each.exclusive
+            {**_row(each, "name", "durable", "auto_delete"), "arguments": _sorted(each.declared_arguments)}
+            for each in sorted(kept, key=lambda each: each.name)
         ],
         "exchanges": [
-            {
-                "name": each.name,
-                **vhost,
-                "type": each.type,
-                "durable": each.durable,
-                "auto_delete": each.auto_delete,
-                "internal": each.internal,
-                "arguments": _sorted(each.arguments),
-            }
-            for each in sorted(exchanges, key=lambda each: each.name)
+            _row(each, "name", "type", "durable", "auto_delete", "internal", "arguments")
+            for each in sorted(whole.exchanges, key=lambda each: each.name)
         ],
         "bindings": [
             {
-                "source": each.source,
-                **vhost,
+                **_row(each, "source", "arguments"),
                 "destination": str(getattr(each.destination, "name", each.destination)),
                 "destination_type": "exchange" if isinstance(each.destination, ToExchange) else "queue",
                 "routing_key": each.key,
-                "arguments": _sorted(each.arguments),
             }
-            for each in _in_order(bindings)
+            for each in _in_order(whole.bindings)
         ],
     }
+    owned = {name: [{"vhost": topology.vhost, **row} for row in found] for name, found in rows.items()}
+    return {"vhosts": [{"name": topology.vhost}], **owned}
+
+
+def _row(thing: object, *names: str) -> dict[str, Any]:
+    values = {name: getattr(thing, name) for name in names}
+    return {name: _sorted(value) if isinstance(value, Mapping) else value for name, value in values.items()}
 
 
 def _sorted(arguments: Any) -> Any:
     return json.loads(json.dumps(dict(arguments), sort_keys=True))
-
-
-def _slot_bindings(slots: Slots) -> Iterator[Binding]:
-    """One queue behind each slot, each queue as often as its weight demands."""
-    total = sum(slots.queues.values())
-    owed: Counter[str] = Counter()
-    for name in slots.names:
-        owed.update(slots.queues)
-        queue = max(slots.queues, key=lambda each: owed[each])
-        owed[queue] -= total
-        yield Binding(name, queue, "1")

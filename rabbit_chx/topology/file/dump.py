@@ -14,7 +14,7 @@ from rabbit_chx.errors import InvalidValue
 from rabbit_chx.ring import ToExchange
 from rabbit_chx.text import UNPRINTABLE
 from rabbit_chx.topology.file.ranges import fold, literal
-from rabbit_chx.topology.model import CONSISTENT_HASH, MODULUS_HASH, Topology
+from rabbit_chx.topology.model import CONSISTENT_HASH, MODULUS_HASH, RESERVED, Topology
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 __all__ = ["dumps", "json_text"]
 
-_RESERVED: Final = "amq."
 _WIDTH: Final = 100
 _PROPERTIES: Final = ("message_id", "correlation_id", "timestamp")
 
@@ -46,7 +45,7 @@ def json_text(value: Any) -> str:
 
 
 def _file(topology: Topology) -> dict[str, Any]:
-    own = [each for each in topology.exchanges if not each.name.startswith(_RESERVED)]
+    own = [each for each in topology.exchanges if not each.name.startswith(RESERVED)]
     exchanges = {each.name: _exchange(topology, each) for each in own}
     for source in dict.fromkeys(bound.source for bound in topology.bindings):
         if source not in exchanges:
@@ -102,7 +101,7 @@ def _keys(topology: Topology, exchange: Exchange) -> Iterator[str]:
     if exchange.type == CONSISTENT_HASH and found.get("hash-property") in _PROPERTIES:
         yield "hash-property"
     alternate = found.get("alternate-exchange", "")
-    is_known = alternate.startswith(_RESERVED) or (alternate and topology.exchange(alternate) is not None)
+    is_known = alternate.startswith(RESERVED) or (alternate and topology.exchange(alternate) is not None)
     if is_known and topology.slots_of(exchange.name) is None:
         yield "alternate-exchange"
 

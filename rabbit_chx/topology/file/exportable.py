@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from rabbit_chx.names import name_flaw
 from rabbit_chx.releases import MAX_WEIGHT
-from rabbit_chx.ring import ToExchange
-from rabbit_chx.topology.model import CONSISTENT_HASH, Binding, Exchange, Policy, Queue, Topology
+from rabbit_chx.ring import ToExchange, parse_weight
+from rabbit_chx.topology.model import CONSISTENT_HASH, RESERVED, Exchange, Policy, Queue, Topology
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from rabbit_chx.ring import Destination, Ring
+    from rabbit_chx.topology.model import Binding
 
-__all__ = ["Export", "exportable", "natural"]
+__all__ = ["Export", "by_name", "exportable"]
 
-_OURS: Final = "rabbit-chx."
-_NOT_DECLARED: Final = ("amq.", _OURS)
+_NOT_DECLARED: Final = (RESERVED, "rabbit-chx.")
 
 _Named = TypeVar("_Named", Exchange, Queue, Policy)
 
@@ -32,10 +33,15 @@ class Export:
     notes: tuple[str, ...]
 
 
-def natural(name: str) -> tuple[Any, ...]:
+def _natural(name: str) -> tuple[Any, ...]:
     """A sort key that orders numbers within names by value: q2 before q10."""
     parts = re.split(r"([0-9]+)", name)
     return tuple(int(part) if index % 2 else part for index, part in enumerate(parts)), name
+
+
+def by_name(objects: Iterable[_Named]) -> tuple[_Named, ...]:
+    """The objects in the order of their names, with numbers within names ordered by value."""
+    return tuple(sorted(objects, key=lambda each: _natural(each.name)))
 
 
 def exportable(topology: Topology, rings: Mapping[str, Ring] | None = None) -> Export:
@@ -45,91 +51,72 @@ def exportable(topology: Topology, rings: Mapping[str, Ring] | None = None) -> E
     default bindings, names that a file cannot hold, and bindings that have no effect on a ring.
     """
     notes: list[str] = []
-    exchanges = _kept("exchange", topology.exchanges, notes)
-    queues = _kept("queue", (each for each in topology.queues if not each.exclusive), notes)
+    exchanges = by_name(_kept("exchange", topology.exchanges, notes))
+    queues = by_name(_kept("queue", (each for each in topology.queues if not each.exclusive), notes))
+    policies = by_name(_kept("policy", topology.policies, notes))
     hashing = {each.name for each in exchanges if each.type == CONSISTENT_HASH}
-    by_source = _by_source(topology, {each.name for each in queues})
+    known: set[Destination] = {each.name for each in queues} | {ToExchange(each.name) for each in exchanges}
     bindings: list[Binding] = []
-    for source in sorted(by_source, key=natural):
-        if source in hashing:
-            bindings += _ring_bindings(source, by_source[source], (rings or {}).get(source), notes)
-        else:
-            bindings += _unique(by_source[source])
+    for source in sorted({bound.source for bound in topology.bindings}, key=_natural):
+        if source.startswith(RESERVED) or ToExchange(source) in known:
+            found = [bound for bound in topology.bindings_from(source) if _is_known(bound.destination, known)]
+            ring = (rings or {}).get(source)
+            bindings += _ring_bindings(source, found, ring, notes) if source in hashing else _unique(found)
+    slots = tuple(sorted(topology.slots, key=lambda each: _natural(each.exchange)))
     kept = replace(
-        topology,
-        exchanges=tuple(exchanges),
-        queues=tuple(queues),
-        bindings=tuple(bindings),
-        policies=tuple(_kept("policy", topology.policies, notes)),
-        slots=tuple(sorted(topology.slots, key=lambda each: natural(each.exchange))),
+        topology, exchanges=exchanges, queues=queues, bindings=tuple(bindings), policies=policies, slots=slots
     )
     return Export(kept, tuple(notes))
 
 
-def _kept(kind: str, objects: Iterable[_Named], notes: list[str]) -> list[_Named]:
-    """The objects that a file can declare, by name."""
-    kept = []
-    for each in sorted(objects, key=lambda each: natural(each.name)):
+def _kept(kind: str, objects: Iterable[_Named], notes: list[str]) -> Iterator[_Named]:
+    """The objects that a file can declare."""
+    for each in objects:
         if not each.name or (kind != "policy" and each.name.startswith(_NOT_DECLARED)):
             continue
         flaw = name_flaw(each.name)
         if flaw:
             notes.append(f"{kind} {each.name!r} is left out: a topology file cannot hold {flaw}")
         else:
-            kept.append(each)
-    return kept
+            yield each
 
 
-def _by_source(topology: Topology, queues: set[str]) -> dict[str, list[Binding]]:
-    """The bindings that a file can name; those of the default exchange follow from the queues."""
-    found: dict[str, list[Binding]] = {}
-    for bound in topology.bindings:
-        to = bound.destination
-        is_kept = not name_flaw(to.name) if isinstance(to, ToExchange) else to in queues
-        if is_kept and not name_flaw(bound.source) and not bound.source.startswith(_OURS):
-            found.setdefault(bound.source, []).append(bound)
-    return found
+def _is_known(destination: Destination, known: set[Destination]) -> bool:
+    is_reserved = isinstance(destination, ToExchange) and destination.name.startswith(RESERVED)
+    return is_reserved or destination in known
 
 
-def _unique(bindings: Iterable[Binding]) -> Iterator[Binding]:
+def _unique(bindings: Iterable[Binding]) -> list[Binding]:
     """The bindings without those that differ only in the number of the bind command."""
-    seen: set[str] = set()
-    for bound in bindings:
-        plain = bound.unnumbered
-        if repr(plain) not in seen:
-            seen.add(repr(plain))
-            yield plain
+    return list({repr(bound.unnumbered): bound.unnumbered for bound in bindings}.values())
 
 
 def _ring_bindings(
-    exchange: str, bindings: list[Binding], ring: Ring | None, notes: list[str]
+    exchange: str, bindings: Iterable[Binding], ring: Ring | None, notes: list[str]
 ) -> Iterator[Binding]:
     """One binding per destination, with the weight that is in effect.
 
     The broker ignores a second binding of a destination, and removes all its buckets when either is unbound.
     """
-    buckets: dict[Destination, int] | None = None
-    if ring is not None and ring.known:
-        buckets = {}
-        for destination in ring.bucket_map:
-            buckets[destination] = buckets.get(destination, 0) + 1
+    buckets = Counter(ring.bucket_map) if ring is not None and ring.known else None
     seen: set[Destination] = set()
     for bound in bindings:
-        destination = bound.destination
+        destination, where = bound.destination, f"exchange {exchange!r}: the"
         if destination in seen:
             notes.append(f"exchange {exchange!r}: a second binding of {str(destination)!r} is left out")
-            continue
-        if buckets is not None and destination not in buckets:
-            notes.append(
-                f"exchange {exchange!r}: the binding of {str(destination)!r} has no buckets and is left out"
-            )
-            continue
-        seen.add(destination)
-        weight = int(bound.key) if buckets is None else buckets[destination]
-        if weight > MAX_WEIGHT:
-            notes.append(
-                f"exchange {exchange!r}: the weight of {str(destination)!r} is {weight}, written as {MAX_WEIGHT}"
-            )
-        plain = bound.unnumbered
-        is_as_bound = int(bound.key) == weight <= MAX_WEIGHT
-        yield plain if is_as_bound else replace(plain, key=str(min(weight, MAX_WEIGHT)))
+        elif buckets is not None and destination not in buckets:
+            notes.append(f"{where} binding of {str(destination)!r} has no buckets and is left out")
+        else:
+            seen.add(destination)
+            weight = _weight(bound) if buckets is None else buckets[destination]
+            if weight > MAX_WEIGHT:
+                notes.append(f"{where} weight of {str(destination)!r} is {weight}, written as {MAX_WEIGHT}")
+            is_as_bound = _weight(bound) == weight <= MAX_WEIGHT
+            key = bound.key if is_as_bound else str(min(weight, MAX_WEIGHT))
+            yield replace(bound.unnumbered, key=key)
+
+
+def _weight(bound: Binding) -> int:
+    """The weight, which a live broker may have let exceed the limit of a file."""
+    is_number = re.fullmatch(r"\+?[0-9]{1,255}", bound.key, re.ASCII)
+    return (int(bound.key) if is_number else 0) or parse_weight(bound.key, of=bound.destination)

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import json
 import re
-from bisect import bisect_right
 from typing import TYPE_CHECKING, Any, Final
 
 from rabbit_chx.errors import Unquoted
-from rabbit_chx.topology.file.problems import MAX_DEPTH, Document, Position, Positions, duplicate_key
+from rabbit_chx.topology.file.problems import MAX_DEPTH, Document, Positions
 
 if TYPE_CHECKING:
-    from rabbit_chx.errors import InvalidValue
+    from collections.abc import Container
+
     from rabbit_chx.topology.file.problems import Path
 
 __all__ = ["read_json"]
@@ -33,7 +33,7 @@ def read_json(text: str, name: str) -> Document:
         has_duplicates |= len(values) < len(items)
         return values
 
-    document = Document(name, find_positions=lambda: _Scan(text).positions)
+    document = Document(name, text, find_positions=lambda wanted: _Scan(text, wanted).positions)
     try:
         # 25 digits of an integer are enough to see that it is out of range.
         document.value = json.loads(
@@ -41,48 +41,51 @@ def read_json(text: str, name: str) -> Document:
         )
     except json.JSONDecodeError as error:
         hint = "" if text.strip() else 'The smallest file is {"schema": 1}'
-        document.fail(Position(error.lineno, error.colno), "JSON", Unquoted(error.msg), "a JSON object", hint)
+        document.fail(error.pos, "JSON", Unquoted(error.msg), "a JSON object", hint)
     except RecursionError:
         document.fail(None, "nesting", Unquoted("more"), f"at most {MAX_DEPTH} levels")
     if has_duplicates:
-        for position, duplicate in _Scan(text).duplicates:
-            document.add(position, duplicate)
+        for duplicate in _Scan(text, ()).duplicates:
+            document.report_duplicate(*duplicate)
     return document
 
 
 class _Scan:
     """One pass over the tokens of a valid JSON text."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, wanted: Container[Path]) -> None:
         self.positions = Positions()
-        self.duplicates: list[tuple[Position, InvalidValue]] = []
+        self.duplicates: list[tuple[str, int, int]] = []
+        """Keys that a mapping has twice, with both positions."""
+        self._wanted = wanted
         self._tokens = _TOKEN.finditer(text)
-        self._lines = [0, *(found.end() for found in re.finditer("\n", text))]
         start = next(self._tokens)
-        self._value(start, (), self._position(start))
+        self.positions.values[()] = start.start()
+        self._inside(start, ())
 
-    def _position(self, token: re.Match[str]) -> Position:
-        line = bisect_right(self._lines, token.start())
-        return Position(line, token.start() - self._lines[line - 1] + 1)
-
-    def _value(self, token: re.Match[str], path: Path, position: Position) -> None:
-        self.positions.values[path] = position
-        if token[0] == "{":
+    def _inside(self, opening: re.Match[str], path: Path) -> None:
+        if opening[0] == "{":
             self._mapping(path)
-        elif token[0] == "[":
+        elif opening[0] == "[":
             index = 0
             while (token := next(self._tokens))[0] != "]":
-                self._value(token, (*path, index), self._position(token))
+                at = (*path, index)
+                if at in self._wanted:
+                    self.positions.values[at] = token.start()
+                self._inside(token, at)
                 index += 1
 
     def _mapping(self, path: Path) -> None:
-        keys: dict[str, Position] = {}
+        keys: dict[str, int] = {}
         while (token := next(self._tokens))[0] != "}":
-            key, position = json.loads(token[0]), self._position(token)
+            key = json.loads(token[0])
             if key in keys:
-                self.duplicates.append((position, duplicate_key(key, keys[key])))
-            keys.setdefault(key, position)
-            self.positions.keys.setdefault((*path, key), position)
+                self.duplicates.append((key, keys[key], token.start()))
+            keys.setdefault(key, token.start())
+            at = (*path, key)
             value = next(self._tokens)
-            is_scalar = value[0] not in ("{", "[")
-            self._value(value, (*path, key), self._position(value) if is_scalar else position)
+            if at in self._wanted:
+                self.positions.keys.setdefault(at, token.start())
+                if value[0] not in ("{", "["):
+                    self.positions.values[at] = value.start()
+            self._inside(value, at)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 from rabbit_chx.errors import InvalidValue, MissingDependency, Unquoted
 from rabbit_chx.topology.file.definitions import looks_like_definitions, only, read_definitions
 from rabbit_chx.topology.file.json_reader import read_json
-from rabbit_chx.topology.file.problems import Document, InvalidTopology, Position, Problem, check_values
+from rabbit_chx.topology.file.problems import Document, InvalidTopology, Problem, check_values
 from rabbit_chx.topology.file.yaml_reader import read_yaml
 
 if TYPE_CHECKING:
@@ -81,9 +81,7 @@ def topologies(document: Document, vhosts: Sequence[str] = ()) -> tuple[Topology
         return read_definitions(document, vhosts)
     found = _topology(document)
     if vhosts and list(vhosts) != [found.vhost]:
-        document.fail(
-            document.positions.of(("vhost",)), "vhost", found.vhost, " and ".join(map(repr, vhosts))
-        )
+        document.fail(("vhost",), "vhost", found.vhost, " and ".join(map(repr, vhosts)))
     return (found,)
 
 
@@ -119,25 +117,20 @@ def _read_text(name: str) -> str:
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        before = data[: error.start].decode("utf-8-sig", "replace").split("\n")
-        document.fail(
-            Position(len(before), len(before[-1]) + 1),
-            "encoding",
-            data[error.start : error.start + 4],
-            "UTF-8",
-            "An editor can save a text file as UTF-8",
-        )
+        document.text = data[: error.start].decode("utf-8-sig", "replace")
+        wrong = data[error.start : error.start + 4]
+        hint = "An editor can save a text file as UTF-8"
+        document.fail(len(document.text), "encoding", wrong, "UTF-8", hint)
 
 
 def _topology(document: Document) -> Topology:
     from rabbit_chx.topology.file.objects import build_topology
-    from rabbit_chx.topology.file.schema import File, checked
-    from rabbit_chx.topology.file.schema_errors import report_errors
+    from rabbit_chx.topology.file.schema import File
+    from rabbit_chx.topology.file.schema_errors import validated
 
-    if not document.value and not document.problems:
+    if not document.value and not document.found:
         document.fail(None, "file", Unquoted("nothing"), "a topology", "The smallest file is `schema: 1`")
-    file, errors = checked(File, document.value)
-    paths = report_errors(errors, document)
+    file, paths = validated(File, document)
     if () in paths:
         document.raise_problems()
     file = file or File.model_validate(_without(document.value, paths))

@@ -8,14 +8,12 @@ from rabbit_chx.errors import InvalidValue, Unquoted
 from rabbit_chx.names import VALID_NAME, name_flaw
 from rabbit_chx.topology.file.problems import did_you_mean
 from rabbit_chx.topology.file.ranges import expand
+from rabbit_chx.topology.model import RESERVED
 
 if TYPE_CHECKING:
     from rabbit_chx.topology.file.problems import Document, Path
 
-__all__ = ["MAX_NAMES", "RESERVED", "Lookup"]
-
-RESERVED: Final = "amq."
-"""The prefix of the broker's own names."""
+__all__ = ["MAX_NAMES", "Lookup"]
 
 MAX_NAMES: Final = 100_000
 """The number of queue names in a file with ranges expanded, references included."""
@@ -47,16 +45,16 @@ class Lookup:
 
     def members(self, path: Path, name: str, *, at_key: bool = False) -> tuple[str, ...]:
         """The queues that a name stands for; none if it is malformed."""
-        position = self.document.positions.of(path, at_key=at_key)
         try:
             names = expand(name)
         except InvalidValue as error:
-            self.document.add(position, error)
+            self.document.add(path, error, at_key=at_key)
             return ()
         self._count += len(names)
         if self._count > MAX_NAMES:
             got = Unquoted(f"more than {MAX_NAMES} with ranges expanded")
-            self.document.fail(position, "number of queues", got, f"at most {MAX_NAMES} in a file")
+            expected = f"at most {MAX_NAMES} in a file"
+            self.document.fail(path, "number of queues", got, expected, at_key=at_key)
         return names if self.is_valid(path, max(names, key=len), at_key=at_key) else ()
 
     def check_exchange(self, path: Path, name: str) -> bool:

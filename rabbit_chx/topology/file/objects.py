@@ -10,9 +10,17 @@ from typing import TYPE_CHECKING, Any, Final
 
 from rabbit_chx.errors import Unquoted
 from rabbit_chx.topology.file.bindings import Bindings
-from rabbit_chx.topology.file.lookup import RESERVED, Lookup
+from rabbit_chx.topology.file.lookup import Lookup
 from rabbit_chx.topology.file.problems import did_you_mean
-from rabbit_chx.topology.model import CONSISTENT_HASH, MODULUS_HASH, Exchange, Policy, Queue, Topology
+from rabbit_chx.topology.model import (
+    CONSISTENT_HASH,
+    MODULUS_HASH,
+    RESERVED,
+    Exchange,
+    Policy,
+    Queue,
+    Topology,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

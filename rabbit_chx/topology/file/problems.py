@@ -5,28 +5,27 @@ from __future__ import annotations
 import json
 import math
 import re
+from bisect import bisect_right
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeAlias
 
 from rabbit_chx.errors import InvalidValue, Unquoted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Container, Iterable, Iterator
 
 __all__ = [
     "MAX_DEPTH",
     "Document",
     "InvalidTopology",
     "Path",
-    "Position",
     "Positions",
     "Problem",
     "check_values",
     "did_you_mean",
     "dotted",
-    "duplicate_key",
 ]
 
 Path: TypeAlias = tuple[str | int, ...]
@@ -35,30 +34,21 @@ Path: TypeAlias = tuple[str | int, ...]
 MAX_DEPTH: Final = 50
 
 
-class Position(NamedTuple):
-    """A line and a column, both counted from 1."""
-
-    line: int
-    column: int
-
-
 @dataclass
 class Positions:
-    """Where the keys and values of a file are."""
+    """Where the keys and values of a file are, as offsets in its text."""
 
-    keys: dict[Path, Position] = field(default_factory=dict)
-    values: dict[Path, Position] = field(default_factory=dict)
-    """Scalars and items of lists by their own position, mappings and lists by that of their key."""
+    keys: dict[Path, int] = field(default_factory=dict)
+    values: dict[Path, int] = field(default_factory=dict)
+    """Scalars, items of lists and the whole; mappings and lists under a key have the position of their key."""
 
-    def of(self, path: Path, *, at_key: bool = False) -> Position | None:
+    def of(self, path: Path, *, at_key: bool = False) -> int | None:
         """The position of a value or of its key; if it is missing, that of the nearest parent."""
         if not at_key and path in self.values:
             return self.values[path]
-        for end in range(len(path), -1, -1):
-            found = self.keys.get(path[:end]) or self.values.get(path[:end])
-            if found:
-                return found
-        return None
+        parents = (path[:end] for end in range(len(path), -1, -1))
+        found = (self.keys.get(each, self.values.get(each)) for each in parents)
+        return next((each for each in found if each is not None), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,41 +85,73 @@ class InvalidTopology(InvalidValue):
 
 @dataclass
 class Document:
-    """The parsed values of a file, their positions, and the problems found so far."""
+    """The parsed values of a file, and the problems found so far.
+
+    A problem is ``at`` a path, an offset in the text, or the whole file (None).
+    """
 
     name: str
+    text: str = ""
     value: Any = None
-    problems: list[Problem] = field(default_factory=list)
-    reported: set[Position] = field(default_factory=set)
+    reported: set[int] = field(default_factory=set)
     """Positions of ambiguous scalars: further problems there would only be consequences."""
-    find_positions: Callable[[], Positions] = Positions
+    find_positions: Callable[[Container[Path]], Positions] = lambda _: Positions()
+    """Find the positions of some paths and of their parents; all positions of a large file would fill the memory."""
+    found: list[tuple[Path | int | None, bool, str]] = field(default_factory=list)
+    """The problems: where, whether at the key, and the message."""
 
     @cached_property
-    def positions(self) -> Positions:
-        """Where the keys and values are."""
-        return self.find_positions()
+    def _lines(self) -> list[int]:
+        return [0, *(found.end() for found in re.finditer("\n", self.text))]
+
+    def line_and_column(self, position: int) -> tuple[int, int]:
+        """The line and the column of an offset in the text, both counted from 1."""
+        line = bisect_right(self._lines, position)
+        return line, position - self._lines[line - 1] + 1
 
     def report(self, path: Path, got: object, expected: str, hint: str = "", *, at_key: bool = False) -> None:
         """Add a problem with the value, or the key, at a path."""
-        self.add(self.positions.of(path, at_key=at_key), InvalidValue(dotted(path), got, expected, hint))
+        self.add(path, InvalidValue(dotted(path), got, expected, hint), at_key=at_key)
 
-    def add(self, position: Position | None, error: InvalidValue) -> None:
-        """Add a problem at a position."""
-        if position is None or position not in self.reported:
-            line, column = position or (None, None)
-            self.problems.append(Problem(self.name, line, column, str(error)))
+    def report_duplicate(self, key: str, first: int, again: int) -> None:
+        """Add the problem of a key that its mapping has already."""
+        hint = f"The first is in line {self.line_and_column(first)[0]}"
+        self.add(again, InvalidValue(f"key {key!r}", Unquoted("a duplicate"), "unique keys", hint))
+
+    def add(self, at: Path | int | None, error: InvalidValue, *, at_key: bool = False) -> None:
+        """Add a problem."""
+        if at not in self.reported:
+            self.found.append((at, at_key, str(error)))
 
     def fail(
-        self, position: Position | None, what: str, got: object, expected: str, hint: str = ""
+        self,
+        at: Path | int | None,
+        what: str,
+        got: object,
+        expected: str,
+        hint: str = "",
+        *,
+        at_key: bool = False,
     ) -> NoReturn:
         """Raise all problems including this one, which makes the rest of the file unreadable."""
-        self.add(position, InvalidValue(what, got, expected, hint))
-        raise InvalidTopology(self.problems)
+        self.add(at, InvalidValue(what, got, expected, hint), at_key=at_key)
+        raise InvalidTopology(self._problems())
 
     def raise_problems(self) -> None:
         """Raise all problems, if there are any."""
-        if self.problems:
-            raise InvalidTopology(self.problems)
+        if self.found:
+            raise InvalidTopology(self._problems())
+
+    def _problems(self) -> Iterator[Problem]:
+        paths = [at for at, _, _ in self.found if isinstance(at, tuple)]
+        wanted = {path[:end] for path in paths for end in range(len(path) + 1)}
+        positions = self.find_positions(wanted) if wanted else Positions()  # the text may be invalid
+        for at, at_key, message in self.found:
+            position = positions.of(at, at_key=at_key) if isinstance(at, tuple) else at
+            if position is None:
+                yield Problem(self.name, None, None, message)
+            elif not isinstance(at, tuple) or position not in self.reported:
+                yield Problem(self.name, *self.line_and_column(position), message)
 
 
 _SIMPLE_KEY: Final = re.compile(r"[A-Za-z0-9_-]+")
@@ -145,13 +167,6 @@ def dotted(path: Path) -> str:
             is_simple = _SIMPLE_KEY.fullmatch(part)
             shown += "." + (part if is_simple else json.dumps(part, ensure_ascii=not part.isprintable()))
     return shown.removeprefix(".") or "file"
-
-
-def duplicate_key(key: str, first: Position) -> InvalidValue:
-    """The problem of a key that a mapping has already."""
-    return InvalidValue(
-        f"key {key!r}", Unquoted("a duplicate"), "unique keys", f"The first is in line {first.line}"
-    )
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

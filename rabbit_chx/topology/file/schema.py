@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Final, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, ValidationError, field_validator
-from pydantic_core import ErrorDetails, PydanticCustomError
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, field_validator
+from pydantic_core import PydanticCustomError
 
 from rabbit_chx.releases import MAX_WEIGHT
 
@@ -272,17 +272,6 @@ class Definitions(BaseModel):
     queues: list[DefinedQueue] = Field(default_factory=list)
     bindings: list[DefinedBinding] = Field(default_factory=list)
     policies: list[DefinedPolicy] = Field(default_factory=list)
-
-
-_Model = TypeVar("_Model", bound=BaseModel)
-
-
-def checked(model: type[_Model], value: Any) -> tuple[_Model | None, list[ErrorDetails]]:
-    """The value as a model, or all errors."""
-    try:
-        return model.model_validate(value), []
-    except ValidationError as error:
-        return None, error.errors(include_url=False)
 
 
 def json_schema() -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from pydantic import BaseModel, ValidationError
 
 from rabbit_chx.errors import InvalidValue, Unquoted
 from rabbit_chx.releases import MAX_WEIGHT
@@ -19,11 +21,13 @@ from rabbit_chx.topology.file.schema import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from pydantic_core import ErrorDetails
 
     from rabbit_chx.topology.file.problems import Document, Path
 
-__all__ = ["report_errors"]
+__all__ = ["validated"]
+
+_Model = TypeVar("_Model", bound=BaseModel)
 
 _EXPECTED: Final = {
     "string_type": "text",
@@ -52,20 +56,24 @@ _MODELS: Final[dict[tuple[str, ...], type[Entry]]] = {
 }
 
 
-def report_errors(errors: Iterable[Mapping[str, Any]], document: Document) -> list[Path]:
-    """Report everything that the schema rejects, and return the paths."""
-    paths = []
-    for found in errors:
-        path: Path = found["loc"]
-        if len(path) > 3 and path[0] == "exchanges" and path[2] in _UNIONS:
-            path = (*path[:3], *path[4:])  # without the tag of the union
-        paths.append(path)
-        if found["type"] == "extra_forbidden":
-            _report_key(path, document)
-        else:
-            got = Unquoted("nothing") if found["type"] == "missing" else _shown(found["input"])
-            document.report(path, got, _expected(found, path), _hint(found, path))
-    return paths
+def validated(model: type[_Model], document: Document) -> tuple[_Model | None, list[Path]]:
+    """The values of a document as a model, or the paths of the invalid ones, which are reported."""
+    try:
+        return model.model_validate(document.value), []
+    except ValidationError as error:
+        return None, [_report(found, document) for found in error.errors(include_url=False)]
+
+
+def _report(found: ErrorDetails, document: Document) -> Path:
+    path: Path = found["loc"]
+    if len(path) > 3 and path[0] == "exchanges" and path[2] in _UNIONS:
+        path = (*path[:3], *path[4:])  # without the tag of the union
+    if found["type"] == "extra_forbidden":
+        _report_key(path, document)
+    else:
+        got = Unquoted("nothing") if found["type"] == "missing" else _shown(found["input"])
+        document.report(path, got, _expected(found, path), _hint(found, path))
+    return path
 
 
 def _shown(value: Any) -> object:
@@ -91,10 +99,10 @@ def _report_key(path: Path, document: Document) -> None:
     error = InvalidValue(
         f"key {key!r} in {dotted(path[:-1])}", Unquoted("an unknown key"), expected, did_you_mean(key, known)
     )
-    document.add(document.positions.of(path, at_key=True), error)
+    document.add(path, error, at_key=True)
 
 
-def _expected(found: Mapping[str, Any], path: Path) -> str:
+def _expected(found: ErrorDetails, path: Path) -> str:
     kind, last = found["type"], path[-1] if path else ""
     if kind == "literal_error":
         return str(found["ctx"]["expected"])
@@ -106,7 +114,7 @@ def _expected(found: Mapping[str, Any], path: Path) -> str:
     return _NUMBERS.get(field, f"an integer from 1 to {MAX_WEIGHT}")
 
 
-def _hint(found: Mapping[str, Any], path: Path) -> str:
+def _hint(found: ErrorDetails, path: Path) -> str:
     kind, got, last = found["type"], found["input"], path[-1] if path else ""
     match kind:
         case "missing" if last == "schema":

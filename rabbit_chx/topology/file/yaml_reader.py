@@ -10,7 +10,7 @@ import re
 from typing import TYPE_CHECKING, Any, Final
 
 from rabbit_chx.errors import InvalidValue, MissingDependency, Unquoted
-from rabbit_chx.topology.file.problems import MAX_DEPTH, Document, Position, duplicate_key
+from rabbit_chx.topology.file.problems import MAX_DEPTH, Document, Positions
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -53,7 +53,7 @@ def read_yaml(text: str, name: str) -> Document:
     except ImportError as error:
         raise MissingDependency("YAML files need PyYAML: pip install 'rabbit-chx[topology]'") from error
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    document = Document(name)
+    document = Document(name, text)
     try:
         _check_events(yaml, yaml.parse(text, Loader=loader), document)
         root = yaml.compose(text, Loader=loader)
@@ -61,26 +61,16 @@ def read_yaml(text: str, name: str) -> Document:
         _fail_syntax(document, error)
     except (yaml.reader.ReaderError, UnicodeEncodeError) as error:
         at = error.position if isinstance(error, yaml.reader.ReaderError) else error.start
-        before = text[:at].split("\n")
-        document.fail(
-            Position(len(before), len(before[-1]) + 1),
-            "YAML",
-            text[at : at + 1],
-            "printable characters",
-            'Escape others in double quotes: "\\u0001"',
-        )
+        hint = 'Escape others in double quotes: "\\u0001"'
+        document.fail(at, "YAML", text[at : at + 1], "printable characters", hint)
     if root is not None:
         document.value = _Builder(document).value(root, ())
     return document
 
 
-def _position(mark: Any) -> Position:
-    return Position(mark.line + 1, mark.column + 1)
-
-
 def _fail_syntax(document: Document, error: Any) -> None:
     """Raise an error of the parser: a problem, often within a context that began earlier."""
-    position, problem = _position(error.problem_mark or error.context_mark), str(error.problem)
+    position, problem = (error.problem_mark or error.context_mark).index, str(error.problem)
     if "another document" in problem:
         document.fail(position, "YAML", Unquoted("a second document"), "one document per file")
     since = f" from line {error.context_mark.line + 1}" if error.context_mark else ""
@@ -104,17 +94,16 @@ def _check_events(yaml: ModuleType, events: Any, document: Document) -> None:
         depth += isinstance(event, yaml.CollectionStartEvent)
         depth -= isinstance(event, yaml.CollectionEndEvent)
         if depth > MAX_DEPTH:
-            document.fail(
-                _position(event.start_mark), "nesting", Unquoted("more"), f"at most {MAX_DEPTH} levels"
-            )
+            document.fail(event.start_mark.index, "nesting", Unquoted("more"), f"at most {MAX_DEPTH} levels")
         if count > 4 * MAX_VALUES:
-            _fail_size(document, _position(event.start_mark))
+            _fail_size(document, event.start_mark.index)
         if getattr(event, "tag", None) is not None:
-            position = _position(event.start_mark)
-            _doubt(document, position, "tag", event.tag, "no tags", "Put text in quotes instead")
+            _doubt(
+                document, event.start_mark.index, "tag", event.tag, "no tags", "Put text in quotes instead"
+            )
 
 
-def _fail_size(document: Document, position: Position) -> None:
+def _fail_size(document: Document, position: int) -> None:
     document.fail(
         position,
         "number of values",
@@ -124,7 +113,7 @@ def _fail_size(document: Document, position: Position) -> None:
     )
 
 
-def _doubt(document: Document, position: Position, what: str, got: object, expected: str, hint: str) -> None:
+def _doubt(document: Document, position: int, what: str, got: object, expected: str, hint: str) -> None:
     document.add(position, InvalidValue(what, got, expected, hint))
     document.reported.add(position)
 
@@ -134,13 +123,14 @@ class _Builder:
 
     def __init__(self, document: Document) -> None:
         self._document = document
-        self._positions = document.positions
+        self._positions = Positions()
+        document.find_positions = lambda _: self._positions
         self._open: set[int] = set()
         self._count = 0
 
-    def value(self, node: Any, path: Path, key_position: Position | None = None) -> Any:
+    def value(self, node: Any, path: Path) -> Any:
         """The value of a node at a path."""
-        position = _position(node.start_mark)
+        position = node.start_mark.index
         self._count += 1
         if self._count > MAX_VALUES:
             _fail_size(self._document, position)
@@ -149,7 +139,8 @@ class _Builder:
         if node.id == "scalar":
             self._positions.values[path] = position
             return self._plain(node.value, position) if not node.style else node.value
-        self._positions.values[path] = key_position or position
+        if path not in self._positions.keys:
+            self._positions.values[path] = position
         if id(node) in self._open:
             self._document.fail(position, "anchor", Unquoted("a value that contains itself"), "finite values")
         self._open.add(id(node))
@@ -163,16 +154,16 @@ class _Builder:
     def _mapping(self, node: Any, path: Path) -> dict[str, Any]:
         values: dict[str, Any] = {}
         for key_node, value_node in node.value:
-            position = _position(key_node.start_mark)
+            position = key_node.start_mark.index
             key = self._key(key_node, position)
             at = (*path, key)
             if key in values:
-                self._document.add(position, duplicate_key(key, self._positions.keys[at]))
+                self._document.report_duplicate(key, self._positions.keys[at], position)
             self._positions.keys.setdefault(at, position)
-            values[key] = self.value(value_node, at, position)
+            values[key] = self.value(value_node, at)
         return values
 
-    def _key(self, node: Any, position: Position) -> str:
+    def _key(self, node: Any, position: int) -> str:
         if node.id != "scalar":
             hint = 'Quote text with braces: "orders.{00..15}"'
             self._document.fail(position, "key", Unquoted("a list or a mapping"), "text", hint)
@@ -185,7 +176,7 @@ class _Builder:
             _doubt(self._document, position, "key", got, "text", f"Put it in quotes: {key!r}")
         return key
 
-    def _plain(self, text: str, position: Position, what: str = "value") -> Any:
+    def _plain(self, text: str, position: int, what: str = "value") -> Any:
         if text in _NULL:
             return None
         if text in _BOOLEANS:

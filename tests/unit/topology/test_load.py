@@ -11,8 +11,10 @@ import pytest
 
 from rabbit_chx import ToExchange
 from rabbit_chx.errors import MissingDependency
+from rabbit_chx.topology.checks.lint import lint
 from rabbit_chx.topology.file.load import load, loads
 from rabbit_chx.topology.model import Binding, Exchange, Policy, Queue, Slots, Topology
+from rabbit_chx.topology.routes import route
 
 DOCUMENTATION = Path(__file__).parents[3] / "docs" / "topology-file.md"
 EXAMPLES = dict(
@@ -139,6 +141,19 @@ def test_co_partitioned_exchanges_are_pairs():
         f"exchanges: {{a: {kind}, co-partitioned-with: [b, c]}}, b: {kind}, co-partitioned-with: c}}, c: {kind}}}}}"
     )
     assert topology.co_partitioned == (("a", "b"), ("a", "c"), ("b", "c"))
+
+
+def test_exchanges_may_be_bound_in_a_cycle_as_in_the_broker():
+    topology = yaml(
+        """
+        exchanges:
+          a: {type: fanout, bindings: [{exchange: b}, {exchange: a}]}
+          b: {type: fanout, bindings: [{exchange: amq.fanout}, {queue: q}]}
+          amq.fanout: {bindings: [{exchange: a}]}
+        queues: {q: {}}"""
+    )
+    assert [finding for finding in lint(topology) if finding.severity == "error"] == []
+    assert route(topology, "a") == route(topology, "b") == ("q",)
 
 
 def test_an_anchor_shares_a_value():

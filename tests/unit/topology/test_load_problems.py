@@ -214,7 +214,6 @@ exchanges:
         ("x-consistent-hash, co-partitioned-with: §z", "an exchange of this file"),
         ("x-consistent-hash, co-partitioned-with: §t", "of type 'topic'"),
         ("x-consistent-hash, co-partitioned-with: §5", "a name, or a list of names"),
-        ("topic, bindings: [{exchange: §x}]", "got x -> x"),
     ],
 )
 def test_a_problem_of_an_exchange_has_a_position(exchange, part):
@@ -233,25 +232,6 @@ def test_the_last_of_two_sections_of_one_name_is_checked():
 def test_a_slot_must_not_have_the_name_of_an_exchange():
     text = "schema: 1\nqueues: {q: {}}\nexchanges: {x: {type: x-modulus-hash, slots: 64, queues: [q]}, x.slot.07: {type: fanout}}"
     assert "an exchange 'x.slot.07'" in problem(text)
-
-
-def test_a_cycle_of_exchange_bindings_is_named():
-    found = problems(
-        """schema: 1
-exchanges:
-  a: {type: topic, bindings: [{exchange: b}]}
-  b: {type: topic, bindings: [{exchange: c}]}
-  c: {type: topic, bindings: [{exchange: a}]}
-  d: {type: topic, bindings: [{exchange: amq.topic}]}
-  amq.topic: {bindings: [{exchange: d}]}
-"""
-    )
-    assert len(found) == 2
-    assert found[0].startswith("t:5:42: ")
-    assert any(
-        f"got {cycle}," in found[0] for cycle in ("a -> b -> c -> a", "b -> c -> a -> b", "c -> a -> b -> c")
-    )
-    assert found[1].startswith("t:7:37: ")
 
 
 def test_a_long_chain_of_exchanges_loads():
