@@ -4,8 +4,7 @@ messages.py       a message, its outcome, and a publisher's counters
 properties.py     a message's properties as bytes
 batch_columns.py  the columns of a batch as bytes
 frames.py         messages as AMQP frames
-window.py         messages that await their confirm
-returns.py        which message the broker returned
+window.py         messages that await their confirm, and which of them the broker returned
 attempts.py       which broker is tried next, and for how long
 outbox.py         messages and counters, shared by the two threads
 connection.py     one connection, on pika

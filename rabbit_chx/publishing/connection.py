@@ -26,18 +26,11 @@ if TYPE_CHECKING:
     from rabbit_chx.publishing.messages import Message
     from rabbit_chx.publishing.window import Confirm
 
-__all__ = ["ConnectionEvents", "PublisherConnection", "has_private_names"]
+__all__ = ["PublisherConnection", "has_private_names"]
 
 PRIVATE_NAMES: Final = (
-    *(
-        "_on_data_available",
-        "_process_frame",
-        "_frame_buffer",
-        "_channels",
-        "_adapter_emit_data",
-        "_transport",
-    ),
-    *("_error", "bytes_received", "frames_received", "bytes_sent", "frames_sent"),
+    *("_on_data_available", "_process_frame", "_frame_buffer", "_channels", "_adapter_emit_data"),
+    *("_transport", "_error", "bytes_received", "frames_received", "bytes_sent", "frames_sent"),
 )
 """What this file uses of pika's connection beyond its documentation."""
 
@@ -61,45 +54,127 @@ def has_private_names(connection: SelectConnection) -> bool:
     return all(hasattr(connection, name) for name in PRIVATE_NAMES)
 
 
-class ConnectionEvents(Protocol):
-    """What a connection reports to its owner, always from the thread that runs it."""
+class _Events(Protocol):
+    """What a connection reports to its owner, always from the thread that runs its loop."""
 
-    def on_ready(self) -> None:
-        """Messages can be sent."""
-
-    def on_confirms(self, confirms: Sequence[Confirm]) -> None:
-        """The broker confirmed or rejected messages; these confirms were received together."""
-
-    def on_return(self, method: Any, properties: pika.BasicProperties, body: bytes) -> None:
-        """A message was returned as unroutable; its confirm follows."""
-
-    def on_blocked(self, reason: str) -> None:
-        """The broker blocks publishing (an alarm)."""
-
-    def on_unblocked(self) -> None:
-        """The broker accepts messages again."""
-
-    def on_violation(self, text: str) -> None:
-        """The server violated the protocol; the connection is about to end."""
-
-    def on_down(self, error: Exception) -> None:
-        """The connection did not open, or it ended, or its channel did."""
-
+    def on_ready(self) -> None: ...
+    def on_confirms(self, confirms: Sequence[Confirm]) -> None: ...
+    def on_return(self, method: Any, properties: pika.BasicProperties, body: bytes) -> None: ...
+    def on_blocked(self, reason: str) -> None: ...
+    def on_unblocked(self) -> None: ...
+    def on_violation(self, text: str) -> None: ...
+    def on_down(self, error: Exception) -> None: ...
     @property
-    def largest_body(self) -> int:
-        """Bytes of the largest body that may be returned."""
+    def largest_body(self) -> int: ...
 
 
-class _FastConnection(SelectConnection):  # type: ignore[misc] # pika has no types
-    """pika's connection, with the fast paths and the checks."""
+class PublisherConnection(SelectConnection):  # type: ignore[misc] # pika has no types
+    """A connection and its channel, from its opening to its end; it is not used again."""
 
     fast = False
     _frame_buffer: bytes
 
-    def __init__(self, *args: Any, events: ConnectionEvents, **kwargs: Any) -> None:
+    def __init__(
+        self, parameters: pika.ConnectionParameters, events: _Events, *, fence: str | None = None
+    ) -> None:
         self._events = events
-        super().__init__(*args, **kwargs)
+        self._fence = fence
+        self._channel: Any = None
+        self._down = False
+        self.ready: bool = False
+        super().__init__(
+            parameters,
+            on_open_callback=lambda _: self.channel(on_open_callback=self._on_channel_open),
+            on_open_error_callback=self._on_down,
+            on_close_callback=self._on_down,
+            custom_ioloop=IOLoop(),
+        )
         self.fast = has_private_names(self)
+        self.add_on_connection_blocked_callback(lambda _, frame: events.on_blocked(frame.method.reason))
+        self.add_on_connection_unblocked_callback(lambda _, __: events.on_unblocked())
+
+    @property
+    def unsent_bytes(self) -> int:
+        """What pika has accepted and the socket has not."""
+        transport = getattr(self, "_transport", None)
+        return transport.get_write_buffer_size() if transport is not None else 0
+
+    @property
+    def frame_max(self) -> int:
+        """The negotiated frame size."""
+        return int(self.params.frame_max)
+
+    def publish(self, messages: Sequence[Message]) -> int:
+        """Publish messages in order and return the bytes they took; call it only while the connection is ready."""
+        before = self.bytes_sent
+        if self.fast:
+            self._emit(encode(messages, frame_max=self.frame_max), 3 * len(messages))
+            return int(self.bytes_sent - before)
+        for message in messages:
+            properties = pika.BasicProperties()
+            properties.decode(message.properties)
+            exchange, body = message.exchange.decode(), bytes(message.body)
+            self._channel.basic_publish(exchange, message.routing_key, body, properties, mandatory=True)
+        return int(self.bytes_sent - before)
+
+    def end(self) -> None:
+        """Close the connection, abruptly if the other side does not answer; ``on_down`` follows."""
+        self.ready = False
+        if not (self.is_closing or self.is_closed):
+            if self.is_open or getattr(self, "_transport", None) is None:
+                self.close()
+            else:
+                self._abort(StreamLostError("given up"))  # pika's close() fails during a handshake
+        self.ioloop.call_later(_CLOSE_SECONDS, self._abort)
+
+    def _abort(self, error: Exception | None = None) -> None:
+        """End the connection without waiting for the other side; ``on_down`` follows."""
+        transport = getattr(self, "_transport", None)
+        if transport is not None:
+            if error is not None:
+                self._error = error
+            transport.abort()
+
+    # -- from opening to end -----------------------------------------------------------------------
+
+    def _on_channel_open(self, channel: Any) -> None:
+        assert channel.channel_number == 1
+        self._channel = channel
+        channel.add_on_close_callback(self._on_channel_closed)
+        channel.add_on_return_callback(
+            lambda _, method, properties, body: self._events.on_return(method, properties, body)
+        )
+        if self._fence is None:
+            self._select_confirms()
+        else:
+            channel.queue_declare(self._fence, exclusive=True, callback=lambda _: self._select_confirms())
+
+    def _select_confirms(self) -> None:
+        self._channel.confirm_delivery(self._on_decoded_confirm, callback=self._on_selected)
+
+    def _on_selected(self, _: Any) -> None:
+        self.ready = True
+        self._events.on_ready()
+
+    def _on_channel_closed(self, _: Any, error: Exception) -> None:
+        """Close the connection with its channel; the end of the connection would report the same."""
+        self.ready = False
+        if not self._down:
+            self._report(error)
+            self.end()
+
+    def _on_down(self, _: Any, error: Exception) -> None:
+        self.ready = False
+        self._report(error)
+        self.ioloop.stop()
+
+    def _report(self, error: Exception) -> None:
+        """Report the first end only: the channel ends with the connection, and the other way round."""
+        if not self._down:
+            self._down = True
+            self._events.on_down(error)
+
+    # -- the fast paths and the checks -------------------------------------------------------------
 
     def _on_data_available(self, data_in: bytes) -> None:
         if self.fast:
@@ -148,9 +223,9 @@ class _FastConnection(SelectConnection):  # type: ignore[misc] # pika has no typ
     def _violation(self, text: str) -> None:
         self._events.on_violation(text)
         self._frame_buffer = b""
-        self.abort(StreamLostError(text))
+        self._abort(StreamLostError(text))
 
-    def emit(self, data: bytes, frames: int) -> None:
+    def _emit(self, data: bytes, frames: int) -> None:
         """Send encoded frames, in pieces small enough that a partial write does not copy all of them."""
         self.bytes_sent += len(data)
         self.frames_sent += frames
@@ -158,146 +233,8 @@ class _FastConnection(SelectConnection):  # type: ignore[misc] # pika has no typ
         for start in range(0, len(view), _PIECE):
             self._adapter_emit_data(view[start : start + _PIECE])
 
-    @property
-    def unsent_bytes(self) -> int:
-        """What pika has accepted and the socket has not."""
-        transport = getattr(self, "_transport", None)
-        return transport.get_write_buffer_size() if transport is not None else 0
-
-    def give_up(self) -> None:
-        """End the connection while it opens."""
-        if getattr(self, "_transport", None) is not None:
-            self.abort(StreamLostError("given up"))  # pika's close() fails during a handshake
-        else:
-            self.close()
-
-    def abort(self, error: Exception | None = None) -> None:
-        """End the connection without waiting for the other side; ``on_down`` follows."""
-        transport = getattr(self, "_transport", None)
-        if transport is not None:
-            if error is not None:
-                self._error = error
-            transport.abort()
-
-
-class PublisherConnection:
-    """A connection from its opening to its end; it is not used again."""
-
-    def __init__(
-        self, parameters: pika.ConnectionParameters, events: ConnectionEvents, *, fence: str | None
-    ) -> None:
-        self._events = events
-        self._fence = fence
-        self._channel: Any = None
-        self._down = False
-        self.ready: bool = False
-        self.loop: IOLoop = IOLoop()
-        self._connection = _FastConnection(
-            parameters,
-            on_open_callback=self._on_open,
-            on_open_error_callback=lambda _, error: self._on_down(error),
-            on_close_callback=lambda _, error: self._on_down(error),
-            custom_ioloop=self.loop,
-            events=events,
-        )
-        self._connection.add_on_connection_blocked_callback(
-            lambda _, frame: events.on_blocked(frame.method.reason)
-        )
-        self._connection.add_on_connection_unblocked_callback(lambda _, __: events.on_unblocked())
-
-    def run(self) -> None:
-        """Serve the connection until it is down."""
-        self.loop.start()
-
-    def dispose(self) -> None:
-        """Release what the loop holds; no other thread may call into it any more."""
-        self.loop.close()
-
-    @property
-    def server_version(self) -> str:
-        """The release that the server reports."""
-        return str((self._connection.server_properties or {}).get("version", ""))
-
-    @property
-    def unsent_bytes(self) -> int:
-        """Bytes that wait for the socket."""
-        return self._connection.unsent_bytes
-
-    @property
-    def frame_max(self) -> int:
-        """The negotiated frame size."""
-        return int(self._connection.params.frame_max)
-
-    def send(self, messages: Sequence[Message]) -> int:
-        """Publish messages in order and return the bytes they took; call it only while the connection is ready."""
-        if self._connection.fast:
-            data = encode(messages, frame_max=self.frame_max)
-            self._connection.emit(data, 3 * len(messages))
-            return len(data)
-        before = self._connection.bytes_sent
-        for message in messages:
-            properties = pika.BasicProperties()
-            properties.decode(message.properties)
-            self._channel.basic_publish(
-                message.exchange.decode(),
-                message.routing_key,
-                bytes(message.body),
-                properties,
-                mandatory=True,
-            )
-        return int(self._connection.bytes_sent - before)
-
-    def close(self) -> None:
-        """Close the connection, abruptly if the other side does not answer; ``on_down`` follows."""
-        self.ready = False
-        if self._connection.is_open:
-            self._connection.close()
-        elif not (self._connection.is_closing or self._connection.is_closed):
-            self._connection.give_up()
-        self.loop.call_later(_CLOSE_SECONDS, self._connection.abort)
-
-    def _on_open(self, connection: _FastConnection) -> None:
-        connection.channel(on_open_callback=self._on_channel_open)
-
-    def _on_channel_open(self, channel: Any) -> None:
-        assert channel.channel_number == 1
-        self._channel = channel
-        channel.add_on_close_callback(self._on_channel_closed)
-        channel.add_on_return_callback(
-            lambda _, method, properties, body: self._events.on_return(method, properties, body)
-        )
-        if self._fence is None:
-            self._select_confirms()
-        else:
-            channel.queue_declare(self._fence, exclusive=True, callback=lambda _: self._select_confirms())
-
-    def _select_confirms(self) -> None:
-        self._channel.confirm_delivery(self._on_decoded_confirm, callback=self._on_selected)
-
-    def _on_selected(self, _: Any) -> None:
-        self.ready = True
-        self._events.on_ready()
-
     def _on_decoded_confirm(self, frame: Any) -> None:
         """Report a confirm that followed another frame, so that pika decoded it."""
         method = frame.method
         acked = isinstance(method, pika.spec.Basic.Ack)
         self._events.on_confirms([(method.delivery_tag, method.multiple, acked)])
-
-    def _on_channel_closed(self, _: Any, error: Exception) -> None:
-        """Close the connection with its channel; the end of the connection would report the same."""
-        self.ready = False
-        if not self._down:
-            self._report(error)
-            self.close()
-
-    def _on_down(self, error: Exception) -> None:
-        self.ready = False
-        self._report(error)
-        self.loop.stop()
-
-    def _report(self, error: Exception) -> None:
-        """Report the first end only: the channel ends with the connection, and the other way round."""
-        if not self._down:
-            self._down = True
-            self._events.on_down(error)

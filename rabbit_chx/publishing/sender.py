@@ -19,8 +19,7 @@ from rabbit_chx.publishing.attempts import Address, Attempts, Timeouts
 from rabbit_chx.publishing.connection import PublisherConnection
 from rabbit_chx.publishing.messages import Outcome
 from rabbit_chx.publishing.outbox import log_errors
-from rabbit_chx.publishing.returns import find_returned
-from rabbit_chx.publishing.window import Window
+from rabbit_chx.publishing.window import Window, find_returned
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -102,14 +101,14 @@ class Sender:
         with self._guard:
             if self._connection is not None and not self._woken:
                 self._woken = True
-                self._connection.loop.add_callback_threadsafe(self._pump)
+                self._connection.ioloop.add_callback_threadsafe(self._pump)
 
     def stop(self, timeout: float) -> bool:
         """Close the connection; return whether the thread ended within the timeout."""
         self._stopping.set()
         with self._guard:
             if self._connection is not None:
-                self._connection.loop.add_callback_threadsafe(self._connection.close)
+                self._connection.ioloop.add_callback_threadsafe(self._connection.end)
         self._thread.join(timeout)
         return not self._thread.is_alive()
 
@@ -155,14 +154,14 @@ class Sender:
         with self._guard:
             self._connection = connection
             if self._stopping.is_set():  # stop() ran before there was a connection
-                connection.loop.add_callback_threadsafe(connection.close)
-        connection.loop.call_later(_WATCH, lambda: self._watch(connection, timeout))
+                connection.ioloop.add_callback_threadsafe(connection.end)
+        connection.ioloop.call_later(_WATCH, lambda: self._watch(connection, timeout))
         try:
-            connection.run()
+            connection.ioloop.start()
         finally:
             with self._guard:
                 self._connection = None
-            connection.dispose()
+            connection.ioloop.close()
             self._after_loss()
         return self._down or ConnectionError("the connection ended without a reason")
 
@@ -201,12 +200,12 @@ class Sender:
             text = f"{self._broker} has confirmed nothing for {self._timeouts.confirm:.0f} seconds"
             self._fail(connection, Reason(text, permanent=True))
         if self._down is None:
-            connection.loop.call_later(_WATCH, lambda: self._watch(connection, timeout))
+            connection.ioloop.call_later(_WATCH, lambda: self._watch(connection, timeout))
 
     def _fail(self, connection: PublisherConnection, reason: Reason) -> None:
         if self._down is None:
             self._down = reason
-        connection.close()
+        connection.end()
 
     def _pump(self) -> None:
         """Send while there is something to send and the socket keeps up."""
@@ -229,7 +228,7 @@ class Sender:
 
         if not self._looks_again:
             self._looks_again = True
-            connection.loop.call_later(_LOOK_AGAIN, pump)
+            connection.ioloop.call_later(_LOOK_AGAIN, pump)
 
     def _send(self, connection: PublisherConnection, messages: list[Message]) -> None:
         resent = 0
@@ -243,7 +242,7 @@ class Sender:
         hook = ExitStack()
         with log_errors("around_batch"):
             hook.enter_context(self._around_batch(len(messages)))
-        self._outbox.note_sent(connection.send(messages), resent)
+        self._outbox.note_sent(connection.publish(messages), resent)
         with log_errors("around_batch"):
             hook.close()
 
@@ -258,9 +257,10 @@ class Sender:
         """Start sending: from here on the channel numbers messages for confirms."""
         assert self._connection is not None
         self._was_up, self._moved = True, time.monotonic()
-        self._on_limits(self._connection.server_version, self._connection.frame_max)
+        version = str((self._connection.server_properties or {}).get("version", ""))
+        self._on_limits(version, self._connection.frame_max)
         self._outbox.connected()
-        log.info("connected to RabbitMQ %s", self._connection.server_version)
+        log.info("connected to RabbitMQ %s", version)
         self._pump()
 
     def on_confirms(self, confirms: Sequence[Confirm]) -> None:
@@ -299,7 +299,7 @@ class Sender:
             self._retries.update((message.row, message) for message in again)
             assert self._connection is not None
             longest = max(message.attempts for message in again)
-            self._connection.loop.call_later(_delay(longest), lambda: self._send_again(again))
+            self._connection.ioloop.call_later(_delay(longest), lambda: self._send_again(again))
 
     def _send_again(self, messages: list[Message]) -> None:
         for message in messages:

@@ -1,21 +1,29 @@
 """The messages in flight on one channel, by the numbers under which the broker confirms them.
 
 The broker numbers publishes from 1 and confirms each number once, alone or together with all before it. It returns a
-message before it confirms it, and returns messages in the order in which they were published.
+message before it confirms it. A ``basic.return`` has no number, only exchange, key, body and properties; but messages are
+returned in publish order, so the first that matches, after the previously returned one, is the right one.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from itertools import islice
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+import pika
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from rabbit_chx.publishing.messages import Message
 
-__all__ = ["Confirm", "Window"]
+__all__ = ["Confirm", "Window", "find_returned"]
+
+_PLAIN: Final = (
+    *("app_id", "cluster_id", "content_encoding", "content_type", "correlation_id", "delivery_mode"),
+    *("expiration", "message_id", "priority", "reply_to", "timestamp", "type", "user_id"),
+)
 
 Confirm: TypeAlias = tuple[int, bool, bool]
 """Delivery tag, whether it confirms all tags up to this one, and whether it is an ack (otherwise a nack)."""
@@ -87,3 +95,44 @@ class Window:
         self._sent.clear()
         self._first, self._searched = 1, 0
         return left
+
+
+def find_returned(
+    window: Window, method: Any, properties: pika.BasicProperties, body: bytes
+) -> Message | None:
+    """Find the message in flight that a ``basic.return`` is about.
+
+    The broker may have changed the properties (it removes BCC, and interceptors add headers), so they are compared in
+    three passes, each less strict.
+    """
+    exchange, key = method.exchange.encode(), method.routing_key.encode()
+    encoded = b"".join(properties.encode())
+
+    def same_content(message: Message) -> bool:
+        return message.routing_key == key and message.body == body and message.exchange == exchange
+
+    passes: tuple[Callable[[Message], bool], ...] = (
+        lambda message: message.properties == encoded and same_content(message),
+        lambda message: same_content(message) and not _contradict(message.properties, properties),
+        same_content,
+    )
+    for matches in passes:
+        message = window.find_returned(matches)
+        if message is not None:
+            return message
+    return None
+
+
+def _contradict(encoded: bytes, returned: pika.BasicProperties) -> bool:
+    """Whether a header or property has two different values."""
+    sent = pika.BasicProperties()
+    sent.decode(encoded)
+    return _differ(_set_in(sent), _set_in(returned)) or _differ(sent.headers or {}, returned.headers or {})
+
+
+def _set_in(properties: pika.BasicProperties) -> dict[str, Any]:
+    return {name: value for name in _PLAIN if (value := getattr(properties, name)) is not None}
+
+
+def _differ(some: dict[str, Any], others: dict[str, Any]) -> bool:
+    return any(some[name] != others[name] for name in some.keys() & others.keys())

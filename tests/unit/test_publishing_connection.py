@@ -14,10 +14,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pika import frame, spec
-from pika.adapters.select_connection import IOLoop
 
 from rabbit_chx.publishing import connection as module
-from rabbit_chx.publishing.connection import PRIVATE_NAMES, _FastConnection, has_private_names
+from rabbit_chx.publishing.connection import PRIVATE_NAMES, PublisherConnection, has_private_names
 
 
 class Recorder:
@@ -29,14 +28,13 @@ class Recorder:
         self.seen = []
 
     def __getattr__(self, name):
-        return lambda *args: self.seen.append((name, *args))
+        return lambda *args: None
 
     def on_confirms(self, confirms):
-        self.seen += [("confirm", *each) for each in confirms]
+        self.seen += [("confirm", each) for each in confirms]
 
-    @property
-    def confirms(self):
-        return [event[1:] for event in self.seen if event[0] == "confirm"]
+    def on_return(self, method, _properties, body):
+        self.seen.append(("return", (method.routing_key, bytes(body))))
 
 
 class Transport:
@@ -59,36 +57,24 @@ def recorder():
 
 @pytest.fixture
 def connection(recorder):
-    """A connection that has never connected, with a channel that takes confirms as `PublisherConnection` does."""
     with new_connection(recorder) as connection:
         yield connection
 
 
 @contextmanager
 def new_connection(recorder):
-    with closing(IOLoop()) as loop:
-        yield opened(recorder, loop)
-
-
-def opened(recorder, loop):
-    connection = _FastConnection(pika.ConnectionParameters(), custom_ioloop=loop, events=recorder)
-    connection._transport = Transport()
-    connection._set_connection_state(connection.CONNECTION_OPEN)
-    connection.server_capabilities = {"publisher_confirms": True, "basic.nack": True}
-    channel = connection.channel(1, on_open_callback=lambda _: None)
-    connection._on_data_available(frame.Method(1, spec.Channel.OpenOk()).marshal())
-    channel.confirm_delivery(
-        lambda each: recorder.on_confirms(
-            [(each.method.delivery_tag, each.method.multiple, isinstance(each.method, spec.Basic.Ack))]
-        ),
-        callback=lambda _: None,
-    )
-    connection._on_data_available(frame.Method(1, spec.Confirm.SelectOk()).marshal())
-    channel.add_on_return_callback(
-        lambda _, method, properties, body: recorder.on_return(method.routing_key, bytes(body))
-    )
-    connection._transport.written = b""
-    return connection
+    """A connection that has never connected, with an open channel in confirm mode."""
+    connection = PublisherConnection(pika.ConnectionParameters(), recorder)
+    with closing(connection.ioloop):
+        connection._transport = Transport()
+        connection._set_connection_state(connection.CONNECTION_OPEN)
+        connection.server_capabilities = {"publisher_confirms": True, "basic.nack": True}
+        connection.channel(1, on_open_callback=connection._on_channel_open)
+        for answer in (spec.Channel.OpenOk(), spec.Confirm.SelectOk()):
+            connection._on_data_available(frame.Method(1, answer).marshal())
+        assert connection.ready
+        connection._transport.written = b""
+        yield connection
 
 
 @pytest.mark.parametrize("name", PRIVATE_NAMES)
@@ -142,23 +128,21 @@ def test_confirms_are_read_as_pika_reads_them_wherever_the_stream_is_cut(sent, d
                 connection._on_data_available(stream[start:end])
         assert connection.bytes_received - before == len(stream)
         assert not connection._frame_buffer
-    seen = [event for event in recorder.seen if event[0] in {"confirm", "on_return"}]
-    names = {"confirm": "confirm", "return": "on_return"}
-    assert seen == [(names[kind], *values) for kind, values in sent if kind in names]
+    assert recorder.seen == [event for event in sent if event[0] != "heartbeat"]
 
 
-def test_confirms_alone_never_reach_pikas_decoder(connection, recorder, monkeypatch):
+def test_confirms_alone_are_not_decoded_by_pika(connection, recorder, monkeypatch):
     monkeypatch.setattr(connection, "_process_frame", lambda _: pytest.fail("pika decoded a confirm"))
     stream = b"".join(confirm(number, False, True) for number in range(1, 1_001))
     for start in range(0, len(stream), 4_096):  # as pika reads: the last frame is cut each time
         connection._on_data_available(stream[start : start + 4_096])
-    assert [number for number, *_ in recorder.confirms] == list(range(1, 1_001))
+    assert [number for _, (number, *_) in recorder.seen] == list(range(1, 1_001))
 
 
 def test_the_heartbeat_checker_sees_what_was_read_and_sent(connection):
     received, sent = connection.bytes_received, connection.bytes_sent
     connection._on_data_available(confirm(1, False, True))
-    connection.emit(b"abc" * 100_000, frames=3)
+    connection._emit(b"abc" * 100_000, frames=3)
     assert connection.bytes_received == received + 21
     assert connection.bytes_sent == sent + 300_000
     assert connection._transport.written == b"abc" * 100_000
@@ -175,4 +159,4 @@ def test_without_fast_path_pika_reads_and_sends_by_itself(recorder, monkeypatch)
     with new_connection(recorder) as connection:
         assert not connection.fast
         connection._on_data_available(confirm(5, True, True) + confirm(6, False, False))
-    assert recorder.confirms == [(5, True, True), (6, False, False)]
+    assert recorder.seen == [("confirm", (5, True, True)), ("confirm", (6, False, False))]
