@@ -1,4 +1,4 @@
-"""Secrets that are easy to find again, whoever has written them and in whatever form."""
+"""Secrets that are easy to find in any text, whatever their form."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from uuid import uuid4
 
 
 def canary(name: str) -> str:
-    """A secret that says which one it is."""
+    """A secret that contains its name."""
     return f"CANARY-{name}-{uuid4().hex[:8]}"
 
 
 def forms(secret: str) -> set[str]:
-    """A secret as it may stand in a text: as it is, as URLs and reprs have it, and within Base64."""
+    """The forms of a secret in a text: as it is, in URLs and reprs, and within Base64."""
     data = secret.encode()
-    # What stands before it decides at which of three places it begins; the characters that it shares are left out.
+    # In Base64 a secret may begin at three offsets; characters that it shares with its neighbours are left out.
     coded = {
         b64encode(b"x" * before + data).decode()[-(-before * 8 // 6) : (before + len(data)) * 8 // 6]
         for before in range(3)
@@ -25,6 +25,6 @@ def forms(secret: str) -> set[str]:
 
 
 def found(text: str, secrets: Iterable[str]) -> list[str]:
-    """Each secret that stands in the text in one form or another, with what stands before it."""
+    """Each secret that the text contains in any form, with the text before it."""
     written = (form for secret in secrets for form in sorted(forms(secret)))
     return [text[max(text.index(form) - 200, 0) :][:250] for form in written if form in text]

@@ -1,4 +1,4 @@
-"""The messages of a queue in bulk, as the bytes that a broker sends: a client that decodes each takes ten times as long."""
+"""The messages of a queue as raw bytes, ten times as fast as with a client that decodes each."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _PATIENCE = 60.0
-"""Seconds until the next bytes have to be there."""
+"""Seconds until the next bytes must arrive."""
 _METHOD = 1
 _HEAD = struct.Struct(">BHI").unpack_from
 _DELIVER, _CLOSED = b"\0\x3c\0\x3c", (b"\0\x0a\0\x32", b"\0\x14\0\x28")
 _TAG = "t"
 _EXCHANGE_AT = 4 + 2 + 8 + 1
-"""Behind class and method, the consumer's tag, the message's, and whether it comes again."""
+"""After class and method, consumer tag, delivery tag, and redelivered."""
 
 
 class Delivery(NamedTuple):
-    """A message as it came over the wire."""
+    """A message as it was received."""
 
     key: bytes
     properties: bytes
-    """Which there are, and their values: all of a content header but the size of the body."""
+    """The content header without the size of the body: flags and values."""
     body: bytes
 
 
 def deliveries(url: str, queue: str, count: int) -> Iterator[Delivery]:
-    """As many messages as are known to lie in a queue; they are gone then."""
+    """Consume a known number of messages from a queue."""
     parts = urlsplit(url)
     with socket.create_connection((parts.hostname, parts.port), _PATIENCE) as sock:
         sock.sendall(b"AMQP\0\0\x09\x01")
@@ -53,7 +53,7 @@ def _send(sock: socket.socket, channel: int, method: spec.amqp_object.Method) ->
 
 
 def _frames(sock: socket.socket) -> Iterator[tuple[int, bytes]]:
-    """The kind of each frame, and what it holds."""
+    """The type and the payload of each frame."""
     buffer = b""
     while received := sock.recv(1 << 20):
         buffer += received

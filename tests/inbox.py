@@ -1,4 +1,4 @@
-"""What a write has brought to a broker: everything that lies in a queue, and a queue of its own."""
+"""The messages that a write has sent: everything in a queue, and a queue for tests."""
 
 from __future__ import annotations
 
@@ -11,8 +11,6 @@ from uuid import uuid4
 import pika
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from pika.adapters.blocking_connection import BlockingChannel
 
 
@@ -26,7 +24,7 @@ class Received(NamedTuple):
 
 
 def emptied(channel: BlockingChannel, queue: str, timeout: float = 60.0) -> list[Received]:
-    """Everything in a queue; all of it was confirmed, so the broker's count is exact."""
+    """Take everything in a queue; all of it was confirmed, so the broker's count is exact."""
     count = channel.queue_declare(queue, passive=True).method.message_count
     found: list[Received] = []
     if count:
@@ -42,7 +40,7 @@ def emptied(channel: BlockingChannel, queue: str, timeout: float = 60.0) -> list
 
 @dataclass
 class Inbox:
-    """A fanout exchange and its one queue; both go with the connection that made them."""
+    """An exchange and its one queue, which exist inside the `with` block."""
 
     url: str
     kind: str = "fanout"
@@ -66,30 +64,18 @@ class Inbox:
         return int(self._channel.queue_declare(self.queue, passive=True).method.message_count)
 
     def take(self, count: int, timeout: float = 30.0) -> list[Received]:
-        """So many messages, and not one more in the queue behind them."""
-        found: list[Received] = []
-        for one in self._arriving(timeout):
-            if one is not None:
-                found.append(one)
-            if len(found) >= count:
-                break
-        self._channel.cancel()
+        """Wait for that many messages, and no more, and take them."""
+        deadline = time.monotonic() + timeout
+        while len(self) < count and time.monotonic() < deadline:
+            self._connection.sleep(0.02)
+        found = self.take_all()
         assert len(found) == count, f"{len(found)} messages of {count} within {timeout} seconds"
-        assert len(self) == 0, f"{len(self)} messages more than {count}"
         return found
 
     def take_all(self) -> list[Received]:
-        """Every message that lies in the queue."""
-        return self.take(len(self)) if len(self) else []
+        """Take every message in the queue."""
+        return emptied(self._channel, self.queue)
 
     def bodies(self) -> Counter[bytes]:
-        """How often each body lies in the queue, which is empty then."""
+        """Take every message, and count each body."""
         return Counter(one.body for one in self.take_all())
-
-    def _arriving(self, timeout: float) -> Iterator[Received | None]:
-        deadline = time.monotonic() + timeout
-        consumed: Any = self._channel.consume(self.queue, auto_ack=True, inactivity_timeout=0.2)
-        for method, properties, body in consumed:
-            yield method and Received(method.exchange, method.routing_key, properties, body)
-            if time.monotonic() > deadline:
-                return

@@ -1,11 +1,11 @@
-"""The books of `make proof`: what each fault cost, what each comparison found, and the seed that repeats a run.
+"""The results of `make proof`: what each fault cost, what each comparison found, and the seed that repeats a run.
 
     pytest tests/faults                        prints the tables at its end
-    pytest tests/faults --proof FILE           writes them into FILE too, between the two marks in it
+    pytest tests/faults --proof FILE           also writes them into FILE, between its two marks
     RABBIT_CHX_SEED=17 pytest tests/faults     makes the random choices of the run whose table names 17
     RABBIT_CHX_PROOF=long                      every round and every release, as `make proof` sets it
 
-Tests book (:func:`book`) before they judge, so that a loss is in the table too.
+Tests call `book` before they assert, so that a loss is in the table, too.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from typing import Final
 SEED: Final = int(os.environ.get("RABBIT_CHX_SEED") or secrets.randbelow(2**32))
 os.environ["RABBIT_CHX_SEED"] = str(SEED)  # for the workers of this run
 LONG: Final = os.environ.get("RABBIT_CHX_PROOF", "") == "long"
-"""Whether to take the time: `make proof` does, CI does not."""
+"""Whether to run long: `make proof` does, CI does not."""
 
 
 @dataclass(frozen=True)
 class Fault:
-    """What it cost to break something while messages were on their way."""
+    """What a fault cost while messages were published."""
 
     area: str
-    """Under which heading: Publisher, Topology, Cluster, Spark."""
+    """The heading: Publisher, Topology, Cluster or Spark."""
     scenario: str
     release: str
     """Of RabbitMQ."""
@@ -44,13 +44,13 @@ class Fault:
 
 @dataclass(frozen=True)
 class Check:
-    """How many cases were compared with what is known to be right, or thrown at what has to refuse them."""
+    """How many cases were compared with a known answer, or had to be refused."""
 
     area: str
-    """Under which heading; `tests.proof_report` has them in their order."""
+    """The heading, one of `tests.proof_report.CHECK_AREAS`."""
     what: str
     release: str
-    """Of RabbitMQ, Erlang or PySpark; empty where none takes part."""
+    """Of RabbitMQ, Erlang or PySpark; empty if the check needs none."""
     cases: int
     wrong: int
     seconds: float
@@ -61,11 +61,11 @@ class Check:
 FAULTS: Final[list[Fault]] = []
 CHECKS: Final[list[Check]] = []
 MEASURES: Final[list[str]] = []
-"""What else was measured, one line each."""
+"""Other measurements, one line each."""
 
 
 def book(line: Fault | Check | str) -> None:
-    """Add a line to the tables of this run, or to what else was measured."""
+    """Add a line to the tables or the measurements of this run."""
     match line:
         case Fault():
             FAULTS.append(line)

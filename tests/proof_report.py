@@ -1,8 +1,8 @@
-"""A plugin of pytest's for the tables of `tests.proof`: prints them, writes them into a page, says what did not run.
+"""A plugin of pytest's for the results of `tests.proof`: prints their tables, and writes them into a page.
 
-Of tests that book nothing themselves the marker ``proves(area, what, control)`` makes a line: so many cases, so many
-wrong. A scenario that was skipped stands below the tables with its reason. Where several workers run the tests
-(`tests.parallel`), each hands its books over when it ends.
+The marker ``proves(area, what, control)`` makes a line of tests that book nothing themselves, with the numbers of cases
+and of wrong cases. Skipped tests are listed below the tables with their reasons. Each worker of several
+(`tests.parallel`) sends its results when it ends.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from __future__ import annotations
 import pickle
 import platform
 import time
-from collections import defaultdict
-from dataclasses import dataclass, field
+from collections import Counter, defaultdict
+from dataclasses import astuple
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -37,24 +37,9 @@ CHECK_AREAS: Final = (
 )
 
 
-@dataclass
-class Tally:
-    """What became of the tests that share a marker `proves` and a release."""
-
-    cases: int = 0
-    wrong: int = 0
-    seconds: float = 0.0
-
-
-@dataclass
-class Session:
-    """What a run has to say beside its tables."""
-
-    started: float = field(default_factory=time.monotonic)
-    tallies: dict[tuple[str, str, str, str], Tally] = field(default_factory=lambda: defaultdict(Tally))
-
-
-SESSION = pytest.StashKey[Session]()
+TALLIES: Final[defaultdict[tuple[str, str, str, str], Counter[str]]] = defaultdict(Counter)
+"""Cases, wrong cases and seconds of the tests that share a marker `proves` and a release."""
+STARTED: Final = time.monotonic()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -63,29 +48,22 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    config.stash[SESSION] = Session()
-
-
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Hand over the books, if this is one of several workers."""
+    """Send the results of a worker to the main process."""
     if hasattr(session.config, "workeroutput"):
-        tallies = dict(session.config.stash[SESSION].tallies)
-        session.config.workeroutput["proof"] = pickle.dumps((FAULTS, CHECKS, MEASURES, tallies))
+        results = pickle.dumps((FAULTS, CHECKS, MEASURES, dict(TALLIES)))
+        session.config.workeroutput["proof"] = results
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
-    """Take over the books of a worker; one that was killed has none."""
-    if books := getattr(node, "workeroutput", {}).get("proof"):
-        faults, checks, measures, tallies = pickle.loads(books)
-        for ours, theirs in ((FAULTS, faults), (CHECKS, checks), (MEASURES, measures)):
+    """Add the results of a worker; one that was killed has none."""
+    if results := getattr(node, "workeroutput", {}).get("proof"):
+        *lists, tallies = pickle.loads(results)
+        for ours, theirs in zip((FAULTS, CHECKS, MEASURES), lists, strict=True):
             ours.extend(theirs)
         for key, theirs in tallies.items():
-            tally = node.config.stash[SESSION].tallies[key]
-            tally.cases += theirs.cases
-            tally.wrong += theirs.wrong
-            tally.seconds += theirs.seconds
+            TALLIES[key].update(theirs)
 
 
 def pytest_report_header() -> str:
@@ -98,10 +76,8 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     if not report.skipped and (report.when == "call" or report.failed):
         for mark in item.iter_markers("proves"):
             area, what, control = mark.args
-            tally = item.config.stash[SESSION].tallies[area, what, release_of(item), control]
-            tally.cases += report.when == "call"
-            tally.wrong += report.failed
-            tally.seconds += report.duration
+            case = {"cases": report.when == "call", "wrong": report.failed, "seconds": report.duration}
+            TALLIES[area, what, release_of(item), control].update(case)
     return report
 
 
@@ -112,9 +88,8 @@ def release_of(item: pytest.Item) -> str:
     return str(next((given[name] for name in ("broker", "cluster", "release") if name in given), ""))
 
 
-def pytest_terminal_summary(terminalreporter: Any, exitstatus: int, config: pytest.Config) -> None:
-    session = config.stash[SESSION]
-    checks = [*CHECKS, *counted(session)]
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    checks = [*CHECKS, *counted()]
     if not FAULTS and not checks and not MEASURES:
         return
     terminalreporter.section(f"what was proven, RABBIT_CHX_SEED={SEED}")
@@ -126,19 +101,16 @@ def pytest_terminal_summary(terminalreporter: Any, exitstatus: int, config: pyte
             terminalreporter.line(line)
     page: Path | None = config.getoption("--proof")
     if page is not None:
-        stats = {
-            name: len(terminalreporter.stats.get(name, ()))
-            for name in ("passed", "failed", "error", "skipped")
-        }
-        minutes = (time.monotonic() - session.started) / 60
-        text = "\n".join(written(FAULTS, checks, stats, minutes, list(not_run(terminalreporter))))
-        into(page, text)
+        names = ("passed", "failed", "error", "skipped")
+        stats = {name: len(terminalreporter.stats.get(name, ())) for name in names}
+        minutes = (time.monotonic() - STARTED) / 60
+        into(page, "\n".join(written(FAULTS, checks, stats, minutes, list(not_run(terminalreporter)))))
         terminalreporter.line(f"\nwritten into {page}")
 
 
-def counted(session: Session) -> Iterator[Check]:
-    for (area, what, release, control), tally in session.tallies.items():
-        yield Check(area, what, release, tally.cases, tally.wrong, tally.seconds, control)
+def counted() -> Iterator[Check]:
+    for (area, what, release, control), tally in TALLIES.items():
+        yield Check(area, what, release, tally["cases"], tally["wrong"], tally["seconds"], control)
 
 
 def not_run(terminalreporter: Any) -> Iterator[str]:
@@ -164,37 +136,19 @@ def tables(
 
 
 def cells(line: Fault | Check) -> tuple[str, ...]:
-    match line:
-        case Fault():
-            return (
-                *(line.scenario, line.release, f"{line.messages:,}", f"{line.faults:,}", f"{line.lost:,}"),
-                *(
-                    f"{line.unexpected:,}",
-                    f"{line.duplicated:,}",
-                    f"{line.seconds:.1f}",
-                    line.control,
-                    line.note,
-                ),
-            )
-        case Check():
-            return (
-                *(line.what, line.release, f"{line.cases:,}", f"{line.wrong:,}", f"{line.seconds:.1f}"),
-                line.control,
-            )
+    """All fields but the area, which are in the order of the columns."""
+    _, *values = astuple(line)
+    return tuple(
+        value if isinstance(value, str) else f"{value:.1f}" if isinstance(value, float) else f"{value:,}"
+        for value in values
+    )
 
 
 def aligned(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> Iterator[str]:
-    """The columns of a terminal: text to the left, numbers to the right."""
+    """The lines of a table for the terminal."""
     widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
     for row in (head, *rows):
-        numbers = {
-            place for place in range(len(head)) if rows[0][place][:1].isdigit() and head[place] != "release"
-        }
-        numbers -= {0, len(head) - 1, *(() if len(head) == len(CHECK_HEAD) else (len(head) - 2,))}
-        yield "  ".join(
-            cell.rjust(width) if place in numbers else cell.ljust(width)
-            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
+        yield "  ".join(map(str.ljust, row, widths)).rstrip()
 
 
 def written(
@@ -227,10 +181,10 @@ def written(
 
 
 def into(page: Path, text: str) -> None:
-    """Replace what stands between the two marks of a page; a page that is not there is made."""
+    """Replace the text between the two marks of a page; create the page if it is missing."""
     old = page.read_text() if page.exists() else f"{BEGIN}\n{END}\n"
     before, begin, rest = old.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not (begin and end):
-        raise pytest.UsageError(f"{page}: the tables go between {BEGIN} and {END}, which are not there")
+        raise pytest.UsageError(f"{page}: {BEGIN} or {END} is missing; the tables go between them")
     page.write_text(f"{before}{BEGIN}\n{text}\n{END}{after}")

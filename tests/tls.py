@@ -1,4 +1,4 @@
-"""A private authority with its certificates, and a listener that ends TLS before a server that knows none."""
+"""A private certificate authority, and a listener that terminates TLS in front of a server without TLS."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import threading
 from contextlib import suppress
 from urllib.parse import urlsplit
 
-# Which of the two depends on whether the server sends its CA along.
+# The text depends on whether the server sends its CA certificate.
 UNKNOWN_AUTHORITY = ("unable to get local issuer certificate", "self-signed certificate in certificate chain")
 
 
 class Authority:
-    """A folder with two CAs and the certificates that they have signed, each as NAME.pem and NAME.key."""
+    """A folder with two CAs and the certificates that they have signed, as NAME.pem and NAME.key."""
 
     def __init__(self, folder, hosts):
         self.folder = folder
@@ -31,19 +31,19 @@ class Authority:
         self._openssl("x509", "-req", "-in", f"{name}.csr", *signed, *dates, "-out", f"{name}.pem")
 
     def lock(self, name, passphrase):
-        """The key once more, encrypted, as locked.key."""
+        """Write an encrypted copy of a key as locked.key."""
         locked = ("-aes128", "-passout", f"pass:{passphrase}", "-out", "locked.key")
         self._openssl("pkey", "-in", f"{name}.key", *locked)
 
     def context(self, *, ca="ca", client="client"):
-        """What a client of this authority uses."""
+        """The context of a client that trusts this authority."""
         context = ssl.create_default_context(cafile=self.folder / f"{ca}.pem")
         if client:
             context.load_cert_chain(self.folder / f"{client}.pem", self.folder / f"{client}.key")
         return context
 
     def server(self, name="good", *, clients=ssl.CERT_OPTIONAL):
-        """What a server uses that shows this certificate."""
+        """The context of a server with this certificate."""
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=self.folder / "ca.pem")
         context.load_cert_chain(self.folder / f"{name}.pem", self.folder / f"{name}.key")
         context.verify_mode = clients
@@ -60,7 +60,7 @@ class Authority:
 
 
 class Listener:
-    """Takes TLS on a port of its own and hands what is inside on to a URL's server; remembers the clients' names."""
+    """Accepts TLS on its own port and forwards the contents to a URL's server; `clients` has the names in certificates."""
 
     def __init__(self, context, url):
         parts = urlsplit(url)
@@ -86,7 +86,7 @@ class Listener:
                 threading.Thread(target=self._handle, args=(plain,), daemon=True).start()
 
     def _handle(self, plain):
-        # The client reads the alert only if nothing that it sent is thrown away behind its back.
+        # The client reads the alert only if everything that it sent is read before the connection is closed.
         with plain.dup() as raw, suppress(OSError):
             try:
                 client = self._context.wrap_socket(plain, server_side=True)
@@ -97,9 +97,9 @@ class Listener:
                     pass
                 return
             with client:
-                self._hand_on(client)
+                self._forward(client)
 
-    def _hand_on(self, client):
+    def _forward(self, client):
         subject = dict(pair for (pair,) in (client.getpeercert() or {}).get("subject", ()))
         self.clients.append(subject.get("commonName"))
         with socket.create_connection(self._server) as server:

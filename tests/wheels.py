@@ -1,4 +1,4 @@
-"""Wheels made of what is installed, so that a test can run ``pip install`` as the docs write it, and download nothing."""
+"""Wheels of installed packages, so that a test can run ``pip install`` as in the docs without a download."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[1]
 OWN = ("rabbit_chx", "spark_connector", "pyspark_rabbitmq")
 LEFT_OUT = {"__pycache__", "tests", "include"}
-"""Folders of other packages that nothing needs at run time; they are large."""
+"""Large folders of other packages that are not needed at run time."""
 
 
 def installed(requirement: str) -> Iterable[metadata.Distribution]:
-    """What the requirement brings, itself included, as the metadata of the installed ones tells."""
+    """The installed distributions that a requirement needs, itself included."""
     found: dict[tuple[str, str], metadata.Distribution] = {}
     waiting = [Requirement(requirement)]
     while waiting:
@@ -32,7 +32,7 @@ def installed(requirement: str) -> Iterable[metadata.Distribution]:
 
 
 def write_wheel(one: metadata.Distribution, folder: Path) -> Path:
-    """The wheel of an installed distribution; this project's own is made of the checkout."""
+    """Write the wheel of an installed distribution; this project's own is made from the checkout."""
     files = {name: Path(one.locate_file(name)) for name in map(str, one.files or ())}
     files = {name: path for name, path in files.items() if name[:2] != ".." and path.suffix != ".pth"}
     if one.name == "rabbit-chx":

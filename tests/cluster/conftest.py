@@ -1,11 +1,11 @@
-"""One cluster of three nodes for all tests of this folder, release after release.
+"""One cluster of three nodes for all tests of this folder, one release after the other.
 
     pytest tests/cluster                                            what CI runs: 4.3, the short tests, one round
     RABBIT_CHX_PROOF=long pytest tests/cluster                      all tests, on 4.0 and 4.3
     RABBIT_CHX_CLUSTER_RELEASES=4.0 pytest tests/cluster            all tests, on this release
     RABBIT_CHX_CLUSTER_ROUNDS=10 ...                                and each fault ten times
 
-A module names in `SHORT` those of its tests that CI runs.
+A module lists in `SHORT` the tests that CI runs.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import os
 import pytest
 
 from rabbit_chx.testing.node import CannotSupply
-from tests.faults.conftest import judge  # noqa: F401 - the fixture
+from tests.faults.conftest import judge, record  # noqa: F401 - the fixtures
 from tests.proof import LONG, Check, book
 
 CHOSEN = os.environ.get("RABBIT_CHX_CLUSTER_RELEASES", "")
@@ -24,7 +24,7 @@ RELEASES = (CHOSEN or ("4.0,4.3" if LONG else "4.3")).split(",")
 ROUNDS = int(os.environ.get("RABBIT_CHX_CLUSTER_ROUNDS", "1"))
 
 TIMEOUT = 600 + 300 * ROUNDS
-"""Seconds for one test, and for the cluster where the test is the first of its release."""
+"""Seconds for one test; the first of a release also starts the cluster."""
 
 
 def pytest_generate_tests(metafunc):
@@ -56,24 +56,17 @@ def cluster(request):
         pytest.skip(f"a cluster needs Docker: {reason}")
     yield cluster
     cluster.stop()
-    book_rings(cluster.version)
-
-
-def book_rings(version: str) -> None:
-    """Book how often rings were compared, in all tests of a release together."""
-    from tests.cluster.site import PARITY
-
-    parity = PARITY.pop(version, None)
-    if parity is not None:
+    if cluster.compared:
         what = "three nodes: each ring on each node, before and after faults and restarts"
-        seen = f"a bucket taken out: {parity.sensed:,} of {parity.rings:,} seen"
-        book(Check("Ring", what, version, parity.rings, parity.wrong, parity.seconds, seen))
-        assert parity.sensed == parity.rings, seen
+        rings, wrong, sensed, seconds = map(sum, zip(*cluster.compared, strict=True))
+        seen = f"a bucket taken out: {sensed:,} of {rings:,} seen"
+        book(Check("Ring", what, cluster.version, rings, wrong, seconds, seen))
+        assert sensed == rings, seen
 
 
 @pytest.fixture
 def broker(cluster):
-    """Whom the books ask for the release."""
+    """A node, for the release that `record` books."""
     return cluster.members[0]
 
 

@@ -1,8 +1,8 @@
-"""Messages under way while a cluster is harmed: one stream through the hash exchange, one through slots, and controls.
+"""A fault in a cluster while messages are published: to the hash exchange, to slots, and by a naive control.
 
-The streams are those of the fault tests of one node (`tests.faults.load`), but each has the addresses of all three nodes.
-In each round they begin at another node. At its end every message has to be where it should: in the books, and in the
-very queue that the mirror names. The control publishes without confirms, over the node that the fault meets.
+The publishers know the addresses of all three nodes, and begin each round at another one. At the end of a round every
+message must be in the ledger, and in the very queue that the mirror predicts. The control publishes without confirms,
+through the node that the fault hits.
 """
 
 from __future__ import annotations
@@ -12,14 +12,12 @@ import socket
 import struct
 import time
 from dataclasses import dataclass, field
-from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 from rabbit_chx.publishing import Timeouts
 from tests.cluster.conftest import ROUNDS
 from tests.cluster.nodes import Member
 from tests.cluster.site import CONTROL, HASHED, QUEUES, SLOTTED, Site
-from tests.faults.ledger import drain
 from tests.faults.load import Control, Load, wait_until
 from tests.proof import dice
 
@@ -27,17 +25,17 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 PAUSE = 0.08
-"""Seconds between two batches: a fault may last for long, and what is published meanwhile is drained afterwards."""
+"""Seconds between two batches: a fault may last long, and what is published meanwhile must be drained afterwards."""
 PATIENCE = 180.0
-"""Seconds for which a node may need to come back on a busy machine."""
+"""Seconds in which a node returns, on a busy machine."""
 STUCK = 45.0
-"""Seconds after which a stream gives a connection up that lives and confirms nothing: after a cut, a broker may leave it so."""
+"""Confirm timeout: after a partition, a broker may leave a connection alive that confirms nothing."""
 MOST = 2_000
-"""Messages of one stream that may be under way."""
+"""Messages of one publisher in flight."""
 
 
 class Stream(Load):
-    """Publishes on and on, at a moderate pace."""
+    """Publishes at a moderate pace."""
 
     def __init__(self, urls: list[str], exchange: str) -> None:
         timeouts = Timeouts(connect=3, reconnect=PATIENCE, confirm=STUCK)
@@ -45,7 +43,7 @@ class Stream(Load):
         self.exchange = exchange
 
     def keys(self) -> list[str]:
-        """Of all that was taken in."""
+        """The keys of all accepted messages."""
         return [self._key(row) for row in range(self.ledger.taken_in)]
 
     def _publish_batch(self) -> None:
@@ -54,9 +52,9 @@ class Stream(Load):
 
 
 class Abrupt(Control):
-    """Ends a broken connection as a machine does that goes down: what its kernel has not sent yet is gone.
+    """Ends a broken connection like a machine that loses power: unsent bytes are lost.
 
-    A kernel that lives goes on sending for a while, and the node may take it when it is back on its network.
+    A running kernel continues to send them for a while, and the node may read them when its network is back.
     """
 
     def _publish_over(self, channel) -> None:
@@ -67,12 +65,12 @@ class Abrupt(Control):
 
 @dataclass
 class Sum:
-    """The books of one stream, or of the controls, over all rounds; a message is known by its round and its row."""
+    """The ledgers of one publisher, or of the controls, over all rounds; a message is a pair of round and row."""
 
     taken_in: int = 0
     lost: set[tuple[int, int]] = field(default_factory=set)
     unexpected: set[tuple[int, int]] = field(default_factory=set)
-    astray: int = 0
+    misrouted: int = 0
     duplicated: int = 0
     unknown: int = 0
     resent: int = 0
@@ -83,13 +81,9 @@ class Sum:
         self.unexpected |= {(number, row) for row in ledger.unexpected}
         self.duplicated += ledger.duplicated
 
-    def as_load(self) -> SimpleNamespace:
-        """What `judge` looks at."""
-        return SimpleNamespace(ledger=self, publisher=SimpleNamespace(totals=self))
-
 
 class Fire:
-    """The streams of one scenario, their controls, and what became of them all."""
+    """The publishers of one scenario, their controls, and the results."""
 
     def __init__(self, site: Site, scenario: str) -> None:
         self.site, self.scenario = site, scenario
@@ -103,7 +97,7 @@ class Fire:
     # -- a round -------------------------------------------------------------------------------------------
 
     def rounds(self) -> Iterator[Member]:
-        """For each round the node at which the hash stream begins, which most faults make their victim."""
+        """In each round, yield the node at which the hash publisher begins; most faults hit this node."""
         for self._number in range(ROUNDS):
             if self._number:
                 self.site.renew()
@@ -126,7 +120,7 @@ class Fire:
         return self.cluster.leader(QUEUES[HASHED][0], self.site.vhost, ask=ask)
 
     def flow(self, control: Control | None = None) -> None:
-        """Have everybody at work, for a random while."""
+        """Let everybody publish for a random while."""
         for stream in self.streams:
             stream.flow()
         for stream in self.streams:
@@ -135,22 +129,22 @@ class Fire:
             control.flood()
 
     def broke_out(self) -> None:
-        """The fault is there, now."""
+        """Note the time of the fault."""
         self.faults += 1
         self._since = time.monotonic()
 
     def flows(self, *streams: Stream) -> None:
-        """Return when these streams (all) are confirmed again; what was under way counts as well as what is new."""
+        """Return when new messages of these publishers (default: all) are confirmed again."""
         for stream in streams or self.streams:
             stream.until_confirmed(stream.publisher.totals.pending + 500)
             assert stream.error is None, stream.error
         self._stalls.append(time.monotonic() - self._since)
 
     def stalls(self) -> None:
-        """Wait until so much is under way that nobody can publish more."""
+        """Wait until so many messages are in flight that nothing more is accepted."""
         for stream in self.streams:
-            totals = stream.publisher
-            wait_until(lambda it=totals: it.totals.pending > MOST * 3 // 4, "a stream stalls", PATIENCE)
+            pending = lambda it=stream.publisher: it.totals.pending  # noqa: E731
+            wait_until(lambda pending=pending: pending() > MOST * 3 // 4, "a publisher stalls", PATIENCE)
 
     def hold(self) -> None:
         for stream in self.streams:
@@ -159,9 +153,9 @@ class Fire:
     def recover(self, victim: Member) -> None:
         """Return when the cluster is one again, and on Khepri all replicas are up to date.
 
-        Mnesia may want nodes restarted after a partition, and the rings are taken as they are then. And a replica of
-        4.0.5 that was cut off with messages of which the others know nothing never agrees with them again: the log says
-        "term mismatch" every thirty seconds, and nobody can consume over that node. So another is asked.
+        Mnesia may need restarts of nodes after a partition, and the rings are then read anew. A replica of 4.0.5 that was
+        cut off with messages that the others do not know never agrees with them again: the log says "term mismatch" every
+        thirty seconds, and nobody can consume through that node. So the queues are drained through another.
         """
         if self.cluster.store == "khepri":
             return self.cluster.whole()
@@ -174,95 +168,74 @@ class Fire:
         return None
 
     def _end(self, stream: Stream) -> None:
-        """Let a stream end, and look what is where; no key has a known place while the ring was another for a time."""
+        """End a publisher and check its queues; if the ring changed meanwhile, the queue of a key is not known."""
         queues = QUEUES[stream.exchange]
         stream.more(500)
         ledger = stream.finish(PATIENCE)
         assert stream.error is None, stream.error
         assert ledger.outcomes == {}
         found = stream.drain(self.site.url(self.reader), queues, quiet=2)
-        total = self.sums[stream.exchange]
+        total, totals = self.sums[stream.exchange], stream.publisher.totals
         total.add(self._number, ledger)
-        total.unknown += stream.publisher.totals.unknown
-        total.resent += stream.publisher.totals.resent
+        total.unknown += totals.unknown
+        total.resent += totals.resent
         if stream.exchange not in self._moved:
             wanted = self.site.landing(stream.exchange, stream.keys())
             for queue, rows in zip(queues, found, strict=True):
-                total.astray += sum(wanted[row] != queue for row in rows if row < len(wanted))
+                total.misrouted += sum(wanted[row] != queue for row in rows if row < len(wanted))
 
     # -- the control ---------------------------------------------------------------------------------------
 
     def control(self, through: Member, **options) -> Control:
-        """A control that publishes over one node, into a quorum queue that this node leads."""
+        """A control that publishes through a node, into a quorum queue that this node leads."""
         name = f"{CONTROL}{secrets.token_hex(3)}"
-        with self.site.connection(through) as connection:
-            channel = connection.channel()
+        with self.site.channel(through) as channel:
             channel.exchange_declare(name, "x-consistent-hash", durable=True)
             channel.queue_declare(name, durable=True, arguments={"x-queue-type": "quorum"})
             channel.queue_bind(name, name, "1")
-        control = Abrupt(self.site.url(through), name, **{"held": True, "heartbeat": 2, **options})
+        control = Abrupt(self.site.url(through), name, **{"heartbeat": 2, **options})
         control.queue = name
         control.start()
         return control
 
     def jam(self, control: Control, through: Member) -> None:
-        """Have messages of a control wait for their queue: however orderly its node ends now, nobody brings them on."""
-        through.eval(
-            f"sys:suspend('{self.site.vhost}_{control.queue}')."
-        )  # so RabbitMQ names a replica's process
+        """Suspend the queue of a control, so that even an orderly stop of its node loses messages."""
+        through.eval(f"sys:suspend('{self.site.vhost}_{control.queue}').")  # RabbitMQ's name of a replica
         control.flood()
 
     def settle(self, control: Control) -> None:
-        """Let a control whose connection lives on publish on, until all that it has ever sent is there."""
+        """Let a control whose connection survived publish until everything that it has sent is in its queue."""
         control.flood()
         control.hold()
-        with self.site.connection(self.reader) as connection:
-            channel = connection.channel()
+        with self.site.channel(self.reader) as channel:
 
-            def there() -> bool:
+            def arrived() -> bool:
                 count = channel.queue_declare(control.queue, passive=True).method.message_count
                 return count >= control.ledger.taken_in
 
-            wait_until(there, "the cluster makes up for what the control has sent meanwhile", PATIENCE)
+            wait_until(arrived, "all messages of the control arrive", PATIENCE)
 
     def account(self, control: Control) -> None:
-        """Count what a control has lost."""
+        """Count what a control has lost; what the cluster is slow to deliver is not lost."""
         url = self.site.url(self.reader)
-        ledger = control.finish(url, [control.queue])
-        for rows in drain(url, [control.queue], quiet=2):  # what the cluster was slow to deliver is not lost
-            ledger.received.update(rows)
-        self.losses.add(self._number, ledger)
+        self.losses.add(self._number, control.finish(url, [control.queue], quiet=2))
 
     # -- the end -------------------------------------------------------------------------------------------
 
     def judge(self, judge, *, harmless: str = "") -> None:
-        """Nothing is lost, and each message lies where the mirror says."""
+        """Nothing is lost, and each message is in the queue that the mirror predicts."""
         assert self.losses.taken_in
+        control = {"control": self.losses, "harmless": harmless, "faults": self.faults}
         for exchange, total in self.sums.items():
             what = self.scenario + (", slots" if exchange == SLOTTED else "")
-            note = ", ".join(self._seen(exchange))
-            judge(
-                what,
-                total.as_load(),
-                area="Cluster",
-                faults=self.faults,
-                control=self.losses,
-                harmless=harmless,
-                note=note,
-            )
-        assert not any(total.astray for total in self.sums.values()), "messages in queues of other keys"
+            judge(what, total, total, area="Cluster", note=", ".join(self._notes(exchange)), **control)
+        assert not any(total.misrouted for total in self.sums.values()), "messages in queues of other keys"
 
-    def _seen(self, exchange: str) -> Iterator[str]:
+    def _notes(self, exchange: str) -> Iterator[str]:
         yield f"confirms again after {max(self._stalls):.1f} s"
         if self._reunited:
             yield "Mnesia stayed in parts until nodes were restarted"
         if self._reordered and exchange == HASHED:
             yield "the ring came back in another order"
-        if astray := self.sums[exchange].astray:
-            yield f"{astray:,} in another key's queue"
-
-
-def broken(control: Control) -> None:
-    """Wait until a control has noticed that its connection is gone."""
-    before = control.broken
-    wait_until(lambda: control.broken > before, "the control sees that its node is gone", PATIENCE)
+        if misrouted := self.sums[exchange].misrouted:
+            yield f"{misrouted:,} in another key's queue"

@@ -1,12 +1,11 @@
-"""Three RabbitMQ nodes in containers that are one cluster, and every way to do harm to them.
+"""A cluster of three RabbitMQ nodes in containers, and the ways to break it.
 
-Each container is on two networks. Over a private one the nodes reach each other, and over nothing else; Docker's own
-carries the published ports. So a node can be cut off from the other two while clients still reach it, or from everybody.
-The nodes are started one after the other, and each is told of those before it only: there is one way for that to end,
-while nodes that are born at once, or wait for others that are to come, have several.
+Each container is on two networks: a private one, over which alone the nodes reach each other, and Docker's default, which
+has the published ports. So a node can be cut off from the other two while clients still reach it, or from everybody. The
+nodes are started one after the other, and each is told of those before it only: nodes that are started at once, or wait
+for others, can form a cluster in several ways.
 
-Everything is removed by its id when the cluster stops, whatever state it is in. This file starts containers and asks
-the nodes; it publishes nothing.
+Everything is removed by its id when the cluster stops, whatever state it is in.
 """
 
 from __future__ import annotations
@@ -29,17 +28,17 @@ from rabbit_chx.testing.node import READY, START_SECONDS, STOP_SECONDS, Settings
 NAMES = ("rabbit-1", "rabbit-2", "rabbit-3")
 PLUGINS = ("rabbitmq_management", "rabbitmq_consistent_hash_exchange", "rabbitmq_sharding")
 LABEL = "rabbit-chx.cluster"
-"""Each container carries the name of its network under it."""
+"""The label of each container, with the name of its network."""
 MEMORY = "1g"
-"""Of one container: a broker that needs more than that for these few messages is broken."""
+"""Of one container; more than these few messages need."""
 
 CONFIG = {
     "cluster_formation.peer_discovery_backend": "classic_config",
-    # Without it each node answers with a name of its own when it is asked for the cluster's.
+    # Otherwise each node returns another name for the cluster.
     "cluster_name": "rabbit-chx tests",
-    # One worker restores the rings of Mnesia, so that it is known in which order.
+    # One worker restores the rings of Mnesia, so their order is known.
     "default_worker_pool_size": "1",
-    # What RabbitMQ's manual advises for an odd number of nodes. Khepri decides by majority and ignores it.
+    # Recommended by RabbitMQ's manual for an odd number of nodes. Khepri ignores it.
     "cluster_partition_handling": "pause_minority",
 }
 STARTS = 5
@@ -49,14 +48,14 @@ TICKS = "-kernel net_ticktime 8"
 
 
 class PrivateNetwork:
-    """A network of the nodes alone, on which each has an address of its own for good."""
+    """A network of the nodes, on which each has a fixed address."""
 
     def __init__(self) -> None:
         self._client = None
         self._network = None
 
     def create(self) -> None:
-        """Make it, with the addresses that Docker would give it: only of a subnet that we name may we give them out."""
+        """Create the network twice: Docker chooses a subnet, and fixed addresses need a subnet that is given."""
         self._client = DockerClient().client
         draft = self._client.networks.create(f"rabbit-chx-{secrets.token_hex(4)}", internal=True)
         self._network = draft
@@ -69,7 +68,7 @@ class PrivateNetwork:
         self._addresses = {name: str(address) for name, address in zip(NAMES, hosts, strict=False)}
 
     def remove(self) -> None:
-        """Remove it, and first whatever container was made for it and not handed over, as when Ctrl-C comes between."""
+        """Remove the network, and first containers that were left behind, for example by Ctrl-C."""
         if self._client is None:
             return
         if self._network is not None:
@@ -83,9 +82,9 @@ class PrivateNetwork:
         self._client = self._network = None
 
     def born_on(self, name: str) -> dict:
-        """The options of a container that starts on this network and knows the others' names."""
-        # A node that is cut off must still find itself, and no name may ever be asked of a name server: it would not
-        # know a node that is down, and take half a minute to say so.
+        """The options of a container on this network that knows the names of all nodes."""
+        # A node that is cut off must still find itself, and no name server may be asked: it takes half a minute to reply
+        # that it does not know a node that is down.
         hosts = {**self._addresses, name: LOOPBACK}
         endpoint = EndpointConfig(self._client.api._version, ipv4_address=self._addresses[name])
         return {
@@ -103,7 +102,7 @@ class PrivateNetwork:
 
 
 class Container(DockerNode):
-    """A throw-away node that knows its place in a cluster."""
+    """A node of the cluster."""
 
     def __init__(
         self, image: str, settings: Settings, name: str, private: PrivateNetwork, cookie: str
@@ -116,16 +115,16 @@ class Container(DockerNode):
         self._boots = 0
 
     def halt(self) -> None:
-        """Stop the node in an orderly way; it stays as it is on disk."""
+        """Stop the node gracefully; its data remain."""
         self._docker.stop(timeout=STOP_SECONDS)
 
     def boot(self) -> None:
-        """Start a node that was halted or killed, and do not wait for it: it may have to wait for the others."""
+        """Start a node that was halted or killed without waiting for it: it may wait for the others."""
         self._boots = self.logs().count(READY)
         self._docker.start()
 
     def up(self) -> None:
-        """Wait until a node that was started is up; where it gives up on its peers, start it again as any system would."""
+        """Wait until a started node is up; if it gives up on its peers, start it again."""
         for _ in range(STARTS):
             try:
                 return self._wait(boots=self._boots + 1)
@@ -136,19 +135,19 @@ class Container(DockerNode):
         raise BrokerUnavailable(f"{self.name} gave up {STARTS} times")
 
     def cut(self, *, clients: bool = False) -> None:
-        """Take the node off the private network, and off the one that clients use if they are to lose it, too."""
+        """Disconnect the node from the private network, and from its clients if they are to lose it, too."""
         self._private.disconnect(self._docker)
         if clients:
             self._bridge().disconnect(self._docker)
 
     def heal(self, *, clients: bool = False) -> None:
-        """Put it back."""
+        """Connect the node again."""
         self._private.connect(self._docker, self.name)
         if clients:
             self._bridge().connect(self._docker)
 
     def mend(self) -> bool:
-        """Thaw the node and put it on its networks; whether it runs at all."""
+        """Unpause the node and connect its networks; return whether it runs."""
         self._docker.reload()
         if self._docker.status == "paused":
             self.unpause()
@@ -179,13 +178,13 @@ class Container(DockerNode):
         super()._wait(boots=boots)
 
     def _address(self, port: int) -> tuple[str, int]:
-        if port not in self._addresses:  # Docker does not know it while the node is off the network
+        if port not in self._addresses:  # Docker does not know it while the node is disconnected
             self._addresses[port] = super()._address(port)
         return self._addresses[port]
 
 
 class Member(Broker):
-    """One node of the cluster: a `Broker` like any other, and part of something."""
+    """A node of the cluster as a `Broker`."""
 
     def __init__(self, release: str, node: Container) -> None:
         super().__init__(release)
@@ -206,6 +205,8 @@ class Cluster:
     def __init__(self, release: str) -> None:
         self.release = release
         self.network = PrivateNetwork()
+        self.compared: list[tuple[int, int, int, float]] = []
+        """For each comparison of rings with the mirror: rings, wrong, noticed without a bucket, seconds."""
         image, password, cookie = (
             f"rabbitmq:{release}-management",
             secrets.token_hex(12),
@@ -223,7 +224,7 @@ class Cluster:
     def __repr__(self) -> str:
         return f"<cluster of RabbitMQ {self.release}>"
 
-    # -- its life ------------------------------------------------------------------------------------------
+    # -- life cycle ----------------------------------------------------------------------------------------
 
     def start(self) -> None:
         """Form the cluster; raises `CannotSupply` where Docker or the image is missing."""
@@ -240,7 +241,7 @@ class Cluster:
             raise
 
     def stop(self) -> None:
-        """Remove the containers with their data, and the network; the next one has to go whatever becomes of this one."""
+        """Remove the containers with their data, and the network, even if one of them fails."""
         with ExitStack() as last:
             last.callback(cleanup.forget, self.stop)
             last.callback(self.network.remove)
@@ -248,7 +249,7 @@ class Cluster:
                 last.callback(member.stop)
 
     def boot(self, *members: Member) -> None:
-        """Start nodes that are down, all at once, and return when all nodes run."""
+        """Start stopped nodes at the same time, and return when all nodes run."""
         for member in members:
             member.node.boot()
         for member in members:
@@ -256,32 +257,32 @@ class Cluster:
         self.run()
 
     def mend(self) -> None:
-        """Bring back whatever a test that failed has left dead, frozen or cut off."""
+        """Repair what a failed test has left stopped, paused or cut off."""
         down = [member for member in self.members if not member.node.mend()]
         self.boot(*down)
         self.reunite(trusted=self.members[0])
 
-    # -- what it is ----------------------------------------------------------------------------------------
+    # -- state ---------------------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Return when each node says that all three run."""
+        """Return when each node knows that all three run."""
         self.ask(self.members[0], _ON_EACH.format(_RUNS), "true", "all three nodes run, and know it")
 
     def whole(self) -> None:
-        """Return when, besides, no replicated queue would miss any one node."""
+        """Return when, in addition, every replicated queue could do without any one node."""
         self.run()
         self.ask(self.members[0], _ON_EACH.format(_TO_SPARE), "true", "all replicas are up to date")
 
     def alone(self, *members: Member) -> None:
-        """Return when these nodes have given up all others: a cut that nobody notices is none."""
+        """Return when these nodes have noticed that they are cut off from all others."""
         for member in members:
             self.ask(member, "nodes().", "[]", "it has given up the others")
 
     def reunite(self, *, trusted: Member) -> bool:
-        """Do what RabbitMQ's manual says to do when Mnesia has noticed a partition; whether that was needed.
+        """Repair a partition of Mnesia as RabbitMQ's manual says; return whether there was one.
 
-        The nodes then speak to each other, but each goes on with tables of its own, until those that are not trusted are
-        started anew and take over everything, rings included; a last restart of the trusted one clears the warning.
+        The nodes are connected again, but each continues with its own tables until those that are not trusted restart and
+        copy everything, rings included; a restart of the trusted one clears the warning.
         """
         if self.store != "mnesia" or trusted.eval(_PARTED) == "[]":
             return False
@@ -295,31 +296,31 @@ class Cluster:
         return True
 
     def ask(self, member: Member, expression: str, wanted: str, what: str) -> None:
-        """Ask a node until it gives the answer."""
+        """Evaluate an expression on a node until the result is the wanted one."""
         deadline, answer = time.monotonic() + START_SECONDS, None
         while answer != wanted:
             assert time.monotonic() < deadline, f"{member} says {answer!r} and not that {what}"
             try:
                 answer = member.eval(expression)
-            except RabbitChxError as error:  # its application is just being started
+            except RabbitChxError as error:  # its application is starting
                 answer = str(error)
 
     def others(self, *members: Member) -> list[Member]:
-        """All but these."""
+        """All other nodes."""
         return [member for member in self.members if member not in members]
 
     def in_turn(self, first: Member) -> list[Member]:
-        """All of them, in their order, from this one on."""
+        """All nodes in their order, from this one on."""
         place = self.members.index(first)
         return [*self.members[place:], *self.members[:place]]
 
     def on_each(self, work):
-        """Call something with each member at once; the results in their order."""
+        """Call something with each node at the same time; return the results in their order."""
         with ThreadPoolExecutor(len(self.members)) as pool:
             return list(pool.map(work, self.members))
 
     def leader(self, queue: str, vhost: str, *, ask: Member) -> Member:
-        """The node on which a quorum queue has its leader, as one of them knows."""
+        """The node of a quorum queue's leader, according to another node."""
         queue, vhost = (f'<<"{name}">>' for name in (queue, vhost))
         found = f"rabbit_amqqueue:lookup(rabbit_misc:r({vhost}, queue, {queue}))"
         leader = (

@@ -1,18 +1,18 @@
-"""A virtual host of its own on the cluster, with the two topologies that faults are let loose on, and their mirrors.
+"""A virtual host on the cluster with the two topologies of the fault tests, and their mirrors.
 
     hashed    an x-consistent-hash exchange over three quorum queues
     slots     an x-modulus-hash exchange over sixteen slots, which share three other quorum queues
 
-Both are made by `apply`, so that their binds are numbered, and both have a mirror that says of each key in which queue it
-has to lie. `check_rings` holds the ring of every exchange, as each node has it, against what the binds made.
+Both are made by `apply`, so that their binds are numbered, and both have a mirror that predicts the queue of each key.
+`check_rings` compares the ring of every exchange on each node with the mirror.
 """
 
 from __future__ import annotations
 
 import time
 import uuid
-from collections import Counter, defaultdict
-from dataclasses import dataclass
+from collections import Counter
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Self
 from urllib.parse import quote, urlsplit
 
@@ -36,39 +36,25 @@ HASHED, SLOTTED = "hashed", "slots"
 WEIGHTS = {"hashed.0": 1, "hashed.1": 3, "hashed.2": 2}
 SHARES = {"slots.0": 1, "slots.1": 1, "slots.2": 1}
 LATE = 60.0
-"""Seconds for which a node may be late with a ring."""
+"""How many seconds late a node may be with a ring."""
 CONTROL = "control."
-"""So begin the exchanges of controls, which have no mirror."""
+"""Prefix of the exchanges of controls, which have no mirror."""
 SLOTS = Slots(SLOTTED, 16, SHARES)
 QUEUES = {HASHED: list(WEIGHTS), SLOTTED: list(SHARES)}
 
 
-@dataclass
-class Parity:
-    """How often a ring of a node was held against the mirror, and how often one without its last bucket was noticed."""
-
-    rings: int = 0
-    wrong: int = 0
-    sensed: int = 0
-    seconds: float = 0.0
-
-
-PARITY: defaultdict[str, Parity] = defaultdict(Parity)
-"""By release."""
-
-
 def differing(rings, wanted) -> list[str]:
-    """The exchanges of which two nodes, or a node and the mirror, do not have the same ring."""
+    """The exchanges whose ring differs, or that are in one of the two only."""
     return [name for name in rings.keys() | wanted.keys() if rings.get(name) != wanted.get(name)]
 
 
 def shortened(rings):
-    """Rings without their last buckets."""
+    """The rings without their last buckets, which a comparison must notice."""
     return {name: ring[:-1] for name, ring in rings.items() if isinstance(ring, list)}
 
 
 class Site:
-    """The virtual host, seen from any node."""
+    """The virtual host, accessible through any node."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
@@ -87,31 +73,33 @@ class Site:
         self.management(self.cluster.members[0])._request("DELETE", ["vhosts", self.vhost])
 
     def renew(self) -> None:
-        """Go on in another virtual host, with nothing in it."""
+        """Continue in another, empty virtual host."""
         self.__exit__()
         self.__enter__()
 
-    # -- the ways in ---------------------------------------------------------------------------------------
+    # -- access --------------------------------------------------------------------------------------------
 
     def url(self, member: Member) -> str:
         parts = urlsplit(member.url)
         return f"amqp://{parts.username}:{parts.password}@{parts.hostname}:{parts.port}/{quote(self.vhost, safe='')}"
 
     def urls(self, first: Member) -> list[str]:
-        """Those of all nodes, in turn from one on."""
+        """The URLs of all nodes, in turn from this one on."""
         return [self.url(member) for member in self.cluster.in_turn(first)]
 
-    def connection(self, member: Member) -> pika.BlockingConnection:
-        return pika.BlockingConnection(pika.URLParameters(self.url(member)))
+    @contextmanager
+    def channel(self, member: Member):
+        with pika.BlockingConnection(pika.URLParameters(self.url(member))) as connection:
+            yield connection.channel()
 
     def management(self, member: Member) -> Management:
         credentials = (member.username, member.password)
         return Management(member.management_url, credentials=lambda: credentials, timeout=60)
 
-    # -- what stands there ---------------------------------------------------------------------------------
+    # -- the topologies ------------------------------------------------------------------------------------
 
     def build(self, through: Member) -> None:
-        """Make both topologies over one node, which then has the leaders of all their queues."""
+        """Make both topologies through one node, which then has the leaders of all their queues."""
         bindings = [Binding(HASHED, queue, str(weight)) for queue, weight in WEIGHTS.items()]
         wanted = Topology(
             self.vhost,
@@ -129,7 +117,7 @@ class Site:
         self.rings |= {slot: Ring.of([queue], release=self.release) for slot, queue in pointing.items()}
 
     def pointing(self, member: Member) -> dict[str, str]:
-        """The queue of each slot, of which none has two."""
+        """The one queue of each slot."""
         bounds = [
             bound for bound in self.management(member).bindings(self.vhost) if bound.source in SLOTS.names
         ]
@@ -139,7 +127,7 @@ class Site:
     # -- what the mirror says ------------------------------------------------------------------------------
 
     def landing(self, exchange: str, keys: list[str]) -> list[str]:
-        """The queue in which a message of each key has to lie."""
+        """The queue in which a message of each key must be."""
         if exchange == HASHED:
             mirror = ConsistentHashExchange(self.rings[HASHED])
             return [mirror.destinations[index] for index in mirror.route_many(keys)]
@@ -148,20 +136,20 @@ class Site:
         return [queue_of[top.destinations[index].name] for index in top.route_many(keys)]
 
     def on_nodes(self, *members: Member) -> dict[str, list[Destination]]:
-        """The rings as these nodes (all) have them, each asked by itself: they have to be the same."""
+        """The rings of these nodes (default: all), which must be the same on each."""
         first, *others = self.each_node(*members)
         assert all(other == first for other in others), "the nodes have different rings"
         return first
 
     def each_node(self, *members: Member) -> list[dict[str, list[Destination]]]:
-        """The rings of all exchanges but those of controls, node by node."""
+        """The rings of all exchanges but those of controls, one dict for each node."""
         found = (read_rings(member, self.vhost) for member in members or self.cluster.members)
         return [
             {name: ring for name, ring in rings.items() if not name.startswith(CONTROL)} for rings in found
         ]
 
     def check_rings(self, *members: Member) -> None:
-        """These nodes (all) have every ring as the mirror has it; a follower of Khepri may be a moment late."""
+        """Compare the rings of these nodes (default: all) with the mirror; a follower of Khepri may be a moment late."""
         wanted = {name: list(ring.bucket_map) for name, ring in self.rings.items()}
         started = time.monotonic()
         while True:
@@ -169,15 +157,13 @@ class Site:
             wrong = [name for rings in found for name in differing(rings, wanted)]
             if not wrong or time.monotonic() - started > LATE:
                 break
-        parity = PARITY[self.cluster.version]
-        parity.rings += len(wanted) * len(found)
-        parity.wrong += len(wrong)
-        parity.seconds += time.monotonic() - started
-        parity.sensed += sum(len(differing(shortened(rings), wanted)) for rings in found)
+        sensed = sum(len(differing(shortened(rings), wanted)) for rings in found)
+        seconds = time.monotonic() - started
+        self.cluster.compared.append((len(wanted) * len(found), len(wrong), sensed, seconds))
         assert not wrong, wrong
 
     def learn_rings(self) -> set[str]:
-        """Take the rings as they are now; those that have another order than before, but never other buckets."""
+        """Read the rings; return those in another order than before. None may have other buckets."""
         changed = set()
         for name, buckets in self.on_nodes().items():
             before = self.rings[name]
@@ -187,7 +173,7 @@ class Site:
         return changed
 
     def check_landing(self) -> None:
-        """Messages that are published over each node lie where the mirror says."""
+        """Messages published through each node arrive where the mirror predicts."""
         keys = [f"customer-{number}" for number in range(300)]
         for exchange, queues in QUEUES.items():
             wanted = self.landing(exchange, keys)
@@ -201,7 +187,7 @@ class Site:
                 )
 
     def check_recorded(self, member: Member, source: str) -> None:
-        """How the ring is known to somebody who may ask the HTTP API of one node only, and that it is so."""
+        """Check how the HTTP API of one node alone shows the ring, and that it is right."""
         observed = read(self.management(member), self.vhost)
         assert observed.ring_sources[HASHED] == source
         if source != "unknown":

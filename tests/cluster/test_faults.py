@@ -8,7 +8,8 @@ from __future__ import annotations
 import pytest
 
 from rabbit_chx import Store
-from tests.cluster.fire import Fire, broken
+from tests.cluster.fire import PATIENCE, Fire
+from tests.cluster.nodes import Member
 from tests.faults.load import ALIVE
 
 pytestmark = [pytest.mark.broker, pytest.mark.long]
@@ -36,7 +37,7 @@ def test_the_leader_is_killed(cluster, site, judge):
 
 
 def test_a_minority_is_cut_off(cluster, site, judge):
-    """Clients still reach the node that its peers have lost. Khepri lets them wait there; on Mnesia it sends them away."""
+    """Clients still reach the node. On Khepri they wait there; on Mnesia the node closes their connections."""
     fire = Fire(site, "minority cut off")
     stays = site.release.store is Store.KHEPRI
     for victim in fire.rounds():
@@ -45,7 +46,7 @@ def test_a_minority_is_cut_off(cluster, site, judge):
         victim.node.cut()
         fire.broke_out()
         if not stays:
-            broken(control)
+            control.until_broken(PATIENCE)
         control.hold()
         fire.flows(fire.slotted)
         cluster.alone(victim)
@@ -79,25 +80,8 @@ def test_a_minority_is_cut_off_and_dies(cluster, site, judge):
     fire.judge(judge)
 
 
-def test_a_node_loses_every_network(cluster, site, judge):
-    fire = Fire(site, "node without any network")
-    for victim in fire.rounds():
-        control = fire.control(victim)
-        fire.flow(control)
-        victim.node.cut(clients=True)
-        fire.broke_out()
-        broken(control)
-        control.hold()
-        fire.flows()
-        fire.hold()
-        victim.node.heal(clients=True)
-        fire.recover(victim)
-        fire.account(control)
-    fire.judge(judge)
-
-
 def test_every_node_is_cut_off_from_the_others(cluster, site, judge):
-    """On Mnesia all nodes send their clients away and stop, and whoever starts first makes the rings anew."""
+    """On Mnesia all nodes close their connections and stop, and the first that starts makes the rings anew."""
     fire = Fire(site, "all links between nodes cut")
     stays = site.release.store is Store.KHEPRI
     for victim in fire.rounds():
@@ -109,7 +93,7 @@ def test_every_node_is_cut_off_from_the_others(cluster, site, judge):
         fire.stalls()
         cluster.alone(*cluster.members)
         if not stays:
-            broken(control)
+            control.until_broken(PATIENCE)
         control.hold()
         for member in cluster.members:
             member.node.heal()
@@ -122,21 +106,31 @@ def test_every_node_is_cut_off_from_the_others(cluster, site, judge):
     fire.judge(judge, harmless=ALIVE if stays else "")
 
 
-def test_a_node_hangs(cluster, site, judge):
-    """A node of Mnesia that wakes up believes to be the majority for a while."""
-    fire = Fire(site, "node paused")
+HANGS = {
+    "node without any network": (
+        lambda victim: victim.node.cut(clients=True), lambda victim: victim.node.heal(clients=True), {}
+    ),
+    "node paused": (Member.pause, Member.unpause, {"size": 20_000}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("scenario", HANGS)
+def test_a_node_is_not_heard_of(site, judge, scenario):
+    """A paused node of Mnesia that continues believes for a while to be in the majority."""
+    begin, end, options = HANGS[scenario]
+    fire = Fire(site, scenario)
     for victim in fire.rounds():
-        control = fire.control(victim, size=20_000)
+        control = fire.control(victim, **options)
         fire.flow(control)
-        victim.pause()
+        begin(victim)
         fire.broke_out()
         try:
-            broken(control)
+            control.until_broken(PATIENCE)
             control.hold()
             fire.flows()
             fire.hold()
         finally:
-            victim.unpause()
+            end(victim)
         fire.recover(victim)
         fire.account(control)
     fire.judge(judge)
@@ -154,6 +148,6 @@ def test_a_rolling_restart(cluster, site, judge):
             control.hold()
             fire.flows()
             cluster.boot(victim)
-            cluster.whole()  # as whoever restarts a cluster has to, before the next node
+            cluster.whole()  # necessary before the next node is restarted
             fire.account(control)
     fire.judge(judge)

@@ -1,4 +1,4 @@
-"""What becomes of rings when nodes of a cluster stop and start: one by one, and all of them."""
+"""The rings after nodes of a cluster stop and start: one by one, and all of them."""
 
 from __future__ import annotations
 
@@ -12,44 +12,34 @@ from tests.proof import book
 pytestmark = [pytest.mark.broker, pytest.mark.long]
 
 MANY = "many"
-# Nobody's order: neither that of the names nor that of the weights, nor that of the nodes on which the queues are.
+# In no order: neither that of the names nor of the weights, nor of the nodes of the queues.
 BINDINGS = [
     *(("of-3.b", "2"), ("of-2.a", "1"), ("of-1.b", "3"), (ToExchange("fan.c"), "1"), ("of-2.c", "1")),
-    *(
-        ("of-1.a", "10"),
-        ("of-3.a", "1"),
-        (ToExchange("fan.a"), "1"),
-        (ToExchange("fan.b"), "2"),
-        ("of-3.c", "1"),
-    ),
-]
+    *(("of-1.a", "10"), ("of-3.a", "1"), (ToExchange("fan.a"), "1"), (ToExchange("fan.b"), "2"), ("of-3.c", "1")),
+]  # fmt: skip
 DEAD = [("of-1.b", "3", "4"), (ToExchange("fan.a"), "1", "5")]
-"""Who is bound a second time, and then loses its buckets by the unbinding of the first."""
+"""Destinations that are bound a second time, and lose all buckets when the first binding is removed."""
 
 
 @pytest.fixture
 def rings(cluster, site):
-    """A site with both topologies, and a ring over classic queues on all nodes and exchanges, with two dead bindings."""
+    """A site with both topologies, and a ring over classic queues of all nodes and exchanges, with two dead bindings."""
     site.build(cluster.members[0])
     for number, member in enumerate(cluster.members, 1):
-        with site.connection(member) as connection:
-            channel = connection.channel()
+        with site.channel(member) as channel:
             for letter in "abc":
-                channel.queue_declare(
-                    f"of-{number}.{letter}", durable=True, arguments={"x-queue-type": "classic"}
-                )
+                classic = {"x-queue-type": "classic"}
+                channel.queue_declare(f"of-{number}.{letter}", durable=True, arguments=classic)
                 channel.exchange_declare(f"fan.{letter}", "fanout", durable=True)
-    with site.connection(cluster.members[0]) as connection:
-        channel = connection.channel()
+    commands = [("bind", destination, weight) for destination, weight in BINDINGS]
+    for destination, first, second in DEAD:
+        commands += [("bind", destination, second), ("unbind", destination, first)]
+    ring = Ring(release=site.release)
+    with site.channel(cluster.members[0]) as channel:
         channel.exchange_declare(MANY, "x-consistent-hash", durable=True)
-        ring = Ring(release=site.release)
-        for destination, weight in BINDINGS:
-            command(channel, "bind", destination, weight)
-            ring = ring.bind(destination, weight)
-        for destination, first, second in DEAD:
-            command(channel, "bind", destination, second)
-            command(channel, "unbind", destination, first)
-            ring = ring.bind(destination, second).unbind(destination, first)
+        for what, destination, weight in commands:
+            command(channel, what, destination, weight)
+            ring = getattr(ring, what)(destination, weight)
     site.rings[MANY] = ring
     site.check_rings()
     return site
@@ -61,7 +51,7 @@ def command(channel, what, destination, weight):
 
 
 def revived(ring: Ring) -> Ring:
-    """The ring with its dead bindings back at the end, in sorted order, of which each has one here."""
+    """The ring with its dead bindings at the end, in sorted order."""
     assert len(ring.dead) == len(DEAD)
     dead = sorted(ring.dead, key=lambda binding: binding.sort_key)
     buckets = [*ring.bucket_map, *(binding.destination for binding in dead for _ in range(binding.weight))]
@@ -69,8 +59,8 @@ def revived(ring: Ring) -> Ring:
 
 
 @pytest.mark.parametrize("how", ["stopped", "killed"])
-def test_a_single_node_takes_nothing_along_and_brings_back_the_dead(cluster, rings, how):
-    """On Mnesia, too, since the other nodes hold the rings."""
+def test_a_single_node_changes_no_ring_and_revives_dead_bindings(cluster, rings, how):
+    """On Mnesia, too, since the other nodes keep the rings."""
     alive = revived(rings.rings[MANY])
     for number, member in enumerate(cluster.members):
         (member.node.halt if how == "stopped" else member.kill)()
@@ -102,27 +92,28 @@ def test_all_nodes_stop_and_start(cluster, rings):
 
 
 def after_mnesia(rings, before):
-    """Made anew from the bindings, and the same on all nodes. Each node makes its classic queues' part, all others the first.
+    """The rings are made anew from the bindings, and are the same on all nodes.
 
-    So in a cluster even a single worker sorts a ring only if all its destinations are quorum queues and exchanges.
+    Each node adds its own classic queues, and the first node all other destinations. So even a single worker sorts a ring
+    only if all its destinations are quorum queues and exchanges.
     """
     on_nodes = rings.on_nodes()
     for name, ring in before.items():
-        foretold = ring.after_restart(worker_pool_size=1)
+        predicted = ring.after_restart(worker_pool_size=1)
         rings.rings[name] = Ring.read(on_nodes[name], bindings=ring.bindings, release=rings.release)
         assert not rings.rings[name].dead
         if name != MANY:
-            assert rings.rings[name].runs == foretold.runs
+            assert rings.rings[name].runs == predicted.runs
         else:
-            assert set(rings.rings[name].runs) == set(foretold.runs)
-            order = "sorted" if rings.rings[name].runs == foretold.runs else "not sorted"
+            assert set(rings.rings[name].runs) == set(predicted.runs)
+            order = "sorted" if rings.rings[name].runs == predicted.runs else "not sorted"
             names = ", ".join(str(destination) for destination in rings.rings[name].destinations)
             book(f"cluster: full stop on Mnesia, one worker, classic queues on three nodes: {order}: {names}")
     with pytest.raises(RingUnknown):
-        before[MANY].after_restart().bucket_map  # noqa: B018 - asking is the test
+        before[MANY].after_restart().bucket_map  # noqa: B018 - reading it is the test
 
 
-def test_every_node_says_the_name_of_the_cluster(cluster):
+def test_every_node_reports_the_name_of_the_cluster(cluster):
     """Numbered binds are trusted in the cluster that made them, and by default each node gives it another name."""
     assert len(cluster.members) == len(NAMES)
     assert {member.eval("rabbit_nodes:cluster_name().") for member in cluster.members} == {

@@ -1,18 +1,19 @@
-"""A broker that tests may break, topologies on it, and the record of what every fault cost.
+"""A broker that tests may break, topologies on it, and the scene of a fault: a publisher beside a naive control.
 
     RABBIT_CHX_FAULT_RELEASES=4.3 pytest tests/faults        (the default)
 
-The tests that a module lists in `SMOKE` also run on the releases of RABBIT_CHX_SMOKE_RELEASES (3.10, and 4.0 in the
-long proof).
+A module lists in `SMOKE` the tests that also run on RABBIT_CHX_SMOKE_RELEASES (3.10; in the long proof also 4.0).
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import secrets
 import time
 from collections import Counter
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import pika
@@ -31,9 +32,8 @@ SMOKE_RELEASES = os.environ.get("RABBIT_CHX_SMOKE_RELEASES", "4.0,3.10" if LONG 
 def pytest_generate_tests(metafunc):
     if "broker" in metafunc.fixturenames:
         smoke = metafunc.function.__name__ in getattr(metafunc.module, "SMOKE", ())
-        more = SMOKE_RELEASES if smoke else []
-        releases = list(dict.fromkeys([*RELEASES, *more]))
-        metafunc.parametrize("broker", releases, indirect=True, scope="session")
+        releases = dict.fromkeys([*RELEASES, *(SMOKE_RELEASES if smoke else [])])
+        metafunc.parametrize("broker", list(releases), indirect=True, scope="session")
 
 
 def pytest_collection_modifyitems(items):
@@ -63,7 +63,7 @@ def connection(broker):
 
 @dataclass
 class Topology:
-    """A consistent-hash exchange and its queues, declared and deleted over short connections that restarts do not break."""
+    """A consistent-hash exchange and its queues, managed over short connections that restarts do not break."""
 
     url: str
     exchange: str
@@ -75,7 +75,16 @@ class Topology:
             channel.exchange_declare(self.exchange, "x-consistent-hash", durable=True)
             for queue in self.queues:
                 channel.queue_declare(queue, durable=True, arguments=self.arguments)
-                channel.queue_bind(queue, self.exchange, "1")
+        self.bind()
+
+    def bind(self, what: str = "queue_bind") -> None:
+        """Bind all queues, or unbind them."""
+        with self.channel() as channel:
+            for queue in self.queues:
+                getattr(channel, what)(queue, self.exchange, "1")
+
+    def unbind(self) -> None:
+        self.bind("queue_unbind")
 
     def remove(self) -> None:
         with self.channel() as channel:
@@ -83,28 +92,21 @@ class Topology:
             for queue in self.queues:
                 channel.queue_delete(queue)
 
+    @contextmanager
     def channel(self):
-        return _Channel(self.url)
+        connection = pika.BlockingConnection(pika.URLParameters(self.url))
+        try:
+            yield connection.channel()
+        finally:
+            if connection.is_open:
+                connection.close()
+            connection._cleanup()  # closes its loop, even if the broker ended the connection
 
     def depth(self) -> int:
         with self.channel() as channel:
             return sum(
                 channel.queue_declare(queue, passive=True).method.message_count for queue in self.queues
             )
-
-
-class _Channel:
-    def __init__(self, url: str) -> None:
-        self._url = url
-
-    def __enter__(self):
-        self._connection = pika.BlockingConnection(pika.URLParameters(self._url))
-        return self._connection.channel()
-
-    def __exit__(self, *_):
-        if self._connection.is_open:
-            self._connection.close()
-        self._connection._cleanup()  # closes its loop, even if the broker ended the connection
 
 
 @pytest.fixture
@@ -114,13 +116,10 @@ def topology(broker):
 
     def make(*, queues: int = 3, **arguments) -> Topology:
         name = f"faults.{secrets.token_hex(3)}"
-        names = [f"{name}.q{i}" for i in range(queues)]
-        one = Topology(
-            broker.url, name, names, {key.replace("_", "-"): value for key, value in arguments.items()}
-        )
-        one.declare()
-        made.append(one)
-        return one
+        arguments = {key.replace("_", "-"): value for key, value in arguments.items()}
+        made.append(Topology(broker.url, name, [f"{name}.q{i}" for i in range(queues)], arguments))
+        made[-1].declare()
+        return made[-1]
 
     yield make
     for one in made:
@@ -133,14 +132,14 @@ def alarm(broker):
     limits = "rabbit_disk_monitor:get_disk_free_limit(), vm_memory_monitor:get_vm_memory_high_watermark()"
     disk, memory = re.findall(r"[0-9.]+", broker.eval(f"{{{limits}}}."))
     commands = {
-        "memory": (["set_vm_memory_high_watermark", "0.0000001"], ["set_vm_memory_high_watermark", memory]),
-        "disk": (["set_disk_free_limit", "999999GB"], ["set_disk_free_limit", disk]),
+        "memory": ("set_vm_memory_high_watermark", "0.0000001", memory),
+        "disk": ("set_disk_free_limit", "999999GB", disk),
     }
-
     up = set()
 
     def set_alarm(kind, *, raised):
-        broker.ctl(*commands[kind][0 if raised else 1])
+        command, low, normal = commands[kind]
+        broker.ctl(command, low if raised else normal)
         (up.add if raised else up.discard)(kind)
 
     yield set_alarm
@@ -148,112 +147,194 @@ def alarm(broker):
         set_alarm(kind, raised=False)
 
 
+@pytest.fixture
+def log(caplog):
+    """The messages of the publisher's log at INFO and above: log(part of the text, level)."""
+    caplog.set_level(logging.INFO, "rabbit_chx.publisher")
+
+    def log(text="", level=logging.INFO):
+        ours = [each for each in caplog.records if each.name == "rabbit_chx.publisher"]
+        return [each.getMessage() for each in ours if each.levelno >= level and text in each.getMessage()]
+
+    return log
+
+
 # -- results -------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
-def judge(broker, request):
-    """Record the outcome of a fault and check it: nothing lost, nothing unexpected.
+def record(broker):
+    """Book what a fault cost, and check that nothing was lost and nothing unexpected arrived."""
+    started = time.monotonic()
+
+    def record(area, scenario, messages, faults, lost, unexpected, duplicated, *, control, notes):
+        seconds = time.monotonic() - started
+        sums = (messages, faults, len(lost), len(unexpected), duplicated, seconds)
+        note = "; ".join(filter(None, notes))
+        book(Fault(area, scenario, broker.version, *sums, control=control, note=note))
+        assert not lost, sorted(lost)[:10]
+        assert not unexpected, sorted(unexpected)[:10]
+
+    return record
+
+
+@pytest.fixture
+def judge(record):
+    """Record the outcome of a fault and check it.
 
     The control must have lost something, or the fault proves nothing. If no loss is possible, `harmless` says why, and
     the control, if there is one, must have lost nothing.
     """
-    started = time.monotonic()
 
-    def judge(scenario, load, *, area="Publisher", faults=1, control=None, harmless="", may_lose=(), note=""):
-        ledger = load.ledger
-        lost = ledger.lost - set(may_lose)
-        totals = load.publisher.totals
+    def judge(
+        scenario,
+        ledger,
+        totals,
+        *,
+        area="Publisher",
+        faults=1,
+        control=None,
+        harmless="",
+        may_lose=(),
+        note="",
+    ):
         loss = control and f"{len(control.lost):,} of {control.taken_in:,}"
-        book(
-            Fault(
-                area,
-                scenario,
-                broker.version,
-                ledger.taken_in,
-                faults,
-                len(lost),
-                len(ledger.unexpected),
-                ledger.duplicated,
-                time.monotonic() - started,
-                control=": ".join(filter(None, [harmless, loss])),
-                note="; ".join(filter(None, [totals.unknown and f"{totals.unknown:,} unknown", note])),
-            )
+        record(
+            *(area, scenario, ledger.taken_in, faults, ledger.lost - set(may_lose), ledger.unexpected),
+            ledger.duplicated,
+            control=": ".join(filter(None, [harmless, loss])),
+            notes=[totals.unknown and f"{totals.unknown:,} unknown", note],
         )
         assert control or harmless or not faults, "a fault without a control"
         assert not control or bool(control.lost) is not bool(harmless), "what the control lost"
-        assert not lost, sorted(lost)[:10]
-        assert not ledger.unexpected, sorted(ledger.unexpected)[:10]
         assert ledger.duplicated <= totals.resent
-        return ledger
 
     return judge
 
 
+@dataclass
+class Scene:
+    """A load, its topology, and a control with a topology of its own."""
+
+    load: Load
+    used: Topology
+    control: Control | None
+    other: Topology | None
+    faults: int
+    may_lose: list[int] = field(default_factory=list)
+    found: list[list[int]] = field(default_factory=list)
+    """Afterwards: the rows of each queue, in their order."""
+
+    @property
+    def totals(self):
+        return self.load.publisher.totals
+
+    def flow(self, count: int) -> None:
+        """Publish until that many more messages are confirmed, and go on."""
+        self.load.flow()
+        self.load.until_confirmed(count)
+
+    def hold(self) -> None:
+        self.load.hold()
+        if self.control:
+            self.control.hold()
+
+
 @pytest.fixture
-def survives(broker, topology, judge):
+def scene(broker, topology, judge):
+    """Publish while the body of the `with` causes a fault; then compare the queues with the ledger, and judge.
+
+    The publisher starts with `start` messages (None: the body starts it) and ends with `more`. The control publishes when
+    the body tells it to; `control` has its options, or is None for no control. Only `outcomes` may occur besides
+    confirmed messages; without any, the publisher must have ended without an error.
+    """
+
+    @contextmanager
+    def scene(
+        scenario,
+        *,
+        start=0,
+        more=0,
+        faults=1,
+        harmless="",
+        control=(),
+        outcomes=(),
+        limit=60,
+        quiet=1.0,
+        url=broker.url,
+        queues=3,
+        arguments=(),
+        **options,
+    ):
+        used, other, naive = topology(queues=queues, **dict(arguments)), None, None
+        if control is not None:
+            other = topology(queues=queues, **dict(arguments))
+            naive = Control(url, other.exchange, **dict(control))
+            naive.start()
+        it = Scene(Load(url, used.exchange, **options), used, naive, other, faults)
+        if start is not None:
+            it.load.start(start)
+        yield it
+        if more:
+            it.load.more(more)
+        ledger = it.load.finish(limit)
+        it.found = it.load.drain(broker.url, used.queues, quiet=quiet)
+        loss = naive and naive.finish(broker.url, other.queues)
+        if not outcomes:
+            assert it.load.error is None
+        assert set(ledger.outcomes.values()) <= set(outcomes)
+        judge(
+            *(scenario, ledger, it.totals),
+            faults=it.faults,
+            control=loss,
+            harmless=harmless,
+            may_lose=it.may_lose,
+        )
+
+    return scene
+
+
+@pytest.fixture
+def survives(broker, scene):
     """Cause a fault several times in the middle of publishing; nothing may be lost, and the control must lose messages.
 
     `fault(load, control)` runs while the queues of the control hang and every buffer on the way to them is full.
     """
 
-    def survives(scenario, fault, *, rounds=1, quiet=0.0, control=None, **options):
-        used, other = topology(), topology()
-        naive = Control(broker.url, other.exchange, size=2_000, held=True, **(control or {}))
-        naive.start()
-        load = Load(broker.url, used.exchange, **options).start()
-        for _ in range(rounds):
-            naive.jam(broker, other.queues)
-            load.flow()
-            load.until_confirmed(5_000)
-            fault(load, naive)
-            load.hold()
-            naive.hold()
-            on_queues(broker, other.queues, "sys:resume(Queue)")
-        load.more(1_000)
-        load.finish(60)
-        load.drain(broker.url, used.queues, quiet=quiet)
-        loss = naive.finish(broker.url, other.queues)
-        assert load.error is None
-        assert load.ledger.outcomes == {}
-        judge(scenario, load, faults=rounds, control=loss)
-        return load
+    def survives(scenario, fault, *, rounds=1, control=(), **options):
+        control = {"size": 2_000, **dict(control)}
+        with scene(scenario, faults=rounds, more=1_000, control=control, **options) as it:
+            for _ in range(rounds):
+                it.control.jam(broker, it.other.queues)
+                it.flow(5_000)
+                fault(it.load, it.control)
+                it.hold()
+                on_queues(broker, it.other.queues, "sys:resume(Queue)")
+        return it.totals
 
     return survives
 
 
 @pytest.fixture
-def judge_spark(broker):
+def judge_spark(record):
     """Record what a fault cost a Spark write, and check it.
 
     `claimed` is how many rows were reported as written: all of them if the write succeeded. Only rows of `twice` may
     arrive more than once. `control` is what the fault cost a naive write, or why it can cost nothing.
     """
-    started = time.monotonic()
 
     def judge(scenario, rows, found, *, control, faults=1, claimed=None, twice=(), note=""):
         counts = Counter(one.row for one in found)
-        lost = max((rows if claimed is None else claimed) - len(counts), 0)
-        unexpected = counts.keys() - set(range(rows))
-        again = {row for row, count in counts.items() if count > 1}
-        ended = "the write succeeded" if claimed is None else "the write failed"
-        book(
-            Fault(
-                "Spark",
-                scenario,
-                broker.version,
-                rows,
-                faults,
-                lost,
-                len(unexpected),
-                len(found) - len(counts),
-                time.monotonic() - started,
-                control=control,
-                note="; ".join(filter(None, [ended, note])),
-            )
+        missing = sorted(set(range(rows)) - counts.keys())
+        again = {row for row, count in counts.items() if count > 1} - set(twice)
+        record(
+            *("Spark", scenario, rows, faults),
+            missing if claimed is None else missing[: max(claimed - len(counts), 0)],
+            counts.keys() - set(range(rows)),
+            len(found) - len(counts),
+            control=control,
+            notes=["the write succeeded" if claimed is None else "the write failed", note],
         )
-        assert not lost, sorted(set(range(rows)) - counts.keys())[:10]
-        assert not unexpected, sorted(unexpected)[:10]
-        assert not again - set(twice), sorted(again - set(twice))[:10]
+        assert not again, sorted(again)[:10]
 
     return judge

@@ -1,7 +1,7 @@
-"""A stream of messages for fault tests, and the control stream.
+"""The publisher of a fault test, and the naive control.
 
-`Load` runs the publisher in its own thread, so that the test can cause a fault at a chosen moment ("when 3,000 more are
-confirmed") and notices a publisher that hangs: it waits for the end with a limit.
+Both run in their own threads, so that the test can cause a fault at a chosen moment ("when 3,000 more are confirmed") and
+notices a publisher that hangs.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import faulthandler
 import sys
 import threading
 import time
+from concurrent.futures import Future, wait
 from contextlib import suppress
 
 import pika
@@ -38,24 +39,19 @@ def wait_until(condition, what: str, patience: float = PATIENCE, *, pause: float
 
 def within(seconds: float, work, what: str):
     """Run something that must end in time, and return its result or raise its error."""
-    result: list = []
+    future: Future = Future()
 
     def run() -> None:
         try:
-            result.append((work(), None))
+            future.set_result(work())
         except BaseException as error:  # noqa: BLE001 - handed to the caller
-            result.append((None, error))
+            future.set_exception(error)
 
-    thread = threading.Thread(target=run, daemon=True, name="within")
-    thread.start()
-    thread.join(seconds)
-    if thread.is_alive():
+    threading.Thread(target=run, daemon=True, name="within").start()
+    if not wait([future], seconds).done:
         faulthandler.dump_traceback(file=sys.__stderr__)
         pytest.fail(f"{what} did not end within {seconds:.0f} seconds")
-    value, error = result[0]
-    if error is not None:
-        raise error
-    return value
+    return future.result()
 
 
 def on_queues(broker, queues, call: str) -> None:
@@ -111,7 +107,7 @@ class Load:
         wanted = self.publisher.totals.confirmed + count
         wait_until(
             lambda: self.publisher.totals.confirmed >= wanted or self.error is not None,
-            f"{wanted} messages confirmed ({self.publisher.totals})",
+            f"{count} more messages confirmed ({self.publisher.totals})",
         )
 
     def finish(self, limit: float) -> Ledger:
@@ -119,12 +115,7 @@ class Load:
         with self._changed:
             self._finishing = True
             self._changed.notify()
-        self._thread.join(limit)
-        if self._thread.is_alive():
-            faulthandler.dump_traceback(file=sys.__stderr__)
-            pytest.fail(
-                f"the publisher hangs: not closed within {limit:.0f} seconds ({self.publisher.totals})"
-            )
+        within(limit, self._thread.join, "closing the publisher")
         if self.error is not None and not isinstance(self.error, RabbitChxError):
             raise self.error
         totals = self.publisher.totals
@@ -172,29 +163,15 @@ _JAMMED = 1.5
 
 
 class Control(threading.Thread):
-    """A naive publisher: it publishes in a loop, reconnects after an error and continues with the next message."""
+    """A naive publisher: no confirms; after an error it reconnects and continues with the next message."""
 
-    def __init__(
-        self,
-        url: str,
-        exchange: str,
-        *,
-        size: int = 100,
-        confirms: bool = False,
-        held: bool = False,
-        **parameters,
-    ) -> None:
+    def __init__(self, url: str, exchange: str, *, size=100, confirms=False, **parameters) -> None:
         super().__init__(daemon=True, name="control")
         self._parameters = pika.URLParameters(url)
-        self._parameters.heartbeat = 5
-        self._parameters.socket_timeout = self._parameters.stack_timeout = 2
-        for name, value in parameters.items():
+        for name, value in {"heartbeat": 5, "socket_timeout": 2, "stack_timeout": 2, **parameters}.items():
             setattr(self._parameters, name, value)
         self._exchange, self._size, self._confirms = exchange, size, confirms
-        self._stopping = threading.Event()
-        self._flowing = threading.Event()
-        if not held:
-            self.flow()
+        self._stopping, self._flowing = threading.Event(), threading.Event()
         self.poison: pika.BasicProperties | None = None
         """Properties of one extra message that the ledger does not count."""
         self.connections = self.broken = 0
@@ -204,10 +181,10 @@ class Control(threading.Thread):
         self._flowing.set()
 
     def flood(self, count: int = 300) -> None:
-        """Publish again, and return when messages are in flight."""
-        before = self.ledger.taken_in
+        """Publish, and return when messages are in flight."""
+        wanted = self.ledger.taken_in + count
         self.flow()
-        wait_until(lambda: self.ledger.taken_in > before + count, "the control publishes")
+        wait_until(lambda: self.ledger.taken_in > wanted, "the control publishes")
 
     def jam(self, broker, queues) -> None:
         """Publish to queues that hang until every buffer is full: whatever ends now loses its bytes."""
@@ -222,6 +199,11 @@ class Control(threading.Thread):
     def hold(self) -> None:
         """Publish nothing for now: messages sent long before or after a fault prove nothing."""
         self._flowing.clear()
+
+    def until_broken(self, patience: float = PATIENCE) -> None:
+        """Wait until the control notices that its connection is gone."""
+        before = self.broken
+        wait_until(lambda: self.broken > before, "the control loses its connection", patience)
 
     def run(self) -> None:
         while not self._stopping.is_set():
@@ -254,12 +236,12 @@ class Control(threading.Thread):
             channel.basic_publish(self._exchange, f"customer-{row}", body(row, self._size), properties)
             self.ledger.taken_in = row + 1  # no error, so a naive program believes that it was published
 
-    def finish(self, url: str, queues, limit: float = 10.0) -> Ledger:
+    def finish(self, url: str, queues, limit: float = 10.0, *, quiet: float = 0.0) -> Ledger:
         self._stopping.set()
         self._flowing.set()
         self.join(limit)  # pika's blocking connection hangs at times: what counts is what was sent by now
         sent = self.ledger.taken_in
-        for rows in drain(url, queues):
+        for rows in drain(url, queues, quiet=quiet):
             self.ledger.received.update(rows)
         self.ledger.taken_in = sent
         return self.ledger

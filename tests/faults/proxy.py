@@ -14,6 +14,7 @@ import struct
 import threading
 import time
 from contextlib import suppress
+from urllib.parse import urlsplit
 
 _RESET = struct.pack("ii", 1, 0)
 _CHUNK = 65_536
@@ -22,7 +23,8 @@ _CHUNK = 65_536
 class Proxy:
     """Listens on its own port and forwards bytes to the broker."""
 
-    def __init__(self, host: str, port: int, *, seed: int = 0) -> None:
+    def __init__(self, url: str, *, seed: int = 0) -> None:
+        parts = urlsplit(url)
         self.random = random.Random(seed)
         self.delay = 0.0
         """Seconds that every chunk waits, in both directions."""
@@ -36,11 +38,12 @@ class Proxy:
         self.cuts = 0
         self.held = 0
         """Bytes that were held back."""
-        self._target = (host, port)
+        self._target = (parts.hostname, parts.port)
         self._pairs: list[_Pair] = []
         self._closing = threading.Event()
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port = self._listener.getsockname()[1]
+        self.url = url.replace(f"{parts.hostname}:{parts.port}", f"127.0.0.1:{self.port}")
         self._thread = threading.Thread(target=self._accept, daemon=True)
         self._thread.start()
 
@@ -78,10 +81,6 @@ class Proxy:
         """Forward what was held back."""
         for pair in self._pairs:
             pair.flowing.set()
-
-    @property
-    def alive(self) -> int:
-        return sum(not pair.ended for pair in self._pairs)
 
     def _accept(self) -> None:
         while not self._closing.is_set():

@@ -1,4 +1,4 @@
-"""Every place where a secret could stand after something went wrong, and what was to be read there."""
+"""The places where a secret could appear after an error, and the texts found there."""
 
 from __future__ import annotations
 
@@ -19,26 +19,25 @@ KINDS = ("log", "exceptions", "reprs", "pickles", "output", "files", "command li
 
 
 class Places:
-    """What was to be read, place by place, and in how many scenarios."""
+    """All texts, by place."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        """In which nothing is written that may hold a secret."""
-        self.scenarios = 0
+        """A folder whose files must contain no secret."""
         self._texts: dict[str, list[str]] = defaultdict(list)
 
     def note(self, place: str, *texts: object) -> None:
-        """Keep what is to be read at a place."""
+        """Keep the texts of a place."""
         assert place in KINDS, place
         self._texts[place] += map(str, texts)
 
     def show(self, *objects: object) -> None:
-        """Keep what objects say of themselves."""
+        """Keep the texts of objects."""
         for each in objects:
             self.note("reprs", repr(each), str(each), f"{each}")
 
     def catch(self, error: BaseException) -> None:
-        """Keep all that an error says, with every error behind it, those that Python does not print too."""
+        """Keep all texts of an error and of the errors behind it, even those that Python does not print."""
         self.note("exceptions", *traceback.format_exception(error))
         todo, known = [error], set()
         while todo:
@@ -49,11 +48,11 @@ class Places:
             self.note("exceptions", repr(each), str(each), repr(each.args), repr(vars(each)))
             self.note("exceptions", *getattr(each, "__notes__", ()))
             todo += filter(None, (each.__cause__, each.__context__, *getattr(each, "exceptions", ())))
-        with suppress(Exception):  # not every error of other people's can be pickled
+        with suppress(Exception):  # not every error of other libraries can be pickled
             self.note("pickles", pickle.dumps(error, 0).decode("latin-1"))
 
     def leaks(self, secrets: list[str]) -> dict[str, list[str]]:
-        """Where secrets stand; reads the folder's files anew."""
+        """Search all places for secrets, the files of the folder included."""
         files = [file for file in self.folder.rglob("*") if file.is_file()]
         self._texts["files"] = [f"{file.name}\n{file.read_text(errors='replace')}" for file in files]
         leaks = {place: found("\n".join(texts), secrets) for place, texts in self._texts.items()}
@@ -61,13 +60,12 @@ class Places:
 
     @property
     def seen(self) -> set[str]:
-        """The places at which there was anything."""
+        """The places that have any text."""
         return {place for place, texts in self._texts.items() if any(texts)}
 
     @contextmanager
     def scenario(self) -> Iterator[None]:
-        """All logging at DEBUG is kept, whoever logs: pika, aio-pika, aiormq, asyncio, urllib3 and we."""
-        self.scenarios += 1
+        """Keep everything that is logged at DEBUG, also by pika, aio-pika, aiormq, asyncio and urllib3."""
         handler = _Keeper(self)
         root, level = logging.getLogger(), logging.getLogger().level
         root.addHandler(handler)
@@ -80,7 +78,7 @@ class Places:
 
     @contextmanager
     def processes(self) -> Iterator[None]:
-        """The command lines of all programs that run meanwhile are kept, other people's too."""
+        """Keep the command lines of all programs that run meanwhile."""
         ended = threading.Event()
         lines: set[str] = set()
 
@@ -112,7 +110,7 @@ class _Keeper(logging.Handler):
 
 
 def plant(places: Places, place: str, secret: str) -> None:
-    """Leak a secret at one place, as a program would that is not careful."""
+    """Leak a secret at one place, as a careless program would."""
     url = f"amqp://user:{secret}@host"
     match place:
         case "log":
@@ -123,7 +121,7 @@ def plant(places: Places, place: str, secret: str) -> None:
                 try:
                     int(url)
                 except ValueError:
-                    raise OSError("no broker") from None  # which still holds the other
+                    raise OSError("no broker") from None  # the context still holds the first error
             except OSError as error:
                 places.catch(error)
             if place == "pickles":

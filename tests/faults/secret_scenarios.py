@@ -1,6 +1,6 @@
-"""What can go wrong with a connection that holds a secret: each scenario is called with a site, and fails as it says.
+"""What can go wrong with a connection that holds a secret: each scenario is called with a site, and raises an error.
 
-A scenario shows the objects that it makes to the site's places; whoever calls it catches its error.
+A scenario shows its objects to the site's places, and its error has the words beside it.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
@@ -32,7 +33,7 @@ PLAN = Plan("/", tuple(DeclareQueue(Queue(f"secrets.{number}", "classic")) for n
 
 @dataclass(frozen=True)
 class Site:
-    """A broker, a user of it, and what it takes to get in or to be sent away."""
+    """A broker, a user of it, and right and wrong secrets."""
 
     broker: Any
     user: str
@@ -41,7 +42,7 @@ class Site:
     key: str
     """The passphrase of the file locked.key."""
     body: str
-    """Stands in each message."""
+    """Part of each message."""
     authority: Authority
     listener: Listener
     places: Places
@@ -51,7 +52,7 @@ class Site:
     def amqp(
         self, password: str | None = None, *, vhost: str = "/", where: str = "", scheme: str = "amqp"
     ) -> str:
-        """A URL; with the right password if none is said."""
+        """A URL, by default with the right password."""
         secret = quote(self.password if password is None else password, safe="")
         where = where or urlsplit(self.broker.url).netloc.rpartition("@")[2]
         return f"{scheme}://{self.user}:{secret}@{where}/{quote(vhost, safe='')}"
@@ -59,13 +60,13 @@ class Site:
     def http(
         self, password: str | None = None, *, path: str = "", where: str = "", scheme: str = "http"
     ) -> str:
-        """The same of the management API."""
+        """The same for the management API."""
         where = where or urlsplit(self.broker.management_url).netloc
         return self.amqp(password, where=where, scheme=scheme).rpartition("/")[0] + path
 
     @property
     def tls(self) -> str:
-        """Where TLS is spoken."""
+        """The URL of the TLS listener."""
         return self.amqp(where=f"127.0.0.1:{self.listener.port}", scheme="amqps")
 
     def context(self, *, ca: str = "ca.pem", key: str | None = None) -> Any:
@@ -93,7 +94,7 @@ class Site:
         for sign in "/?#@:[% \n":
             yield f"amqp://{self.user}:{self.wrong}{sign}{self.wrong}@{host}:x"
             yield f"amqp://{self.user}:{sign}{self.wrong}@{host}#x"
-        yield f"amqp://\uff0f:{self.wrong}@host"  # which Python's parser quotes
+        yield f"amqp://\uff0f:{self.wrong}@host"  # Python's parser quotes this one in its error
         yield from (
             f"amqps://{self.user}:{self.wrong}@host?auth_mechanism=external",
             f"ampq:{self.wrong}",
@@ -108,14 +109,14 @@ class Site:
         timeouts: dict[str, float] | None = None,
         **options: Any,
     ) -> Publisher:
-        """A publisher that has little patience, except with the first connection."""
+        """A publisher with short timeouts, except for the first connection."""
         timeouts = Timeouts(**({"connect": 20.0, "reconnect": 0.5, "retry": 0.1} | (timeouts or {})))
         made = Publisher(url, exchange, timeouts=timeouts, **options)
         self.places.show(made)
         return made
 
     def publish(self, publisher: Publisher, key: str = "k", rows: int = 20) -> None:
-        """Some messages with a secret in body and headers, and what the publisher then says of itself."""
+        """Publish messages with a secret in body and headers, and show the publisher afterwards."""
         with publisher:
             try:
                 publisher.publish_many([self.body] * rows, key, headers={"token": self.body})
@@ -125,17 +126,18 @@ class Site:
 
 
 Scenario = Callable[[Site], object]
+Scenarios = dict[str, tuple[Scenario, str]]
 
 
 @contextmanager
 def silent() -> Iterator[str]:
-    """Where somebody takes connections, and says nothing."""
+    """The address of a server that accepts connections and sends nothing."""
     with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as listener:
         yield f"127.0.0.1:{listener.getsockname()[1]}"
 
 
 def _each(urls: Iterator[str], call: Callable[[str], object]) -> None:
-    """Raises all that the calls raise, one of which that raises nothing."""
+    """Call with each URL, and raise all the errors; a call that raises none fails."""
     errors = []
     for url in urls:
         with contextlib.suppress(ConnectionError):
@@ -144,11 +146,44 @@ def _each(urls: Iterator[str], call: Callable[[str], object]) -> None:
             except Exception as error:  # noqa: BLE001 - the caller looks at it
                 errors.append(error)
             else:
-                raise AssertionError("a malformed URL was taken")
+                raise AssertionError("a malformed URL was accepted")
     raise ExceptionGroup("malformed", errors)
 
 
+def common(
+    connect: Callable[..., object], parse: Callable[..., object], url: Callable[..., str]
+) -> Scenarios:
+    """What can go wrong for every client: `connect(site, url)` connects, and `url` is Site.amqp or Site.http."""
+    scheme = "amqp" if url is Site.amqp else "http"
+
+    def nobody(site: Site) -> None:
+        with silent() as where:
+            connect(site, url(site, where=where))
+
+    def another_authority(site: Site) -> None:
+        where = f"127.0.0.1:{site.listener.port}"
+        connect(site, url(site, where=where, scheme=f"{scheme}s"), tls=site.context(ca="other-ca.pem"))
+
+    return {
+        "a wrong password": (lambda site: connect(site, url(site, site.wrong)), "rejected the user"),
+        "no broker": (
+            lambda site: connect(site, url(site, where="127.0.0.1:1")),
+            "Connection refused|no broker answers",
+        ),
+        "a host that sends nothing": (nobody, "attempt|timed out|sent nothing|did not answer"),
+        "malformed URLs": (
+            lambda site: _each((each.replace("amqp", scheme, 1) for each in site.malformed()), parse),
+            "malformed",
+        ),
+        "another authority": (another_authority, "certificate"),
+    }
+
+
 # -- a publisher ---------------------------------------------------------------------------------------------
+
+
+def publish(site: Site, url: str, **options: Any) -> None:
+    site.publish(site.publisher(url, timeouts={"connect": 3.0}, **options), "nowhere")
 
 
 def closed_in_the_middle(site: Site) -> None:
@@ -160,36 +195,26 @@ def closed_in_the_middle(site: Site) -> None:
         publisher.flush()
 
 
-def gone_in_the_middle(site: Site) -> None:
-    parts = urlsplit(site.broker.url)
+def held_back(site: Site, *, cut: bool) -> None:
+    """Nothing that the publisher sends arrives; then the connection is cut, or a flush times out."""
     with contextlib.ExitStack() as stack:
-        proxy = stack.enter_context(Proxy(parts.hostname, parts.port))
-        publisher = stack.enter_context(site.publisher(site.amqp(where=f"127.0.0.1:{proxy.port}")))
-        proxy.hold()
-        publisher.publish_many([site.body] * 20, "k")
-        proxy.__exit__()
-        site.places.show(publisher)
-        publisher.flush()
-
-
-def not_confirmed_in_time(site: Site) -> None:
-    parts = urlsplit(site.broker.url)
-    with contextlib.ExitStack() as stack:
-        proxy = stack.enter_context(Proxy(parts.hostname, parts.port))
+        proxy = stack.enter_context(Proxy(site.broker.url))
         publisher = stack.enter_context(site.publisher(site.amqp(where=f"127.0.0.1:{proxy.port}")))
         stack.callback(proxy.release)
         proxy.hold()
-        publisher.publish(site.body, "k")
-        publisher.flush(0.1)
+        publisher.publish_many([site.body] * 20, "k")
+        if cut:
+            proxy.__exit__()
+        site.places.show(publisher)
+        publisher.flush(None if cut else 0.1)
 
 
-def told_of_failures(site: Site) -> None:
-    told: list[Any] = []
-    publisher = site.publisher(site.amqp(), on_failure=told.append)
-    site.publish(publisher, "nowhere")
-    assert len(told) == 20
-    site.places.show(*told)
-    raise RuntimeError(f"told of failures: {told[0]}")
+def reported_failures(site: Site) -> None:
+    failures: list[Any] = []
+    site.publish(site.publisher(site.amqp(), on_failure=failures.append), "nowhere")
+    assert len(failures) == 20
+    site.places.show(*failures)
+    raise RuntimeError(f"reported failures: {failures[0]}")
 
 
 def errors_of_the_caller(site: Site) -> None:
@@ -198,48 +223,33 @@ def errors_of_the_caller(site: Site) -> None:
         raise RuntimeError("the caller's own")
 
 
-def expired_token(site: Site) -> None:
-    site.publisher(site.amqp(""), credentials=lambda: (site.user, site.wrong)).open()
+def with_credentials(site: Site, credentials: Any) -> None:
+    site.publisher(site.amqp(""), credentials=credentials).open()
 
 
-def wrong_password_file(site: Site) -> None:
-    site.publisher(site.amqp(""), credentials=site.file("wrong", f"{site.wrong}\n")).open()
-
-
-def password_file_of_two_lines(site: Site) -> None:
-    site.publisher(site.amqp(""), credentials=site.file("lines", f"{site.wrong}\n{site.wrong}\n")).open()
-
-
-def to_nobody(site: Site) -> None:
-    with silent() as where:
-        site.publisher(site.amqp(where=where), timeouts={"connect": 0.5}).open()
-
-
-PUBLISHER: dict[str, tuple[Scenario, str]] = {
-    "nowhere to go": (lambda site: site.publish(site.publisher(site.amqp()), "nowhere"), "312 NO_ROUTE"),
-    "a wrong password": (lambda site: site.publisher(site.amqp(site.wrong)).open(), "rejected the user name or password"),
-    "a token that has expired": (expired_token, "rejected the user name or password"),
-    "a wrong password file": (wrong_password_file, "rejected the user name or password"),
-    "a password file of two lines": (password_file_of_two_lines, "several lines"),
-    "no such virtual host": (lambda site: site.publisher(site.amqp(vhost="no")).open(), "no such virtual host"),
-    "no permission": (lambda site: site.publish(site.publisher(site.amqp(), "amq.topic")), "no write permission"),
-    "no exchange": (lambda site: site.publish(site.publisher(site.amqp(), "amq.direct.no")), "ACCESS_REFUSED"),
-    "no broker": (lambda site: site.publisher(site.amqp(where="127.0.0.1:1"), timeouts={"connect": 0.5}).open(), "Connection refused"),
-    "no such host": (lambda site: site.publisher(site.amqp(where="no.invalid"), timeouts={"connect": 0.5}).open(), "no broker answers"),
-    "a host that keeps silent": (to_nobody, "attempt"),
-    "malformed URLs": (lambda site: _each(site.malformed(), Publisher), "malformed"),
-    "credentials of no kind": (lambda site: Publisher(site.amqp(), credentials=site.wrong), "got 'str'"),
-    "another authority": (
-        lambda site: site.publisher(site.tls, tls=site.context(ca="other-ca.pem")).open(),
-        "certificate",
+PUBLISHER: Scenarios = common(publish, Publisher, Site.amqp) | {
+    "an unroutable message": (lambda site: publish(site, site.amqp()), "312 NO_ROUTE"),
+    "a token that has expired": (
+        lambda site: with_credentials(site, lambda: (site.user, site.wrong)), "rejected the user name or password"
     ),
+    "a wrong password file": (
+        lambda site: with_credentials(site, site.file("wrong", f"{site.wrong}\n")), "rejected the user name or password"
+    ),
+    "a password file of two lines": (
+        lambda site: with_credentials(site, site.file("lines", f"{site.wrong}\n{site.wrong}\n")), "several lines"
+    ),
+    "no such virtual host": (lambda site: publish(site, site.amqp(vhost="no")), "no such virtual host"),
+    "no permission": (lambda site: publish(site, site.amqp(), exchange="amq.topic"), "no write permission"),
+    "no exchange": (lambda site: publish(site, site.amqp(), exchange="amq.direct.no"), "ACCESS_REFUSED"),
+    "no such host": (lambda site: publish(site, site.amqp(where="no.invalid")), "no broker answers"),
+    "invalid credentials": (lambda site: Publisher(site.amqp(), credentials=site.wrong), "got 'str'"),
     "a wrong passphrase": (lambda site: site.context(key=site.wrong), "look at the passphrase"),
-    "a locked key that opens": (lambda site: site.publish(site.publisher(site.tls, tls=site.context()), "no"), "NO_ROUTE"),
+    "a locked key that opens": (lambda site: publish(site, site.tls, tls=site.context()), "NO_ROUTE"),
     "closed by the broker": (closed_in_the_middle, "NO_ROUTE"),
-    "gone in the middle": (gone_in_the_middle, "not confirmed"),
-    "not confirmed in time": (not_confirmed_in_time, "unconfirmed after 0.1 seconds"),
-    "on_failure": (told_of_failures, "told of failures"),
-    "an error of the caller's": (errors_of_the_caller, "the caller's own"),
+    "cut in the middle": (partial(held_back, cut=True), "not confirmed"),
+    "not confirmed in time": (partial(held_back, cut=False), "unconfirmed after 0.1 seconds"),
+    "on_failure": (reported_failures, "reported failures"),
+    "an error of the caller": (errors_of_the_caller, "the caller's own"),
 }  # fmt: skip
 
 
@@ -254,7 +264,7 @@ def with_aio_pika(url: str, **options: Any) -> object:
     return asyncio.run(apply_async(url, PLAN, **options))
 
 
-def appliers(carry_out: Callable[..., object]) -> dict[str, tuple[Scenario, str]]:
+def appliers(carry_out: Callable[..., object]) -> Scenarios:
     """The scenarios of one of the two."""
 
     def closed(site: Site) -> None:
@@ -263,24 +273,9 @@ def appliers(carry_out: Callable[..., object]) -> dict[str, tuple[Scenario, str]
 
         carry_out(site.amqp(), on_step=close)
 
-    def silence(site: Site) -> None:
-        with silent() as where:
-            carry_out(site.amqp(where=where))
-
-    return {
-        "a wrong password": (
-            lambda site: carry_out(site.amqp(site.wrong)),
-            "rejected the user name or password",
-        ),
+    return common(lambda _, url, **options: carry_out(url, **options), carry_out, Site.amqp) | {
         "no such virtual host": (lambda site: carry_out(site.amqp(vhost="no")), "no such virtual host"),
         "no permission": (lambda site: carry_out(site.amqp()), "ACCESS_REFUSED|permission"),
-        "no broker": (lambda site: carry_out(site.amqp(where="127.0.0.1:1")), "no broker answers"),
-        "a host that keeps silent": (silence, "timed out|sent nothing"),
-        "malformed URLs": (lambda site: _each(site.malformed(), carry_out), "malformed"),
-        "another authority": (
-            lambda site: carry_out(site.tls, tls=site.context(ca="other-ca.pem")),
-            "certificate",
-        ),
         "a management API that refuses": (
             lambda site: carry_out(site.amqp(), management=Management(site.http(site.wrong))),
             "rejected|permission",
@@ -302,37 +297,22 @@ def management(site: Site, url: str, **options: Any) -> Management:
     return made
 
 
-def to_a_silent_api(site: Site) -> None:
-    with silent() as where:
-        management(site, site.http(where=where)).overview()
+def overview(site: Site, url: str, **options: Any) -> object:
+    return management(site, url, **options).overview()
 
 
 def two_passwords(site: Site) -> None:
-    """Those in the URL win; the others are no less secret."""
+    """The password of the URL is used; the other is no less secret."""
     management(site, site.http(site.wrong), credentials=lambda: (site.user, site.password)).whoami()
 
 
-READER: dict[str, tuple[Scenario, str]] = {
-    "401": (lambda site: management(site, site.http(site.wrong)).overview(), "rejected the user"),
-    "401, by a token": (two_passwords, "rejected the user"),
+READER: Scenarios = common(overview, Management, Site.http) | {
+    "two passwords": (two_passwords, "rejected the user"),
     "a user without the tag": (lambda site: read(management(site, site.http()), "/"), "needs the tag"),
-    "404": (lambda site: management(site, site.http(path="/nothing/here")).overview(), "not a management API|answered 40"),
-    "no API": (lambda site: management(site, site.http(where="127.0.0.1:1")).overview(), "Connection refused"),
+    "404": (lambda site: overview(site, site.http(path="/nothing/here")), "not a management API|answered 40"),
     "the port of AMQP": (
-        lambda site: management(site, site.http(where=urlsplit(site.broker.url).netloc.rpartition("@")[2])).overview(),
-        "AMQP port",
+        lambda site: overview(site, site.http(where=urlsplit(site.broker.url).netloc.rpartition("@")[2])), "AMQP port"
     ),
-    "a timeout": (to_a_silent_api, "did not answer"),
-    "another authority": (
-        lambda site: management(
-            site, site.http(where=f"127.0.0.1:{site.listener.port}", scheme="https"), tls=site.context(ca="other-ca.pem")
-        ).overview(),
-        "certificate",
-    ),
-    "TLS where there is none": (lambda site: management(site, site.http(scheme="https")).overview(), "TLS"),
-    "malformed URLs": (
-        lambda site: _each((url.replace("amqp", "http", 1) for url in site.malformed()), Management),
-        "malformed",
-    ),
-    "what pika is told": (lambda site: site.places.show(parameters_of(site.amqp())), ""),
+    "a port without TLS": (lambda site: overview(site, site.http(scheme="https")), "TLS"),
+    "pika's parameters": (lambda site: site.places.show(parameters_of(site.amqp())), ""),
 }  # fmt: skip

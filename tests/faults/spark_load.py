@@ -1,8 +1,8 @@
-"""Writes of a real Spark that faults are let loose on, and what lay in the queues when they were over.
+"""Writes of a real Spark for fault tests, and what the queues hold afterwards.
 
-The body of every row begins with its number, so the books are those of `ledger`; with the option taskHeaders each
-copy of a row tells which attempt at which partition has sent it. A write runs on a thread of its own, so that the
-test can do harm at a chosen moment. The frames are made in the same way by the programs of `spark_programs`.
+The body of every row begins with its number, as in `ledger`; with the option taskHeaders each copy of a row names the
+attempt and the partition that sent it. A write runs in its own thread, so that the test can cause a fault at a chosen
+moment. The programs of `spark_programs` write the same frames.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from tests.faults.ledger import drain, row_of
 from tests.faults.load import PATIENCE, wait_until
 
 SLOW = 2 * PATIENCE
-"""What starts processes may take so long."""
+"""How long something that starts processes may take."""
 
 
 class Copy(NamedTuple):
-    """One message, and who sent it."""
+    """One message, and the task that sent it."""
 
     row: int
     partition: int
@@ -32,7 +32,7 @@ class Copy(NamedTuple):
 
 
 def copies(url: str, queues, *, quiet: float = 1.0) -> list[Copy]:
-    """Empty the queues, those that come in late included."""
+    """Empty the queues, with messages that arrive late."""
 
     def read(properties, content) -> Copy:
         headers = properties.headers or {}
@@ -43,7 +43,7 @@ def copies(url: str, queues, *, quiet: float = 1.0) -> list[Copy]:
 
 
 def of_attempts(found: list[Copy], partition: int) -> dict[int, list[int]]:
-    """The rows of a partition in their order, by the attempt that has sent them."""
+    """The sorted rows of a partition, by the attempt that sent them."""
     sent: dict[int, list[int]] = {}
     for one in found:
         if one.partition == partition:
@@ -51,7 +51,7 @@ def of_attempts(found: list[Copy], partition: int) -> dict[int, list[int]]:
     return {attempt: sorted(rows) for attempt, rows in sorted(sent.items())}
 
 
-def there_again(found: list[Copy]) -> list[Copy]:
+def duplicates(found: list[Copy]) -> list[Copy]:
     """All copies of rows that exist more than once."""
     counts = Counter(one.row for one in found)
     return [one for one in found if counts[one.row] > 1]
@@ -61,7 +61,7 @@ def there_again(found: list[Copy]) -> list[Copy]:
 
 
 def numbered(spark, rows: int, partitions: int, gates: Path | None = None, **gate):
-    """Rows of about a hundred bytes; each partition has a range of them, and may have to pass a gate."""
+    """A frame of rows of about a hundred bytes; each partition has a range of them, and may wait at a gate."""
     frame = spark.range(0, rows, 1, partitions).selectExpr(
         "concat(id, ' ', repeat('x', 90)) as value", "concat('key-', id % 1000) as key"
     )
@@ -69,18 +69,18 @@ def numbered(spark, rows: int, partitions: int, gates: Path | None = None, **gat
 
 
 BATCHES = 10
-"""Of a partition that has a gate, which are of `SMALL` rows each. A gate before the last one lets 7 through for certain,
-since Spark may keep two on their way to the writer, and at most 9."""
+"""Batches of `SMALL` rows in a partition that has a gate. A gate before the last one lets 7 to 9 of them through, since
+Spark may hold two on their way to the writer."""
 SMALL = 1_000
 
 
 def gated(gates: str, *, before: int = BATCHES - 1, fails: int = 0, partition: int | None = None):
-    """Where rows wait, however slow the machine, until the test has done its harm and opens the gate of their attempt.
+    """Let rows wait until the test has caused its fault and opens the gate of their attempt.
 
-    With ``fails`` so many attempts end there in an error; with ``partition`` the others have no gate.
+    The first ``fails`` attempts end there in an error; with ``partition``, the other partitions have no gate.
     """
 
-    # Within a function, since only so it travels whole and no worker has to import a test.
+    # A nested function is pickled whole, so that no worker has to import a test.
     def pass_on(batches):
         import os
         import time
@@ -101,13 +101,13 @@ def gated(gates: str, *, before: int = BATCHES - 1, fails: int = 0, partition: i
 
 
 def open_gates(gates: Path, *attempts: int) -> None:
-    """Let the rows of these attempts pass."""
+    """Open the gates of these attempts."""
     for attempt in attempts:
         (gates / str(attempt)).touch()
 
 
 def put_files(folder: Path, files: int, rows: int) -> None:
-    """Files of rows, each one later than the one before, which is the order in which Spark reads them."""
+    """Write files of rows, with increasing times, by which Spark orders them."""
     folder.mkdir()
     for number in range(files):
         file = folder / f"{number}.txt"
@@ -116,14 +116,14 @@ def put_files(folder: Path, files: int, rows: int) -> None:
 
 
 def stream(spark, folder, checkpoint, options: dict[str, str], key: str = "value"):
-    """A query that writes the files of a folder, one a micro-batch, and ends behind the last one."""
+    """A query that writes the files of a folder, one per micro-batch, and ends after the last one."""
     lines = spark.readStream.option("maxFilesPerTrigger", 1).text(str(folder))
     write = lines.selectExpr("value", f"{key} as key").writeStream.format("rabbitmq").options(**options)
     return write.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True)
 
 
 def options(broker, used, **more) -> dict[str, str]:
-    """Of a write to a topology, whose name its connections bear."""
+    """The options of a write to a topology; its connections have the name of the exchange."""
     own = {"url": broker.url, "exchange": used.exchange, "connectionName": used.exchange}
     return {**own, "taskHeaders": "true", "retryTimeoutMs": "300", **{k: str(v) for k, v in more.items()}}
 
@@ -132,7 +132,7 @@ def options(broker, used, **more) -> dict[str, str]:
 
 
 class Write(threading.Thread):
-    """``save()`` on a thread of its own."""
+    """``save()`` in its own thread."""
 
     def __init__(self, spark, frame, chosen: dict[str, str]) -> None:
         super().__init__(daemon=True, name="write")
@@ -148,26 +148,26 @@ class Write(threading.Thread):
             self.error = error
 
     def until(self, condition, what: str) -> None:
-        """Wait for something that has to happen while the write is under way."""
+        """Wait for something that must happen while the write runs."""
         wait_until(lambda: condition() or not self.is_alive(), what, SLOW, pause=0.1)
         assert self.is_alive(), f"it ended before: {what} ({self.error})"
 
     def end(self) -> str:
-        """Wait for the end; the text of its error, or nothing."""
+        """Wait for the end; return the text of the error, or nothing."""
         self.join(SLOW)
         assert not self.is_alive(), "the write hangs"
         return str(self.error or "")
 
 
 def workers(broker, name: str) -> dict[int, int]:
-    """The Python workers that hold a connection of this name, which bears their process and partition."""
+    """The Python workers that have a connection of this name, by process, and their partitions."""
     listed = broker.ctl("list_connections", "client_properties")
     found = re.findall(rf"{re.escape(name)} .* partition (\d+) attempt \d+ pid (\d+)", listed)
     return {int(pid): int(partition) for partition, pid in found}
 
 
 def failed_tasks(spark) -> int:
-    """How many attempts have failed in the job that is under way."""
+    """How many attempts have failed in the running job."""
     tracker = spark.sparkContext.statusTracker()
     stages = map(tracker.getStageInfo, tracker.getActiveStageIds())
     return sum(stage.numFailedTasks for stage in stages if stage is not None)
@@ -177,9 +177,9 @@ def failed_tasks(spark) -> int:
 
 
 def naive(url: str, exchange: str, rows_a_second: int):
-    """What many write first, for ``foreachPartition``: no confirms, and after an error connect and go on."""
+    """A naive function for ``foreachPartition``: no confirms; after an error it reconnects and continues."""
 
-    def publish(rows):  # within a function as above
+    def publish(rows):  # nested, as above
         import time
         from contextlib import suppress
 

@@ -1,9 +1,9 @@
-"""A driver that can be killed: a program of its own, with its own executors where its master is a cluster.
+"""A Spark driver that a test can kill: a separate program, with executors of its own where its master is a cluster.
 
     python -m tests.faults.spark_programs MASTER FOLDER
 
-It takes orders as lines of JSON, and answers each with one when it is done or has failed. `Program` starts it in a
-session of its own, by which all that belongs to it, orphans too, is found and ended by number.
+It reads orders as lines of JSON, and answers each with one line when it is done or has failed. `Program` starts it in a
+new session, by which all its processes, orphans too, are found and killed by their ids.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ DRIVER = ("org.apache.spark.deploy.SparkSubmit", "tests.faults.spark_programs")
 
 
 def main(master: str, folder: str) -> None:
-    """Carry out the orders, one after another."""
+    """Execute the orders, one after another."""
     spark = session(master, folder)
     say(ready=spark.sparkContext.applicationId)
     for line in sys.stdin:
@@ -80,11 +80,11 @@ def say(**answer) -> None:
 
 
 class Program:
-    """The program, running; `stop` ends it and all that it has started."""
+    """The running program; `stop` kills it and all that it has started."""
 
     def __init__(self, master: str, folder: Path) -> None:
         if not Path("/proc").is_dir():
-            pytest.skip("the processes of a driver are looked up in /proc")
+            pytest.skip("the processes of a driver are found in /proc")
         folder.mkdir()
         self._errors = folder / "stderr.txt"
         local = {
@@ -128,12 +128,12 @@ class Program:
 
     @property
     def answers(self) -> list[dict]:
-        """What it has said of its orders so far."""
+        """Its answers to the orders so far."""
         return self._answers[1:]
 
     @property
-    def at_work(self) -> bool:
-        """Whether the last order is not carried out yet."""
+    def busy(self) -> bool:
+        """Whether it has not answered the last order yet."""
         return len(self.answers) < self._orders
 
     def until(self, condition, what: str) -> None:
@@ -142,13 +142,13 @@ class Program:
         assert self._may_answer(), f"it ended before: {what} ({self.answers} {self.complaint()})"
 
     def answer(self) -> dict:
-        """Wait for what becomes of the last order."""
-        wait_until(lambda: not self._may_answer(), "the order is carried out", SLOW, pause=0.1)
-        assert not self.at_work, self.complaint()
+        """Wait for the answer to the last order."""
+        wait_until(lambda: not self._may_answer(), "the order is done", SLOW, pause=0.1)
+        assert not self.busy, self.complaint()
         return self.answers[-1]
 
     def _may_answer(self) -> bool:
-        return self.at_work and self._reader.is_alive()
+        return self.busy and self._reader.is_alive()
 
     def complaint(self) -> str:
         """The end of what it wrote to stderr."""
@@ -160,7 +160,7 @@ class Program:
         """The processes of its session whose command line contains this text."""
         found = []
         for pid in [int(one.name) for one in Path("/proc").iterdir() if one.name.isdigit()]:
-            with suppress(OSError):  # it has ended, or belongs to somebody else
+            with suppress(OSError):  # it has ended, or belongs to another user
                 command = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace")
                 # A zombie has no command line.
                 if os.getsid(pid) == self._process.pid and command and name in command:
@@ -170,13 +170,13 @@ class Program:
     def kill(self) -> None:
         """Kill only the driver."""
         (java,), (python,) = (self.processes(half) for half in DRIVER)
-        for pid in (python, java):  # the other way round Python's might yet report the loss of Java's
+        for pid in (python, java):  # the otherwise Python could still report the loss of Java
             os.kill(pid, signal.SIGKILL)
         self._process.wait(SLOW)
         self._reader.join(SLOW)
 
     def stop(self) -> None:
-        """End whatever still runs of it."""
+        """Kill what still runs of it."""
         for pid in self.processes():
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)

@@ -9,37 +9,25 @@ import os
 
 import pytest
 
-from tests.faults.load import Control, Load
 from tests.proof import LONG
 
 pytestmark = pytest.mark.broker
 
 SMOKE = {"test_kills_lose_nothing", "test_graceful_restarts_lose_nothing"}
+KILLS = int(os.environ.get("RABBIT_CHX_FAULT_KILLS", "10" if LONG else "2"))
 
 
 @pytest.mark.parametrize("kind", ["classic", "quorum"])
-def test_kills_lose_nothing(broker, topology, judge, kind):
-    used, other = topology(x_queue_type=kind), topology(x_queue_type=kind)
-    control = Control(broker.url, other.exchange)
-    control.start()
-    load = Load(broker.url, used.exchange).start()
-    kills = int(os.environ.get("RABBIT_CHX_FAULT_KILLS", "10" if LONG else "2"))
-    for _ in range(kills):
-        control.flow()
-        load.flow()
-        load.until_confirmed(5_000)
-        broker.kill()
-        load.hold()
-        control.hold()
-        broker.restart()
-    load.more(1_000)
-    load.finish(60)
-    load.drain(broker.url, used.queues)
-    loss = control.finish(broker.url, other.queues)
-
-    assert load.error is None
-    assert load.publisher.totals.connections == kills + 1
-    judge(f"kill -9, {kind} queues", load, faults=kills, control=loss)
+def test_kills_lose_nothing(broker, scene, kind):
+    arguments = {"x_queue_type": kind}
+    with scene(f"kill -9, {kind} queues", faults=KILLS, more=1_000, quiet=0, arguments=arguments) as it:
+        for _ in range(KILLS):
+            it.control.flow()
+            it.flow(5_000)
+            broker.kill()
+            it.hold()
+            broker.restart()
+    assert it.totals.connections == KILLS + 1
 
 
 @pytest.mark.long

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import time
-from urllib.parse import urlsplit
 
 import pytest
 
 from rabbit_chx.publishing import Outcome, Timeouts
-from tests.faults.load import Control, Load, wait_until
+from tests.faults.load import Load, wait_until
 from tests.faults.proxy import Proxy
 from tests.proof import SEED
 
@@ -17,91 +16,62 @@ pytestmark = [pytest.mark.broker, pytest.mark.long]
 
 @pytest.fixture
 def proxy(broker):
-    parts = urlsplit(broker.url)
-    with Proxy(parts.hostname, parts.port, seed=SEED) as proxy:
-        proxy.url = broker.url.replace(f"{parts.hostname}:{parts.port}", f"127.0.0.1:{proxy.port}")
+    with Proxy(broker.url, seed=SEED) as proxy:
         yield proxy
 
 
-def finish(load, broker, used, limit=60):
-    load.finish(limit)
-    found = load.drain(broker.url, used.queues, quiet=1)
-    assert load.error is None
-    assert load.ledger.outcomes == {}
-    return found
+def test_connections_reset_in_mid_stream(scene, proxy):
+    with scene("proxy: reset", faults=12, url=proxy.url) as it:
+        it.load.flow()
+        for _ in range(12):
+            it.control.flow()
+            it.load.until_confirmed(1_500)
+            before = it.totals.connections
+            proxy.cut()
+            it.control.hold()
+            wait_until(lambda before=before: it.totals.connections > before, "it connects again")
+        it.hold()
+    assert it.totals.connections == 13
 
 
-def test_connections_reset_in_mid_stream(broker, topology, judge, proxy):
-    used, other = topology(), topology()
-    control = Control(proxy.url, other.exchange)
-    control.start()
-    load = Load(proxy.url, used.exchange).start()
-    load.flow()
-    for _ in range(12):
-        control.flow()
-        load.until_confirmed(1_500)
-        before = load.publisher.totals.connections
-        proxy.cut()
-        control.hold()
-        wait_until(lambda before=before: load.publisher.totals.connections > before, "it connects again")
-    load.hold()
-    finish(load, broker, used)
-    loss = control.finish(broker.url, other.queues)
-    assert load.publisher.totals.connections == 13
-    judge("proxy: reset", load, faults=12, control=loss)
-
-
-def test_connections_cut_at_any_byte(broker, topology, judge, proxy):
-    used, other = topology(), topology()
-    control = Control(proxy.url, other.exchange)
-    load = Load(proxy.url, used.exchange, size=1_000).start()
+def test_connections_cut_at_any_byte(scene, proxy):
     proxy.cut_after = (600, 400_000)
-    control.start()
-    load.flow()
-    wait_until(lambda: proxy.cuts >= 40, "40 connections are cut")
-    load.hold()
-    proxy.cut_after = None
-    proxy.cut()
-    finish(load, broker, used)
-    loss = control.finish(broker.url, other.queues)
-    judge("proxy: cut at a random byte", load, faults=proxy.cuts, control=loss)
+    with scene("proxy: cut at a random byte", url=proxy.url, size=1_000) as it:
+        it.load.flow()
+        it.control.flow()
+        wait_until(lambda: proxy.cuts >= 40, "40 connections are cut")
+        it.load.hold()
+        proxy.cut_after = None
+        proxy.cut()
+        it.faults = proxy.cuts
 
 
-def test_connections_cut_in_the_handshake(broker, topology, judge, proxy):
+def test_connections_cut_in_the_handshake(scene, proxy):
     """A connection that ends before it is open says nothing about user, password and virtual host."""
-    used = topology()
-    load = Load(proxy.url, used.exchange, timeouts=Timeouts(reconnect=60)).start()
-    load.more(1_000)
-    load.until_confirmed(1_000)
-    proxy.cut_after = (1, 400)
-    proxy.cut()
-    wait_until(lambda: proxy.cuts >= 10 or load.error, "10 connections are cut while they open")
-    proxy.cut_after = None
-    load.more(1_000)
-    finish(load, broker, used)
-    judge(
-        "proxy: cut in the handshake", load, faults=proxy.cuts, harmless="nothing is sent before it is over"
-    )
+    harmless = {"control": None, "harmless": "nothing is sent before the handshake is over"}
+    patient = {"more": 1_000, "timeouts": Timeouts(reconnect=60)}
+    with scene("proxy: cut in the handshake", url=proxy.url, **harmless, **patient) as it:
+        it.load.more(1_000)
+        it.load.until_confirmed(1_000)
+        proxy.cut_after = (1, 400)
+        proxy.cut()
+        wait_until(lambda: proxy.cuts >= 10 or it.load.error, "10 connections are cut while they open")
+        proxy.cut_after = None
+        it.faults = proxy.cuts
 
 
-def test_a_network_that_never_lets_a_message_through(broker, topology, judge, proxy):
-    used, other = topology(), topology()
-    control = Control(proxy.url, other.exchange, size=20_000)
-    load = Load(proxy.url, used.exchange, size=20_000, timeouts=Timeouts(reconnect=4)).start(100)
-    load.until_confirmed(100)
-    proxy.cut_after = (2_000, 15_000)  # enough to open the connection, never enough for a message
-    proxy.cut()
-    control.start()
-    started = time.monotonic()
-    load.more(200)
-    load.finish(4 + 5)
-    took = time.monotonic() - started
-    load.drain(broker.url, used.queues, quiet=1)
-    loss = control.finish(broker.url, other.queues)
-    assert took < 4 + 5
-    assert "attempts)" in load.publisher.failures[0].reply
-    assert set(load.ledger.outcomes.values()) <= {Outcome.UNKNOWN, Outcome.UNSENT}
-    judge("proxy: nothing gets through", load, faults=proxy.cuts, control=loss)
+def test_a_network_that_never_lets_a_message_through(scene, proxy):
+    patience = {"timeouts": Timeouts(reconnect=4), "outcomes": {Outcome.UNKNOWN, Outcome.UNSENT}}
+    what, large = "proxy: nothing gets through", {"size": 20_000}
+    with scene(what, url=proxy.url, start=100, control=large, **large, **patience) as it:
+        it.load.until_confirmed(100)
+        proxy.cut_after = (2_000, 15_000)  # enough to open the connection, never enough for a message
+        proxy.cut()
+        it.control.flow()
+        it.load.more(200)
+        it.load.finish(4 + 5)
+        it.faults = proxy.cuts
+    assert "attempts)" in it.load.publisher.failures[0].reply
 
 
 @pytest.mark.parametrize(
@@ -112,37 +82,34 @@ def test_a_network_that_never_lets_a_message_through(broker, topology, judge, pr
         ("slices of 1 to 7 bytes", {"slice": 7}, 2_000, 50),
     ],
 )
-def test_slow_networks(broker, topology, judge, proxy, what, settings, count, size):
-    used = topology()
-    for name, value in settings.items():
-        setattr(proxy, name, value)
-    load = Load(proxy.url, used.exchange, size=size, heartbeat=2).start(count)
-    finish(load, broker, used)
-    assert load.publisher.totals.connections == 1
-    assert load.publisher.totals.resent == 0
-    judge(f"proxy: {what}", load, harmless="no loss is possible, bytes are late and not gone")
+def test_slow_networks(scene, proxy, what, settings, count, size):
+    vars(proxy).update(settings)
+    harmless = {"control": None, "harmless": "no loss is possible, bytes are late and not gone"}
+    with scene(f"proxy: {what}", url=proxy.url, start=count, size=size, heartbeat=2, **harmless) as it:
+        pass
+    assert it.totals.connections == 1
+    assert it.totals.resent == 0
 
 
 @pytest.mark.parametrize("fenced", [True, False], ids=["fenced", "control"])
-def test_a_fence_keeps_late_messages_of_an_old_connection_out(broker, topology, judge, proxy, fenced):
+def test_a_fence_keeps_late_messages_of_an_old_connection_out(scene, proxy, fenced):
     """The network delays the old connection's last messages until the new connection publishes."""
-    used = topology(queues=1)
-    options = {"fence": f"{used.exchange}.fence"} if fenced else {}
-    load = Load(proxy.url, used.exchange, **options).start()
-    load.flow()
-    load.until_confirmed(2_000)
-    proxy.hold()
-    wait_until(lambda: proxy.held > 300_000, "some thousand messages are held back")
-    load.more(500)
-    proxy.orphan()
-    wait_until(lambda: proxy.connections >= 2, "the publisher has connected again")
-    if not fenced:
-        load.until_confirmed(load.publisher.totals.pending + 500)
-    proxy.release()
-    (rows,) = finish(load, broker, used)
+    harmless = {"control": None, "harmless": "no loss is possible, but disorder: without the fence"}
     what = f"old connection lives on ({'fence' if fenced else 'no fence'})"
-    judge(what, load, harmless="no loss is possible, but disorder: without the fence")
-    assert load.ledger.duplicated
+    options = {"fence": "faults.fence"} if fenced else {}
+    with scene(what, url=proxy.url, queues=1, **harmless, **options) as it:
+        it.flow(2_000)
+        proxy.hold()
+        wait_until(lambda: proxy.held > 300_000, "some thousand messages are held back")
+        wanted = it.totals.published + 500
+        it.load.more(500)
+        proxy.orphan()
+        wait_until(lambda: proxy.connections >= 2, "the publisher has connected again")
+        if not fenced:
+            wait_until(lambda: it.totals.confirmed >= wanted, "the new connection publishes")
+        proxy.release()
+    (rows,) = it.found
+    assert it.load.ledger.duplicated
     stale = rows[-1] < max(rows)  # an old copy arrived after newer messages
     assert stale is not fenced
 
@@ -156,13 +123,10 @@ def test_a_fence_that_another_connection_holds(broker, connection, topology):
     assert "attempts)" in str(load.error)
 
 
-def test_a_caller_that_stalls_for_three_heartbeats(broker, topology, judge):
-    used = topology()
-    load = Load(broker.url, used.exchange, heartbeat=2).start(1_000)
-    load.until_confirmed(1_000)
-    started = time.monotonic()
-    wait_until(lambda: time.monotonic() - started > 3 * 2 + 1, "the stall, which is the test, is over")
-    load.more(1_000)
-    finish(load, broker, used)
-    assert load.publisher.totals.connections == 1
-    judge("caller stalls for three heartbeats", load, harmless="no loss is possible, nothing is in flight")
+def test_a_caller_that_stalls_for_three_heartbeats(scene):
+    harmless = {"control": None, "harmless": "no loss is possible, nothing is in flight"}
+    with scene("caller stalls for three heartbeats", start=1_000, more=1_000, heartbeat=2, **harmless) as it:
+        it.load.until_confirmed(1_000)
+        end = time.monotonic() + 3 * 2 + 1
+        wait_until(lambda: time.monotonic() > end, "the stall, which is the test, is over")
+    assert it.totals.connections == 1

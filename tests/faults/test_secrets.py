@@ -1,12 +1,13 @@
-"""A secret stands nowhere but where it is needed, whatever goes wrong: not in logs, errors, reprs, output or files.
+"""A secret appears nowhere but where it is needed, whatever goes wrong: not in logs, errors, reprs, output or files.
 
-Of Spark's own places tests/spark/test_secrets.py tells.
+tests/spark/test_secrets.py searches Spark's own places.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import shlex
 import signal
 import ssl
 import subprocess
@@ -26,24 +27,27 @@ from tests.tls import Authority, Listener
 pytestmark = [pytest.mark.broker, pytest.mark.long]
 
 PASSWORD = f"{canary('password')}/:@%é"
-"""Has to be written in another way in URLs."""
+"""It must be percent-encoded in URLs."""
 WRONG, KEY, BODY = canary("wrong"), canary("passphrase"), canary("body")
 OF_NODE = canary("node")
-"""In a command of the user's own, which is run, and so stands in the list of processes."""
+"""Part of a command of the user's own, so it is in the list of processes."""
 SECRETS = [PASSWORD, WRONG, KEY, BODY, PASSWORD.partition("/")[0]]
 
-RUNS = {
-    "publisher": PUBLISHER,
-    "apply": appliers(with_pika),
-    "apply_async": appliers(with_aio_pika),
-    "management reader": READER,
+SCENARIOS = {
+    (client, what): scenario
+    for client, scenarios in {
+        "publisher": PUBLISHER,
+        "apply": appliers(with_pika),
+        "apply_async": appliers(with_aio_pika),
+        "management reader": READER,
+    }.items()
+    for what, scenario in scenarios.items()
 }
-IN_PROCESS = {f"{who}: {what}": (who, *run) for who, runs in RUNS.items() for what, run in runs.items()}
 
 
 @pytest.fixture(scope="module")
 def tls(broker, tmp_path_factory):
-    """Before the broker, with a client's certificate whose key is locked."""
+    """A TLS listener in front of the broker, and a client certificate with an encrypted key."""
     authority = Authority(tmp_path_factory.mktemp("tls"), "IP:127.0.0.1")
     authority.issue("good")
     authority.issue("client")
@@ -55,7 +59,7 @@ def tls(broker, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def user(broker):
-    """Who may publish to amq.direct and nothing else."""
+    """A user who may publish to amq.direct and nothing else."""
     broker.ctl("add_user", "secretive", PASSWORD)
     broker.ctl("set_permissions", "secretive", "^$", r"^amq\.direct$", "^$")
     yield "secretive"
@@ -63,21 +67,27 @@ def user(broker):
 
 
 @pytest.fixture(scope="module")
-def searched(broker):
-    """What was searched by whom; each is booked when all have run."""
-    books: dict[str, list] = {}
-    yield books
-    for who, (cases, wrong, seconds, places) in books.items():
-        planted = (
-            f"a secret planted in each of {len(KINDS)} places, and in {len(forms(PASSWORD))} forms: all found"
-        )
-        what = f"{who}: {', '.join(place for place in KINDS if place in places)}"
-        book(Check("Secrets", what, broker.version, cases, wrong, seconds, planted))
+def search(broker):
+    """Search places for secrets, as one or more cases of a client; at the end, book the cases of each client."""
+    cases: dict[str, list] = {}
+
+    def search(client, places, started, *more, count=1):
+        leaks = places.leaks([*SECRETS, *more])
+        seconds = time.monotonic() - started
+        cases.setdefault(client, []).append((count, bool(leaks), seconds, places.seen))
+        assert leaks == {}
+
+    yield search
+    planted = f"a secret planted in each of {len(KINDS)} places, in {len(forms(PASSWORD))} forms: all found"
+    for client, found in cases.items():
+        counts, wrong, seconds, seen = zip(*found, strict=True)
+        what = f"{client}: {', '.join(place for place in KINDS if place in set().union(*seen))}"
+        book(Check("Secrets", what, broker.version, sum(counts), sum(wrong), sum(seconds), planted))
 
 
 @pytest.fixture(scope="module")
 def site_in(broker, user, tls, tmp_path_factory):
-    """A site that leaves its files in a folder."""
+    """A site that writes its files into a folder."""
     kept = tmp_path_factory.mktemp("kept")
     return lambda folder: Site(broker, user, PASSWORD, WRONG, KEY, BODY, *tls, Places(folder), kept)
 
@@ -87,37 +97,24 @@ def site(site_in, tmp_path):
     return site_in(tmp_path)
 
 
-def judge(who, places, searched, started, *more, scenarios=1):
-    """Book a scenario, and how many of its places hold a secret, before it is judged."""
-    leaks = places.leaks([*SECRETS, *more])
-    cases, wrong, seconds, seen = searched.get(who, (0, 0, 0.0, set()))
-    searched[who] = (
-        cases + scenarios,
-        wrong + bool(leaks),
-        seconds + time.monotonic() - started,
-        seen | places.seen,
-    )
-    assert leaks == {}
-
-
-@pytest.mark.parametrize("name", IN_PROCESS)
-def test_no_secret_is_told(name, site, searched, capfd):
-    who, scenario, words = IN_PROCESS[name]
-    started, said = time.monotonic(), ""
+@pytest.mark.parametrize(("client", "what"), SCENARIOS)
+def test_no_secret_is_shown(client, what, site, search, capfd):
+    scenario, words = SCENARIOS[client, what]
+    started, error = time.monotonic(), ""
     with site.places.scenario():
         try:
             scenario(site)
-        except Exception as error:  # noqa: BLE001 - its words are looked at
-            site.places.catch(error)
-            said = str(error)
+        except Exception as raised:  # noqa: BLE001 - its text is examined
+            site.places.catch(raised)
+            error = str(raised)
     site.places.note("output", *capfd.readouterr())
-    judge(who, site.places, searched, started)
-    assert re.search(words, said), said
-    assert bool(words) == bool(said)
+    search(client, site.places, started)
+    assert re.search(words, error), error
+    assert bool(words) == bool(error)
 
 
 @pytest.mark.parametrize("place", KINDS)
-def test_a_secret_that_is_planted_is_found(place, tmp_path):
+def test_a_planted_secret_is_found(place, tmp_path):
     for form in sorted(forms(PASSWORD)):
         places = Places(tmp_path)
         assert places.leaks(SECRETS) == {}
@@ -127,7 +124,7 @@ def test_a_secret_that_is_planted_is_found(place, tmp_path):
             file.unlink()
 
 
-# -- the command line, each in a process of its own -----------------------------------------------------------
+# -- the command line, each command in its own process -------------------------------------------------------
 
 TOPOLOGY = """
 schema: 1
@@ -137,7 +134,7 @@ queues: {secrets.q: {type: classic}}
 
 
 def start(site, words, variables):
-    """As a user does who keeps the password out of the command line."""
+    """Start a command with secrets in environment variables only."""
     others = {name: value for name, value in os.environ.items() if not name.startswith(("AMQP_", "RABBIT"))}
     return subprocess.Popen(
         [sys.executable, "-m", "rabbit_chx", *map(str, words)],
@@ -150,144 +147,126 @@ def start(site, words, variables):
 
 
 def ended(site, words, variables):
-    """The exit code of a command, and what it has written."""
+    """Run a command; return its exit code and its output."""
     with start(site, words, variables) as running:
-        said = running.communicate(timeout=240)[0].decode()
-    return running.returncode, said
+        output = running.communicate(timeout=240)[0].decode()
+    return running.returncode, output
+
+
+def environments(site):
+    """Environment variables, by the names that COMMANDS uses."""
+    amqp, http = "AMQP_URL", "RABBITMQ_MANAGEMENT_URL"
+    return {
+        "user": {amqp: site.amqp()},
+        "wrong": {amqp: site.amqp(WRONG)},
+        "no password": {amqp: site.amqp("")},
+        "malformed": {amqp: f"amqp://u:{WRONG}/{WRONG}@host"},
+        "no broker": {amqp: site.amqp(where="127.0.0.1:1")},
+        "tls": {amqp: site.tls},
+        "admin": {amqp: site.broker.url, http: site.broker.management_url},
+        "api": {http: site.http()},
+        "wrong api": {http: site.http(WRONG)},
+        "no api": {http: site.http(where="127.0.0.1:1")},
+        "node": {"RABBIT_CHX_NODE": f"false --secret {OF_NODE}"},
+    }
+
+
+PUBLISH = "publish rows.csv -k k --body-column b -x"
+REFUSED = "rejected the user name or password"
+COMMANDS = {
+    "publish, wrong password": (f"{PUBLISH} amq.direct", ["wrong"], 1, REFUSED),
+    "publish --debug, wrong password": (f"--debug {PUBLISH} amq.direct", ["wrong"], 1, f"(?s)Traceback.*{REFUSED}"),
+    "publish --password-file": (f"{PUBLISH} amq.direct --password-file wrong", ["no password"], 1, REFUSED),
+    "publish, unroutable": (
+        f"{PUBLISH} amq.direct --resume {{files}}/position --output json", ["user"], 1, '"returned": 1'
+    ),
+    "publish, no permission": (f"{PUBLISH} amq.topic", ["user"], 1, "no write permission"),
+    "publish, malformed": (f"{PUBLISH} amq.direct", ["malformed"], 64, "%2F"),
+    "plan, 401": ("plan topology.yaml", ["user", "wrong api"], 1, "rejected the user"),
+    "plan --debug, 401": ("--debug plan topology.yaml", ["user", "wrong api"], 1, "(?s)Traceback.*rejected"),
+    "plan, without the tag": ("plan topology.yaml --output json", ["user", "api"], 1, "needs the tag"),
+    "plan, no API": ("plan topology.yaml", ["user", "no api"], 1, "Connection refused"),
+    "plan --node": ("plan topology.yaml", ["admin", "node"], 1, "'?false"),
+    "check, wrong password": ("check topology.yaml --amqp-only --metrics {files}/prom", ["wrong"], 1, REFUSED),
+    "check, no broker": ("check topology.yaml --amqp-only", ["no broker"], 1, "Connection refused"),
+    "check, another authority": (
+        "check topology.yaml --amqp-only --tls-ca-cert-file {tls}/other-ca.pem", ["tls"], 1, "certificate"
+    ),
+    "check, an encrypted key": (
+        "check topology.yaml --amqp-only --tls-cert-file {tls}/client.pem --tls-key-file {tls}/locked.key",
+        ["tls"], 64, "no passphrase",
+    ),
+    "apply, no permission": ("apply topology.yaml --yes --amqp-only --output json", ["user"], 1, "permission"),
+    "export, wrong password": ("export -o {files}/out.yaml", ["user", "wrong api"], 1, "rejected the user"),
+    "parity, wrong password": ("parity", ["wrong"], 1, REFUSED),
+    "parity, no permission": ("parity -n 10", ["user"], 1, "permission"),
+    "doctor": ("doctor", ["wrong", "wrong api"], 1, "rejected"),
+    "doctor --output json": ("doctor --output json", ["user", "wrong api"], 1, "secretive"),
+}  # fmt: skip
+"""Command line, environment, exit code, and a part of the output."""
 
 
 @pytest.fixture(scope="module")
-def told(site_in, tmp_path_factory):
-    """The places of all commands, and how each has ended; they run side by side, watched by one."""
+def commands(site_in, tmp_path_factory):
+    """Run all commands at the same time; the places of all of them, and the exit code and output of each."""
     site, started = site_in(tmp_path_factory.mktemp("commands")), time.monotonic()
     (site.kept / "topology.yaml").write_text(TOPOLOGY)
     (site.kept / "rows.csv").write_text(f"k,b\nx,{BODY}\n")
-    known = commands(site)
-    assert list(known) == NAMES
+    site.file("wrong", WRONG)
+    known = environments(site)
+
+    def run(line, names, *_):
+        words = shlex.split(line.format(files=site.places.folder, tls=site.authority.folder))
+        return ended(site, words, {key: value for name in names for key, value in known[name].items()})
+
     with site.places.processes(), ThreadPoolExecutor(4) as pool:
-        running = {name: pool.submit(ended, site, *known[name][:2]) for name in known}
-    return site.places, {name: (*known[name][2:], *one.result()) for name, one in running.items()}, started
+        running = {name: pool.submit(run, *command) for name, command in COMMANDS.items()}
+    return site.places, {name: one.result() for name, one in running.items()}, started
 
 
-PUBLISH = ("publish", "rows.csv", "-k", "k", "--body-column", "b")
+@pytest.mark.parametrize("name", COMMANDS)
+def test_no_command_shows_a_secret(name, commands, site, search):
+    *_, expected, words = COMMANDS[name]
+    code, output = commands[1][name]
+    site.places.note("output", output)
+    search("rabbit-chx", site.places, time.monotonic(), OF_NODE)
+    assert code == expected, output
+    assert re.search(words, output), output
 
 
-def commands(site):
-    """Words, variables of the environment, exit code, and what stands in the output."""
-    url, wrong = {"AMQP_URL": site.amqp()}, {"AMQP_URL": site.amqp(WRONG)}
-    http = {"RABBITMQ_MANAGEMENT_URL": site.http()}
-    no_api = {"RABBITMQ_MANAGEMENT_URL": site.http(where="127.0.0.1:1")}
-    not_let_in = {"RABBITMQ_MANAGEMENT_URL": site.http(WRONG)}
-    admin = {"AMQP_URL": site.broker.url, "RABBITMQ_MANAGEMENT_URL": site.broker.management_url}
-    secure = {"AMQP_URL": site.tls}
-    authority, folder = site.authority.folder, site.places.folder
-    amq = (*PUBLISH, "-x", "amq.direct")
-    refused = "rejected the user name or password"
-    over_amqp = ("check", "topology.yaml", "--amqp-only")
-    certificate = ("--tls-cert-file", authority / "client.pem", "--tls-key-file", authority / "locked.key")
-    return {
-        "publish, wrong password": (amq, wrong, 1, refused),
-        "publish --debug, wrong password": (("--debug", *amq), wrong, 1, f"(?s)Traceback.*{refused}"),
-        "publish --password-file": (
-            (*amq, "--password-file", site.file("wrong", WRONG)), {"AMQP_URL": site.amqp("")}, 1, refused
-        ),
-        "publish, nowhere to go": (
-            (*amq, "--resume", folder / "position", "--output", "json"), url, 1, '"returned": 1'
-        ),
-        "publish, no permission": ((*PUBLISH, "-x", "amq.topic"), url, 1, "no write permission"),
-        "publish, malformed": (amq, {"AMQP_URL": f"amqp://u:{WRONG}/{WRONG}@host"}, 64, "%2F"),
-        "plan, 401": (("plan", "topology.yaml"), url | not_let_in, 1, "rejected the user"),
-        "plan --debug, 401": (("--debug", "plan", "topology.yaml"), url | not_let_in, 1, "(?s)Traceback.*rejected"),
-        "plan, without the tag": (("plan", "topology.yaml", "--output", "json"), url | http, 1, "needs the tag"),
-        "plan, no API": (("plan", "topology.yaml"), url | no_api, 1, "Connection refused"),
-        "plan --node": (("plan", "topology.yaml"), admin | {"RABBIT_CHX_NODE": f"false --secret {OF_NODE}"}, 1, "'?false"),
-        "check, wrong password": ((*over_amqp, "--metrics", folder / "prom"), wrong, 1, refused),
-        "check, no broker": (over_amqp, {"AMQP_URL": site.amqp(where="127.0.0.1:1")}, 1, "Connection refused"),
-        "check, another authority": ((*over_amqp, "--tls-ca-cert-file", authority / "other-ca.pem"), secure, 1, "certificate"),
-        "check, a locked key": ((*over_amqp, *certificate), secure, 64, "no passphrase"),
-        "apply, no permission": (
-            ("apply", "topology.yaml", "--yes", "--amqp-only", "--output", "json"), url, 1, "permission"
-        ),
-        "export, wrong password": (("export", "-o", folder / "out.yaml"), url | not_let_in, 1, "rejected the user"),
-        "parity, wrong password": (("parity",), wrong, 1, refused),
-        "parity, no permission": (("parity", "-n", "10"), url, 1, "permission"),
-        "doctor": (("doctor",), wrong | not_let_in, 1, "rejected"),
-        "doctor --output json": (("doctor", "--output", "json"), url | not_let_in, 1, "secretive"),
-    }  # fmt: skip
-
-
-NAMES = [
-    "publish, wrong password",
-    "publish --debug, wrong password",
-    "publish --password-file",
-    "publish, nowhere to go",
-    "publish, no permission",
-    "publish, malformed",
-    "plan, 401",
-    "plan --debug, 401",
-    "plan, without the tag",
-    "plan, no API",
-    "plan --node",
-    "check, wrong password",
-    "check, no broker",
-    "check, another authority",
-    "check, a locked key",
-    "apply, no permission",
-    "export, wrong password",
-    "parity, wrong password",
-    "parity, no permission",
-    "doctor",
-    "doctor --output json",
-]
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_no_command_tells_a_secret(name, told, site, searched):
-    code, expected, left_with, said = told[1][name]
-    site.places.note("output", said)
-    judge("rabbit-chx", site.places, searched, time.monotonic(), OF_NODE)
-    assert left_with == code, said
-    assert re.search(expected, said), said
-
-
-def test_no_command_leaves_a_secret_in_a_file_or_in_the_list_of_processes(told, searched):
-    places, commands, started = told
-    judge("rabbit-chx, side by side", places, searched, started, scenarios=len(commands))
+def test_no_command_leaves_a_secret_in_a_file_or_in_the_list_of_processes(commands, search):
+    places, _, started = commands
+    search("rabbit-chx, side by side", places, started, count=len(COMMANDS))
     assert {"files", "command lines"} <= places.seen
 
 
-def test_a_url_in_the_wrong_place_is_quoted_without_its_password(site, searched):
-    """Of the command line that has it the process list tells, so that alone is not looked at."""
+def test_a_url_in_the_wrong_place_is_quoted_without_its_password(site, search):
+    """The password is in this command line, so the list of processes is not searched."""
     started = time.monotonic()
-    for words in (
-        ("lint",),
-        ("doctor",),
-        ("--debug", "check"),
-        ("check", "topology.yaml", "--amqp-only", "--pairs"),
-    ):
-        code, said = ended(site, (*words, site.amqp(WRONG)), {})
-        site.places.note("output", said)
-        assert code == 64, said
-    judge("rabbit-chx", site.places, searched, started)
+    for line in ("lint", "doctor", "--debug check", "check topology.yaml --amqp-only --pairs"):
+        code, output = ended(site, [*line.split(), site.amqp(WRONG)], {})
+        site.places.note("output", output)
+        assert code == 64, output
+    search("rabbit-chx", site.places, started)
 
 
-def test_a_command_that_is_interrupted_tells_no_secret(site, broker, searched):
+def test_an_interrupted_command_shows_no_secret(site, broker, search):
     started = time.monotonic()
-    words = ("--debug", "publish", "-", "--format", "jsonl", "-x", "amq.direct", "-k", "k")
+    words = ["--debug", "publish", "-", "--format", "jsonl", "-x", "amq.direct", "-k", "k"]
     connections = ("list_connections", "user", "client_properties")
     with site.places.processes(), start(site, words, {"AMQP_URL": site.amqp()}) as running:
-        wait_until(lambda: site.user in broker.ctl(*connections), "it is connected", pause=0.2)
+        wait_until(lambda: site.user in broker.ctl(*connections), "the command connects", pause=0.2)
         site.places.note("output", broker.ctl(*connections))
         running.send_signal(signal.SIGINT)
-        said = running.communicate(timeout=60)[0].decode()
-    site.places.note("output", said)
-    judge("rabbit-chx", site.places, searched, started)
-    assert (running.returncode, said.splitlines()[-1]) == (130, "Interrupted.")
+        output = running.communicate(timeout=60)[0].decode()
+    site.places.note("output", output)
+    search("rabbit-chx", site.places, started)
+    assert (running.returncode, output.splitlines()[-1]) == (130, "Interrupted.")
 
 
-def test_the_broker_was_told_no_secret_that_it_logs(site, broker, searched):
-    """After all the others."""
+def test_the_broker_logs_no_secret(site, broker, search):
+    """This test runs after all the others."""
     started = time.monotonic()
     site.places.note("log", broker.logs())
-    judge("the broker's log", site.places, searched, started)
+    search("the broker's log", site.places, started)
     assert site.user in broker.logs()

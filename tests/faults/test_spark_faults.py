@@ -10,6 +10,7 @@ import re
 import signal
 import threading
 import time
+from contextlib import contextmanager
 from functools import partial
 
 import pytest
@@ -34,14 +35,15 @@ from tests.faults.spark_programs import EXECUTOR, Program
 pytestmark = [pytest.mark.spark, pytest.mark.broker, pytest.mark.long]
 
 AGAIN = "no loss is possible, Spark runs the task again"
-SAID = "no loss is possible, the write says that it failed"
-MORE_THAN_ONE = BATCHES * SMALL
-"""Rows that are not of one partition alone."""
+REPORTED = "no loss is possible, the write says that it failed"
+ONE = BATCHES * SMALL
+"""The rows of one partition, and of two: more rows than `ONE` in the queues are not of one partition alone."""
+TWO = 2 * ONE
 
 
 @pytest.fixture
 def begin(spark, broker):
-    """Begins a write: begin(frame, topology, **options)."""
+    """Start a write: begin(frame, topology, **options)."""
     begun: list[Write] = []
 
     def begin(frame, used, **more) -> Write:
@@ -56,7 +58,7 @@ def begin(spark, broker):
 
 @pytest.fixture(autouse=True)
 def small_batches(spark):
-    """Arrow batches as gates want them."""
+    """Arrow batches of the size that gates expect."""
     spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", SMALL)
     yield
     spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")
@@ -68,7 +70,7 @@ def gates(tmp_path):
     return tmp_path
 
 
-def named_as_written(error: str) -> int:
+def rows_written(error: str) -> int:
     """How many rows are in the broker according to an error."""
     return int(re.search(r"(\d+) rows are in the broker already", error)[1])
 
@@ -76,67 +78,54 @@ def named_as_written(error: str) -> int:
 # -- tasks, workers and executors ----------------------------------------------------------------------
 
 
-def test_a_row_that_fails_on_the_first_attempts_is_written_by_the_next(
-    spark, broker, topology, begin, judge_spark, gates
-):
-    used, rows = topology(), BATCHES * SMALL
-    one = begin(numbered(spark, rows, 1, gates, fails=2), used)
-    # 7,000 to 9,000 rows of the first attempt arrive, and as many of the second.
-    for attempt, depth in enumerate((5_000, 12_000)):
-        one.until(partial(lambda depth: used.depth() >= depth, depth), f"attempt {attempt} has published")
-        open_gates(gates, attempt)
-    open_gates(gates, 2)
-    assert one.end() == ""
+@contextmanager
+def no_connections(broker):
+    """Close all connections, and let nobody connect."""
+    broker.ctl("suspend_listeners")
+    try:
+        broker.ctl("close_all_user_connections", broker.username, "a test")
+        yield
+    finally:
+        broker.ctl("resume_listeners")
 
-    found = copies(broker.url, used.queues)
-    sent = of_attempts(found, 0)
-    assert list(sent) == [0, 1, 2]
-    assert sent[2] == list(range(rows))
+
+@pytest.mark.parametrize("cause", ["row", "connection"])
+def test_a_failed_attempt_is_followed_by_another(spark, broker, topology, begin, judge_spark, gates, cause):
+    """A row raises an error, or the connection is closed for longer than reconnectTimeoutMs."""
+    used, row = topology(), cause == "row"
+    chosen = {} if row else {"reconnectTimeoutMs": 500, "connectionTimeoutMs": 60_000}
+    one = begin(numbered(spark, ONE, 1, gates, fails=2 if row else 0), used, **chosen)
+    # 7,000 to 9,000 rows of the first attempt are sent, and as many of the second.
     for attempt in (0, 1):
-        assert sent[attempt] == list(range(len(sent[attempt])))  # the first rows of the partition, each once
-    judge_spark(
-        "row that fails on attempts 0 and 1", rows, found, faults=2, twice=sent[0] + sent[1], control=AGAIN
-    )
-
-
-def test_an_attempt_whose_connection_does_not_come_back_is_followed_by_another(
-    spark, broker, topology, begin, judge_spark, gates
-):
-    used, rows = topology(), BATCHES * SMALL
-    patience = {"reconnectTimeoutMs": 500, "connectionTimeoutMs": 60_000}
-    one = begin(numbered(spark, rows, 1, gates), used, **patience)
-    for attempt in (0, 1):
-        before = used.depth()
-        one.until(partial(lambda before: used.depth() > before + 500, before), "rows arrive")
-        broker.ctl("suspend_listeners")
-        try:
-            broker.ctl("close_all_user_connections", broker.username, "a test")
+        wanted = (5_000, 12_000)[attempt] if row else used.depth() + 500
+        one.until(partial(lambda wanted: used.depth() >= wanted, wanted), f"attempt {attempt} publishes")
+        if row:
             open_gates(gates, attempt)
-            one.until(partial(lambda attempt: failed_tasks(spark) > attempt, attempt), "the attempt fails")
-        finally:
-            broker.ctl("resume_listeners")
+        else:
+            with no_connections(broker):
+                open_gates(gates, attempt)
+                one.until(partial(lambda count: failed_tasks(spark) > count, attempt), "the attempt fails")
     open_gates(gates, 2)
     assert one.end() == ""
 
     found = copies(broker.url, used.queues)
     sent = of_attempts(found, 0)
     assert list(sent) == [0, 1, 2]
-    assert sent[2] == list(range(rows))
-    judge_spark(
-        "connection of attempts 0 and 1 closed for good",
-        rows,
-        found,
-        faults=2,
-        twice=sent[0] + sent[1],
-        control=AGAIN,
-    )
+    assert sent[2] == list(range(ONE))
+    if row:  # the first rows of the partition, each once
+        assert all(sent[attempt] == list(range(len(sent[attempt]))) for attempt in (0, 1))
+    what = {
+        "row": "row that fails on attempts 0 and 1",
+        "connection": "attempts 0 and 1 lose their connection",
+    }
+    judge_spark(what[cause], ONE, found, faults=2, twice=sent[0] + sent[1], control=AGAIN)  # fmt: skip
 
 
 def test_a_worker_that_is_killed_loses_no_row(spark, broker, topology, begin, judge_spark, gates):
-    used, rows = topology(), 2 * BATCHES * SMALL
-    one = begin(numbered(spark, rows, 2, gates), used, maxRatePerTask=3_000)
+    used = topology()
+    one = begin(numbered(spark, TWO, 2, gates), used, maxRatePerTask=3_000)
     one.until(lambda: len(workers(broker, used.exchange)) == 2, "both tasks publish")
-    one.until(lambda: used.depth() > MORE_THAN_ONE, "rows of both arrive")
+    one.until(lambda: used.depth() > ONE, "rows of both arrive")
     victim, partition = min(workers(broker, used.exchange).items())
     os.kill(victim, signal.SIGKILL)
     open_gates(gates, 0, 1)
@@ -145,13 +134,13 @@ def test_a_worker_that_is_killed_loses_no_row(spark, broker, topology, begin, ju
     found = copies(broker.url, used.queues)
     sent, others = of_attempts(found, partition), of_attempts(found, 1 - partition)
     assert [list(sent), list(others)] == [[0, 1], [0]]
-    assert len(sent[1]) == len(others[0]) == rows // 2
-    judge_spark("Python worker killed", rows, found, twice=sent[0], control=AGAIN)
+    assert len(sent[1]) == len(others[0]) == ONE
+    judge_spark("Python worker killed", TWO, found, twice=sent[0], control=AGAIN)
 
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory):
-    """A driver with two executors; another one when it was killed."""
+    """Return a driver with two executors; a new one if the last was killed."""
     drivers: list[Program] = []
 
     def running() -> Program:
@@ -165,11 +154,11 @@ def cluster(tmp_path_factory):
 
 
 def test_an_executor_that_is_killed_loses_no_row(cluster, broker, topology, judge_spark, gates):
-    used, rows, driver = topology(), 2 * BATCHES * SMALL, cluster()
+    used, driver = topology(), cluster()
     chosen = options(broker, used, maxRatePerTask=3_000)
-    driver.order(rows=rows, partitions=2, gates=str(gates), options=chosen)
+    driver.order(rows=TWO, partitions=2, gates=str(gates), options=chosen)
     driver.until(lambda: len(workers(broker, used.exchange)) == 2, "both tasks publish")
-    driver.until(lambda: used.depth() > MORE_THAN_ONE, "rows of both arrive")
+    driver.until(lambda: used.depth() > ONE, "rows of both arrive")
     victim, other = driver.processes(EXECUTOR)
     os.kill(victim, signal.SIGKILL)
     open_gates(gates, 0, 1)
@@ -179,8 +168,8 @@ def test_an_executor_that_is_killed_loses_no_row(cluster, broker, topology, judg
     found = copies(broker.url, used.queues)
     attempts = sorted((of_attempts(found, partition) for partition in (0, 1)), key=len)
     assert [list(sent) for sent in attempts] == [[0], [0, 1]]
-    assert len(attempts[1][1]) == rows // 2
-    judge_spark("executor killed, two of them", rows, found, twice=attempts[1][0], control=AGAIN)
+    assert len(attempts[1][1]) == ONE
+    judge_spark("executor killed, two of them", TWO, found, twice=attempts[1][0], control=AGAIN)
 
 
 def test_after_the_driver_is_killed_every_process_ends(cluster, broker, topology, judge_spark):
@@ -192,17 +181,12 @@ def test_after_the_driver_is_killed_every_process_ends(cluster, broker, topology
     wait_until(lambda: not driver.processes(), "executors and workers end by themselves", SLOW, pause=0.1)
     wait_until(lambda: not workers(broker, used.exchange), "the broker drops their connections", pause=0.1)
 
-    assert driver.at_work, "it says that it is done"
+    assert driver.busy, "it reported that it was done"
     found = copies(broker.url, used.queues)
     assert 2_000 < len(found) < rows
-    judge_spark(
-        "driver killed, executors on their own",
-        rows,
-        found,
-        claimed=0,
-        control="no loss is possible, no write reports success",
-        note=f"{len(found):,} rows are there, and all processes ended",
-    )
+    what, why = "driver killed, executors on their own", "no loss is possible, no write reports success"
+    note = f"{len(found):,} rows are there, and all processes ended"
+    judge_spark(what, rows, found, claimed=0, control=why, note=note)
 
 
 # -- the broker ----------------------------------------------------------------------------------------
@@ -210,7 +194,7 @@ def test_after_the_driver_is_killed_every_process_ends(cluster, broker, topology
 
 def test_a_broker_that_is_killed_loses_no_row(spark, broker, topology, begin, judge_spark):
     used, other, rows, less = topology(), topology(), 40_000, 15_000
-    # One of the two threads that this Spark has is for the control.
+    # One of the two threads of this Spark is for the control.
     one = begin(numbered(spark, rows, 1), used, maxRatePerTask=8_000, maxInFlight=500)
     frame, control = numbered(spark, less, 1), []
 
@@ -218,7 +202,7 @@ def test_a_broker_that_is_killed_loses_no_row(spark, broker, topology, begin, ju
         try:
             frame.foreachPartition(naive(broker.url, other.exchange, 3_000))
             control.append("done")
-        except Exception as error:  # noqa: BLE001 - what the job says is what counts
+        except Exception as error:  # noqa: BLE001 - compared below
             control.append(f"failed: {error}")
 
     thread = threading.Thread(target=lose, daemon=True)
@@ -230,44 +214,39 @@ def test_a_broker_that_is_killed_loses_no_row(spark, broker, topology, begin, ju
     thread.join(SLOW)
 
     found = copies(broker.url, used.queues)
-    assert {copy.attempt for copy in found} == {0}  # the connection came back, so no task was tried again
+    assert {copy.attempt for copy in found} == {0}  # it reconnected, so no task was tried again
     assert len(found) - rows <= 500
     loss = less - len({copy.row for copy in copies(broker.url, other.queues)})
     assert control == ["done"]
-    assert loss > 0, "a fault that costs the control nothing proves nothing"
-    judge_spark(
-        "broker killed and restarted, batch",
-        rows,
-        found,
-        twice=range(rows),
-        control=f"{loss:,} of {less:,} (foreachPartition without confirms, whose job succeeded)",
-    )
+    assert loss > 0, "the control lost nothing, so the fault proves nothing"
+    lost = f"{loss:,} of {less:,} (foreachPartition without confirms, whose job succeeded)"
+    judge_spark("broker killed and restarted, batch", rows, found, twice=range(rows), control=lost)
 
 
-def test_an_alarm_is_waited_for(spark, broker, topology, begin, judge_spark, alarm, gates):
-    used, rows = topology(), 2 * BATCHES * SMALL
-    one = begin(numbered(spark, rows, 2, gates), used)
+def test_a_write_waits_for_the_end_of_an_alarm(spark, broker, topology, begin, judge_spark, alarm, gates):
+    used = topology()
+    one = begin(numbered(spark, TWO, 2, gates), used)
     one.until(lambda: used.depth() >= 10_000, "rows arrive")
     alarm("memory", raised=True)
     open_gates(gates, 0)
     one.until(lambda: broker.ctl("list_connections", "state").split().count("blocked") == 2, "both wait")
     depth, until = used.depth(), time.monotonic() + 3
-    one.until(lambda: time.monotonic() > until, "they go on waiting")
-    assert used.depth() == depth < rows
+    one.until(lambda: time.monotonic() > until, "they continue to wait")
+    assert used.depth() == depth < TWO
     assert failed_tasks(spark) == 0
     alarm("memory", raised=False)
     assert one.end() == ""
 
     found = copies(broker.url, used.queues)
     assert {copy.attempt for copy in found} == {0}
-    judge_spark("memory alarm raised and cleared", rows, found, control=ALIVE)
+    judge_spark("memory alarm raised and cleared", TWO, found, control=ALIVE)
 
 
-def test_an_alarm_that_does_not_clear_ends_the_write_once(
+def test_an_alarm_that_does_not_clear_fails_the_write_once(
     spark, broker, topology, begin, judge_spark, alarm, gates
 ):
-    used, rows = topology(), 2 * BATCHES * SMALL
-    one = begin(numbered(spark, rows, 2, gates), used, maxInFlight=500, blockedTimeoutMs=1_000)
+    used = topology()
+    one = begin(numbered(spark, TWO, 2, gates), used, maxInFlight=500, blockedTimeoutMs=1_000)
     one.until(lambda: used.depth() >= 10_000, "rows arrive")
     alarm("memory", raised=True)
     open_gates(gates, 0)
@@ -275,47 +254,34 @@ def test_an_alarm_that_does_not_clear_ends_the_write_once(
     alarm("memory", raised=False)
 
     assert "blocked publishing for too long (memory or disk alarm)" in error
-    found, claimed = copies(broker.url, used.queues), named_as_written(error)
+    found, claimed = copies(broker.url, used.queues), rows_written(error)
     assert {copy.attempt for copy in found} == {0}
-    assert len(found) - claimed <= 2 * 500  # what was on its way: the broker may have read it when it went on
-    judge_spark(
-        "memory alarm longer than blockedTimeoutMs",
-        rows,
-        found,
-        claimed=claimed,
-        control=SAID,
-        note=f"the error counts {claimed:,} rows, {len(found):,} are there",
-    )
+    assert len(found) - claimed <= 2 * 500  # in flight: the broker may read them after the alarm
+    note = f"the error counts {claimed:,} rows, {len(found):,} are there"
+    what = "memory alarm longer than blockedTimeoutMs"
+    judge_spark(what, TWO, found, claimed=claimed, control=REPORTED, note=note)
 
 
 # -- failures while other tasks run -----------------------------------------------------------------------
 
 
-def test_a_problem_that_is_reported_lets_the_others_finish_and_is_counted_right(
+def test_an_invalid_row_lets_the_other_tasks_finish_and_rows_are_counted(
     spark, broker, topology, begin, judge_spark
 ):
     used, rows = topology(), 12_000
-    frame = numbered(spark, rows, 2).selectExpr(
-        "if(key = 'key-1' and value like '1 %', null, value) as value", "key"
-    )
-    one = begin(frame, used, maxRatePerTask=3_000)
+    invalid = "if(key = 'key-1' and value like '1 %', null, value) as value"
+    one = begin(numbered(spark, rows, 2).selectExpr(invalid, "key"), used, maxRatePerTask=3_000)
     error = one.end()
     at_once = used.depth()
 
     assert "row 1 of partition 0: value is null" in error
     found = copies(broker.url, used.queues)
-    assert len(found) == at_once == named_as_written(error) == rows // 2
-    judge_spark(
-        "bad row in one task, another is slow",
-        rows,
-        found,
-        claimed=named_as_written(error),
-        control=SAID,
-        note="0 rows published after the driver saw the error",
-    )
+    assert len(found) == at_once == rows_written(error) == rows // 2
+    note, what = "0 rows published after the driver saw the error", "bad row in one task, another is slow"
+    judge_spark(what, rows, found, claimed=rows_written(error), control=REPORTED, note=note)
 
 
-def test_a_task_that_fails_for_good_leaves_the_others_publishing_until_spark_ends_them(
+def test_after_a_task_has_failed_for_good_the_others_publish_until_spark_ends_them(
     spark, broker, topology, begin, judge_spark, gates
 ):
     used, rows = topology(), 200_000
@@ -331,11 +297,6 @@ def test_a_task_that_fails_for_good_leaves_the_others_publishing_until_spark_end
     found = copies(broker.url, used.queues)
     assert {copy.partition for copy in found} == {1}
     assert at_once <= len(found) < rows // 2
-    judge_spark(
-        "task fails for good, another is slow",
-        rows,
-        found,
-        claimed=0,
-        control=SAID,
-        note=f"{len(found) - at_once:,} rows published after the driver saw the error",
-    )
+    note = f"{len(found) - at_once:,} rows published after the driver saw the error"
+    what = "task fails for good, another is slow"
+    judge_spark(what, rows, found, claimed=0, control=REPORTED, note=note)

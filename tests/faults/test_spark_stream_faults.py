@@ -1,4 +1,4 @@
-"""Streams of Spark under faults: a query goes on from its checkpoint, and what is there twice is of one micro-batch.
+"""Streams of Spark under faults: a query continues from its checkpoint, and duplicates are of one micro-batch.
 
 The source is a folder of files, one per micro-batch, so the rows of each micro-batch are known.
 """
@@ -8,21 +8,15 @@ from __future__ import annotations
 import pytest
 
 from tests.faults.load import wait_until
-from tests.faults.spark_load import SLOW, copies, options, put_files, stream, there_again, workers
+from tests.faults.spark_load import SLOW, copies, duplicates, options, put_files, stream, workers
 from tests.faults.spark_programs import Program
 from tests.inbox import Inbox
 
 pytestmark = [pytest.mark.spark, pytest.mark.broker, pytest.mark.long]
 
 ROWS = 2_000
-"""Of a file."""
+"""In each file."""
 AGAIN = "no loss is possible, Spark runs the micro-batch again"
-
-
-@pytest.fixture
-def folder(tmp_path):
-    """Where the files are; made by `put_files`."""
-    return tmp_path / "in"
 
 
 @pytest.fixture
@@ -30,15 +24,20 @@ def checkpoint(tmp_path):
     return tmp_path / "checkpoint"
 
 
-@pytest.fixture(autouse=True)
-def no_query_is_left(spark):
-    yield
+@pytest.fixture
+def begin(spark, broker, tmp_path, checkpoint):
+    """Start a query on the files: begin(topology, **options)."""
+
+    def begin(used, *, key="value", **more):
+        return stream(spark, tmp_path / "in", checkpoint, options(broker, used, **more), key=key).start()
+
+    yield begin
     for query in spark.streams.active:
         query.stop()
 
 
 def run_out(query) -> None:
-    """Wait for the end of the last file, and raise what ended the query before it."""
+    """Wait until the last file is written, and raise an error that ended the query before."""
     assert query.awaitTermination(SLOW), "the query hangs"
 
 
@@ -48,117 +47,106 @@ def committed(checkpoint) -> list[str]:
 
 
 def in_the_second(used) -> bool:
-    """The first file is through, and some of the next."""
+    """Whether the first file is written, and some of the second."""
     return used.depth() > ROWS + ROWS // 4
 
 
-def until_under_way(query, used) -> None:
+def until_running(query, used) -> None:
     wait_until(lambda: in_the_second(used) or not query.isActive, "the second file", SLOW, pause=0.1)
     assert query.isActive, query.exception()
 
 
-def rows_of(batches: set[str]) -> set[int]:
+def rows_of(batches) -> set[int]:
     return {row for batch in batches for row in range(int(batch) * ROWS, (int(batch) + 1) * ROWS)}
 
 
-def judge_again(judge_spark, scenario: str, files: int, found, **more) -> set[int]:
-    """Nothing is lost, and the rows that are there again are of one micro-batch, in each of their copies."""
-    again = there_again(found)
-    batches = {one.batch for one in again}
-    assert len(batches) <= 1
-    note = "what is there again is of one micro-batch" if again else ""
-    judge_spark(scenario, files * ROWS, found, twice=rows_of(batches), note=note, **more)
-    return {one.row for one in again}
+@pytest.fixture
+def judge_query(broker, judge_spark):
+    """Nothing is lost, and all copies of duplicated rows are of one micro-batch; return the copies and these rows."""
+
+    def judge(scenario: str, files: int, queues, control=AGAIN):
+        found = copies(broker.url, queues)
+        again = duplicates(found)
+        batches = {one.batch for one in again}
+        assert len(batches) <= 1
+        note = "what is there again is of one micro-batch" if again else ""
+        judge_spark(scenario, files * ROWS, found, twice=rows_of(batches), note=note, control=control)
+        return found, {one.row for one in again}
+
+    return judge
 
 
 def test_a_broker_that_is_killed_during_a_query_loses_no_row(
-    spark, broker, topology, judge_spark, folder, checkpoint
+    broker, topology, judge_query, begin, checkpoint, tmp_path
 ):
     used = topology()
-    put_files(folder, 4, ROWS)
-    chosen = options(broker, used, maxRatePerTask=2_000, maxInFlight=500)
-    query = stream(spark, folder, checkpoint, chosen).start()
-    until_under_way(query, used)
+    put_files(tmp_path / "in", 4, ROWS)
+    query = begin(used, maxRatePerTask=2_000, maxInFlight=500)
+    until_running(query, used)
     broker.kill()
     broker.restart()
     run_out(query)
 
     assert committed(checkpoint) == ["0", "1", "2", "3"]
-    found = copies(broker.url, used.queues)
+    what = "broker killed and restarted, stream"
+    found, _ = judge_query(what, 4, used.queues, control="that of the batch")
     assert {one.attempt for one in found} == {0}
     assert len(found) - 4 * ROWS <= 500
-    judge_again(judge_spark, "broker killed and restarted, stream", 4, found, control="that of the batch")
 
 
-def test_a_query_that_is_stopped_goes_on_from_its_checkpoint(
-    spark, broker, topology, judge_spark, folder, checkpoint
-):
+def test_a_stopped_query_continues_from_its_checkpoint(topology, judge_query, begin, checkpoint, tmp_path):
     used = topology()
-    put_files(folder, 6, ROWS)
-    query = stream(spark, folder, checkpoint, options(broker, used, maxRatePerTask=1_000)).start()
-    until_under_way(query, used)
+    put_files(tmp_path / "in", 6, ROWS)
+    query = begin(used, maxRatePerTask=1_000)
+    until_running(query, used)
     query.stop()
     assert query.exception() is None
     before = committed(checkpoint)
     assert len(before) < 6
-    run_out(stream(spark, folder, checkpoint, options(broker, used)).start())
-
-    found = copies(broker.url, used.queues)
-    again = judge_again(judge_spark, "query.stop() in a micro-batch", 6, found, control=AGAIN)
-    assert not again & rows_of(set(before))
+    run_out(begin(used))
+    _, again = judge_query("query.stop() in a micro-batch", 6, used.queues)
+    assert not again & rows_of(before)
 
 
-def test_a_driver_that_is_killed_is_followed_by_one_that_goes_on_from_the_checkpoint(
-    spark, broker, topology, judge_spark, folder, checkpoint, tmp_path
+def test_after_a_driver_is_killed_another_continues_from_the_checkpoint(
+    broker, topology, judge_query, begin, checkpoint, tmp_path
 ):
     used = topology()
-    put_files(folder, 6, ROWS)
+    put_files(tmp_path / "in", 6, ROWS)
     driver = Program("local[2]", tmp_path / "driver")
     try:
         chosen = options(broker, used, maxRatePerTask=1_000)
-        driver.order(folder=str(folder), checkpoint=str(checkpoint), options=chosen)
+        driver.order(folder=str(tmp_path / "in"), checkpoint=str(checkpoint), options=chosen)
         driver.until(lambda: in_the_second(used), "the second file")
         driver.kill()
         wait_until(lambda: not driver.processes(), "its workers end by themselves", SLOW, pause=0.1)
         wait_until(
             lambda: not workers(broker, used.exchange), "the broker drops their connections", pause=0.1
         )
-        assert driver.at_work, "it says that it is done"
+        assert driver.busy, "it reported that it was done"
     finally:
         driver.stop()
     before = committed(checkpoint)
-    run_out(stream(spark, folder, checkpoint, options(broker, used)).start())
-
-    found = copies(broker.url, used.queues)
-    again = judge_again(
-        judge_spark, "driver killed in a micro-batch, query restarted", 6, found, control=AGAIN
-    )
-    assert not again & rows_of(set(before))
+    run_out(begin(used))
+    _, again = judge_query("driver killed in a micro-batch, query restarted", 6, used.queues)
+    assert not again & rows_of(before)
 
 
-def test_a_commit_that_fails_repeats_its_micro_batch_once_the_cause_is_gone(
-    spark, broker, judge_spark, folder, checkpoint
+def test_a_failed_commit_repeats_its_micro_batch_once_the_cause_is_gone(
+    broker, judge_query, begin, checkpoint, tmp_path
 ):
-    put_files(folder, 3, ROWS)
-    poison = 2 * ROWS - 1  # the last row of the second file
-    key = f"if(value = '{poison} ', 'nowhere', 'known')"
+    put_files(tmp_path / "in", 3, ROWS)
+    unroutable = 2 * ROWS - 1  # the last row of the second file
+    key = f"if(value = '{unroutable} ', 'nowhere', 'known')"
     with Inbox(broker.url, kind="direct", binding="known") as inbox:
-        chosen = options(broker, inbox)
-        query = stream(spark, folder, checkpoint, chosen, key=key).start()
+        query = begin(inbox, key=key)
         with pytest.raises(Exception, match=r"returned: 312 NO_ROUTE.*1999 rows are in the broker already"):
             run_out(query)
         assert committed(checkpoint) == ["0"]
         with broker.connection() as connection:
             connection.channel().queue_bind(inbox.queue, inbox.exchange, "nowhere")
-        run_out(stream(spark, folder, checkpoint, chosen, key=key).start())
+        run_out(begin(inbox, key=key))
 
         assert committed(checkpoint) == ["0", "1", "2"]
-        found = copies(broker.url, [inbox.queue])
-        again = judge_again(
-            judge_spark,
-            "commit fails (no route), bound, query restarted",
-            3,
-            found,
-            control=AGAIN,
-        )
-        assert again == rows_of({"1"}) - {poison}
+        _, again = judge_query("commit fails (no route), bound, query restarted", 3, [inbox.queue])
+        assert again == rows_of({"1"}) - {unroutable}

@@ -1,16 +1,15 @@
-"""TLS against a real listener, with a private CA: what is wrong is refused at once and named.
+"""TLS against RabbitMQ's own listener, with a private CA: bad certificates are refused at once, and the error says why.
 
-The listener asks for client certificates. It takes the port of the HTTP API, the one port beside AMQP's that is
-reachable from here on every machine; the restart at the end gives it back.
+The listener requires client certificates. It takes the port of the HTTP API, the only one besides AMQP's that is
+published by the container; the restart at the end gives it back.
 """
 
 from __future__ import annotations
 
-import logging
 import secrets
 import ssl
-import time
 from dataclasses import replace
+from functools import partial
 from urllib.parse import urlsplit
 
 import pika
@@ -20,7 +19,7 @@ from rabbit_chx import RabbitChxError
 from rabbit_chx.errors import BrokerUnavailable
 from rabbit_chx.publishing import Publisher
 from tests.faults.ledger import body
-from tests.faults.load import Control, Load, wait_until, within
+from tests.faults.load import wait_until, within
 from tests.faults.proxy import Proxy
 from tests.faults.tls_clients import CLIENTS, Access, CommandFailed
 from tests.inbox import Inbox
@@ -92,9 +91,11 @@ WITH_EXTERNAL = "application:set_env(rabbit, auth_mechanisms, ['PLAIN', 'EXTERNA
 
 @pytest.fixture(scope="module")
 def external(broker, authority, listener):
-    """EXTERNAL is offered, and the certificate `client` names a user; gives the access of any client."""
+    """Access by EXTERNAL: the broker offers it, and the certificate `client` names a user."""
     authority.issue("nobody")
-    safe = "[{verify, verify_peer}, {fail_if_no_peer_cert, true}]"  # the plugin looks here, whatever the listener has
+    safe = (
+        "[{verify, verify_peer}, {fail_if_no_peer_cert, true}]"  # the plugin reads these, not the listener's
+    )
     broker.eval(
         f"{WITH_EXTERNAL}, application:set_env(rabbit, ssl_cert_login_from, common_name), "
         f"application:set_env(rabbit, ssl_options, {safe})"
@@ -113,12 +114,12 @@ OVER_AMQP = sorted(set(CLIENTS) - {"Management", "rabbit-chx plan"})
 
 
 @pytest.mark.parametrize("client", OVER_AMQP)
-def test_a_certificate_stands_for_user_and_password(client, external):
+def test_a_certificate_replaces_user_and_password(client, external):
     CLIENTS[client](external)
 
 
 @pytest.mark.parametrize("client", OVER_AMQP)
-def test_a_certificate_of_no_user_is_refused_and_named(client, external):
+def test_a_certificate_without_a_user_is_refused(client, external):
     text = complaint(client, replace(external, client="nobody"))
     assert "rejected the client certificate" in text
     assert "ssl_cert_login_from" in text
@@ -141,92 +142,80 @@ def complaint(client, access):
     return str(caught.value)
 
 
-def refusal(url, context, *, limit=5.0, **options):
-    publisher = Publisher(url, tls=context, **options)
-    started = time.monotonic()
-    with pytest.raises(BrokerUnavailable) as caught:
-        within(limit + 5, publisher.open, "opening")
-    assert time.monotonic() - started < limit
-    return str(caught.value)
+VERSIONS = [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3]
 
 
-@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
-def test_publishing_over_tls(broker, topology, judge, listener, authority, version):
-    used = topology(queues=1)
+@pytest.mark.parametrize("version", VERSIONS)
+def test_publishing_over_tls(scene, listener, authority, version):
     context = authority.context()
     context.maximum_version = version
-    load = Load(listener.url, used.exchange, tls=context).start(20_000)
-    load.inject(lambda publisher: [publisher.publish(body(row, 1 << 20), "k") for row in range(20)])
-    load.finish(60)
-    load.drain(broker.url, used.queues)
-    assert load.error is None
-    assert load.ledger.outcomes == {}
-    assert load.publisher.totals.connections == 1
-    assert judge(f"none, but {version.name}", load, faults=0).duplicated == 0
+    no_fault = {"faults": 0, "control": None, "start": 20_000}
+    with scene(f"none, but {version.name}", url=listener.url, queues=1, tls=context, **no_fault) as it:
+        it.load.inject(lambda publisher: [publisher.publish(body(row, 1 << 20), "k") for row in range(20)])
+    assert it.totals.connections == 1
+    assert it.load.ledger.duplicated == 0
 
 
-def test_a_connection_over_tls_that_is_cut(broker, topology, judge, listener, authority):
-    """In its handshake too, which is no reason to give up."""
-    used, other = topology(), topology()
-    parts = urlsplit(listener.url)
-    with Proxy(parts.hostname, parts.port, seed=SEED) as proxy:
-        url = listener.url.replace(f"{parts.hostname}:{parts.port}", f"127.0.0.1:{proxy.port}")
-        control = Control(url, other.exchange, ssl_options=pika.SSLOptions(authority.context(), "127.0.0.1"))
-        load = Load(url, used.exchange, tls=authority.context()).start()
-        load.more(500)
-        load.until_confirmed(500)
+def test_a_connection_over_tls_that_is_cut(scene, listener, authority):
+    """Connections are also cut in their handshake, and the publisher continues to try."""
+    context = authority.context()
+    control = {"ssl_options": pika.SSLOptions(context, "127.0.0.1")}
+    with (
+        Proxy(listener.url, seed=SEED) as proxy,
+        scene("proxy: TLS, cut at a random byte", url=proxy.url, control=control, tls=context) as it,
+    ):
+        it.flow(500)
         proxy.cut_after = (1, 100_000)
         proxy.cut()
-        control.start()
-        load.flow()
+        it.control.flow()
         wait_until(lambda: proxy.cuts >= 8, "some connections are cut")
-        load.hold()
-        control.hold()
+        it.hold()
         proxy.cut_after = (1, 1_500)
         proxy.cut()
         before = proxy.cuts
         wait_until(lambda: proxy.cuts >= before + 4, "four connections are cut in the handshake")
         proxy.cut_after = None
-        load.finish(60)
-        load.drain(broker.url, used.queues, quiet=1)
-        loss = control.finish(broker.url, other.queues)
-    assert load.error is None
-    assert load.ledger.outcomes == {}
-    judge("proxy: TLS, cut at a random byte", load, faults=proxy.cuts, control=loss)
+        it.faults = proxy.cuts
 
 
-def test_a_certificate_of_another_authority(listener, authority):
-    text = refusal(listener.url, authority.context(ca="other-ca"))
-    assert "TLS with the broker at" in text
-    assert any(words in text for words in UNKNOWN_AUTHORITY)
+def refusal(url, context):
+    publisher = Publisher(url, tls=context)
+    with pytest.raises(BrokerUnavailable) as caught:
+        within(5, publisher.open, "opening")
+    return str(caught.value)
 
 
-def test_the_systems_authorities_do_not_know_it(listener):
-    text = refusal(listener.url, None)
-    assert any(words in text for words in UNKNOWN_AUTHORITY)
-    assert "to trust the CA that issued its certificate, pass --tls-ca-cert-file" in text
+def without_certificate(authority, version):
+    context = authority.context(client=None)
+    context.maximum_version = version
+    return context
 
 
-@pytest.mark.parametrize(
-    ("shown", "words"), [("expired", "certificate has expired"), ("wrong-host", "not valid for")]
-)
-def test_a_bad_certificate(listener, authority, shown, words):
+REQUIRED = ["CERTIFICATE_REQUIRED", "HANDSHAKE_FAILURE"]
+BAD = {
+    "another authority": ("good", lambda its: its.context(ca="other-ca"), UNKNOWN_AUTHORITY),
+    "an authority that the system does not know": ("good", lambda _: None, UNKNOWN_AUTHORITY),
+    "an expired certificate": ("expired", lambda its: its.context(), ["certificate has expired"]),
+    "a certificate of another host": ("wrong-host", lambda its: its.context(), ["not valid for"]),
+    **{
+        f"no client certificate, {version.name}": ("good", partial(without_certificate, version=version), REQUIRED)
+        for version in VERSIONS
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_tls_is_refused_at_once_and_named(listener, authority, case):
+    shown, context, words = BAD[case]
     listener.serve(shown)
     try:
-        text = refusal(listener.url, authority.context())
+        text = refusal(listener.url, context(authority))
     finally:
         listener.serve("good")
     assert "TLS with the broker at" in text
-    assert words in text
-
-
-@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
-def test_a_missing_client_certificate(listener, authority, version):
-    context = authority.context(client=None)
-    context.maximum_version = version
-    text = refusal(listener.url, context)
-    assert "TLS with the broker at" in text
-    assert "CERTIFICATE_REQUIRED" in text or "HANDSHAKE_FAILURE" in text
+    assert any(each in text for each in words), text
+    if words is UNKNOWN_AUTHORITY:
+        assert "to trust the CA that issued its certificate, pass --tls-ca-cert-file" in text
 
 
 def test_tls_to_a_port_without(broker, authority):
@@ -235,9 +224,8 @@ def test_tls_to_a_port_without(broker, authority):
     assert "is this a port without TLS?" in text
 
 
-def test_no_tls_to_a_port_with(listener, caplog):
-    """What a TLS listener answers is an alert, which no broker that is booting sends: one attempt is enough."""
-    caplog.set_level(logging.INFO, "rabbit_chx.publisher")
+def test_no_tls_to_a_port_with(listener, log):
+    """A TLS listener answers with an alert, which no starting broker sends: one attempt is enough."""
     text = refusal(listener.url.replace("amqps://", "amqp://"), None)
     assert text.endswith("does not speak AMQP 0-9-1 but TLS: its URL begins with amqps")
-    assert not [record for record in caplog.records if record.name == "rabbit_chx.publisher"]
+    assert log() == []

@@ -1,6 +1,6 @@
-"""Every client against every bad listener: refused within seconds and named; and what is good is taken.
+"""Every client against every bad listener: refused within seconds, with the reason; and good listeners are accepted.
 
-The listener ends TLS in front of the broker, so that it can show any certificate and speak any version.
+The listener terminates TLS in front of the broker, so that it can show any certificate and speak any version.
 """
 
 from __future__ import annotations
@@ -49,7 +49,10 @@ def inbox(broker):
 
 @pytest.fixture
 def access(broker, authority, inbox):
-    """Ways to a listener: `access(server's context)`, and what it has heard of its clients; without one, no TLS there."""
+    """Start a listener: `access(server's context)`, or without a context use the broker's own ports, which lack TLS.
+
+    `access.heard()` has the names in the certificates of all clients that got in.
+    """
     listeners = []
     user = f"{quote(broker.username)}:{quote(broker.password)}"
 
@@ -85,12 +88,12 @@ def refusal(client, access, broker):
     return text
 
 
-def of_version(context, version):
-    context.maximum_version = version
+def tls_1_2(context):
+    context.maximum_version = ssl.TLSVersion.TLSv1_2
     return context
 
 
-def speaking_tls_1_1_only(context):
+def tls_1_1_only(context):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         context.minimum_version = context.maximum_version = ssl.TLSVersion.TLSv1_1
@@ -104,44 +107,30 @@ BAD = {
     "an expired certificate": (lambda a: a.server("expired"), {}, ["certificate has expired"]),
     "a certificate of another host": (lambda a: a.server("elsewhere"), {}, ["not valid for"]),
     "a port without TLS": (lambda _: None, {}, ["is this a port without TLS?"]),
-    "no client certificate, TLS 1.3": (
-        lambda a: a.server(clients=ssl.CERT_REQUIRED),
-        {},
-        ["ALERT_CERTIFICATE_REQUIRED"],
-    ),
-    "no client certificate, TLS 1.2": (
-        lambda a: of_version(a.server(clients=ssl.CERT_REQUIRED), ssl.TLSVersion.TLSv1_2),
-        {},
-        ["ALERT_HANDSHAKE_FAILURE"],
-    ),
-    "a client certificate of another authority": (
-        lambda a: a.server(),
-        {"client": "stranger"},
-        ["ALERT_UNKNOWN_CA"],
-    ),
-    "TLS 1.1 only": (
-        lambda a: speaking_tls_1_1_only(a.server()),
-        {},
-        ["UNSUPPORTED_PROTOCOL", "PROTOCOL_VERSION"],
-    ),
-}
+    "no client certificate, TLS 1.3": (lambda a: a.server(clients=ssl.CERT_REQUIRED), {}, ["ALERT_CERTIFICATE_REQUIRED"]),
+    "no client certificate, TLS 1.2": (lambda a: tls_1_2(a.server(clients=ssl.CERT_REQUIRED)), {}, ["ALERT_HANDSHAKE_FAILURE"]),
+    "a client certificate of another authority": (lambda a: a.server(), {"client": "stranger"}, ["ALERT_UNKNOWN_CA"]),
+    "TLS 1.1 only": (lambda a: tls_1_1_only(a.server()), {}, ["UNSUPPORTED_PROTOCOL", "PROTOCOL_VERSION"]),
+}  # fmt: skip
+
+
+def tls_log(caplog):
+    return [record for record in caplog.records if record.name == "rabbit_chx.tls"]
 
 
 @pytest.mark.parametrize("case", BAD)
 @pytest.mark.parametrize("client", CLIENTS)
-def test_what_is_bad_is_refused_at_once_and_named(client, case, access, authority, broker, caplog):
+def test_bad_tls_is_refused_at_once_with_its_reason(client, case, access, authority, broker, caplog):
     server, knows, words = BAD[case]
     text = refusal(client, access(server(authority), **knows), broker)
     assert "TLS with the " in text
     assert any(word in text for word in words), text
-    assert access.heard() == []  # nobody got as far as to say a password
-    assert [record for record in caplog.records if record.name == "rabbit_chx.tls"] == []
+    assert access.heard() == []  # no client came as far as to send a password
+    assert tls_log(caplog) == []
 
 
 @pytest.mark.parametrize("client", FROM_FILES)
-def test_a_key_that_is_not_the_certificates_is_refused_before_anything_connects(
-    client, access, authority, broker
-):
+def test_a_key_of_another_certificate_is_refused_before_connecting(client, access, authority, broker):
     text = refusal(client, access(authority.server(), client="client", key="good"), broker)
     assert "KEY_VALUES_MISMATCH" in text
     assert "tlsCertFile" in text or "--tls-cert-file" in text
@@ -156,34 +145,31 @@ GOOD = {
 
 @pytest.mark.parametrize("case", GOOD)
 @pytest.mark.parametrize("client", CLIENTS)
-def test_what_is_good_is_taken_without_a_word(client, case, access, authority, caplog):
+def test_good_tls_is_accepted_without_a_warning(client, case, access, authority, caplog):
     server, knows, names = GOOD[case]
     CLIENTS[client](access(server(authority), **knows))
     assert set(access.heard()) == names
-    assert [record for record in caplog.records if record.name == "rabbit_chx.tls"] == []
+    assert tls_log(caplog) == []
 
 
 @pytest.mark.parametrize("shown", ["expired", "elsewhere"])
 @pytest.mark.parametrize("client", CLIENTS)
-def test_checks_are_off_only_where_somebody_says_so_and_then_it_is_logged(
-    client, shown, access, authority, broker, caplog
-):
+def test_turning_verification_off_is_logged(client, shown, access, authority, broker, caplog):
     CLIENTS[client](access(authority.server(shown), verify=False))
-    said = [record for record in caplog.records if record.name == "rabbit_chx.tls"]
-    assert said
-    for record in said:
+    assert tls_log(caplog)
+    for record in tls_log(caplog):
         assert record.levelno == logging.WARNING
         assert record.getMessage().startswith("SECURITY: the certificate of ")
         assert "127.0.0.1" in record.getMessage()
         assert broker.password not in record.getMessage()
 
 
-def test_the_listener_of_tls_1_1_is_one(authority, broker):
-    """A client that takes it gets in: what refuses it above is ours."""
+def test_the_listener_of_tls_1_1_accepts_such_clients(authority, broker):
+    """So it is our clients that refuse it above."""
     client = authority.context(client=None)
     with (
-        Listener(speaking_tls_1_1_only(authority.server()), broker.url) as listener,
+        Listener(tls_1_1_only(authority.server()), broker.url) as listener,
         socket.create_connection(("127.0.0.1", listener.port), timeout=LIMIT) as plain,
-        speaking_tls_1_1_only(client).wrap_socket(plain, server_hostname="127.0.0.1") as secure,
+        tls_1_1_only(client).wrap_socket(plain, server_hostname="127.0.0.1") as secure,
     ):
         assert secure.version() == "TLSv1.1"

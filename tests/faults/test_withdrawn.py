@@ -9,31 +9,25 @@ from urllib.parse import urlsplit
 import pytest
 
 from rabbit_chx.publishing import Outcome, Timeouts
-from tests.faults.load import PATIENCE, Control, Load, wait_until
+from tests.faults.load import PATIENCE, wait_until
 
 pytestmark = pytest.mark.broker
 
 PLUGIN = "rabbitmq_consistent_hash_exchange"
+UNDECIDED = {"outcomes": {Outcome.UNKNOWN, Outcome.UNSENT}, "quiet": 0.5}
 
 
-def test_a_broker_that_is_down_at_the_start_and_comes_up_later(broker, topology, judge, caplog):
-    used = topology()
-    caplog.set_level("INFO", "rabbit_chx.publisher")
-    broker.kill()
-    try:
-        load = Load(broker.url, used.exchange, timeouts=Timeouts(connect=PATIENCE)).start(3_000)
-        wait_until(lambda: caplog.text.count("trying again") >= 3, "three attempts have failed")
-    finally:
-        broker.restart()
-    load.finish(PATIENCE)
-    load.drain(broker.url, used.queues)
-
-    assert load.error is None
-    assert load.ledger.outcomes == {}
-    assert load.publisher.totals.connections == 1
-    judge(
-        "broker down at the start", load, harmless="no loss is possible, nothing is taken in before it is up"
-    )
+def test_a_broker_that_is_down_at_the_start_and_comes_up_later(broker, scene, log):
+    harmless = {"control": None, "harmless": "no loss is possible, nothing is accepted before it is up"}
+    patient = {"limit": PATIENCE, "timeouts": Timeouts(connect=PATIENCE)}
+    with scene("broker down at the start", start=None, quiet=0, **patient, **harmless) as it:
+        broker.kill()
+        try:
+            it.load.start(3_000)
+            wait_until(lambda: len(log("trying again")) >= 3, "three attempts have failed")
+        finally:
+            broker.restart()
+    assert it.totals.connections == 1
 
 
 @pytest.fixture
@@ -47,30 +41,21 @@ def guest(broker):
     broker.ctl("delete_user", name)
 
 
-def test_a_revoked_permission_takes_effect_with_the_next_connection(broker, topology, judge, guest):
+def test_a_revoked_permission_takes_effect_with_the_next_connection(broker, scene, guest):
     """A channel keeps what it was once allowed (rabbit_channel caches permissions in its process dictionary)."""
-    used, other = topology(), topology()
     name, url = guest
-    control = Control(url, other.exchange)
-    control.start()
-    load = Load(url, used.exchange).start()
-    load.flow()
-    load.until_confirmed(5_000)
-    broker.ctl("set_permissions", name, ".*", "^$", ".*")
-    load.until_confirmed(5_000)
-    broker.ctl("close_all_user_connections", name, "a test")
-    wait_until(lambda: load.error is not None, "the broker refuses the publisher")
-    wait_until(lambda: control.broken >= 2, "and the control")
-    load.finish(5)
-    load.drain(broker.url, used.queues, quiet=0.5)
-    loss = control.finish(broker.url, other.queues)
-
-    assert f"403 ACCESS_REFUSED, user '{name}' has no write permission on exchange '{used.exchange}'" in str(
-        load.error
-    )
-    assert load.publisher.totals.connections == 2
-    assert set(load.ledger.outcomes.values()) <= {Outcome.UNKNOWN, Outcome.UNSENT}
-    judge("write permission taken away", load, control=loss)
+    with scene("write permission taken away", url=url, **UNDECIDED) as it:
+        it.control.flow()
+        it.flow(5_000)
+        broker.ctl("set_permissions", name, ".*", "^$", ".*")
+        it.load.until_confirmed(5_000)
+        broker.ctl("close_all_user_connections", name, "a test")
+        wait_until(lambda: it.load.error is not None, "the broker refuses the publisher")
+        wait_until(lambda: it.control.broken >= 2, "the broker refuses the control")
+        it.load.finish(5)
+    denied = f"403 ACCESS_REFUSED, user '{name}' has no write permission on exchange '{it.used.exchange}'"
+    assert denied in str(it.load.error)
+    assert it.totals.connections == 2
 
 
 @contextmanager
@@ -92,20 +77,12 @@ def plugin_disabled(broker):
 
 
 @pytest.mark.long
-def test_the_plugin_is_disabled_while_publishing(broker, topology, judge):
-    used, other = topology(), topology()
-    control = Control(broker.url, other.exchange)
-    control.start()
-    load = Load(broker.url, used.exchange).start()
-    load.flow()
-    load.until_confirmed(5_000)
-    with plugin_disabled(broker):
-        wait_until(lambda: load.error is not None, "the publisher ends")
-        wait_until(lambda: control.broken >= 2, "the control notices")
-        load.finish(5)
-    load.drain(broker.url, used.queues, quiet=0.5)
-    loss = control.finish(broker.url, other.queues)
-
-    assert f"`rabbitmq-plugins enable {PLUGIN}`" in str(load.error)
-    assert set(load.ledger.outcomes.values()) <= {Outcome.UNKNOWN, Outcome.UNSENT}
-    judge("plugin disabled", load, control=loss)
+def test_the_plugin_is_disabled_while_publishing(broker, scene):
+    with scene("plugin disabled", **UNDECIDED) as it:
+        it.control.flow()
+        it.flow(5_000)
+        with plugin_disabled(broker):
+            wait_until(lambda: it.load.error is not None, "the publisher ends")
+            wait_until(lambda: it.control.broken >= 2, "the control loses its connection")
+            it.load.finish(5)
+    assert f"`rabbitmq-plugins enable {PLUGIN}`" in str(it.load.error)

@@ -1,4 +1,4 @@
-"""Everything of ours that can talk TLS, each called in the same way: it works, or raises what a user would see."""
+"""All clients of this project that use TLS, called in the same way: each works, or raises what a user would see."""
 
 from __future__ import annotations
 
@@ -22,21 +22,22 @@ from spark_connector import RabbitMQDataSource
 
 SCHEMA = t.StructType([t.StructField("value", t.StringType())])
 BATCH = pa.record_batch([pa.array(["x"])], names=["value"])
+TOPOLOGY = ("topology.yaml", "schema: 1\nqueues: {never: {}}\n")
 NOTHING_TO_DO = Plan("/", (DeclareQueue(Queue("never")),))
 
 
 class CommandFailed(Exception):
-    """What a command wrote before it left with another exit code than 0 or 2."""
+    """What a command wrote before it ended with another exit code than 0 or 2."""
 
 
 @dataclass(frozen=True)
 class Access:
-    """Where a client connects, and what it knows and shows."""
+    """Where a client connects, what it trusts, and its certificate."""
 
     amqp: str
     http: str
     exchange: str
-    """Leads to a queue."""
+    """Routes to a queue."""
     folder: Path
     ca: str | None = "ca"
     client: str | None = None
@@ -49,7 +50,7 @@ class Access:
 
     @property
     def context(self):
-        """For Python."""
+        """The context for clients in Python."""
         if self.verify:
             context = ssl.create_default_context(cafile=self.ca and self.path(f"{self.ca}.pem"))
         else:
@@ -60,7 +61,7 @@ class Access:
         return context
 
     def options(self, ca, certificate, key):
-        """For those who take files."""
+        """The options of clients that read files."""
         found = {ca: self.path(f"{self.ca}.pem")} if self.ca and self.verify else {}
         if self.client:
             found |= {
@@ -97,22 +98,20 @@ def spark(access):
 
 
 def publish_command(access):
-    rows = access.folder / "rows.csv"
-    rows.write_text("k\nx\n")
-    _command(access, "publish", rows, "-x", access.exchange)
+    _command(access, "publish", _file(access, "rows.csv", "k\nx\n"), "-x", access.exchange)
 
 
 def plan_command(access):
-    file = access.folder / "topology.yaml"
-    file.write_text("schema: 1\nqueues: {never: {}}\n")
-    _command(access, "plan", file, "--management-url", access.http)
+    _command(access, "plan", _file(access, *TOPOLOGY), "--management-url", access.http)
 
 
 def check_command(access):
-    """The same file over AMQP."""
-    file = access.folder / "topology.yaml"
-    file.write_text("schema: 1\nqueues: {never: {}}\n")
-    _command(access, "check", file, "--amqp-only")
+    _command(access, "check", _file(access, *TOPOLOGY), "--amqp-only")
+
+
+def _file(access, name, content):
+    (access.folder / name).write_text(content)
+    return access.folder / name
 
 
 def _command(access, *arguments):
@@ -128,16 +127,16 @@ def _command(access, *arguments):
         raise CommandFailed(said.getvalue())
 
 
-FROM_PYTHON = {
-    "Publisher": publisher,
-    "apply": with_pika,
-    "apply_async": with_aio_pika,
-    "Management": management,
-}
 FROM_FILES = {
     "Spark": spark,
     "rabbit-chx publish": publish_command,
     "rabbit-chx plan": plan_command,
     "rabbit-chx check --amqp-only": check_command,
 }
-CLIENTS = FROM_PYTHON | FROM_FILES
+CLIENTS = {
+    "Publisher": publisher,
+    "apply": with_pika,
+    "apply_async": with_aio_pika,
+    "Management": management,
+    **FROM_FILES,
+}

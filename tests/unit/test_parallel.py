@@ -36,7 +36,7 @@ def test_long_folders_and_the_newest_release_run_first() -> None:
     assert sorted(tests[3:] + tests[:3], key=sort_key) == tests
 
 
-def test_a_line_says_which_broker_is_started_for_how_many_tests() -> None:
+def test_a_line_names_the_broker_that_is_started_and_its_tests() -> None:
     lines = []
 
     class Terminal:

@@ -1,4 +1,4 @@
-"""The tables of the proof: every area has its place, a page keeps what stands around them, a loss is shown."""
+"""The tables of the proof: their areas and order, the page around them, and losses."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CHECK = Check("Kernel", "binaries", "OTP 27", 10_000, 1, 0.5, control="seen")
 
 
 def areas_of(name: str) -> set[str]:
-    """The first argument of all calls of that name in the tests, where it is written out."""
+    """The first argument of all calls of that name in the tests, if it is a literal."""
     texts = [path.read_text() for path in TESTS.rglob("*.py") if path != Path(__file__)]
     calls = (
         node
@@ -30,19 +30,19 @@ def areas_of(name: str) -> set[str]:
     return {call.args[0].value for call in calls if isinstance(call.args[0], ast.Constant)}
 
 
-def test_every_area_that_a_test_books_under_has_its_place() -> None:
+def test_every_area_of_a_test_has_its_place() -> None:
     assert areas_of("Fault") <= set(FAULT_AREAS)
     proven = areas_of("Check") | areas_of("proves")
     assert {"TLS", "Ring", "Routing"} <= proven <= set(CHECK_AREAS)
 
 
-def test_an_unknown_area_is_no_reason_to_lose_the_tables() -> None:
+def test_an_unknown_area_is_the_last_table() -> None:
     strange = Check("Weather", "rain", "", 1, 0, 0.0, "")
     titles = [title for title, _, _ in tables([FAULT], [strange, CHECK])]
     assert titles == ["Publisher: faults", "Kernel: checks", "Weather: checks"]
 
 
-def test_what_was_lost_and_wrong_stands_in_the_first_line_and_in_its_row() -> None:
+def test_losses_and_wrong_cases_are_in_the_first_line_and_in_their_row() -> None:
     text = "\n".join(
         written([FAULT], [CHECK], {"passed": 3, "failed": 1, "skipped": 0}, 2.0, ["test_x: no Docker"])
     )
@@ -61,7 +61,7 @@ def test_columns_are_as_wide_as_their_widest_cell() -> None:
     assert all(line.startswith(word) for line, word in zip(lines, ("what", "a", "bcdef"), strict=True))
 
 
-def test_a_page_keeps_what_stands_around_the_tables(tmp_path) -> None:
+def test_a_page_keeps_the_text_around_the_tables(tmp_path) -> None:
     page = tmp_path / "proof.md"
     page.write_text(f"before\n{BEGIN}\nold\n{END}\nafter\n")
     into(page, "new")

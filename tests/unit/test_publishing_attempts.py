@@ -19,8 +19,7 @@ from rabbit_chx.publishing.attempts import Address, Attempts, Timeouts
 from rabbit_chx.publishing.messages import Message
 from rabbit_chx.publishing.outbox import Outbox
 from rabbit_chx.publishing.properties import encode_properties
-from rabbit_chx.publishing.returns import find_returned
-from rabbit_chx.publishing.window import Window
+from rabbit_chx.publishing.window import Window, find_returned
 
 TIMEOUTS = Timeouts(connect=10, reconnect=100, retry=1, confirm=1, blocked=1)
 A, B = Address("a", parameters_of), Address("b", parameters_of)
@@ -31,70 +30,62 @@ REFUSED = Reason("refused", permanent=True)
 # -- attempts ------------------------------------------------------------------------------------------------
 
 
-def test_the_end_tells_a_refusal_from_a_lost_connection():
-    for reason, refused in [(REFUSED, True), (LOST, False)]:
-        attempts = Attempts([A], TIMEOUTS, 0)
-        address, _ = attempts.next(0)
-        assert attempts.failed(address, reason, was_up=False, now=11)  # after its timeout either way
-        assert attempts.refused is refused
+def attempts(*addresses):
+    return Attempts(addresses, TIMEOUTS, 0)
+
+
+@pytest.mark.parametrize(("reason", "refused"), [(REFUSED, True), (LOST, False)])
+def test_a_refusal_is_told_from_a_lost_connection(reason, refused):
+    tried = attempts(A)
+    assert tried.failed(A, reason, was_up=False, now=11)  # after its timeout either way
+    assert tried.refused is refused
 
 
 def test_addresses_are_tried_in_turn():
-    attempts = Attempts([A, B], TIMEOUTS, 0)
-    tried = []
+    tried, order = attempts(A, B), []
     for now in range(4):
-        address, _ = attempts.next(now)
-        tried.append(address.where)
-        assert attempts.failed(address, LOST, was_up=False, now=now) is None
-    assert tried == ["a", "b", "a", "b"]
+        address, _ = tried.next(now)
+        order.append(address.where)
+        assert tried.failed(address, LOST, was_up=False, now=now) is None
+    assert order == ["a", "b", "a", "b"]
 
 
-def test_the_first_connection_has_the_connect_timeout_and_a_later_one_the_reconnect_timeout():
-    attempts = Attempts([A], TIMEOUTS, 0)
-    assert attempts.failed(A, LOST, was_up=False, now=10) is None
-    assert attempts.failed(A, LOST, was_up=False, now=10.1) == "lost (2 attempts)"
-    attempts = Attempts([A], TIMEOUTS, 0)
-    assert attempts.failed(A, LOST, was_up=True, now=50) is None
-    assert attempts.failed(A, LOST, was_up=False, now=100.1) == "lost (2 attempts)"
+@pytest.mark.parametrize(("was_up", "limit"), [(False, 10), (True, 100)])
+def test_the_first_connection_has_the_connect_timeout_and_a_later_one_the_reconnect_timeout(was_up, limit):
+    tried = attempts(A)
+    assert tried.failed(A, LOST, was_up=was_up, now=limit) is None
+    assert tried.failed(A, LOST, was_up=False, now=limit + 0.1) == "lost (2 attempts)"
 
 
 def test_an_attempt_lasts_no_longer_than_the_remaining_time():
-    attempts = Attempts([A], TIMEOUTS, 0)
-    assert attempts.next(0)[1] == 10
-    assert attempts.next(7)[1] == 3
-    assert attempts.next(9.9)[1] == 1
+    assert [attempts(A).next(now)[1] for now in (0, 7, 9.9)] == [10, 3, 1]
 
 
 def test_connections_that_open_and_confirm_nothing_are_failures():
-    attempts = Attempts([A], TIMEOUTS, 0)
-    assert all(attempts.failed(A, LOST, was_up=True, now=now) is None for now in range(0, 101, 10))
-    assert attempts.failed(A, LOST, was_up=True, now=101) == "lost (12 attempts)"
+    tried = attempts(A)
+    assert all(tried.failed(A, LOST, was_up=True, now=now) is None for now in range(0, 101, 10))
+    assert tried.failed(A, LOST, was_up=True, now=101) == "lost (12 attempts)"
 
 
 def test_a_connection_that_worked_resets_everything():
-    attempts = Attempts([A, B], TIMEOUTS, 0)
-    attempts.failed(A, REFUSED, was_up=False, now=99)
-    attempts.succeeded(1_000)
-    assert attempts.count == 0
-    assert attempts.next(1_000) == (A, 10)
-    assert attempts.failed(A, LOST, was_up=True, now=1_000) is None
-
-
-def test_a_refusal_ends_the_attempts_at_once():
-    attempts = Attempts([A], TIMEOUTS, 0)
-    assert attempts.failed(A, REFUSED, was_up=False, now=0) == "refused"
+    tried = attempts(A, B)
+    tried.failed(A, REFUSED, was_up=False, now=99)
+    tried.succeeded(1_000)
+    assert tried.count == 0
+    assert tried.next(1_000) == (A, 10)
+    assert tried.failed(A, LOST, was_up=True, now=1_000) is None
 
 
 def test_an_address_that_refuses_is_not_tried_again_and_the_others_are():
-    attempts = Attempts([A, B], TIMEOUTS, 0)
-    assert attempts.failed(A, REFUSED, was_up=False, now=0) is None
-    assert [attempts.next(now)[0] for now in range(3)] == [B, B, B]
-    assert attempts.failed(B, LOST, was_up=False, now=11) == "refused; lost (2 attempts)"
+    tried = attempts(A, B)
+    assert tried.failed(A, REFUSED, was_up=False, now=0) is None
+    assert [tried.next(now)[0] for now in range(3)] == [B, B, B]
+    assert tried.failed(B, LOST, was_up=False, now=11) == "refused; lost (2 attempts)"
 
 
-def test_a_refusal_after_the_connection_was_up_applies_to_every_address():
-    attempts = Attempts([A, B], TIMEOUTS, 0)
-    assert attempts.failed(A, REFUSED, was_up=True, now=0) == "refused"
+@pytest.mark.parametrize(("addresses", "was_up"), [([A], False), ([A, B], True)])
+def test_a_refusal_by_the_only_address_or_after_the_connection_was_up_is_final(addresses, was_up):
+    assert attempts(*addresses).failed(A, REFUSED, was_up=was_up, now=0) == "refused"
 
 
 @pytest.mark.parametrize("value", [0, -1, None, "5", True, float("nan"), float("inf")])
@@ -115,11 +106,12 @@ def test_an_invalid_timeout_is_refused(name, value):
         {"sequence_header": 5},
         {"properties": {"mesage_id": "a"}},
         {"exchange": 5},
+        *({"url": value} for value in (None, 5, b"amqp://host", [], [None], {"amqp://host": 1})),
     ],
 )
 def test_an_invalid_option_is_refused_before_connecting(option):
     with pytest.raises(InvalidValue):
-        Publisher("amqp://h", **option)
+        Publisher(**{"url": "amqp://h", **option})
 
 
 # -- reasons -------------------------------------------------------------------------------------------------
@@ -135,29 +127,17 @@ LOGIN = "ACCESS_REFUSED - Login was refused using authentication mechanism PLAIN
         (AUTHENTICATION(repr(CLOSED(403, LOGIN))), True, "rejected the user name or password"),
         (AUTHENTICATION(repr(exceptions.StreamLostError("reset"))), False, "was lost during authentication"),
         (ACCESS(repr(CLOSED(530, "NOT_ALLOWED - vhost it's not found"))), True, "no such virtual host"),
-        (
-            ACCESS(repr(CLOSED(530, "NOT_ALLOWED - access: connection limit (1) is reached"))),
-            False,
-            "limit (1)",
-        ),
-        (
-            ACCESS(repr(CLOSED(541, "INTERNAL_ERROR - vhost '/' is down"))),
-            False,
-            "541 INTERNAL_ERROR - vhost '/'",
-        ),
+        (ACCESS(repr(CLOSED(530, "NOT_ALLOWED - access: connection limit (1) is reached"))), False, "limit (1)"),
+        (ACCESS(repr(CLOSED(541, "INTERNAL_ERROR - vhost '/' is down"))), False, "541 INTERNAL_ERROR - vhost '/'"),
         (ACCESS(repr(exceptions.StreamLostError("reset"))), False, "was lost after authentication"),
         (exceptions.NoFreeChannels(), True, "increase channel_max in rabbitmq.conf"),
         (
-            ACCESS(repr(CLOSED(530, "NOT_ALLOWED - access to vhost 'v' refused for user 'u'"))),
-            True,
+            ACCESS(repr(CLOSED(530, "NOT_ALLOWED - access to vhost 'v' refused for user 'u'"))), True,
             "the user 'u' has no permission in the virtual host 'v' of the broker at h: `rabbitmqctl set_permissions -p v u",
         ),
         (exceptions.IncompatibleProtocolError(repr(exceptions.StreamLostError("EOF"))), False, "with TLS?"),
         (
-            exceptions.IncompatibleProtocolError(
-                "SSLError(1, '[SSL: TLSV13_ALERT_CERTIFICATE_REQUIRED] tls')"
-            ),
-            True,
+            exceptions.IncompatibleProtocolError("SSLError(1, '[SSL: TLSV13_ALERT_CERTIFICATE_REQUIRED] tls')"), True,
             "TLS with the broker at h failed: TLSV13_ALERT_CERTIFICATE_REQUIRED",
         ),
         (exceptions.InvalidFrameError("x"), True, "does not speak AMQP 0-9-1"),
@@ -165,22 +145,14 @@ LOGIN = "ACCESS_REFUSED - Login was refused using authentication mechanism PLAIN
         (NotAmqp(b"\x15"), True, "does not speak AMQP 0-9-1 but TLS: its URL begins with amqps"),
         (CLOSED(320, "CONNECTION_FORCED - closed"), False, "320 CONNECTION_FORCED"),
         (exceptions.ChannelClosedByBroker(404, "NOT_FOUND - no exchange"), True, "404 NOT_FOUND"),
-        (
-            exceptions.ChannelClosedByBroker(403, "ACCESS_REFUSED - write access to exchange 'login'"),
-            True,
-            "'login'",
-        ),
+        (exceptions.ChannelClosedByBroker(403, "ACCESS_REFUSED - write access to exchange 'login'"), True, "'login'"),
         (exceptions.ChannelClosedByBroker(405, "RESOURCE_LOCKED"), False, "405"),
         (exceptions.ConnectionBlockedTimeout("x"), True, "memory or disk alarm"),
         (ssl.SSLEOFError(8, "EOF occurred"), False, "was lost during the TLS handshake"),
-        (
-            ConnectionRefusedError(111, "Connection refused"),
-            False,
-            "no broker answers at h: Connection refused",
-        ),
+        (ConnectionRefusedError(111, "Connection refused"), False, "no broker answers at h: Connection refused"),
         (BrokerUnavailable("no credentials"), False, "no credentials"),
     ],
-)
+)  # fmt: skip
 def test_the_brokers_reply_decides_whether_a_failure_is_permanent(error, permanent, words):
     reason = why_down(error, "h")
     assert reason.permanent is permanent
@@ -259,17 +231,17 @@ def look_up(messages, properties, *, key="k", body=b""):
     return None if found is None else found.row
 
 
-def test_the_one_with_the_very_same_properties_is_preferred():
+def test_the_message_with_identical_properties_is_preferred():
     messages = [sent(0, {}), sent(1, {"headers": {"a": 1}}), sent(2, {"headers": {"a": 2}})]
     assert look_up(messages, {"headers": {"a": 2}}) == 2
     assert look_up(messages, {}) == 0
 
 
-def test_one_whose_properties_the_broker_has_added_to_or_taken_from_is_recognised():
+def test_a_message_whose_properties_the_broker_changed_is_recognised():
     messages = [sent(0, {"headers": {"a": 1}}), sent(1, {"headers": {"a": 2, "BCC": ["q"]}})]
     assert look_up(messages, {"headers": {"a": 2}}) == 1
     assert look_up(messages, {"headers": {"a": 2, "x-stamp": 7}, "timestamp": 5}) == 1
-    assert look_up(messages, {"headers": {"a": 3}}) == 0  # overwritten: nothing but the rest can tell
+    assert look_up(messages, {"headers": {"a": 3}}) == 0  # overwritten, so only the rest is compared
 
 
 def test_another_key_or_body_is_another_message():
@@ -304,19 +276,6 @@ def test_giving_up_gives_each_message_its_outcome():
     assert outbox.totals().pending == 0
 
 
-def test_a_failing_hook_changes_nothing(caplog):
-    def on_failure(_):
-        raise ZeroDivisionError
-
-    outbox = Outbox(max_messages=10, max_bytes=100, on_failure=on_failure)
-    outbox.add([sent(row, {}) for row in range(3)], lambda: None)
-    outbox.give_up(BrokerUnavailable("over"), [])
-    assert outbox.totals().unsent == 3
-    assert [record.getMessage() for record in caplog.records] == [
-        "the publisher's hook on_failure failed"
-    ] * 3
-
-
 def test_confirmed_before_is_the_lowest_row_that_is_pending_or_failed():
     outbox = Outbox(max_messages=10, max_bytes=100, on_failure=None)
     messages = [sent(row, {}) for row in range(6)]
@@ -330,7 +289,7 @@ def test_confirmed_before_is_the_lowest_row_that_is_pending_or_failed():
     outbox.note_lowest_pending([messages[3]])
     assert outbox.confirmed_before() == 3
     outbox.note_lowest_pending([])
-    assert outbox.confirmed_before() == 4  # what waits to be sent is pending, too
+    assert outbox.confirmed_before() == 4  # unsent messages are pending, too
     outbox.settle([messages[3]], Outcome.RETURNED)
     outbox.settle(messages[4:], Outcome.CONFIRMED)
     assert outbox.confirmed_before() == 3

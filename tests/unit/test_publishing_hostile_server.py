@@ -37,41 +37,30 @@ def ack(number: int) -> bytes:
     return frame.Method(1, spec.Basic.Ack(number)).marshal()
 
 
-def repeated(piece: bytes, *, after: bytes = b"") -> Callable[[socket.socket], object]:
-    """Send ``after`` once, and then the piece until the client ends the connection."""
-    block = piece * max((1 << 16) // len(piece), 1)
+def send(first: bytes, piece: bytes = b"") -> Callable[[socket.socket], object]:
+    """Send ``first`` once, and then the piece (or nothing) until the client ends the connection."""
+    block = piece * ((1 << 16) // len(piece) or 1) if piece else b""
 
     def behave(client: socket.socket) -> None:
-        client.sendall(after)
-        while True:
+        client.sendall(first)
+        while block or client.recv(1 << 16):
             client.sendall(block)
-
-    return behave
-
-
-def once(data: bytes) -> Callable[[socket.socket], object]:
-    """Send the data, and then nothing until the client ends the connection."""
-
-    def behave(client: socket.socket) -> None:
-        client.sendall(data)
-        while client.recv(1 << 16):
-            pass
 
     return behave
 
 
 BODY_FRAME = frame.Body(1, b"y" * 100_000).marshal()
 SERVERS = {
-    "a returned body of 2^63 bytes": (repeated(BODY_FRAME, after=return_of(2**63)), "more than any in flight"),
-    "a returned body longer than what was sent": (once(return_of(len(BODY) + 1)), "more than any in flight"),
-    "a returned body that never ends": (once(return_of(len(BODY))), "confirmed nothing"),
-    "a frame for a channel that is not open": (once(frame.Method(7, spec.Basic.Ack(1)).marshal()), "channel 7"),
-    "a frame of 4 GiB": (repeated(b"z" * 1_000, after=struct.pack(">BHI", 1, 1, 2**32 - 1)), "frame_max"),
-    "acks for messages that were never sent": (repeated(ack(10**9)), "confirmed nothing"),
-    "returns of messages that were never sent": (repeated(return_of(0)), "was not sent"),
-    "heartbeats and nothing else": (repeated(frame.Heartbeat().marshal()), "confirmed nothing"),
-    "blocked for ever": (once(frame.Method(0, spec.Connection.Blocked("disk")).marshal()), "blocked publishing"),
-    "silence": (once(b""), "confirmed nothing"),
+    "a returned body of 2^63 bytes": (send(return_of(2**63), BODY_FRAME), "more than any in flight"),
+    "a returned body longer than what was sent": (send(return_of(len(BODY) + 1)), "more than any in flight"),
+    "a returned body that never ends": (send(return_of(len(BODY))), "confirmed nothing"),
+    "a frame for a channel that is not open": (send(frame.Method(7, spec.Basic.Ack(1)).marshal()), "channel 7"),
+    "a frame of 4 GiB": (send(struct.pack(">BHI", 1, 1, 2**32 - 1), b"z" * 1_000), "frame_max"),
+    "acks for messages that were never sent": (send(b"", ack(10**9)), "confirmed nothing"),
+    "returns of messages that were never sent": (send(b"", return_of(0)), "was not sent"),
+    "heartbeats and nothing else": (send(b"", frame.Heartbeat().marshal()), "confirmed nothing"),
+    "blocked for ever": (send(frame.Method(0, spec.Connection.Blocked("disk")).marshal()), "blocked publishing"),
+    "silence": (send(b""), "confirmed nothing"),
 }  # fmt: skip
 
 
@@ -118,14 +107,12 @@ def test_a_hostile_server_loses_its_connection(name: str) -> None:
 def spoiled() -> Iterator[bytes]:
     """Frames that a server may send, with bytes exchanged, left out or repeated."""
     random = dice("hostile server")
-    frames = [
-        ack(1),
-        return_of(10),
-        return_of(0),
-        frame.Body(1, b"abc").marshal(),
-        frame.Heartbeat().marshal(),
-    ]
-    frames += [frame.Method(1, spec.Channel.Close(404, "no", 60, 40)).marshal()]
+    others = (
+        frame.Body(1, b"abc"),
+        frame.Heartbeat(),
+        frame.Method(1, spec.Channel.Close(404, "no", 60, 40)),
+    )
+    frames = [ack(1), return_of(10), return_of(0), *(each.marshal() for each in others)]
     while True:
         data = bytearray(b"".join(random.choices(frames, k=random.randint(1, 6))))
         for _ in range(random.randint(1, 8)):
@@ -143,7 +130,7 @@ def spoiled() -> Iterator[bytes]:
 
 def test_spoiled_frames_end_within_the_timeouts() -> None:
     for data in itertools.islice(spoiled(), 200 if LONG else 6):
-        with AmqpServer(once(data)) as server:
+        with AmqpServer(send(data)) as server:
             text, seconds, grown = outcome(server, may_confirm=True)
         assert seconds < MOST_SECONDS, data
         assert grown < MOST_BYTES, data
