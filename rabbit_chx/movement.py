@@ -87,13 +87,22 @@ def moved(old: Ring, new: Ring) -> Movement:
     0.24956703186035156
     """
     names_old, names_new = (*old.destinations, None), (*new.destinations, None)
-    pairs, counts = np.unique(_owners(old) * len(names_new) + _owners(new), return_counts=True)
+    pairs, counts = _counted(_owners(old) * len(names_new) + _owners(new), len(names_old) * len(names_new))
     flows = {
         (names_old[pair // len(names_new)], names_new[pair % len(names_new)]): count / SEEDS
         for pair, count in zip(pairs.tolist(), counts.tolist(), strict=True)
     }
     share = sum((share for (before, after), share in flows.items() if before != after), start=0.0)
     return Movement(share, flows)
+
+
+def _counted(values: NDArray[np.int64], most: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The values that occur, in order, and how often; sorting them is slow, and needed only where most is large."""
+    if most > SEEDS:
+        return np.unique(values, return_counts=True)
+    counts = np.bincount(values)
+    found = np.flatnonzero(counts)
+    return found, counts[found]
 
 
 @dataclass(frozen=True, slots=True)

@@ -89,10 +89,11 @@ def visits(low: int, high: int) -> Visits:
 
 def all_buckets(buckets: int) -> NDArray[Any]:
     """Return the bucket of every key from 0 to 2^21 - 1 in a ring of that size; further sizes near it cost little more."""
-    return visits(buckets, buckets).at(buckets)
+    full = 1 << (buckets - 1).bit_length()
+    return _visits_between(max(full // 2, 1), full).at(buckets)
 
 
-@lru_cache(maxsize=4)
+@lru_cache(maxsize=6)
 def _visits_between(low: int, high: int) -> Visits:
     """Cache visits between powers of two, about 20 MB each."""
     return Visits(low, high)

@@ -7,20 +7,18 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from rabbit_chx.errors import InvalidValue
 from rabbit_chx.exchange import ConsistentHashExchange
 from rabbit_chx.movement import moved, shares
 from rabbit_chx.releases import Release
 from rabbit_chx.report.page import SAMPLE, Change, Parity, Report, Uniformity
 from rabbit_chx.skew import Spread, chi_squared_tail, spread
-from rabbit_chx.topology.model import CONSISTENT_HASH
 from rabbit_chx.topology.planning.what_if import what_if
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from rabbit_chx.ring import Destination, Ring
-    from rabbit_chx.topology.model import Exchange, Topology
+    from rabbit_chx.topology.model import Topology
 
 __all__ = ["PUBLISHED", "report"]
 
@@ -71,14 +69,15 @@ def report(
         worker_pool_size: the setting of the broker's node, if known: with 1, a restart on Mnesia sorts the ring.
         parity: the result of a comparison with the broker.
     """
-    found = _checked(topology, exchange)
     parsed = Release.parse(release)
     filed = topology.ring(exchange, parsed)
+    found = topology.exchange(exchange)
+    assert found is not None
     ring = filed if live is None else live
     mirror = ConsistentHashExchange(ring, hash_header=found.hash_header, hash_property=found.hash_property)
     if keys is not None:
         sample = spread(mirror, keys)
-    removals = tuple(_removals(ring))
+    removals = _removals(ring)
     longer = ring.bind(_new_name(ring), "1")
     asked = bool(add or remove or weights)
     new = add if asked else 1
@@ -90,8 +89,8 @@ def report(
         shares=shares(ring),
         uniformity=_uniformity(parsed),
         added=Change("Adding one queue, bound last", moved(ring, longer), longer),
-        removals=tuple((destination, change.movement.share) for destination, change in removals),
-        removed=removals[0][1] if removals else None,
+        removals=tuple((destination, change.movement.share) for destination, change in removals.items()),
+        removed=next(iter(removals.values()), None),
         ways=what_if(topology, exchange, add=new, remove=remove, weights=weights, release=parsed),
         asked=_words(add, remove, weights or {}) if asked else "one more queue",
         sample=sample,
@@ -102,37 +101,21 @@ def report(
     )
 
 
-def _checked(topology: Topology, exchange: str) -> Exchange:
-    found = topology.exchange(exchange)
-    known = [each.name for each in topology.exchanges if each.type == CONSISTENT_HASH]
-    if found is None or found.name not in known:
-        raise InvalidValue(
-            "exchange of a report",
-            exchange,
-            "one of " + ", ".join(known) if known else "an exchange of type x-consistent-hash",
-            "Only a consistent-hash exchange has a ring to draw",
-        )
-    return found
-
-
-def _removals(ring: Ring) -> Iterator[tuple[Destination, Change]]:
+def _removals(ring: Ring) -> dict[Destination, Change]:
     """Compute what unbinding each queue moves, the largest share first."""
-    bindings = list({binding.destination: binding for binding in ring.bindings}.values())
-    if not 1 < len(bindings) <= _MOST_REMOVED:
-        return
-    changes = []
-    for binding in bindings:
-        after = ring.unbind(binding.destination, binding.key, dict(binding.arguments))
-        title = f"Unbinding {binding.destination}, the costliest removal"
-        changes.append((binding.destination, Change(title, moved(ring, after), after)))
-    yield from sorted(changes, key=lambda change: -change[1].movement.share)
+    bindings = {binding.destination: binding for binding in ring.bindings}
+    changes: dict[Destination, Change] = {}
+    for destination, binding in bindings.items() if 1 < len(bindings) <= _MOST_REMOVED else ():
+        after = ring.unbind(destination, binding.key, dict(binding.arguments))
+        title = f"Unbinding {destination}, the costliest removal"
+        changes[destination] = Change(title, moved(ring, after), after)
+    return dict(sorted(changes.items(), key=lambda change: -change[1].movement.share))
 
 
 def _new_name(ring: Ring) -> str:
     taken = set(map(str, ring.destinations))
-    return next(
-        name for name in ("new", *(f"new-{n}" for n in range(2, len(taken) + 3))) if name not in taken
-    )
+    names = ("new", *(f"new-{number}" for number in range(2, len(taken) + 3)))
+    return next(name for name in names if name not in taken)
 
 
 @cache
@@ -151,9 +134,6 @@ def _uniformity_of(buckets: int, keys: Sequence[str], release: Release) -> Unifo
 
 def _words(add: int | Sequence[str], remove: Sequence[str], weights: Mapping[str, int]) -> str:
     added = f"{add} more queue{'s' * (add != 1)}" if isinstance(add, int) else ", ".join(add)
-    parts = [
-        added and f"{added}" if add else "",
-        f"without {', '.join(remove)}" if remove else "",
-        ", ".join(f"{name} with weight {weight}" for name, weight in weights.items()),
-    ]
-    return ", ".join(filter(None, parts))
+    removed = f"without {', '.join(remove)}"
+    reweighted = [f"{name} with weight {weight}" for name, weight in weights.items()]
+    return ", ".join([*([added] if add else []), *([removed] if remove else []), *reweighted])

@@ -91,3 +91,13 @@ def test_what_stays_is_among_the_flows_and_a_way_that_none_takes_is_zero() -> No
 
 def test_rings_of_two_releases_can_be_compared() -> None:
     assert moved(Ring.of(["q0", "q1"], release="3.10"), Ring.of(["q0", "q1"], release="4.3")).share == 0.0
+
+
+def test_the_flows_between_very_many_queues_add_up_to_their_shares() -> None:
+    old, new = Ring.of([f"a{number}" for number in range(1_500)]), Ring.of([f"b{n}" for n in range(1_500)])
+    flows = moved(old, new).flows
+    for end, ring in enumerate((old, new)):
+        sums = dict.fromkeys(ring.destinations, 0.0)
+        for ends, share in flows.items():
+            sums[ends[end]] += share
+        assert sums == shares(ring)
