@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 __all__ = [
     "BIND_SEQUENCE",
     "CONSISTENT_HASH",
+    "HASHING",
+    "HASH_PROPERTIES",
     "MODULUS_HASH",
     "RESERVED",
     "Binding",
@@ -42,6 +44,8 @@ __all__ = [
 
 CONSISTENT_HASH: Final = "x-consistent-hash"
 MODULUS_HASH: Final = "x-modulus-hash"
+HASHING: Final = (CONSISTENT_HASH, MODULUS_HASH)
+HASH_PROPERTIES: Final = ("message_id", "correlation_id", "timestamp")
 
 RESERVED: Final = "amq."
 """The prefix of the broker's own names."""
@@ -271,15 +275,11 @@ class Topology:
         """The ring of a consistent-hash exchange whose bindings were made sequentially."""
         found = self.exchange(exchange)
         if found is None or found.type != CONSISTENT_HASH:
-            raise InvalidValue(
-                "exchange",
-                exchange,
-                "one of " + (", ".join(each.name for each in self.hash_exchanges) or "none"),
-                "Only an x-consistent-hash exchange has a ring",
-            )
+            expected = "one of " + (", ".join(each.name for each in self.hash_exchanges) or "none")
+            hint = "Only an x-consistent-hash exchange has a ring"
+            raise InvalidValue("exchange", exchange, expected, hint)
         slots = self.slots_of(exchange)
-        bindings = slots.top_bindings if slots else self.bindings_from(exchange)
-        return ring_after(bindings, release)
+        return ring_after(slots.top_bindings if slots else self.bindings_from(exchange), release)
 
     def ring_bindings(self, exchange: str) -> tuple[RingBinding, ...]:
         """The bindings of a consistent-hash exchange in the form that `Ring` uses."""

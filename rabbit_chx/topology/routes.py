@@ -170,7 +170,11 @@ class Router:
             case "fanout" | "x-recent-history":
                 return [bound.destination for bound in bindings]
             case "topic":
-                return [bound.destination for bound in bindings if _on_topic(bound.key, message.keys)]
+                return [
+                    bound.destination
+                    for bound in bindings
+                    if any(topic_matches(bound.key, key) for key in message.keys)
+                ]
             case "headers":
                 return [
                     bound.destination
@@ -227,18 +231,10 @@ def _copies(headers: Mapping[str, Any]) -> list[bytes]:
     for name in ("CC", "BCC"):
         copies = headers.get(name, [])
         if not isinstance(copies, (list, tuple)):
-            raise InvalidValue(
-                f"header {name}",
-                copies,
-                "a list of routing keys",
-                "A broker closes the channel on any other",
-            )
+            hint = "A broker closes the channel on any other"
+            raise InvalidValue(f"header {name}", copies, "a list of routing keys", hint)
         keys += [shortstr(key, f"a key of the header {name}") for key in copies]
     return keys
-
-
-def _on_topic(pattern: str, keys: Sequence[bytes]) -> bool:
-    return any(topic_matches(pattern, key) for key in keys)
 
 
 # rabbit_db_topic_exchange.erl: a key is split at its dots, and the empty key has no words.

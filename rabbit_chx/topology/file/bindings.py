@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from rabbit_chx.errors import InvalidValue, Unquoted
 from rabbit_chx.ring import ToExchange, parse_weight
-from rabbit_chx.topology.model import BIND_SEQUENCE, CONSISTENT_HASH, MODULUS_HASH, Binding, Slots
+from rabbit_chx.topology.model import BIND_SEQUENCE, CONSISTENT_HASH, HASHING, MODULUS_HASH, Binding, Slots
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Bindings"]
 
-_HASHING: Final = (CONSISTENT_HASH, MODULUS_HASH)
-
 
 class Bindings:
     """The valid bindings of a file; others are reported."""
@@ -29,20 +27,21 @@ class Bindings:
         self._file = file
         self._lookup = lookup
         self._report = lookup.document.report
+        self._report_key = lookup.document.report_key
 
     def slots(self) -> Iterator[Slots]:
         """The slots of all exchanges."""
         for name, entry in self._file.exchanges.items():
-            if entry.slots is None or entry.type not in _HASHING:
+            if entry.slots is None or entry.type not in HASHING:
                 continue
             path = ("exchanges", name)
             queues = dict(self._weighted(path, entry))
             written = self._lookup.section("exchanges")[name].keys()
             if not written & {"queues", "destinations", "bindings"}:
-                self._report((*path, "slots"), Unquoted("slots without queues"), "queues", at_key=True)
+                self._report_key((*path, "slots"), "slots without queues", "queues")
             for key in ("destinations", "bindings"):
                 if getattr(entry, key) is not None:
-                    self._report((*path, key), Unquoted(f"both slots and {key}"), "queues", at_key=True)
+                    self._report_key((*path, key), f"both slots and {key}", "queues")
             slots = Slots(name, entry.slots, queues, entry.alternate_exchange)
             self._check_slots((*path, "slots"), slots)
             yield slots
@@ -60,7 +59,7 @@ class Bindings:
         """The bindings of all exchanges without slots, in bind order."""
         for name, entry in self._file.exchanges.items():
             path = ("exchanges", name)
-            if entry.slots is not None and entry.type in _HASHING:
+            if entry.slots is not None and entry.type in HASHING:
                 continue
             for destination, weight in self._weighted(path, entry):
                 yield Binding(name, destination, str(weight) if entry.type == CONSISTENT_HASH else "")

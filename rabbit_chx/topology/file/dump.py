@@ -14,7 +14,7 @@ from rabbit_chx.errors import InvalidValue
 from rabbit_chx.ring import ToExchange
 from rabbit_chx.text import UNPRINTABLE
 from rabbit_chx.topology.file.ranges import fold, literal
-from rabbit_chx.topology.model import CONSISTENT_HASH, MODULUS_HASH, RESERVED, Topology
+from rabbit_chx.topology.model import CONSISTENT_HASH, HASH_PROPERTIES, MODULUS_HASH, RESERVED, Topology
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 __all__ = ["dumps", "json_text"]
 
 _WIDTH: Final = 100
-_PROPERTIES: Final = ("message_id", "correlation_id", "timestamp")
 
 
 def dumps(topology: Topology, format: Format) -> str:  # noqa: A002 - the word that users know
@@ -65,8 +64,8 @@ def _file(topology: Topology) -> dict[str, Any]:
 
 
 def _given(values: dict[str, Any]) -> dict[str, Any]:
-    """The values that differ from their defaults, which are all false or empty."""
-    return {name: value for name, value in values.items() if value}
+    """The values that differ from their defaults: true for durable, and false or empty for all others."""
+    return {name: value for name, value in values.items() if bool(value) != (name == "durable")}
 
 
 def _exchange(topology: Topology, exchange: Exchange) -> dict[str, Any]:
@@ -76,21 +75,19 @@ def _exchange(topology: Topology, exchange: Exchange) -> dict[str, Any]:
     if slots and slots.alternate is not None:
         keyed["alternate-exchange"] = slots.alternate
     partners = [second for first, second in topology.co_partitioned if first == exchange.name]
-    lists = (
-        {"slots": slots.count, "queues": dict(fold(slots.queues.items()))}
-        if slots
-        else _bindings(exchange, topology.bindings_from(exchange.name))
-    )
-    return {
+    lists = _bindings(exchange, topology.bindings_from(exchange.name))
+    if slots:
+        lists = {"slots": slots.count, "queues": dict(fold(slots.queues.items()))}
+    values = {
         "type": exchange.type,
         **keyed,
-        **({} if exchange.durable else {"durable": False}),
-        **_given(
-            {"auto-delete": exchange.auto_delete, "internal": exchange.internal, "arguments": arguments}
-        ),
-        **_given({"co-partitioned-with": partners[0] if len(partners) == 1 else partners}),
-        **lists,
+        "durable": exchange.durable,
+        "auto-delete": exchange.auto_delete,
+        "internal": exchange.internal,
+        "arguments": arguments,
+        "co-partitioned-with": partners[0] if len(partners) == 1 else partners,
     }
+    return {**_given(values), **lists}
 
 
 def _keys(topology: Topology, exchange: Exchange) -> Iterator[str]:
@@ -98,7 +95,7 @@ def _keys(topology: Topology, exchange: Exchange) -> Iterator[str]:
     found = {name: value for name, value in exchange.arguments.items() if isinstance(value, str) and value}
     if exchange.type == CONSISTENT_HASH and "hash-header" in found:
         yield "hash-header"
-    if exchange.type == CONSISTENT_HASH and found.get("hash-property") in _PROPERTIES:
+    if exchange.type == CONSISTENT_HASH and found.get("hash-property") in HASH_PROPERTIES:
         yield "hash-property"
     alternate = found.get("alternate-exchange", "")
     is_known = alternate.startswith(RESERVED) or (alternate and topology.exchange(alternate) is not None)
@@ -137,20 +134,20 @@ def _keyed(bound: Binding) -> dict[str, Any]:
 
 def _queue(queue: Queue) -> dict[str, Any]:
     if queue.exclusive:
-        hint = "exportable() leaves exclusive queues out"
-        raise InvalidValue(
-            f"queue {queue.name!r}", "an exclusive queue", "a queue that is not exclusive", hint
-        )
+        expected, hint = "a queue that is not exclusive", "exportable() leaves exclusive queues out"
+        raise InvalidValue(f"queue {queue.name!r}", "an exclusive queue", expected, hint)
     arguments = dict(queue.arguments)
     is_single = arguments.get("x-single-active-consumer") is True and queue.type != "stream"
     if is_single:
         del arguments["x-single-active-consumer"]
-    return {
+    values = {
         "type": queue.type,
-        **_given({"single-active-consumer": is_single}),
-        **({} if queue.durable else {"durable": False}),
-        **_given({"auto-delete": queue.auto_delete, "arguments": arguments}),
+        "single-active-consumer": is_single,
+        "durable": queue.durable,
+        "auto-delete": queue.auto_delete,
+        "arguments": arguments,
     }
+    return _given(values)
 
 
 # -- YAML -------------------------------------------------------------------------------------------
@@ -179,7 +176,7 @@ def _flow(value: Any) -> str:
             return value if is_plain else _escaped(json.dumps(value, ensure_ascii=False))
         case float():
             text = repr(value)  # YAML wants a point before an exponent
-            return text if "e" not in text or "." in text else text.replace("e", ".0e")
+            return text if "." in text else text.replace("e", ".0e")
         case _:
             return json.dumps(value)
 

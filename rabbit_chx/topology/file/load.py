@@ -50,8 +50,7 @@ def load(path: str | Path, *, vhost: str | None = None) -> Topology:
 
     ``vhost`` selects a virtual host in a ``definitions.json`` that has several.
     """
-    document = read_file(path)
-    return only(topologies(document, () if vhost is None else (vhost,)), document)
+    return _only_topology(read_file(path), vhost)
 
 
 def read_file(path: str | Path) -> Document:
@@ -71,7 +70,10 @@ def loads(
     vhost: str | None = None,
 ) -> Topology:
     """Load the topology in a text; error messages show ``name`` as the name of the file."""
-    document = parse(text, format, name)
+    return _only_topology(parse(text, format, name), vhost)
+
+
+def _only_topology(document: Document, vhost: str | None) -> Topology:
     return only(topologies(document, () if vhost is None else (vhost,)), document)
 
 
@@ -107,13 +109,8 @@ def _read_text(name: str) -> str:
         reason = error.strerror if isinstance(error, OSError) else str(error)
         document.fail(None, "file", name, "a readable file", f"The system says: {reason}")
     if len(data) > MAX_BYTES:
-        document.fail(
-            None,
-            "file size",
-            Unquoted("more"),
-            f"at most {MAX_BYTES >> 20} MiB",
-            "Ranges of names such as 'orders.{00..15}' keep a file short",
-        )
+        hint = "Ranges of names such as 'orders.{00..15}' keep a file short"
+        document.fail(None, "file size", Unquoted("more"), f"at most {MAX_BYTES >> 20} MiB", hint)
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:

@@ -11,6 +11,8 @@ from rabbit_chx.topology.file.ranges import expand
 from rabbit_chx.topology.model import RESERVED
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from rabbit_chx.topology.file.problems import Document, Path
 
 __all__ = ["MAX_NAMES", "Lookup"]
@@ -24,7 +26,7 @@ class Lookup:
 
     def __init__(self, document: Document) -> None:
         self.document = document
-        self.exchanges: list[str] = list(self.section("exchanges"))
+        self.exchanges: Collection[str] = dict.fromkeys(self.section("exchanges"))
         self.queues: dict[str, str] = {}
         """Each queue, and the key in the file that declares it."""
         self._count = 0
@@ -59,19 +61,17 @@ class Lookup:
 
     def check_exchange(self, path: Path, name: str) -> bool:
         """Whether an exchange is declared in the file or is the broker's own."""
-        return self._check(path, name, self.exchanges, "exchange")
+        return self._check(path, name, self.exchanges, "an exchange")
 
     def check_queue(self, path: Path, name: str, *, at_key: bool = False) -> bool:
         """Whether a queue is declared in the file or is the broker's own."""
-        return self._check(path, name, self.queues, "queue", at_key=at_key)
+        return self._check(path, name, self.queues, "a queue", at_key=at_key)
 
     def _check(
-        self, path: Path, name: str, known: dict[str, str] | list[str], kind: str, *, at_key: bool = False
+        self, path: Path, name: str, known: Collection[str], kind: str, *, at_key: bool = False
     ) -> bool:
         if name in known or name.startswith(RESERVED):
             return True
-        hint = did_you_mean(name, known) or f"Declare it under {kind}s"
-        self.document.report(
-            path, name, f"an {kind} of this file".replace("an q", "a q"), hint, at_key=at_key
-        )
+        hint = did_you_mean(name, known) or f"Declare it under {kind.split()[1]}s"
+        self.document.report(path, name, f"{kind} of this file", hint, at_key=at_key)
         return False

@@ -12,9 +12,11 @@ from rabbit_chx.errors import Unquoted
 from rabbit_chx.topology.file.bindings import Bindings
 from rabbit_chx.topology.file.lookup import Lookup
 from rabbit_chx.topology.file.problems import did_you_mean
+from rabbit_chx.topology.file.schema import FileQueue
 from rabbit_chx.topology.model import (
     CONSISTENT_HASH,
-    MODULUS_HASH,
+    HASH_PROPERTIES,
+    HASHING,
     RESERVED,
     Exchange,
     Policy,
@@ -26,20 +28,18 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from rabbit_chx.topology.file.problems import Document, Path
-    from rabbit_chx.topology.file.schema import File, FileExchange, FileQueue
+    from rabbit_chx.topology.file.schema import File, FileExchange
 
 __all__ = ["build_topology"]
 
-_HASHING: Final = (CONSISTENT_HASH, MODULUS_HASH)
 _TYPES_OF: Final = {
     "hash_header": (CONSISTENT_HASH,),
     "hash_property": (CONSISTENT_HASH,),
-    "queues": _HASHING,
-    "destinations": _HASHING,
-    "slots": _HASHING,
+    "queues": HASHING,
+    "destinations": HASHING,
+    "slots": HASHING,
 }
-_PROPERTIES: Final = ("message_id", "correlation_id", "timestamp")
-_ONE_OF_BOTH: Final = "only one of them"
+_BOTH: Final = ("both the argument and its shorthand", "only one of them")
 _RESERVED_HINT: Final = "The broker reserves names that begin with amq."
 
 
@@ -70,33 +70,27 @@ def _queues(file: File, lookup: Lookup) -> Iterator[Queue]:
         path = ("queues", key)
         names = lookup.members(path, key, at_key=True)
         if key.startswith(RESERVED):
-            lookup.document.report(path, key, "another name", _RESERVED_HINT, at_key=True)
+            lookup.document.report_key(path, repr(key), "another name", _RESERVED_HINT)
         duplicate = next((name for name in names if name in lookup.queues), None)
         if duplicate is not None:
-            got = Unquoted(f"queue {duplicate!r}, which {lookup.queues[duplicate]!r} declares already")
-            lookup.document.report(path, got, "each queue once", at_key=True)
+            got = f"queue {duplicate!r}, which {lookup.queues[duplicate]!r} declares already"
+            lookup.document.report_key(path, got, "each queue once")
         lookup.queues.update((name, key) for name in names if name not in lookup.queues)
         if key in file.queues:
-            yield from _queues_of(path, names, file.queues[key], lookup.document)
+            yield from _queues_of(path, names, file.queues[key] or FileQueue(), lookup.document)
 
 
-def _queues_of(
-    path: Path, names: tuple[str, ...], entry: FileQueue | None, document: Document
-) -> Iterator[Queue]:
-    if entry is None:
-        yield from (Queue(name, "quorum") for name in names)
-        return
+def _queues_of(path: Path, names: tuple[str, ...], entry: FileQueue, document: Document) -> Iterator[Queue]:
     kind = entry.type or "quorum"
     arguments = dict(entry.arguments)
     is_single = entry.single_active_consumer or entry.preset == "ordered"
     if entry.preset == "ordered" and kind != "quorum":
         document.report((*path, "type"), kind, "quorum with the preset ordered", "Leave the type out")
     if "x-queue-type" in arguments:
-        at = (*path, "arguments", "x-queue-type")
-        document.report(at, arguments["x-queue-type"], "the key type instead", at_key=True)
+        got = repr(arguments["x-queue-type"])
+        document.report_key((*path, "arguments", "x-queue-type"), got, "the key type instead")
     if is_single and "x-single-active-consumer" in arguments:
-        at = (*path, "arguments", "x-single-active-consumer")
-        document.report(at, Unquoted("both the argument and its shorthand"), _ONE_OF_BOTH, at_key=True)
+        document.report_key((*path, "arguments", "x-single-active-consumer"), *_BOTH)
     if kind == "stream" and is_single:
         got = Unquoted("true for a stream")
         document.report((*path, "single-active-consumer"), got, "a quorum or classic queue")
@@ -113,22 +107,17 @@ def _queues_of(
 
 
 def _exchanges(file: File, lookup: Lookup) -> Iterator[Exchange]:
+    report, report_key = lookup.document.report, lookup.document.report_key
     for name, entry in file.exchanges.items():
         path = ("exchanges", name)
         if not lookup.is_valid(path, name):
             continue
         if name.startswith(RESERVED):
             for field in sorted(entry.model_fields_set - {"bindings"}):
-                lookup.document.report(
-                    (*path, _key(field)),
-                    Unquoted("a declaration"),
-                    "only bindings",
-                    _RESERVED_HINT,
-                    at_key=True,
-                )
+                report_key((*path, _key(field)), "a declaration", "only bindings", _RESERVED_HINT)
         elif not entry.type:
             hint = f"Such as {CONSISTENT_HASH} or topic"
-            lookup.document.report((*path, "type"), Unquoted("nothing"), "the type of the exchange", hint)
+            report((*path, "type"), Unquoted("nothing"), "the type of the exchange", hint)
         else:
             _check_keys(path, entry, lookup)
             arguments = _arguments(path, entry, lookup)
@@ -141,23 +130,20 @@ def _key(field: str) -> str:
 
 def _check_keys(path: Path, entry: FileExchange, lookup: Lookup) -> None:
     """Check that the keys of an exchange suit its type and each other."""
+    report_key = lookup.document.report_key
     for field, types in _TYPES_OF.items():
         if field in entry.model_fields_set and entry.type not in types:
-            hint = did_you_mean(entry.type, _HASHING) if entry.type not in _HASHING else ""
+            hint = did_you_mean(entry.type, HASHING) if entry.type not in HASHING else ""
             if not hint and field in ("queues", "destinations"):
                 hint = "Other types have bindings"
-            got = Unquoted(f"an exchange of type {entry.type!r}")
-            lookup.document.report((*path, _key(field)), got, " or ".join(types), hint, at_key=True)
+            got = f"an exchange of type {entry.type!r}"
+            report_key((*path, _key(field)), got, " or ".join(types), hint)
     written = lookup.section("exchanges")[str(path[1])]
     lists = [key for key in written if key in ("queues", "destinations", "bindings")]
-    if entry.type in _HASHING and len(lists) > 1:
-        lookup.document.report(
-            (*path, lists[1]),
-            Unquoted(f"both {lists[0]} and {lists[1]}"),
-            "only one of queues, destinations and bindings",
-            "One list holds all bindings, because their order matters",
-            at_key=True,
-        )
+    if entry.type in HASHING and len(lists) > 1:
+        expected = "only one of queues, destinations and bindings"
+        hint = "One list holds all bindings, because their order matters"
+        report_key((*path, lists[1]), f"both {lists[0]} and {lists[1]}", expected, hint)
 
 
 def _arguments(path: Path, entry: FileExchange, lookup: Lookup) -> dict[str, Any]:
@@ -169,18 +155,15 @@ def _arguments(path: Path, entry: FileExchange, lookup: Lookup) -> dict[str, Any
         if value is None or (field == "alternate_exchange" and entry.slots is not None):
             continue
         if name in arguments:
-            got = Unquoted("both the argument and its shorthand")
-            document.report((*path, "arguments", name), got, _ONE_OF_BOTH, at_key=True)
+            document.report_key((*path, "arguments", name), *_BOTH)
         arguments[name] = value
     if entry.type == CONSISTENT_HASH:
+        at = (*path, "hash-property") if entry.hash_property else (*path, "arguments", "hash-property")
         if {"hash-header", "hash-property"} <= set(arguments):
-            got = Unquoted("both hash-header and hash-property")
-            is_key = entry.hash_property is not None
-            at = (*path, "hash-property") if is_key else (*path, "arguments", "hash-property")
-            document.report(at, got, _ONE_OF_BOTH, at_key=True)
-        found = arguments.get("hash-property", _PROPERTIES[0])
-        if found not in _PROPERTIES:
-            document.report((*path, "arguments", "hash-property"), found, ", ".join(_PROPERTIES))
+            document.report_key(at, "both hash-header and hash-property", "only one of them")
+        found = arguments.get("hash-property", HASH_PROPERTIES[0])
+        if found not in HASH_PROPERTIES:
+            document.report(at, found, ", ".join(HASH_PROPERTIES))
     if entry.alternate_exchange is not None:
         lookup.check_exchange((*path, "alternate-exchange"), entry.alternate_exchange)
     return arguments

@@ -113,6 +113,10 @@ class Document:
         """Add a problem with the value, or the key, at a path."""
         self.add(path, InvalidValue(dotted(path), got, expected, hint), at_key=at_key)
 
+    def report_key(self, path: Path, got: str, expected: str, hint: str = "") -> None:
+        """Add a problem with the key at a path; ``got`` is not quoted."""
+        self.report(path, Unquoted(got), expected, hint, at_key=True)
+
     def report_duplicate(self, key: str, first: int, again: int) -> None:
         """Add the problem of a key that its mapping has already."""
         hint = f"The first is in line {self.line_and_column(first)[0]}"
@@ -178,36 +182,33 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 def check_values(document: Document) -> None:
     """Report values that AMQP cannot carry, and nesting that is too deep."""
     try:
-        for path, got, expected, hint in _unusable((), document.value):
-            document.report(path, got, expected, hint)
+        _check((), document.value, document)
     except RecursionError:
         document.fail(None, "nesting", Unquoted("more"), f"at most {MAX_DEPTH} levels")
 
 
-def _unusable(path: Path, value: object) -> Iterator[tuple[Path, object, str, str]]:
+def _check(path: Path, value: object, document: Document) -> None:
     if len(path) > MAX_DEPTH:
         raise RecursionError
     match value:
         case dict():
             for key, item in value.items():
                 if not _is_encodable(key):
-                    yield (*path, key), key, "text without lone surrogates", ""
-                yield from _unusable((*path, key), item)
+                    document.report((*path, key), key, "text without lone surrogates")
+                _check((*path, key), item, document)
         case list():
             for index, item in enumerate(value):
-                yield from _unusable((*path, index), item)
+                _check((*path, index), item, document)
         case str() if not _is_encodable(value):
-            yield path, value, "text without lone surrogates", "Write the character itself"
-        case bool() | str() | None:
-            pass
+            document.report(path, value, "text without lone surrogates", "Write the character itself")
         case int() if not -(2**63) <= value < 2**63:
-            yield path, value, "a 64-bit integer", "AMQP has no larger integers"
+            document.report(path, value, "a 64-bit integer", "AMQP has no larger integers")
         case float() if not math.isfinite(value):
-            yield path, value, "a finite number", "Erlang has no infinity or NaN"
-        case int() | float():
+            document.report(path, value, "a finite number", "Erlang has no infinity or NaN")
+        case str() | int() | float() | None:
             pass
         case _:
-            yield path, str(value), "text, a number, true or false", ""
+            document.report(path, str(value), "text, a number, true or false")
 
 
 def _is_encodable(value: str) -> bool:

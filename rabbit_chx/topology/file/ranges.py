@@ -36,12 +36,8 @@ def expand(name: str) -> tuple[str, ...]:
     tokens = _TOKEN.findall(name)
     ranges = [index for index, token in enumerate(tokens) if _RANGE.fullmatch(token)]
     if len(ranges) > 1 or any(token in ("{", "}") for token in tokens):
-        raise InvalidValue(
-            "name",
-            name,
-            "at most one range of numbers, such as {00..15}",
-            "Double a brace that belongs to the name: {{ or }}",
-        )
+        hint = "Double a brace that belongs to the name: {{ or }}"
+        raise InvalidValue("name", name, "at most one range of numbers, such as {00..15}", hint)
     parts = [{"{{": "{", "}}": "}"}.get(token, token) for token in tokens]
     if not ranges:
         return ("".join(parts),)
@@ -55,20 +51,13 @@ def _numbers(name: str, token: str) -> list[str]:
     low, high = found[1], found[2]
     is_padded = any(len(end) > 1 and end.startswith("0") for end in (low, high))
     if int(low) > int(high) or (is_padded and len(low) != len(high)):
-        raise InvalidValue(
-            f"range in {name!r}",
-            token,
-            "the lower number first, and equal widths if one has a leading zero",
-            "{0..15} counts 0, 1, 2 and so on, {00..15} counts 00, 01, 02",
-        )
+        expected = "the lower number first, and equal widths if one has a leading zero"
+        hint = "{0..15} counts 0, 1, 2 and so on, {00..15} counts 00, 01, 02"
+        raise InvalidValue(f"range in {name!r}", token, expected, hint)
     count = int(high) - int(low) + 1
     if count > MAX_RANGE:
-        raise InvalidValue(
-            f"range in {name!r}",
-            f"{count} names",
-            f"at most {MAX_RANGE}",
-            "A consistent-hash exchange slows down from 500 buckets on",
-        )
+        hint = "A consistent-hash exchange slows down from 500 buckets on"
+        raise InvalidValue(f"range in {name!r}", f"{count} names", f"at most {MAX_RANGE}", hint)
     width = len(low) if is_padded else 0
     return [f"{number:0{width}}" for number in range(int(low), int(high) + 1)]
 

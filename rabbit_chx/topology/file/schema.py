@@ -30,18 +30,13 @@ __all__ = [
 
 SCHEMA_FILE: Final = Path(__file__).with_name("topology.schema.json")
 MAX_SLOTS: Final = 256
+_PLUGGED: Final = ["x-random", "x-local-random", "x-recent-history"]
+_TYPES: Final = ["x-consistent-hash", "x-modulus-hash", "direct", "fanout", "topic", "headers", *_PLUGGED]
 
 
 def _kind(value: object) -> str | None:
-    match value:
-        case dict():
-            return "mapping"
-        case list():
-            return "list"
-        case str():
-            return "text"
-        case _:
-            return None
+    kinds = ((dict, "mapping"), (list, "list"), (str, "text"))
+    return next((name for kind, name in kinds if isinstance(value, kind)), None)
 
 
 Weight = Annotated[int, Field(ge=1, le=MAX_WEIGHT)]
@@ -89,24 +84,25 @@ class Entry(BaseModel):
         return value
 
 
-class FileDestination(Entry):
-    """A destination of a hash exchange: a queue or an exchange."""
+class QueueOrExchange(Entry):
+    """One of the two."""
 
     queue: Text | None = None
     """A queue, or a range of queues such as "orders.{00..15}"."""
     exchange: Text | None = None
     """An exchange."""
+
+
+class FileDestination(QueueOrExchange):
+    """A destination of a hash exchange: a queue or an exchange."""
+
     weight: Weight = 1
     """The number of buckets of the destination."""
 
 
-class FileBinding(Entry):
+class FileBinding(QueueOrExchange):
     """A binding from the exchange to a queue or another exchange."""
 
-    queue: Text | None = None
-    """A queue, or a range of queues such as "orders.{00..15}"."""
-    exchange: Text | None = None
-    """An exchange."""
     key: Shortstr = ""
     """The binding key; for x-consistent-hash the weight as text."""
     arguments: Arguments = Field(default_factory=dict)
@@ -118,22 +114,7 @@ class FileExchange(Entry):
 
     model_config: ClassVar[ConfigDict] = ConfigDict(json_schema_extra=_require_type)
 
-    type: Annotated[
-        Text,
-        Field(
-            examples=[
-                "x-consistent-hash",
-                "x-modulus-hash",
-                "direct",
-                "fanout",
-                "topic",
-                "headers",
-                "x-random",
-                "x-local-random",
-                "x-recent-history",
-            ]
-        ),
-    ] = ""
+    type: Annotated[Text, Field(examples=_TYPES)] = ""
     """The exchange type: any type that the broker supports."""
     durable: bool = True
     """Whether it survives a restart of the broker."""
@@ -217,16 +198,6 @@ class _Defined(BaseModel):
     arguments: Arguments = Field(default_factory=dict)
 
 
-class DefinedExchange(_Defined):
-    """An exchange in a definitions.json."""
-
-    name: str
-    type: str
-    durable: bool = True
-    auto_delete: bool = False
-    internal: bool = False
-
-
 class DefinedQueue(_Defined):
     """A queue in a definitions.json."""
 
@@ -234,6 +205,13 @@ class DefinedQueue(_Defined):
     type: str | None = None
     durable: bool = True
     auto_delete: bool = False
+
+
+class DefinedExchange(DefinedQueue):
+    """An exchange in a definitions.json."""
+
+    type: str
+    internal: bool = False
 
 
 class DefinedBinding(_Defined):
@@ -282,11 +260,8 @@ def json_schema() -> str:
     bindings = schema["$defs"]["FileExchange"]["properties"]["bindings"]
     own = {"type": "object", "properties": {"bindings": bindings}, "additionalProperties": False}
     exchanges["patternProperties"] = {r"^amq\.": own}
-    whole = {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        **schema,
-        "title": "rabbit-chx topology",
-    }
+    dialect = "https://json-schema.org/draft/2020-12/schema"
+    whole = {"$schema": dialect, **schema, "title": "rabbit-chx topology"}
     return json.dumps(whole, indent=2, ensure_ascii=False) + "\n"
 
 

@@ -34,14 +34,11 @@ _EXPECTED: Final = {
     "string_too_short": "at least one character",
     "string_too_long": "at most 255 characters",
     "bool_type": "true or false",
-    "dict_type": "a mapping",
-    "model_type": "a mapping",
-    "model_attributes_type": "a mapping",
     "list_type": "a list",
     "too_short": "at least one key",
     "null": "a value",
     "missing": "a value",
-}
+} | dict.fromkeys(("dict_type", "model_type", "model_attributes_type"), "a mapping")
 _NUMBERS: Final = {"schema": "1", "priority": "an integer", "slots": f"an integer from 1 to {MAX_SLOTS}"}
 _UNIONS: Final = {
     "queues": "names with weights, or a list of names",
@@ -78,14 +75,11 @@ def _report(found: ErrorDetails, document: Document) -> Path:
 
 def _shown(value: Any) -> object:
     match value:
-        case None:
-            return Unquoted("nothing")
-        case bool():
-            return Unquoted(str(value).lower())
-        case dict():
-            return Unquoted("a mapping" if value else "an empty mapping")
-        case list():
-            return Unquoted("a list" if value else "an empty list")
+        case None | bool():
+            return Unquoted("nothing" if value is None else str(value).lower())
+        case dict() | list():
+            kind = "mapping" if isinstance(value, dict) else "list"
+            return Unquoted(f"a {kind}" if value else f"an empty {kind}")
         case _:
             return value
 
@@ -96,10 +90,8 @@ def _report_key(path: Path, document: Document) -> None:
     known = [each.alias or name for name, each in _MODELS.get(sections, File).model_fields.items()]
     key = str(path[-1])
     expected = ", ".join(name for name in known if not name.startswith("$"))
-    error = InvalidValue(
-        f"key {key!r} in {dotted(path[:-1])}", Unquoted("an unknown key"), expected, did_you_mean(key, known)
-    )
-    document.add(path, error, at_key=True)
+    what, got = f"key {key!r} in {dotted(path[:-1])}", Unquoted("an unknown key")
+    document.add(path, InvalidValue(what, got, expected, did_you_mean(key, known)), at_key=True)
 
 
 def _expected(found: ErrorDetails, path: Path) -> str:

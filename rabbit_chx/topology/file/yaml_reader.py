@@ -17,15 +17,13 @@ if TYPE_CHECKING:
 
     from rabbit_chx.topology.file.problems import Path
 
-__all__ = ["MAX_VALUES", "is_ambiguous", "read_yaml"]
+__all__ = ["MAX_VALUES", "read_yaml"]
 
 MAX_VALUES: Final = 200_000
 """The number of values in a file, with aliases expanded."""
 
 _NULL: Final = {"", "~", "null", "Null", "NULL"}
-_BOOLEANS: Final = {
-    text: text.lower() == "true" for text in ["true", "True", "TRUE", "false", "False", "FALSE"]
-}
+_BOOLEANS: Final = {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
 # Numbers that both versions of YAML read alike.
 _INTEGER: Final = re.compile(r"-?(?:0|[1-9][0-9]*)")
 _FLOAT: Final = re.compile(r"-?(?:0|[1-9][0-9]*)\.[0-9]+(?:[eE][+-][0-9]+)?")
@@ -41,8 +39,15 @@ _AMBIGUOUS: Final = re.compile(
 )
 
 
-def is_ambiguous(text: str) -> bool:
-    """Whether readers of YAML disagree about a plain scalar."""
+_INDENT: Final = "Indent with spaces, not tabs, and quote text that begins with @, ` or %"
+_HINTS: Final = {
+    "cannot start any token": _INDENT,
+    "tab": _INDENT,
+    "mapping values are not allowed": "Quote text that contains a colon",
+}
+
+
+def _is_ambiguous(text: str) -> bool:
     return bool(_AMBIGUOUS.fullmatch(text)) and not _INTEGER.fullmatch(text) and not _FLOAT.fullmatch(text)
 
 
@@ -75,42 +80,29 @@ def _fail_syntax(document: Document, error: Any) -> None:
         document.fail(position, "YAML", Unquoted("a second document"), "one document per file")
     since = f" from line {error.context_mark.line + 1}" if error.context_mark else ""
     context = f" {error.context}{since}" if error.context else ""
-    got = Unquoted(f"a syntax error ({problem}{context})")
-    document.fail(position, "YAML", got, "valid YAML", _hint(problem))
-
-
-def _hint(problem: str) -> str:
-    if "cannot start any token" in problem or "tab" in problem:
-        return "Indent with spaces, not tabs, and quote text that begins with @, ` or %"
-    if "mapping values are not allowed" in problem:
-        return "Quote text that contains a colon"
-    return ""
+    hint = next((hint for part, hint in _HINTS.items() if part in problem), "")
+    document.fail(position, "YAML", Unquoted(f"a syntax error ({problem}{context})"), "valid YAML", hint)
 
 
 def _check_events(yaml: ModuleType, events: Any, document: Document) -> None:
     """Check what the composer would hide (tags) or not survive (its C version crashes on deep nesting)."""
     depth = 0
     for count, event in enumerate(events):
+        position = event.start_mark.index
         depth += isinstance(event, yaml.CollectionStartEvent)
         depth -= isinstance(event, yaml.CollectionEndEvent)
         if depth > MAX_DEPTH:
-            document.fail(event.start_mark.index, "nesting", Unquoted("more"), f"at most {MAX_DEPTH} levels")
+            document.fail(position, "nesting", Unquoted("more"), f"at most {MAX_DEPTH} levels")
         if count > 4 * MAX_VALUES:
-            _fail_size(document, event.start_mark.index)
+            _fail_size(document, position)
         if getattr(event, "tag", None) is not None:
-            _doubt(
-                document, event.start_mark.index, "tag", event.tag, "no tags", "Put text in quotes instead"
-            )
+            _doubt(document, position, "tag", event.tag, "no tags", "Put text in quotes instead")
 
 
 def _fail_size(document: Document, position: int) -> None:
-    document.fail(
-        position,
-        "number of values",
-        Unquoted(f"more than {MAX_VALUES} with aliases expanded"),
-        f"at most {MAX_VALUES} in a YAML file",
-        "Ranges of names such as 'orders.{00..15}' keep a file short",
-    )
+    got = Unquoted(f"more than {MAX_VALUES} with aliases expanded")
+    hint = "Ranges of names such as 'orders.{00..15}' keep a file short"
+    document.fail(position, "number of values", got, f"at most {MAX_VALUES} in a YAML file", hint)
 
 
 def _doubt(document: Document, position: int, what: str, got: object, expected: str, hint: str) -> None:
@@ -185,11 +177,9 @@ class _Builder:
             return int(text[:25])  # enough digits to see that it is out of range
         if _FLOAT.fullmatch(text):
             return float(text)
-        if is_ambiguous(text):
-            is_number = text[-1] in "0123456789_."
-            hint = f"Text needs quotes: {text!r}; " + (
-                "a number is written as 10 or 1.5" if is_number else "a truth value is true or false"
-            )
+        if _is_ambiguous(text):
+            of_number, of_truth = "a number is written as 10 or 1.5", "a truth value is true or false"
+            hint = f"Text needs quotes: {text!r}; {of_number if text[-1] in '0123456789_.' else of_truth}"
             expected = "a value that every YAML reader understands alike"
             _doubt(self._document, position, what, Unquoted(text), expected, hint)
         return text
