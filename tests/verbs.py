@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
 
 ORDERS = """
 schema: 1
@@ -38,10 +42,24 @@ queues: {a: {}, b: {}, audit: {}}
 """
 
 
+@dataclass(frozen=True)
 class Result:
-    def __init__(self, code: int, out: str, err: str) -> None:
-        self.code, self.out, self.err = code, out, err
+    code: int
+    out: str
+    err: str
 
     @property
     def rows(self) -> list[dict[str, object]]:
         return [json.loads(line) for line in self.out.splitlines()]
+
+
+def in_a_process(*arguments: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[bytes]:
+    clean = {key: value for key, value in os.environ.items() if key not in {"AMQP_URL", "RABBITMQ_URL"}}
+    return subprocess.run(
+        [sys.executable, "-m", "rabbit_chx", *arguments],
+        input=b"",
+        capture_output=True,
+        check=False,
+        env=clean | (env or {}),
+        timeout=120,
+    )

@@ -20,8 +20,6 @@ from rabbit_chx.errors import InvalidValue, RabbitChxError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["main"]
-
 _VERBS: Final = {
     "route": "Show which queue each key lands on.",
     "ring": "Show the buckets, the exact share of each queue, and the ring after a restart.",

@@ -2,33 +2,34 @@
 
 from __future__ import annotations
 
-import functools
 from dataclasses import dataclass, fields
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from rabbit_chx.broker.amqp import connect
+from rabbit_chx.broker.reading.node import NodeCommand
+from rabbit_chx.broker.reading.reader import read, read_existence
+from rabbit_chx.broker.reading.ring_order import learn
 from rabbit_chx.cli.completion import exchanges
 from rabbit_chx.cli.options import BROKER, ManagementAccess, broker_options, management_options
+from rabbit_chx.cli.plan_rows import condense
 from rabbit_chx.cli.progress import waiting
-from rabbit_chx.cli.verb import option
+from rabbit_chx.cli.ring import read_pairs
+from rabbit_chx.cli.verb import bundle, option
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue
+from rabbit_chx.urls import BrokerUrl
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import Callable
     from pathlib import Path
 
     import pika
 
     from rabbit_chx.broker.management import Management
-    from rabbit_chx.broker.reading.node import NodeCommand
     from rabbit_chx.topology.model import Observed, Topology
-    from rabbit_chx.urls import BrokerUrl
 
-__all__ = ["BrokerAccess", "broker_access_options"]
-
-_RINGS: Final = "Rings of unknown order"
 _PLUGIN: Final = "rabbitmq-plugins enable rabbitmq_management"
 """Part of the error for a missing management API, and of no other error."""
 
@@ -50,8 +51,6 @@ class BrokerAccess:
     @property
     def given(self) -> BrokerUrl:
         """The URL, which must be there."""
-        from rabbit_chx.urls import BrokerUrl
-
         if self.url is None:
             raise click.UsageError(
                 "missing broker URL: pass --url or set AMQP_URL (`lint` and `plan FILE --against OTHER_FILE` need none)"
@@ -60,8 +59,6 @@ class BrokerAccess:
 
     def amqp(self, vhost: str) -> pika.BlockingConnection:
         """A connection to a virtual host."""
-        from rabbit_chx.broker.amqp import connect
-
         url = self.given.at_vhost(vhost)
         return connect(url, name="rabbit-chx topology", credentials=self.password_file, tls=self.tls)
 
@@ -73,14 +70,12 @@ class BrokerAccess:
 
     def read(self, wanted: Topology) -> Observed:
         """The virtual host of a topology as the broker has it."""
-        from rabbit_chx.broker.reading.reader import read, read_existence
-
         self.given.at_vhost(wanted.vhost)  # a URL that names another is a mistake
         management = self.management()
         if management is None:
             with waiting("Reading the broker"), self.amqp(wanted.vhost) as connection:
                 return read_existence(connection, wanted)
-        node = self._node()
+        node = NodeCommand(self.node) if self.node else None
         try:
             with waiting("Reading the broker"):
                 observed = read(management, wanted.vhost, node=node)
@@ -94,8 +89,6 @@ class BrokerAccess:
 
     def _learnt(self, observed: Observed) -> Observed:
         """With the rings that pairs in files or probes work out."""
-        from rabbit_chx.broker.reading.ring_order import learn
-
         if self.pairs:
             observed = learn(observed, self._seen(observed))
         if self.probe is None:
@@ -107,19 +100,12 @@ class BrokerAccess:
 
     def _seen(self, observed: Observed) -> dict[str, list[tuple[Any, str]]]:
         """The pairs of all files by exchange."""
-        from rabbit_chx.cli.plan_rows import condense
-        from rabbit_chx.cli.ring import read_pairs
-
         seen: dict[str, list[tuple[Any, str]]] = {}
         for name, path in self.pairs:
             exchange = observed.topology.exchange(name)
             if exchange is None or name not in observed.rings:
-                raise InvalidValue(
-                    "--pairs",
-                    name,
-                    "an x-consistent-hash exchange of the broker: "
-                    + (", ".join(condense(map(repr, observed.rings))) or "it has none"),
-                )
+                known = ", ".join(condense(map(repr, observed.rings))) or "it has none"
+                raise InvalidValue("--pairs", name, f"an x-consistent-hash exchange of the broker: {known}")
             seconds = exchange.hash_property == "timestamp"
             seen.setdefault(name, []).extend(
                 (int(key) if seconds and key.isdecimal() else key, queue)
@@ -127,56 +113,51 @@ class BrokerAccess:
             )
         return seen
 
-    def _node(self) -> NodeCommand | None:
-        from rabbit_chx.broker.reading.node import NodeCommand
-
-        return NodeCommand(self.node) if self.node else None
-
-
-def broker_access_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The options of `BrokerAccess`, which the command gets as ``live``."""
-
-    @broker_options
-    @management_options
-    @option(
-        "--amqp-only",
-        group=BROKER,
-        is_flag=True,
-        help="Work without the management API, and say what cannot be seen.",
-    )
-    @option(
-        "--node",
-        group=_RINGS,
-        metavar="COMMAND",
-        envvar="RABBIT_CHX_NODE",
-        show_envvar=True,
-        help="Command that evaluates Erlang on a node: 'docker exec NAME rabbitmqctl eval'.",
-    )
-    @option(
-        "--probe",
-        group=_RINGS,
-        shell_complete=exchanges,
-        metavar="X",
-        help="Work out the ring of exchange X by publishing probes; it and its queues must be quiet.",
-    )
-    @option(
-        "--pairs",
-        group=_RINGS,
-        multiple=True,
-        metavar="X=PAIRS.csv",
-        help="Work out the ring of exchange X from lines of key,queue that consumers logged.",
-    )
-    @functools.wraps(command)
-    def wrapper(**options: Any) -> Any:
-        options["pairs"] = tuple(map(_parse_pairs, options["pairs"]))
-        live = BrokerAccess(**{each.name: options.pop(each.name) for each in fields(BrokerAccess)})
-        return command(live=live, **options)
-
-    return wrapper
-
 
 def _parse_pairs(text: str) -> tuple[str, str]:
     name, equals, path = text.partition("=")
     if not (name and equals and path):
         raise InvalidValue("--pairs", text, "EXCHANGE=FILE", "For example: --pairs orders=seen.csv")
     return name, path
+
+
+def _with_access(given: dict[str, Any]) -> dict[str, Any]:
+    given["pairs"] = tuple(map(_parse_pairs, given["pairs"]))
+    return {
+        "live": BrokerAccess(**{each.name: given.pop(each.name) for each in fields(BrokerAccess)}),
+        **given,
+    }
+
+
+_of_rings = partial(option, group="Rings of unknown order")
+broker_access_options = bundle(
+    broker_options,
+    management_options,
+    option(
+        "--amqp-only",
+        group=BROKER,
+        is_flag=True,
+        help="Use AMQP alone, without the management API, and list what cannot be seen.",
+    ),
+    _of_rings(
+        "--node",
+        metavar="COMMAND",
+        envvar="RABBIT_CHX_NODE",
+        show_envvar=True,
+        help="Command that evaluates Erlang on a node: 'docker exec NAME rabbitmqctl eval'.",
+    ),
+    _of_rings(
+        "--probe",
+        shell_complete=exchanges,
+        metavar="X",
+        help="Infer the ring of exchange X by publishing probes; X and its queues must be quiet.",
+    ),
+    _of_rings(
+        "--pairs",
+        multiple=True,
+        metavar="X=PAIRS.csv",
+        help="Infer the ring of exchange X from lines of key,queue that consumers logged.",
+    ),
+    gather=_with_access,
+)
+"""The options of `BrokerAccess`, which the command gets as ``live``."""

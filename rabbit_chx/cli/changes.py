@@ -6,23 +6,25 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final
 
 from rabbit_chx.cli.output import echo, notice, print_json
+from rabbit_chx.cli.plan_rows import condense, percent, rows_of
+from rabbit_chx.topology.checks.lint import lint
+from rabbit_chx.topology.planning.drain_order import drain_first_in, drain_stages
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from rabbit_chx.cli.broker_access import BrokerAccess
     from rabbit_chx.topology.checks.lint import Finding
-    from rabbit_chx.topology.model import Observed, RingSource
+    from rabbit_chx.topology.model import Observed, RingSource, Topology
     from rabbit_chx.topology.planning.steps import Plan, RingChange, Strategy
-
-__all__ = ["counted", "print_findings", "print_plan", "print_rings", "print_strategies"]
 
 _MOST_ORDERS: Final = 5
 _SOURCES: Final[dict[RingSource, str]] = {
-    "trivial": "it has one binding at most, so there is no order",
-    "node": "the node itself told its order",
+    "trivial": "it has at most one binding",
+    "node": "its order was read from the node",
     "record": "its order was recorded when it was applied",
-    "x-bind-seq": "its order is told by the numbers that its binds carry",
-    "inference": "its order was worked out from messages that were observed",
+    "x-bind-seq": "its order is in the x-bind-seq arguments of its bindings",
+    "inference": "its order was inferred from observed messages",
 }
 
 
@@ -37,21 +39,24 @@ def counted(count: int, singular: str, plural: str = "") -> str:
 
 def print_findings(findings: Iterable[Finding]) -> None:
     """Print the findings of lint on standard error."""
-    from rabbit_chx.cli.plan_rows import condense
-
-    by_severity = groupby(findings, key=lambda finding: finding.severity)
-    for severity, found in by_severity:
+    for severity, found in groupby(findings, key=lambda finding: finding.severity):
         for text in condense(f"{one.where}: {one.message} [{one.code}]" for one in found):
             notice(severity.capitalize(), text)
 
 
-def print_rings(observed: Observed, *, verbose: bool) -> None:
+def read_and_print(live: BrokerAccess, wanted: Topology, *, verbose: bool) -> Observed:
+    """Read the broker, and print the findings of lint and how the rings are known."""
+    observed = live.read(wanted)
+    print_findings(lint(wanted, observed))
+    _print_rings(observed, verbose=verbose)
+    return observed
+
+
+def _print_rings(observed: Observed, *, verbose: bool) -> None:
     """Print the possible orders of unknown rings on standard error, with ``verbose`` also the source of each ring.
 
     The notes of a plan and the drift also give the reason why a ring is unknown.
     """
-    from rabbit_chx.cli.plan_rows import condense
-
     said = []
     for name, ring in observed.rings.items():
         if verbose:
@@ -67,8 +72,6 @@ def print_rings(observed: Observed, *, verbose: bool) -> None:
 
 def print_plan(plan: Plan, output: str, *, verbose: bool = False) -> None:
     """Print the steps of a plan, the keys that they move, the other strategies, and notes."""
-    from rabbit_chx.cli.plan_rows import condense, percent
-
     if output == "json":
         _print_plan_as_json(plan)
         return
@@ -90,7 +93,6 @@ def print_plan(plan: Plan, output: str, *, verbose: bool = False) -> None:
 def _print_steps(plan: Plan, *, verbose: bool) -> None:
     from rich.text import Text
 
-    from rabbit_chx.cli.plan_rows import rows_of
     from rabbit_chx.cli.tables import show, table
 
     rows = rows_of(plan, verbose=verbose)
@@ -102,10 +104,8 @@ def _print_steps(plan: Plan, *, verbose: bool) -> None:
     for row in rows:
         last = number + row.count - 1
         mark = ("-", "red") if row.destructive else ("+", "green")
-        cells = {
-            "keys moved": row.share,
-            "waiting": "" if row.waiting is None else f"{row.waiting:,}",
-        }
+        waiting = "" if row.waiting is None else f"{row.waiting:,}"
+        cells = {"keys moved": row.share, "waiting": waiting}
         numbers = str(number) if number == last else f"{number}-{last}"
         shown.add_row(numbers, Text.assemble(mark, f" {row.text}"), *(cells[name] for name in extra))
         number = last + 1
@@ -114,9 +114,7 @@ def _print_steps(plan: Plan, *, verbose: bool) -> None:
 
 def _print_order(plan: Plan) -> None:
     """Print the consumers to hold so that moving keys keep their order."""
-    from rabbit_chx.cli.plan_rows import condense
     from rabbit_chx.cli.tables import show
-    from rabbit_chx.topology.planning.drain_order import drain_first_in, drain_stages
 
     waits = drain_first_in(plan)
     if not waits:
@@ -144,8 +142,6 @@ def _print_order(plan: Plan) -> None:
 
 
 def _print_change(change: RingChange) -> None:
-    from rabbit_chx.cli.plan_rows import percent
-
     if change.moved is None:
         echo(f"Exchange {change.exchange!r}: how many keys move is unknown. {change.before.why_unknown}")
     elif change.before.bindings:
@@ -167,17 +163,10 @@ def print_strategies(strategies: Iterable[Strategy], output: str, *, exchange: s
         return
     from rich.text import Text
 
-    from rabbit_chx.cli.plan_rows import percent
     from rabbit_chx.cli.tables import show, table
 
-    shown = table(
-        "strategy",
-        "keys moved",
-        "at some moment",
-        "what",
-        right=("keys moved", "at some moment"),
-        folds=("what",),
-    )
+    numbers = ("keys moved", "at some moment")
+    shown = table("strategy", *numbers, "what", right=numbers, folds=("what",))
     for each in strategies:
         name = Text.assemble((each.name, "bold"), " *") if each.chosen else each.name
         shown.add_row(name, percent(each.moved), percent(each.moved_between), each.what)
@@ -197,8 +186,6 @@ def _strategy(strategy: Strategy) -> dict[str, Any]:
 
 
 def _print_plan_as_json(plan: Plan) -> None:
-    from rabbit_chx.topology.planning.drain_order import drain_first_in
-
     for number, step in enumerate(plan.steps, start=1):
         print_json(
             "step",

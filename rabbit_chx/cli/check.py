@@ -6,17 +6,17 @@ import os
 import tempfile
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import click
-
-from rabbit_chx.cli.broker_access import broker_access_options
-from rabbit_chx.cli.changes import counted, print_findings, print_rings
+from rabbit_chx.cli.changes import counted, read_and_print
 from rabbit_chx.cli.options import FILE, output_option
 from rabbit_chx.cli.output import echo, notice, print_json
-from rabbit_chx.cli.verb import Exit, verb
-from rabbit_chx.cli.vhosts import for_each_vhost, load_topologies, vhosts_option
+from rabbit_chx.cli.plan_rows import condense
+from rabbit_chx.cli.verb import Exit, option, verb
+from rabbit_chx.cli.vhosts import for_each_vhost, topology_options
 from rabbit_chx.errors import InvalidValue
+from rabbit_chx.topology.checks.drift import drift
+from rabbit_chx.topology.checks.prometheus import prometheus_metrics
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,29 +32,26 @@ if TYPE_CHECKING:
         "rabbit-chx check topology.yaml --strict --output json",
         "rabbit-chx check topology.yaml --metrics /var/lib/metrics/rabbit_chx.prom",
     ],
-    exit_codes={Exit.FINE: "no drift", Exit.DIFFERENT: "there is some"},
+    exit_codes={Exit.FINE: "no drift", Exit.DIFFERENT: "drift found"},
 )
-@click.argument("file", type=FILE)
-@vhosts_option
-@broker_access_options
-@click.option(
+@topology_options
+@option(
     "--strict", is_flag=True, help="Also list exchanges, queues and policies that the file does not name."
 )
-@click.option(
+@option(
     "--metrics",
     "metrics_file",
     type=FILE,
     metavar="FILE",
-    help="Write the numbers for Prometheus, as a textfile.",
+    help="Write metrics to FILE, for Prometheus's textfile collector.",
 )
-@click.option(
-    "-v", "--verbose", is_flag=True, help="Every difference on its own, and how each ring is known."
+@option(
+    "-v", "--verbose", is_flag=True, help="List every difference, and how the order of each ring is known."
 )
 @output_option
 def check(
     *,
-    file: str,
-    vhosts: tuple[str, ...],
+    topologies: tuple[Topology, ...],
     live: BrokerAccess,
     strict: bool,
     metrics_file: str | None,
@@ -62,33 +59,26 @@ def check(
     output: str,
 ) -> int:
     """List every difference between a broker and FILE; change nothing."""
-    from rabbit_chx.topology.checks.drift import drift
-    from rabbit_chx.topology.checks.lint import lint
 
     def check_one(wanted: Topology) -> int:
-        observed = live.read(wanted)
+        observed = read_and_print(live, wanted, verbose=verbose)
         drifts = drift(wanted, observed, strict=strict)
-        print_findings(lint(wanted, observed))
         if metrics_file is not None:
             _write_metrics(Path(metrics_file), drifts, wanted.vhost)
-        print_rings(observed, verbose=verbose)
         _print(drifts, wanted.vhost, output, verbose=verbose)
         for what in observed.unseen:
             notice("Not seen", what)
         return Exit.DIFFERENT if drifts else Exit.FINE
 
-    found = load_topologies(file, vhosts, live.url)
-    if metrics_file is not None and len(found) > 1:
+    if metrics_file is not None and len(topologies) > 1:
         raise InvalidValue("--metrics", metrics_file, "one virtual host", "--vhost selects one")
-    return for_each_vhost(found, check_one)
+    return for_each_vhost(topologies, check_one)
 
 
 def _print(drifts: Sequence[Drift], vhost: str, output: str, *, verbose: bool) -> None:
-    from rabbit_chx.cli.plan_rows import condense
-
     if output == "json":
         for one in drifts:
-            print_json("drift", **_row(one))
+            print_json("drift", kind=one.kind, where=one.where, message=one.message, misrouted=one.misrouted)
         return
     lines = list(map(str, drifts))
     for line in lines if verbose else condense(lines):
@@ -97,14 +87,8 @@ def _print(drifts: Sequence[Drift], vhost: str, output: str, *, verbose: bool) -
     echo(f"Virtual host {vhost!r}: {count}.")
 
 
-def _row(one: Drift) -> dict[str, Any]:
-    return {"kind": one.kind, "where": one.where, "message": one.message, "misrouted": one.misrouted}
-
-
 def _write_metrics(path: Path, drifts: Sequence[Drift], vhost: str) -> None:
     """Replace the file atomically, because the exporter may read it at any time."""
-    from rabbit_chx.topology.checks.prometheus import prometheus_metrics
-
     text = prometheus_metrics(drifts, vhost=vhost, checked_at=time.time())
     with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
         file.write(text)

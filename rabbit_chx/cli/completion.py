@@ -13,8 +13,6 @@ from rabbit_chx.errors import RabbitChxError
 if TYPE_CHECKING:
     from rabbit_chx.topology.model import Topology
 
-__all__ = ["completion", "exchanges", "queues", "releases"]
-
 _VARIABLE: Final = "_RABBIT_CHX_COMPLETE"
 
 
@@ -52,24 +50,23 @@ def releases(_: click.Context, __: click.Parameter, incomplete: str) -> list[str
 def exchanges(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
     """Those of the topology file on the command line."""
     topology = _topology(ctx)
-    found = topology.exchanges if topology else ()
-    return [each.name for each in found if each.name.startswith(incomplete)]
+    return [each.name for each in topology.exchanges if each.name.startswith(incomplete)]
 
 
 def queues(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
     """Those of the topology file on the command line."""
     topology = _topology(ctx)
-    found = topology.queues if topology else ()
-    return [each.name for each in found if each.name.startswith(incomplete)]
+    return [each.name for each in topology.queues if each.name.startswith(incomplete)]
 
 
-def _topology(ctx: click.Context) -> Topology | None:
-    """The topology file, None if it cannot be read: the command itself reports why."""
+def _topology(ctx: click.Context) -> Topology:
+    """The topology file, empty if it cannot be read: the command itself reports why."""
     from rabbit_chx.topology.file.load import load
+    from rabbit_chx.topology.model import Topology
 
     # While an option has no value yet, click leaves the arguments before it unparsed.
     file = ctx.params.get("file") or next(iter(ctx.args), None)
     try:
-        return load(file) if file else None
+        return load(file) if file else Topology()
     except RabbitChxError:
-        return None
+        return Topology()

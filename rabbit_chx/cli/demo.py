@@ -189,10 +189,10 @@ def _bound(connection: pika.BlockingConnection, running: Release) -> Scratch:
 
 def _publish_and_compare(scratch: Scratch, keys: list[str], title: str) -> tuple[list[str], int]:
     """Publish all keys, print the comparison, and return the queue of each key and the number of differences."""
-    from rabbit_chx.cli.progress import items_progress
+    from rabbit_chx.cli.progress import progress
 
     predicted = _predict(scratch.ring, keys)
-    with items_progress("Publishing with confirms", len(keys)) as advance:
+    with progress("Publishing with confirms", len(keys)) as advance:
         scratch.publish(((key, {}) for key in keys), advance)
     actual = scratch.landed(len(keys))
     return actual, _compare(title, scratch.ring, predicted, actual)

@@ -4,50 +4,56 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from urllib.parse import quote
 
 import click
 
+from rabbit_chx.broker.reading.ring_order import in_ring_order
 from rabbit_chx.cli.broker_access import broker_access_options
 from rabbit_chx.cli.options import FILE, check_names
 from rabbit_chx.cli.output import echo, notice
-from rabbit_chx.cli.verb import verb
+from rabbit_chx.cli.verb import bundle, option, verb
 from rabbit_chx.cli.vhosts import vhosts_option
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue
+from rabbit_chx.topology.file.definitions import (
+    left_out,
+    looks_like_definitions,
+    to_definitions,
+    unordered_rings,
+)
+from rabbit_chx.topology.file.dump import dumps, json_text
+from rabbit_chx.topology.file.exportable import exportable
+from rabbit_chx.topology.file.load import read_file, topologies
+from rabbit_chx.topology.model import Topology
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-    from typing import TypeAlias
+    from collections.abc import Iterable, Mapping, Sequence
 
     from rabbit_chx.cli.broker_access import BrokerAccess
     from rabbit_chx.ring import Ring
-    from rabbit_chx.topology.file.load import Format
-    from rabbit_chx.topology.model import Topology
 
     _WithRings: TypeAlias = tuple[Topology, Mapping[str, Ring]]
 
-__all__ = ["export", "import_"]
-
 _NOT_IN_FILES: Final = "users, permissions, topic permissions, operator policies, parameters, limits and tags"
 
-
-def _format_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    command = click.option(
-        "-o",
-        "--out",
-        type=FILE,
-        metavar="FILE",
-        help="Write to a new FILE, or for several virtual hosts to a folder; the default is standard output.",
-    )(command)
-    return click.option(
+_format_options = bundle(
+    option(
         "--format",
         "kind",
         type=click.Choice(["yaml", "json", "definitions"]),
         default="yaml",
         show_default=True,
         help="definitions is RabbitMQ's own definitions.json; a broker that imports it binds in random order.",
-    )(command)
+    ),
+    option(
+        "-o",
+        "--out",
+        type=FILE,
+        metavar="FILE",
+        help="Write to a new FILE, or for several virtual hosts to a folder; the default is standard output.",
+    ),
+)
 
 
 @verb(
@@ -56,7 +62,7 @@ def _format_options(command: Callable[..., Any]) -> Callable[..., Any]:
         "rabbit-chx export --vhost orders --format definitions",
     ],
 )
-@click.option(
+@option(
     "-V",
     "--vhost",
     default=None,
@@ -68,8 +74,6 @@ def _format_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @_format_options
 def export(*, live: BrokerAccess, vhost: str | None, kind: str, out: str | None) -> None:
     """Write a virtual host as a topology file, with the queues of each ring in bucket order."""
-    from rabbit_chx.topology.model import Topology
-
     if live.amqp_only:
         raise InvalidValue("export", "--amqp-only", "the management API, because AMQP cannot list objects")
     wanted = Topology(vhost=live.given.vhost if vhost is None else vhost)
@@ -77,17 +81,13 @@ def export(*, live: BrokerAccess, vhost: str | None, kind: str, out: str | None)
     for name, ring in observed.rings.items():
         if not ring.known:
             notice("Warning", f"exchange {name!r} is written in an arbitrary order: {ring.why_unknown}")
-    _note_left_out(_definitions(live), [wanted.vhost])
-    _write([(observed.topology, observed.rings)], kind, out)
-
-
-def _definitions(live: BrokerAccess) -> Any:
-    """What the broker would export itself; only an administrator may ask."""
     management = live.management()
+    assert management is not None
     try:
-        return management.definitions() if management else None
-    except BrokerUnavailable:
-        return None
+        _note_left_out(management.definitions(), [wanted.vhost])
+    except BrokerUnavailable as error:  # only an administrator may ask, and they may be too large
+        notice("Note", f"not exported, if there are any: {_NOT_IN_FILES}. They could not be counted: {error}")
+    _write([(observed.topology, observed.rings)], kind, out)
 
 
 @verb(
@@ -117,9 +117,6 @@ def import_(
     The bindings in a definitions.json are not in the order of the ring. With --url (and --node, --pairs or --probe)
     the order is read from the broker that exported them.
     """
-    from rabbit_chx.topology.file.definitions import looks_like_definitions
-    from rabbit_chx.topology.file.load import read_file, topologies
-
     document = read_file(file)
     found = topologies(document, vhosts)
     if not looks_like_definitions(document.value):
@@ -133,9 +130,6 @@ def import_(
 
 def _in_ring_order(topology: Topology, live: BrokerAccess | None) -> _WithRings:
     """The topology with its bindings in the order of the broker's rings, and those rings; others are warned about."""
-    from rabbit_chx.broker.reading.ring_order import in_ring_order
-    from rabbit_chx.topology.file.definitions import unordered_rings
-
     rings: dict[str, Ring] = {}
     if live is not None:
         observed = replace(live, url=live.given.with_vhost(topology.vhost)).read(topology)
@@ -146,7 +140,7 @@ def _in_ring_order(topology: Topology, live: BrokerAccess | None) -> _WithRings:
     unknown = [repr(name) for name in unordered_rings(topology) if name not in rings]
     if unknown:
         how = (
-            "the broker did not tell the order of these (--node does)"
+            "the order could not be read from the broker (pass --node)"
             if live
             else "pass --url and --node to read it from the broker that exported the file, or use `rabbit-chx export`"
         )
@@ -160,11 +154,6 @@ def _in_ring_order(topology: Topology, live: BrokerAccess | None) -> _WithRings:
 
 
 def _note_left_out(definitions: Any, vhosts: Iterable[str]) -> None:
-    from rabbit_chx.topology.file.definitions import left_out
-
-    if definitions is None:
-        notice("Note", f"not exported, if there are any: {_NOT_IN_FILES}")
-        return
     counts = left_out(definitions, vhosts)
     if counts:
         some = ", ".join(f"{kind}: {count}" for kind, count in counts.items())
@@ -194,23 +183,17 @@ def _create(path: Path, text: str, *, in_folder: bool = False) -> None:
         with path.open("x", encoding="utf-8") as file:
             file.write(text)
     except OSError as error:
-        raise InvalidValue(
-            "--out", str(path), "a file that does not exist yet", str(error.strerror)
-        ) from None
+        expected = "a file that does not exist yet"
+        raise InvalidValue("--out", str(path), expected, str(error.strerror)) from None
     echo(f"Wrote {path}.", err=True)
 
 
 def _text(topology: Topology, rings: Mapping[str, Ring], kind: str) -> str:
-    from rabbit_chx.topology.file.definitions import to_definitions, unordered_rings
-    from rabbit_chx.topology.file.dump import dumps, json_text
-    from rabbit_chx.topology.file.exportable import exportable
-
     made = exportable(topology, rings)
     for note in made.notes:
         notice("Note", note)
     if kind != "definitions":
-        file_format: Format = "json" if kind == "json" else "yaml"
-        return dumps(made.topology, file_format)
+        return dumps(made.topology, "json" if kind == "json" else "yaml")
     unordered = unordered_rings(made.topology)
     if unordered:
         notice(

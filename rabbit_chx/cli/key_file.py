@@ -5,12 +5,12 @@ A block of a few megabytes is in memory at a time, and becomes a column without 
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
 from typing import IO, TYPE_CHECKING, Final
 
 import numpy as np
 
+from rabbit_chx.cli.inputs import name_of, open_file, size_of
+from rabbit_chx.cli.progress import progress
 from rabbit_chx.errors import InvalidValue
 from rabbit_chx.hashing import MAX_SHORTSTR
 from rabbit_chx.kernel.binaries import Binaries
@@ -22,30 +22,17 @@ if TYPE_CHECKING:
 
     from rabbit_chx.exchange import ConsistentHashExchange
 
-__all__ = ["buckets_of", "open_keys", "read_keys", "size_of"]
-
 _BLOCK: Final = 1 << 22
 _NEWLINE: Final = 0x0A
 _RETURN: Final = 0x0D
 _MOST_LINE: Final = 1 << 20
 
 
-def open_keys(path: str) -> IO[bytes]:
-    """The file, or standard input for ``-``."""
-    if path == "-":
-        return sys.stdin.buffer
-    try:
-        return Path(path).open("rb")
-    except OSError as error:
-        raise InvalidValue(
-            "keys file", path, "a readable file", f"The system says: {error.strerror}"
-        ) from None
-
-
-def size_of(path: str) -> int | None:
-    """The size of a file in bytes; None for standard input."""
-    file = Path(path)
-    return file.stat().st_size if path != "-" and file.is_file() else None
+def key_columns(path: str, *, raw: bool, title: str) -> Iterator[Binaries]:
+    """The keys of a file, with progress on a terminal."""
+    name = name_of(path)
+    with open_file(path) as file, progress(f"{title} {name}", size_of(path), unit="bytes") as advance:
+        yield from read_keys(file, name=name, raw=raw, advance=advance)
 
 
 def read_keys(

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 import click
 
 from rabbit_chx.cli.changes import counted, print_findings
-from rabbit_chx.cli.completion import releases
-from rabbit_chx.cli.options import FILE, output_option
+from rabbit_chx.cli.options import FILE, other_release_option, output_option
 from rabbit_chx.cli.output import echo, print_json
 from rabbit_chx.cli.verb import Exit, verb
 from rabbit_chx.cli.vhosts import load_topologies, vhosts_option
+from rabbit_chx.topology.checks.lint import lint as find
 
 if TYPE_CHECKING:
     from rabbit_chx.topology.model import Topology
@@ -22,22 +22,14 @@ if TYPE_CHECKING:
         "rabbit-chx lint topology.yaml",
         "rabbit-chx lint definitions.json --release 4.3",
     ],
-    exit_codes={Exit.FINE: "no error; there may be warnings", Exit.FAILED: "there is an error"},
+    exit_codes={Exit.FINE: "no errors; there may be warnings", Exit.FAILED: "errors found"},
 )
 @click.argument("file", type=FILE)
 @vhosts_option
-@click.option(
-    "-r",
-    "--release",
-    metavar="R",
-    shell_complete=releases,
-    help="Also report settings that this RabbitMQ release refuses or ignores.",
-)
+@other_release_option(help="Also report settings that this RabbitMQ release refuses or ignores.")
 @output_option
 def lint(*, file: str, vhosts: tuple[str, ...], release: str | None, output: str) -> int:
     """Check FILE without a broker: its syntax, and settings that a broker accepts but that lose messages or order."""
-    from rabbit_chx.topology.checks.lint import lint as find
-
     topologies = load_topologies(file, vhosts)
     has_errors = False
     for topology in topologies:
@@ -55,11 +47,10 @@ def lint(*, file: str, vhosts: tuple[str, ...], release: str | None, output: str
 
 
 def _summary(topology: Topology) -> str:
-    return ", ".join(
-        (
-            counted(len(topology.exchanges), "exchange"),
-            counted(len(topology.queues), "queue"),
-            counted(len(topology.bindings), "binding"),
-            counted(len(topology.policies), "policy", "policies"),
-        )
+    counts = (
+        counted(len(topology.exchanges), "exchange"),
+        counted(len(topology.queues), "queue"),
+        counted(len(topology.bindings), "binding"),
+        counted(len(topology.policies), "policy", "policies"),
     )
+    return ", ".join(counts)

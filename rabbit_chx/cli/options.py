@@ -2,46 +2,28 @@
 
 from __future__ import annotations
 
-import functools
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 from click.core import ParameterSource
 
 from rabbit_chx.cli.completion import exchanges, releases
 from rabbit_chx.cli.output import notice
-from rabbit_chx.cli.verb import option
+from rabbit_chx.cli.verb import bundle, option
 from rabbit_chx.exchange import ConsistentHashExchange
 from rabbit_chx.names import check_name
 from rabbit_chx.releases import Release
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import Callable
 
     from rabbit_chx.broker.management import Management
     from rabbit_chx.ring import Destination
     from rabbit_chx.topology.model import Topology
     from rabbit_chx.urls import BrokerUrl
-
-__all__ = [
-    "FILE",
-    "Described",
-    "ManagementAccess",
-    "broker_options",
-    "check_names",
-    "exchange_option",
-    "exchange_options",
-    "file_option",
-    "management_options",
-    "output_option",
-    "parse_queue",
-    "release_option",
-    "the_exchange",
-    "worker_pool_option",
-]
 
 BROKER: Final = "The broker"
 EXCHANGE: Final = "The exchange"
@@ -49,32 +31,8 @@ FILE: Final = click.Path(readable=False)
 """A path that shells complete; opening it shows whether it can be read."""
 _SECRET_FILE: Final = click.Path(readable=False, path_type=Path)
 
-_Command = TypeVar("_Command", bound="Callable[..., Any]")
-
-
-def output_option(command: _Command) -> _Command:
-    """``--output``: a table for people, JSON lines for programs."""
-    return click.option(
-        "--output",
-        type=click.Choice(["table", "json"]),
-        default="table",
-        show_default=True,
-        help="json prints one object a line on stdout (docs/output.md); everything else goes to stderr.",
-    )(command)
-
-
-def release_option(group: str, help: str = "The broker's release.") -> Callable[[_Command], _Command]:  # noqa: A002
-    """``--release``: the release to mirror without a broker."""
-    return option(
-        "-r",
-        "--release",
-        group=group,
-        default="4.3",
-        show_default=True,
-        metavar="R",
-        shell_complete=releases,
-        help=help,
-    )
+_of_broker = partial(option, group=BROKER)
+_of_exchange = partial(option, group=EXCHANGE)
 
 
 def check_names(_: click.Context, parameter: click.Parameter, value: Any) -> Any:
@@ -85,87 +43,60 @@ def check_names(_: click.Context, parameter: click.Parameter, value: Any) -> Any
     return value
 
 
-def exchange_option(group: str, help: str) -> Callable[[_Command], _Command]:  # noqa: A002
-    """``--exchange``: an exchange of the topology file."""
-    return option(
-        "-x",
-        "--exchange",
-        group=group,
-        metavar="X",
-        shell_complete=exchanges,
-        callback=check_names,
-        help=help,
+output_option = option(
+    "--output",
+    type=click.Choice(["table", "json"]),
+    default="table",
+    show_default=True,
+    help="json prints one object a line on stdout (docs/output.md); everything else goes to stderr.",
+)
+other_release_option = partial(option, "-r", "--release", metavar="R", shell_complete=releases)
+"""``--release`` without a default, for what a broker or a file tells otherwise."""
+release_option = partial(other_release_option, default="4.3", show_default=True)
+store_option = partial(option, "--store", type=click.Choice(["mnesia", "khepri"]))
+exchange_option = partial(
+    option, "-x", "--exchange", metavar="X", shell_complete=exchanges, callback=check_names
+)
+file_option = partial(_of_exchange, "-f", "--file", type=FILE, metavar="FILE")
+keys_option = partial(option, "--keys", "keys_file", type=FILE, metavar="FILE")
+raw_option = option("--raw", is_flag=True, help="Lines of --keys are bytes, not UTF-8 text.")
+worker_pool_option = _of_exchange(
+    "--worker-pool-size",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="default_worker_pool_size of the node: with 1, a restart on Mnesia sorts the ring.",
+)
+
+
+def _with_tls(given: dict[str, Any]) -> dict[str, Any]:
+    """The values with the context of the TLS options as ``tls``; None without any of them, which verifies everything."""
+    secure = _check_urls(given["url"], given.get("management_url"))
+    files = {
+        each: given.pop(each.strip("-").replace("-", "_"))
+        for each in ("--tls-ca-cert-file", "--tls-cert-file", "--tls-key-file")
+    }
+    insecure = given.pop("insecure")
+    named = [each for each, path in files.items() if path is not None] + ["--insecure"] * insecure
+    if not named:
+        return given | {"tls": None}
+    authorities, certificate, key = files.values()
+    if not secure:
+        raise click.UsageError(f"{named[0]} needs an amqps:// or https:// URL")
+    if insecure and authorities:
+        raise click.UsageError("--insecure and --tls-ca-cert-file exclude each other")
+    if key and not certificate:
+        raise click.UsageError("--tls-key-file needs --tls-cert-file")
+    from rabbit_chx.broker.tls import context
+
+    tls = context(
+        options=("--tls-ca-cert-file", "--tls-cert-file"),
+        hint="The key must belong to the certificate and have no passphrase",
+        ca_file=authorities,
+        cert_file=certificate,
+        key_file=key,
+        verify=not insecure,
     )
-
-
-def file_option(help: str, *, required: bool = False) -> Callable[[_Command], _Command]:  # noqa: A002
-    """``--file``: the topology file with the exchange."""
-    return option("-f", "--file", group=EXCHANGE, type=FILE, required=required, metavar="FILE", help=help)
-
-
-def worker_pool_option(command: _Command) -> _Command:
-    """``--worker-pool-size``: decides what a restart on Mnesia does."""
-    return option(
-        "--worker-pool-size",
-        group=EXCHANGE,
-        type=click.IntRange(min=1),
-        metavar="N",
-        help="default_worker_pool_size of the node: with 1, a restart on Mnesia sorts the ring.",
-    )(command)
-
-
-def broker_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The options of a connection; the command gets ``url``, ``password_file`` and ``tls``."""
-
-    @option(
-        "-U",
-        "--url",
-        group=BROKER,
-        envvar=["AMQP_URL", "RABBITMQ_URL"],
-        show_envvar=True,
-        metavar="URL",
-        help="AMQP URL: amqp://user@host:5672/vhost, or amqps://. A password in the environment variable or in "
-        "--password-file is not in the process list.",
-    )
-    @option(
-        "--password-file",
-        group=BROKER,
-        type=_SECRET_FILE,
-        envvar="RABBITMQ_PASSWORD_FILE",
-        show_envvar=True,
-        metavar="FILE",
-        help="File that contains only the password; read on each connect.",
-    )
-    @option(
-        "--tls-ca-cert-file",
-        group=BROKER,
-        type=_SECRET_FILE,
-        metavar="FILE",
-        help="CA certificates to trust instead of the system's, with amqps and https.",
-    )
-    @option("--tls-cert-file", group=BROKER, type=_SECRET_FILE, metavar="FILE", help="Client certificate.")
-    @option(
-        "--tls-key-file",
-        group=BROKER,
-        type=_SECRET_FILE,
-        metavar="FILE",
-        help="Private key, if --tls-cert-file does not contain it.",
-    )
-    @option("--insecure", group=BROKER, is_flag=True, help="Disable TLS peer verification: for tests only.")
-    @functools.wraps(command)
-    def wrapper(
-        *,
-        tls_ca_cert_file: Path | None,
-        tls_cert_file: Path | None,
-        tls_key_file: Path | None,
-        insecure: bool,
-        **options: Any,
-    ) -> Any:
-        secure = _check_urls(options["url"], options.get("management_url"))
-        tls = _tls(tls_ca_cert_file, tls_cert_file, tls_key_file, insecure=insecure, secure=secure)
-        return command(tls=tls, **options)
-
-    return wrapper
+    return given | {"tls": tls}
 
 
 def _check_urls(url: str | None, management_url: str | None) -> bool:
@@ -187,35 +118,41 @@ def _check_urls(url: str | None, management_url: str | None) -> bool:
     return any(each.tls for each in found.values()) or not found
 
 
-def _tls(
-    authorities: Path | None,
-    certificate: Path | None,
-    key: Path | None,
-    *,
-    insecure: bool,
-    secure: bool,
-) -> ssl.SSLContext | None:
-    """The context of the TLS options; None without any of them, which verifies everything."""
-    named = {"--tls-ca-cert-file": authorities, "--tls-cert-file": certificate, "--tls-key-file": key}
-    given = [option for option, path in named.items() if path is not None] + ["--insecure"] * insecure
-    if not given:
-        return None
-    if not secure:
-        raise click.UsageError(f"{given[0]} needs an amqps:// or https:// URL")
-    if insecure and authorities:
-        raise click.UsageError("--insecure and --tls-ca-cert-file exclude each other")
-    if key and not certificate:
-        raise click.UsageError("--tls-key-file needs --tls-cert-file")
-    from rabbit_chx.broker.tls import context
-
-    return context(
-        options=("--tls-ca-cert-file", "--tls-cert-file"),
-        hint="The key must belong to the certificate and have no passphrase",
-        ca_file=authorities,
-        cert_file=certificate,
-        key_file=key,
-        verify=not insecure,
-    )
+broker_options = bundle(
+    _of_broker(
+        "-U",
+        "--url",
+        envvar=["AMQP_URL", "RABBITMQ_URL"],
+        show_envvar=True,
+        metavar="URL",
+        help="AMQP URL: amqp://user@host:5672/vhost, or amqps://. Set the password in the environment variable or in "
+        "--password-file to keep it out of the process list.",
+    ),
+    _of_broker(
+        "--password-file",
+        type=_SECRET_FILE,
+        envvar="RABBITMQ_PASSWORD_FILE",
+        show_envvar=True,
+        metavar="FILE",
+        help="File that contains only the password; read on each connect.",
+    ),
+    _of_broker(
+        "--tls-ca-cert-file",
+        type=_SECRET_FILE,
+        metavar="FILE",
+        help="CA certificates to trust instead of the system's, with amqps and https.",
+    ),
+    _of_broker("--tls-cert-file", type=_SECRET_FILE, metavar="FILE", help="Client certificate."),
+    _of_broker(
+        "--tls-key-file",
+        type=_SECRET_FILE,
+        metavar="FILE",
+        help="Private key, if --tls-cert-file does not contain it.",
+    ),
+    _of_broker("--insecure", is_flag=True, help="Disable TLS peer verification: for tests only."),
+    gather=_with_tls,
+)
+"""The options of a connection; the command gets ``url``, ``password_file`` and ``tls``."""
 
 
 @dataclass(frozen=True)
@@ -242,37 +179,32 @@ class ManagementAccess:
         )
 
 
-def management_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The options of the management API; the command gets ``management_access``."""
+def _with_management(given: dict[str, Any]) -> dict[str, Any]:
+    names = ("management_url", "management_proxy", "insecure_management")
+    return given | {"management_access": ManagementAccess(*map(given.pop, names))}
 
-    @option(
+
+management_options = bundle(
+    _of_broker(
         "--management-url",
-        group=BROKER,
         envvar="RABBITMQ_MANAGEMENT_URL",
         show_envvar=True,
         metavar="URL",
         help="Management API; by default port 15672 (15671 with amqps) of the broker's host.",
-    )
-    @option(
+    ),
+    _of_broker(
         "--management-proxy",
-        group=BROKER,
         metavar="URL",
         help="HTTP proxy for the management API. http_proxy is ignored.",
-    )
-    @option(
+    ),
+    _of_broker(
         "--insecure-management",
-        group=BROKER,
         is_flag=True,
         help="Send the password of an amqps URL to a management URL with http or another host.",
-    )
-    @functools.wraps(command)
-    def wrapper(
-        *, management_url: str | None, management_proxy: str | None, insecure_management: bool, **options: Any
-    ) -> Any:
-        access = ManagementAccess(management_url, management_proxy, insecure_management)
-        return command(management_access=access, **options)
-
-    return wrapper
+    ),
+    gather=_with_management,
+)
+"""The options of the management API; the command gets ``management_access``."""
 
 
 def parse_queue(text: str) -> tuple[Destination, str]:
@@ -311,13 +243,7 @@ class Described:
     def mirror(self) -> ConsistentHashExchange:
         """The mirror of the exchange, which must be an x-consistent-hash exchange."""
         if self.file is not None:
-            topology, name = self.in_file()
-            found = topology.exchange(name)
-            return ConsistentHashExchange(
-                topology.ring(name, self.parsed_release),
-                hash_header=found.hash_header if found else None,
-                hash_property=found.hash_property if found else None,
-            )
+            return mirror_of(*self.in_file(), self.parsed_release)
         return ConsistentHashExchange(
             [parse_queue(queue) for queue in self.queues],
             release=self.release,
@@ -340,6 +266,14 @@ class Described:
         return Release.parse(self.release, store=self.store)
 
 
+def mirror_of(topology: Topology, name: str, release: Release) -> ConsistentHashExchange:
+    """The mirror of an exchange of a topology."""
+    ring = topology.ring(name, release)
+    found = topology.exchange(name)
+    on = {"hash_header": found.hash_header, "hash_property": found.hash_property} if found else {}
+    return ConsistentHashExchange(ring, **on)
+
+
 def the_exchange(topology: Topology, name: str | None) -> str:
     """The exchange with that name, or the only one that hashes."""
     from rabbit_chx.topology.model import CONSISTENT_HASH, MODULUS_HASH
@@ -352,38 +286,29 @@ def the_exchange(topology: Topology, name: str | None) -> str:
     return name
 
 
-def exchange_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The options that describe an exchange; the command gets them as ``described``."""
-
-    @option(
+exchange_options = bundle(
+    _of_exchange(
         "-q",
         "--queue",
         "queues",
-        group=EXCHANGE,
         multiple=True,
         metavar="NAME[=WEIGHT]",
         help="Queue and weight. Repeat it for each queue, in bind order.",
-    )
-    @option("--hash-header", group=EXCHANGE, metavar="H", help="Header to hash.")
-    @option(
+    ),
+    _of_exchange("--hash-header", metavar="H", help="Header to hash."),
+    _of_exchange(
         "--hash-property",
-        group=EXCHANGE,
         metavar="P",
         shell_complete=lambda *_: ["message_id", "correlation_id", "timestamp"],
         help="Property to hash: message_id, correlation_id or timestamp.",
-    )
-    @file_option("Topology file with the exchange, instead of --queue.")
-    @exchange_option(EXCHANGE, "Exchange of --file, if several hash.")
-    @release_option(EXCHANGE)
-    @option(
-        "--store",
-        group=EXCHANGE,
-        type=click.Choice(["mnesia", "khepri"]),
-        help="Metadata store, if it is not the default of the release.",
-    )
-    @functools.wraps(command)
-    def wrapper(**options: Any) -> Any:
-        given = {name: options.pop(name) for name in Described.__dataclass_fields__}
-        return command(described=Described(**given), **options)
-
-    return wrapper
+    ),
+    file_option(help="Topology file with the exchange, instead of --queue."),
+    exchange_option(group=EXCHANGE, help="Exchange of --file, if several hash."),
+    release_option(group=EXCHANGE, help="The broker's release."),
+    store_option(group=EXCHANGE, help="Metadata store, if it is not the default of the release."),
+    gather=lambda given: {
+        "described": Described(**{name: given.pop(name) for name in Described.__dataclass_fields__}),
+        **given,
+    },
+)
+"""The options that describe an exchange; the command gets them as ``described``."""

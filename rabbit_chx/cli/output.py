@@ -15,8 +15,6 @@ import click
 
 from rabbit_chx.text import UNPRINTABLE, printable
 
-__all__ = ["SCHEMA", "coloured", "echo", "json_line", "log_to_stderr", "notice", "print_json"]
-
 SCHEMA: Final = 1
 
 _COLOURS: Final = {

@@ -8,11 +8,21 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from rabbit_chx.broker.amqp import connect, server_version
+from rabbit_chx.broker.scratch import Scratch
 from rabbit_chx.cli.completion import releases
-from rabbit_chx.cli.options import BROKER, broker_options, output_option
+from rabbit_chx.cli.options import (
+    BROKER,
+    broker_options,
+    other_release_option,
+    output_option,
+    store_option,
+)
 from rabbit_chx.cli.output import echo, print_json
-from rabbit_chx.cli.progress import waiting
+from rabbit_chx.cli.progress import progress, waiting
 from rabbit_chx.cli.verb import Exit, option, verb
+from rabbit_chx.exchange import ConsistentHashExchange
+from rabbit_chx.releases import Release
 
 if TYPE_CHECKING:
     import ssl
@@ -20,8 +30,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     import pika
-
-    from rabbit_chx.releases import Release
 
 _SHOWN: Final = 10
 _WEIGHTS: Final = {"a": 1, "b": 2, "c": 1, "d": 5, "e": 1}
@@ -32,7 +40,7 @@ _WEIGHTS: Final = {"a": 1, "b": 2, "c": 1, "d": 5, "e": 1}
         "AMQP_URL=amqp://user:password@host rabbit-chx parity",
         "rabbit-chx parity --throw-away 4.0",
     ],
-    exit_codes={Exit.FINE: "no difference", Exit.DIFFERENT: "at least one"},
+    exit_codes={Exit.FINE: "no differences", Exit.DIFFERENT: "differences found"},
 )
 @broker_options
 @option(
@@ -42,7 +50,7 @@ _WEIGHTS: Final = {"a": 1, "b": 2, "c": 1, "d": 5, "e": 1}
     shell_complete=releases,
     help="Start a throw-away broker of this release instead of --url.",
 )
-@click.option(
+@option(
     "-n",
     "--keys",
     default=10_000,
@@ -51,14 +59,8 @@ _WEIGHTS: Final = {"a": 1, "b": 2, "c": 1, "d": 5, "e": 1}
     metavar="N",
     help="Number of messages.",
 )
-@click.option(
-    "-r",
-    "--release",
-    metavar="R",
-    shell_complete=releases,
-    help="Mirror this release instead of the broker's.",
-)
-@click.option("--store", type=click.Choice(["mnesia", "khepri"]), help="The broker's metadata store.")
+@other_release_option(help="Mirror this release instead of the broker's.")
+@store_option(help="The broker's metadata store.")
 @output_option
 def parity(
     *,
@@ -77,7 +79,7 @@ def parity(
     again. The user needs configure, write and read permissions for names that begin with rabbit-chx.scratch.
     """
     with _broker(url, password_file, tls, throw_away) as connection:
-        mirrored = _release(connection, release, store)
+        mirrored = Release.parse(release or server_version(connection), store=store)
         if output == "table":
             echo(f"RabbitMQ {mirrored}, {keys:,} messages")
         results = compared(connection, mirrored, keys)
@@ -89,8 +91,6 @@ def parity(
 def _broker(
     url: str | None, password_file: Path | None, tls: ssl.SSLContext | None, throw_away: str | None
 ) -> Iterator[pika.BlockingConnection]:
-    from rabbit_chx.broker.amqp import connect
-
     if throw_away is not None:
         from rabbit_chx.testing import Broker
 
@@ -106,24 +106,14 @@ def _broker(
         raise click.UsageError("missing broker URL: pass --url, set AMQP_URL, or use --throw-away")
 
 
-def _release(connection: pika.BlockingConnection, release: str | None, store: str | None) -> Release:
-    from rabbit_chx.broker.amqp import server_version
-    from rabbit_chx.releases import Release
-
-    return Release.parse(release or server_version(connection), store=store)
-
-
 def compared(connection: pika.BlockingConnection, release: Release, keys: int) -> list[dict[str, Any]]:
     """Compare messages for each part that an exchange can hash."""
-    return [_compare(connection, release, *case) for case in _cases(keys)]
-
-
-def _cases(keys: int) -> Iterator[tuple[str, dict[str, str], int]]:
-    """The cases: a name, the exchange's arguments, and the number of messages."""
     part = keys // 5
-    yield "routing key", {}, keys - 2 * part
-    yield "header 'tenant'", {"hash_header": "tenant"}, part
-    yield "property message_id", {"hash_property": "message_id"}, part
+    return [
+        _compare(connection, release, "routing key", {}, keys - 2 * part),
+        _compare(connection, release, "header 'tenant'", {"hash_header": "tenant"}, part),
+        _compare(connection, release, "property message_id", {"hash_property": "message_id"}, part),
+    ]
 
 
 def _compare(
@@ -133,16 +123,12 @@ def _compare(
     hash_arguments: dict[str, str],
     count: int,
 ) -> dict[str, Any]:
-    from rabbit_chx.broker.scratch import Scratch
-    from rabbit_chx.cli.progress import items_progress
-    from rabbit_chx.exchange import ConsistentHashExchange
-
     arguments = {name.replace("_", "-"): value for name, value in hash_arguments.items()}
     scratch = Scratch(connection, arguments=arguments, release=release)
     for queue, weight in _WEIGHTS.items():
         scratch.bind(queue, weight)
     differences: list[dict[str, str]] = []
-    with items_progress(f"Publishing by {title}", count) as advance:
+    with progress(f"Publishing by {title}", count) as advance:
         for size in (count - count // 2, count // 2):
             exchange = ConsistentHashExchange(scratch.ring, **hash_arguments)
             keys = [f"{title[0]}-{secrets.token_hex(6)}" for _ in range(size)]
@@ -181,8 +167,6 @@ def _print(results: list[dict[str, Any]], output: str) -> None:
         for result in results
         for difference in result["differences"][:_SHOWN]
     ]
-    if said:
-        said += ["The mirror and this broker differ. Check the release and the store (--release, --store)."]
-    else:
-        said = ["The mirror and this broker agree on every message."]
-    show(shown, *said)
+    agreed = "The mirror and this broker agree on every message."
+    differ = "The mirror and this broker differ. Check the release and the store (--release, --store)."
+    show(shown, *said, differ if said else agreed)

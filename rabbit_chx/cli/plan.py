@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from rabbit_chx.cli.broker_access import broker_access_options
-from rabbit_chx.cli.changes import print_findings, print_plan, print_rings, print_strategies
+from rabbit_chx.cli.changes import print_findings, print_plan, print_strategies, read_and_print
 from rabbit_chx.cli.completion import queues
 from rabbit_chx.cli.options import (
     FILE,
@@ -19,90 +19,94 @@ from rabbit_chx.cli.options import (
 )
 from rabbit_chx.cli.output import echo
 from rabbit_chx.cli.progress import waiting
-from rabbit_chx.cli.verb import Exit, option, verb
-from rabbit_chx.cli.vhosts import for_each_vhost, load_topologies, vhosts_option
+from rabbit_chx.cli.verb import Exit, bundle, option, verb
+from rabbit_chx.cli.vhosts import for_each_vhost, topology_options
 from rabbit_chx.errors import InvalidValue
+from rabbit_chx.ring import parse_weight
+from rabbit_chx.topology.checks.lint import lint
+from rabbit_chx.topology.file.load import load
+from rabbit_chx.topology.planning.plan import plan as plan_steps
+from rabbit_chx.topology.planning.what_if import assume_applied, what_if
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from rabbit_chx.cli.broker_access import BrokerAccess
     from rabbit_chx.topology.model import Observed, Topology
+    from rabbit_chx.topology.planning.steps import Plan
 
-__all__ = ["parse_new", "parse_new_weight", "plan", "plan_options", "what_if_options"]
+_of_changes = partial(option, group="Changes")
+_of_what_if = partial(option, group="What if")
 
-CHANGES: Final = "Changes"
-WHAT_IF: Final = "What if"
-
-
-def plan_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The options of both ``plan`` and ``apply``."""
-    for each in (
-        option(
-            "-v",
-            "--verbose",
-            group=CHANGES,
-            is_flag=True,
-            help="List every step, and how the order of each ring is known.",
-        ),
-        option(
-            "--force",
-            group=CHANGES,
-            is_flag=True,
-            help="Ignore --max-moved, and delete queues that hold messages.",
-        ),
-        option("--prune", group=CHANGES, is_flag=True, help="Also remove what the file does not name."),
-        option(
-            "--max-moved",
-            group=CHANGES,
-            type=click.FloatRange(0, 100),
-            default=50.0,
-            show_default=True,
-            metavar="PERCENT",
-            help="Refuse a change in place that moves more of an exchange's keys at any moment.",
-        ),
-        option(
-            "--strategy",
-            group=CHANGES,
-            metavar="WAY",
-            help="How to change rings: append, in place, remove-last, swap, blue/green or slots. Default: the cheapest to the order of the file.",
-        ),
-    ):
-        command = each(command)
-    return command
+plan_options = bundle(
+    _of_changes(
+        "--strategy",
+        metavar="WAY",
+        help="How to change rings: append, in place, remove-last, swap, blue/green or slots. Default: the cheapest to the order of the file.",
+    ),
+    _of_changes(
+        "--max-moved",
+        type=click.FloatRange(0, 100),
+        default=50.0,
+        show_default=True,
+        metavar="PERCENT",
+        help="Refuse a change in place that moves more of an exchange's keys at any moment.",
+    ),
+    _of_changes("--prune", is_flag=True, help="Also remove what the file does not name."),
+    _of_changes("--force", is_flag=True, help="Ignore --max-moved, and delete queues that hold messages."),
+    _of_changes(
+        "-v", "--verbose", is_flag=True, help="List every step, and how the order of each ring is known."
+    ),
+    gather=lambda given: given | {"max_moved": given["max_moved"] / 100},
+)
+"""The options of both ``plan`` and ``apply``."""
 
 
-def what_if_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The options for changes whose cost is shown without a broker."""
-    for each in (
-        option(
-            "--weight",
-            "weights",
-            group=WHAT_IF,
-            multiple=True,
-            metavar="NAME=W",
-            callback=check_names,
-            help="Show the cost of another weight for this queue.",
-        ),
-        option(
-            "--remove",
-            group=WHAT_IF,
-            multiple=True,
-            metavar="NAME",
-            shell_complete=queues,
-            callback=check_names,
-            help="Show the cost of removing this queue.",
-        ),
-        option(
-            "--add",
-            group=WHAT_IF,
-            metavar="N|NAMES",
-            callback=check_names,
-            help="Show the cost of N more queues, or of these (a,b).",
-        ),
-    ):
-        command = each(command)
-    return command
+def _with_changes(given: dict[str, Any]) -> dict[str, Any]:
+    names = ("add", "remove", "weights")
+    add, remove, weights = map(given.pop, names)
+    parsed = (_parse_new(add), remove, dict(map(_parse_new_weight, weights)))
+    changes = dict(zip(names, parsed, strict=True)) if add or remove or weights else {}
+    return given | {"changes": changes}
+
+
+def _parse_new(text: str | None) -> int | list[str]:
+    """The number or the names of new queues."""
+    return int(text) if text and text.isascii() and text.isdigit() else text.split(",") if text else 0
+
+
+def _parse_new_weight(text: str) -> tuple[str, int]:
+    """A queue and its new weight."""
+    name, equals, weight = text.rpartition("=")
+    if not equals:
+        raise InvalidValue("--weight", text, "NAME=WEIGHT")
+    return name, parse_weight(weight, of=name)
+
+
+what_if_options = bundle(
+    _of_what_if(
+        "--add",
+        metavar="N|NAMES",
+        callback=check_names,
+        help="Show the cost of N more queues, or of these (a,b).",
+    ),
+    _of_what_if(
+        "--remove",
+        multiple=True,
+        metavar="NAME",
+        shell_complete=queues,
+        callback=check_names,
+        help="Show the cost of removing this queue.",
+    ),
+    _of_what_if(
+        "--weight",
+        "weights",
+        multiple=True,
+        metavar="NAME=W",
+        callback=check_names,
+        help="Show the cost of another weight for this queue.",
+    ),
+    gather=_with_changes,
+)
+"""The options for changes whose cost is shown without a broker; the command gets arguments of `what_if` as ``changes``."""
 
 
 @verb(
@@ -118,26 +122,19 @@ def what_if_options(command: Callable[..., Any]) -> Callable[..., Any]:
         Exit.DIFFERENT: "changes needed",
     },
 )
-@click.argument("file", type=FILE)
-@vhosts_option
-@broker_access_options
+@topology_options
 @plan_options
 @what_if_options
-@exchange_option(WHAT_IF, "The exchange to change, if the file has several.")
-@release_option(WHAT_IF, "The release, if no broker is read.")
-@click.option(
-    "--against", type=FILE, metavar="FILE", help="Plan from what FILE says instead of from a broker."
-)
+@exchange_option(group="What if", help="The exchange to change, if the file has several.")
+@release_option(group="What if", help="The release, if no broker is read.")
+@option("--against", type=FILE, metavar="FILE", help="Plan from what FILE says instead of from a broker.")
 @output_option
 def plan(
     *,
-    file: str,
-    vhosts: tuple[str, ...],
+    topologies: tuple[Topology, ...],
     live: BrokerAccess,
     against: str | None,
-    add: str | None,
-    remove: tuple[str, ...],
-    weights: tuple[str, ...],
+    changes: dict[str, Any],
     exchange: str | None,
     release: str,
     output: str,
@@ -145,66 +142,34 @@ def plan(
     **options: Any,
 ) -> int:
     """Show the steps that make a broker match FILE, and the exact share of keys each moves. Nothing is changed."""
-    from rabbit_chx.topology.checks.lint import lint
-    from rabbit_chx.topology.planning.plan import plan as plan_steps
-
-    options["max_moved"] /= 100
 
     def plan_one(wanted: Topology) -> int:
-        if add or remove or weights:
-            _advise(wanted, the_exchange(wanted, exchange), add, remove, weights, release, output)
+        if changes:
+            _advise(wanted, the_exchange(wanted, exchange), changes, release, output)
             return Exit.FINE
-        observed = _assumed(against, wanted.vhost, release) if against else live.read(wanted)
-        with waiting("Computing the plan"):
-            made = plan_steps(wanted, observed, **options)
-        print_findings(lint(wanted, observed))
-        if not against:
-            print_rings(observed, verbose=verbose)
-        print_plan(made, output, verbose=verbose)
+        if against:
+            observed = assume_applied(load(against, vhost=wanted.vhost), release)
+            print_findings(lint(wanted, observed))
+        else:
+            observed = read_and_print(live, wanted, verbose=verbose)
+        made = planned(wanted, observed, output, verbose=verbose, **options)
         return Exit.FAILED if made.refusals else Exit.DIFFERENT if made.steps else Exit.FINE
 
-    return for_each_vhost(load_topologies(file, vhosts, live.url), plan_one)
+    return for_each_vhost(topologies, plan_one)
 
 
-def _assumed(against: str, vhost: str, release: str) -> Observed:
-    """The state of a broker to which only the file ``against`` was applied."""
-    from rabbit_chx.topology.file.load import load
-    from rabbit_chx.topology.planning.what_if import assume_applied
+def planned(wanted: Topology, observed: Observed, output: str, *, verbose: bool, **options: Any) -> Plan:
+    """Print and return the plan."""
+    with waiting("Computing the plan"):
+        made = plan_steps(wanted, observed, **options)
+    print_plan(made, output, verbose=verbose)
+    return made
 
-    return assume_applied(load(against, vhost=vhost), release)
 
-
-def _advise(
-    topology: Topology,
-    exchange: str,
-    add: str | None,
-    remove: tuple[str, ...],
-    weights: tuple[str, ...],
-    release: str,
-    output: str,
-) -> None:
-    from rabbit_chx.topology.planning.what_if import what_if
-
-    weighed = dict(map(parse_new_weight, weights))
+def _advise(topology: Topology, exchange: str, changes: dict[str, Any], release: str, output: str) -> None:
+    """Print the cost of changes."""
     with waiting("Computing the strategies"):
-        strategies = what_if(
-            topology, exchange, add=parse_new(add), remove=remove, weights=weighed, release=release
-        )
+        strategies = what_if(topology, exchange, **changes, release=release)
     if output == "table":
         echo(f"Exchange {exchange!r}, RabbitMQ {release}, from the file alone")
     print_strategies(strategies, output, exchange=exchange)
-
-
-def parse_new(text: str | None) -> int | list[str]:
-    """Parse the number or the names of new queues."""
-    return int(text) if text and text.isascii() and text.isdigit() else text.split(",") if text else 0
-
-
-def parse_new_weight(text: str) -> tuple[str, int]:
-    """Parse a queue and its new weight."""
-    from rabbit_chx.ring import parse_weight
-
-    name, equals, weight = text.rpartition("=")
-    if not equals:
-        raise InvalidValue("--weight", text, "NAME=WEIGHT")
-    return name, parse_weight(weight, of=name)

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     from rabbit_chx.topology.planning.steps import Plan, Step
 
-__all__ = ["Row", "condense", "percent", "rows_of"]
-
 _Other = TypeVar("_Other")
 
 # The number at the end of a quoted name; keys and names that consist of digits only do not match.

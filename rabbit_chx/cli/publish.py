@@ -7,16 +7,20 @@ import sys
 import time
 from contextlib import suppress
 from dataclasses import asdict
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from rabbit_chx.cli.inputs import name_of, open_file
 from rabbit_chx.cli.options import FILE, broker_options, check_names, output_option
 from rabbit_chx.cli.output import echo, log_to_stderr, notice, print_json
 from rabbit_chx.cli.resume import MAX_SENT_AGAIN, open_resume_file
+from rabbit_chx.cli.row_files import Picker, format_of, read_batches
 from rabbit_chx.cli.signals import GracefulStop
 from rabbit_chx.cli.verb import Exit, option, verb
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue, PublishFailed
+from rabbit_chx.publishing import Publisher
 from rabbit_chx.text import printable
 
 if TYPE_CHECKING:
@@ -26,7 +30,7 @@ if TYPE_CHECKING:
 
     from rabbit_chx.cli.resume import ResumeFile
     from rabbit_chx.cli.row_files import Batch
-    from rabbit_chx.publishing import Failure, Publisher, Totals
+    from rabbit_chx.publishing import Failure, Totals
 
 _FAILURES_SHOWN: Final = 5
 _ROWS_AT_ONCE: Final = 1_000
@@ -34,7 +38,8 @@ _SETTLE_SECONDS: Final = 10.0
 """How long rows in flight may take to be confirmed after a signal."""
 _PAUSE: Final = 0.01
 _TERMINATED: Final = 128 + signal.SIGTERM
-_MESSAGES: Final = "The messages"
+
+_of_message = partial(option, group="The messages")
 
 
 @verb(
@@ -57,54 +62,33 @@ With --resume, the next call then starts at the exact row; after SIGKILL or a cr
 )
 @click.argument("file", type=FILE)
 @broker_options
-@option(
-    "-x",
-    "--exchange",
-    group=_MESSAGES,
-    required=True,
-    metavar="X",
-    callback=check_names,
-    help="The exchange to publish to.",
+@_of_message(
+    "-x", "--exchange", required=True, metavar="X", callback=check_names, help="The exchange to publish to."
 )
-@option(
-    "-k",
-    "--key-column",
-    group=_MESSAGES,
-    metavar="C",
-    help="The column with the routing key. Default: empty keys.",
-)
-@option(
-    "--body-column",
-    group=_MESSAGES,
-    metavar="C",
-    help="The column with the body. Default: the whole row as JSON.",
-)
-@option(
+@_of_message("-k", "--key-column", metavar="C", help="The column with the routing key. Default: empty keys.")
+@_of_message("--body-column", metavar="C", help="The column with the body. Default: the whole row as JSON.")
+@_of_message(
     "--header",
     "headers",
-    group=_MESSAGES,
     multiple=True,
     metavar="NAME[=C]",
     help="A header NAME from column C, by default from column NAME.",
 )
-@option(
+@_of_message(
     "--property",
     "properties",
-    group=_MESSAGES,
     multiple=True,
     metavar="NAME=C",
     help="A property from a column, such as message_id=C.",
 )
-@click.option(
+@option(
     "--format",
     "kind",
     type=click.Choice(["csv", "jsonl", "parquet", "arrow"]),
     help="The format of FILE. Default: by its name.",
 )
-@click.option(
-    "--rate", type=click.IntRange(min=1), metavar="N", help="Publish at most N messages per second."
-)
-@click.option(
+@option("--rate", type=click.IntRange(min=1), metavar="N", help="Publish at most N messages per second.")
+@option(
     "--resume",
     "resume_path",
     type=FILE,
@@ -129,19 +113,15 @@ def publish(
     output: str,
 ) -> int:
     """Publish each row of FILE (- is stdin) as one message, persistent, mandatory and confirmed."""
-    from rabbit_chx.cli.row_files import Picker, format_of, open_rows, read_batches
-    from rabbit_chx.publishing import Publisher
-
     if url is None:
         raise click.UsageError("missing broker URL: pass --url or set AMQP_URL")
     log_to_stderr()
-    picker = Picker(
-        body_column, key_column, _mapping(headers, "--header"), _mapping(properties, "--property")
-    )
-    name = "standard input" if file == "-" else file
+    mapped = _mapping(headers, "--header"), _mapping(properties, "--property")
+    picker = Picker(body_column, key_column, *mapped)
+    name = name_of(file)
     kind = format_of(file, kind)
     publisher = Publisher(url, exchange, name="rabbit-chx publish", credentials=password_file, tls=tls)
-    with open_resume_file(resume_path, file) as resume, open_rows(file) as rows:
+    with open_resume_file(resume_path, file) as resume, open_file(file) as rows:
         publisher.open()
         batches = _shown(picker.batches(read_batches(rows, kind, name), name), publisher, name)
         with GracefulStop(publisher.stop_accepting) as stop:
@@ -168,10 +148,8 @@ def _publish_all(
         finally:
             if resume:
                 resume.save(publisher)
-    if (
-        error is not None and not stop and not publisher.totals.failed
-    ):  # failed rows are reported with the error
-        raise error
+    if error is not None and not stop and not publisher.totals.failed:
+        raise error  # otherwise it is reported with the failed rows
 
 
 def _publish(
@@ -203,7 +181,14 @@ def _report(publisher: Publisher, skipped: int, stop: GracefulStop, output: str)
     totals = publisher.totals
     if totals.failed:
         _print_failures(totals, publisher.failures, skipped)
-    _print(totals, output)
+    if output == "json":
+        print_json("totals", **asdict(totals))
+    else:
+        echo(
+            f"{totals.published:,} published, {totals.confirmed:,} confirmed, {totals.failed:,} failed "
+            f"({totals.returned:,} returned, {totals.rejected:,} rejected, {totals.unknown:,} unknown, "
+            f"{totals.unsent:,} unsent); {totals.resent:,} resent, {totals.bytes:,} bytes"
+        )
     if stop.signal is not None:
         echo("Interrupted.", err=True)
         return 128 + stop.signal
@@ -271,14 +256,3 @@ def _print_failures(totals: Totals, failures: list[Failure], skipped: int) -> No
             f"  row {row}: {failure.outcome.value}, exchange {failure.exchange!r}, key {failure.routing_key!r}: {reply}",
             err=True,
         )
-
-
-def _print(totals: Totals, output: str) -> None:
-    if output == "json":
-        print_json("totals", **asdict(totals))
-        return
-    echo(
-        f"{totals.published:,} published, {totals.confirmed:,} confirmed, {totals.failed:,} failed "
-        f"({totals.returned:,} returned, {totals.rejected:,} rejected, {totals.unknown:,} unknown, "
-        f"{totals.unsent:,} unsent); {totals.resent:,} resent, {totals.bytes:,} bytes"
-    )

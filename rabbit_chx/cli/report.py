@@ -3,37 +3,41 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from rabbit_chx.broker.amqp import server_version
 from rabbit_chx.cli.broker_access import broker_access_options
 from rabbit_chx.cli.changes import counted
 from rabbit_chx.cli.options import (
     BROKER,
     EXCHANGE,
     FILE,
-    Described,
     exchange_option,
     file_option,
+    keys_option,
+    mirror_of,
     release_option,
     the_exchange,
     worker_pool_option,
 )
 from rabbit_chx.cli.output import echo
-from rabbit_chx.cli.plan import parse_new, parse_new_weight, what_if_options
+from rabbit_chx.cli.parity import compared
+from rabbit_chx.cli.plan import what_if_options
 from rabbit_chx.cli.progress import waiting
+from rabbit_chx.cli.simulate import spread_of
 from rabbit_chx.cli.verb import option, verb
 from rabbit_chx.errors import InvalidValue
+from rabbit_chx.releases import Release
+from rabbit_chx.report import Parity
+from rabbit_chx.report import report as make
+from rabbit_chx.topology.file.load import load
 
 if TYPE_CHECKING:
     from rabbit_chx.cli.broker_access import BrokerAccess
-    from rabbit_chx.report import Parity
     from rabbit_chx.ring import Ring
-    from rabbit_chx.skew import Spread
     from rabbit_chx.topology.model import Topology
-
-__all__ = ["report"]
 
 
 @verb(
@@ -44,11 +48,11 @@ __all__ = ["report"]
         "AMQP_URL=amqp://user:password@host/ rabbit-chx report --live --parity 10000 \\\n    --file topology.yaml --out live.html",
     ],
 )
-@file_option("A topology file that has the exchange.", required=True)
-@exchange_option(EXCHANGE, "Which exchange of --file, where several hash.")
-@release_option(EXCHANGE)
+@file_option(help="Topology file with the exchange.", required=True)
+@exchange_option(group=EXCHANGE, help="Exchange of --file, if several hash.")
+@release_option(group=EXCHANGE, help="The broker's release.")
 @worker_pool_option
-@click.option(
+@option(
     "-o",
     "--out",
     "out_file",
@@ -57,9 +61,7 @@ __all__ = ["report"]
     metavar="PAGE.html",
     help="Where to write the page.",
 )
-@click.option(
-    "--keys", "keys_file", type=FILE, metavar="FILE", help="A sample of keys, one per line; - is stdin."
-)
+@keys_option(help="A sample of keys, one per line; - is stdin.")
 @what_if_options
 @option(
     "--live",
@@ -87,53 +89,39 @@ def report(
     out_file: str,
     release: str,
     keys_file: str | None,
-    add: str | None,
-    remove: tuple[str, ...],
-    weights: tuple[str, ...],
+    changes: dict[str, Any],
     worker_pool_size: int | None,
 ) -> None:
     """Write a page about an exchange: its ring, exact shares, a sample's skew, and the cost of changes.
 
     The page is self-contained and can be printed.
     """
-    from rabbit_chx.report import report as make
-    from rabbit_chx.topology.file.load import load
-
     topology = load(file)
     name = the_exchange(topology, exchange)
     ring = _live_ring(live, topology, name) if from_broker else None
-    if ring is not None:
-        release = str(ring.release)
-    sample: Spread | None = None
+    running = Release.parse(release) if ring is None else ring.release
+    sample = None
     if keys_file is not None:
-        from rabbit_chx.cli.simulate import spread_of
-
-        mirror = Described(file=file, exchange=name, release=release).mirror()
+        mirror = mirror_of(topology, name, running)
         sample = spread_of(mirror if ring is None else mirror.with_ring(ring), keys_file)
     parity = None if messages is None else _parity(live, topology, messages)
     with waiting(f"Counting and drawing exchange {name!r}"):
         made = make(
             topology,
             name,
-            release=release if ring is None else ring.release,
+            release=running,
             live=ring,
             sample=sample,
             sample_name="" if keys_file in {None, "-"} else Path(str(keys_file)).name,
-            add=parse_new(add),
-            remove=remove,
-            weights=dict(map(parse_new_weight, weights)),
             worker_pool_size=worker_pool_size,
             parity=parity,
+            **changes,
         )
     try:
         made.save(out_file)
     except OSError as error:
-        raise InvalidValue(
-            "--out",
-            out_file,
-            "a file that can be written",
-            f"The system says: {error.strerror}",
-        ) from None
+        hint = f"The system says: {error.strerror}"
+        raise InvalidValue("--out", out_file, "a file that can be written", hint) from None
     echo(f"Wrote {out_file}: exchange {name!r}, {counted(len(made.live.destinations), 'queue')}.")
 
 
@@ -151,11 +139,6 @@ def _live_ring(live: BrokerAccess, topology: Topology, exchange: str) -> Ring:
 
 
 def _parity(live: BrokerAccess, topology: Topology, messages: int) -> Parity:
-    from rabbit_chx.broker.amqp import server_version
-    from rabbit_chx.cli.parity import compared
-    from rabbit_chx.releases import Release
-    from rabbit_chx.report import Parity
-
     with live.amqp(topology.vhost) as connection:
         release = Release.parse(server_version(connection))
         results = compared(connection, release, messages)

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from rabbit_chx.cli.row_files import Batch
     from rabbit_chx.publishing import Publisher
 
-__all__ = ["MAX_SENT_AGAIN", "ResumeFile", "open_resume_file"]
-
 MAX_SENT_AGAIN: Final = 10_000
 """Rows that are sent again at most when the process is killed."""
 _SAVE_ROWS: Final = 9_000
@@ -90,9 +88,8 @@ class ResumeFile:
         if rows == self._saved:
             return
         if _identity(self._file) != self._source:
-            raise InvalidValue(
-                "--resume", f"{self._file}, which changed while it was read", "a file that does not change"
-            )
+            got = f"{self._file}, which changed while it was read"
+            raise InvalidValue("--resume", got, "a file that does not change")
         descriptor, new = tempfile.mkstemp(dir=self._path.parent, prefix=f".{self._path.name}.")
         try:
             os.write(descriptor, json.dumps({"rows": rows, "source": self._source}).encode())
@@ -115,20 +112,13 @@ class ResumeFile:
             rows, source = saved["rows"], saved["source"]
         except (ValueError, KeyError, TypeError, RecursionError):
             rows = source = None
+        hint = f"Remove {self._path} to start from the first row"
         if type(rows) is not int or rows < 0:
-            raise InvalidValue(
-                "--resume file",
-                str(self._path),
-                "a file that an earlier --resume wrote",
-                "Remove it to start from the first row",
-            )
+            expected = "a file that an earlier --resume wrote"
+            raise InvalidValue("--resume file", str(self._path), expected, hint)
         if source != self._source:
-            raise InvalidValue(
-                "--resume",
-                f"{self._file}, which has changed (name, size or time)",
-                "the same file as before",
-                f"Remove {self._path} to start from the first row",
-            )
+            got = f"{self._file}, which has changed (name, size or time)"
+            raise InvalidValue("--resume", got, "the same file as before", hint)
         return rows
 
 
@@ -146,9 +136,8 @@ def _locked(path: Path) -> int:
             raise InvalidValue("--resume file", str(path), "a regular file")
         if not _try_lock(descriptor):
             os.close(descriptor)
-            raise InvalidValue(
-                "--resume file", f"{path} (locked)", "a file that no other rabbit-chx publish uses"
-            )
+            expected = "a file that no other rabbit-chx publish uses"
+            raise InvalidValue("--resume file", f"{path} (locked)", expected)
         with suppress(FileNotFoundError):
             if os.path.samestat(state, path.lstat()):
                 return descriptor

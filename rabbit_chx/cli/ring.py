@@ -6,21 +6,19 @@ import csv
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import click
-
 from rabbit_chx.cli.options import FILE, exchange_options, output_option, worker_pool_option
 from rabbit_chx.cli.output import print_json
 from rabbit_chx.cli.progress import waiting
-from rabbit_chx.cli.verb import verb
+from rabbit_chx.cli.verb import option, verb
 from rabbit_chx.errors import InvalidValue
+from rabbit_chx.inference import infer
+from rabbit_chx.movement import first_buckets, moved, shares
 from rabbit_chx.ring import ToExchange
 
 if TYPE_CHECKING:
     from rabbit_chx.cli.options import Described
     from rabbit_chx.exchange import ConsistentHashExchange
     from rabbit_chx.ring import Destination, Ring
-
-__all__ = ["read_pairs", "ring"]
 
 
 @verb(
@@ -33,7 +31,7 @@ __all__ = ["read_pairs", "ring"]
 )
 @exchange_options
 @worker_pool_option
-@click.option(
+@option(
     "--infer",
     "pairs_file",
     type=FILE,
@@ -53,14 +51,13 @@ def ring(*, described: Described, worker_pool_size: int | None, pairs_file: str 
         rows = _rows(live, restarted)
     if output == "json":
         for destination, row in rows.items():
-            print_json("queue", **_named(destination), **row)
+            kind = "exchange" if isinstance(destination, ToExchange) else "queue"
+            print_json("queue", **{kind: getattr(destination, "name", destination)}, **row)
         return
     _print(live, restarted, rows)
 
 
 def _rows(live: Ring, restarted: Ring) -> dict[Destination, dict[str, Any]]:
-    from rabbit_chx.movement import first_buckets, shares
-
     share = shares(live)
     before, after = first_buckets(live), first_buckets(restarted)
     return {
@@ -72,10 +69,6 @@ def _rows(live: Ring, restarted: Ring) -> dict[Destination, dict[str, Any]]:
         }
         for destination, weight in live.runs or ()
     }
-
-
-def _named(destination: Destination) -> dict[str, str]:
-    return {"exchange": destination.name} if isinstance(destination, ToExchange) else {"queue": destination}
 
 
 def _print(live: Ring, restarted: Ring, rows: dict[Destination, dict[str, Any]]) -> None:
@@ -98,21 +91,17 @@ def _print(live: Ring, restarted: Ring, rows: dict[Destination, dict[str, Any]])
             f"{row['share']:.3%}",
             *bar(row["share"], largest),
         )
-    if not restarted.known:
+    if restarted.known:
+        said = f"A restart moves {moved(live, restarted).share:.2%} of the keys."
+    else:
         said = (
             f"After a restart the order is unknown: {restarted.why_unknown}. "
             "default_worker_pool_size = 1 in rabbitmq.conf would make it sorted (--worker-pool-size 1)."
         )
-    else:
-        from rabbit_chx.movement import moved
-
-        said = f"A restart moves {moved(live, restarted).share:.2%} of the keys."
     show(shown, said, title=title)
 
 
 def _inferred(exchange: ConsistentHashExchange, path: str) -> Ring:
-    from rabbit_chx.inference import infer
-
     inference = infer(
         read_pairs(path, option="--infer"),
         exchange.ring.bindings,
@@ -121,12 +110,8 @@ def _inferred(exchange: ConsistentHashExchange, path: str) -> Ring:
         hash_property=exchange.hash_property,
     )
     if inference.ring is None:
-        raise InvalidValue(
-            f"pairs of {path}",
-            str(inference),
-            "pairs that only one ring explains",
-            "Observe longer",
-        )
+        expected = "pairs that only one ring explains"
+        raise InvalidValue(f"pairs of {path}", str(inference), expected, "Observe longer")
     return inference.ring
 
 

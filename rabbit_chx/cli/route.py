@@ -3,28 +3,31 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any
+from collections import Counter
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from rabbit_chx.cli.keys import evidence, key_field, value_of
-from rabbit_chx.cli.options import FILE, exchange_options, output_option
-from rabbit_chx.cli.output import echo, json_line, print_json
-from rabbit_chx.cli.verb import verb
+from rabbit_chx.cli.answers import Answer, key_field, print_answers, print_counts, value_of
+from rabbit_chx.cli.options import exchange_options, keys_option, output_option, raw_option
+from rabbit_chx.cli.output import json_line, notice
+from rabbit_chx.cli.verb import option, verb
 from rabbit_chx.errors import InvalidValue
 from rabbit_chx.text import UNPRINTABLE, printable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
 
+    from rabbit_chx.cli.file_routes import FileRoutes
     from rabbit_chx.cli.options import Described
-    from rabbit_chx.exchange import ConsistentHashExchange, Explanation
+    from rabbit_chx.exchange import ConsistentHashExchange
     from rabbit_chx.kernel.binaries import Binaries
-    from rabbit_chx.releases import Release
     from rabbit_chx.ring import Destination
-    from rabbit_chx.topology.model import Topology
 
-__all__ = ["route"]
+_SLOTS: Final = (
+    "the queue of each slot is known to the broker, not to the file; `rabbit-chx export -o LIVE.yaml` writes it, and "
+    "`--file LIVE.yaml` then gives one queue."
+)
 
 
 @verb(
@@ -38,19 +41,17 @@ __all__ = ["route"]
 )
 @click.argument("keys", nargs=-1, metavar="[KEY]...")
 @exchange_options
-@click.option(
+@option(
     "--header",
     "headers",
     multiple=True,
     metavar="N=V",
     help="A header of one message, as text; may be repeated. Needs --hash-header or --file.",
 )
-@click.option(
-    "--keys", "keys_file", type=FILE, metavar="FILE", help="Read keys from a file, one per line; - is stdin."
-)
-@click.option("--raw", is_flag=True, help="Lines of --keys are bytes, not UTF-8 text.")
-@click.option("--count", is_flag=True, help="Count the keys of each queue instead of listing them.")
-@click.option("--explain", is_flag=True, help="Show the hashed value, its hash and the bucket.")
+@keys_option(help="Read keys from a file, one per line; - is stdin.")
+@raw_option
+@option("--count", is_flag=True, help="Count the keys of each queue instead of listing them.")
+@option("--explain", is_flag=True, help="Show the hashed value, its hash and the bucket.")
 @output_option
 def route(
     *,
@@ -59,9 +60,7 @@ def route(
     headers: tuple[str, ...],
     keys_file: str | None,
     raw: bool,
-    count: bool,
-    explain: bool,
-    output: str,
+    **shown: Any,
 ) -> None:
     """Print the queue on which each KEY lands.
 
@@ -70,63 +69,92 @@ def route(
     exchanges of the file to the queues; if the first exchange hashes nothing, KEY is the routing key and may
     be combined with --header.
     """
-    found = None if described.file is None else described.in_file()
-    alone = found is None or _is_alone(*found)
+    routes = _through_file(described)
     given = [name for name, value in (("KEY", keys), ("--keys", keys_file), ("--header", headers)) if value]
-    if len(given) != 1 and (alone or given != ["KEY", "--header"]):
+    if len(given) != 1 and (routes is None or given != ["KEY", "--header"]):
         if not given:
             raise click.UsageError("missing KEY: pass keys, --keys FILE, or --header N=V for one message")
         raise click.UsageError(f"{' and '.join(given)} cannot be combined")
-    if found is not None and not alone:
-        shown = {"count": count, "explain": explain, "output": output}
-        _walk(found, described.parsed_release, keys, headers, keys_file, raw=raw, **shown)
-        return
-    exchange = described.mirror()
-    if keys_file is not None:
-        _route_file(exchange, keys_file, raw=raw, count=count, explain=explain, output=output)
-        return
-    messages = (
-        [(" ".join(headers), _hashed_headers(exchange, headers))]
-        if headers
-        else [(key, value_of(exchange, key)) for key in keys]
-    )
-    answers = [(key, exchange.explain(value)) for key, value in messages]
-    if count:
-        _print_counts(exchange, [(answer.destination, 1) for _, answer in answers], output)
-    elif output == "json":
-        for key, answer in answers:
-            echo(_json(key, answer.destination, answer.bucket, answer if explain else None))
+    if routes is not None:
+        given_keys = (keys or ("",)) if keys_file is None else _keys_of(keys_file, raw=raw)
+        _follow(routes, given_keys, _parse_headers(headers), **shown)
+    elif keys_file is not None:
+        _route_file(described.mirror(), keys_file, raw=raw, **shown)
     else:
-        _print_answers(answers, explain=explain)
+        _route(described.mirror(), keys, headers, **shown)
 
 
-def _is_alone(topology: Topology, exchange: str) -> bool:
-    from rabbit_chx.cli.file_routes import is_alone
+def _through_file(described: Described) -> FileRoutes | None:
+    """The routes through a file; None where the exchange alone determines them."""
+    if described.file is None:
+        return None
+    from rabbit_chx.cli.file_routes import FileRoutes, is_alone
 
-    return is_alone(topology, exchange)
+    found = described.in_file()
+    return None if is_alone(*found) else FileRoutes(*found, described.parsed_release)
 
 
-def _walk(
-    found: tuple[Topology, str],
-    release: Release,
+def _keys_of(path: str, *, raw: bool) -> Iterator[bytes]:
+    from rabbit_chx.cli.key_file import key_columns
+
+    for column in key_columns(path, raw=raw, title="Routing"):
+        yield from (column[row] for row in range(len(column)))
+
+
+def _follow(
+    routes: FileRoutes,
+    keys: Iterable[str | bytes],
+    headers: dict[str, str],
+    *,
+    count: bool,
+    explain: bool,
+    output: str,
+) -> None:
+    """Print the queues of each message that passes through the exchanges of a file."""
+    if explain and routes.ring is None:
+        raise InvalidValue("--explain", "an exchange without a ring", "an exchange of type x-consistent-hash")
+    unsure = False
+
+    def answers() -> Iterator[Answer]:
+        nonlocal unsure
+        for key in keys:
+            answer = routes.answer(key, headers)
+            unsure = unsure or answer.unsure
+            yield answer
+
+    if count:
+        print_counts(dict(sorted(Counter(each.end for each in answers()).items())), output, named="end")
+    else:
+        width = max(map(len, keys)) if isinstance(keys, tuple) else None  # those of a file are not all known
+        print_answers(answers(), output, explain=explain, width=width)
+    if unsure and routes.has_slots:
+        notice("Note", _SLOTS)
+
+
+def _route(
+    exchange: ConsistentHashExchange,
     keys: tuple[str, ...],
     headers: tuple[str, ...],
-    keys_file: str | None,
     *,
-    raw: bool,
-    **shown: Any,
+    count: bool,
+    explain: bool,
+    output: str,
 ) -> None:
-    from rabbit_chx.cli.file_routes import FileRoutes, print_answers, rows_of
-
-    walk = FileRoutes(*found, release)
-    if keys_file is None:
-        print_answers(walk, keys or ("",), _parse_headers(headers), **shown)
-        return
-    from rabbit_chx.cli.key_file import open_keys, read_keys
-
-    name = "standard input" if keys_file == "-" else keys_file
-    with open_keys(keys_file) as file:
-        print_answers(walk, rows_of(read_keys(file, name=name, raw=raw)), {}, **shown)
+    """Print the queue of each message of an exchange that determines it alone."""
+    messages = [(key, value_of(exchange, key)) for key in keys]
+    if headers:
+        messages = [(" ".join(headers), _hashed_headers(exchange, headers))]
+    answers = []
+    counts: dict[Destination, int] = dict.fromkeys(exchange.destinations, 0)
+    for key, value in messages:
+        found = exchange.explain(value)
+        counts[found.destination] += 1
+        fields = {"queue": str(found.destination), "bucket": found.bucket}
+        answers.append(Answer("route", key, str(found.destination), fields, found))
+    if count:
+        print_counts(counts, output, named="queue")
+    else:
+        print_answers(answers, output, explain=explain, width=max(len(key) for key, _ in messages))
 
 
 def _hashed_headers(exchange: ConsistentHashExchange, headers: tuple[str, ...]) -> dict[str, str]:
@@ -150,82 +178,49 @@ def _parse_headers(headers: tuple[str, ...]) -> dict[str, str]:
     return parsed
 
 
-def _print_answers(answers: list[tuple[str, Explanation]], *, explain: bool) -> None:
-    if explain:
-        echo("\n\n".join(f"key:         {key}\n{answer}" for key, answer in answers))
-        return
-    width = max(len(key) for key, _ in answers)
-    for key, answer in answers:
-        echo(f"{key:<{width}}  {answer.destination}")
-
-
-def _json(key: str | bytes, destination: Destination, bucket: int, answer: Explanation | None = None) -> str:
-    line: dict[str, Any] = {**key_field(key), "queue": str(destination), "bucket": bucket}
-    if answer is not None:
-        line |= evidence(answer)
-    return json_line("route", **line)
-
-
 def _route_file(
     exchange: ConsistentHashExchange, path: str, *, raw: bool, count: bool, explain: bool, output: str
 ) -> None:
+    """Print the queues of the keys of a file, by columns of keys."""
     import numpy as np
 
-    from rabbit_chx.cli.key_file import buckets_of, open_keys, read_keys, size_of
-    from rabbit_chx.cli.progress import bytes_progress
+    from rabbit_chx.cli.key_file import buckets_of, key_columns
 
     if explain:
         raise InvalidValue("--explain", "--keys", "keys as arguments")
-    name = "standard input" if path == "-" else path
     totals = np.zeros(len(exchange.destinations), np.int64)
-    with open_keys(path) as file, bytes_progress(f"Routing {name}", size_of(path)) as advance:
-        for column in read_keys(file, name=name, raw=raw, advance=advance):
-            buckets = buckets_of(exchange, column)
-            if count:
-                totals += np.bincount(exchange.owners[buckets], minlength=len(totals))
-            else:
-                _write_answers(exchange, column, buckets, output)
+    for column in key_columns(path, raw=raw, title="Routing"):
+        buckets = buckets_of(exchange, column)
+        if count:
+            totals += np.bincount(exchange.owners[buckets], minlength=len(totals))
+        else:
+            _write_answers(exchange, column, buckets.tolist(), output)
     if count:
-        _print_counts(exchange, zip(exchange.destinations, totals.tolist(), strict=True), output)
+        print_counts(dict(zip(exchange.destinations, totals.tolist(), strict=True)), output, named="queue")
 
 
-def _write_answers(exchange: ConsistentHashExchange, column: Binaries, buckets: Any, output: str) -> None:
+def _write_answers(
+    exchange: ConsistentHashExchange, column: Binaries, buckets: list[int], output: str
+) -> None:
     line: Callable[[bytes, int], bytes]
+    names = [str(name) for name in exchange.ring.bucket_map]
+    keys = [column[row] for row in range(len(column))]
     if output == "json":
-        bucket_map = exchange.ring.bucket_map
 
         def line(key: bytes, bucket: int) -> bytes:
-            return _json(key, bucket_map[bucket], bucket).encode() + b"\n"
+            shown = json_line("route", **key_field(key), queue=names[bucket], bucket=bucket)
+            return f"{shown}\n".encode()
 
     else:
-        names = [f"\t{printable(str(name))}\n".encode() for name in exchange.ring.bucket_map]
+        ends = [f"\t{printable(name)}\n".encode() for name in names]
+        if UNPRINTABLE.search(column.data.tobytes().decode("utf-8", "surrogateescape")):
+            keys = [_printable_bytes(key) for key in keys]
 
         def line(key: bytes, bucket: int) -> bytes:
-            return key + names[bucket]
+            return key + ends[bucket]
 
-    keys = [column[row] for row in range(len(column))]
-    if output != "json" and UNPRINTABLE.search(column.data.tobytes().decode("utf-8", "surrogateescape")):
-        keys = [_printable_bytes(key) for key in keys]
-    lines = [line(key, bucket) for key, bucket in zip(keys, buckets.tolist(), strict=True)]
-    sys.stdout.buffer.write(b"".join(lines))
+    sys.stdout.buffer.write(b"".join(map(line, keys, buckets)))
 
 
 def _printable_bytes(key: bytes) -> bytes:
     return printable(key.decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape")
-
-
-def _print_counts(
-    exchange: ConsistentHashExchange, counted: Iterable[tuple[Destination, int]], output: str
-) -> None:
-    counts = dict.fromkeys(exchange.destinations, 0)
-    for destination, keys in counted:
-        counts[destination] += keys
-    total = sum(counts.values())
-    if output == "json":
-        for destination, keys in counts.items():
-            share = keys / total if total else 0.0
-            print_json("count", queue=str(destination), keys=keys, share=share)
-        return
-    from rabbit_chx.cli.tables import print_shares
-
-    print_shares(counts, title=f"{total:,} keys")

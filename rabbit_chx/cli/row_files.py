@@ -22,8 +22,6 @@ from rabbit_chx.errors import InvalidValue, MissingDependency
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-__all__ = ["FORMATS", "Batch", "Picker", "format_of", "open_rows", "read_batches"]
-
 _ROWS: Final = 5_000
 _MAX_FIELD: Final = 128 << 20
 """Bytes of a CSV field: RabbitMQ takes no larger message. Python's default is 128 KiB."""
@@ -62,28 +60,14 @@ def format_of(path: str, chosen: str | None) -> str:
     suffix = Path(path).suffix.lower()
     known = {".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet", ".arrow": "arrow"}
     if suffix not in known:
-        raise InvalidValue(
-            "file name",
-            path,
-            f"a name that ends in {', '.join(known)}",
-            "Pass --format csv, jsonl, parquet or arrow",
-        )
+        expected = f"a name that ends in {', '.join(known)}"
+        raise InvalidValue("file name", path, expected, "Pass --format csv, jsonl, parquet or arrow")
     return known[suffix]
-
-
-def open_rows(path: str) -> IO[bytes]:
-    """Open a file, or standard input for ``-``."""
-    if path == "-":
-        return sys.stdin.buffer
-    try:
-        return Path(path).open("rb")
-    except OSError as error:
-        raise InvalidValue("file", path, "a readable file", str(error.strerror)) from None
 
 
 def read_batches(file: IO[bytes], kind: str, name: str) -> Iterator[Columns]:
     """Yield the rows of a file, a few thousand at a time."""
-    return FORMATS[kind](file, name)
+    return _READERS[kind](file, name)
 
 
 def _csv(file: IO[bytes], name: str) -> Iterator[Columns]:
@@ -102,11 +86,8 @@ def _csv(file: IO[bytes], name: str) -> Iterator[Columns]:
         while rows := list(islice(reader, _ROWS)):
             for row, values in enumerate(rows, first):
                 if len(values) != len(header):
-                    raise InvalidValue(
-                        f"row {row} of {name}",
-                        f"{len(values)} values",
-                        f"{len(header)} values, as in the header",
-                    )
+                    expected = f"{len(header)} values, as in the header"
+                    raise InvalidValue(f"row {row} of {name}", f"{len(values)} values", expected)
             yield dict(zip(header, map(list, zip(*rows, strict=True)), strict=True))
             first += len(rows)
     except csv.Error as error:
@@ -166,16 +147,15 @@ def _read_by_arrow(name: str, expected: str) -> Iterator[Any]:
     try:
         import pyarrow as pa
     except ImportError as error:
-        raise MissingDependency(
-            "Parquet and Arrow files need pyarrow: pip install 'rabbit-chx[arrow]'"
-        ) from error
+        needed = "Parquet and Arrow files need pyarrow: pip install 'rabbit-chx[arrow]'"
+        raise MissingDependency(needed) from error
     try:
         yield pa
     except (pa.ArrowException, OSError, ValueError, OverflowError) as error:
         raise InvalidValue(name, str(error).partition("\n")[0], expected) from None
 
 
-FORMATS: Final[dict[str, Callable[[IO[bytes], str], Iterator[Columns]]]] = {
+_READERS: Final[dict[str, Callable[[IO[bytes], str], Iterator[Columns]]]] = {
     "csv": _csv,
     "jsonl": _jsonl,
     "parquet": _parquet,
@@ -206,77 +186,53 @@ class Picker:
 
     def batch(self, columns: Columns, first_row: int, name: str) -> Batch:
         """Select the columns of a batch."""
-        rows = len(next(iter(columns.values())))
         headers = None
         if self.headers:
-            picked = {header: _column(columns, column, name) for header, column in self.headers.items()}
-            headers = [{header: values[row] for header, values in picked.items()} for row in range(rows)]
+            picked = [_column(columns, column, name) for column in self.headers.values()]
+            headers = [dict(zip(self.headers, row, strict=True)) for row in zip(*picked, strict=True)]
         return Batch(
-            self._bodies(columns, rows, first_row, name),
+            self._bodies(columns, first_row, name),
             "" if self.key is None else _texts(columns, self.key, first_row, name),
             headers,
             {prop: _column(columns, column, name) for prop, column in self.properties.items()},
             first_row,
         )
 
-    def _bodies(self, columns: Columns, rows: int, first_row: int, name: str) -> list[bytes]:
+    def _bodies(self, columns: Columns, first_row: int, name: str) -> list[bytes]:
         if self.body is not None:
-            values = _column(columns, self.body, name)
-            return [_body(value, self.body, row, name) for row, value in enumerate(values, first_row)]
+            texts = _texts(columns, self.body, first_row, name)
+            return [_bytes(text, self.body, row, name) for row, text in enumerate(texts, first_row)]
         if _LINE in columns:
             return columns[_LINE]
-        return [_row_as_json(columns, row) for row in range(rows)]
-
-
-def _row_as_json(columns: Columns, row: int) -> bytes:
-    values = {column: column_values[row] for column, column_values in columns.items()}
-    return json.dumps(values, ensure_ascii=False, default=str).encode()
+        return [
+            json.dumps(dict(zip(columns, row, strict=True)), ensure_ascii=False, default=str).encode()
+            for row in zip(*columns.values(), strict=True)
+        ]
 
 
 def _column(columns: Columns, column: str, name: str) -> list[Any]:
     known = [found for found in columns if found != _LINE]
     if column not in known:
         near = get_close_matches(column, known, n=1)
-        raise InvalidValue(
-            f"column of {name}",
-            column,
-            ", ".join(known),
-            f"Did you mean {near[0]!r}?" if near else "",
-        )
+        hint = f"Did you mean {near[0]!r}?" if near else ""
+        raise InvalidValue(f"column of {name}", column, ", ".join(known), hint)
     return columns[column]
 
 
-def _texts(columns: Columns, column: str, first_row: int, name: str) -> list[str]:
+def _texts(columns: Columns, column: str, first_row: int, name: str) -> list[Any]:
+    """The values of a column, all of them text or bytes."""
     values = _column(columns, column, name)
     for row, value in enumerate(values, first_row):
         if not isinstance(value, (str, bytes)):
-            raise _wrong_type(value, column, row, name)
+            got = "null" if value is None else type(value).__name__
+            hint = "Convert the column to text first"
+            raise InvalidValue(f"column {column!r} in row {row} of {name}", got, "text or bytes", hint)
     return values
 
 
-def _body(value: object, column: str, row: int, name: str) -> bytes:
-    match value:
-        case bytes():
-            return value
-        case str():
-            return _utf8(value, column, row, name)
-        case _:
-            raise _wrong_type(value, column, row, name)
-
-
-def _utf8(text: str, column: str, row: int, name: str) -> bytes:
+def _bytes(text: str | bytes, column: str, row: int, name: str) -> bytes:
     try:
-        return text.encode()
+        return text.encode() if isinstance(text, str) else text
     except UnicodeEncodeError:  # JSON can express lone surrogates
-        raise InvalidValue(
-            f"column {column!r} in row {row} of {name}", text, "text without lone surrogates"
-        ) from None
-
-
-def _wrong_type(value: object, column: str, row: int, name: str) -> InvalidValue:
-    return InvalidValue(
-        f"column {column!r} in row {row} of {name}",
-        "null" if value is None else type(value).__name__,
-        "text or bytes",
-        "Convert the column to text first",
-    )
+        what = f"column {column!r} in row {row} of {name}"
+        raise InvalidValue(what, text, "text without lone surrogates") from None

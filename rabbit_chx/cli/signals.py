@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-__all__ = ["GracefulStop"]
-
 _T = TypeVar("_T")
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 

@@ -6,17 +6,17 @@ from typing import TYPE_CHECKING
 
 import click
 
-from rabbit_chx.cli.options import FILE, exchange_options, output_option
+from rabbit_chx.cli.key_file import buckets_of, key_columns
+from rabbit_chx.cli.options import exchange_options, keys_option, output_option, raw_option
 from rabbit_chx.cli.output import print_json
 from rabbit_chx.cli.progress import waiting
-from rabbit_chx.cli.verb import verb
+from rabbit_chx.cli.verb import option, verb
+from rabbit_chx.skew import Tally, whole
 
 if TYPE_CHECKING:
     from rabbit_chx.cli.options import Described
     from rabbit_chx.exchange import ConsistentHashExchange
     from rabbit_chx.skew import Spread
-
-__all__ = ["simulate", "spread_of"]
 
 
 @verb(
@@ -27,11 +27,9 @@ __all__ = ["simulate", "spread_of"]
     ],
 )
 @exchange_options
-@click.option(
-    "--keys", "keys_file", type=FILE, metavar="FILE", help="The sample, one key per line; - is stdin."
-)
-@click.option("--raw", is_flag=True, help="Lines of --keys are bytes, not UTF-8 text.")
-@click.option(
+@keys_option(help="The sample, one key per line; - is stdin.")
+@raw_option
+@option(
     "--hot",
     type=click.IntRange(0, 1000),
     default=10,
@@ -45,33 +43,21 @@ def simulate(*, described: Described, keys_file: str | None, raw: bool, hot: int
 
     A key counts as often as it occurs in the sample. Without --keys, the sample is all possible keys.
     """
-    from rabbit_chx.skew import whole
-
     exchange = described.mirror()
     if keys_file is None:
         with waiting("Counting the keys of each bucket"):
             found = whole(exchange)
     else:
         found = spread_of(exchange, keys_file, raw=raw, hot=hot)
-    if output == "json":
-        _print_as_json(found, sample=keys_file is not None)
-    else:
-        _print(found, sample=keys_file is not None)
+    (_print_as_json if output == "json" else _print)(found, sample=keys_file is not None)
 
 
 def spread_of(exchange: ConsistentHashExchange, path: str, *, raw: bool = False, hot: int = 10) -> Spread:
     """How the keys of a file spread."""
-    from rabbit_chx.cli.key_file import buckets_of, open_keys, read_keys, size_of
-    from rabbit_chx.cli.progress import bytes_progress
-    from rabbit_chx.skew import Tally
-
-    name = "standard input" if path == "-" else path
     tally = Tally(exchange)
-    with open_keys(path) as file, bytes_progress(f"Counting {name}", size_of(path)) as advance:
-        for column in read_keys(file, name=name, raw=raw, advance=advance):
-            tally.add(
-                map(column.__getitem__, range(len(column))), exchange.owners[buckets_of(exchange, column)]
-            )
+    for column in key_columns(path, raw=raw, title="Counting"):
+        keys = map(column.__getitem__, range(len(column)))
+        tally.add(keys, exchange.owners[buckets_of(exchange, column)])
     return tally.spread(hot=hot)
 
 

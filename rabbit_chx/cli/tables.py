@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
     from rabbit_chx.ring import Destination
 
-__all__ = ["bar", "console", "print_shares", "show", "table"]
-
 _WIDE: Final = 160
 _NARROW: Final = 64
 """Narrower terminals get no bars, and one word per line in headings."""

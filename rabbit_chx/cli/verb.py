@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import functools
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -12,8 +13,6 @@ import click
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
-
-__all__ = ["EXIT_CODES", "Exit", "Verb", "option", "verb", "write_exit_codes"]
 
 _Command = TypeVar("_Command", bound="Callable[..., Any] | click.Command")
 _OWN: Final = "Options"
@@ -51,9 +50,26 @@ class _Option(click.Option):
         self.group = group
 
 
-def option(*declarations: str, group: str, **attributes: Any) -> Callable[[_Command], _Command]:
+def option(*declarations: str, group: str = _OWN, **attributes: Any) -> Callable[[_Command], _Command]:
     """``click.option`` in the group ``group`` of the help."""
     return click.option(*declarations, cls=_Option, group=group, **attributes)
+
+
+def bundle(
+    *options: Callable[[Any], Any], gather: Callable[[dict[str, Any]], dict[str, Any]] = dict
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """One decorator for several options; ``gather`` turns their values into what the command gets."""
+
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(command)
+        def made(**values: Any) -> Any:
+            return command(**gather(values))
+
+        for each in reversed(options):
+            made = each(made)
+        return made
+
+    return decorate
 
 
 class Verb(click.Command):
@@ -71,7 +87,7 @@ class Verb(click.Command):
         found: dict[str, list[click.Option]] = {_OWN: []}
         for each in self.get_params(ctx):
             if isinstance(each, click.Option):
-                found.setdefault(getattr(each, "group", _OWN), []).append(each)
+                found.setdefault(getattr(each, "group", _OWN), []).append(each)  # click's own has no group
         return found
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -2,59 +2,64 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from rabbit_chx.cli.options import check_names
+from rabbit_chx.cli.broker_access import broker_access_options
+from rabbit_chx.cli.options import FILE, check_names
 from rabbit_chx.cli.output import echo
-from rabbit_chx.cli.verb import Exit
+from rabbit_chx.cli.verb import Exit, bundle, option
+from rabbit_chx.topology.file.definitions import looks_like_definitions
+from rabbit_chx.topology.file.load import read_file
+from rabbit_chx.topology.file.load import topologies as topologies_in
+from rabbit_chx.urls import BrokerUrl
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Sequence
 
     from rabbit_chx.topology.model import Topology
-    from rabbit_chx.urls import BrokerUrl
 
-__all__ = ["for_each_vhost", "load_topologies", "vhosts_option"]
+_WORST_FIRST: Final = (Exit.PARTLY, Exit.FAILED, Exit.DIFFERENT, Exit.FINE)
 
-_WORST_FIRST = (Exit.PARTLY, Exit.FAILED, Exit.DIFFERENT, Exit.FINE)
-
-
-def vhosts_option(command: Callable[..., Any]) -> Callable[..., Any]:
-    """``--vhost``: the virtual hosts of a definitions.json that has several."""
-    return click.option(
-        "-V",
-        "--vhost",
-        "vhosts",
-        multiple=True,
-        metavar="VHOST",
-        callback=check_names,
-        help="Only this virtual host of a definitions.json; can be repeated. The default is the URL's, or all.",
-    )(command)
+vhosts_option = option(
+    "-V",
+    "--vhost",
+    "vhosts",
+    multiple=True,
+    metavar="VHOST",
+    callback=check_names,
+    help="Only this virtual host of a definitions.json; can be repeated. The default is the URL's, or all.",
+)
 
 
 def load_topologies(
     file: str, vhosts: Sequence[str] = (), url: str | BrokerUrl | None = None
 ) -> tuple[Topology, ...]:
     """The topologies in a file: of the given virtual hosts, else of the URL's, else all."""
-    from rabbit_chx.topology.file.definitions import looks_like_definitions
-    from rabbit_chx.topology.file.load import read_file, topologies
-    from rabbit_chx.urls import BrokerUrl
-
     document = read_file(file)
     named = BrokerUrl.parse(url).named_vhost if url else None
     if not vhosts and named is not None and looks_like_definitions(document.value):
         vhosts = (named,)
-    return topologies(document, vhosts)
+    return topologies_in(document, vhosts)
 
 
-def for_each_vhost(topologies: Iterable[Topology], act: Callable[[Topology], int]) -> int:
+def _with_topologies(given: dict[str, Any]) -> dict[str, Any]:
+    found = load_topologies(given.pop("file"), given.pop("vhosts"), given["live"].url)
+    return given | {"topologies": found}
+
+
+topology_options = bundle(
+    click.argument("file", type=FILE), vhosts_option, broker_access_options, gather=_with_topologies
+)
+"""A topology file and a broker; the command gets ``topologies`` and ``live``."""
+
+
+def for_each_vhost(topologies: Sequence[Topology], act: Callable[[Topology], int]) -> int:
     """Act on each topology and return the worst exit code; a failure ends it."""
-    found = tuple(topologies)
     codes = []
-    for topology in found:
-        if len(found) > 1:
+    for topology in topologies:
+        if len(topologies) > 1:
             echo(f"Virtual host {topology.vhost!r}:", err=True)
         codes.append(act(topology))
         if codes[-1] in (Exit.FAILED, Exit.PARTLY):

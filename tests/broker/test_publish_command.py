@@ -16,7 +16,7 @@ import pytest
 from rabbit_chx.cli.resume import MAX_SENT_AGAIN
 from tests.inbox import emptied
 from tests.json_lines import documented, printed
-from tests.unit.test_cli import run
+from tests.verbs import in_a_process as run
 
 pytestmark = [pytest.mark.broker, pytest.mark.one_release]
 
@@ -106,18 +106,8 @@ def test_an_interrupted_file_is_resumed(broker, exchange, tmp_path, number, code
     count = 60_000
     file, position = tmp_path / "rows.jsonl", tmp_path / "position"
     file.write_text("".join(f'{{"k": "c{row}"}}\n' for row in range(count)))
-    arguments = [
-        "publish",
-        str(file),
-        "-x",
-        exchange,
-        "-k",
-        "k",
-        "--resume",
-        str(position),
-        "--output",
-        "json",
-    ]
+    options = ["-x", exchange, "-k", "k", "--resume", str(position), "--output", "json"]
+    arguments = ["publish", str(file), *options]
     env = {"AMQP_URL": broker.url}
     with (
         broker.connection() as connection,

@@ -231,7 +231,7 @@ def test_a_step_that_is_not_allowed_ends_it_and_names_the_line_that_allows_it(
     assert stopped.code == 3
     assert "no configure permission on queue 'c'" in stopped.err
     assert "rabbitmqctl set_permissions -p" in stopped.err
-    assert "the same command goes on from there" in stopped.err
+    assert "Run the same command again" in stopped.err
     assert "sesame" not in stopped.err
     assert site.management.queue_names(site.vhost, "^[ac]$") == ["a"]
     assert run("apply", file, "--yes").code == 0
@@ -250,7 +250,7 @@ def test_a_connection_that_is_closed_midway_is_gone_on_from(run, site, write, mo
     monkeypatch.setattr(click, "echo", closing)
     stopped = run("apply", file, "--yes")
     assert stopped.code == 3
-    done = int(re.search(r"(\d+) steps of \d+ are done", stopped.err)[1])
+    done = int(re.search(r"Steps done: (\d+) of \d+", stopped.err)[1])
     assert done >= 20
     resumed = run("apply", file, "--yes")
     assert resumed.code == 0, resumed.err
@@ -273,7 +273,7 @@ def test_ctrl_c_says_what_is_done_and_gives_the_lock_back(run, site, write, envi
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert "done: the same command goes on from there" in err
+    assert "Run the same command again" in err
     assert "Traceback" not in err
     assert site.management.queue_names(site.vhost, LOCK) == []
     resumed = run("apply", file, "--yes")

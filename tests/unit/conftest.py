@@ -2,25 +2,62 @@
 
 from __future__ import annotations
 
+import sys
+from contextlib import nullcontext
 from importlib import import_module
+from io import BytesIO, TextIOWrapper
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from rabbit_chx.cli import _exit_code
+from rabbit_chx.cli.broker_access import BrokerAccess
+from rabbit_chx.topology.model import Observed, Topology
 from tests.verbs import Result
 
 
+class Runner:
+    """Runs verbs in this process."""
+
+    def __init__(self, capsys, monkeypatch) -> None:
+        self._capsys, self._monkeypatch = capsys, monkeypatch
+
+    def __call__(self, *arguments: object, stdin: bytes = b"") -> Result:
+        if "-" in arguments:
+            self._monkeypatch.setattr(sys, "stdin", TextIOWrapper(BytesIO(stdin)))
+        code = _exit_code(list(map(str, arguments)))
+        return Result(code, *self._capsys.readouterr())
+
+    def refused(self, *arguments: object, stdin: bytes = b"") -> str:
+        """The error of a command that is refused as wrong usage."""
+        found = self(*arguments, stdin=stdin)
+        assert (found.code, found.out) == (64, "")
+        assert "Error: " in found.err
+        assert "Traceback" not in found.err
+        return found.err
+
+
 @pytest.fixture
-def run(capsys, monkeypatch):
+def run(capsys, monkeypatch) -> Runner:
     for name in ("AMQP_URL", "RABBITMQ_URL", "RABBITMQ_MANAGEMENT_URL", "RABBIT_CHX_NODE"):
         monkeypatch.delenv(name, raising=False)
+    return Runner(capsys, monkeypatch)
 
-    def run(*arguments: object) -> Result:
-        code = _exit_code(list(map(str, arguments)))
-        return Result(code, *capsys.readouterr())
 
-    return run
+@pytest.fixture
+def empty_broker(monkeypatch) -> None:
+    """Reads find nothing, and whatever is applied succeeds."""
+
+    def applied(_connection, plan, *, on_step, **_):
+        for step in plan.steps:
+            on_step(step)
+        return SimpleNamespace(unverified=())
+
+    monkeypatch.setattr(BrokerAccess, "read", lambda _self, wanted: Observed(Topology(vhost=wanted.vhost)))
+    monkeypatch.setattr(BrokerAccess, "amqp", lambda _self, _vhost: nullcontext())
+    monkeypatch.setattr(BrokerAccess, "management", lambda _self: None)
+    monkeypatch.setattr("rabbit_chx.cli.apply.apply_steps", applied)
 
 
 @pytest.fixture

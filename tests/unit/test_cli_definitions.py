@@ -10,23 +10,16 @@ from rabbit_chx.cli.broker_access import BrokerAccess
 from rabbit_chx.ring import Ring
 from rabbit_chx.topology.file.load import load
 from rabbit_chx.topology.model import Observed, Topology
+from tests.unit.test_hostile_http import HEAD, answering
 
 
 def of_vhost(vhost: str) -> dict[str, list[dict]]:
     queues = [f"orders.{number}" for number in range(16)]
+    bound = {"source": "orders", "vhost": vhost, "destination_type": "queue", "routing_key": "1"}
     return {
         "exchanges": [{"name": "orders", "vhost": vhost, "type": "x-consistent-hash", "arguments": {}}],
         "queues": [{"name": name, "vhost": vhost, "type": "quorum"} for name in queues],
-        "bindings": [
-            {
-                "source": "orders",
-                "vhost": vhost,
-                "destination": name,
-                "destination_type": "queue",
-                "routing_key": "1",
-            }
-            for name in reversed(queues)
-        ],
+        "bindings": [bound | {"destination": name} for name in reversed(queues)],
     }
 
 
@@ -58,10 +51,8 @@ def file(write):
 def test_import_warns_about_the_order_and_counts_what_it_leaves_out(run, file):
     found = run("import", file, "--vhost", "shop")
     assert found.code == 0
-    assert (
-        "Warning: the file does not tell the order of the rings of 'orders' in virtual host 'shop'"
-        in found.err
-    )
+    warning = "Warning: the file does not tell the order of the rings of 'orders' in virtual host 'shop'"
+    assert warning in found.err
     assert "--node" in found.err
     (note,) = [line for line in found.err.splitlines() if line.startswith("Note: left out")]
     assert set(note.partition("hold them: ")[2].split(", ")) == {
@@ -82,11 +73,8 @@ def test_import_folds_sixteen_equal_queues_into_a_range(run, file):
 
 def test_import_takes_the_order_from_the_broker_where_it_is_asked(run, file, monkeypatch):
     ring = Ring.of([f"orders.{number}" for number in (3, *range(3), *range(4, 16))])
-    monkeypatch.setattr(
-        BrokerAccess,
-        "read",
-        lambda _, wanted: Observed(Topology(wanted.vhost), rings={"orders": ring}),
-    )
+    observed = Observed(Topology("shop"), rings={"orders": ring})
+    monkeypatch.setattr(BrokerAccess, "read", lambda _self, _wanted: observed)
     found = run("import", file, "--vhost", "shop", "--url", "amqp://host/")
     assert found.code == 0
     assert "Warning" not in found.err
@@ -94,10 +82,9 @@ def test_import_takes_the_order_from_the_broker_where_it_is_asked(run, file, mon
 
 
 def test_import_writes_several_virtual_hosts_to_a_folder(run, file, tmp_path):
-    refused = run("import", file)
-    assert (refused.code, refused.out) == (64, "")
-    assert "missing --out" in refused.err
-    assert "'other/one', 'shop'" in refused.err
+    text = run.refused("import", file)
+    assert "missing --out" in text
+    assert "'other/one', 'shop'" in text
     assert run("import", file, "-o", file).code == 64  # not a folder
     assert run("import", file, "-o", tmp_path / "made").code == 0
     found = {load(path).vhost: path.name for path in (tmp_path / "made").iterdir()}
@@ -110,39 +97,41 @@ def test_lint_checks_all_virtual_hosts_or_those_that_are_named(run, file):
         f"{file}, virtual host 'shop'",
     ]
     assert run("lint", file, "-V", "shop").out.count("16 queues") == 1
-    unknown = run("lint", file, "--vhost", "nowhere")
-    assert unknown.code == 64
-    assert "got 'nowhere', expected 'other/one' or 'shop'" in unknown.err
+    unknown = run.refused("lint", file, "--vhost", "nowhere")
+    assert "got 'nowhere', expected 'other/one' or 'shop'" in unknown
 
 
+@pytest.mark.usefixtures("empty_broker")
 @pytest.mark.parametrize(("url", "count"), [("amqp://host", 2), ("amqp://host/shop", 1)])
-def test_plan_is_about_the_virtual_host_of_the_url_or_about_all(run, file, monkeypatch, url, count):
-    monkeypatch.setattr(BrokerAccess, "read", lambda _, wanted: Observed(Topology(vhost=wanted.vhost)))
+def test_plan_is_about_the_virtual_host_of_the_url_or_about_all(run, file, url, count):
     planned = run("plan", file, "--url", url, "--output", "json")
     assert planned.code == 2
-    assert (
-        len(
-            [
-                row
-                for row in planned.rows
-                if row.get("do") == "declare exchange 'orders' of type x-consistent-hash"
-            ]
-        )
-        == count
-    )
+    steps = [row.get("do") for row in planned.rows]
+    assert steps.count("declare exchange 'orders' of type x-consistent-hash") == count
 
 
 def test_a_topology_file_is_of_its_own_virtual_host(run, write):
-    found = run("lint", write("schema: 1\nvhost: shop"), "--vhost", "other")
-    assert found.code == 64
-    assert "got 'shop', expected 'other'" in found.err
+    text = run.refused("lint", write("schema: 1\nvhost: shop"), "--vhost", "other")
+    assert "got 'shop', expected 'other'" in text
 
 
 def test_definitions_are_written_with_a_warning_where_a_ring_would_differ(run, write, tmp_path):
     ring = "schema: 1\nexchanges: {x: {type: x-consistent-hash, queues: [a, b]}}\nqueues: {a: {}, b: {}}"
-    assert (
-        "binds in random order, so its rings of 'x'"
-        in run("import", write(ring), "--format", "definitions").err
-    )
+    two = run("import", write(ring), "--format", "definitions").err
+    assert "binds in random order, so its rings of 'x'" in two
     one = ring.replace("[a, b]", "[a]")
     assert "Warning" not in run("import", write(one), "--format", "definitions").err
+
+
+def test_export_says_what_it_leaves_out_when_the_definitions_are_too_large_to_count(run, monkeypatch):
+    monkeypatch.setattr(BrokerAccess, "read", lambda _self, wanted: Observed(wanted))
+    endless = [HEAD, b'{"users": [', *[b"0," * 50_000] * 20]
+    with answering(lambda: endless) as (url, requests):
+        found = run("export", "--url", "amqp://host/shop", "--management-url", url)
+    assert requests[0].startswith(b"GET /api/definitions ")
+    assert found.code == 0
+    assert "vhost: shop" in found.out
+    (note,) = [line for line in found.err.splitlines() if line.startswith("Note: not exported")]
+    assert "users, permissions, topic permissions" in note
+    assert "could not be counted: the management API" in note
+    assert "sent more data about definitions" in note

@@ -5,17 +5,11 @@ The verbs that need a broker are held to the same page by tests/broker/test_topo
 
 from __future__ import annotations
 
-from contextlib import nullcontext
-from types import SimpleNamespace
-
 import click
 import pytest
 
-from rabbit_chx.broker.applying import apply as broker_apply
 from rabbit_chx.cli import cli
-from rabbit_chx.cli.broker_access import BrokerAccess
 from rabbit_chx.cli.spark import executor_check
-from rabbit_chx.topology.model import Observed, Topology
 from tests.json_lines import PAGE, documented, printed
 from tests.verbs import EVENTS, ORDERS, SLOTS
 
@@ -46,21 +40,6 @@ def rows(run):
         return [row for line in lines for row in run(verb, *line, "--output", "json").rows]
 
     return rows
-
-
-@pytest.fixture
-def empty_broker(monkeypatch):
-    """Reads find nothing, and whatever is applied succeeds."""
-
-    def applied(_connection, plan, *, on_step, **_):
-        for step in plan.steps:
-            on_step(step)
-        return SimpleNamespace(unverified=())
-
-    monkeypatch.setattr(BrokerAccess, "read", lambda _self, wanted: Observed(Topology(vhost=wanted.vhost)))
-    monkeypatch.setattr(BrokerAccess, "amqp", lambda _self, _vhost: nullcontext())
-    monkeypatch.setattr(BrokerAccess, "management", lambda _self: None)
-    monkeypatch.setattr(broker_apply, "apply", applied)
 
 
 def test_the_page_has_every_verb_with_json_and_no_other() -> None:
@@ -104,24 +83,19 @@ def test_lint(rows, write) -> None:
     assert printed("lint", rows("lint", (bad,))) == documented("lint")
 
 
-@pytest.fixture
-def plans(write):
-    """Command lines of plans that have lines of every type."""
+def test_plan(rows, write) -> None:
     old = write(ORDERS, "old.yaml")
     new = write(ORDERS.replace("vip: 2", "vip: 2, new: 1") + "  new: {}\n", "new.yaml")
     turned = write(ORDERS.replace('{"q.{0..2}": 1, vip: 2}', '{vip: 2, "q.{0..2}": 1}'), "turned.yaml")
     slots = [write(SLOTS % count, f"slots.{count}.yaml") for count in (1, 2)]
-    return [
+    found = rows(
+        "plan",
         (new, "--against", old),
         (turned, "--against", old),
         (turned, "--against", old, "--strategy", "in place"),
         (slots[1], "--against", slots[0]),
         (old, "--add", "1"),
-    ]
-
-
-def test_plan(rows, plans) -> None:
-    found = rows("plan", *plans)
+    )
     assert printed("plan", found) == documented("plan")
     strategies = [each for row in found if row["type"] == "change" for each in row["strategies"]]
     assert set().union(*strategies) == documented("plan")["strategy"] - {"exchange"}

@@ -1,0 +1,106 @@
+"""The answers of ``rabbit-chx route``: where a key lands, as a line of text or as JSON."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from rabbit_chx.cli.output import echo, print_json
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from rabbit_chx.exchange import ConsistentHashExchange, Explanation
+    from rabbit_chx.ring import Destination
+
+
+def value_of(exchange: ConsistentHashExchange, key: str) -> Any:
+    """What the exchange hashes of a key from the command line; bytes that are not UTF-8 keep their value."""
+    part = exchange.hash_on.part
+    if part == "headers":
+        return {exchange.hash_header: key}
+    if part == "timestamp":
+        return int(key) if key.isascii() and key.isdigit() else key
+    return key.encode("utf-8", "surrogateescape")
+
+
+def key_field(key: str | bytes) -> dict[str, str]:
+    """The key as a JSON field; bytes that are not UTF-8 as Base64."""
+    data = key if isinstance(key, bytes) else key.encode("utf-8", "surrogateescape")
+    try:
+        return {"key": data.decode()}
+    except UnicodeDecodeError:
+        from base64 import b64encode
+
+        return {"key_base64": b64encode(data).decode()}
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The route of one message."""
+
+    type: Literal["route", "file_route"]
+    key: str | bytes
+    end: str
+    """The destinations as text."""
+    fields: dict[str, Any]
+    """The destinations as JSON fields."""
+    explanation: Explanation | None
+    """How the exchange's ring routes the message, if it has a ring."""
+    unsure: bool = False
+    """Whether only the broker knows the destination."""
+
+    @property
+    def json(self) -> dict[str, Any]:
+        """The JSON fields with --explain."""
+        from rabbit_chx.kernel.terms import format_term
+
+        found = self.explanation
+        if found is None:
+            return self.fields
+        return self.fields | {
+            "bucket": found.bucket,
+            "what": found.what,
+            "hashed": format_term(found.term),
+            "hash": found.hash,
+            "seed": found.seed,
+            "buckets": found.buckets,
+        }
+
+    def text(self, width: int | None) -> str:
+        """The key, padded to a width or followed by a tab, and the destinations."""
+        return f"{self._key}\t{self.end}" if width is None else f"{self._key:<{width}}  {self.end}"
+
+    @property
+    def explained(self) -> str:
+        """The lines of text with --explain."""
+        lines = f"key:         {self._key}\n{self.explanation or 'no bucket'}"
+        return lines if self.type == "route" else f"{lines}\nends in:     {self.end}"
+
+    @property
+    def _key(self) -> str:
+        return self.key.decode("utf-8", "replace") if isinstance(self.key, bytes) else self.key
+
+
+def print_answers(answers: Iterable[Answer], output: str, *, explain: bool, width: int | None) -> None:
+    """Print the answer for each message."""
+    for number, answer in enumerate(answers):
+        if output == "json":
+            print_json(answer.type, **key_field(answer.key), **(answer.json if explain else answer.fields))
+        elif explain:
+            echo(f"\n{answer.explained}" if number else answer.explained)
+        else:
+            echo(answer.text(width))
+
+
+def print_counts(counts: Mapping[Destination, int], output: str, *, named: str) -> None:
+    """Print the number of keys of each destination; ``named`` is the JSON key of the destination."""
+    total = sum(counts.values())
+    if output == "json":
+        for end, keys in counts.items():
+            share = keys / total if total else 0.0
+            print_json("count", **{named: str(end)}, keys=keys, share=share)
+        return
+    from rabbit_chx.cli.tables import print_shares
+
+    print_shares(counts, title=f"{total:,} keys")
