@@ -19,6 +19,7 @@ def no_broker(monkeypatch):
         raise CannotSupply("no broker can be had")
 
     monkeypatch.setattr(sources, "available", available)
+    monkeypatch.setattr("rabbit_chx.testing.available", available)  # where another test has loaded it
 
 
 def test_without_pyspark_a_line_says_how_to_get_it(run, monkeypatch):
