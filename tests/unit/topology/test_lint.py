@@ -1,4 +1,4 @@
-"""Every rule of lint: that it speaks where it should, names the way out, and is silent where all is well."""
+"""Every rule of lint: where it speaks, what its message tells, and where it is silent."""
 
 from __future__ import annotations
 
@@ -21,152 +21,6 @@ def hashing(*destinations, name="orders", **arguments) -> Topology:
     )
 
 
-def codes(topology, observed=None) -> list[str]:
-    return [finding.code for finding in lint(topology, observed)]
-
-
-def only(topology, observed=None):
-    (finding,) = lint(topology, observed)
-    return finding
-
-
-def test_a_plain_topology_has_no_finding():
-    assert lint(hashing("a", "b", ("c", "3"))) == ()
-
-
-def test_errors_come_first():
-    topology = hashing(("a", "600"), ("b", "x"))
-    assert [finding.severity for finding in lint(topology)] == ["error", "warning"]
-
-
-# -- bindings
-
-
-@pytest.mark.parametrize("key", ["", "#", "1.5", " 2", "0", "-1", "1_0", "٣"])
-def test_a_key_that_is_no_weight(key):
-    finding = only(hashing(("a", key)))
-    assert (finding.severity, finding.code) == ("error", "binding-key")
-    assert "queue 'a'" in finding.where
-    assert repr(key) in finding.message
-
-
-@pytest.mark.parametrize("key", ["10001", "+99999999", "0010001"])
-def test_a_weight_over_ten_thousand(key):
-    finding = only(hashing(("a", key)))
-    assert (finding.severity, finding.code) == ("error", "weight-too-large")
-    assert "at most 10,000" in finding.message
-
-
-def test_ten_thousand_itself_is_only_dear():
-    assert codes(hashing(("a", "10000"))) == ["many-buckets"]
-
-
-def test_two_bindings_of_one_queue():
-    finding = only(hashing("a", "b", ("a", "5")))
-    assert (finding.severity, finding.code, finding.where) == ("error", "double-binding", "exchange 'orders'")
-    assert "queue 'a' is bound 2 times" in finding.message
-
-
-def test_a_queue_and_an_exchange_of_one_name_are_two_destinations():
-    topology = hashing("a")
-    topology = replace(topology, bindings=(*topology.bindings, Binding("orders", ToExchange("a"), "1")))
-    assert codes(topology) == []
-
-
-@pytest.mark.parametrize(
-    ("weights", "cost"), [(("400", "400"), "31 us"), (("4000", "4000"), "291 us"), (("250", "251"), "22 us")]
-)
-def test_many_buckets_have_a_price(weights, cost):
-    finding = only(hashing(*zip("ab", weights, strict=True)))
-    assert (finding.severity, finding.code) == ("warning", "many-buckets")
-    assert f"about {cost}" in finding.message
-
-
-def test_many_buckets_name_the_common_divisor():
-    assert "Divide all weights by 300" in only(hashing(("a", "300"), ("b", "600"))).message
-
-
-def test_five_hundred_buckets_are_no_finding():
-    assert codes(hashing(("a", "250"), ("b", "250"))) == []
-
-
-# -- arguments
-
-
-@pytest.mark.parametrize(
-    ("name", "meant"),
-    [
-        ("hash_header", "hash-header"),
-        ("hash-headers", "hash-header"),
-        ("Hash-Header", "hash-header"),
-        ("x-hash-header", "hash-header"),
-        ("hash-on", "hash-header"),
-        ("x-hash-on", "hash-header"),
-        ("hash-propery", "hash-property"),
-        ("alternate_exchange", "alternate-exchange"),
-        ("alternative-exchange", "alternate-exchange"),
-    ],
-)
-def test_a_misspelt_argument(name, meant):
-    finding = only(hashing("a", **{name: "tenant"}))
-    assert (finding.severity, finding.code) == ("error", "misspelt-argument")
-    assert repr(name) in finding.message
-    assert repr(meant) in finding.message
-
-
-@pytest.mark.parametrize("name", ["hash-header", "alternate-exchange", "x-recent-history-length", "team"])
-def test_an_argument_that_is_spelt_right_or_means_something_else(name):
-    assert codes(hashing("a", **{name: "tenant"})) == []
-
-
-def test_a_hash_argument_where_nobody_looks_at_it():
-    topology = Topology(exchanges=(Exchange("m", "x-modulus-hash", arguments={"hash-header": "tenant"}),))
-    assert codes(topology) == ["ignored-hash-argument"]
-
-
-@pytest.mark.parametrize("header", [5, True, ["tenant"], 1.5])
-def test_a_hash_header_whose_name_is_no_text(header):
-    finding = only(hashing("a", **{"hash-header": header}))
-    assert (finding.severity, finding.code) == ("error", "hash-header-type")
-    assert "541" in finding.message
-
-
-def test_both_hash_arguments():
-    arguments = {"hash-header": "tenant", "hash-property": "message_id"}
-    assert codes(hashing("a", **arguments)) == ["both-hash-arguments"]
-
-
-@pytest.mark.parametrize("property_", ["app_id", "message-id", 5, ""])
-def test_a_property_that_cannot_be_hashed(property_):
-    finding = only(hashing("a", **{"hash-property": property_}))
-    assert (finding.severity, finding.code) == ("error", "hash-argument-value")
-    assert "correlation_id" in finding.message
-
-
-def test_a_headers_exchange_upstream_that_asks_for_a_number_in_the_hash_header():
-    down = hashing("a", "b", **{"hash-header": "tenant"})
-    topology = replace(
-        down,
-        exchanges=(*down.exchanges, Exchange("in", "headers"), Exchange("mid", "fanout")),
-        bindings=(
-            *down.bindings,
-            Binding("in", ToExchange("mid"), "", {"x-match": "all", "tenant": 5}),
-            Binding("mid", ToExchange("orders")),
-            Binding("mid", ToExchange("mid")),
-        ),
-    )
-    finding = only(topology)
-    assert (finding.code, finding.where) == ("hash-header-value", "exchange 'orders'")
-    assert "'in'" in finding.message
-    text = [
-        replace(each, arguments={"tenant": "acme"}) if each.arguments else each for each in topology.bindings
-    ]
-    assert codes(replace(topology, bindings=tuple(text))) == []
-
-
-# -- slots
-
-
 def slotted(count=64, queues=4, type_="x-modulus-hash", **arguments) -> Topology:
     names = [f"t.{number}" for number in range(queues)]
     return Topology(
@@ -176,112 +30,184 @@ def slotted(count=64, queues=4, type_="x-modulus-hash", **arguments) -> Topology
     )
 
 
-def test_slots_as_recommended():
-    assert codes(slotted()) == []
+def over(topology: Topology, *queues: Queue, policies: tuple[Policy, ...] = ()) -> Topology:
+    return replace(topology, queues=queues, policies=policies)
 
 
-@pytest.mark.parametrize(
-    ("count", "queues", "found", "advice"),
-    [
-        (63, 4, "few-slots", "Use 64"),
-        (64, 5, "few-slots", "Use 128"),
-        (257, 4, "many-slots", "at most 256"),
-    ],
-)
-def test_too_few_slots_or_too_many(count, queues, found, advice):
-    finding = only(slotted(count, queues))
-    assert (finding.code, finding.severity) == (found, "warning")
-    assert advice in finding.message
+def behind_headers(**arguments) -> Topology:
+    """A headers exchange that leads, through another exchange and a circle, to a hash on the header tenant."""
+    down = hashing("a", "b", **{"hash-header": "tenant"})
+    return replace(
+        down,
+        exchanges=(*down.exchanges, Exchange("in", "headers"), Exchange("mid", "fanout")),
+        bindings=(
+            *down.bindings,
+            Binding("in", ToExchange("mid"), "", {"x-match": "all", **arguments}),
+            Binding("mid", ToExchange("orders")),
+            Binding("mid", ToExchange("mid")),
+        ),
+    )
 
 
-def test_an_alternate_exchange_on_the_top():
-    assert codes(slotted(**{"alternate-exchange": "lost"})) == ["slots-alternate"]
-
-
-def test_slots_under_an_exchange_that_does_not_hash():
-    assert codes(slotted(type_="topic")) == ["slots-top"]
-
-
-# -- queues, and what lasts
-
-
-@pytest.mark.parametrize("limit", ["x-max-length", "x-max-length-bytes"])
-@pytest.mark.parametrize("topology", [hashing("t.0"), slotted(16, 1)], ids=["ring", "slots"])
-def test_a_target_queue_that_drops_its_head(topology, limit):
-    dropping = replace(topology, queues=(Queue("t.0", "quorum", arguments={limit: 10}),))
-    finding = only(dropping)
-    assert (finding.code, finding.where) == ("drop-head", "queue 't.0'")
-    for overflow, found in (("drop-head", 1), ("reject-publish", 0), ("reject-publish-dlx", 0)):
-        queue = Queue("t.0", "classic", arguments={limit: 10, "x-overflow": overflow})
-        assert len(lint(replace(topology, queues=(queue,)))) == found
-
-
-def test_a_policy_makes_a_queue_drop_its_head_and_another_of_higher_priority_does_not():
-    policy = Policy("small", "^orders", "queues", {"max-length": 10})
-    topology = replace(hashing("orders.0"), policies=(policy,))
-    finding = only(topology)
-    assert finding.code == "drop-head"
-    assert "policy 'small'" in finding.message
-    better = Policy("better", "orders", "quorum_queues", {"overflow": "reject-publish", "max-length": 9}, 1)
-    assert codes(replace(topology, policies=(policy, better))) == []
-    assert codes(replace(topology, policies=(replace(policy, apply_to="exchanges"),))) == []
-
-
-def test_the_retention_of_a_stream_is_no_drop_head_nor_is_the_limit_of_a_queue_that_follows_no_hash():
-    stream = Queue("a", "stream", arguments={"x-max-length-bytes": 10})
-    aside = Queue("audit", arguments={"x-max-length": 10})
-    assert codes(replace(hashing("a"), queues=(stream, aside))) == []
-
-
-def test_transient_parts_among_durable_ones():
-    topology = replace(hashing("a"), queues=(Queue("a", durable=False),))
-    assert [(finding.code, finding.where) for finding in lint(topology)] == [("transient", "queue 'a'")]
-
-
-def test_a_topology_that_is_transient_throughout_is_as_meant():
-    topology = hashing("a")
-    exchange = replace(topology.exchanges[0], durable=False)
-    assert codes(replace(topology, exchanges=(exchange,), queues=(Queue("a", durable=False),))) == []
-
-
-def test_what_goes_with_its_last_consumer_or_binding():
-    topology = hashing("a", "b")
-    exchange = replace(topology.exchanges[0], auto_delete=True)
-    queues = (Queue("a", auto_delete=True), Queue("b", exclusive=True), Queue("c", auto_delete=True))
-    found = lint(replace(topology, exchanges=(exchange,), queues=queues))
-    assert [finding.code for finding in found] == ["short-lived"] * 3
-    assert [finding.where for finding in found] == ["exchange 'orders'", "queue 'a'", "queue 'b'"]
-
-
-# -- co-partitioning
-
-
-@pytest.mark.parametrize(
-    ("second", "equal"),
-    [
-        ([("x", "1"), ("y", "2")], True),
-        ([("x", "01"), ("y", "2")], True),
-        ([("y", "2"), ("x", "1")], False),
-        ([("x", "1")], False),
-    ],
-)
-def test_exchanges_meant_to_be_co_partitioned(second, equal):
-    first, other = hashing(("a", "1"), ("b", "2")), hashing(*second, name="payments")
-    topology = Topology(
-        exchanges=first.exchanges + other.exchanges,
-        bindings=first.bindings + other.bindings,
+def co_partitioned(first: Topology, second: Topology) -> Topology:
+    return Topology(
+        exchanges=first.exchanges + second.exchanges,
+        bindings=first.bindings + second.bindings,
         co_partitioned=(("orders", "payments"),),
     )
-    assert codes(topology) == ([] if equal else ["co-partitioned"])
+
+
+def codes(topology, observed=None) -> list[str]:
+    return [finding.code for finding in lint(topology, observed)]
+
+
+def only(topology, observed=None):
+    (finding,) = lint(topology, observed)
+    return finding
+
+
+ORDERS = "exchange 'orders'"
+BINDING = f"binding of queue 'a' to {ORDERS}"
+LIMITED = Policy("small", "^orders", "queues", {"max-length": 10})
+PAIR = "exchanges 'orders' and 'payments'"
+TWO = hashing(("a", "1"), ("b", "2"))
+MISSPELT = {
+    **dict.fromkeys(("hash_header", "hash-headers", "Hash-Header", "x-hash-header"), "hash-header"),
+    **dict.fromkeys(("hash-on", "x-hash-on"), "hash-header"),
+    "hash-propery": "hash-property",
+    **dict.fromkeys(("alternate_exchange", "alternative-exchange"), "alternate-exchange"),
+}
+ERRORS = [
+    *(
+        (hashing(("a", key)), "binding-key", BINDING, repr(key))
+        for key in ("", "#", "1.5", " 2", "0", "-1", "1_0", "٣")
+    ),
+    *(
+        (hashing(("a", key)), "weight-too-large", BINDING, "at most 10,000")
+        for key in ("10001", "+99999999", "0010001")
+    ),
+    (hashing("a", "b", ("a", "5")), "double-binding", ORDERS, "queue 'a' is bound 2 times"),
+    *(
+        (hashing("a", **{name: "tenant"}), "misspelt-argument", ORDERS, f"{name!r}. Did you mean {meant!r}")
+        for name, meant in MISSPELT.items()
+    ),
+    *((hashing("a", **{"hash-header": x}), "hash-header-type", ORDERS, "541") for x in (5, True, [""], 1.5)),
+    (hashing("a", **{"hash-header": "t", "hash-property": "x"}), "both-hash-arguments", ORDERS, "Keep one"),
+    *(
+        (hashing("a", **{"hash-property": x}), "hash-argument-value", ORDERS, "correlation_id")
+        for x in ("app_id", "message-id", 5, "")
+    ),
+    (slotted(type_="topic"), "slots-top", "exchange 'tenants'", "x-modulus-hash"),
+    (
+        replace(hashing("a"), co_partitioned=(("orders", "payments"),)),
+        "co-partitioned",
+        PAIR,
+        "'payments' is",
+    ),
+    *(
+        (co_partitioned(TWO, hashing(*other, name="payments")), "co-partitioned", PAIR, "differ")
+        for other in ([("y", "2"), ("x", "1")], [("x", "1")])
+    ),
+]
+WARNINGS = [
+    *(
+        (hashing(*zip("ab", weights, strict=True)), "many-buckets", ORDERS, f"about {cost} us")
+        for weights, cost in ((("400", "400"), 31), (("4000", "4000"), 291), (("250", "251"), 22))
+    ),
+    (hashing(("a", "10000")), "many-buckets", ORDERS, "Divide all weights by 10000"),
+    (hashing(("a", "300"), ("b", "600")), "many-buckets", ORDERS, "Divide all weights by 300"),
+    (
+        Topology(exchanges=(Exchange("orders", "x-modulus-hash", arguments={"hash-header": "t"}),)),
+        *("ignored-hash-argument", ORDERS, "x-modulus-hash ignore hash-header"),
+    ),
+    (behind_headers(tenant=5), "hash-header-value", ORDERS, "exchange 'in'"),
+    (slotted(63, 4), "few-slots", "exchange 'tenants'", "Use 64"),
+    (slotted(64, 5), "few-slots", "exchange 'tenants'", "Use 128"),
+    (slotted(257, 4), "many-slots", "exchange 'tenants'", "at most 256"),
+    (slotted(**{"alternate-exchange": "lost"}), "slots-alternate", "exchange 'tenants'", "receives nothing"),
+    *(
+        (
+            over(topology, Queue("t.0", kind, arguments=settings)),
+            "drop-head",
+            "queue 't.0'",
+            next(iter(settings)),
+        )
+        for topology in (hashing("t.0"), slotted(16, 1))
+        for kind, settings in (
+            ("quorum", {"x-max-length": 10}),
+            ("quorum", {"x-max-length-bytes": 10}),
+            ("classic", {"x-max-length": 10, "x-overflow": "drop-head"}),
+        )
+    ),
+    (replace(hashing("orders.0"), policies=(LIMITED,)), "drop-head", "queue 'orders.0'", "policy 'small'"),
+    (over(hashing("a"), Queue("a", durable=False)), "transient", "queue 'a'", "restart"),
+    (over(hashing("a"), Queue("a", auto_delete=True)), "short-lived", "queue 'a'", "auto-delete"),
+    (over(hashing("a"), Queue("a", exclusive=True)), "short-lived", "queue 'a'", "exclusive"),
+    (
+        replace(hashing("a"), exchanges=(Exchange("orders", "x-consistent-hash", auto_delete=True),)),
+        *("short-lived", ORDERS, "Remove auto-delete"),
+    ),
+]
+BETTER = Policy("better", "orders", "quorum_queues", {"overflow": "reject-publish", "max-length": 9}, 1)
+REJECTING = {"x-max-length": 10, "x-overflow": "reject-publish"}
+SILENT = {
+    "plain": hashing("a", "b", ("c", "3")),
+    "an exchange of a queue's name": replace(
+        hashing("a"), bindings=(Binding("orders", "a", "1"), Binding("orders", ToExchange("a"), "1"))
+    ),
+    "500 buckets": hashing(("a", "250"), ("b", "250")),
+    **{
+        name: hashing("a", **{name: "tenant"})
+        for name in ("hash-header", "alternate-exchange", "x-recent-history-length", "team")
+    },
+    "text in the hash header": behind_headers(tenant="acme"),
+    "slots": slotted(),
+    "rejecting": over(hashing("a"), Queue("a", arguments=REJECTING)),
+    "rejecting to a dead-letter exchange": over(
+        slotted(16, 1), Queue("t.0", arguments={**REJECTING, "x-overflow": "reject-publish-dlx"})
+    ),
+    "a better policy": replace(hashing("orders.0"), policies=(LIMITED, BETTER)),
+    "a policy of exchanges": replace(hashing("orders.0"), policies=(replace(LIMITED, apply_to="exchanges"),)),
+    "the retention of a stream, and the limit of a queue aside": over(
+        hashing("a"),
+        Queue("a", "stream", arguments={"x-max-length-bytes": 10}),
+        Queue("audit", arguments={"x-max-length": 10}),
+        Queue("tap", auto_delete=True),
+    ),
+    "transient throughout": replace(
+        hashing("a"),
+        exchanges=(Exchange("orders", "x-consistent-hash", durable=False),),
+        queues=(Queue("a", durable=False),),
+    ),
+    "equal rings": co_partitioned(TWO, hashing(("x", "01"), ("y", "2"), name="payments")),
+    "an order that a restart would change on some broker": hashing("b", "a"),
+}
+
+
+@pytest.mark.parametrize(
+    ("severity", "topology", "code", "where", "part"),
+    [("error", *case) for case in ERRORS] + [("warning", *case) for case in WARNINGS],
+)
+def test_a_mistake_is_found_where_it_is(severity, topology, code, where, part):
+    finding = only(topology)
+    assert (finding.severity, finding.code, finding.where) == (severity, code, where)
+    assert part in finding.message
+
+
+@pytest.mark.parametrize("topology", SILENT.values(), ids=SILENT)
+def test_what_is_no_mistake_is_no_finding(topology):
+    assert lint(topology) == ()
+
+
+def test_errors_come_first():
+    assert [finding.severity for finding in lint(hashing(("a", "600"), ("b", "x")))] == ["error", "warning"]
+
+
+# -- on a broker
 
 
 def test_live_rings_of_a_pair_are_compared_by_the_numbers_of_their_destinations():
-    first, other = hashing("o.0", "o.1"), hashing("p.0", "p.1", name="payments")
-    topology = Topology(
-        exchanges=first.exchanges + other.exchanges,
-        bindings=first.bindings + other.bindings,
-        co_partitioned=(("orders", "payments"),),
-    )
+    topology = co_partitioned(hashing("o.0", "o.1"), hashing("p.0", "p.1", name="payments"))
 
     def rings(*payments):
         return Observed(rings={"orders": Ring.of(["o.0", "o.1"]), "payments": Ring.of(payments)})
@@ -308,18 +234,6 @@ def test_live_slots_of_a_pair_have_to_lead_to_queues_of_the_same_numbers():
     assert codes(topology, leading([1, 0] * 16)) == ["co-partitioned"]
 
 
-def test_a_partner_that_is_not_there():
-    topology = replace(hashing("a"), co_partitioned=(("orders", "payments"),))
-    assert "'payments' is not a hash exchange" in only(topology).message
-
-
-# -- on a broker
-
-
-def test_without_a_broker_nothing_is_said_of_brokers():
-    assert codes(hashing("b", "a")) == []
-
-
 def test_a_missing_exchange_type_names_its_plugin():
     observed = Observed(exchange_types=frozenset({"direct"}))
     finding = only(hashing("a"), observed)
@@ -335,32 +249,27 @@ def test_another_server_under_the_same_type_name():
     assert "LavinMQ" in finding.message
 
 
-def test_a_mnesia_broker_will_reorder_a_flat_ring():
-    finding = only(hashing("b", "a"), Observed(release=Release.parse("4.0")))
-    assert finding.code == "restart-moves-keys"
-    # Of two equal queues that change places every key moves.
-    assert "100.0%" in finding.message
-    assert "default_worker_pool_size" in finding.message
+DEAD = Ring.of(["b", "a"]).bind("b", 5).unbind("b", 1)
+UNKNOWN = Ring.of(["b", "a"], release="4.0").after_restart()
+MNESIA = {"release": Release.parse("4.0")}
 
 
-def test_with_one_worker_the_share_is_exact_and_a_sorted_ring_is_safe():
-    observed = Observed(release=Release.parse("4.0"), worker_pool_size=1)
-    assert codes(hashing("a", "b"), observed) == []
-    assert "moves 100.0% of the keys" in only(hashing("b", "a"), observed).message
-
-
-def test_on_khepri_only_dead_bindings_move_keys():
-    assert codes(hashing("b", "a"), Observed()) == []
-    ring = Ring.of(["b", "a"]).bind("b", 5).unbind("b", 1)
-    assert ring.bucket_map == ("a",)
-    finding = only(hashing("b", "a"), Observed(rings={"orders": ring}))
-    assert finding.code == "restart-moves-keys"
-    assert "dead" in finding.message
-
-
-def test_a_ring_of_which_nothing_is_known_is_not_guessed_at():
-    ring = Ring.of(["b", "a"], release="4.0").after_restart()
-    assert codes(hashing("b", "a"), Observed(release=ring.release, rings={"orders": ring})) == []
+# Of two equal queues that change places every key moves.
+@pytest.mark.parametrize(
+    ("queues", "observed", "parts"),
+    [
+        ("ba", Observed(**MNESIA), ("100.0% of the keys", "default_worker_pool_size")),
+        ("ba", Observed(**MNESIA, worker_pool_size=1), ("moves 100.0% of the keys",)),
+        ("ab", Observed(**MNESIA, worker_pool_size=1), None),
+        ("ba", Observed(**MNESIA, rings={"orders": UNKNOWN}), None),
+        ("ba", Observed(), None),
+        ("ba", Observed(rings={"orders": DEAD}), ("dead",)),
+    ],
+)
+def test_a_restart_that_will_move_keys_is_announced(queues, observed, parts):
+    found = lint(hashing(*queues), observed)
+    assert [finding.code for finding in found] == ["restart-moves-keys"] * (parts is not None)
+    assert all(part in found[0].message for part in parts or ())
 
 
 def test_the_modulus_hash_on_khepri_before_4_3():
