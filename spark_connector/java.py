@@ -1,7 +1,7 @@
 """Find a Java that PySpark can run: JAVA_HOME's, the one on the PATH, or the one that ``make`` installed.
 
 PySpark takes the first of these without checking it, and fails obscurely if it is unsuitable. This module runs each
-one with Spark's own flags. It imports no PySpark and changes nothing.
+one with Spark's own flags.
 """
 
 from __future__ import annotations
@@ -11,10 +11,9 @@ import re
 import shutil
 import subprocess
 import sys
-from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from rabbit_chx.errors import MissingDependency
 
@@ -30,14 +29,14 @@ EVERY_PYSPARK_4: Final = (17, 21)
 """The Java versions that every PySpark 4 supports."""
 
 _TIMEOUT_SECONDS: Final = 60.0
-# Spark's launcher passes this flag, and a Java without the module exits at once (JavaModuleOptions.java).
-_SPARKS_FLAG: Final = "--add-modules=jdk.incubator.vector"
 _ON_PATH: Final = "java on the PATH"
 _MAKE: Final = "installed by make"
+_NONE: Final = "JAVA_HOME is not set, and no java is on the PATH"
+# Spark's launcher passes the first, and a Java without the module, or before 9, exits at once (JavaModuleOptions.java).
+_FLAGS: Final = ("--add-modules=jdk.incubator.vector", "-XshowSettings:properties")
 
 
-@dataclass(frozen=True, slots=True)
-class Java:
+class Java(NamedTuple):
     """A Java that PySpark can run on."""
 
     home: Path
@@ -45,16 +44,11 @@ class Java:
     version: int
     origin: str
     """``JAVA_HOME``, ``java on the PATH`` or ``installed by make``."""
-    skipped: tuple[str, ...] = ()
-    """Each Java that PySpark would have tried first, with the reason why it is unusable."""
-
-    @property
-    def found_by_spark(self) -> bool:
-        """Whether PySpark finds this Java without being told."""
-        return not self.skipped and self.origin != _MAKE
+    skipped: str = ""
+    """Why PySpark would not find it without being told; empty if it would."""
 
 
-def find_java(versions: tuple[int, ...] | None = None) -> Java:
+def find_java(versions: tuple[int, ...] = ()) -> Java:
     """The first Java that the installed PySpark (or one that needs ``versions``) can run on.
 
     Set ``os.environ["JAVA_HOME"]`` to its home before Spark starts.
@@ -65,23 +59,19 @@ def find_java(versions: tuple[int, ...] | None = None) -> Java:
     usable = versions or _supported()
     skipped: list[str] = []
     for origin, program in _candidates():
-        found = _checked(origin, program, usable)
-        if isinstance(found, Java):
-            return replace(found, skipped=tuple(skipped))
-        skipped.append(f"{origin} ({program}) {found}")
+        try:
+            home, version = _home_and_version(program, usable)
+        except ValueError as reason:
+            skipped.append(f"{origin} ({program}) {reason}")
+        else:
+            # A program on the PATH may be a shim outside the folder of its Java.
+            home = home if origin == _ON_PATH else program.parents[1]
+            reasons = "; ".join(skipped) or (_NONE if origin == _MAKE else "")
+            return Java(home, version, origin, reasons)
     raise MissingDependency(
-        f"no usable Java for Spark: {'; '.join(skipped) or 'JAVA_HOME is not set, and no java is on the PATH'}. "
-        f"Install Java {' or '.join(map(str, usable))} (Debian, Ubuntu: apt install openjdk-17-jre-headless) "
-        "and set JAVA_HOME to its folder"
+        f"no usable Java for Spark: {'; '.join(skipped) or _NONE}. Install Java {' or '.join(map(str, usable))} "
+        "(Debian, Ubuntu: apt install openjdk-17-jre-headless) and set JAVA_HOME to its folder"
     )
-
-
-def _supported() -> tuple[int, ...]:
-    try:
-        major, minor = metadata.version("pyspark").split(".")[:2]
-    except metadata.PackageNotFoundError:
-        return EVERY_PYSPARK_4
-    return (*EVERY_PYSPARK_4, 25) if (int(major), int(minor)) >= (4, 2) else EVERY_PYSPARK_4
 
 
 def _candidates() -> Iterator[tuple[str, Path]]:
@@ -95,36 +85,27 @@ def _candidates() -> Iterator[tuple[str, Path]]:
         yield _MAKE, own
 
 
-def _checked(origin: str, program: Path, usable: tuple[int, ...]) -> Java | str:
-    """The Java, or the reason why it is unusable."""
-    succeeded, text = _run(program, "-XshowSettings:properties", "-version")
-    # 'openjdk version "17.0.15" 2025-04-15', 'java version "1.8.0_392"'
-    found = re.search(r'\bversion "(?:1\.)?(\d+)', text) if succeeded else None
-    if found is None:
-        return f"does not run: {next((line.strip()[:120] for line in text.splitlines() if line.strip()), 'no output')}"
-    version = int(found[1])
-    if version not in usable:
-        return f"is Java {version}"
-    if not _run(program, _SPARKS_FLAG, "-version")[0]:
-        return f"is a Java {version} without the module jdk.incubator.vector, which Spark requires"
-    # A program on the PATH may be a shim outside the folder of its Java.
-    told = re.search(r"^\s*java\.home = (.+)$", text, re.MULTILINE) if origin == _ON_PATH else None
-    return Java(Path(told[1]) if told else program.parents[1], version, origin)
-
-
-def _run(program: Path, *arguments: str) -> tuple[bool, str]:
-    """Whether the program exited with 0, and its output or the reason why it did not start."""
+def _supported() -> tuple[int, ...]:
     try:
-        done = subprocess.run(  # noqa: S603 - a Java of this machine
-            [program, *arguments],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            timeout=_TIMEOUT_SECONDS,
-            check=False,
+        major, minor = map(int, metadata.version("pyspark").split(".")[:2])
+    except metadata.PackageNotFoundError:
+        return EVERY_PYSPARK_4
+    return (*EVERY_PYSPARK_4, 25) if (major, minor) >= (4, 2) else EVERY_PYSPARK_4
+
+
+def _home_and_version(program: Path, usable: tuple[int, ...]) -> tuple[Path, int]:
+    """Run a Java as Spark does. A ``ValueError`` says why Spark cannot use it."""
+    command = [str(program), *_FLAGS, "-version"]
+    try:
+        text = subprocess.check_output(  # noqa: S603 - a Java of this machine
+            command, stderr=subprocess.STDOUT, timeout=_TIMEOUT_SECONDS, text=True, errors="replace"
         )
-    except subprocess.TimeoutExpired:
-        return False, f"no answer in {_TIMEOUT_SECONDS:.0f} seconds"
-    except OSError as error:
-        return False, error.strerror or str(error)
-    return done.returncode == 0, done.stdout.decode(errors="replace")
+    except (OSError, subprocess.SubprocessError) as error:
+        said = error.output if isinstance(error, subprocess.CalledProcessError) else str(error)
+        raise ValueError(f"does not run: {' '.join(said.split())[:200] or 'it prints nothing'}") from None
+    # 'openjdk version "17.0.15" 2025-04-15', 'java version "1.8.0_392"'
+    version = re.search(r'\bversion "(?:1\.)?(\d+)', text)
+    if version is None or int(version[1]) not in usable:
+        raise ValueError(f"is Java {version[1]}" if version else "does not run: it prints no version")
+    home = re.search(r"^\s*java\.home = (.+)$", text, re.MULTILINE)
+    return Path(home[1]) if home else program.parents[1], int(version[1])

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import platform
-from dataclasses import dataclass
 from importlib import metadata
+from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -19,11 +19,10 @@ from rabbit_chx.errors import BrokerUnavailable, RabbitChxError
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
     from rabbit_chx.cli.options import ManagementAccess
-    from rabbit_chx.cli.spark import SparkChecks
 
 _SPARK: Final = "Spark"
 
@@ -84,25 +83,31 @@ def doctor(
     output: str,
 ) -> int:
     """Check the installation and, if one is given, the broker, and suggest fixes."""
-    spark_checks = None
+    about_broker: Iterable[Check] = [Check("broker", "missing", "no URL", "pass --url or set AMQP_URL")]
+    if url is not None:
+        about_broker = _broker(url, password_file, tls, management_access)
+    about_spark: Iterable[Check] = ()
     if spark is not None:
-        from rabbit_chx.cli.spark import SparkChecks
+        from rabbit_chx.cli.spark import broker_checks, pairs, spark_checks, write_options
 
-        spark_checks = SparkChecks.of(spark, conf, options, url, password_file)
+        given = write_options(url, password_file, options)
+        about_spark = spark_checks(spark, pairs("--conf", conf), given)
+        if options:
+            about_broker = broker_checks(given)
     elif conf or options:
         raise click.UsageError("--conf and --option require --spark")
     checks: list[Check] = []
-    broker = None if url is None else _Broker(url, password_file, tls, management_access)
-    for check in _checks(broker, spark_checks):
+    for check in chain(_installed(), about_broker, about_spark):
         checks.append(check)
         if output == "json":
-            print_json("check", **check.json())
+            name, state, found, hint, details = check
+            print_json("check", name=name, state=state, found=found, hint=hint, **details)
     if output == "table":
         _print(checks)
     return Exit.FAILED if any(check.state == "failed" for check in checks) else Exit.FINE
 
 
-def _checks(broker: _Broker | None, spark: SparkChecks | None) -> Iterator[Check]:
+def _installed() -> Iterator[Check]:
     yield Check("Python", "ok", platform.python_version())
     yield Check("rabbit-chx", "ok", __version__)
     for package in ("numpy", "pika"):
@@ -113,16 +118,6 @@ def _checks(broker: _Broker | None, spark: SparkChecks | None) -> Iterator[Check
         except metadata.PackageNotFoundError:
             yield Check(package, "missing", f"for {purpose}", f"pip install 'rabbit-chx[{extra}]'")
     yield _throw_away_broker()
-    if spark is not None and spark.by_options:
-        yield spark.broker()
-    elif broker is None:
-        yield Check("broker", "missing", "no URL", "pass --url or set AMQP_URL")
-    else:
-        with waiting("Asking the broker"):
-            found = [*_broker_checks(broker), _management(broker)]
-        yield from found
-    if spark is not None:
-        yield from spark.run()
 
 
 def _throw_away_broker() -> Check:
@@ -135,31 +130,29 @@ def _throw_away_broker() -> Check:
         return Check("throw-away broker", "missing", reason, hint)
 
 
-@dataclass(frozen=True)
-class _Broker:
-    """The broker that the command line names."""
-
-    url: str
-    password_file: Path | None
-    tls: ssl.SSLContext | None
-    management_access: ManagementAccess
+def _broker(
+    url: str, password_file: Path | None, tls: ssl.SSLContext | None, access: ManagementAccess
+) -> Iterator[Check]:
+    with waiting("Asking the broker"):
+        found = [*_broker_itself(url, password_file, tls), _management(url, password_file, tls, access)]
+    yield from found
 
 
-def _broker_checks(broker: _Broker) -> Iterator[Check]:
+def _broker_itself(url: str, password_file: Path | None, tls: ssl.SSLContext | None) -> Iterator[Check]:
     from rabbit_chx.broker.amqp import connect, server_version
     from rabbit_chx.broker.scratch import check_known
     from rabbit_chx.releases import Release
     from rabbit_chx.urls import BrokerUrl
 
     try:
-        connection = connect(broker.url, credentials=broker.password_file, tls=broker.tls)
+        connection = connect(url, credentials=password_file, tls=tls)
     except RabbitChxError as error:
         refused = isinstance(error, BrokerUnavailable) and error.permanent
         hint = "" if refused else "is the broker running, and is the URL right?"
         yield Check("broker", "failed", str(error), hint)
         return
     with connection:
-        yield Check("broker", "ok", str(BrokerUrl.parse(broker.url)))
+        yield Check("broker", "ok", str(BrokerUrl.parse(url)))
         version = server_version(connection)
         try:
             Release.parse(version)
@@ -175,15 +168,17 @@ def _broker_checks(broker: _Broker) -> Iterator[Check]:
             yield Check("hash exchange", "ok", "x-consistent-hash is enabled")
 
 
-def _management(broker: _Broker) -> Check:
+def _management(
+    url: str, password_file: Path | None, tls: ssl.SSLContext | None, access: ManagementAccess
+) -> Check:
     """Only the topology commands need the API, so it may be missing unless a URL was given."""
     try:
-        management = broker.management_access.open(broker.url, broker.password_file, broker.tls)
+        management = access.open(url, password_file, tls)
         user, tags = management.whoami().name, ", ".join(sorted(management.whoami().tags))
         release = management.overview().release
     except RabbitChxError as error:
         hint = "pass --management-url; plan, check and export need it"
-        state = "failed" if broker.management_access.url else "missing"
+        state = "failed" if access.url else "missing"
         return Check("management API", state, str(error), hint)
     return Check("management API", "ok", f"RabbitMQ {release}, user {user!r} with the tags {tags or 'none'}")
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -11,8 +10,7 @@ if TYPE_CHECKING:
 __all__ = ["Check"]
 
 
-@dataclass(frozen=True)
-class Check:
+class Check(NamedTuple):
     """What was checked, the result, and how to fix it."""
 
     name: str
@@ -20,11 +18,5 @@ class Check:
     """``ok``, ``missing`` (needed only for some features) or ``failed``."""
     found: str
     hint: str = ""
-    details: Mapping[str, object] = field(default_factory=dict)
+    details: Mapping[str, object] = {}
     """More fields of the JSON object."""
-
-    def json(self) -> dict[str, object]:
-        """The row as a JSON object."""
-        fields = asdict(self)
-        details: dict[str, object] = fields.pop("details")
-        return fields | details

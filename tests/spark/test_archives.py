@@ -30,7 +30,7 @@ ROWS = 1_000
 APP = f"""
 import json, os, sys
 from pyspark.sql import SparkSession
-from spark_connector.executors import ask_executors
+from rabbit_chx.cli.spark import ask_executors
 
 spark = SparkSession.builder.getOrCreate()
 rows = spark.range(0, {ROWS}, 1, 4).selectExpr("string(id) AS value", "'k' AS routing_key")

@@ -18,7 +18,7 @@ PROGRAM = """
 import sys, tempfile
 from pyspark.sql import SparkSession
 from spark_connector import foreach_batch, register
-from spark_connector.executors import ask_executors
+from rabbit_chx.cli.spark import ask_executors
 
 url, exchange = sys.argv[1:]
 options = {"url": url, "exchange": exchange}

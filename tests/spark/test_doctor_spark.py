@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from spark_connector.executors import ask_executors
+from rabbit_chx.cli.spark import ask_executors
 from tests.spark import BRIEF_JAVA
 
 pytestmark = [pytest.mark.spark, pytest.mark.long]
@@ -125,5 +125,5 @@ def test_without_a_java_there_is_a_way_to_one(tmp_path):
     code, rows = doctor("--spark", "local[1]", JAVA_HOME=str(tmp_path), PATH=str(tmp_path / "bin"))
     (row,) = named(rows, "Java")
     assert (code, row["state"]) == (1, "failed")
-    assert "is Java 8" in str(row["found"])
+    assert "is Java 8" in f"{row['found']} {row['hint']}"
     assert row == rows[-1] or "export JAVA_HOME=" in str(row["hint"])  # or make has installed one

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from importlib import metadata
+import sys
 
 import pytest
 
@@ -23,10 +23,7 @@ def no_broker(monkeypatch):
 
 
 def test_without_pyspark_a_line_says_how_to_get_it(run, monkeypatch):
-    def absent(name):
-        raise metadata.PackageNotFoundError(name)
-
-    monkeypatch.setattr(metadata, "version", absent)
+    monkeypatch.setitem(sys.modules, "pyspark", None)
     done = run("demo", "--spark")
     assert done.code == 0
     (line,) = done.out.splitlines()[1:]
@@ -37,14 +34,14 @@ def test_without_a_java_a_line_says_what_is_missing(run, monkeypatch):
     def absent():
         raise MissingDependency("there is no Java")
 
-    monkeypatch.setattr(spark, "java_for_demo", absent)
+    monkeypatch.setattr(spark, "checked_java", absent)
     done = run("demo", "--spark")
     assert done.code == 0
     assert done.out.splitlines()[1:] == ["Skipped: there is no Java"]
 
 
 def test_without_a_broker_the_prediction_is_still_shown(run, monkeypatch):
-    monkeypatch.setattr(spark, "java_for_demo", lambda: None)
+    monkeypatch.setattr(spark, "checked_java", lambda: None)
     done = run("demo")
     assert done.code == 0
     assert "Predicted: 10,000 keys over 4 weighted queues" in done.out
