@@ -156,23 +156,21 @@ def _tls(options: WriteOptions) -> ssl.SSLContext | None:
     return tls_context(
         options=("option tlsCaFile", "option tlsCertFile"),
         hint="tlsKeyPassword opens an encrypted key; openssl x509 -in FILE -text shows a certificate",
-        ca_file=_file_or_none(options.tls_ca_file, "tlsCaFile"),
-        cert_file=_file_or_none(options.tls_cert_file, "tlsCertFile"),
-        key_file=_file_or_none(options.tls_key_file, "tlsKeyFile"),
+        ca_file=_file(options.tls_ca_file, "tlsCaFile"),
+        cert_file=_file(options.tls_cert_file, "tlsCertFile"),
+        key_file=_file(options.tls_key_file, "tlsKeyFile"),
         key_password=options.tls_key_password or "",
         server_name=options.tls_server_name,
         verify=options.tls_verify,
     )
 
 
-def _file_or_none(path: str | None, option: str) -> Path | None:
-    return None if path is None else _file(path, option)
-
-
-def _file(path: str, option: str) -> Path:
+def _file(path: str | None, option: str) -> Path | None:
     """A file on this machine, or one that Spark has distributed (``--files``, ``addFile``, ``addArtifacts``)."""
     from pyspark import SparkFiles
 
+    if path is None:
+        return None
     candidates = [Path(path)]
     with suppress(Exception):  # outside Spark there is no folder of distributed files
         candidates.append(Path(SparkFiles.get(path)))

@@ -13,7 +13,7 @@ from spark_connector.columns import layout_of
 from spark_connector.connections import NotOnThisMachine, check_access
 from spark_connector.options import WriteOptions
 from spark_connector.partition import WriteJob
-from spark_connector.writer import BatchWriter, StreamWriter, log_line
+from spark_connector.writer import Writer, log_line
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -44,23 +44,21 @@ class RabbitMQDataSource(DataSource):
             "Consume the queue with a client; for RabbitMQ streams there are connectors that read",
         )
 
-    def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:  # noqa: FBT001 - Spark's signature
+    def writer(self, schema: StructType, overwrite: bool) -> Writer:  # noqa: FBT001 - Spark's signature
         """Check a batch write."""
         if overwrite:
             hint = 'Use .mode("append"): messages in a queue cannot be replaced'
             raise InvalidValue("save mode", "overwrite", "append", hint)
         job = self._job(schema)
         _check_broker(job.options)
-        return BatchWriter(job)
+        return Writer(job)
 
-    def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:  # noqa: FBT001, N802
+    def streamWriter(self, schema: StructType, overwrite: bool) -> Writer:  # noqa: FBT001, N802
         """Check a streaming write; Spark calls this twice for each micro-batch, so the broker is not asked."""
         if overwrite:
-            hint = (
-                "To write the result of an aggregation, use foreach_batch(...), which writes each micro-batch"
-            )
+            hint = "To write the result of an aggregation, use foreach_batch(...), for each micro-batch"
             raise InvalidValue("output mode", "complete", "append", hint)
-        return StreamWriter(self._job(schema))
+        return Writer(self._job(schema))
 
     def _job(self, schema: StructType) -> WriteJob:
         options = WriteOptions.of(self.options)

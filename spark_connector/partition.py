@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from spark_connector.columns import Layout
     from spark_connector.options import WriteOptions
     from spark_connector.rules import Rule
-    from spark_connector.sinks import Sink
     from spark_connector.task import Task
 
 __all__ = ["ROWS_NAMED", "WriteJob", "write_partition"]
@@ -46,7 +45,7 @@ class WriteJob:
 def write_partition(batches: Iterator[pa.RecordBatch], job: WriteJob, task: Task) -> Written:
     """Publish the rows of a partition, and return when each one is confirmed or has failed for good."""
     began, problem, progress = time.monotonic(), "", _Progress()
-    sink: Sink = DryRunSink(job.options) if job.options.dry_run else BrokerSink(job.options, task)
+    sink = DryRunSink(job.options) if job.options.dry_run else BrokerSink(job.options, task)
     try:
         _refuse_speculation(job.options, task)
         for batch in batches:
@@ -85,7 +84,9 @@ class _Progress:
     first_dropped: list[str] = field(default_factory=list)
 
 
-def _write_batch(batch: pa.RecordBatch, job: WriteJob, task: Task, sink: Sink, progress: _Progress) -> None:
+def _write_batch(
+    batch: pa.RecordBatch, job: WriteJob, task: Task, sink: DryRunSink, progress: _Progress
+) -> None:
     if not progress.rules:  # limits() connects, so an empty partition opens no connection
         null_is_empty = job.options.null_value == "empty"
         progress.rules = [*row_rules(job.layout, sink.limits(), null_is_empty=null_is_empty)]

@@ -6,7 +6,7 @@ import time
 from bisect import bisect_right
 from collections import deque
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from rabbit_chx.errors import BrokerUnavailable
 from rabbit_chx.publishing import PublishFailed
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from spark_connector.prepare import Prepared
     from spark_connector.task import Task
 
-__all__ = ["BrokerSink", "DryRunSink", "PermanentFailure", "Sink"]
+__all__ = ["BrokerSink", "DryRunSink", "PermanentFailure"]
 
 _BATCHES_REMEMBERED: Final = 100
 
@@ -30,14 +30,23 @@ class PermanentFailure(Exception):
     """Another attempt would fail the same way."""
 
 
-class Sink(Protocol):
-    """What `write_partition` writes to."""
+class DryRunSink:
+    """What `write_partition` writes to; this one asks the broker about each exchange, and publishes nothing."""
+
+    def __init__(self, options: WriteOptions) -> None:
+        self._options = options
+        self._asked: set[str] = set()
 
     def limits(self) -> Limits:
-        """What the broker accepts."""
+        """What the broker accepts: the default, since nothing connects before an exchange is known."""
+        return Limits.default(self._options.max_message_bytes)
 
-    def send(self, prepared: Prepared, first: int) -> None:
-        """Publish the valid rows of a batch, whose first row has this number in the partition."""
+    def send(self, prepared: Prepared, first: int) -> None:  # noqa: ARG002 - for those who send
+        """Take the valid rows of a batch, whose first row has this number in the partition."""
+        exchanges = prepared.exchanges() if self._options.exchange is None else {self._options.exchange}
+        if new := exchanges - self._asked:
+            check_access(self._options, sorted(new))
+            self._asked |= new
 
     def finish(self) -> None:
         """Wait until the broker has confirmed each row; raise the first failure."""
@@ -47,13 +56,15 @@ class Sink(Protocol):
 
     def counts(self) -> dict[str, int]:
         """What was published, as fields of `Written`."""
+        return {}
 
 
-class BrokerSink:
+class BrokerSink(DryRunSink):
     """Publishes over the connection of this Python worker."""
 
     def __init__(self, options: WriteOptions, task: Task) -> None:
-        self._options, self._task = options, task
+        super().__init__(options)
+        self._task = task
         self._publisher: Publisher | None = None
         self._before: Totals | None = None
         self._after: Totals | None = None
@@ -133,32 +144,3 @@ class BrokerSink:
             return {}
         names = ("published", "confirmed", "resent", "bytes", "connections")
         return {name: getattr(self._after, name) - getattr(self._before, name) for name in names}
-
-
-class DryRunSink:
-    """Asks the broker about each exchange, and publishes nothing."""
-
-    def __init__(self, options: WriteOptions) -> None:
-        self._options = options
-        self._asked: set[str] = set()
-
-    def limits(self) -> Limits:
-        """The default limits: nothing connects before an exchange is known."""
-        return Limits.default(self._options.max_message_bytes)
-
-    def send(self, prepared: Prepared, first: int) -> None:  # noqa: ARG002 - nothing is sent
-        """Check that the exchanges exist and that the user may publish to them."""
-        exchanges = prepared.exchanges() if self._options.exchange is None else {self._options.exchange}
-        if new := exchanges - self._asked:
-            check_access(self._options, sorted(new))
-            self._asked |= new
-
-    def finish(self) -> None:
-        """Nothing to wait for."""
-
-    def close(self) -> None:
-        """Nothing to close."""
-
-    def counts(self) -> dict[str, int]:
-        """Nothing was published."""
-        return {}

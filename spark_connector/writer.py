@@ -18,15 +18,14 @@ from spark_connector.partition import ROWS_NAMED, write_partition
 from spark_connector.task import Task, Written
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
     import pyarrow as pa
     from pyspark.sql.datasource import WriterCommitMessage
 
-    from spark_connector.options import WriteOptions
     from spark_connector.partition import WriteJob
 
-__all__ = ["BatchWriter", "StreamWriter", "WriteFailed", "log_line"]
+__all__ = ["WriteFailed", "Writer", "log_line"]
 
 log = logging.getLogger("rabbit_chx.spark")
 
@@ -38,8 +37,11 @@ class WriteFailed(RabbitChxError):
     """A write that did not bring every row into a queue; the message says how many rows it did bring there."""
 
 
-class BatchWriter(DataSourceArrowWriter):
-    """The writer of ``df.write``; Spark pickles it."""
+class Writer(DataSourceArrowWriter, DataSourceStreamWriter):
+    """The writer of ``df.write`` and ``df.writeStream``; Spark pickles it.
+
+    PySpark 4.0 passes Arrow batches of a stream only to a subclass of both.
+    """
 
     def __init__(self, job: WriteJob) -> None:
         self._job = job
@@ -48,75 +50,45 @@ class BatchWriter(DataSourceArrowWriter):
         """Write one partition; called in a Python worker for each attempt of a task."""
         return write_partition(iterator, self._job, Task.current())
 
-    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Finish the write; called on the driver when every task has ended."""
-        _commit(messages, None, self._job.options)
-
-    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Report a job that failed; tasks that still run may publish for a moment."""
-        _abort(messages)
-
-
-class StreamWriter(DataSourceArrowWriter, DataSourceStreamWriter):
-    """The writer of ``df.writeStream``. PySpark 4.0 passes Arrow batches only to a subclass of both."""
-
-    def __init__(self, job: WriteJob) -> None:
-        self._job = job
-
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
-        """Write one partition of a micro-batch; called in a Python worker for each attempt of a task."""
-        return write_partition(iterator, self._job, Task.current())
-
-    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # type: ignore[override] # noqa: N803
-        """Finish a micro-batch; called on the driver when every task has ended."""
-        _commit(messages, batchId, self._job.options)
-
-    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # type: ignore[override] # noqa: ARG002, N803
-        """Report a micro-batch that failed or whose query was stopped."""
-        _abort(messages)
-
-
-def _commit(
-    messages: Sequence[WriterCommitMessage | None], batch_id: int | None, options: WriteOptions
-) -> None:
-    """Raise if a row is missing; else log the totals."""
-    written = [one for one in messages if isinstance(one, Written)]
-    if len(written) < len(messages):
-        raise WriteFailed(
-            "tasks reported nothing, so no row was written. Spark does not call Python sinks with "
-            "trigger(continuous=...): use trigger(processingTime=...) or trigger(availableNow=True)"
+    def commit(self, messages: list[WriterCommitMessage | None], batch_id: int | None = None) -> None:
+        """Raise if a row is missing, else log the totals; called on the driver when every task has ended."""
+        written = [one for one in messages if isinstance(one, Written)]
+        if len(written) < len(messages):
+            raise WriteFailed(
+                "tasks reported nothing, so no row was written. Spark does not call Python sinks with "
+                "trigger(continuous=...): use trigger(processingTime=...) or trigger(availableNow=True)"
+            )
+        confirmed = sum(one.confirmed for one in written)
+        if problems := [one.problem for one in written if one.problem]:
+            shown, more = "; ".join(problems[:_PROBLEMS_SHOWN]), len(problems) - _PROBLEMS_SHOWN
+            others = f"; and {more} more partitions" if more > 0 else ""
+            raise WriteFailed(
+                f"{shown}{others}. {confirmed} rows are in the broker already; another run would write them again"
+            )
+        if lost := sum(one.published for one in written) - confirmed:
+            raise WriteFailed(f"{lost} rows were published but not confirmed")
+        line = {
+            "event": "dry run" if self._job.options.dry_run else "written",
+            "exchange": self._job.options.exchange,
+            "batch": batch_id,
+            "query": next((one.query_id for one in written if one.query_id), None),
+            "partitions": len(written),
+            **{name: sum(getattr(one, name) for one in written) for name in _COUNTS},
+            "seconds": round(max((one.seconds for one in written), default=0.0), 3),
+            "first_dropped": [row for one in written for row in one.first_dropped][:ROWS_NAMED],
+        }
+        log_line(
+            logging.INFO, json.dumps({name: value for name, value in line.items() if value not in (None, [])})
         )
-    confirmed = sum(one.confirmed for one in written)
-    if problems := [one.problem for one in written if one.problem]:
-        shown, more = "; ".join(problems[:_PROBLEMS_SHOWN]), len(problems) - _PROBLEMS_SHOWN
-        others = f"; and {more} more partitions" if more > 0 else ""
-        raise WriteFailed(
-            f"{shown}{others}. {confirmed} rows are in the broker already; another run would write them again"
+
+    def abort(self, messages: list[WriterCommitMessage | None], batch_id: int | None = None) -> None:  # noqa: ARG002
+        """Report a job that failed or a query that was stopped; tasks that still run may publish for a moment."""
+        written = [one for one in messages if isinstance(one, Written)]
+        log_line(
+            logging.WARNING,
+            f"write not completed: {len(written)} of {len(messages)} partitions reported "
+            f"{sum(one.confirmed for one in written)} confirmed rows; they stay in their queues",
         )
-    if lost := sum(one.published for one in written) - confirmed:
-        raise WriteFailed(f"{lost} rows were published but not confirmed")
-    line = {
-        "event": "dry run" if options.dry_run else "written",
-        "exchange": options.exchange,
-        "batch": batch_id,
-        "query": next((one.query_id for one in written if one.query_id), None),
-        "partitions": len(written),
-        **{name: sum(getattr(one, name) for one in written) for name in _COUNTS},
-        "seconds": round(max((one.seconds for one in written), default=0.0), 3),
-        "first_dropped": [row for one in written for row in one.first_dropped][:ROWS_NAMED],
-    }
-    log_line(
-        logging.INFO, json.dumps({name: value for name, value in line.items() if value not in (None, [])})
-    )
-
-
-def _abort(messages: Sequence[WriterCommitMessage | None]) -> None:
-    written = [one for one in messages if isinstance(one, Written)]
-    log_line(
-        logging.WARNING,
-        f"write not completed: {len(written)} of {len(messages)} partitions reported "
-        f"{sum(one.confirmed for one in written)} confirmed rows; they stay in their queues",
-    )
 
 
 def log_line(level: int, text: str) -> None:

@@ -28,7 +28,7 @@ from spark_connector import RabbitMQDataSource, WriteFailed, connections, foreac
 from spark_connector.options import WriteOptions
 from spark_connector.partition import WriteJob, write_partition
 from spark_connector.task import Task, Written
-from spark_connector.writer import BatchWriter, StreamWriter
+from spark_connector.writer import Writer
 from tests.unit.complaints import complaint
 
 URL = "amqp://user:CANARY@127.0.0.1:1"
@@ -50,7 +50,7 @@ def test_a_complete_write_is_logged_in_one_line(caplog: pytest.LogCaptureFixture
     )
     second = Written(1, query_id="q", rows=2, published=2, confirmed=2, resent=1, bytes=50, seconds=1.5)
     with caplog.at_level(logging.INFO):
-        StreamWriter(job()).commit([first, second], 7)
+        Writer(job()).commit([first, second], 7)
     (record,) = caplog.records
     assert json.loads(record.getMessage()) == {
         "event": "written",
@@ -73,7 +73,7 @@ def test_a_problem_of_a_task_fails_the_commit_and_counts_what_is_in_the_broker()
     messages = [Written(0, rows=9, published=9, confirmed=9)]
     messages += [Written(n, rows=3, published=2, confirmed=1, problem=f"trouble {n}") for n in range(1, 6)]
     with pytest.raises(WriteFailed) as caught:
-        BatchWriter(job()).commit(list(messages))
+        Writer(job()).commit(list(messages))
     text = str(caught.value)
     assert "trouble 1; trouble 2; trouble 3; and 2 more partitions" in text
     assert "14 rows are in the broker already" in text
@@ -82,17 +82,17 @@ def test_a_problem_of_a_task_fails_the_commit_and_counts_what_is_in_the_broker()
 def test_a_task_without_a_report_fails_the_commit() -> None:
     for messages in ([None, None], [Written(0), None]):
         with pytest.raises(WriteFailed, match=r"trigger\(continuous"):
-            StreamWriter(job()).commit(messages, 3)
+            Writer(job()).commit(messages, 3)
 
 
 def test_an_unconfirmed_row_fails_the_commit() -> None:
     with pytest.raises(WriteFailed, match="1 rows were published but not confirmed"):
-        BatchWriter(job()).commit([Written(0, rows=2, published=2, confirmed=1)])
+        Writer(job()).commit([Written(0, rows=2, published=2, confirmed=1)])
 
 
 def test_an_abort_logs_the_confirmed_rows(caplog: pytest.LogCaptureFixture) -> None:
-    BatchWriter(job()).abort([Written(0, confirmed=5), None])
-    StreamWriter(job()).abort([Written(0, confirmed=7), None], 1)
+    Writer(job()).abort([Written(0, confirmed=5), None])
+    Writer(job()).abort([Written(0, confirmed=7), None], 1)
     assert "1 of 2 partitions reported 5 confirmed rows" in caplog.text
     assert "7 confirmed rows" in caplog.text
 
