@@ -1,4 +1,4 @@
-"""The connector imports only public packages of rabbit_chx, and one module of rabbit_chx imports the connector."""
+"""The connector imports only public packages of rabbit_chx, and two commands of rabbit_chx import the connector."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import ast
 from pathlib import Path
 
 ROOT = Path(__file__).parents[3]
-PUBLIC = {"rabbit_chx", "rabbit_chx.kernel", "rabbit_chx.publishing"}
+PUBLIC = {"rabbit_chx", "rabbit_chx.errors", "rabbit_chx.faces", "rabbit_chx.kernel", "rabbit_chx.publishing"}
 ON_SPARK = {"pyspark", "pyspark_rabbitmq", "spark_connector"}
 
 
@@ -27,7 +27,7 @@ def test_the_connector_imports_only_public_packages() -> None:
         assert not private, file
 
 
-def test_one_module_of_rabbit_chx_imports_the_connector() -> None:
+def test_two_modules_of_rabbit_chx_import_the_connector() -> None:
     files = (ROOT / "rabbit_chx").rglob("*.py")
     users = {file for file in files if {name.partition(".")[0] for name in imported(file)} & ON_SPARK}
-    assert users == {ROOT / "rabbit_chx" / "cli" / "spark.py"}
+    assert users == {ROOT / "rabbit_chx" / "cli" / f"{name}.py" for name in ("demo", "spark")}

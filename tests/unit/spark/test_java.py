@@ -13,21 +13,11 @@ from rabbit_chx.errors import MissingDependency
 from spark_connector import java
 from spark_connector.java import find_java
 
-OPENJDK = """\
-openjdk version "17.0.15" 2025-04-15
-OpenJDK Runtime Environment (build 17.0.15+6-Debian-1deb12u1)
-OpenJDK 64-Bit Server VM (build 17.0.15+6-Debian-1deb12u1, mixed mode, sharing)
-"""
-TEMURIN = """\
-openjdk version "21.0.4" 2024-07-16 LTS
-OpenJDK Runtime Environment Temurin-21.0.4+7 (build 21.0.4+7-LTS)
-OpenJDK 64-Bit Server VM Temurin-21.0.4+7 (build 21.0.4+7-LTS, mixed mode, sharing)
-"""
-ORACLE = """\
-java version "1.8.0_392"
-Java(TM) SE Runtime Environment (build 1.8.0_392-b08)
-Java HotSpot(TM) 64-Bit Server VM (build 25.392-b08, mixed mode)
-"""
+OPENJDK = (
+    'openjdk version "17.0.15" 2025-04-15\nOpenJDK Runtime Environment (build 17.0.15+6-Debian-1deb12u1)\n'
+)
+TEMURIN = 'openjdk version "21.0.4" 2024-07-16 LTS\nOpenJDK Runtime Environment Temurin-21.0.4+7 (build 21.0.4+7-LTS)\n'
+ORACLE = 'java version "1.8.0_392"\nJava(TM) SE Runtime Environment (build 1.8.0_392-b08)\n'
 
 
 @pytest.fixture(autouse=True)
@@ -88,15 +78,6 @@ def test_the_java_that_make_installed_comes_last(make, monkeypatch):
     assert find_java().origin == "java on the PATH"
 
 
-def test_one_that_cannot_be_used_is_skipped_and_told(make, monkeypatch):
-    old = make("old", ORACLE)
-    monkeypatch.setenv("JAVA_HOME", str(old))
-    monkeypatch.setenv("PATH", str(make("jdk", OPENJDK) / "bin"))
-    found = find_java()
-    assert found.version == 17
-    assert found.skipped == f"JAVA_HOME ({old}/bin/java) is Java 8"
-
-
 def test_without_a_java_the_error_says_which_to_install():
     text = refusal()
     assert text.startswith("no usable Java for Spark: JAVA_HOME is not set, and no java is on the PATH. ")
@@ -112,6 +93,7 @@ def test_without_a_java_the_error_says_which_to_install():
         ('openjdk version "25" 2025-09-16\n', "", "is Java 25;"),
         ("", "echo; echo 'libjvm.so: cannot open'; exit 1", "does not run: libjvm.so: cannot open;"),
         ("", f"echo '{OPENJDK.splitlines()[0]}'; exit 1", 'does not run: openjdk version "17.0.15"'),
+        ("", "rm $0; exec $0", "does not run:"),
         ("", "exit 0", "does not run: it prints no version;"),
         ("", "exec /bin/sleep 60", "does not run: Command"),
         (
@@ -129,11 +111,6 @@ def test_the_error_says_why_each_java_is_unusable(make, monkeypatch, text, scrip
     monkeypatch.setenv("PATH", str(make("oldest", ORACLE) / "bin"))
     assert f": JAVA_HOME ({home}/bin/java) {fault}" in refusal()
     assert f"java on the PATH ({os.environ['PATH']}/java) is Java 8. Install Java 17" in refusal()
-
-
-def test_a_java_home_without_a_java_is_reported(tmp_path, monkeypatch):
-    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    assert f"JAVA_HOME ({tmp_path}/bin/java) does not run: [Errno 2] No such file" in refusal()
 
 
 @pytest.mark.parametrize(
@@ -161,4 +138,4 @@ def test_without_pyspark_java_17_and_21_are_usable(monkeypatch):
         raise metadata.PackageNotFoundError(name)
 
     monkeypatch.setattr(metadata, "version", absent)
-    assert java._supported() == (17, 21)
+    assert "Install Java 17 or 21 (" in refusal()

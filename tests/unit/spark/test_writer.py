@@ -153,13 +153,6 @@ def test_a_connector_that_cannot_be_imported_hides_no_other_format(
     assert not hasattr(pyspark_rabbitmq, "DefaultSource")
 
 
-def test_every_public_name_can_be_imported_and_is_documented() -> None:
-    for name in spark_connector.__all__:
-        value = getattr(spark_connector, name)
-        assert not isinstance(value, ModuleType), name
-        assert name.isupper() or (value.__doc__ or "").strip(), name
-
-
 def test_errors_are_those_of_rabbit_chx() -> None:
     assert issubclass(WriteFailed, spark_connector.writer.RabbitChxError)
     with pytest.raises(InvalidValue):
