@@ -1,6 +1,7 @@
 """Plan the steps from a broker to a file in a safe order, each with the keys that it moves.
 
-Exchanges are declared first, then queues, then policies. Bindings follow, those of an exchange after those of the
+Policies are set first, since a broker refuses them most often; those that send messages on to other objects follow
+the declarations. Exchanges are declared, then queues. Bindings follow, those of an exchange after those of the
 exchanges that it leads to, so that no message enters an incomplete ring. Deletions come last. After a plan has been
 applied, the next plan is empty. This module does no IO.
 
@@ -56,6 +57,9 @@ if TYPE_CHECKING:
     from rabbit_chx.topology.planning.steps import Step
 
 __all__ = ["plan"]
+
+_LEADS_ON = {"alternate-exchange", "dead-letter-exchange", "shards-per-node"}
+"""With these keys a policy of a queue or exchange in use leads to objects that may still have to be declared."""
 
 
 def plan(
@@ -142,7 +146,7 @@ def _backlog_counter(observed: Observed) -> Callable[[Iterable[Destination]], in
 
 
 def _declarations(differences: Iterable[Difference]) -> Iterator[Step]:
-    """Declare exchanges, then queues, then policies; an alternate exchange precedes the exchanges that name it."""
+    """Set policies, declare exchanges and queues; an alternate exchange precedes the exchanges that name it."""
     missing = [
         each.wanted
         for each in differences
@@ -157,11 +161,12 @@ def _declarations(differences: Iterable[Difference]) -> Iterator[Step]:
             chain.append(following)
             following = exchanges.get(str(following.alternate))
         ordered.update((each.name, each) for each in reversed(chain))
+    changed = [each.wanted for each in differences if isinstance(each, ObjectDifference)]
+    policies = [policy for policy in changed if isinstance(policy, Policy)]
+    yield from (SetPolicy(policy) for policy in policies if not _LEADS_ON & set(policy.definition))
     yield from (DeclareExchange(exchange) for exchange in ordered.values())
     yield from (DeclareQueue(queue) for queue in missing if isinstance(queue, Queue))
-    for each in differences:
-        if isinstance(each, ObjectDifference) and isinstance(each.wanted, Policy):
-            yield SetPolicy(each.wanted)
+    yield from (SetPolicy(policy) for policy in policies if _LEADS_ON & set(policy.definition))
 
 
 def _objections(

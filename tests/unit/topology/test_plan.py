@@ -54,17 +54,18 @@ def test_a_fresh_topology_is_built_from_the_far_end() -> None:
             Binding("x", "b", "2"),
             Binding("lost", "l"),
         ),
-        policies=(Policy("p", "^x$"),),
+        policies=(Policy("p", "^x$"), Policy("dead", "^l$", definition={"dead-letter-exchange": "x"})),
     )
     found = plan(wanted, Observed())
     assert shown(found) == [
+        "set policy 'p' on '^x$'",  # may be refused, and then nothing has been declared
         "declare exchange 'in' of type topic",
         "declare exchange 'lost' of type fanout",
         "declare exchange 'x' of type x-consistent-hash",
         "declare quorum queue 'a'",
         "declare quorum queue 'b'",
         "declare classic queue 'l'",
-        "set policy 'p' on '^x$'",
+        "set policy 'dead' on '^l$'",  # needs its exchange
         "bind queue 'a' to exchange 'x' with key '1'",
         "bind queue 'b' to exchange 'x' with key '2'",
         "bind exchange 'x' to exchange 'in' with key '#'",
