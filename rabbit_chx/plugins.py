@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
-__all__ = ["why_no_type"]
+__all__ = ["why_no_type", "why_refused_type"]
+
+# The first two are the words for a declaration, the third those for a publisher when the plugin is disabled.
+_UNKNOWN = re.compile(
+    r"(?:unknown|invalid) exchange type '(.*)'|exchange type (\S+) not found", re.DOTALL
+).search
 
 _PLUGINS: Final = {
     "x-consistent-hash": "rabbitmq_consistent_hash_exchange",
@@ -24,3 +30,9 @@ def why_no_type(name: str) -> str:
     plugin = _PLUGINS.get(name)
     hint = f"`rabbitmq-plugins enable {plugin}` on each node" if plugin else "no plugin of RabbitMQ has it"
     return f"the broker does not know the exchange type {name!r}: {hint}"
+
+
+def why_refused_type(words: str) -> str:
+    """The same for a broker's refusal; empty if it is about something else."""
+    found = _UNKNOWN(words)
+    return why_no_type(found[1] or found[2]) if found else ""

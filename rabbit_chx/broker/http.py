@@ -27,16 +27,15 @@ __all__ = ["Answer", "HttpClient", "TooLarge", "basic_auth"]
 
 _CONNECT_SECONDS: Final = 5.0
 _PIECE: Final = 1 << 16
+_MOST: Final = 32 << 20
+"""Bytes of an answer. The 10,000 bindings of 10,000 queues take about 2 MiB."""
 _MOST_OF_ELEMENT: Final = 1 << 20
-_MOST_OF_VALUE: Final = 16 << 20
 _MOST_SEPARATORS: Final = 400_000
 """A JSON value of 3 bytes takes Python 72: the number of values bounds the memory, not the size of the text. The definitions of
 10,000 queues and their bindings have about 140,000."""
 _MOST_SEPARATORS_OF_ARRAY: Final = 1_600_000
 """About 200,000 bindings."""
-_MOST_OF_ARRAY: Final = 32 << 20
-"""The 10,000 bindings of 10,000 queues take about 2 MiB."""
-_BETWEEN: Final = re.compile(r"[ \t\r\n,]*")
+_SEPARATOR = re.compile(r"[ \t\r\n,]*").match
 
 
 class TooLarge(Exception):
@@ -68,13 +67,8 @@ class HttpClient:
         """Send a request and yield the answer, whose body is still to be read."""
         deadline = time.monotonic() + self._timeout
         proxy, url = self._proxy, self._url
-        own = (
-            {}
-            if proxy is None or not proxy.user
-            else basic_auth("Proxy-Authorization", proxy.user, proxy.password)
-        )
-        place = (proxy or url).netloc
-        with closing(self._connection(place)) as connection:
+        own = basic_auth("Proxy-Authorization", proxy.user, proxy.password) if proxy and proxy.user else {}
+        with closing(self._connection((proxy or url).netloc)) as connection:
             connection.response_class = partial(_Response, deadline=deadline)  # type: ignore[assignment]
             if proxy is not None and url.tls:
                 connection.set_tunnel(url.netloc, headers=own)
@@ -98,21 +92,20 @@ class Answer:
         self.status: int = response.status
         self.reason: str = response.reason
         self._body = response
-        self._read = 0
 
     def value(self) -> Any:
         """Decode the whole body, a JSON value."""
-        return json.loads("".join(iter(self._pieces(_MOST_OF_VALUE, _MOST_SEPARATORS), "")))
+        return json.loads("".join(iter(self._pieces(_MOST_SEPARATORS), "")))
 
     def elements(self) -> Iterator[dict[str, Any]]:
         """Decode the objects of a JSON array while it arrives: only one is in memory at a time."""
-        next_piece = self._pieces(_MOST_OF_ARRAY, _MOST_SEPARATORS_OF_ARRAY)
+        next_piece = self._pieces(_MOST_SEPARATORS_OF_ARRAY)
         decode = json.JSONDecoder().raw_decode
         buffer = next_piece().lstrip()
         if not buffer.startswith("["):
             raise ValueError("not a JSON array")
         at = 1
-        while not buffer.startswith("]", at := _after_separator(buffer, at)):
+        while not buffer.startswith("]", at := _SEPARATOR(buffer, at).end()):  # type: ignore[union-attr]
             try:
                 element, at = decode(buffer, at)
             except json.JSONDecodeError:
@@ -127,9 +120,9 @@ class Answer:
         if (buffer[at + 1 :] + next_piece()).strip():
             raise ValueError("more than a JSON array")
 
-    def _pieces(self, most: int, separators: int) -> Callable[[], str]:
+    def _pieces(self, separators: int) -> Callable[[], str]:
         """A function that reads the next piece of the text, "" at its end."""
-        read = io.TextIOWrapper(io.BufferedReader(_Limited(self._body, most)), "utf-8").read
+        read = io.TextIOWrapper(self._body, "utf-8").read
 
         def piece() -> str:
             nonlocal separators
@@ -147,44 +140,21 @@ def basic_auth(header: str, user: str, password: str) -> dict[str, str]:
     return {header: "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()}
 
 
-def _after_separator(buffer: str, at: int) -> int:
-    found = _BETWEEN.match(buffer, at)
-    return found.end() if found else at
-
-
-class _Limited(io.RawIOBase):
-    """A body of at most so many bytes."""
-
-    def __init__(self, body: HTTPResponse, most: int) -> None:
-        super().__init__()
-        self._body = body
-        self._left = most
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        count = self._body.readinto(buffer)
-        self._left -= count
-        if self._left < 0:
-            raise TooLarge
-        return count
-
-
 class _Response(HTTPResponse):
-    """A response whose every receive ends at the deadline of the request."""
+    """A response whose every receive ends at the deadline of the request, and which ends at a largest size."""
 
     def __init__(self, sock: socket.socket, *args: Any, deadline: float, **kwargs: Any) -> None:
         super().__init__(sock, *args, **kwargs)
-        self.fp = io.BufferedReader(_UntilDeadline(self.fp.detach(), sock, deadline))
+        self.fp = io.BufferedReader(_Limited(self.fp.detach(), sock, deadline))
 
 
-class _UntilDeadline(io.RawIOBase):
+class _Limited(io.RawIOBase):
     def __init__(self, stream: io.RawIOBase, sock: socket.socket, deadline: float) -> None:
         super().__init__()
         self._stream = stream
         self._socket = sock
         self._deadline = deadline
+        self._left = _MOST
 
     def readable(self) -> bool:
         return True
@@ -194,7 +164,11 @@ class _UntilDeadline(io.RawIOBase):
         if left <= 0:
             raise TimeoutError
         self._socket.settimeout(left)
-        return self._stream.readinto(buffer)
+        count = self._stream.readinto(buffer)
+        self._left -= count or 0
+        if self._left < 0:
+            raise TooLarge
+        return count
 
     def close(self) -> None:
         self._stream.close()

@@ -66,6 +66,10 @@ def field_of(row: Any, name: str, kind: type[_T], default: Any = _REQUIRED) -> _
     return value
 
 
+def _fields(row: Any, **kinds: type) -> dict[str, Any]:
+    return {name: field_of(row, name, kind) for name, kind in kinds.items()}
+
+
 def _table(row: Any, name: str) -> dict[str, Any]:
     """A table of AMQP; an empty one is [] in JSON, as every empty list of Erlang."""
     return field_of(row, name, dict) if row.get(name) else {}
@@ -97,30 +101,19 @@ def name_and(name: str, kind: type[_T]) -> Callable[[Any], tuple[str, _T]]:
 
 def exchange(row: Any) -> Exchange:
     """An exchange."""
-    return Exchange(
-        field_of(row, "name", str),
-        field_of(row, "type", str),
-        durable=field_of(row, "durable", bool),
-        auto_delete=field_of(row, "auto_delete", bool),
-        internal=field_of(row, "internal", bool),
-        arguments=_table(row, "arguments"),
-        policy=field_of(row, "policy", str, None) or None,
-    )
+    fields = _fields(row, name=str, type=str, durable=bool, auto_delete=bool, internal=bool)
+    policy = field_of(row, "policy", str, None) or None
+    return Exchange(**fields, arguments=_table(row, "arguments"), policy=policy)
 
 
 def queue(row: Any) -> Queue:
     """A queue."""
+    fields = _fields(row, name=str, type=str, durable=bool, auto_delete=bool)
     # From 4.0 on a classic queue shows its type among the arguments, even if it was declared without.
     arguments = {name: value for name, value in _table(row, "arguments").items() if name != "x-queue-type"}
-    return Queue(
-        field_of(row, "name", str),
-        field_of(row, "type", str),  # type: ignore[arg-type]
-        durable=field_of(row, "durable", bool),
-        auto_delete=field_of(row, "auto_delete", bool),
-        exclusive=bool(row["exclusive"]),  # null where the type cannot be exclusive and statistics are off
-        arguments=arguments,
-        effective_policy=_table(row, "effective_policy_definition"),
-    )
+    exclusive = bool(row["exclusive"])  # null where the type cannot be exclusive and statistics are off
+    policy = _table(row, "effective_policy_definition")
+    return Queue(**fields, exclusive=exclusive, arguments=arguments, effective_policy=policy)
 
 
 def queue_with_messages(row: Any) -> tuple[Queue, int | None] | None:
@@ -133,17 +126,11 @@ def binding(row: Any) -> Binding:
     """A binding."""
     name = field_of(row, "destination", str)
     destination = name if row["destination_type"] == "queue" else ToExchange(name)
-    return Binding(
-        field_of(row, "source", str), destination, field_of(row, "routing_key", str), _table(row, "arguments")
-    )
+    source, key = field_of(row, "source", str), field_of(row, "routing_key", str)
+    return Binding(source, destination, key, _table(row, "arguments"))
 
 
 def policy(row: Any) -> Policy:
     """A policy."""
-    return Policy(
-        field_of(row, "name", str),
-        field_of(row, "pattern", str),
-        field_of(row, "apply-to", str),
-        _table(row, "definition"),
-        field_of(row, "priority", int),
-    )
+    fields = _fields(row, name=str, pattern=str, priority=int)
+    return Policy(**fields, apply_to=field_of(row, "apply-to", str), definition=_table(row, "definition"))

@@ -9,13 +9,14 @@ from typing import Final
 
 from rabbit_chx.broker.permissions import Needs, why_denied
 from rabbit_chx.errors import BrokerUnavailable
-from rabbit_chx.plugins import why_no_type
+from rabbit_chx.plugins import why_refused_type
 
 __all__ = [
     "NotAmqp",
     "Reason",
     "why_down",
     "why_external_refused",
+    "why_refused",
     "why_rejected",
     "why_tls_failed",
     "why_unreachable",
@@ -25,8 +26,6 @@ __all__ = [
 _PERMANENT_CODES: Final = {402, 403, 404, 406, 501, 503, 504, 505, 530, 540}
 # If a connection ends before it is open, pika guesses the reason and keeps the broker's own words as text.
 _CLOSED_BY_BROKER = re.compile(r"ConnectionClosedByBroker: \((\d+)\) ['\"](.*)['\"]", re.DOTALL).search
-_NO_TYPE = re.compile(r"exchange type (\S+) not found").search
-"""What the broker tells a publisher when the plugin of its exchange is disabled."""
 _NO_PERMISSION = re.compile(r"access to vhost '(.*)' refused for user '(.*)'", re.DOTALL).search
 _TLS_ALERT = re.compile(r"\[SSL: (\w*ALERT\w*)\]").search
 _TLS_RECORDS: Final = (b"\x15", b"\x16")
@@ -108,6 +107,21 @@ def why_down(error: BaseException, where: str, *, needs: Needs | None = None) ->
             return why_unreachable(error, where)
 
 
+def why_refused(
+    error: BaseException,
+    needs: Needs,
+    *,
+    at: Needs | None = None,
+    what: str = "this",
+    where: str = "the given address",
+) -> str:
+    """Why the broker refused work that needs these permissions (see `why_denied`), or ended the connection."""
+    words = str(getattr(error, "reply_text", error))
+    return (
+        why_denied(words, needs, at=at, what=what) or why_refused_type(words) or str(why_down(error, where))
+    )
+
+
 def why_unreachable(error: BaseException, where: str) -> Reason:
     """Explain an error below AMQP."""
     match error:
@@ -173,8 +187,8 @@ def _why_closed(code: int, words: str, where: str, needs: Needs) -> Reason:
     """Explain why the broker closed an open connection or a channel."""
     if denied := why_denied(words, needs):
         words = f"ACCESS_REFUSED, {denied}"
-    if missing := _NO_TYPE(words):
-        words += f"; {why_no_type(missing[1])}"
+    if unknown := why_refused_type(words):
+        words += f"; {unknown}"
     text = f"the broker at {where} closed the connection or channel: {code} {words}"
     return Reason(text, permanent=code in _PERMANENT_CODES)
 

@@ -9,9 +9,9 @@ import secrets
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
 
-from rabbit_chx.broker.permissions import Beginning, Needs, Resources, why_denied
+from rabbit_chx.broker.permissions import Beginning, Needs, Resources
+from rabbit_chx.broker.reasons import why_refused
 from rabbit_chx.errors import BrokerUnavailable, Unroutable
-from rabbit_chx.plugins import why_no_type
 from rabbit_chx.ring import Ring
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ _PATIENCE: Final = 30.0
 _NAMES: Final = Beginning("rabbit-chx.scratch.")
 _EXCHANGE: Final[Resources] = {("exchange", _NAMES)}
 _QUEUE: Final[Resources] = {("queue", _NAMES)}
+_WHAT: Final = "a scratch exchange"
 _ALL: Final = Needs(_EXCHANGE | _QUEUE, _EXCHANGE | _QUEUE, _EXCHANGE | _QUEUE)
 
 
@@ -46,9 +47,9 @@ def check_known(connection: pika.BlockingConnection) -> None:
         channel.close()
     except ChannelClosedByBroker as error:
         if error.reply_code != 403:
-            raise BrokerUnavailable(_why_refused(error)) from None
+            raise BrokerUnavailable(why_refused(error, _ALL, what=_WHAT)) from None
     except AMQPError as error:
-        raise BrokerUnavailable(_why_refused(error)) from None
+        raise BrokerUnavailable(why_refused(error, _ALL, what=_WHAT)) from None
 
 
 class Scratch:
@@ -149,7 +150,7 @@ class Scratch:
             yield
         except AMQPError as error:
             self._remove()
-            raise BrokerUnavailable(_why_refused(error, at)) from None
+            raise BrokerUnavailable(why_refused(error, _ALL, at=at, what=_WHAT)) from None
 
     def _remove(self) -> None:
         """Delete the exchange: an auto-delete exchange goes by itself only after it had a queue."""
@@ -161,12 +162,3 @@ class Scratch:
 
 def _new_name() -> str:
     return f"{_NAMES}{secrets.token_hex(4)}"
-
-
-def _why_refused(error: Exception, at: Needs | None = None) -> str:
-    text = getattr(error, "reply_text", "") or str(error)
-    if denied := why_denied(text, _ALL, at=at, what="a scratch exchange"):
-        return denied
-    if "COMMAND_INVALID" in text or "exchange type" in text:
-        return why_no_type("x-consistent-hash")
-    return f"the broker refuses a scratch exchange: {text}"

@@ -23,7 +23,6 @@ _SOURCES: Final[dict[RingSource, str]] = {
     "trivial": "it has at most one binding",
     "node": "its order was read from the node",
     "record": "its order was recorded when it was applied",
-    "x-bind-seq": "its order is in the x-bind-seq arguments of its bindings",
     "inference": "its order was inferred from observed messages",
 }
 

@@ -12,11 +12,13 @@ if TYPE_CHECKING:
     from rabbit_chx.ring import Destination
     from rabbit_chx.topology.model import Topology
 
-__all__ = ["reachable", "sources_in_order"]
+__all__ = ["alternates_of", "reachable", "sources_in_order"]
 
 
-def reachable(topology: Topology, start: Iterable[Destination]) -> set[Destination]:
-    """The given destinations and all that bindings lead to from there."""
+def reachable(
+    topology: Topology, start: Iterable[Destination], *, alternates: bool = False
+) -> set[Destination]:
+    """The given destinations and all that bindings lead to from there, optionally through alternate exchanges too."""
     found: set[Destination] = set()
     ahead = list(start)
     while ahead:
@@ -25,7 +27,19 @@ def reachable(topology: Topology, start: Iterable[Destination]) -> set[Destinati
             found.add(destination)
             if isinstance(destination, ToExchange):
                 ahead += [binding.destination for binding in topology.bindings_from(destination.name)]
+                ahead += alternates_of(topology, destination.name) if alternates else ()
     return found
+
+
+def alternates_of(topology: Topology, name: str) -> Iterator[Destination]:
+    """The alternate exchanges of an exchange, from its argument and from the policy that applies to it."""
+    exchange = topology.exchange(name)
+    if exchange is None:
+        return
+    applied = [policy.definition for policy in topology.policies if policy.name == exchange.policy]
+    for alternate in (exchange.alternate, *(each.get("alternate-exchange") for each in applied)):
+        if alternate:
+            yield ToExchange(alternate)
 
 
 def sources_in_order(topology: Topology) -> tuple[str, ...]:

@@ -56,7 +56,7 @@ BIND_SEQUENCE: Final = "x-bind-seq"
 """The argument by which earlier versions numbered their binds to a consistent-hash exchange."""
 
 QueueType: TypeAlias = Literal["classic", "quorum", "stream"]
-RingSource: TypeAlias = Literal["trivial", "node", "record", "x-bind-seq", "inference", "unknown"]
+RingSource: TypeAlias = Literal["trivial", "node", "record", "inference", "unknown"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 import uuid
 from contextlib import contextmanager
-from itertools import count
 
 import pika
 import pytest
@@ -14,6 +13,7 @@ from rabbit_chx import ToExchange
 from rabbit_chx.broker import management as management_module
 from rabbit_chx.broker.management import Management, User
 from rabbit_chx.broker.reading.node import NodeCommand
+from rabbit_chx.broker.reading.order_record import anchor, entry, order_exchange
 from rabbit_chx.broker.reading.probe import probe
 from rabbit_chx.broker.reading.reader import read, read_existence
 from rabbit_chx.broker.reading.ring_order import learn
@@ -101,23 +101,13 @@ def bind(channel, bound: Binding) -> None:
         channel.queue_bind(bound.destination, bound.source, bound.key, dict(bound.arguments))
 
 
-def ring_exchange(
-    channel, *queues: tuple[str, int], name: str = ODD, numbered_from: int | None = None, **hashed
-):
+def ring_exchange(channel, *queues: tuple[str, int], **hashed):
     """An exchange with a ring, bound in this order."""
     arguments = {key.replace("_", "-"): value for key, value in hashed.items()}
-    declare(channel, Exchange(name, "x-consistent-hash", arguments=arguments))
-    numbers = count(numbered_from or 0)
+    declare(channel, Exchange(ODD, "x-consistent-hash", arguments=arguments))
     for queue, weight in queues:
         channel.queue_declare(queue, durable=True)
-        own = {} if numbered_from is None else {"x-bind-seq": next(numbers)}
-        bind(channel, Binding(name, queue, str(weight), own))
-
-
-def numbered_from(first: int, cluster: str) -> Exchange:
-    """The exchange that versions declared which numbered the bindings themselves."""
-    arguments = {"x-bind-seq": first, "x-cluster": cluster}
-    return Exchange("rabbit-chx.order", "fanout", durable=False, internal=True, arguments=arguments)
+        bind(channel, Binding(ODD, queue, str(weight)))
 
 
 SHUFFLED = [("q7", 2), (ODD, 1), ("q10", 3), ("q2", 1), ("q1", 10), ("z", 1), ("a", 1)]
@@ -152,7 +142,7 @@ def test_a_topology_is_read_back_as_it_was_made(broker, management, vhost, chann
         bind(channel, bound)
     channel.queue_declare("mine", exclusive=True)
     channel.queue_bind("mine", "feed/1", "m")
-    declare(channel, numbered_from(1, "c"))
+    declare(channel, order_exchange("c"))
     management.put_policy(vhost, policy)
     channel.confirm_delivery()
     for _ in range(3):
@@ -212,38 +202,6 @@ def _command(broker):
     return NodeCommand(f"docker exec -u rabbitmq {container.id} rabbitmqctl eval")
 
 
-def test_numbered_binds_tell_the_order_until_the_broker_forgets_it(broker, management, vhost) -> None:
-    cluster = management.overview().cluster
-    with connected(broker, vhost) as connection:
-        channel = connection.channel()
-        declare(channel, numbered_from(1, cluster))
-        ring_exchange(channel, *SHUFFLED, numbered_from=1)
-    before = read(management, vhost)
-    assert before.ring_sources[ODD] == "x-bind-seq"
-    assert list(before.rings[ODD].bucket_map) == broker.ring(ODD, vhost)
-    assert before.topology.exchange("rabbit-chx.order") is None
-
-    if broker.source.kind == "external":
-        return
-    broker.restart_app()  # which leaves the node's uptime as it is
-    until(lambda: management.exchanges(vhost))
-    after = read(management, vhost)
-    if broker.store == "mnesia":
-        assert after.ring_sources[ODD] == "unknown"
-        assert "the record is gone" in after.rings[ODD].why_unknown
-    else:
-        assert after.rings == before.rings
-        assert list(after.rings[ODD].bucket_map) == broker.ring(ODD, vhost)
-
-    with connected(broker, vhost) as connection:  # the next ring is made since then
-        channel = connection.channel()
-        declare(channel, numbered_from(8, cluster))
-        ring_exchange(channel, *SHUFFLED, name="next", numbered_from=8)
-    again = read(management, vhost)
-    assert again.ring_sources == {ODD: after.ring_sources[ODD], "next": "x-bind-seq"}
-    assert list(again.rings["next"].bucket_map) == broker.ring("next", vhost)
-
-
 @pytest.mark.parametrize("hashed", [{}, {"hash_header": "h"}, {"hash_property": "timestamp"}], ids=str)
 def test_probes_work_out_a_ring_and_leave_nothing_behind(broker, management, vhost, channel, hashed) -> None:
     ring_exchange(channel, *SHUFFLED, **hashed)
@@ -271,13 +229,16 @@ def test_probes_stay_away_from_a_queue_in_use(management, vhost, channel) -> Non
 def test_a_user_with_few_rights_sees_the_topology_and_is_told_the_rest(
     broker, management, vhost, channel
 ) -> None:
-    ring_exchange(channel, ("q", 1), ("r", 1), numbered_from=1)
+    ring_exchange(channel, ("q", 1), ("r", 1))
     with user(broker, vhost, "management") as (name, restricted):
-        declare(channel, numbered_from(1, restricted.overview().cluster))
+        declare(channel, order_exchange(restricted.overview().cluster))
+        recorded = [entry(Binding(ODD, queue, "1"), number) for number, queue in enumerate("qr")]
+        for bound in (anchor(ODD), *recorded):
+            bind(channel, bound)
         observed = read(restricted, vhost)
         assert observed.topology.queue("q")
         # On 3.10 it matters whether it is a lone node, which only a user with the tag monitoring sees.
-        source = "unknown" if broker.version.startswith("3.10") else "x-bind-seq"
+        source = "unknown" if broker.version.startswith("3.10") else "record"
         assert observed.ring_sources[ODD] == source
         assert any("default_worker_pool_size" in unseen for unseen in observed.unseen) == (
             broker.store == "mnesia"

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from rabbit_chx.broker.applying.lock import LOCK
 from rabbit_chx.broker.permissions import DEFAULT_EXCHANGE, Needs, why_denied
 from rabbit_chx.broker.reading.order_record import ORDER_EXCHANGE
-from rabbit_chx.plugins import why_no_type
+from rabbit_chx.plugins import why_refused_type
 from rabbit_chx.ring import ToExchange
 from rabbit_chx.topology.planning.steps import (
     Bind,
@@ -34,7 +34,6 @@ _INEQUIVALENT = re.compile(
     r"inequivalent arg '(.*?)' for (queue|exchange) '(.*)' in vhost '.*': received (.*) but current is (.*)",
     re.DOTALL,
 ).search
-_UNKNOWN_TYPE = re.compile(r"(?:unknown|invalid) exchange type '(.*)'", re.DOTALL).search
 # Text of rabbit_channel:check_vhost_queue_limit/2.
 _LIMIT = re.compile(r"queue limit in vhost '(.*)' \((\d+)\) is reached", re.DOTALL).search
 _NOT_FOUND = re.compile(r"no (queue|exchange) '(.*)' in vhost '(.*)'", re.DOTALL).search
@@ -58,8 +57,8 @@ def why_refused(
         return denied + unrecorded
     if found := _INEQUIVALENT(text):
         return _inequivalent(*(part.strip("'") for part in found.groups()))
-    if found := _UNKNOWN_TYPE(text):
-        return why_no_type(found[1])
+    if unknown := why_refused_type(text):
+        return unknown
     if found := _NOT_FOUND(text):
         return (
             f"there is no {found[1]} {found[2]!r} in virtual host {found[3]!r}; if it was deleted, plan again"

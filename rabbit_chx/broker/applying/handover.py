@@ -120,6 +120,7 @@ def _drain(queues: Collection[str], timeout: float, settle: float) -> Generator[
     replies = ""
     try:
         replies = (yield OnChannel("queue_declare", {"queue": "", "exclusive": True})).queue
+        yield OnChannel("basic_get", {"queue": replies})  # refused, it would leave markers behind
         yield Pause(settle)
         for queue in sorted(state.waiting):
             yield from _publish_marker(queue, state.headers(queue), replies)

@@ -12,7 +12,10 @@ if TYPE_CHECKING:
 
     from rabbit_chx.topology.model import Binding, Exchange, Queue
 
-__all__ = ["check_bindings", "check_exchange", "check_queue", "identity"]
+    Listed = Mapping[object, Binding]
+    """Bindings by their identity."""
+
+__all__ = ["check_bindings", "check_exchange", "check_queue"]
 
 
 def check_exchange(wanted: Exchange, found: Exchange | None) -> None:
@@ -43,23 +46,16 @@ def check_queue(wanted: Queue, found: Queue | None) -> None:
         )
 
 
-def check_bindings(source: str, expected: Mapping[str, Binding], found: Mapping[str, Binding]) -> None:
-    """The bindings of one exchange, by their `identity`."""
-    missing = [f"missing {_shown_binding(each)}" for name, each in expected.items() if name not in found]
-    extra = [f"unexpected {_shown_binding(each)}" for name, each in found.items() if name not in expected]
-    if missing or extra:
+def check_bindings(source: str, expected: Listed, found: Listed) -> None:
+    """The bindings of one exchange."""
+    differences = [f"missing {_shown_binding(expected[each])}" for each in expected if each not in found]
+    differences += [f"unexpected {_shown_binding(found[each])}" for each in found if each not in expected]
+    if differences:
         raise Surprise(
-            f"exchange {source!r} does not have the bindings that it should have now: {'; '.join(missing + extra)}. "
+            f"exchange {source!r} does not have the bindings that it should have now: {'; '.join(differences)}. "
             "Another program changes it, or a client bound it that writes numbers in arguments with another AMQP "
             "type, and only that client or the management API can unbind it"
         )
-
-
-# rabbit_binding: source, destination, key and arguments are the key of the table.
-def identity(bound: Binding) -> str:
-    """What distinguishes the bindings of one source."""
-    arguments = json.dumps(dict(bound.arguments), sort_keys=True, default=str)
-    return f"{bound.destination!r} {bound.key!r} {arguments}"
 
 
 def _shown_binding(bound: Binding) -> str:

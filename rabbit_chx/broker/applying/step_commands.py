@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from rabbit_chx.broker.applying.order_writer import bind_command, declare_exchange
 from rabbit_chx.broker.applying.protocol import OnChannel, OverHttp, Pipelined, Refused, Surprise
-from rabbit_chx.broker.applying.read_back import check_bindings, check_exchange, check_queue, identity
+from rabbit_chx.broker.applying.read_back import check_bindings, check_exchange, check_queue
 from rabbit_chx.topology.model import CONSISTENT_HASH
 from rabbit_chx.topology.planning.steps import (
     Bind,
@@ -35,6 +35,9 @@ if TYPE_CHECKING:
     from rabbit_chx.ring import Destination
     from rabbit_chx.topology.model import Binding, Exchange, Policy, Queue
     from rabbit_chx.topology.planning.steps import Step
+
+    _Listed = dict[object, Binding]
+    """Bindings by their identity."""
 
 __all__ = ["StepCommands", "batches"]
 
@@ -88,7 +91,7 @@ class StepCommands:
     """Of each finished step, whether it changed the broker."""
     unverified: list[str] = field(default_factory=list)
     types: dict[str, str] = field(default_factory=dict)
-    _listed: dict[str, dict[str, Binding]] = field(default_factory=dict)
+    _listed: dict[str, _Listed] = field(default_factory=dict)
 
     def know_types(self, exchanges: Iterable[Exchange]) -> None:
         """Remember the types of exchanges that exist."""
@@ -246,7 +249,7 @@ class StepCommands:
             raise trouble
 
     def _commands(
-        self, batch: Sequence[Bind | Unbind], before: Mapping[str, Mapping[str, Binding]]
+        self, batch: Sequence[Bind | Unbind], before: Mapping[str, _Listed]
     ) -> tuple[list[list[OnChannel]], Surprise | None]:
         """The commands of each step, up to the first step that must not be carried out."""
         now = {source: dict(listed) for source, listed in before.items()}
@@ -254,7 +257,7 @@ class StepCommands:
         commands: list[list[OnChannel]] = []
         for step in batch:
             bound, is_bind = step.binding, isinstance(step, Bind)
-            if (identity(bound) in now[bound.source]) is is_bind:
+            if (bound.identity in now[bound.source]) is is_bind:
                 commands.append([])
                 continue
             same = held[bound.source].setdefault(bound.destination, [])
@@ -294,7 +297,7 @@ class StepCommands:
                 "unbind it first, then bind it"
             )
 
-    def _list(self, sources: Iterable[str]) -> Generator[Command, Any, dict[str, dict[str, Binding]]]:
+    def _list(self, sources: Iterable[str]) -> Generator[Command, Any, dict[str, _Listed]]:
         """The bindings of these exchanges as last read; the lock is held, so only other programs change them."""
         new = sorted(set(sources) - set(self._listed))
         if not set(new) <= self.types.keys():
@@ -302,29 +305,27 @@ class StepCommands:
         self._listed |= yield from self._read_bindings(new)
         return {source: self._listed[source] for source in sources}
 
-    def _read_bindings(
-        self, sources: Sequence[str]
-    ) -> Generator[Command, Any, dict[str, dict[str, Binding]]]:
-        found: dict[str, dict[str, Binding]] = {source: {} for source in sources}
+    def _read_bindings(self, sources: Sequence[str]) -> Generator[Command, Any, dict[str, _Listed]]:
+        found: dict[str, _Listed] = {source: {} for source in sources}
         if len(sources) <= _FEW:
             for source in sources:
                 rows = yield OverHttp("bindings_from", (self.vhost, source))
-                found[source] = {identity(row): row for row in rows}
+                found[source] = {row.identity: row for row in rows}
         else:
             for row in (yield OverHttp("bindings", (self.vhost,))):
                 if row.source in found:
-                    found[row.source][identity(row)] = row
+                    found[row.source][row.identity] = row
         return found
 
     def _check_bindings(
-        self, batch: Sequence[Bind | Unbind], before: Mapping[str, Mapping[str, Binding]]
+        self, batch: Sequence[Bind | Unbind], before: Mapping[str, _Listed]
     ) -> Generator[Command, Any, None]:
         """Compare what the exchanges have now with what they had before and these steps."""
         expected = {source: dict(listed) for source, listed in before.items()}
         worked = []
         for step in batch:
             worked.append(
-                (identity(step.binding) in expected[step.binding.source]) is isinstance(step, Unbind)
+                (step.binding.identity in expected[step.binding.source]) is isinstance(step, Unbind)
             )
             _change(expected[step.binding.source], step)
         changed = sorted({step.binding.source for step, did in zip(batch, worked, strict=True) if did})
@@ -385,9 +386,9 @@ def _by_destination(bounds: Iterable[Binding]) -> dict[Destination, list[Binding
     return found
 
 
-def _change(listed: dict[str, Binding], step: Bind | Unbind) -> None:
+def _change(listed: _Listed, step: Bind | Unbind) -> None:
     """Do to a list of bindings what a step does to the broker's."""
     if isinstance(step, Bind):
-        listed.setdefault(identity(step.binding), step.binding)
+        listed.setdefault(step.binding.identity, step.binding)
     else:
-        listed.pop(identity(step.binding), None)
+        listed.pop(step.binding.identity, None)

@@ -18,11 +18,12 @@ from typing import TYPE_CHECKING, Any, Final
 from pika import BasicProperties
 from pika.exceptions import AMQPError, UnroutableError
 
-from rabbit_chx.broker.permissions import Needs, why_denied
-from rabbit_chx.broker.reasons import why_down
+from rabbit_chx.broker.permissions import Needs
+from rabbit_chx.broker.reasons import why_refused
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue, Unroutable
-from rabbit_chx.exchange import ConsistentHashExchange
-from rabbit_chx.ring import Ring, ToExchange
+from rabbit_chx.hashing import hash_on
+from rabbit_chx.ring import ToExchange
+from rabbit_chx.topology.graph import alternates_of, reachable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -31,21 +32,15 @@ if TYPE_CHECKING:
     from pika.adapters.blocking_connection import BlockingChannel
 
     from rabbit_chx.ring import Destination
-    from rabbit_chx.topology.model import Exchange, Observed, Topology
+    from rabbit_chx.topology.model import Observed, Topology
 
 __all__ = ["destinations_by_queue", "probe"]
 
-_HERE: Final = "this connection"
 _TICK: Final = 0.2
 _PATIENCE: Final = 10.0
 _EXPIRATION: Final = "60000"  # what a killed program leaves behind goes after a minute
 
 _Pairs = dict[str, list[tuple[Any, "Destination"]]]
-
-
-def _why(error: Exception, needs: Needs) -> str:
-    words = getattr(error, "reply_text", "")
-    return why_denied(words, needs) or str(why_down(error, _HERE))
 
 
 def probe(
@@ -64,7 +59,7 @@ def probe(
             "an x-consistent-hash exchange with queues behind it that is not internal",
             "Clients cannot publish to an internal exchange" if found and found.internal else "",
         )
-    on = _mirror(found, observed.rings[exchange]).hash_on.part
+    on = hash_on(found.hash_header, found.hash_property).part
     values: list[Any] = [secrets.token_hex(8) for _ in range(count or 200 + 10 * len(queues))]
     if on == "timestamp":
         values = [int(value[:8], 16) for value in values]
@@ -78,7 +73,7 @@ def probe(
         channel.close()
     except (AMQPError, OSError) as error:
         needs = Needs(write={("exchange", exchange)}, read={("queue", queue) for queue in queues})
-        raise BrokerUnavailable(f"probing exchange {exchange!r}: {_why(error, needs)}") from None
+        raise BrokerUnavailable(f"probing exchange {exchange!r}: {why_refused(error, needs)}") from None
     if sent < len(values):
         raise Unroutable(f"the broker returned a probe: exchange {exchange!r} has no bucket for it")
     return {exchange: [(values[number], queues[queue]) for number, queue in sorted(landed.items())]}
@@ -180,8 +175,7 @@ def destinations_by_queue(topology: Topology, exchange: str) -> dict[str, Destin
     """For each queue to which exactly one destination of an exchange leads, that destination."""
     owners: dict[str, set[Destination]] = {}
     destinations = {bound.destination for bound in topology.bindings_from(exchange)}
-    alternate = _alternate(topology, topology.exchange(exchange))
-    for destination in destinations | alternate:
+    for destination in destinations.union(alternates_of(topology, exchange)):
         for queue in _queues_behind(topology, destination):
             owners.setdefault(queue, set()).add(destination)
     return {
@@ -193,33 +187,5 @@ def destinations_by_queue(topology: Topology, exchange: str) -> dict[str, Destin
 
 def _queues_behind(topology: Topology, destination: Destination) -> set[str]:
     """All queues to which a message may go from here, whatever the keys of the bindings."""
-    queues: set[str] = set()
-    seen: set[Destination] = set()
-    waiting = [destination]
-    while waiting:
-        here = waiting.pop()
-        if here in seen:
-            continue
-        seen.add(here)
-        if isinstance(here, ToExchange):
-            waiting += [bound.destination for bound in topology.bindings_from(here.name)]
-            waiting += _alternate(topology, topology.exchange(here.name))
-        else:
-            queues.add(here)
-    return queues
-
-
-def _alternate(topology: Topology, exchange: Exchange | None) -> set[Destination]:
-    """Where an exchange sends what it cannot route, by its argument and by its policy."""
-    if exchange is None:
-        return set()
-    given = [policy.definition for policy in topology.policies if policy.name == exchange.policy]
-    names = [exchange.alternate, *(definition.get("alternate-exchange") for definition in given)]
-    return {ToExchange(name) for name in names if name}
-
-
-def _mirror(exchange: Exchange, ring: Ring) -> ConsistentHashExchange:
-    unknown = Ring(ring.bindings, None, ring.release)
-    return ConsistentHashExchange(
-        unknown, hash_header=exchange.hash_header, hash_property=exchange.hash_property
-    )
+    found = reachable(topology, [destination], alternates=True)
+    return {each for each in found if not isinstance(each, ToExchange)}

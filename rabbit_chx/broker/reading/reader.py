@@ -15,11 +15,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from rabbit_chx.broker.amqp import server_version
-from rabbit_chx.broker.permissions import Needs, why_denied
+from rabbit_chx.broker.permissions import Needs
 from rabbit_chx.broker.reading.node import read_rings, read_worker_pool_size
 from rabbit_chx.broker.reading.order_record import ORDER_EXCHANGE, OrderRecord
 from rabbit_chx.broker.reading.ring_order import CHANGED, OrderEvidence, in_ring_order, learn, ring_of
-from rabbit_chx.broker.reasons import why_down
+from rabbit_chx.broker.reasons import why_refused
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue, RingUnknown
 from rabbit_chx.releases import Release, Store
 from rabbit_chx.ring import Ring, ToExchange
@@ -239,8 +239,7 @@ def _passive(connection: pika.BlockingConnection, needs: Needs, kind: str, name:
     except ChannelClosedByBroker as error:
         if error.reply_code == _NOT_FOUND:
             return None
-        denied = why_denied(error.reply_text, needs, what="this look")
-        raise BrokerUnavailable(denied or str(why_down(error, "this connection"))) from None
+        raise BrokerUnavailable(why_refused(error, needs, what="this look")) from None
     except (AMQPError, OSError) as error:
-        raise BrokerUnavailable(str(why_down(error, "this connection"))) from None
+        raise BrokerUnavailable(why_refused(error, needs)) from None
     return answer

@@ -1,9 +1,8 @@
 """The order of the buckets of each ring, and how it is known. Values only; this file opens no connection.
 
 The node itself knows best. Next comes the record that `apply` keeps (:mod:`rabbit_chx.broker.reading.order_record`),
-then the numbers that versions of this program before the record wrote into the bindings themselves (``x-bind-seq``;
-nothing writes them any more). Both are believed only while the exchange ``rabbit-chx.order`` shows that the broker has
-kept its rings. Pairs of keys and queues that consumers saw correct both.
+which is believed only while the exchange ``rabbit-chx.order`` shows that the broker has kept its rings. Pairs of keys
+and queues that consumers saw correct it.
 
 Three events leave record and ring different, and only the node shows them: another program unbinds a destination and
 binds it again with the same weight; definitions that hold a record are imported into a cluster of the same name; the
@@ -12,8 +11,10 @@ consistent-hash plugin is disabled and enabled again.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from dataclasses import dataclass, field, replace
+from operator import itemgetter
 from typing import TYPE_CHECKING, Final
 
 from rabbit_chx.broker.reading.order_record import CLUSTER, ORDER_EXCHANGE, OrderRecord
@@ -21,7 +22,6 @@ from rabbit_chx.errors import Contradiction, InvalidValue, RingUnknown, Unpredic
 from rabbit_chx.inference import infer
 from rabbit_chx.releases import Store
 from rabbit_chx.ring import Ring, ToExchange
-from rabbit_chx.topology.model import BIND_SEQUENCE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -55,7 +55,7 @@ class OrderEvidence:
 
     @property
     def why_void(self) -> str:
-        """Why neither record nor numbers count in this virtual host; nothing if they do."""
+        """Why the record does not count in this virtual host; nothing if it does."""
         if self.exchange is None or self.exchange.durable:  # a durable one outlives the rings of Mnesia
             return f"the record is gone: the broker was restarted, or {ORDER_EXCHANGE!r} deleted"
         if self.exchange.arguments.get(CLUSTER) != self.cluster:
@@ -67,29 +67,14 @@ class OrderEvidence:
             return f"RabbitMQ {release} keeps the order of a ring only on a single node{unseen}"
         return ""
 
-    def numbers(self, bindings: Sequence[Binding]) -> tuple[list[int], RingSource] | str:
+    def numbers(self, bindings: Sequence[Binding]) -> list[int] | str:
         """The number of the bind command of each binding of one exchange, or why they are unknown."""
+        # Bindings that differ only in their arguments count as one.
         each = [(bound.destination, bound.key) for bound in bindings]
         recorded = self.record.numbers(bindings[0].source)
-        # Bindings that differ only in their arguments count as one.
-        carried = {
-            (bound.destination, bound.key): bound.sequence for bound in bindings if bound.sequence is not None
-        }
-        missing = [set(each) - set(known) for known in (recorded, carried)]
-        if all(missing):
-            fewest = min(map(len, missing))
-            return f"the order of {fewest} of its {len(set(each))} bindings was not recorded"
-        if self.why_void:
-            return self.why_void
-        if not missing[0]:
-            return [recorded[one] for one in each], "record"
-        first = self.exchange.arguments.get(BIND_SEQUENCE) if self.exchange else None
-        if len(set(carried.values())) < len(carried):
-            return f"two of its bindings carry the same {BIND_SEQUENCE}"
-        # A single binding that is older than the rest comes first, whatever its number.
-        if not isinstance(first, int) or sum(number < first for number in carried.values()) > 1:
-            return f"the broker was restarted after some of its bindings got their {BIND_SEQUENCE}"
-        return [carried[one] for one in each], "x-bind-seq"
+        if missing := set(each) - set(recorded):
+            return f"the order of {len(missing)} of its {len(set(each))} bindings was not recorded"
+        return self.why_void or [recorded[one] for one in each]
 
 
 def ring_of(
@@ -106,12 +91,15 @@ def ring_of(
         evidence: of the virtual host.
         on_node: the buckets as the node has them, if it was asked.
     """
-    unknown = Ring(tuple(listed), None, evidence.release)
+
+    def unknown(why: str) -> tuple[Ring, RingSource]:
+        return Ring(tuple(listed), None, evidence.release, why), "unknown"
+
     if isinstance(on_node, RingUnknown):
-        return replace(unknown, why_unknown=str(on_node)), "unknown"
+        return unknown(str(on_node))
     if on_node is not None:
         if not _agree(on_node, listed, evidence.release):
-            return replace(unknown, why_unknown=CHANGED), "unknown"
+            return unknown(CHANGED)
         return Ring.read(on_node, bindings=listed, release=evidence.release), "node"
     if len(listed) <= 1:
         return Ring.of(listed, release=evidence.release), "trivial"
@@ -119,19 +107,13 @@ def ring_of(
     for destination, times in twice.items():
         if times > 1:
             reason = f"{destination} is bound with {times} weights, of which only one takes effect"
-            return replace(unknown, why_unknown=_NO_SOURCE.format(reason=reason)), "unknown"
-    found = evidence.numbers(bindings)
-    if isinstance(found, str):
-        return replace(unknown, why_unknown=_NO_SOURCE.format(reason=found)), "unknown"
-    numbers, source = found
-    return _bound_in_order(numbers, listed, evidence.release), source
-
-
-def _bound_in_order(numbers: Sequence[int], listed: Sequence[RingBinding], release: Release) -> Ring:
-    """The ring after binds with these numbers; bindings that differ only in their arguments share their buckets."""
-    in_order = [binding for _, binding in sorted(zip(numbers, listed, strict=True), key=lambda pair: pair[0])]
+            return unknown(_NO_SOURCE.format(reason=reason))
+    numbers = evidence.numbers(bindings)
+    if isinstance(numbers, str):
+        return unknown(_NO_SOURCE.format(reason=numbers))
+    in_order = [binding for _, binding in sorted(zip(numbers, listed, strict=True), key=itemgetter(0))]
     runs = {binding.destination: binding.weight for binding in in_order}
-    return Ring(tuple(in_order), tuple(runs.items()), release)
+    return Ring(tuple(in_order), tuple(runs.items()), evidence.release), "record"
 
 
 def _agree(buckets: Sequence[Destination], listed: Sequence[RingBinding], release: Release) -> bool:
@@ -144,22 +126,19 @@ def _agree(buckets: Sequence[Destination], listed: Sequence[RingBinding], releas
 
 def in_ring_order(topology: Topology, rings: Mapping[str, Ring]) -> Topology:
     """The same topology with sorted bindings: those of a known ring in the order of its buckets."""
+    buckets = {
+        (name, destination): bucket
+        for name, ring in rings.items()
+        if ring.known
+        for bucket, destination in enumerate(ring.destinations)
+    }
 
     def place(bound: Binding) -> tuple[Any, ...]:
-        order: tuple[Destination, ...] = ()
-        ring = rings.get(bound.source)
-        if ring is not None and ring.known:
-            order = ring.destinations
-        bucket = order.index(bound.destination) if bound.destination in order else len(order)
-        number = bound.sequence if bound.sequence is not None else -1
-        exchange = isinstance(bound.destination, ToExchange)
-        name = str(bound.destination)
         return (
             bound.source,
-            bucket,
-            number,
-            exchange,
-            name,
+            buckets.get((bound.source, bound.destination), math.inf),
+            isinstance(bound.destination, ToExchange),
+            str(bound.destination),
             bound.key,
             repr(sorted(bound.arguments.items())),
         )

@@ -253,7 +253,6 @@ def test_the_entry_is_written_before_the_bind_and_taken_back_before_the_unbind()
 
 
 def test_a_known_order_is_recorded_when_a_ring_changes() -> None:
-    """Known from the node, or from numbers that were written into the bindings by earlier versions."""
     there = [Binding("x", name, "1") for name in "abc"]
     before = Ring.of(["c", "a", "b"])
     asked = Played(http=RING, bound=list(there))
@@ -262,15 +261,6 @@ def test_a_known_order_is_recorded_when_a_ring_changes() -> None:
     unknown = Played(http=RING, bound=list(there))
     unknown.run(Bind(Binding("x", "d", "1")))
     assert [each.destination for each in unknown.recorded[1:]] == ["d"]
-    numbered = [Binding("x", name, "1", {"x-bind-seq": 9 - n}) for n, name in enumerate("abc")]
-    old = Exchange(
-        ORDER_EXCHANGE, "fanout", durable=False, arguments={"x-bind-seq": 1, "x-cluster": "rabbit@a"}
-    )
-    migrated = Played(http={"exchanges": [*RING["exchanges"], old]}, bound=numbered)
-    plain = [Binding("x", each.destination, "1") for each in numbered]
-    migrated.run(*map(Bind, plain), *map(Unbind, numbered[:]))
-    assert [each.destination for each in migrated.recorded[1:]] == ["c", "b", "a"]
-    assert [each for each in migrated.bound if each.source == "x"] == plain
 
 
 @pytest.mark.parametrize("seen", [True, False])

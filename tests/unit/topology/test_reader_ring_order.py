@@ -1,4 +1,4 @@
-"""The order of a ring from the record, from numbers of earlier versions, from the node, and from observed messages."""
+"""The order of a ring from the record, from the node, and from observed messages."""
 
 from __future__ import annotations
 
@@ -16,20 +16,14 @@ from tests.unit.erlang import SEVEN
 MNESIA, KHEPRI, OLD = Release.parse("4.0.5"), Release.parse("4.3.6"), Release.parse("3.10.8")
 
 
-def bound(destination, number: int | None = None, key: str = "1") -> Binding:
-    return Binding("x", destination, key, {} if number is None else {"x-bind-seq": number})
+HERE = order_exchange("here")
 
 
-def numbered_from(first: int, cluster: str = "here") -> Exchange:
-    """The exchange as versions that numbered the bindings themselves declared it."""
-    arguments = {"x-bind-seq": first, "x-cluster": cluster}
-    return Exchange("rabbit-chx.order", "fanout", durable=False, internal=True, arguments=arguments)
+def bound(destination, key: str = "1") -> Binding:
+    return Binding("x", destination, key)
 
 
-NUMBERED = numbered_from(1)
-
-
-def evidence(release=MNESIA, exchange=NUMBERED, nodes=1, recorded=()) -> OrderEvidence:
+def evidence(release=MNESIA, exchange=HERE, nodes=1, recorded=()) -> OrderEvidence:
     return OrderEvidence(release, exchange, "here", nodes, OrderRecord.read(recorded))
 
 
@@ -38,20 +32,14 @@ def ring(*bindings: Binding, evidence: OrderEvidence, node=None):
     return ring_of(bindings, listed, evidence, node)
 
 
-A, B, C = bound("a", key="2"), bound("b"), bound(ToExchange("c"))
+A, B, C = bound("a", "2"), bound("b"), bound(ToExchange("c"))
 RECORDED = [anchor("x"), entry(C, 3), entry(A, 9), entry(B, 10), entry(Binding("y", "b"), 1)]
 
 
 def test_the_record_gives_the_order_however_the_broker_lists_the_bindings() -> None:
     for listed in ((A, B, C), (C, B, A)):
-        found, source = ring(*listed, evidence=evidence(exchange=order_exchange("here"), recorded=RECORDED))
+        found, source = ring(*listed, evidence=evidence(recorded=RECORDED))
         assert (found.bucket_map, source) == ((ToExchange("c"), "a", "a", "b"), "record")
-
-
-def test_numbers_of_earlier_versions_give_the_order() -> None:
-    found, source = ring(bound("a", 12, "2"), bound(ToExchange("e"), 7), bound("b", 9), evidence=evidence())
-    assert source == "x-bind-seq"
-    assert found.bucket_map == (ToExchange("e"), "b", "a", "a")
 
 
 @pytest.mark.parametrize(
@@ -59,17 +47,14 @@ def test_numbers_of_earlier_versions_give_the_order() -> None:
     [
         (evidence(exchange=None), "the record is gone"),
         (evidence(KHEPRI, None), "the record is gone"),
-        (evidence(exchange=replace(order_exchange("here"), durable=True)), "the record is gone"),
+        (evidence(exchange=replace(HERE, durable=True)), "the record is gone"),
         (evidence(exchange=order_exchange("there")), "in another cluster than 'here'"),
         (evidence(OLD, nodes=2), "only on a single node"),
         (evidence(OLD, nodes=None), "only on a single node; only users with the tag monitoring"),
     ],
 )
-@pytest.mark.parametrize("recorded", [True, False])
-def test_record_and_numbers_count_only_while_the_broker_has_kept_its_rings(found, reason, recorded) -> None:
-    bindings = (A, B, C) if recorded else (bound("a", 1), bound("b", 2), bound("c", 3))
-    found = replace(found, record=OrderRecord.read(RECORDED if recorded else ()))
-    unknown, source = ring(*bindings, evidence=found)
+def test_the_record_counts_only_while_the_broker_has_kept_its_rings(found, reason) -> None:
+    unknown, source = ring(A, B, C, evidence=replace(found, record=OrderRecord.read(RECORDED)))
     assert source == "unknown"
     assert not unknown.known
     assert reason in unknown.why_unknown
@@ -96,48 +81,23 @@ def test_entries_of_bindings_that_are_gone_are_ignored() -> None:
     assert (found.bucket_map, source) == ((ToExchange("c"), "b"), "record")
 
 
-@pytest.mark.parametrize(
-    "found",
-    [
-        evidence(OLD),
-        evidence(nodes=3),
-        evidence(KHEPRI, nodes=None),
-        evidence(exchange=numbered_from(2)),  # the only older one comes first
-    ],
-)
-def test_numbers_count_where_nothing_can_have_moved(found) -> None:
-    found, source = ring(bound("b", 2), bound("a", 1), evidence=found)
-    assert (found.bucket_map, source) == (("a", "b"), "x-bind-seq")
+@pytest.mark.parametrize("found", [evidence(OLD), evidence(nodes=3), evidence(KHEPRI, nodes=None)])
+def test_the_record_counts_where_nothing_can_have_moved(found) -> None:
+    found, source = ring(A, B, C, evidence=replace(found, record=OrderRecord.read(RECORDED)))
+    assert (found.bucket_map, source) == ((ToExchange("c"), "a", "a", "b"), "record")
 
 
 @pytest.mark.parametrize("release", [OLD, MNESIA, KHEPRI])
-def test_plain_bindings_of_an_application_next_to_numbered_ones_change_no_order(release) -> None:
-    bindings = (bound("b", 2), bound("a"), bound("a", 1), bound("b"))
-    found, source = ring(*bindings, evidence=evidence(release))
-    assert (found.bucket_map, source) == (("a", "b"), "x-bind-seq")
+def test_bindings_of_an_application_with_other_arguments_change_no_order(release) -> None:
+    others = [replace(each, arguments={"note": 1}) for each in (B, A)]
+    found, source = ring(*others, A, B, C, evidence=evidence(release, recorded=RECORDED))
+    assert (found.bucket_map, source) == ((ToExchange("c"), "a", "a", "b"), "record")
 
 
-@pytest.mark.parametrize(
-    ("bindings", "reason"),
-    [
-        ([bound("a", 1), bound("b")], "the order of 1 of its 2 bindings was not recorded"),
-        ([bound("a", 1), bound("b", 1)], "carry the same x-bind-seq"),
-        ([bound("a", 1), bound("a", 2, "5")], "a is bound with 2 weights"),
-        ([bound("a", 1), Binding("x", "b", "1", {"x-bind-seq": True})], "the order of 1 of its 2"),
-        ([bound("a", 1), Binding("x", "b", "1", {"x-bind-seq": "2"})], "the order of 1 of its 2"),
-    ],
-)
-def test_bindings_that_others_made_make_the_order_unknown(bindings, reason) -> None:
-    found, source = ring(*bindings, evidence=evidence())
+def test_a_destination_with_two_weights_makes_the_order_unknown() -> None:
+    found, source = ring(bound("a"), bound("a", "5"), evidence=evidence())
     assert source == "unknown"
-    assert reason in found.why_unknown
-
-
-def test_numbers_from_before_a_restart_do_not_count() -> None:
-    numbers = [bound("a", 1), bound("b", 2), bound("c", 3)]
-    for exchange in (numbered_from(3), order_exchange("here")):
-        found, _ = ring(*numbers, evidence=evidence(exchange=exchange))
-        assert "restarted after some of its bindings" in found.why_unknown
+    assert "a is bound with 2 weights" in found.why_unknown
 
 
 def test_one_binding_needs_no_order_and_none_neither() -> None:
@@ -147,14 +107,13 @@ def test_one_binding_needs_no_order_and_none_neither() -> None:
 
 
 def test_what_the_node_says_decides() -> None:
-    found, source = ring(bound("a", 1), bound("b", 2), node=["b", "a"], evidence=evidence())
+    found, source = ring(bound("a"), bound("b"), node=["b", "a"], evidence=evidence())
     assert (found.bucket_map, source) == (("b", "a"), "node")
-    found, source = ring(bound("a", 1, "5"), node=[], evidence=evidence())
+    found, source = ring(bound("a", "5"), node=[], evidence=evidence())
     assert source == "node"
     assert [dead.destination for dead in found.dead] == ["a"]
-    found, _ = ring(
-        bound("a", None, "1"), bound("a", None, "5"), bound("b"), node=["b", *"aaaaa"], evidence=evidence()
-    )
+    twice = bound("a"), bound("a", "5"), bound("b")
+    found, _ = ring(*twice, node=["b", *"aaaaa"], evidence=evidence())
     assert found.bucket_map == ("b", *"aaaaa")
 
 
@@ -168,7 +127,7 @@ def test_a_ring_that_does_not_fit_the_bindings_is_none(node) -> None:
 
 
 def test_bindings_stand_in_the_order_of_the_buckets() -> None:
-    dead, b, a = bound("a", None, "1"), bound("b"), bound("a", None, "5")
+    dead, b, a = bound("a"), bound("b"), bound("a", "5")
     other = [Binding("t", "q", "k2"), Binding("t", "q", "k1"), Binding("t", ToExchange("x"), "k0")]
     topology = Topology(bindings=(*other, dead, a, b))
     found, _ = ring(dead, a, b, node=["b", *"aaaaa"], evidence=evidence())
@@ -217,19 +176,19 @@ def test_too_few_of_them_leave_the_orders_that_are_possible() -> None:
     assert "more pairs are needed" in learnt.rings["x"].why_unknown
 
 
-def test_they_correct_numbers_and_confirm_them() -> None:
-    numbered = Ring.of(ABC, release=KHEPRI)
-    right = learn(observed(ABC, numbered, "x-bind-seq"), {"x": pairs(ABC)[:2]})
-    assert (right.rings["x"], right.ring_sources["x"]) == (numbered, "x-bind-seq")
-    wrong = learn(observed(ABC, numbered, "x-bind-seq"), {"x": pairs(CAB)})
+def test_they_correct_a_record_and_confirm_it() -> None:
+    recorded = Ring.of(ABC, release=KHEPRI)
+    right = learn(observed(ABC, recorded, "record"), {"x": pairs(ABC)[:2]})
+    assert (right.rings["x"], right.ring_sources["x"]) == (recorded, "record")
+    wrong = learn(observed(ABC, recorded, "record"), {"x": pairs(CAB)})
     assert (wrong.rings["x"].bucket_map, wrong.ring_sources["x"]) == (("c", "a", "b"), "inference")
-    asked = learn(observed(ABC, numbered, "node"), {"x": pairs(CAB)})
-    assert (asked.rings["x"], asked.ring_sources["x"]) == (numbered, "node")
+    asked = learn(observed(ABC, recorded, "node"), {"x": pairs(CAB)})
+    assert (asked.rings["x"], asked.ring_sources["x"]) == (recorded, "node")
 
 
 def test_messages_that_no_ring_explains_leave_it_unknown() -> None:
     contradicting = [*pairs(ABC), *pairs(CAB)]
-    learnt = learn(observed(ABC, Ring.of(ABC, release=KHEPRI), "x-bind-seq"), {"x": contradicting})
+    learnt = learn(observed(ABC, Ring.of(ABC, release=KHEPRI), "record"), {"x": contradicting})
     assert learnt.ring_sources["x"] == "unknown"
     assert "explains the pairs" in learnt.rings["x"].why_unknown
 
