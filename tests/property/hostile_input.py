@@ -7,6 +7,7 @@ from copy import deepcopy
 from typing import Any
 
 from hypothesis import strategies as st
+from pika import BasicProperties
 
 from rabbit_chx.topology.file.definitions import to_definitions
 from rabbit_chx.topology.file.dump import dumps
@@ -96,14 +97,11 @@ def files(draw: st.DrawFn) -> tuple[str, bytes]:
     """The name of a file and its bytes."""
     suffix = draw(st.sampled_from(["yaml", "yml", "json"]))
     text = draw(texts("yaml" if suffix == "yml" else suffix))
-    coding = draw(
-        st.sampled_from(["utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-32", "latin-1", "cp037"])
-    )
-    data = text.encode(coding, "replace")
+    codings = ["utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-32", "latin-1", "cp037"]
+    data = text.encode(draw(st.sampled_from(codings)), "replace")
     kept = draw(st.sampled_from([None, None, 1, -1, 7]))
-    return f"topology.{suffix}", draw(
-        st.sampled_from([data, data[:kept], b"\xff" + data, data + b"\xed\xa0\x80"])
-    )
+    spoilt = [data, data[:kept], b"\xff" + data, data + b"\xed\xa0\x80"]
+    return f"topology.{suffix}", draw(st.sampled_from(spoilt))
 
 
 # ---- values
@@ -146,10 +144,8 @@ def of_wrong_values(draw: st.DrawFn, values: list[Any]) -> Any:
 def _a_place(draw: st.DrawFn, value: Any) -> tuple[Any, Any]:
     holder, key = None, None
     while isinstance(value, (dict, list)) and value and (holder is None or draw(st.integers(0, 4))):
-        holder, key = (
-            value,
-            draw(st.sampled_from(list(value) if isinstance(value, dict) else range(len(value)))),
-        )
+        keys = list(value) if isinstance(value, dict) else range(len(value))
+        holder, key = value, draw(st.sampled_from(keys))
         value = holder[key]
     return holder, key
 
@@ -159,25 +155,17 @@ def _a_place(draw: st.DrawFn, value: Any) -> tuple[Any, Any]:
 SPECIAL = st.sampled_from(
     [*"/?#@:%[]\\ \t\n\0&=+;,!$'()*|<>^`{}\"~", "%2", "%zz", "%00", "%2F", "é", "\ud800", "\x7f", "//", "://", "@@", "]:", "%ff", "\uff0f"]
 )  # fmt: skip
-HOSTS = st.one_of(
-    st.sampled_from(
-        [
-            *("127.0.0.1", "localhost", "::1", "[::1]", "[::1", "[v1.x]", "", "x" * 70, "a..b", ".", "host\0", "-"),
-            *("xn--a", "\u2100", "\uff45xample", "h\ud800", "127.0.0.1:1", "1", "0x7f.1", "%31", "a b", "[]", "[::1]x"),
-        ]
-    ),
-    st.text(max_size=8),
+HOSTS = st.text(max_size=8) | st.sampled_from(
+    [
+        *("127.0.0.1", "localhost", "::1", "[::1]", "[::1", "[v1.x]", "", "x" * 70, "a..b", ".", "host\0", "-"),
+        *("xn--a", "\u2100", "\uff45xample", "h\ud800", "127.0.0.1:1", "1", "0x7f.1", "%31", "a b", "[]", "[::1]x"),
+    ]
 )  # fmt: skip
 PORTS = st.sampled_from(
     ["", ":1", ":0", ":-1", ":65536", ":99999999999", ":x", ":", ":1_0", ":\u0661", ":+1", ": 1", ":1:1"]
 )
-PATHS = st.one_of(
-    st.sampled_from(
-        ["", "/", "//", "/%2F", "/a/b", "/%", "/%zz", "/é", "/\0", "/?x=1", "?", "#", "/;", "/api", "/%ff"]
-    ),
-    st.just("/?auth_mechanism=external"),
-    st.text(max_size=5).map("/".__add__),
-)
+_PATHS = ["", "/", "//", "/%2F", "/a/b", "/%", "/%zz", "/é", "/\0", "/?x=1", "?", "#", "/;", "/api", "/%ff"]
+PATHS = st.sampled_from([*_PATHS, "/?auth_mechanism=external"]) | st.text(max_size=5).map("/".__add__)
 FIRST, SECOND = "CANARY-first-5d0c2a", "CANARY-second-77b1"
 """The two halves of a password; a special character may separate them."""
 
@@ -205,23 +193,7 @@ HEADERS = st.dictionaries(
     ANYTHING,
     max_size=3,
 )
-PROPERTY_NAMES = [
-    "message_id",
-    "correlation_id",
-    "timestamp",
-    "expiration",
-    "priority",
-    "delivery_mode",
-    "user_id",
-    "type",
-    "content_type",
-    "content_encoding",
-    "reply_to",
-    "app_id",
-    "cluster_id",
-    "headers",
-    "no_such",
-]
+PROPERTY_NAMES = [*vars(BasicProperties()), "no_such"]
 
 
 @st.composite
@@ -252,47 +224,49 @@ _KEY_BYTES = (
     b"x" * 256,
     b"\xc3\xa9" * 128,
 )
-_KEY_PARTS = (
-    st.sampled_from(_KEY_BYTES) | st.binary(max_size=6) | st.integers(-5, 10**12).map(lambda n: b"%d\n" % n)
-)
-KEY_FILES = st.lists(_KEY_PARTS, max_size=8).map(b"".join)
+_NUMBERS = st.integers(-5, 10**12).map(lambda n: b"%d\n" % n)
+KEY_FILES = st.lists(st.sampled_from(_KEY_BYTES) | st.binary(max_size=6) | _NUMBERS, max_size=8).map(b"".join)
 
-_CELLS = [
-    "a",
-    "",
-    "é",
-    '"',
-    '""',
-    "\0",
-    "\r",
-    "\n",
-    "NaN",
-    "1e999",
-    "9" * 5_000,
-    "x" * 70_000,
-    "\ufeff",
-    "\ud800",
-    "[" * 3_000,
-]
+_CELLS = ["a", "", "é", '"', '""', "\0", "\r", "\n", "NaN", "1e999", "\ufeff", "\ud800"]
+_CELLS += ["9" * 5_000, "x" * 70_000, "[" * 3_000]
+
+
+def _encoded(text: str) -> bytes:
+    return text.encode("utf-8", "surrogatepass")
+
+
+_ROWS = st.lists(st.lists(st.sampled_from(["k", "b", "h", *_CELLS]), max_size=3).map(",".join), max_size=4)
 CSV_FILES = st.one_of(
-    st.lists(st.lists(st.sampled_from(["k", "b", "h", *_CELLS]), max_size=3).map(",".join), max_size=4).map("\n".join).map(
-        lambda text: text.encode("utf-8", "surrogatepass")
-    ),
-    mutated(["k,b,h\n1,2,3\n4,5,6\n", 'k,b,h\n"1,2","a\nb",3\n']).map(lambda text: text.encode("utf-8", "surrogatepass")),
+    _ROWS.map("\n".join).map(_encoded),
+    mutated(["k,b,h\n1,2,3\n4,5,6\n", 'k,b,h\n"1,2","a\nb",3\n']).map(_encoded),
     st.binary(max_size=30),
-    st.sampled_from([b"k\n" + b'"' * 200_001, b"k\n" + b"x" * 200_000, b"\n", b"\n\n", b"k\n\n", b",\n", b"k,b,h\n"]),
-)  # fmt: skip
+    st.sampled_from(
+        [b"k\n" + b'"' * 200_001, b"k\n" + b"x" * 200_000, b"\n", b"\n\n", b"k\n\n", b",\n", b"k,b,h\n"]
+    ),
+)
+_OBJECTS = st.dictionaries(st.sampled_from(["k", "b", "h", "", "(the line)", "\ud800"]), VALUES, max_size=4)
+_BROKEN = [
+    b"{}",
+    b"{}\n{}",
+    b"[]",
+    b"null",
+    b"[" * 100_000,
+    b'{"a":' * 100_000,
+    b'{"k":"\\ud800","b":"\\ud800"}',
+]
 JSON_LINES = st.one_of(
-    st.lists(
-        st.dictionaries(st.sampled_from(["k", "b", "h", "", "(the line)", "\ud800"]), VALUES, max_size=4).map(json.dumps), max_size=4
-    ).map("\n".join).map(str.encode),
-    mutated(['{"k": "1", "b": "2", "h": 3}\n{"k": "4", "b": "5", "h": null}\n']).map(
-        lambda text: text.encode("utf-8", "surrogatepass")
-    ),
+    st.lists(_OBJECTS.map(json.dumps), max_size=4).map("\n".join).map(str.encode),
+    mutated(['{"k": "1", "b": "2", "h": 3}\n{"k": "4", "b": "5", "h": null}\n']).map(_encoded),
     st.binary(max_size=30),
-    st.sampled_from([b"{}", b"{}\n{}", b"[]", b"null", b"[" * 100_000, b'{"a":' * 100_000, b'{"k":"\\ud800","b":"\\ud800"}']),
-)  # fmt: skip
-GARBAGE = st.one_of(
-    st.binary(max_size=60),
-    st.sampled_from([b"", b"PAR1", b"PAR1PAR1", b"PAR1" + b"\0" * 50 + b"PAR1", b"ARROW1", b"ARROW1\0\0" + b"\xff" * 40, b"\xff" * 8]),
-)  # fmt: skip
+    st.sampled_from(_BROKEN),
+)
+_MAGIC = [
+    b"",
+    b"PAR1",
+    b"PAR1PAR1",
+    b"PAR1" + b"\0" * 50 + b"PAR1",
+    b"ARROW1",
+    b"ARROW1\0\0" + b"\xff" * 40,
+    b"\xff" * 8,
+]
+GARBAGE = st.binary(max_size=60) | st.sampled_from(_MAGIC)

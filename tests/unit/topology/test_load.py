@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from textwrap import dedent
 
@@ -70,25 +71,24 @@ def test_a_byte_order_mark_of_utf_8_is_no_part_of_the_text(tmp_path):
     assert load(path).vhost == "v"
 
 
-def test_queues_are_quorum_queues_unless_they_say_otherwise():
-    topology = yaml(
-        "queues: {a: {}, b: , c: {type: classic, durable: false, auto-delete: true}, d: {type: stream}}"
-    )
-    assert topology.queues == (
-        Queue("a", "quorum"),
-        Queue("b", "quorum"),
-        Queue("c", "classic", durable=False, auto_delete=True),
-        Queue("d", "stream"),
-    )
+ORDERED = Queue("a", "quorum", arguments={"x-single-active-consumer": True})
 
 
 @pytest.mark.parametrize(
-    "written", ["{preset: ordered}", "{single-active-consumer: true}", "{type: quorum, preset: ordered}"]
+    ("written", "queue"),
+    [
+        ("{}", Queue("a", "quorum")),
+        ("", Queue("a", "quorum")),
+        ("{type: classic, durable: false, auto-delete: true}", Queue("a", durable=False, auto_delete=True)),
+        ("{type: stream}", Queue("a", "stream")),
+        ("{preset: ordered}", ORDERED),
+        ("{single-active-consumer: true}", ORDERED),
+        ("{type: quorum, preset: ordered}", ORDERED),
+    ],
 )
-def test_the_preset_for_order_is_a_quorum_queue_with_a_single_active_consumer(written):
-    assert yaml(f"queues: {{a: {written}}}").queues == (
-        Queue("a", "quorum", arguments={"x-single-active-consumer": True}),
-    )
+def test_a_queue_is_a_quorum_queue_unless_it_says_otherwise(written, queue):
+    topology = yaml(f"queues: {{shared: &it {written or '{}'}, a: *it, b: {written}}}")
+    assert topology.queues == tuple(replace(queue, name=name) for name in ("shared", "a", "b"))
 
 
 def test_a_list_of_queues_gives_each_the_weight_1_in_bind_order():
@@ -99,24 +99,20 @@ def test_a_list_of_queues_gives_each_the_weight_1_in_bind_order():
     assert topology.ring("x").bucket_map == ("q2", "q0", "q1")
 
 
-def test_destinations_may_be_queues_and_exchanges():
+def test_destinations_may_be_queues_and_exchanges_and_modulus_hash_has_empty_keys():
     topology = yaml(
         """
         exchanges:
           x: {type: x-consistent-hash, destinations: [{exchange: y}, {queue: "q{0..1}", weight: 2}]}
-          y: {type: fanout}
+          y: {type: x-modulus-hash, queues: [q1]}
         queues: {"q{0..1}": {}}"""
     )
     assert topology.bindings == (
         Binding("x", ToExchange("y"), "1"),
         Binding("x", "q0", "2"),
         Binding("x", "q1", "2"),
+        Binding("y", "q1"),
     )
-
-
-def test_the_bindings_of_a_modulus_exchange_have_empty_keys():
-    topology = yaml("queues: {'q{0..1}': {}}\nexchanges: {x: {type: x-modulus-hash, queues: ['q{0..1}']}}")
-    assert topology.bindings == (Binding("x", "q0"), Binding("x", "q1"))
 
 
 def test_bindings_say_what_the_short_forms_cannot():
@@ -156,26 +152,12 @@ def test_exchanges_may_be_bound_in_a_cycle_as_in_the_broker():
     assert route(topology, "a") == route(topology, "b") == ("q",)
 
 
-def test_an_anchor_shares_a_value():
-    topology = yaml("queues: {a: &limits {arguments: {x-max-length: 7}}, b: *limits, c: *limits}")
-    assert [queue.arguments for queue in topology.queues] == [{"x-max-length": 7}] * 3
+PLAIN = {"1": 1, "-1": -1, "0": 0, "1.5": 1.5, "1.0e+3": 1000.0, "true": True, "False": False, "~": None}
+PLAIN |= {f"'{text}'": text for text in ("010", "no", "12:30", "1e3", "~", "2024-01-01")}
+PLAIN |= {text: text for text in ("1.2.3", "a:b", "10.0.0.1", "x", "0.1-rc", "y", "3d")}
 
 
-@pytest.mark.parametrize(
-    ("written", "value"),
-    [
-        ("1", 1),
-        ("-1", -1),
-        ("0", 0),
-        ("1.5", 1.5),
-        ("1.0e+3", 1000.0),
-        ("true", True),
-        ("False", False),
-        ("~", None),
-    ]
-    + [(f"'{text}'", text) for text in ("010", "no", "12:30", "1e3", "~", "2024-01-01")]
-    + [(text, text) for text in ("1.2.3", "a:b", "10.0.0.1", "x", "0.1-rc", "y", "3d")],
-)
+@pytest.mark.parametrize(("written", "value"), PLAIN.items())
 def test_plain_scalars_that_all_readers_read_alike_are_taken(written, value):
     found = yaml(f"queues: {{a: {{arguments: {{n: {written}}}}}}}").queues[0].arguments["n"]
     assert (found, type(found)) == (value, type(value))
