@@ -63,33 +63,28 @@ def check_access(
 
 
 def _check_exchange(connection: pika.BlockingConnection, exchange: str, where: str) -> None:
-    refusal = _refusal(connection, exchange)
-    if refusal is None:
-        return
-    code, text = refusal
-    if code == 404:
-        raise InvalidValue(
-            "exchange",
-            exchange,
-            f"an exchange that exists on {where}",
-            "Declare it first, with rabbit-chx apply",
-        )
-    denied = why_denied(text, Needs(), what="writing to this exchange")
-    raise InvalidValue(
-        "exchange",
-        exchange,
-        f"an exchange to which the user may publish on {where}",
-        f"The broker replied {code} {denied or text}",
-    )
-
-
-def _refusal(connection: pika.BlockingConnection, exchange: str) -> tuple[int, str] | None:
-    """Return the broker's reply code and text if the user may not publish to the exchange.
+    """Raise if the user may not publish to the exchange.
 
     A message with an invalid expiration is published. RabbitMQ checks the permission first, then the exchange, then
     that property (``rabbit_channel:handle_method/3``, the clause of ``basic.publish``), and refuses the message before
     it routes it: its complaint tells how far the message got.
     """
+    code, text = _reply(connection, exchange)
+    # Topic permissions depend on the routing key: the check cannot foresee them.
+    if not code or (code == 406 and "expiration" in text) or (code == 403 and "topic" in text):
+        return
+    if code == 404:
+        expected, hint = "an exchange that exists", "Declare it first, with rabbit-chx apply"
+    else:
+        expected = "an exchange to which the user may publish"
+        hint = (
+            f"The broker replied {code} {why_denied(text, Needs(), what='writing to this exchange') or text}"
+        )
+    raise InvalidValue("exchange", exchange, f"{expected} on {where}", hint)
+
+
+def _reply(connection: pika.BlockingConnection, exchange: str) -> tuple[int, str]:
+    """Publish the message, and return the code and the text with which the broker closes the channel, or 0."""
     import pika
     from pika.exceptions import ChannelClosedByBroker
 
@@ -100,15 +95,11 @@ def _refusal(connection: pika.BlockingConnection, exchange: str) -> tuple[int, s
         channel.basic_publish(exchange, "", b"", pika.BasicProperties(expiration=_NOT_AN_EXPIRATION))
         channel.basic_qos(prefetch_count=1)  # waits for an answer, which may be the complaint
     except ChannelClosedByBroker as closed:
-        code, text = closed.reply_code, closed.reply_text
-    else:
-        channel.close()
-        return None
+        return closed.reply_code, closed.reply_text
     finally:
         logger.removeFilter(_nothing)
-    # Topic permissions depend on the routing key: the check cannot foresee them.
-    allowed = (code == 406 and "expiration" in text) or (code == 403 and "topic" in text)
-    return None if allowed else (code, text)
+    channel.close()
+    return 0, ""
 
 
 def _nothing(_record: logging.LogRecord) -> bool:

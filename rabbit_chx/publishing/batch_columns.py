@@ -7,6 +7,7 @@ checks that both return the same bytes.
 from __future__ import annotations
 
 import struct
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, Final
 
 from rabbit_chx.errors import InvalidValue
@@ -149,18 +150,11 @@ def _fields(name: str, found: list[Any]) -> list[bytes]:
     if name == "headers":
         names: dict[str, bytes] = {}
         return [_text_table(table, names) or encode_property(name, table) for table in found]
-    known: dict[Any, bytes] = {}
-    return [_cached(known, name, value) for value in found]
-
-
-def _cached(known: dict[Any, bytes], name: str, value: Any) -> bytes:
-    """Encode a value once for all rows that hold it; the type is part of the key, since 1 == 1.0 == True."""
-    key = (type(value), value) if isinstance(value, (str, int)) else None
-    if key is None:
-        return encode_property(name, value)
-    if key not in known:
-        known[key] = encode_property(name, value)
-    return known[key]
+    # Encode a value once for all rows that hold it; the type counts, too, since 1 == True.
+    cached = lru_cache(maxsize=None, typed=True)(partial(encode_property, name))
+    return [
+        cached(value) if isinstance(value, (str, int)) else encode_property(name, value) for value in found
+    ]
 
 
 def _text_table(table: Any, names: dict[str, bytes]) -> bytes | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from contextlib import contextmanager
 from heapq import nsmallest
 from typing import TYPE_CHECKING, Final
@@ -64,8 +64,8 @@ class Outbox:
         while done < len(messages):
             with self._changed:
                 # A signal handler may stop it after this thread has looked and before it waits, hence the timeout.
-                while not self._changed.wait_for(self._may_go_on, _LOOK_AGAIN):
-                    pass
+                while self.error is None and self._accepting and not self._has_room():
+                    self._changed.wait(_LOOK_AGAIN)
                 if self.error is not None:
                     raise self.error
                 if not self._accepting:
@@ -82,9 +82,6 @@ class Outbox:
         with self._changed:
             self._accepting = False
             self._changed.notify_all()
-
-    def _may_go_on(self) -> bool:
-        return self.error is not None or not self._accepting or self._has_room()
 
     def _has_room(self) -> bool:
         # Wait for a quarter of the room, so that the threads do not switch for every message.
@@ -185,20 +182,19 @@ class Outbox:
                 with log_errors("on_failure"):
                     self._on_failure(failure)
 
-    def give_up(self, error: RabbitChxError, in_flight: Iterable[Message]) -> None:
-        """Send nothing more, and give each pending message the outcome that is true of it now."""
+    def give_up(self, error: RabbitChxError) -> None:
+        """Send nothing more, and give each message its outcome; none is in flight."""
         with self._changed:
             self.error = error
             unsent = list(self._unsent)
             self._unsent.clear()
-        ends: dict[Outcome, list[Message]] = {Outcome.UNKNOWN: list(in_flight)}
+        ends: defaultdict[Outcome, list[Message]] = defaultdict(list)
         for message in unsent:
             outcome = Outcome.UNKNOWN if message.doubtful else message.verdict or Outcome.UNSENT
-            ends.setdefault(outcome, []).append(message)
-        for outcome, messages in ends.items():
             if outcome in {Outcome.UNKNOWN, Outcome.UNSENT}:
-                for message in messages:
-                    message.reply = str(error)
+                message.reply = str(error)
+            ends[outcome].append(message)
+        for outcome, messages in ends.items():
             self.settle(messages, outcome)
         with self._changed:
             self._changed.notify_all()

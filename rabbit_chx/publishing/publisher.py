@@ -136,7 +136,11 @@ class Publisher:
             self._outbox,
             timeouts,
             fence=_name("fence", fence),
-            needs=_needs(exchange, fence),
+            # As far as they are known before the first message.
+            needs=Needs(
+                configure={("queue", fence)} if fence is not None else set(),
+                write={("exchange", exchange)} if exchange else set(),
+            ),
             on_limits=self._learn_limits,
             around_batch=around_batch,
         )
@@ -252,16 +256,14 @@ class Publisher:
         new_failures = totals.failed - self._raised
         self._raised = totals.failed
         if not settled:
-            raise PublishFailed(
-                f"{totals.pending} messages are unconfirmed after {timeout} seconds", totals, []
-            )
+            late = f"{totals.pending} messages are unconfirmed after {timeout} seconds"
+            raise PublishFailed(late, totals, [])
         if new_failures and self._raises:
             failures = self._outbox.failures
-            raise PublishFailed(
-                f"{new_failures} of {totals.published} messages were not confirmed; the first: {failures[0]}",
-                totals,
-                failures,
+            lost = (
+                f"{new_failures} of {totals.published} messages were not confirmed; the first: {failures[0]}"
             )
+            raise PublishFailed(lost, totals, failures)
         return totals
 
     @property
@@ -314,10 +316,7 @@ class Publisher:
         """Encode the properties of each row; only once if all rows have the same."""
         columns = {name: column(value, len(rows), name) for name, value in properties.items()}
         varying = {name: found for name, found in columns.items() if isinstance(found, list)}
-        constant = {
-            **self._properties,
-            **{name: value for name, value in columns.items() if name not in varying},
-        }
+        constant = self._properties | {name: columns[name] for name in columns.keys() - varying.keys()}
         if headers is not None and not hasattr(headers, "items"):
             varying["headers"] = column(list(values(headers)), len(rows), "headers")
         elif headers is not None:
@@ -353,14 +352,6 @@ def _urls(url: Any, credentials: Credentials | None, tls: ssl.SSLContext | None)
         if one.tls:
             warn_if_unchecked(tls, str(one))
     return parsed
-
-
-def _needs(exchange: str, fence: str | None) -> Needs:
-    """Return the permissions that publishing needs, as far as they are known before the first message."""
-    return Needs(
-        configure=set() if fence is None else {("queue", fence)},
-        write={("exchange", exchange)} if exchange else set(),
-    )
 
 
 def _name(what: str, value: str | None) -> str | None:

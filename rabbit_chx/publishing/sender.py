@@ -103,14 +103,13 @@ class Sender:
                 self._woken = True
                 self._connection.ioloop.add_callback_threadsafe(self._pump)
 
-    def stop(self, timeout: float) -> bool:
-        """Close the connection; return whether the thread ended within the timeout."""
+    def stop(self, timeout: float) -> None:
+        """Close the connection, and wait for the end of the thread."""
         self._stopping.set()
         with self._guard:
             if self._connection is not None:
                 self._connection.ioloop.add_callback_threadsafe(self._connection.end)
         self._thread.join(timeout)
-        return not self._thread.is_alive()
 
     # -- the thread --------------------------------------------------------------------------------
 
@@ -175,18 +174,14 @@ class Sender:
         for message in lost:
             message.doubtful = True
             message.returned = False
-        self._put_back_retries()
-        self._outbox.put_back(lost, first=True)
-
-    def _put_back_retries(self) -> None:
         self._outbox.put_back(self._retries.values(), first=False)
         self._retries = {}
+        self._outbox.put_back(lost, first=True)
 
     def _give_up(self, final_error: str, *, permanent: bool = False) -> None:
-        self._put_back_retries()
         error = BrokerUnavailable(final_error)
         error.permanent = permanent
-        self._outbox.give_up(error, self._window.abandon())
+        self._outbox.give_up(error)
 
     def _watch(self, connection: PublisherConnection, timeout: float) -> None:
         """End a connection that makes no progress although the broker is alive: heartbeats do not notice that."""

@@ -260,11 +260,12 @@ def test_giving_up_gives_each_message_its_outcome():
     outbox.add(messages, lambda: None)
     outbox.take(4, 100)
     in_flight, came_back, refused, lost = messages[:4]
+    in_flight.doubtful = True
     came_back.verdict, came_back.reply = Outcome.RETURNED, "312 NO_ROUTE"
     refused.verdict, refused.reply = Outcome.REJECTED, "nack"
     lost.doubtful, lost.verdict, lost.reply = True, Outcome.REJECTED, "nack"
-    outbox.put_back([came_back, refused, lost], first=False)
-    outbox.give_up(BrokerUnavailable("over"), [in_flight])
+    outbox.put_back(messages[:4], first=False)
+    outbox.give_up(BrokerUnavailable("over"))
     assert {failure.row: (failure.outcome, failure.reply) for failure in failures} == {
         0: (Outcome.UNKNOWN, "over"),
         1: (Outcome.RETURNED, "312 NO_ROUTE"),
