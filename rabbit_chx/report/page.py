@@ -33,6 +33,7 @@ _POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'"
 """The page loads nothing and runs nothing."""
 _NOT_AS_FILED: Final = "Computed for the ring the file describes, which differs from the broker's: run `rabbit-chx plan FILE` to use the broker's."
 
+_NUMBERED: Final = "Buckets are numbered clockwise from the top, in the order of the bindings. A new binding adds its buckets at the end; removing one from the middle shifts every bucket after it."
 
 SAMPLE: Final = 100_000
 """The number of keys, "0" to "99999", behind this toolkit's own uniformity figures."""
@@ -98,7 +99,9 @@ class Report:
 
     def to_html(self) -> str:
         """Render the page."""
-        return page(self)
+        drawn = (draw(self) for draw in (_ring, _shares, _sample, _changes, _ways, _uniformity, _parity))
+        sections = [section for section in drawn if section is not None]
+        return f"<!doctype html>\n{written(element('html', _head(self), _body(self, sections), lang='en'))}\n"
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the page to a file."""
@@ -106,15 +109,19 @@ class Report:
 
     def _repr_html_(self) -> str:
         """Show the page in a notebook, in a frame because both have their own style sheet."""
-        return framed(self)
+        text = b64encode(self.to_html().encode()).decode()
+        frame = element(
+            "iframe",
+            src=f"data:text/html;base64,{text}",
+            title=f"Exchange {self.exchange}",
+            style=f"width: 100%; height: {_FRAME_HEIGHT}px; border: 1px solid #8886",
+        )
+        return written(frame)
 
 
-def page(report: Report) -> str:
-    """Render the whole page."""
-    drawn = (draw(report) for draw in (_ring, _shares, _sample, _changes, _ways, _uniformity, _parity))
-    sections = [section for section in drawn if section is not None]
-    links = (element("a", _heading(section), href=f"#{section.get('id')}") for section in sections)
-    body = element(
+def _body(report: Report, sections: Sequence[Element]) -> Element:
+    links = (element("a", section[0].text, href=f"#{section.get('id')}") for section in sections)
+    return element(
         "body",
         element("a", "Skip to content", href=f"#{sections[0].get('id')}", class_="skip"),
         element("header", element("h1", f"Exchange {report.exchange}"), _facts(report)),
@@ -125,7 +132,10 @@ def page(report: Report) -> str:
             f"rabbit-chx {__version__}. Shares are exact: computed from all 2,097,152 seeds, not from a sample.",
         ),
     )
-    head = element(
+
+
+def _head(report: Report) -> Element:
+    return element(
         "head",
         element("meta", charset="utf-8"),
         element("meta", http_equiv="Content-Security-Policy", content=_POLICY),
@@ -133,7 +143,6 @@ def page(report: Report) -> str:
         element("title", f"Exchange {report.exchange}: where keys go"),
         element("style", _style()),
     )
-    return f"<!doctype html>\n{written(element('html', head, body, lang='en'))}\n"
 
 
 def _style() -> str:
@@ -147,63 +156,40 @@ def _style() -> str:
     return colours + files("rabbit_chx.report").joinpath("page.css").read_text(encoding="utf-8")
 
 
-def framed(report: Report) -> str:
-    """Render the page in a frame of its own, for a notebook."""
-    text = b64encode(page(report).encode()).decode()
-    title = f"Exchange {report.exchange}"
-    frame = element(
-        "iframe",
-        src=f"data:text/html;base64,{text}",
-        title=title,
-        style=f"width: 100%; height: {_FRAME_HEIGHT}px; border: 1px solid #8886",
-    )
-    return written(frame)
-
-
 def _facts(report: Report) -> Element:
-    release = report.live.release
-    count = len(report.live.destinations)
-    return element(
-        "p",
-        f"It hashes {report.hashed} over {count} {'queue' if count == 1 else 'queues'}. "
-        f"RabbitMQ {release} on {release.store}; the order of the ring is from {report.source}.",
-        class_="facts",
-    )
+    release, count = report.live.release, len(report.live.destinations)
+    over = f"{count} {'queue' if count == 1 else 'queues'}"
+    broker = f"RabbitMQ {release} on {release.store}; the order of the ring is from {report.source}"
+    return element("p", f"It hashes {report.hashed} over {over}. {broker}.", class_="facts")
 
 
 def _ring(report: Report) -> Element:
     colours = colours_of(report.live)
-    live = _ring_figure(report.live, colours, "The ring now")
-    share = moved(report.live, report.recovered).share if report.recovered.known else None
-    if share is not None:
+    titles = ["The ring now", "The ring after a restart"]
+    pictures = [ring_picture(report.live, colours, titles[0])]
+    if report.recovered.known:
+        share = moved(report.live, report.recovered).share
         text = (
-            "A restart keeps every key where it is."
-            if not share
-            else f"A restart moves {share:.2%} of the keys."
+            f"A restart moves {share:.2%} of the keys." if share else "A restart keeps every key where it is."
         )
-        after = _ring_figure(report.recovered, colours, "The ring after a restart")
+        pictures += [ring_picture(report.recovered, colours, titles[1])]
     else:
+        share = 1.0
         text = f"After a restart the order is unknown: {report.recovered.why_unknown}."
-        after = element(
-            "figure",
-            element("p", "?", class_="big"),
-            element("figcaption", "The ring after a restart: unknown"),
-        )
+        pictures += [element("p", "?", class_="big")]
+        titles[1] += ": unknown"
+    figures = map(_figure, pictures, titles)
     return _section(
         "ring",
         "The ring",
-        element("p", text, class_="quiet" if share == 0 else "loud"),
-        element("div", live, after, class_="pair"),
-        element(
-            "p",
-            "Buckets are numbered clockwise from the top, in the order of the bindings. A new binding adds its buckets at the end; removing one from the middle shifts every bucket after it.",
-            class_="quiet",
-        ),
+        element("p", text, class_="loud" if share else "quiet"),
+        element("div", *figures, class_="pair"),
+        element("p", _NUMBERED, class_="quiet"),
     )
 
 
-def _ring_figure(ring: Ring, colours: dict[Destination, int], title: str) -> Element:
-    return element("figure", ring_picture(ring, colours, title), element("figcaption", title))
+def _figure(picture: Element, title: str) -> Element:
+    return element("figure", picture, element("figcaption", title))
 
 
 def _shares(report: Report) -> Element:
@@ -249,13 +235,11 @@ def _sample(report: Report) -> Element | None:
     keys = "keys (about)" if found.about else "keys"
     hot = [(one.key, f"{one.rows:,}", f"{one.share:.2%}", one.queue) for one in found.hot]
     of = f" of {report.sample_name}" if report.sample_name else ""
+    fullest = f"The fullest queue gets {found.skew:.2f} times the mean"
     return _section(
         "sample",
         "A sample of keys",
-        element(
-            "p",
-            f"{found.rows:,} rows{of}. The fullest queue gets {found.skew:.2f} times the mean; {_judged(found)}",
-        ),
+        element("p", f"{found.rows:,} rows{of}. {fullest}; {_judged(found)}"),
         _table(("queue", "rows", "share", "exact share", keys, ""), rows, numbers={1, 2, 3, 4}),
         element("h3", "Hottest keys") if hot else None,
         _table(("key", "rows", "share of all rows", "queue"), hot, numbers={1, 2}) if hot else None,
@@ -285,28 +269,16 @@ def _flow(report: Report, change: Change) -> Element:
     colours = colours_of(report.live, *change.after.destinations)
     title = f"{change.title}: {change.movement.share:.2%} of the keys move"
     drawn = flow_picture(change.movement, report.live, change.after, colours, title)
-    picture = element("div", drawn, class_="wide", tabindex="0", role="region", aria_label=change.title)
-    return element(
-        "figure",
-        element("h3", title),
-        picture,
-        element(
-            "figcaption",
-            "Left: where keys go now. Right: where they go after the change. Pale: keys that stay.",
-        ),
-    )
+    caption = "Left: where keys go now. Right: where they go after the change. Pale: keys that stay."
+    picture = _wide(drawn, change.title)
+    return element("figure", element("h3", title), picture, element("figcaption", caption))
 
 
 def _ways(report: Report) -> Element | None:
     if not report.ways:
         return None
     rows = [
-        (
-            f"{way.name} (chosen)" if way.chosen else way.name,
-            _percent(way.moved),
-            _percent(way.moved_between),
-            way.what,
-        )
+        (way.name + " (chosen)" * way.chosen, _percent(way.moved), _percent(way.moved_between), way.what)
         for way in report.ways
     ]
     return _section(
@@ -344,9 +316,8 @@ def _parity(report: Report) -> Element | None:
         return None
     good = not found.differences
     text = f"{found.messages:,} messages through RabbitMQ {found.release}, {found.differences:,} of them in another queue than predicted."
-    return _section(
-        "parity", "Compared with a real broker", element("p", text, class_="good" if good else "bad")
-    )
+    judged = element("p", text, class_="good" if good else "bad")
+    return _section("parity", "Compared with a real broker", judged)
 
 
 # -- pieces -----------------------------------------------------------------------------------------------
@@ -357,12 +328,6 @@ def _section(name: str, title: str, *children: Element | None) -> Element:
     return element("section", heading, *children, id=name, tabindex="-1", aria_labelledby=f"{name}-title")
 
 
-def _heading(section: Element) -> str:
-    found = section.find("h2")
-    assert found is not None
-    return found.text or ""
-
-
 def _table(
     head: Sequence[str],
     rows: Iterable[Sequence[Element | str]],
@@ -370,8 +335,12 @@ def _table(
     numbers: set[int],
     long: Iterable[int] = (),
 ) -> Element:
-    made = table(head, rows, numbers=numbers, long=long)
-    return element("div", made, class_="wide", tabindex="0", role="region", aria_label=f"Table of {head[0]}")
+    return _wide(table(head, rows, numbers=numbers, long=long), f"Table of {head[0]}")
+
+
+def _wide(content: Element, label: str) -> Element:
+    """Let a picture or table scroll where the window is narrow."""
+    return element("div", content, class_="wide", tabindex="0", role="region", aria_label=label)
 
 
 def _meter(share: float, colour: int) -> Element:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from rabbit_chx.ring import Ring
+from rabbit_chx.topology.checks.lint_rules import named
 from rabbit_chx.topology.diff import (
     BindingDifference,
     MissingType,
@@ -20,12 +21,11 @@ from rabbit_chx.topology.diff import (
     diff,
     weight_of,
 )
-from rabbit_chx.topology.model import Exchange, Policy, Queue
+from rabbit_chx.topology.model import Exchange, Policy
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from rabbit_chx.ring import Destination
     from rabbit_chx.topology.diff import DestinationDifference, Difference, Property
     from rabbit_chx.topology.model import Binding, Observed, Topology
 
@@ -116,15 +116,12 @@ def _object(difference: ObjectDifference) -> Iterator[Drift]:
     kind = type(thing).__name__.lower()
     where = f"{kind} {thing.name!r}"
     if found is None:
-        yield Drift(f"missing-{kind}", where, f"missing (expected {_shape(thing)})")
+        shape = f"pattern {thing.pattern!r}" if isinstance(thing, Policy) else f"type {thing.type}"
+        yield Drift(f"missing-{kind}", where, f"missing (expected {shape})")
     elif wanted is None:
         yield Drift(f"extra-{kind}", where, "not in the file")
     for changed in difference.properties:
         yield _property(where, changed, is_policy=isinstance(thing, Policy))
-
-
-def _shape(thing: Exchange | Queue | Policy) -> str:
-    return f"pattern {thing.pattern!r}" if isinstance(thing, Policy) else f"type {thing.type}"
 
 
 def _property(where: str, changed: Property, *, is_policy: bool) -> Drift:
@@ -139,11 +136,10 @@ def _property(where: str, changed: Property, *, is_policy: bool) -> Drift:
 
 
 def _binding(difference: BindingDifference) -> Drift:
+    binding = difference.wanted or difference.found
+    assert binding is not None
     if difference.wanted is not None:
-        binding = difference.wanted
         return Drift("missing-binding", _where(binding), f"missing (expected {_key_and_arguments(binding)})")
-    assert difference.found is not None
-    binding = difference.found
     return Drift("extra-binding", _where(binding), f"{_key_and_arguments(binding)}: not in the file")
 
 
@@ -179,13 +175,7 @@ def _destination(difference: DestinationDifference) -> Drift:
 
 
 def _where(binding: Binding) -> str:
-    return f"binding of {_named(binding.destination)} to exchange {binding.source!r}"
-
-
-def _named(destination: Destination) -> str:
-    if isinstance(destination, str):
-        return f"queue {destination!r}"
-    return f"exchange {destination.name!r}"
+    return f"binding of {named(binding.destination)} to exchange {binding.source!r}"
 
 
 def _key_and_arguments(binding: Binding) -> str:
@@ -197,30 +187,25 @@ def _key_and_arguments(binding: Binding) -> str:
 
 
 def _ring(difference: RingDifference, observed: Observed) -> Iterator[Drift]:
-    where = f"exchange {difference.exchange!r}"
+    where, expected = f"exchange {difference.exchange!r}", _expected(difference)
     if difference.why_unknown:
-        explained = _explained(difference, observed)
-        yield Drift(
-            "ring-unknown",
-            where,
-            f"the order of its buckets is unknown ({difference.why_unknown}){explained}; read it from a node (--node) "
-            "or infer it from messages (--pairs, --probe)",
+        message = (
+            f"the order of its buckets is unknown ({difference.why_unknown}){_explained(difference, expected, observed)}"
+            "; read it from a node (--node) or infer it from messages (--pairs, --probe)"
         )
-        return
-    expected = _expected(difference)
-    if expected is None or expected.runs == difference.ring.runs:
-        return
-    from rabbit_chx.movement import moved
+        yield Drift("ring-unknown", where, message)
+    elif expected is not None and expected.runs != difference.ring.runs:
+        from rabbit_chx.movement import moved
 
-    share = moved(expected, difference.ring).share
-    same = Counter(expected.runs) == Counter(difference.ring.runs)
-    what = "its buckets are in another order than in the file" if same else "its ring is not that of the file"
-    yield Drift(
-        "ring-order" if same else "ring",
-        where,
-        f"{what}: {share:.1%} of the keys go elsewhere than the file says",
-        misrouted=share,
-    )
+        share = moved(expected, difference.ring).share
+        same = Counter(expected.runs) == Counter(difference.ring.runs)
+        what = (
+            "its buckets are in another order than in the file"
+            if same
+            else "its ring is not that of the file"
+        )
+        message = f"{what}: {share:.1%} of the keys go elsewhere than the file says"
+        yield Drift("ring-order" if same else "ring", where, message, misrouted=share)
 
 
 def _expected(difference: RingDifference) -> Ring | None:
@@ -231,10 +216,9 @@ def _expected(difference: RingDifference) -> Ring | None:
     return Ring.of(weights, release=difference.ring.release)
 
 
-def _explained(difference: RingDifference, observed: Observed) -> str:
+def _explained(difference: RingDifference, expected: Ring | None, observed: Observed) -> str:
     """Describe the rings that observed messages leave possible."""
     possible = observed.possible_rings.get(difference.exchange, ())
-    expected = _expected(difference)
     if not possible or expected is None:
         return ""
     fits = any(ring.runs == expected.runs for ring in possible)
@@ -262,9 +246,9 @@ def _slot(ring: RingDifference, top: str, queues: Iterable[str]) -> Iterator[Dri
     if not held:
         yield Drift("slot", where, f"leads to no queue: messages from {top!r} are lost there")
     elif len(held) > 1:
-        yield Drift("slot", where, f"leads to {', '.join(map(_named, held))}: an unfinished change")
+        yield Drift("slot", where, f"leads to {', '.join(map(named, held))}: an unfinished change")
     elif not held.keys() <= set(queues):
-        yield Drift("slot", where, f"leads to {', '.join(map(_named, held))}, which the file does not name")
+        yield Drift("slot", where, f"leads to {', '.join(map(named, held))}, which the file does not name")
     else:
         yield from (_destination(each) for each in ring.destinations if each.found and each.wanted)
 

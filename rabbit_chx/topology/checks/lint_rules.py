@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from rabbit_chx.ring import Destination
     from rabbit_chx.topology.model import Binding, Exchange, Topology
 
-__all__ = ["RULES", "Finding", "invalid_names"]
+__all__ = ["RULES", "Finding", "invalid_names", "named"]
 
 _HASHING: Final = (CONSISTENT_HASH, MODULUS_HASH)
 _MANY_BUCKETS: Final = 500
@@ -67,7 +67,8 @@ def _warning(code: str, where: str, message: str) -> Finding:
     return Finding("warning", code, where, message)
 
 
-def _named(thing: Exchange | Destination) -> str:
+def named(thing: Exchange | Destination) -> str:
+    """The kind and name of an exchange or a queue, as in messages."""
     if isinstance(thing, str):
         return f"queue {thing!r}"
     return f"exchange {thing.name!r}"
@@ -95,7 +96,7 @@ def invalid_names(topology: Topology) -> Iterator[Finding]:
 
 def _binding_keys(topology: Topology) -> Iterator[Finding]:
     for exchange, bound in _ring_bindings(topology):
-        where = f"binding of {_named(bound.destination)} to {_named(exchange)}"
+        where = f"binding of {named(bound.destination)} to {named(exchange)}"
         if _weight(bound) is not None:
             continue
         if re.fullmatch(r"\+?[0-9]{1,255}", bound.key, re.ASCII) and int(bound.key) > MAX_WEIGHT:
@@ -112,7 +113,7 @@ def _double_bindings(topology: Topology) -> Iterator[Finding]:
     for (name, destination), count in times.items():
         if count > 1:
             message = (
-                f"{_named(destination)} is bound {count} times: only the first binding takes effect, and unbinding any "
+                f"{named(destination)} is bound {count} times: only the first binding takes effect, and unbinding any "
                 "of them can remove all its buckets. Keep the one with the weight you want"
             )
             yield _error("double-binding", f"exchange {name!r}", message)
@@ -126,7 +127,7 @@ def _many_buckets(topology: Topology) -> Iterator[Finding]:
             divisor = gcd(*weights)
             hint = f"Divide all weights by {divisor}" if divisor > 1 else "Use smaller weights"
             message = f"{buckets:,} buckets cost the broker about {_cost(buckets):.0f} us per message (measured on 4.3)"
-            yield _warning("many-buckets", _named(exchange), f"{message}. {hint}")
+            yield _warning("many-buckets", named(exchange), f"{message}. {hint}")
 
 
 def _cost(buckets: int) -> float:
@@ -156,17 +157,17 @@ def _hash_arguments(topology: Topology) -> Iterator[Finding]:
         header, property_ = exchange.hash_header, exchange.hash_property
         if header is not None and property_ is not None:
             message = "the broker refuses hash-header and hash-property together. Keep one"
-            yield _error("both-hash-arguments", _named(exchange), message)
+            yield _error("both-hash-arguments", named(exchange), message)
         elif header is not None and not isinstance(header, str):
             message = (
                 f"the broker closes the connection (541) because hash-header is {header!r}, which is not text"
             )
-            yield _error("hash-header-type", _named(exchange), f"{message}. Write it in quotes")
+            yield _error("hash-header-type", named(exchange), f"{message}. Write it in quotes")
         else:
             try:
                 hash_on(header, property_)
             except InvalidValue as error:
-                yield _error("hash-argument-value", _named(exchange), str(error))
+                yield _error("hash-argument-value", named(exchange), str(error))
 
 
 def _misspelt_arguments(topology: Topology) -> Iterator[Finding]:
@@ -177,13 +178,13 @@ def _misspelt_arguments(topology: Topology) -> Iterator[Finding]:
                 message = (
                     f"exchanges of type {exchange.type} ignore {name}. Remove it, or use {CONSISTENT_HASH}"
                 )
-                yield _warning("ignored-hash-argument", _named(exchange), message)
+                yield _warning("ignored-hash-argument", named(exchange), message)
             elif meant is not None and meant != name:
                 message = (
                     f"the broker accepts and ignores the argument {name!r}. Did you mean {meant!r}? Fix it before the "
                     "exchange is declared: arguments cannot be changed later"
                 )
-                yield _error("misspelt-argument", _named(exchange), message)
+                yield _error("misspelt-argument", named(exchange), message)
 
 
 def _meant(name: str, exchange: Exchange) -> str | None:
@@ -210,7 +211,7 @@ def _static_headers(topology: Topology) -> Iterator[Finding]:
                     "such values differently, brokers up to 3.12 also hash the type, and later ones do not hash "
                     "integers. Use text"
                 )
-                yield _warning("hash-header-value", _named(exchange), message)
+                yield _warning("hash-header-value", named(exchange), message)
 
 
 def _exchanges_behind(topology: Topology, bound: Binding) -> list[Exchange]:
@@ -265,7 +266,7 @@ def _drop_head(topology: Topology) -> Iterator[Finding]:
             by = f" (policy {policy.name!r})" if policy and limits[0] not in queue.arguments else ""
             message = f"{limits[0]}{by} drops confirmed messages when the queue is full"
             hint = "Add x-overflow: reject-publish, so that publishers get an error instead"
-            yield _warning("drop-head", _named(queue.name), f"{message}. {hint}")
+            yield _warning("drop-head", named(queue.name), f"{message}. {hint}")
 
 
 def _targets(topology: Topology) -> set[str]:
@@ -284,7 +285,7 @@ def _transient(topology: Topology) -> Iterator[Finding]:
         )
         for part in parts:
             if not part.durable:
-                where = _named(part.name if isinstance(part, Queue) else part)
+                where = named(part.name if isinstance(part, Queue) else part)
                 yield _warning("transient", where, message)
 
 
@@ -293,7 +294,7 @@ def _short_lived(topology: Topology) -> Iterator[Finding]:
     for exchange in topology.exchanges:
         if exchange.auto_delete and exchange.type in _HASHING:
             message = "auto-delete removes it with its last binding, even during a weight change. Remove auto-delete"
-            yield _warning("short-lived", _named(exchange), message)
+            yield _warning("short-lived", named(exchange), message)
     for queue in topology.queues:
         if queue.name in targets and (queue.auto_delete or queue.exclusive):
             word = "auto-delete" if queue.auto_delete else "exclusive"
@@ -301,7 +302,7 @@ def _short_lived(topology: Topology) -> Iterator[Finding]:
                 f"the queue is {word}: when the broker deletes it, the buckets after its own shift and most keys move; "
                 "a new binding comes last. Use a permanent queue"
             )
-            yield _warning("short-lived", _named(queue.name), message)
+            yield _warning("short-lived", named(queue.name), message)
 
 
 # -- more than one exchange --------------------------------------------------------------------------
