@@ -11,7 +11,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from rabbit_chx.exchange import ConsistentHashExchange, Explanation
-    from rabbit_chx.ring import Destination
 
 
 def value_of(exchange: ConsistentHashExchange, key: str) -> Any:
@@ -47,6 +46,8 @@ class Answer:
     """The destinations as JSON fields."""
     explanation: Explanation | None
     """How the exchange's ring routes the message, if it has a ring."""
+    width: int | None = None
+    """The width of the column of keys; None separates it by a tab."""
     unsure: bool = False
     """Whether only the broker knows the destination."""
 
@@ -67,9 +68,10 @@ class Answer:
             "buckets": found.buckets,
         }
 
-    def text(self, width: int | None) -> str:
-        """The key, padded to a width or followed by a tab, and the destinations."""
-        return f"{self._key}\t{self.end}" if width is None else f"{self._key:<{width}}  {self.end}"
+    @property
+    def text(self) -> str:
+        """The key and the destinations."""
+        return f"{self._key}\t{self.end}" if self.width is None else f"{self._key:<{self.width}}  {self.end}"
 
     @property
     def explained(self) -> str:
@@ -82,7 +84,7 @@ class Answer:
         return self.key.decode("utf-8", "replace") if isinstance(self.key, bytes) else self.key
 
 
-def print_answers(answers: Iterable[Answer], output: str, *, explain: bool, width: int | None) -> None:
+def print_answers(answers: Iterable[Answer], output: str, *, explain: bool) -> None:
     """Print the answer for each message."""
     for number, answer in enumerate(answers):
         if output == "json":
@@ -90,16 +92,16 @@ def print_answers(answers: Iterable[Answer], output: str, *, explain: bool, widt
         elif explain:
             echo(f"\n{answer.explained}" if number else answer.explained)
         else:
-            echo(answer.text(width))
+            echo(answer.text)
 
 
-def print_counts(counts: Mapping[Destination, int], output: str, *, named: str) -> None:
+def print_counts(counts: Mapping[str, int], output: str, *, named: str) -> None:
     """Print the number of keys of each destination; ``named`` is the JSON key of the destination."""
     total = sum(counts.values())
     if output == "json":
         for end, keys in counts.items():
             share = keys / total if total else 0.0
-            print_json("count", **{named: str(end)}, keys=keys, share=share)
+            print_json("count", **{named: end}, keys=keys, share=share)
         return
     from rabbit_chx.cli.tables import print_shares
 

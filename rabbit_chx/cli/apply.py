@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from rabbit_chx.broker.applying.apply import apply as apply_steps
+from rabbit_chx.cli.broker_access import for_each_vhost, topology_options
 from rabbit_chx.cli.changes import counted, read_and_print
 from rabbit_chx.cli.options import output_option
 from rabbit_chx.cli.output import echo, notice, print_json
 from rabbit_chx.cli.plan import plan_options, planned
 from rabbit_chx.cli.verb import Exit, option, verb
-from rabbit_chx.cli.vhosts import for_each_vhost, topology_options
 from rabbit_chx.errors import ApplyStopped, InvalidValue, Unquoted
 from rabbit_chx.topology.checks.lint import lint
 

@@ -1,4 +1,4 @@
-"""How the topology verbs reach a broker: AMQP, the management API, and the node itself."""
+"""What the topology verbs are about: topologies in a file, and a broker, reached by AMQP, its management API and its node."""
 
 from __future__ import annotations
 
@@ -13,16 +13,27 @@ from rabbit_chx.broker.reading.node import NodeCommand
 from rabbit_chx.broker.reading.reader import read, read_existence
 from rabbit_chx.broker.reading.ring_order import learn
 from rabbit_chx.cli.completion import exchanges
-from rabbit_chx.cli.options import BROKER, ManagementAccess, broker_options, management_options
+from rabbit_chx.cli.options import (
+    BROKER,
+    FILE,
+    ManagementAccess,
+    broker_options,
+    check_names,
+    management_options,
+)
+from rabbit_chx.cli.output import echo
 from rabbit_chx.cli.plan_rows import condense
 from rabbit_chx.cli.progress import waiting
 from rabbit_chx.cli.ring import read_pairs
-from rabbit_chx.cli.verb import bundle, option
+from rabbit_chx.cli.verb import Exit, bundle, option
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue
+from rabbit_chx.topology.file.definitions import looks_like_definitions
+from rabbit_chx.topology.file.load import read_file, topologies
 from rabbit_chx.urls import BrokerUrl
 
 if TYPE_CHECKING:
     import ssl
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     import pika
@@ -32,6 +43,7 @@ if TYPE_CHECKING:
 
 _PLUGIN: Final = "rabbitmq-plugins enable rabbitmq_management"
 """Part of the error for a missing management API, and of no other error."""
+_WORST_FIRST: Final = (Exit.PARTLY, Exit.FAILED, Exit.DIFFERENT, Exit.FINE)
 
 
 @dataclass(frozen=True)
@@ -161,3 +173,47 @@ broker_access_options = bundle(
     gather=_with_access,
 )
 """The options of `BrokerAccess`, which the command gets as ``live``."""
+
+vhosts_option = option(
+    "-V",
+    "--vhost",
+    "vhosts",
+    multiple=True,
+    metavar="VHOST",
+    callback=check_names,
+    help="Only this virtual host of a definitions.json; can be repeated. The default is the URL's, or all.",
+)
+
+
+def load_topologies(
+    file: str, vhosts: Sequence[str] = (), url: str | BrokerUrl | None = None
+) -> tuple[Topology, ...]:
+    """The topologies in a file: of the given virtual hosts, else of the URL's, else all."""
+    document = read_file(file)
+    named = BrokerUrl.parse(url).named_vhost if url else None
+    if not vhosts and named is not None and looks_like_definitions(document.value):
+        vhosts = (named,)
+    return topologies(document, vhosts)
+
+
+def _with_topologies(given: dict[str, Any]) -> dict[str, Any]:
+    found = load_topologies(given.pop("file"), given.pop("vhosts"), given["live"].url)
+    return given | {"topologies": found}
+
+
+topology_options = bundle(
+    click.argument("file", type=FILE), vhosts_option, broker_access_options, gather=_with_topologies
+)
+"""A topology file and a broker; the command gets ``topologies`` and ``live``."""
+
+
+def for_each_vhost(wanted: Sequence[Topology], act: Callable[[Topology], int]) -> int:
+    """Act on each topology and return the worst exit code; a failure ends it."""
+    codes = []
+    for topology in wanted:
+        if len(wanted) > 1:
+            echo(f"Virtual host {topology.vhost!r}:", err=True)
+        codes.append(act(topology))
+        if codes[-1] in (Exit.FAILED, Exit.PARTLY):
+            break
+    return next(code for code in _WORST_FIRST if code in codes)

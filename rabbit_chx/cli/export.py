@@ -10,11 +10,10 @@ from urllib.parse import quote
 import click
 
 from rabbit_chx.broker.reading.ring_order import in_ring_order
-from rabbit_chx.cli.broker_access import broker_access_options
+from rabbit_chx.cli.broker_access import broker_access_options, vhosts_option
 from rabbit_chx.cli.options import FILE, check_names
 from rabbit_chx.cli.output import echo, notice
 from rabbit_chx.cli.verb import bundle, option, verb
-from rabbit_chx.cli.vhosts import vhosts_option
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue
 from rabbit_chx.topology.file.definitions import (
     left_out,

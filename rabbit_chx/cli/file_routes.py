@@ -44,7 +44,7 @@ class FileRoutes:
             pairs = [(bound.destination, bound.key) for bound in self._slots.top_bindings]
             self._modulus = ModulusHashExchange(pairs, release=release)
 
-    def answer(self, key: str | bytes, headers: Mapping[str, str]) -> Answer:
+    def answer(self, key: str | bytes, headers: Mapping[str, str], width: int | None) -> Answer:
         """Route a key: the part that the exchange hashes, or the routing key if it hashes none."""
         text = key.decode("utf-8", "surrogateescape") if isinstance(key, bytes) else key
         encoded = text.encode("utf-8", "surrogateescape")
@@ -72,4 +72,4 @@ class FileRoutes:
                 shown = f"{slot}: {shown}"
                 fields["slot"] = slot
         unsure = any(isinstance(end, AnyOf) for end in ends)
-        return Answer("file_route", key, shown, fields, explanation, unsure)
+        return Answer("file_route", key, shown, fields, explanation, width, unsure)

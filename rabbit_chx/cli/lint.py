@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import click
 
+from rabbit_chx.cli.broker_access import load_topologies, vhosts_option
 from rabbit_chx.cli.changes import counted, print_findings
 from rabbit_chx.cli.options import FILE, other_release_option, output_option
 from rabbit_chx.cli.output import echo, print_json
 from rabbit_chx.cli.verb import Exit, verb
-from rabbit_chx.cli.vhosts import load_topologies, vhosts_option
 from rabbit_chx.topology.checks.lint import lint as find
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ def lint(*, file: str, vhosts: tuple[str, ...], release: str | None, output: str
         if output == "json":
             for one in findings:
                 where = one.where if len(topologies) == 1 else f"virtual host {topology.vhost!r}, {one.where}"
-                print_json("finding", severity=one.severity, code=one.code, where=where, message=one.message)
+                print_json("finding", **asdict(one) | {"where": where})
         else:
             print_findings(findings)
             name = file if len(topologies) == 1 else f"{file}, virtual host {topology.vhost!r}"

@@ -29,10 +29,10 @@ BROKER: Final = "The broker"
 EXCHANGE: Final = "The exchange"
 FILE: Final = click.Path(readable=False)
 """A path that shells complete; opening it shows whether it can be read."""
-_SECRET_FILE: Final = click.Path(readable=False, path_type=Path)
 
 _of_broker = partial(option, group=BROKER)
 _of_exchange = partial(option, group=EXCHANGE)
+_secret_file = partial(_of_broker, type=click.Path(readable=False, path_type=Path), metavar="FILE")
 
 
 def check_names(_: click.Context, parameter: click.Parameter, value: Any) -> Any:
@@ -60,10 +60,10 @@ exchange_option = partial(
 file_option = partial(_of_exchange, "-f", "--file", type=FILE, metavar="FILE")
 keys_option = partial(option, "--keys", "keys_file", type=FILE, metavar="FILE")
 raw_option = option("--raw", is_flag=True, help="Lines of --keys are bytes, not UTF-8 text.")
-worker_pool_option = _of_exchange(
+count_option = partial(option, type=click.IntRange(min=1), metavar="N")
+worker_pool_option = count_option(
     "--worker-pool-size",
-    type=click.IntRange(min=1),
-    metavar="N",
+    group=EXCHANGE,
     help="default_worker_pool_size of the node: with 1, a restart on Mnesia sorts the ring.",
 )
 
@@ -128,27 +128,18 @@ broker_options = bundle(
         help="AMQP URL: amqp://user@host:5672/vhost, or amqps://. Set the password in the environment variable or in "
         "--password-file to keep it out of the process list.",
     ),
-    _of_broker(
+    _secret_file(
         "--password-file",
-        type=_SECRET_FILE,
         envvar="RABBITMQ_PASSWORD_FILE",
         show_envvar=True,
-        metavar="FILE",
         help="File that contains only the password; read on each connect.",
     ),
-    _of_broker(
+    _secret_file(
         "--tls-ca-cert-file",
-        type=_SECRET_FILE,
-        metavar="FILE",
         help="CA certificates to trust instead of the system's, with amqps and https.",
     ),
-    _of_broker("--tls-cert-file", type=_SECRET_FILE, metavar="FILE", help="Client certificate."),
-    _of_broker(
-        "--tls-key-file",
-        type=_SECRET_FILE,
-        metavar="FILE",
-        help="Private key, if --tls-cert-file does not contain it.",
-    ),
+    _secret_file("--tls-cert-file", help="Client certificate."),
+    _secret_file("--tls-key-file", help="Private key, if --tls-cert-file does not contain it."),
     _of_broker("--insecure", is_flag=True, help="Disable TLS peer verification: for tests only."),
     gather=_with_tls,
 )
@@ -193,9 +184,7 @@ management_options = bundle(
         help="Management API; by default port 15672 (15671 with amqps) of the broker's host.",
     ),
     _of_broker(
-        "--management-proxy",
-        metavar="URL",
-        help="HTTP proxy for the management API. http_proxy is ignored.",
+        "--management-proxy", metavar="URL", help="HTTP proxy for the management API. http_proxy is ignored."
     ),
     _of_broker(
         "--insecure-management",

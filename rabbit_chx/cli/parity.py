@@ -14,6 +14,7 @@ from rabbit_chx.cli.completion import releases
 from rabbit_chx.cli.options import (
     BROKER,
     broker_options,
+    count_option,
     other_release_option,
     output_option,
     store_option,
@@ -50,15 +51,7 @@ _WEIGHTS: Final = {"a": 1, "b": 2, "c": 1, "d": 5, "e": 1}
     shell_complete=releases,
     help="Start a throw-away broker of this release instead of --url.",
 )
-@option(
-    "-n",
-    "--keys",
-    default=10_000,
-    show_default=True,
-    type=click.IntRange(min=1),
-    metavar="N",
-    help="Number of messages.",
-)
+@count_option("-n", "--keys", default=10_000, show_default=True, help="Number of messages.")
 @other_release_option(help="Mirror this release instead of the broker's.")
 @store_option(help="The broker's metadata store.")
 @output_option

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from rabbit_chx.cli.broker_access import for_each_vhost, topology_options
 from rabbit_chx.cli.changes import print_findings, print_plan, print_strategies, read_and_print
 from rabbit_chx.cli.completion import queues
 from rabbit_chx.cli.options import (
@@ -20,7 +21,6 @@ from rabbit_chx.cli.options import (
 from rabbit_chx.cli.output import echo
 from rabbit_chx.cli.progress import waiting
 from rabbit_chx.cli.verb import Exit, bundle, option, verb
-from rabbit_chx.cli.vhosts import for_each_vhost, topology_options
 from rabbit_chx.errors import InvalidValue
 from rabbit_chx.ring import parse_weight
 from rabbit_chx.topology.checks.lint import lint

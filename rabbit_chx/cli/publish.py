@@ -4,28 +4,28 @@ from __future__ import annotations
 
 import signal
 import sys
+import threading
 import time
 from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 import click
 
 from rabbit_chx.cli.inputs import name_of, open_file
-from rabbit_chx.cli.options import FILE, broker_options, check_names, output_option
+from rabbit_chx.cli.options import FILE, broker_options, check_names, count_option, output_option
 from rabbit_chx.cli.output import echo, log_to_stderr, notice, print_json
 from rabbit_chx.cli.resume import MAX_SENT_AGAIN, open_resume_file
 from rabbit_chx.cli.row_files import Picker, format_of, read_batches
-from rabbit_chx.cli.signals import GracefulStop
-from rabbit_chx.cli.verb import Exit, option, verb
+from rabbit_chx.cli.verb import Exit, bundle, option, verb
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue, PublishFailed
 from rabbit_chx.publishing import Publisher
 from rabbit_chx.text import printable
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from rabbit_chx.cli.resume import ResumeFile
@@ -37,9 +37,62 @@ _ROWS_AT_ONCE: Final = 1_000
 _SETTLE_SECONDS: Final = 10.0
 """How long rows in flight may take to be confirmed after a signal."""
 _PAUSE: Final = 0.01
+_T = TypeVar("_T")
+_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 _TERMINATED: Final = 128 + signal.SIGTERM
 
 _of_message = partial(option, group="The messages")
+
+
+def _with_picker(given: dict[str, Any]) -> dict[str, Any]:
+    given["headers"] = _mapping(given["headers"], "--header")
+    given["properties"] = _mapping(given["properties"], "--property")
+    columns = map(given.pop, ("body_column", "key_column", "headers", "properties"))
+    return given | {"picker": Picker(*columns)}
+
+
+def _mapping(pairs: tuple[str, ...], option: str) -> dict[str, str]:
+    mapped = {}
+    for pair in pairs:
+        name, equals, column = pair.partition("=")
+        if not name or (equals and not column) or (option == "--property" and not equals):
+            raise InvalidValue(option, pair, "NAME=COLUMN")
+        mapped[name] = column or name
+    return mapped
+
+
+message_options = bundle(
+    _of_message(
+        "-x",
+        "--exchange",
+        required=True,
+        metavar="X",
+        callback=check_names,
+        help="The exchange to publish to.",
+    ),
+    _of_message(
+        "-k", "--key-column", metavar="C", help="The column with the routing key. Default: empty keys."
+    ),
+    _of_message(
+        "--body-column", metavar="C", help="The column with the body. Default: the whole row as JSON."
+    ),
+    _of_message(
+        "--header",
+        "headers",
+        multiple=True,
+        metavar="NAME[=C]",
+        help="A header NAME from column C, by default from column NAME.",
+    ),
+    _of_message(
+        "--property",
+        "properties",
+        multiple=True,
+        metavar="NAME=C",
+        help="A property from a column, such as message_id=C.",
+    ),
+    gather=_with_picker,
+)
+"""What becomes a message; the command gets ``exchange`` and ``picker``."""
 
 
 @verb(
@@ -62,32 +115,14 @@ With --resume, the next call then starts at the exact row; after SIGKILL or a cr
 )
 @click.argument("file", type=FILE)
 @broker_options
-@_of_message(
-    "-x", "--exchange", required=True, metavar="X", callback=check_names, help="The exchange to publish to."
-)
-@_of_message("-k", "--key-column", metavar="C", help="The column with the routing key. Default: empty keys.")
-@_of_message("--body-column", metavar="C", help="The column with the body. Default: the whole row as JSON.")
-@_of_message(
-    "--header",
-    "headers",
-    multiple=True,
-    metavar="NAME[=C]",
-    help="A header NAME from column C, by default from column NAME.",
-)
-@_of_message(
-    "--property",
-    "properties",
-    multiple=True,
-    metavar="NAME=C",
-    help="A property from a column, such as message_id=C.",
-)
+@message_options
 @option(
     "--format",
     "kind",
     type=click.Choice(["csv", "jsonl", "parquet", "arrow"]),
     help="The format of FILE. Default: by its name.",
 )
-@option("--rate", type=click.IntRange(min=1), metavar="N", help="Publish at most N messages per second.")
+@count_option("--rate", help="Publish at most N messages per second.")
 @option(
     "--resume",
     "resume_path",
@@ -103,10 +138,7 @@ def publish(
     password_file: Path | None,
     tls: ssl.SSLContext | None,
     exchange: str,
-    key_column: str | None,
-    body_column: str | None,
-    headers: tuple[str, ...],
-    properties: tuple[str, ...],
+    picker: Picker,
     kind: str | None,
     rate: int | None,
     resume_path: str | None,
@@ -116,21 +148,23 @@ def publish(
     if url is None:
         raise click.UsageError("missing broker URL: pass --url or set AMQP_URL")
     log_to_stderr()
-    mapped = _mapping(headers, "--header"), _mapping(properties, "--property")
-    picker = Picker(body_column, key_column, *mapped)
     name = name_of(file)
     kind = format_of(file, kind)
     publisher = Publisher(url, exchange, name="rabbit-chx publish", credentials=password_file, tls=tls)
     with open_resume_file(resume_path, file) as resume, open_file(file) as rows:
         publisher.open()
         batches = _shown(picker.batches(read_batches(rows, kind, name), name), publisher, name)
-        with GracefulStop(publisher.stop_accepting) as stop:
+        with _GracefulStop(publisher.stop_accepting) as stop:
             _publish_all(batches, publisher, resume, _Pace(rate), stop)
         return _report(publisher, resume.start if resume else 0, stop, output)
 
 
 def _publish_all(
-    batches: Iterator[Batch], publisher: Publisher, resume: ResumeFile | None, pace: _Pace, stop: GracefulStop
+    batches: Iterator[Batch],
+    publisher: Publisher,
+    resume: ResumeFile | None,
+    pace: _Pace,
+    stop: _GracefulStop,
 ) -> None:
     """Publish all batches, wait for the outcome of each row, and save the position, whatever happens."""
     error = None
@@ -153,7 +187,7 @@ def _publish_all(
 
 
 def _publish(
-    publisher: Publisher, batch: Batch, resume: ResumeFile | None, pace: _Pace, stop: GracefulStop
+    publisher: Publisher, batch: Batch, resume: ResumeFile | None, pace: _Pace, stop: _GracefulStop
 ) -> None:
     for part in pace.parts(len(batch.bodies)):
         rows = batch[part]
@@ -164,7 +198,7 @@ def _publish(
         publisher.publish_many(rows.bodies, rows.keys, headers=rows.headers, **rows.properties)
 
 
-def _settle(publisher: Publisher, stop: GracefulStop) -> None:
+def _settle(publisher: Publisher, stop: _GracefulStop) -> None:
     """Wait until every row has its outcome, after a signal for some seconds only, and close the publisher."""
     deadline = None
     while publisher.totals.pending:
@@ -177,7 +211,7 @@ def _settle(publisher: Publisher, stop: GracefulStop) -> None:
         publisher.close(timeout=0)
 
 
-def _report(publisher: Publisher, skipped: int, stop: GracefulStop, output: str) -> int:
+def _report(publisher: Publisher, skipped: int, stop: _GracefulStop, output: str) -> int:
     totals = publisher.totals
     if totals.failed:
         _print_failures(totals, publisher.failures, skipped)
@@ -195,14 +229,52 @@ def _report(publisher: Publisher, skipped: int, stop: GracefulStop, output: str)
     return Exit.FAILED if totals.failed else Exit.FINE
 
 
-def _mapping(pairs: tuple[str, ...], option: str) -> dict[str, str]:
-    mapped = {}
-    for pair in pairs:
-        name, equals, column = pair.partition("=")
-        if not name or (equals and not column) or (option == "--property" and not equals):
-            raise InvalidValue(option, pair, "NAME=COLUMN")
-        mapped[name] = column or name
-    return mapped
+class _GracefulStop:
+    """Turns the first SIGINT or SIGTERM into a request to stop; the second one acts as usual.
+
+    An exception at a random moment could leave a message accepted and not counted, so the first signal raises one only
+    while `next_of` waits for input.
+    """
+
+    def __init__(self, on_signal: Callable[[], object]) -> None:
+        self.signal: int | None = None
+        """The signal that arrived."""
+        self._on_signal = on_signal
+        self._reading = False
+        self._before: dict[int, Any] = {}
+
+    def __bool__(self) -> bool:
+        return self.signal is not None
+
+    def __enter__(self) -> Self:
+        if threading.current_thread() is threading.main_thread():
+            for number in _SIGNALS:
+                if signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup
+                    self._before[number] = signal.signal(number, self._handle)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        while self._before:
+            signal.signal(*self._before.popitem())
+
+    def _handle(self, number: int, _frame: object) -> None:
+        self.__exit__()
+        self.signal = number
+        self._on_signal()
+        if self._reading:
+            raise KeyboardInterrupt
+
+    def next_of(self, iterator: Iterator[_T]) -> _T | None:
+        """Return the next item, or None at the end or after a signal."""
+        try:
+            self._reading = True
+            item = None if self else next(iterator, None)
+            self._reading = False
+        except KeyboardInterrupt:
+            if not self:
+                raise
+            return None
+        return item
 
 
 class _Pace:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import click
-
 from rabbit_chx.broker.amqp import server_version
 from rabbit_chx.cli.broker_access import broker_access_options
 from rabbit_chx.cli.changes import counted
@@ -14,6 +12,7 @@ from rabbit_chx.cli.options import (
     BROKER,
     EXCHANGE,
     FILE,
+    count_option,
     exchange_option,
     file_option,
     keys_option,
@@ -52,15 +51,7 @@ if TYPE_CHECKING:
 @exchange_option(group=EXCHANGE, help="Exchange of --file, if several hash.")
 @release_option(group=EXCHANGE, help="The broker's release.")
 @worker_pool_option
-@option(
-    "-o",
-    "--out",
-    "out_file",
-    type=FILE,
-    required=True,
-    metavar="PAGE.html",
-    help="Where to write the page.",
-)
+@option("-o", "--out", type=FILE, required=True, metavar="PAGE.html", help="Where to write the page.")
 @keys_option(help="A sample of keys, one per line; - is stdin.")
 @what_if_options
 @option(
@@ -70,12 +61,10 @@ if TYPE_CHECKING:
     is_flag=True,
     help="Take the release and the ring from the broker of --url.",
 )
-@option(
+@count_option(
     "--parity",
     "messages",
     group=BROKER,
-    type=click.IntRange(min=1),
-    metavar="N",
     help="Compare the mirror with the broker of --url over N messages, as `parity` does.",
 )
 @broker_access_options
@@ -86,7 +75,7 @@ def report(
     messages: int | None,
     file: str,
     exchange: str | None,
-    out_file: str,
+    out: str,
     release: str,
     keys_file: str | None,
     changes: dict[str, Any],
@@ -118,11 +107,11 @@ def report(
             **changes,
         )
     try:
-        made.save(out_file)
+        made.save(out)
     except OSError as error:
         hint = f"The system says: {error.strerror}"
-        raise InvalidValue("--out", out_file, "a file that can be written", hint) from None
-    echo(f"Wrote {out_file}: exchange {name!r}, {counted(len(made.live.destinations), 'queue')}.")
+        raise InvalidValue("--out", out, "a file that can be written", hint) from None
+    echo(f"Wrote {out}: exchange {name!r}, {counted(len(made.live.destinations), 'queue')}.")
 
 
 def _live_ring(live: BrokerAccess, topology: Topology, exchange: str) -> Ring:

@@ -75,13 +75,17 @@ def route(
         if not given:
             raise click.UsageError("missing KEY: pass keys, --keys FILE, or --header N=V for one message")
         raise click.UsageError(f"{' and '.join(given)} cannot be combined")
-    if routes is not None:
-        given_keys = (keys or ("",)) if keys_file is None else _keys_of(keys_file, raw=raw)
-        _follow(routes, given_keys, _parse_headers(headers), **shown)
-    elif keys_file is not None:
+    if keys_file is not None and routes is None:
         _route_file(described.mirror(), keys_file, raw=raw, **shown)
+    elif routes is not None:
+        given_keys = (keys or ("",)) if keys_file is None else _keys_of(keys_file, raw=raw)
+        if shown["explain"] and routes.ring is None:
+            got, expected = "an exchange without a ring", "an exchange of type x-consistent-hash"
+            raise InvalidValue("--explain", got, expected)
+        _print(_follow(routes, given_keys, _parse_headers(headers)), **shown)
     else:
-        _route(described.mirror(), keys, headers, **shown)
+        exchange = described.mirror()
+        _print(_route(exchange, keys, headers), exchange.destinations, **shown)
 
 
 def _through_file(described: Described) -> FileRoutes | None:
@@ -101,60 +105,49 @@ def _keys_of(path: str, *, raw: bool) -> Iterator[bytes]:
         yield from (column[row] for row in range(len(column)))
 
 
-def _follow(
-    routes: FileRoutes,
-    keys: Iterable[str | bytes],
-    headers: dict[str, str],
-    *,
-    count: bool,
-    explain: bool,
-    output: str,
-) -> None:
-    """Print the queues of each message that passes through the exchanges of a file."""
-    if explain and routes.ring is None:
-        raise InvalidValue("--explain", "an exchange without a ring", "an exchange of type x-consistent-hash")
+def _follow(routes: FileRoutes, keys: Iterable[str | bytes], headers: dict[str, str]) -> Iterator[Answer]:
+    """Yield the answer for each message that passes through the exchanges of a file."""
+    width = max(map(len, keys)) if isinstance(keys, tuple) else None  # those of a file are not all known
     unsure = False
-
-    def answers() -> Iterator[Answer]:
-        nonlocal unsure
-        for key in keys:
-            answer = routes.answer(key, headers)
-            unsure = unsure or answer.unsure
-            yield answer
-
-    if count:
-        print_counts(dict(sorted(Counter(each.end for each in answers()).items())), output, named="end")
-    else:
-        width = max(map(len, keys)) if isinstance(keys, tuple) else None  # those of a file are not all known
-        print_answers(answers(), output, explain=explain, width=width)
+    for key in keys:
+        answer = routes.answer(key, headers, width)
+        unsure = unsure or answer.unsure
+        yield answer
     if unsure and routes.has_slots:
         notice("Note", _SLOTS)
 
 
-def _route(
-    exchange: ConsistentHashExchange,
-    keys: tuple[str, ...],
-    headers: tuple[str, ...],
+def _route(exchange: ConsistentHashExchange, keys: tuple[str, ...], headers: tuple[str, ...]) -> list[Answer]:
+    """The answers for messages of an exchange that determines the queue alone."""
+    messages = [(key, value_of(exchange, key)) for key in keys]
+    if headers:
+        messages = [(" ".join(headers), _hashed_headers(exchange, headers))]
+    width = max(len(key) for key, _ in messages)
+    found = [(key, exchange.explain(value)) for key, value in messages]
+    return [
+        Answer("route", key, end := str(each.destination), {"queue": end, "bucket": each.bucket}, each, width)
+        for key, each in found
+    ]
+
+
+def _print(
+    answers: Iterable[Answer],
+    destinations: tuple[Destination, ...] = (),
     *,
     count: bool,
     explain: bool,
     output: str,
 ) -> None:
-    """Print the queue of each message of an exchange that determines it alone."""
-    messages = [(key, value_of(exchange, key)) for key in keys]
-    if headers:
-        messages = [(" ".join(headers), _hashed_headers(exchange, headers))]
-    answers = []
-    counts: dict[Destination, int] = dict.fromkeys(exchange.destinations, 0)
-    for key, value in messages:
-        found = exchange.explain(value)
-        counts[found.destination] += 1
-        fields = {"queue": str(found.destination), "bucket": found.bucket}
-        answers.append(Answer("route", key, str(found.destination), fields, found))
-    if count:
+    """Print the answers or, with --count, the number of keys of all destinations, or of those that got keys."""
+    if not count:
+        print_answers(answers, output, explain=explain)
+        return
+    counts = Counter(dict.fromkeys(map(str, destinations), 0))
+    counts.update(answer.end for answer in answers)
+    if destinations:
         print_counts(counts, output, named="queue")
     else:
-        print_answers(answers, output, explain=explain, width=max(len(key) for key, _ in messages))
+        print_counts(dict(sorted(counts.items())), output, named="end")
 
 
 def _hashed_headers(exchange: ConsistentHashExchange, headers: tuple[str, ...]) -> dict[str, str]:
@@ -196,7 +189,9 @@ def _route_file(
         else:
             _write_answers(exchange, column, buckets.tolist(), output)
     if count:
-        print_counts(dict(zip(exchange.destinations, totals.tolist(), strict=True)), output, named="queue")
+        print_counts(
+            dict(zip(map(str, exchange.destinations), totals.tolist(), strict=True)), output, named="queue"
+        )
 
 
 def _write_answers(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import click
@@ -66,7 +67,7 @@ def _print_as_json(found: Spread, *, sample: bool) -> None:
         counts = {"rows": queue.rows, "keys": queue.keys, "exact": queue.exact} if sample else {}
         print_json("queue", queue=queue.queue, share=queue.share, **counts)
     for one in found.hot:
-        print_json("hot_key", key=one.key, queue=one.queue, rows=one.rows, share=one.share)
+        print_json("hot_key", **asdict(one))
     summary: dict[str, object] = {"queues": len(found.queues), "max_over_mean": found.skew}
     if sample:
         summary |= {"rows": found.rows, "keys_are_estimated": found.about, "chi_squared": found.chi_squared}

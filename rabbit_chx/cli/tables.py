@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
-    from rabbit_chx.ring import Destination
-
 _WIDE: Final = 160
 _NARROW: Final = 64
 """Narrower terminals get no bars, and one word per line in headings."""
@@ -93,7 +91,7 @@ def show(*parts: Table | str, title: str = "") -> None:
     click.echo("\n".join(lines), color=out.is_terminal or None)
 
 
-def print_shares(counts: Mapping[Destination, int], *, title: str) -> None:
+def print_shares(counts: Mapping[Any, int], *, title: str) -> None:
     """Print the number of keys of each destination."""
     total = sum(counts.values())
     largest = max(counts.values(), default=0)

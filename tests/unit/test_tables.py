@@ -40,21 +40,10 @@ def test_the_pages_hold_the_tables_that_the_code_makes(tables, monkeypatch, tmp_
         assert made.read_text() == (ROOT / "docs" / made.name).read_text()
 
 
-def test_what_stands_around_a_table_stays_and_what_stood_in_it_goes(tables):
-    page = "before\n<!-- a: begin -->\nold\n<!-- a: end -->\nafter <!-- b: begin --><!-- b: end -->"
-    assert tables.filled(page, {"a": "new", "b": "B"}) == (
-        "before\n<!-- a: begin -->\nnew\n<!-- a: end -->\nafter <!-- b: begin -->\nB\n<!-- b: end -->"
-    )
-
-
 @pytest.mark.parametrize("page", ["", "<!-- a: begin -->", "<!-- a: end --><!-- a: begin -->"])
 def test_a_page_without_the_marks_of_a_table_is_an_error(tables, page):
     with pytest.raises(LookupError, match="<!-- a: begin -->"):
         tables.filled(page, {"a": "new"})
-
-
-def test_a_bar_in_a_cell_parts_no_cells(tables):
-    assert tables.table(("a", "b"), [("x|y", "")]) == "| a | b |\n|---|---|\n| x&#124;y | |"
 
 
 def test_every_option_of_a_write_stands_in_its_table():
@@ -70,28 +59,6 @@ def test_every_key_of_a_topology_file_stands_in_its_table(name):
     section = re.search(rf"^## {title}\n(.*?)(?=^## |\Z)", REFERENCE, re.DOTALL | re.MULTILINE)[1]
     kind = SCHEMA if name == "File" else SCHEMA["$defs"][name]
     assert first_cells(section) == list(kind["properties"])
-
-
-@pytest.mark.parametrize(
-    ("schema", "words"),
-    [
-        ({"type": "boolean"}, "true or false"),
-        ({"type": "integer", "minimum": 1, "maximum": 256}, "integer from 1 to 256"),
-        ({"type": "integer", "minimum": 1, "maximum": 1}, "`1`"),
-        ({"enum": ["a", "b"], "type": "string"}, "`a`, `b`"),
-        ({"const": "a", "type": "string"}, "`a`"),
-        ({"type": "string", "minLength": 1, "maxLength": 255}, "text, at most 255 characters"),
-        ({"type": "string", "examples": ["a", "b"]}, "text, such as `a`, `b`"),
-        ({"type": "array", "items": {"$ref": "#/$defs/FileQueue"}}, "list, each: [queue](#queue)"),
-        ({"type": "object", "additionalProperties": True}, "mapping"),
-        (
-            {"oneOf": [{"type": "object", "additionalProperties": {"type": "integer"}}, {"type": "null"}]},
-            "mapping, each name to: integer; or nothing",
-        ),
-    ],
-)
-def test_what_a_key_may_hold_is_said_in_words(tables, schema, words):
-    assert tables.in_words(schema) == words
 
 
 @pytest.mark.parametrize("example", EXAMPLES)
