@@ -18,14 +18,13 @@ from rabbit_chx.kernel.terms import format_term
 from rabbit_chx.partitioning import AnyOf, ModulusHashExchange
 from rabbit_chx.releases import Release
 from rabbit_chx.ring import ToExchange
-from rabbit_chx.topology.model import CONSISTENT_HASH, MODULUS_HASH, Binding, Exchange
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from rabbit_chx.fields import Client
     from rabbit_chx.ring import Destination, Ring
-    from rabbit_chx.topology.model import Topology
+    from rabbit_chx.topology.model import Binding, Exchange, Topology
 
 __all__ = ["Router", "headers_match", "route", "topic_matches"]
 
@@ -149,50 +148,40 @@ class Router:
 
     def _next(self, exchange: Exchange, message: _Message) -> Sequence[Destination | AnyOf]:
         """The destinations of a message at one exchange, or the alternate exchange if there are none."""
-        found = self._matching(exchange, message)
-        if found:
+        if found := self._matching(exchange, message):
             return found
-        alternate = self._alternate(exchange)
+        # rabbit_policy.erl, get_arg/3: an argument takes precedence over a policy.
+        policy = self._topology.policy_of(exchange) if exchange.alternate is None else None
+        alternate = policy.definition.get("alternate-exchange") if policy else exchange.alternate
         return [] if alternate is None else [ToExchange(alternate)]
-
-    # rabbit_policy.erl, get_arg/3: an argument takes precedence over a policy.
-    def _alternate(self, exchange: Exchange) -> str | None:
-        if exchange.alternate is not None:
-            return exchange.alternate
-        policy = self._topology.policy_of(exchange)
-        return policy.definition.get("alternate-exchange") if policy else None
 
     def _matching(self, exchange: Exchange, message: _Message) -> Sequence[Destination | AnyOf]:
         bindings = self._topology.bindings_from(exchange.name)
         match exchange.type:
-            case "direct":
-                return [bound.destination for bound in bindings if bound.key.encode() in message.keys]
-            case "fanout" | "x-recent-history":
-                return [bound.destination for bound in bindings]
-            case "topic":
-                return [
-                    bound.destination
-                    for bound in bindings
-                    if any(topic_matches(bound.key, key) for key in message.keys)
-                ]
-            case "headers":
-                return [
-                    bound.destination
-                    for bound in bindings
-                    if headers_match(bound.arguments, message.headers, self._release, self._client)
-                ]
             case "x-random":
                 return _any_of(bound.destination for bound in bindings)
             case "x-local-random":
                 return _any_of(bound.destination for bound in bindings if not bound.key)
-            case type_ if type_ == CONSISTENT_HASH:
+            case "x-consistent-hash":
                 return self._consistent_hash(exchange, message)
-            case type_ if type_ == MODULUS_HASH:
+            case "x-modulus-hash":
                 return self._modulus_hash(exchange, bindings, message) if bindings else []
+            case "direct" | "fanout" | "x-recent-history" | "topic" | "headers":
+                return [bound.destination for bound in bindings if self._matches(exchange, bound, message)]
             case type_:
-                raise Unpredictable(
-                    f"exchange {exchange.name!r} has the type {type_}, whose routing is not supported"
-                )
+                what = f"exchange {exchange.name!r} has the type {type_}"
+                raise Unpredictable(f"{what}, whose routing is not supported")
+
+    def _matches(self, exchange: Exchange, bound: Binding, message: _Message) -> bool:
+        match exchange.type:
+            case "direct":
+                return bound.key.encode() in message.keys
+            case "fanout" | "x-recent-history":
+                return True
+            case "topic":
+                return any(topic_matches(bound.key, key) for key in message.keys)
+            case _:
+                return headers_match(bound.arguments, message.headers, self._release, self._client)
 
     def _consistent_hash(self, exchange: Exchange, message: _Message) -> Sequence[Destination | AnyOf]:
         name = exchange.name

@@ -93,7 +93,7 @@ class Bindings:
 
     def _queues(self, path: Path, name: str, *, at_key: bool = False) -> Iterator[str]:
         for member in self._lookup.members(path, name, at_key=at_key):
-            if not self._lookup.check_queue(path, member, at_key=at_key):
+            if not self._lookup.is_declared("queue", path, member, at_key=at_key):
                 return  # once for each range
             yield member
 
@@ -104,7 +104,9 @@ class Bindings:
             self._report(path, got, "either a queue or an exchange")
         elif item.queue is not None:
             yield from self._queues((*path, "queue"), item.queue)
-        elif item.exchange is not None and self._lookup.check_exchange((*path, "exchange"), item.exchange):
+        elif item.exchange is not None and self._lookup.is_declared(
+            "exchange", (*path, "exchange"), item.exchange
+        ):
             yield ToExchange(item.exchange)
 
     def _keyed(self, path: Path, entry: FileExchange) -> Iterator[Binding]:

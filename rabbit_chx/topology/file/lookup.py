@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from rabbit_chx.errors import InvalidValue, Unquoted
 from rabbit_chx.names import VALID_NAME, name_flaw
@@ -19,6 +19,9 @@ __all__ = ["MAX_NAMES", "Lookup"]
 
 MAX_NAMES: Final = 100_000
 """The number of queue names in a file with ranges expanded, references included."""
+
+_MAX_COMPARISONS: Final = 20_000
+_ARTICLES: Final = {"exchange": "an", "queue": "a"}
 
 
 class Lookup:
@@ -59,19 +62,15 @@ class Lookup:
             self.document.fail(path, "number of queues", got, expected, at_key=at_key)
         return names if self.is_valid(path, max(names, key=len), at_key=at_key) else ()
 
-    def check_exchange(self, path: Path, name: str) -> bool:
-        """Whether an exchange is declared in the file or is the broker's own."""
-        return self._check(path, name, self.exchanges, "an exchange")
-
-    def check_queue(self, path: Path, name: str, *, at_key: bool = False) -> bool:
-        """Whether a queue is declared in the file or is the broker's own."""
-        return self._check(path, name, self.queues, "a queue", at_key=at_key)
-
-    def _check(
-        self, path: Path, name: str, known: Collection[str], kind: str, *, at_key: bool = False
+    def is_declared(
+        self, kind: Literal["exchange", "queue"], path: Path, name: str, *, at_key: bool = False
     ) -> bool:
+        """Whether an exchange or queue is declared in the file or is the broker's own."""
+        known = self.exchanges if kind == "exchange" else self.queues
         if name in known or name.startswith(RESERVED):
             return True
-        hint = did_you_mean(name, known) or f"Declare it under {kind.split()[1]}s"
-        self.document.report(path, name, f"{kind} of this file", hint, at_key=at_key)
+        # The most similar name takes 15 us for each known name.
+        is_quick = len(known) * (1 + len(self.document.found)) <= _MAX_COMPARISONS
+        hint = (is_quick and did_you_mean(name, known)) or f"Declare it under {kind}s"
+        self.document.report(path, name, f"{_ARTICLES[kind]} {kind} of this file", hint, at_key=at_key)
         return False

@@ -165,7 +165,7 @@ def _arguments(path: Path, entry: FileExchange, lookup: Lookup) -> dict[str, Any
         if found not in HASH_PROPERTIES:
             document.report(at, found, ", ".join(HASH_PROPERTIES))
     if entry.alternate_exchange is not None:
-        lookup.check_exchange((*path, "alternate-exchange"), entry.alternate_exchange)
+        lookup.is_declared("exchange", (*path, "alternate-exchange"), entry.alternate_exchange)
     return arguments
 
 
@@ -179,7 +179,7 @@ def _co_partitioned(file: File, lookup: Lookup) -> Iterator[tuple[str, str]]:
             partner = file.exchanges.get(other)
             if other == name:
                 lookup.document.report(path, other, "another exchange")
-            elif lookup.check_exchange(path, other) and partner and partner.type != entry.type:
+            elif lookup.is_declared("exchange", path, other) and partner and partner.type != entry.type:
                 got = Unquoted(f"{other!r} of type {partner.type!r}")
                 lookup.document.report(path, got, f"an exchange of type {entry.type!r}")
             yield name, other

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import pickle
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -222,6 +225,42 @@ def test_the_last_of_two_sections_of_one_name_is_checked():
 def test_a_slot_must_not_have_the_name_of_an_exchange():
     text = "schema: 1\nqueues: {q: {}}\nexchanges: {x: {type: x-modulus-hash, slots: 64, queues: [q]}, x.slot.07: {type: fanout}}"
     assert "an exchange 'x.slot.07'" in problem(text)
+
+
+def test_among_many_names_only_the_first_problems_suggest_one():
+    unknown = ", ".join(f"order.{number}" for number in range(5_000))
+    found = problems(
+        f'schema: 1\nqueues: {{"orders.{{0..9999}}": {{}}}}\nexchanges: {{x: {{type: x-consistent-hash, queues: [{unknown}]}}}}'
+    )
+    assert len(found) == 5_000
+    assert found[0].endswith("Did you mean 'orders.0'?")
+    assert found[-1].endswith("Declare it under queues")
+
+
+MEMORY = """
+import json, sys
+from rabbit_chx.topology.file.load import InvalidTopology, load
+row = {"vhost": "/", "destination_type": "queue", "routing_key": "1", "arguments": {}}
+queues = [{"name": f"q.{i:05}", "vhost": "/", "durable": True, "auto_delete": False, "arguments": {}} for i in range(20000)]
+bindings = [row | {"source": f"x.{i}", "destination": f"q.{i:05}"} for i in range(20000)]
+with open(sys.argv[1], "w") as file:
+    json.dump({"rabbit_version": "4.3.6", "queues": queues, "exchanges": [], "bindings": bindings}, file)
+try:
+    load(sys.argv[1])
+except InvalidTopology as error:
+    problems = len(str(error).splitlines())
+(peak,) = [line.split()[1] for line in open("/proc/self/status") if line.startswith("VmHWM")]
+print(problems, peak)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the peak is read as on Linux")
+def test_20_000_problems_of_one_file_take_less_than_200_megabytes(tmp_path):
+    command = [sys.executable, "-c", MEMORY, str(tmp_path / "definitions.json")]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
+    count, peak = map(int, done.stdout.split())
+    assert count == 20_000
+    assert peak < 200_000, f"{peak} kB"
 
 
 def test_a_long_chain_of_exchanges_loads():
