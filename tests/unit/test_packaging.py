@@ -6,7 +6,6 @@ checkout, and installs it beside wheels made of what is installed.
 
 from __future__ import annotations
 
-import importlib.metadata
 import json
 import os
 import re
@@ -19,9 +18,11 @@ import zipfile
 from pathlib import Path
 
 import pytest
+import renew
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
+from pins import read_constraints
 
 from tests.wheels import installed, write_wheel
 
@@ -29,6 +30,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 PROJECT = PYPROJECT["project"]
 EXTRAS = PROJECT["optional-dependencies"]
+LISTS = renew.lists_of(PYPROJECT)
 RANGES = [*PROJECT["dependencies"], *(line for lines in EXTRAS.values() for line in lines)]
 
 # Hosts and paths that would tie the checkout to one registry or one machine, in pieces, so as not to find this file.
@@ -44,14 +46,10 @@ FOREIGN = [
 
 def asked_for() -> dict[str, tuple[str, set[str]]]:
     """Of each pin its version, and who asks for it."""
-    lines = (ROOT / "constraints.txt").read_text().splitlines()
-    matches = [
-        re.fullmatch(r"([A-Za-z0-9._-]+)==([^\s;@]+) +# (\S.*)", line)
-        for line in lines
-        if line[:1] not in ("#", "")
-    ]
-    assert all(matches), "constraints.txt holds lines that are no pins with a remark"
-    return {canonicalize_name(match[1]): (match[2], set(match[3].split(", "))) for match in matches if match}
+    text = (ROOT / "constraints.txt").read_text()
+    found = read_constraints(text)
+    assert len(found) == sum(line[:1] not in ("#", "") for line in text.splitlines())
+    return {canonicalize_name(name): pin for name, pin in found.items()}
 
 
 def pins() -> dict[str, str]:
@@ -73,24 +71,6 @@ def committed_files() -> list[Path]:
     ]
 
 
-def needed(requirements: list[str]) -> set[str]:
-    """Return every distribution that the requirements bring, as the metadata of the installed ones tells."""
-    found: set[str] = set()
-    todo = [(Requirement(line), "") for line in requirements]
-    seen = set()
-    while todo:
-        requirement, extra = todo.pop()
-        name = canonicalize_name(requirement.name)
-        if (requirement.marker and not requirement.marker.evaluate({"extra": extra})) or name == "rabbit-chx":
-            continue
-        found.add(name)
-        for wanted in ("", *requirement.extras):
-            if (name, wanted) not in seen:
-                seen.add((name, wanted))
-                todo += [(Requirement(line), wanted) for line in importlib.metadata.requires(name) or ()]
-    return found
-
-
 def test_the_version_stands_in_one_place():
     assert "version" in PROJECT["dynamic"]
     source = (ROOT / PYPROJECT["tool"]["hatch"]["version"]["path"]).read_text()
@@ -99,27 +79,14 @@ def test_the_version_stands_in_one_place():
 
 
 def test_constraints_pin_everything_that_is_installed_for_the_tests():
-    everything = [*RANGES, *PYPROJECT["dependency-groups"]["dev"]]
-    assert needed(everything) - pins().keys() == set()
+    lists = {"tests": [*RANGES, *PYPROJECT["dependency-groups"]["dev"]]}
+    assert set(map(canonicalize_name, renew.asked_for(lists))) - pins().keys() == set()
 
 
-@pytest.mark.parametrize(
-    "asker",
-    ["rabbit-chx", *(f"rabbit-chx[{extra}]" for extra in EXTRAS), "(build)", "(dev)", "(audit)", "(docs)"],
-)
+@pytest.mark.parametrize("asker", LISTS)
 def test_constraints_know_what_each_list_of_the_project_asks_for(asker):
     """The first installation follows these remarks: what one forgets is not installed."""
-    extra = re.fullmatch(r"rabbit-chx\[(.+)\]", asker)
-    lines = {
-        "rabbit-chx": PROJECT["dependencies"],
-        "(build)": PYPROJECT["build-system"]["requires"],
-        **{f"({group})": lines for group, lines in PYPROJECT["dependency-groups"].items()},
-    }
-    wanted = (
-        {canonicalize_name(Requirement(line).name) for line in EXTRAS[extra[1]] if extra}
-        if extra
-        else {canonicalize_name(Requirement(line).name) for line in lines[asker]}
-    )
+    wanted = {canonicalize_name(Requirement(line).name) for line in LISTS[asker]}
     assert {name for name, (_, askers) in asked_for().items() if asker in askers} == wanted - {"rabbit-chx"}
 
 
@@ -136,14 +103,8 @@ def test_every_pin_has_the_hashes_of_its_files():
         assert len(set(hashes)) == len(hashes), release
 
 
-def test_constraints_pin_what_builds_the_package():
-    for line in PYPROJECT["build-system"]["requires"]:
-        requirement = Requirement(line)
-        assert pins()[canonicalize_name(requirement.name)] in requirement.specifier
-
-
-def test_constraints_agree_with_the_ranges_that_users_get():
-    for line in RANGES:
+def test_constraints_agree_with_the_ranges_that_users_get_and_with_what_builds_the_package():
+    for line in [*RANGES, *PYPROJECT["build-system"]["requires"]]:
         requirement = Requirement(line)
         assert pins()[canonicalize_name(requirement.name)] in requirement.specifier, line
 
@@ -157,16 +118,6 @@ def test_the_tests_run_with_every_extra():
 def test_the_package_says_that_it_is_typed():
     for package in PYPROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]:
         assert (ROOT / package / "py.typed").is_file(), package
-
-
-def test_the_command_line_starts_without_any_extra():
-    extras = sorted(
-        {"aio_pika", "aiormq", "amqp", "matplotlib", "mmh3", "pyarrow", "pytest", "testcontainers"}
-    )
-    module, _, function = PROJECT["scripts"]["rabbit-chx"].partition(":")
-    program = f"import sys; sys.modules.update(dict.fromkeys({extras})); from {module} import {function}"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
 
 
 def test_no_file_names_a_registry_or_a_machine():
