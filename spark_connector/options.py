@@ -17,7 +17,7 @@ from rabbit_chx import InvalidValue
 from rabbit_chx.publishing import BrokerUrl
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
 __all__ = ["MAX_SHORT_TEXT", "OPTIONS", "Option", "WriteOptions", "as_text", "check_short_text", "nearest"]
 
@@ -44,35 +44,49 @@ class Option:
     """A row of the table."""
 
     name: str
-    expected: str
     default: str
+    expected: str
     doc: str
     group: str
     aliases: tuple[str, ...]
     secret: bool
 
 
-def _option(group: str, default: Any, expected: str, doc: str, **more: Any) -> Any:
-    secret = more.get("secret", False)
-    return field(
-        default=default, repr=not secret, metadata={"group": group, "expected": expected, "doc": doc, **more}
-    )
+def _option(
+    group: str,
+    default: Any,
+    expected: str,
+    doc: str,
+    parse: Callable[[str], Any],
+    *,
+    aliases: tuple[str, ...] = (),
+    secret: bool = False,
+) -> Any:
+    """A field whose metadata are those of an `Option`; ``parse`` returns None for a text that is no such value."""
+    shown = {"expected": expected, "doc": doc, "group": group, "aliases": aliases, "secret": secret}
+    return field(default=default, repr=not secret, metadata={"shown": shown, "parse": parse})
 
 
 def _text(group: str, doc: str, default: str | None = None, **more: Any) -> Any:
-    return _option(group, default, "text", doc, **more)
+    return _option(group, default, "text", doc, str, **more)
 
 
 def _integer(group: str, default: int | None, doc: str, least: int = 1, most: int = 2**31 - 1) -> Any:
-    return _option(group, default, f"an integer from {least} to {most}", doc, least=least, most=most)
+    def parse(text: str) -> int | None:
+        digits = text.isascii() and text.isdigit()
+        return int(text) if digits and least <= int(text[:20]) <= most else None
+
+    return _option(group, default, f"an integer from {least} to {most}", doc, parse)
 
 
 def _flag(group: str, doc: str, *, default: bool | None) -> Any:
-    return _option(group, default, "true or false", doc)
+    values = {"true": True, "false": False}
+    return _option(group, default, "true or false", doc, lambda text: values.get(text.lower()))
 
 
 def _choice(group: str, doc: str, *choices: str) -> Any:
-    return _option(group, choices[0], " or ".join(choices), doc, choices=choices)
+    values = {choice: choice for choice in choices}
+    return _option(group, choices[0], " or ".join(choices), doc, lambda text: values.get(text.lower()))
 
 
 _CONNECTION, _TLS, _TARGET, _DELIVERY, _SAFETY = "Connection", "TLS", "Target", "Delivery", "Safety"
@@ -197,7 +211,9 @@ class WriteOptions:
     def connection(self) -> tuple[Any, ...]:
         """Equal for writes that can share a connection; it contains secrets."""
         return tuple(
-            getattr(self, one.name) for one in fields(self) if one.metadata["group"] in _OF_CONNECTION
+            getattr(self, one.name)
+            for one in fields(self)
+            if one.metadata["shown"]["group"] in _OF_CONNECTION
         )
 
     @property
@@ -218,7 +234,7 @@ _FIELDS: Final = {one.name: one for one in fields(WriteOptions)}
 _FIELD_OF: Final = {
     name.lower(): one.name
     for one in fields(WriteOptions)
-    for name in (_name(one.name), *one.metadata.get("aliases", ()))
+    for name in (_name(one.name), *one.metadata["shown"]["aliases"])
 }
 
 
@@ -229,13 +245,7 @@ def as_text(value: object) -> str:
 
 OPTIONS: Final = tuple(
     Option(
-        _name(one.name),
-        one.metadata["expected"],
-        "" if one.default is None else as_text(one.default),
-        one.metadata["doc"],
-        one.metadata["group"],
-        one.metadata.get("aliases", ()),
-        one.metadata.get("secret", False),
+        _name(one.name), default="" if one.default is None else as_text(one.default), **one.metadata["shown"]
     )
     for one in fields(WriteOptions)
 )
@@ -259,22 +269,10 @@ def _unknown(name: str) -> str:
 def _value(key: str, text: str) -> Any:
     """The text as a value of the option's type."""
     metadata = _FIELDS[key].metadata
-    expected = metadata["expected"]
-    if expected == "text":
-        return text
-    if expected == "true or false":
-        if text.lower() in {"true", "false"}:
-            return text.lower() == "true"
-        raise _invalid(key, text, expected)
-    if "least" in metadata:
-        if text.isascii() and text.isdigit() and metadata["least"] <= int(text[:20]) <= metadata["most"]:
-            return int(text)
-        raise _invalid(
-            key, text, expected, "Options ending in Ms are in milliseconds" if key.endswith("_ms") else ""
-        )
-    if text.lower() in metadata["choices"]:
-        return text.lower()
-    raise _invalid(key, text, expected)
+    if (value := metadata["parse"](text)) is None:
+        hint = "Options ending in Ms are in milliseconds" if key.endswith("_ms") else ""
+        raise _invalid(key, text, metadata["shown"]["expected"], hint)
+    return value
 
 
 def check_short_text(text: str, what: str) -> None:

@@ -130,13 +130,13 @@ class BrokerSink(DryRunSink):
     def close(self) -> None:
         """Keep the connection for the next task if every row was confirmed; close it otherwise."""
         publisher, self._publisher = self._publisher, None
-        if publisher is not None:
-            if self._complete:
-                self._after = publisher.totals
-                give_back(self._options, publisher)
-            else:
-                discard(publisher)
-                self._after = publisher.totals
+        if publisher is None:
+            return
+        if not self._complete:
+            discard(publisher)
+        self._after = publisher.totals
+        if self._complete:
+            give_back(self._options, publisher)
 
     def counts(self) -> dict[str, int]:
         """The publisher's totals, less those of earlier tasks."""

@@ -133,16 +133,6 @@ def test_a_permanent_error_publishes_no_row_twice(spark, broker):
         assert b"39000" not in once
 
 
-def test_an_invalid_row_is_named_and_can_be_dropped(spark, broker, inbox):
-    frame = numbers(spark, 30_000).selectExpr("nullif(value, '29000') as value", "key")
-    text = failure(lambda: writer(frame, broker, exchange=inbox.exchange).save())
-    assert "row 14000 of partition 1: value is null" in text
-    assert "'key-0'" in text
-    inbox.take_all()
-    writer(frame, broker, exchange=inbox.exchange, invalidRows="drop").save()
-    assert inbox.bodies() == {b"%d" % n: 1 for n in range(30_000) if n != 29_000}
-
-
 def test_speculation_is_rejected_unless_allowed(spark, broker, inbox):
     spark.sparkContext.setLocalProperty("spark.speculation", "true")
     try:

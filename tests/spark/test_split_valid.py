@@ -95,21 +95,9 @@ def test_properties(spark):
 
 
 EXPIRATIONS = [
-    "0",
-    "007",
-    "4294967295",
-    "4294967296",
-    "9" * 30,
-    "",
-    " 1",
-    "1\n",
-    "+1",
-    "-1",
-    "1.5",
-    "1e3",
-    "x",
+    *("0", "007", "4294967295", "4294967296", "9" * 30, "", " 1", "1\n", "+1", "-1", "1.5", "1e3", "x"),
+    "\N{ARABIC-INDIC DIGIT ONE}",
 ]
-EXPIRATIONS += ["\N{ARABIC-INDIC DIGIT ONE}"]
 
 
 def test_expiration_as_text_and_as_a_number(spark):
@@ -123,13 +111,8 @@ def test_expiration_as_text_and_as_a_number(spark):
 
 MAPS = [
     *(None, {}, {"a": "b"}, {"a": None}, {"": "b"}, {"x" * 255: "b"}, {"x" * 256: "b"}, {"é" * 128: "b"}),
-    *(
-        {"CC": "b"},
-        {"BCC": "b"},
-        {"cc": "b"},
-        {"a": "x" * (MOST_HEADERS - 7)},
-        {"a": "x" * (MOST_HEADERS - 6)},
-    ),
+    *({name: "b"} for name in ("CC", "BCC", "cc")),
+    *({"a": "x" * (MOST_HEADERS - less)} for less in (7, 6)),
 ]
 
 

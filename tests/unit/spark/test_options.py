@@ -106,13 +106,10 @@ def test_contradictory_options_are_an_error() -> None:
     )
 
 
-def test_a_missing_broker_is_an_error() -> None:
+def test_a_missing_broker_is_an_error_and_an_invalid_url_is_not_quoted() -> None:
     error = complaint(lambda: WriteOptions.of({"exchange": "x"}))
     assert 'option("url"' in error.hint
     assert "INSERT INTO t WITH" in error.hint
-
-
-def test_an_invalid_url_is_not_quoted() -> None:
     for url in ("amqp://u:CAN/ARY@h", "CANARY", "http://u:CANARY@h"):
         assert "ARY" not in str(complaint(lambda url=url: WriteOptions.of({"url": url})))
 
@@ -127,15 +124,11 @@ def test_host_port_and_virtual_host_make_a_url() -> None:
     complaint(lambda: WriteOptions.of({"host": "a,b"}))
 
 
-def test_several_urls_are_separated_by_commas() -> None:
+def test_several_urls_are_separated_by_commas_and_get_the_username() -> None:
     options = WriteOptions.of({"url": "amqp://u:a,b@h1, amqp://u:a,b@h2"})
     assert options.urls == [BrokerUrl(host, user="u", password="a,b") for host in ("h1", "h2")]
-
-
-def test_the_username_is_added_to_a_url_without_one() -> None:
-    assert WriteOptions.of({"url": "amqp://h/v", "username": "me"}).urls == [
-        BrokerUrl("h", user="me", named_vhost="v")
-    ]
+    (url,) = WriteOptions.of({"url": "amqp://h/v", "username": "me"}).urls
+    assert url == BrokerUrl("h", user="me", named_vhost="v")
 
 
 def test_tls_options_need_tls() -> None:
