@@ -15,9 +15,11 @@ import os
 
 import pytest
 
+from rabbit_chx.broker.management import Management
 from rabbit_chx.testing import Broker
 from rabbit_chx.testing.node import CannotSupply
 from tests.broker.parity import Lab
+from tests.broker.topology_site import FACES, Site
 from tests.proof import LONG, book
 
 PLUGINS = ["rabbitmq_sharding", "rabbitmq_random_exchange"]
@@ -61,6 +63,24 @@ def lab(broker):
     yield lab
     lab.ask.close()
     book(str(lab.tally))
+
+
+@pytest.fixture
+def management(broker):
+    return Management(broker.management_url, credentials=lambda: (broker.username, broker.password))
+
+
+@pytest.fixture
+def site(broker):
+    """A virtual host of its own."""
+    with Site(broker) as site:
+        yield site
+
+
+@pytest.fixture(params=FACES)
+def applied(request):
+    """Each of the two ways to apply a plan."""
+    return request.param
 
 
 @pytest.fixture

@@ -11,18 +11,11 @@ from rabbit_chx import ToExchange
 from rabbit_chx.cli import _exit_code
 from rabbit_chx.topology.file.load import load
 from tests.broker.test_report import container_of
-from tests.broker.topology_site import Site
 from tests.verbs import Result
 
 pytestmark = [pytest.mark.broker, pytest.mark.newest_first]
 
 ORDER = ("q.3", "q.0", "q.1", "q.2", "q.4")
-
-
-@pytest.fixture
-def site(broker):
-    with Site(broker) as site:
-        yield site
 
 
 @pytest.fixture

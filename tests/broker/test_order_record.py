@@ -14,7 +14,7 @@ from rabbit_chx.broker.reading.reader import read
 from rabbit_chx.topology import drift, plan
 from rabbit_chx.topology.model import CONSISTENT_HASH, Binding, Exchange, Queue, Topology
 from rabbit_chx.topology.planning.steps import Bind, DeclareExchange, DeclareQueue, DeleteQueue, Unbind
-from tests.broker.topology_site import FACES, Site
+from tests.broker.topology_site import FACES
 
 pytestmark = [pytest.mark.broker, pytest.mark.newest_first]
 
@@ -25,17 +25,6 @@ DECLARE = (
     *(DeclareQueue(Queue(name)) for name in WEIGHTS),
 )
 BINDINGS = [Binding("orders", queue, weight) for queue, weight in WEIGHTS.items()]
-
-
-@pytest.fixture
-def site(broker):
-    with Site(broker) as site:
-        yield site
-
-
-@pytest.fixture(params=FACES)
-def applied(request):
-    return request.param
 
 
 def bind_with_pika(site) -> None:

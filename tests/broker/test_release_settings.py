@@ -10,7 +10,6 @@ from rabbit_chx.releases import Release
 from rabbit_chx.topology.checks.release_settings import SETTINGS, release_refusals
 from rabbit_chx.topology.model import Policy, Queue, Topology
 from rabbit_chx.topology.planning.plan import plan
-from tests.broker.topology_site import Site
 
 pytestmark = [pytest.mark.broker]
 
@@ -27,12 +26,6 @@ VALUES = {
     "consumer-timeout": 60_000,
     "ha-policy": "all",
 }
-
-
-@pytest.fixture
-def site(broker):
-    with Site(broker) as site:
-        yield site
 
 
 def definitions() -> list[dict[str, object]]:

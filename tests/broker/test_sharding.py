@@ -8,17 +8,12 @@ from collections import Counter
 import pytest
 
 from rabbit_chx import ConsistentHashExchange, ModulusHashExchange
-from rabbit_chx.topology import Management, Policy
+from rabbit_chx.topology import Policy
 from tests.inbox import emptied
 
 pytestmark = [pytest.mark.broker, pytest.mark.newest_first]
 
 KEYS = [f"customer-{number}" for number in range(1_000)]
-
-
-@pytest.fixture
-def management(broker):
-    return Management(broker.management_url, credentials=lambda: (broker.username, broker.password))
 
 
 @pytest.fixture

@@ -27,21 +27,10 @@ from rabbit_chx.topology.planning.steps import (
     SetPolicy,
     Unbind,
 )
-from tests.broker.topology_site import CHX, CLASSIC, FACES, Site, foundation, with_aio_pika, with_pika
+from tests.broker.topology_site import CHX, CLASSIC, Site, foundation, with_aio_pika, with_pika
 from tests.unit.test_examples import EXAMPLES, TOPOLOGY
 
 pytestmark = pytest.mark.broker
-
-
-@pytest.fixture
-def site(broker):
-    with Site(broker) as site:
-        yield site
-
-
-@pytest.fixture(params=FACES)
-def applied(request):
-    return request.param
 
 
 def test_every_kind_of_step_is_applied_and_can_be_read_back(site, applied) -> None:

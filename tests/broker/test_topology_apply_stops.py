@@ -21,7 +21,7 @@ from rabbit_chx.broker.management import Management
 from rabbit_chx.errors import ApplyStopped, BrokerUnavailable
 from rabbit_chx.topology.model import CONSISTENT_HASH, Binding, Exchange, Queue
 from rabbit_chx.topology.planning.steps import Bind, DeclareExchange, DeclareQueue, DeleteQueue, Plan, Unbind
-from tests.broker.topology_site import CHX, CLASSIC, FACES, QUORUM, STREAM, Site, foundation
+from tests.broker.topology_site import CHX, CLASSIC, QUORUM, STREAM, foundation
 from tests.faults.load import wait_until
 from tests.proof import dice
 
@@ -34,17 +34,6 @@ pytestmark = [
         "the same plans go through without the obstacle",
     ),
 ]
-
-
-@pytest.fixture
-def site(broker):
-    with Site(broker) as site:
-        yield site
-
-
-@pytest.fixture(params=FACES)
-def applied(request):
-    return request.param
 
 
 # ---- what is there already
@@ -62,22 +51,42 @@ def test_other_hash_arguments_are_noticed_that_the_broker_ignores(site, applied)
     assert any("hash-header" in text for text in blind.unverified)
 
 
-def test_an_exchange_or_a_queue_of_another_kind_is_left_alone(site, applied) -> None:
-    apply(site.url(), site.plan(DeclareExchange(CHX), DeclareQueue(CLASSIC)))
-    with pytest.raises(ApplyStopped, match=r"'type' x-consistent-hash instead of fanout.*blue/green"):
-        applied(site.url(), site.plan(DeclareExchange(Exchange("orders", "fanout"))))
-    with pytest.raises(ApplyStopped, match=r"queue 'plain' exists with.*another queue"):
-        applied(site.url(), site.plan(DeclareQueue(Queue("plain", "quorum"))))
+BIND_ONCE = Bind(Binding("orders", "plain", "1", {"x-bind-seq": 1}))
+REFUSED = [
+    (DeclareExchange(Exchange("orders", "fanout")), "'type' x-consistent-hash instead of fanout.*blue/green"),
+    (DeclareQueue(Queue("plain", "quorum")), "queue 'plain' exists with.*another queue"),
+    (Bind(Binding("orders", "plain", "5")), "would ignore a second binding"),
+    (Bind(Binding("orders", "nope", "1")), "no queue 'nope'.*plan again"),
+    (Bind(Binding("orders", "other", "#")), "must be an integer"),
+    (
+        DeclareExchange(Exchange("recent", "x-recent-history")),
+        "rabbitmq-plugins enable rabbitmq_recent_history_exchange",
+    ),
+]
+
+
+@pytest.mark.parametrize(("step", "words"), REFUSED)
+def test_a_step_that_the_broker_refuses_or_would_ignore_changes_nothing(site, applied, step, words) -> None:
+    steps = map(DeclareQueue, (CLASSIC, Queue("other")))
+    apply(site.url(), site.plan(DeclareExchange(CHX), *steps, BIND_ONCE))
+    with pytest.raises(ApplyStopped, match=words):
+        applied(site.url(), site.plan(step), management=site.management)
     assert site.management.exchange(site.vhost, "orders") == CHX
+    assert site.management.bindings_from(site.vhost, "orders") == [BIND_ONCE.binding]
 
 
-def test_a_second_binding_of_a_destination_is_never_made(site, applied) -> None:
-    bound = Binding("orders", "plain", "1", {"x-bind-seq": 1})
-    apply(site.url(), site.plan(DeclareExchange(CHX), DeclareQueue(CLASSIC), Bind(bound)))
-    plan = site.plan(Bind(Binding("orders", "plain", "5")))
-    with pytest.raises(ApplyStopped, match="would ignore a second binding"):
+def test_a_refusal_within_a_pipeline_is_told_of_its_own_step(site, applied) -> None:
+    apply(site.url(), site.plan(DeclareQueue(CLASSIC)))
+    others = [Queue(f"q{number}") for number in range(40)]
+    plan = site.plan(*map(DeclareQueue, [*others[:20], Queue("plain", "quorum"), *others[20:]]))
+    with pytest.raises(ApplyStopped, match="declare another queue") as stopped:
         applied(site.url(), plan, management=site.management)
-    assert site.management.bindings_from(site.vhost, "orders") == [bound]
+    error = stopped.value
+    assert (error.done, error.failed, error.remaining) == (plan.steps[:20], plan.steps[20], plan.steps[21:])
+    assert set(site.management.queue_names(site.vhost, ".*")) == {
+        "plain",
+        *(each.name for each in others[:20]),
+    }
 
 
 def test_changes_of_another_program_are_noticed(site, monkeypatch) -> None:
@@ -150,20 +159,6 @@ def test_a_missing_permission_comes_with_the_line_that_grants_it(site, applied) 
         assert applied(site.url(user, "secret"), plan, management=own).done == plan.steps
     finally:
         site.management._request("DELETE", ["users", user])
-
-
-def test_an_unknown_type_comes_with_the_plugin_that_has_it(site, applied) -> None:
-    plan = site.plan(DeclareExchange(Exchange("recent", "x-recent-history")))
-    with pytest.raises(ApplyStopped, match="rabbitmq-plugins enable rabbitmq_recent_history_exchange"):
-        applied(site.url(), plan, management=site.management)
-
-
-def test_what_is_missing_is_named(site, applied) -> None:
-    apply(site.url(), site.plan(DeclareExchange(CHX)))
-    with pytest.raises(ApplyStopped, match=r"no queue 'nope'.*plan again"):
-        applied(site.url(), site.plan(Bind(Binding("orders", "nope", "1"))), management=site.management)
-    with pytest.raises(ApplyStopped, match="must be an integer"):
-        applied(site.url(), site.plan(DeclareQueue(CLASSIC), Bind(Binding("orders", "plain", "#"))))
 
 
 def test_a_plan_for_another_virtual_host_is_refused(site, applied) -> None:

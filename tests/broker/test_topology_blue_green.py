@@ -48,12 +48,6 @@ class Switch:
         return " ".join(self.planned.notes)
 
 
-@pytest.fixture
-def site(broker):
-    with Site(broker) as site:
-        yield site
-
-
 def said(queues: dict[str, int], keys) -> list[str]:
     """Where the mirror of an exchange puts each key."""
     exchange = ConsistentHashExchange(queues)

@@ -59,12 +59,6 @@ queues: {a: {type: classic}, b: {type: classic}}
 
 
 @pytest.fixture
-def site(broker):
-    with Site(broker) as site:
-        yield site
-
-
-@pytest.fixture
 def environment(broker, monkeypatch):
     """Where the broker is, as a user sets it once."""
     parts = urlsplit(broker.url)

@@ -9,7 +9,6 @@ import pytest
 
 from rabbit_chx import moved
 from rabbit_chx.broker.applying.apply import apply
-from rabbit_chx.broker.management import Management
 from rabbit_chx.broker.reading.reader import read
 from rabbit_chx.topology.checks.drift import drift
 from rabbit_chx.topology.model import Binding, Exchange, Policy, Queue, Topology
@@ -29,11 +28,6 @@ WANTED = Topology(
     queues=tuple(map(Queue, QUEUES)),
     bindings=tuple(Binding("drift", queue, weight) for queue, weight in zip(QUEUES, "112", strict=True)),
 )
-
-
-@pytest.fixture
-def management(broker):
-    return Management(broker.management_url, credentials=lambda: (broker.username, broker.password))
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import uuid
 from contextlib import contextmanager
+from urllib.parse import urlsplit
 
 import pika
 import pytest
@@ -23,11 +24,6 @@ from rabbit_chx.topology.model import Binding, Exchange, Policy, Queue, Topology
 pytestmark = [pytest.mark.broker, pytest.mark.newest_first]
 
 ODD = "a/b c%2F#ü"
-
-
-@pytest.fixture
-def management(broker) -> Management:
-    return Management(broker.management_url, credentials=lambda: (broker.username, broker.password))
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +68,7 @@ def user(broker, vhost, tags: str):
     """A reader of the API as somebody else."""
     name = f"u{uuid.uuid4().hex[:8]}"
     broker.ctl("add_user", name, "secret")
-    broker.ctl("set_user_tags", name, tags)
+    broker.ctl("set_user_tags", name, *tags.split())
     broker.ctl("set_permissions", "-p", vhost, name, "^c", "^w", ".*")
     try:
         yield name, Management(broker.management_url, credentials=lambda: (name, "secret"))
@@ -268,3 +264,21 @@ def test_over_amqp_alone_existence_is_seen_and_the_rest_is_named(vhost, channel)
     assert not observed.rings[ODD].known
     assert "management API" in observed.rings[ODD].why_unknown
     assert any("bindings" in unseen for unseen in observed.unseen)
+
+
+def test_what_the_api_refuses_is_named(broker, management) -> None:
+    with pytest.raises(BrokerUnavailable, match="no exchange 'none'"):
+        management.exchange("/", "none")
+    with pytest.raises(BrokerUnavailable, match="no virtual host 'none'"):
+        management.bindings("none")
+    wrong = Management(broker.management_url, credentials=lambda: (broker.username, "wrong"))
+    with pytest.raises(BrokerUnavailable, match="or the password"):
+        wrong.overview()
+    parts = urlsplit(broker.url)
+    with pytest.raises(BrokerUnavailable, match=f"{parts.port}"):
+        Management(f"http://{parts.hostname}:{parts.port}").overview()
+
+
+def test_a_user_without_a_tag_is_told_which_one(broker, vhost) -> None:
+    with user(broker, vhost, "") as (_, plain), pytest.raises(BrokerUnavailable, match="tag management"):
+        plain.overview()

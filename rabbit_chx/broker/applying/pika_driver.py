@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from rabbit_chx.broker.applying.protocol import Command
     from rabbit_chx.broker.management import Management
 
-__all__ = ["PikaDriver", "opened", "uninterrupted"]
+__all__ = ["PikaDriver", "at_once", "opened", "uninterrupted"]
 
 _T = TypeVar("_T")
 
@@ -82,7 +82,7 @@ class PikaDriver(Driver):
 
     def run(self, commands: Generator[Command, Any, _T]) -> _T:
         """Carry out all commands, and return what the generator returns."""
-        return _at_once(self.carry_out(commands))
+        return at_once(self.carry_out(commands))
 
     async def _call(self, request: Callable[[], Any]) -> Any:
         return request()
@@ -144,7 +144,7 @@ class PikaDriver(Driver):
                 self._channel.close()
 
 
-def _at_once(coroutine: Coroutine[Any, Any, _T]) -> _T:
+def at_once(coroutine: Coroutine[Any, Any, _T]) -> _T:
     """The result of a coroutine that waits for nothing but pika, which blocks."""
     try:
         coroutine.send(None)

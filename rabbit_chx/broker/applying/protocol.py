@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 
     from rabbit_chx.broker.management import Management
 
@@ -29,6 +29,7 @@ __all__ = [
     "Pipelined",
     "Refused",
     "Surprise",
+    "carry_out",
 ]
 
 _T = TypeVar("_T")
@@ -107,6 +108,21 @@ _FOR_EACH: Final = 0.2
 """Seconds that a pipeline may take longer for each of its commands."""
 
 
+async def carry_out(commands: Generator[Command, Any, _T], do: Callable[[Command], Awaitable[Any]]) -> _T:
+    """The run loop: do each command of the generator, and return what it returns."""
+    step: Callable[[Any], Command] = commands.send
+    given: Any = None
+    try:
+        while True:
+            command = step(given)
+            try:
+                step, given = commands.send, await do(command)
+            except BaseException as error:  # noqa: BLE001 - the generator decides, whatever it is
+                step, given = commands.throw, error
+    except StopIteration as end:
+        return end.value  # type: ignore[no-any-return]
+
+
 class Driver(ABC):
     """Runs generators of commands on a new channel of a connection, which is left open.
 
@@ -125,17 +141,8 @@ class Driver(ABC):
 
     async def carry_out(self, commands: Generator[Command, Any, _T]) -> _T:
         """Carry out all commands, and return what the generator returns."""
-        step: Callable[[Any], Command] = commands.send
-        given: Any = None
         try:
-            while True:
-                command = step(given)
-                try:
-                    step, given = commands.send, await self._do(command)
-                except BaseException as error:  # noqa: BLE001 - the generator decides, whatever it is
-                    step, given = commands.throw, error
-        except StopIteration as end:
-            return end.value  # type: ignore[no-any-return]
+            return await carry_out(commands, self._do)
         finally:
             await self._close_channel()
 

@@ -9,6 +9,7 @@ are compared with all that the exchange had before, so that changes of other pro
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from rabbit_chx.broker.applying.order_writer import bind_command, declare_exchange
@@ -27,7 +28,7 @@ from rabbit_chx.topology.planning.steps import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 
     from rabbit_chx.broker.applying.order_writer import OrderWriter
     from rabbit_chx.broker.applying.protocol import Command
@@ -51,29 +52,20 @@ _FEW: Final = 3
 """Up to this many objects are asked for one by one, more in one list."""
 
 
+_READ_BACK_WITH: Final[dict[type, str]] = {
+    DeclareExchange: "exchange",
+    DeclareQueue: "queue",
+    Bind: "binding",
+    Unbind: "binding",
+}
+
+
 def batches(steps: Sequence[Step]) -> Iterator[tuple[Step, ...]]:
     """Steps in their order, those that are read back together in one batch."""
-    batch: list[Step] = []
-    for step in steps:
-        if batch and (_kind(step) != _kind(batch[0]) or not _kind(step) or len(batch) >= _IN_A_BATCH):
-            yield tuple(batch)
-            batch = []
-        batch.append(step)
-    if batch:
-        yield tuple(batch)
-
-
-def _kind(step: Step) -> str:
-    """What a step is read back with; nothing for a step on its own."""
-    match step:
-        case DeclareExchange():
-            return "exchanges"
-        case DeclareQueue():
-            return "queues"
-        case Bind() | Unbind():
-            return "bindings"
-        case _:
-            return ""
+    for kind, group in groupby(steps, lambda step: _READ_BACK_WITH.get(type(step))):
+        same = tuple(group)
+        size = _IN_A_BATCH if kind else 1
+        yield from (same[start : start + size] for start in range(0, len(same), size))
 
 
 @dataclass
@@ -101,9 +93,9 @@ class StepCommands:
         """The commands of one batch; `worked` grows with each step that is finished for certain."""
         match batch[0]:
             case DeclareExchange():
-                yield from self._declare_exchanges([step.exchange for step in batch])  # type: ignore[union-attr]
+                yield from self._declare("exchange", [step.exchange for step in batch])  # type: ignore[union-attr]
             case DeclareQueue():
-                yield from self._declare_queues([step.queue for step in batch])  # type: ignore[union-attr]
+                yield from self._declare("queue", [step.queue for step in batch])  # type: ignore[union-attr]
             case Bind() | Unbind():
                 yield from self._change_bindings(batch)  # type: ignore[arg-type]
             case DeleteExchange(name=name):
@@ -140,31 +132,24 @@ class StepCommands:
 
     # -- exchanges and queues ----------------------------------------------------------------------
 
-    def _declare_exchanges(self, wanted: Sequence[Exchange]) -> Generator[Command, Any, None]:
-        count, refused = yield from self._send([[declare_exchange(exchange)] for exchange in wanted])
+    def _declare(self, kind: str, wanted: Sequence[Any]) -> Generator[Command, Any, None]:
+        """Declare exchanges, or queues."""
+        command, check = (
+            (declare_exchange, check_exchange) if kind == "exchange" else (_declare_queue, check_queue)
+        )
+        count, refused = yield from self._send([[command(each)] for each in wanted])
         sent = wanted[:count]
-        found = (yield from self._named("exchange", sent)) if self.seen else {}
-        for exchange in sent:
+        found = (yield from self._named(kind, sent)) if self.seen else {}
+        for each in sent:
             if self.seen:
-                check_exchange(exchange, found.get(exchange.name))
-            elif ignorable := sorted(set(exchange.arguments) - _COMPARED_BY_THE_BROKER):
+                check(each, found.get(each.name))
+            elif kind == "exchange" and (ignorable := sorted(set(each.arguments) - _COMPARED_BY_THE_BROKER)):
                 self.unverified.append(
-                    f"whether exchange {exchange.name!r} has {', '.join(ignorable)} as declared: an exchange "
+                    f"whether exchange {each.name!r} has {', '.join(ignorable)} as declared: an exchange "
                     "that existed before keeps its own"
                 )
-            self.types[exchange.name] = exchange.type
             self.worked.append(True)
-        if refused:
-            raise refused
-
-    def _declare_queues(self, wanted: Sequence[Queue]) -> Generator[Command, Any, None]:
-        count, refused = yield from self._send([[_declare_queue(queue)] for queue in wanted])
-        sent = wanted[:count]
-        found = (yield from self._named("queue", sent)) if self.seen else {}
-        for queue in sent:
-            if self.seen:
-                check_queue(queue, found.get(queue.name))
-            self.worked.append(True)
+        self.know_types(sent if kind == "exchange" else ())
         if refused:
             raise refused
 
@@ -345,21 +330,27 @@ class StepCommands:
     # -- policies ----------------------------------------------------------------------------------
 
     def _set_policy(self, wanted: Policy) -> Generator[Command, Any, None]:
-        if wanted in (yield OverHttp("policies", (self.vhost,))):
-            self.worked.append(False)
-            return
-        yield OverHttp("put_policy", (self.vhost, wanted))
-        if wanted not in (yield OverHttp("policies", (self.vhost,))):
-            raise Surprise(f"the broker lists no policy {wanted.name!r} with this definition")
-        self.worked.append(True)
+        problem = f"the broker lists no policy {wanted.name!r} with this definition"
+        change = OverHttp("put_policy", (self.vhost, wanted))
+        yield from self._change_policy(change, lambda listed: wanted in listed, problem)
 
     def _clear_policy(self, name: str) -> Generator[Command, Any, None]:
-        there = any(policy.name == name for policy in (yield OverHttp("policies", (self.vhost,))))
-        if there:
-            yield OverHttp("delete_policy", (self.vhost, name))
-            if any(policy.name == name for policy in (yield OverHttp("policies", (self.vhost,)))):
-                raise Surprise(f"the broker still lists policy {name!r}")
-        self.worked.append(there)
+        problem = f"the broker still lists policy {name!r}"
+        change = OverHttp("delete_policy", (self.vhost, name))
+        yield from self._change_policy(
+            change, lambda listed: all(each.name != name for each in listed), problem
+        )
+
+    def _change_policy(
+        self, change: OverHttp, is_done: Callable[[list[Policy]], bool], problem: str
+    ) -> Generator[Command, Any, None]:
+        policies = OverHttp("policies", (self.vhost,))
+        needed = not is_done((yield policies))
+        if needed:
+            yield change
+            if not is_done((yield policies)):
+                raise Surprise(problem)
+        self.worked.append(needed)
 
 
 def _declare_queue(queue: Queue) -> OnChannel:

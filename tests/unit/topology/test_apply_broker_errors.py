@@ -12,7 +12,7 @@ import pytest
 from rabbit_chx import InvalidValue, Ring, ToExchange
 from rabbit_chx.broker.applying.aio_driver import as_pika_writes
 from rabbit_chx.broker.applying.broker_errors import needs_of, why_refused
-from rabbit_chx.broker.applying.handover import MARKER, _Drain, is_marker
+from rabbit_chx.broker.applying.handover import _Drain
 from rabbit_chx.topology import drain_first, drain_first_in, drain_stages
 from rabbit_chx.topology.model import Binding, Exchange, Observed, Policy, Queue, Slots, Topology
 from rabbit_chx.topology.planning.plan import plan
@@ -30,75 +30,60 @@ from rabbit_chx.topology.planning.steps import (
 DECLARE = DeclareExchange(Exchange("x", "fanout"))
 
 
-@pytest.mark.parametrize(
-    ("code", "text", "told"),
-    [
-        (
-            406,
-            (
-                "PRECONDITION_FAILED - inequivalent arg 'type' for exchange 'x' in vhost '/': received 'fanout' but "
-                "current is ''x-consistent-hash''"
-            ),
-            r"exchange 'x' exists with 'type' x-consistent-hash instead of fanout.*blue/green",
-        ),
-        (
-            406,
-            (
-                "PRECONDITION_FAILED - inequivalent arg 'x-max-length' for queue 'plain' in vhost '/': received the "
-                "value '4' of type 'signedint' but current is none"
-            ),
-            r"'x-max-length' none instead of .*declare another queue",
-        ),
-        (
-            406,
-            "PRECONDITION_FAILED - unknown exchange type 'x-recent-history'",
-            "rabbitmq-plugins enable rabbitmq_recent",
-        ),
-        (
-            503,
-            "COMMAND_INVALID - unknown exchange type 'x-modulus-hash'",
-            "rabbitmq-plugins enable rabbitmq_sharding",
-        ),
-        (503, "COMMAND_INVALID - unknown exchange type 'x-local-random'", "came with release 4.0"),
-        (503, "COMMAND_INVALID - unknown exchange type 'x-foo'", "does not know the exchange type 'x-foo'"),
-        (
-            404,
-            "NOT_FOUND - no exchange 'nope' in vhost 'v'",
-            "no exchange 'nope' in virtual host 'v'.*plan again",
-        ),
-        (541, "INTERNAL_ERROR", "the broker failed.*its log"),
-        (
-            406,
-            "PRECONDITION_FAILED - cannot declare queue 'q': queue limit in vhost 'my vhost' (5) is reached",
-            "not have more than 5 queues; `rabbitmqctl set_vhost_limits -p 'my vhost'",
-        ),
-        (
-            406,
-            "PRECONDITION_FAILED - exchange 'x' in vhost '/' in use",
-            "refused it: 406 .*exchange 'x' in vhost '/' in use; other bindings start from it",
-        ),
-        (0, "pika cannot send it", "^pika cannot send it$"),
-    ],
+INEQUIVALENT = (
+    "PRECONDITION_FAILED - inequivalent arg '{}' for {} in vhost '/': received {} but current is {}"
 )
+REFUSALS = [
+    (
+        406,
+        INEQUIVALENT.format("type", "exchange 'x'", "'fanout'", "''x-consistent-hash''"),
+        r"exchange 'x' exists with 'type' x-consistent-hash instead of fanout.*blue/green",
+    ),
+    (
+        406,
+        INEQUIVALENT.format("x-max-length", "queue 'plain'", "the value '4' of type 'signedint'", "none"),
+        r"'x-max-length' none instead of .*declare another queue",
+    ),
+    (406, "PRECONDITION_FAILED - unknown exchange type 'x-recent-history'", "plugins enable rabbitmq_recent"),
+    (503, "COMMAND_INVALID - unknown exchange type 'x-modulus-hash'", "plugins enable rabbitmq_sharding"),
+    (503, "COMMAND_INVALID - unknown exchange type 'x-local-random'", "came with release 4.0"),
+    (503, "COMMAND_INVALID - unknown exchange type 'x-foo'", "does not know the exchange type 'x-foo'"),
+    (
+        404,
+        "NOT_FOUND - no exchange 'nope' in vhost 'v'",
+        "no exchange 'nope' in virtual host 'v'.*plan again",
+    ),
+    (541, "INTERNAL_ERROR", "the broker failed.*its log"),
+    (
+        406,
+        "PRECONDITION_FAILED - cannot declare queue 'q': queue limit in vhost 'my vhost' (5) is reached",
+        "not have more than 5 queues; `rabbitmqctl set_vhost_limits -p 'my vhost'",
+    ),
+    (
+        406,
+        "PRECONDITION_FAILED - exchange 'x' in vhost '/' in use",
+        "refused it: 406 .*exchange 'x' in vhost '/' in use; other bindings start from it",
+    ),
+    (0, "pika cannot send it", "^pika cannot send it$"),
+]
+
+
+@pytest.mark.parametrize(("code", "text", "told"), REFUSALS)
 def test_a_refusal_is_explained_with_what_helps(code, text, told) -> None:
     assert re.search(told, why_refused(code, text, DECLARE, [DECLARE]))
+
+
+FORWARDING = DeclareExchange(Exchange("x", "fanout", arguments={"alternate-exchange": "a"}))
+DEAD_LETTERING = DeclareQueue(Queue("q", arguments={"x-dead-letter-exchange": "d"}))
 
 
 @pytest.mark.parametrize(
     ("step", "resource", "operation"),
     [
         (DECLARE, "exchange 'x'", "configure"),
-        (
-            DeclareExchange(Exchange("x", "fanout", arguments={"alternate-exchange": "a"})),
-            "exchange 'a'",
-            "write",
-        ),
+        (FORWARDING, "exchange 'a'", "write"),
         (DeclareQueue(Queue("q")), "queue 'q'", "configure"),
-        (
-            DeclareQueue(Queue("q", arguments={"x-dead-letter-exchange": "d"})),
-            "queue 'q'",
-            "configure or read",
-        ),
+        (DEAD_LETTERING, "queue 'q'", "configure or read"),
         (Bind(Binding("x", "q")), "queue 'q'", "write"),
         (Unbind(Binding("x", "q")), "exchange 'x'", "read"),
         (Bind(Binding("x", ToExchange("y"))), "exchange 'y'", "write"),
@@ -219,26 +204,6 @@ def test_who_waits_by_a_plan_counts_rings_and_slots() -> None:
     )
     planned = plan(three, observed)
     assert drain_first_in(planned) == {"c": {"a", "b"}, "t2": {"t0", "t1"}}
-
-
-def test_a_marker_is_known_by_its_header() -> None:
-    drain = _Drain(["a"])
-    assert is_marker(drain.headers("a"))
-    assert not is_marker({"x-other": 1})
-    assert not is_marker(None)
-
-
-def test_only_answers_to_this_drain_count_and_each_once() -> None:
-    drain, earlier = _Drain(["a", "b"]), _Drain(["a", "b"])
-    drain.passed(earlier.headers("a"))
-    drain.passed({MARKER: "forged"})
-    drain.passed(None)
-    assert drain.waiting == {"a", "b"}
-    drain.passed(drain.headers("a"))
-    drain.passed(drain.headers("a"))
-    assert drain.waiting == {"b"}
-    assert drain.not_in_time(5).queues == ("b",)
-    assert "'b'" in str(drain.not_in_time(5))
 
 
 @pytest.mark.parametrize("queues", ["abc", []])
