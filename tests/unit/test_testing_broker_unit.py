@@ -90,16 +90,8 @@ def test_without_any_source_the_error_lists_what_was_tried_and_what_to_install(m
     supply(monkeypatch)
     with pytest.raises(BrokerUnavailable) as caught:
         available("4.3")
-    for part in (
-        "no RabbitMQ 4.3 broker",
-        "RABBIT_CHX_BROKER_URL is not set",
-        "docker: absent",
-        "local: absent",
-        "install Docker",
-        "apt-get install rabbitmq-server",
-        "set RABBIT_CHX_BROKER_URL",
-    ):
-        assert part in str(caught.value)
+    tried = "RABBIT_CHX_BROKER_URL is not set; docker: absent; local: absent"
+    assert str(caught.value) == f"no RabbitMQ 4.3 broker is available: {tried}. {sources.HELP}"
 
 
 def test_a_missing_docker_engine_is_a_reason_and_not_a_warning(monkeypatch):
@@ -171,13 +163,7 @@ def test_a_broker_without_a_plugin_that_was_asked_for_is_refused(monkeypatch):
 
 def test_a_broker_that_does_not_run_says_how_to_run_it():
     broker = Broker()
-    for ask in (
-        lambda: broker.url,
-        lambda: broker.source,
-        broker.restart,
-        broker.logs,
-        lambda: broker.version,
-    ):
+    for ask in (lambda: broker.url, lambda: broker.source, broker.restart, broker.logs):
         with pytest.raises(BrokerUnavailable, match="with Broker"):
             ask()
 
@@ -194,21 +180,18 @@ def test_no_password_in_any_repr(monkeypatch):
     assert repr(broker) == "<Broker: not running>"
 
 
-def test_sigterm_ends_the_program_in_order_only_while_a_broker_runs(monkeypatch):
-    before = signal.getsignal(signal.SIGTERM)
+def test_sigterm_ends_the_program_in_order_only_while_a_broker_runs_and_where_the_program_has_no_handler(
+    monkeypatch,
+):
     supply(monkeypatch, docker=FakeNode())
+    before, received = signal.getsignal(signal.SIGTERM), []
     with Broker():
         with pytest.raises(SystemExit) as caught:
             signal.raise_signal(signal.SIGTERM)
         assert caught.value.code == 128 + signal.SIGTERM
     assert signal.getsignal(signal.SIGTERM) is before
-
-
-def test_a_handler_that_the_program_has_set_is_left_alone(monkeypatch):
-    received = []
-    before = signal.signal(signal.SIGTERM, lambda signum, frame: received.append(signum))
     try:
-        supply(monkeypatch, docker=FakeNode())
+        signal.signal(signal.SIGTERM, lambda signum, frame: received.append(signum))
         with Broker():
             signal.raise_signal(signal.SIGTERM)
         assert received == [signal.SIGTERM]
@@ -243,8 +226,7 @@ def test_the_ring_is_looked_for_in_the_virtual_host_of_the_url(monkeypatch):
         assert broker.ring("x") == []
         assert broker.ring("x", vhost="other") == []
     assert [done[1] for done in fake.done[1:3]] == [
-        ring_expression("x", "vh/1"),
-        ring_expression("x", "other"),
+        ring_expression("x", vhost) for vhost in ("vh/1", "other")
     ]
 
 

@@ -18,9 +18,8 @@ from rabbit_chx.testing.node import READY, CannotSupply, Settings
 
 
 def test_management_and_consistent_hash_are_always_on_and_every_plugin_once():
-    plugins = node.plugin_names(["rabbitmq_sharding", "rabbitmq_management"])
-    assert node.render_plugins(plugins) == (
-        "[rabbitmq_management,rabbitmq_consistent_hash_exchange,rabbitmq_sharding].\n"
+    assert node.plugin_names(["rabbitmq_sharding", "rabbitmq_management"]) == (
+        *("rabbitmq_management", "rabbitmq_consistent_hash_exchange", "rabbitmq_sharding"),
     )
 
 
@@ -30,25 +29,12 @@ def test_a_plugin_name_that_would_spoil_the_file_is_refused(name):
         Broker(plugins=[name])
 
 
-def test_the_configuration_holds_user_ports_and_the_callers_lines():
-    settings = Settings(
-        config=node.config_lines({"default_worker_pool_size": "1"}), username="u", password="p"
-    )
-    assert node.render_config(settings, ("listeners.tcp.local", "127.0.0.1:1")) == (
-        "default_user = u\ndefault_pass = p\nlisteners.tcp.local = 127.0.0.1:1\ndefault_worker_pool_size = 1\n"
-    )
-
-
 @pytest.mark.parametrize(
     ("key", "value"),
     [
-        ("a\nb", "geheim"),
-        ("a b", "geheim"),
-        ("", "geheim"),
-        ("a", "geheim\nb = 1"),
-        ("default_pass", "geheim"),
-        ("listeners.tcp.default", "geheim"),
+        *((key, "geheim") for key in ("a\nb", "a b", "", "default_pass", "listeners.tcp.default")),
         ("management.tcp.port", "geheim"),
+        ("a", "geheim\nb = 1"),
     ],
 )
 def test_a_configuration_line_that_cannot_be_is_refused_without_its_value(key, value):
@@ -78,13 +64,8 @@ def test_a_second_boot_is_awaited_beyond_the_line_of_the_first():
 @pytest.mark.parametrize(
     ("version", "release", "same"),
     [
-        ("4.3.6", "4.3", True),
-        ("4.3.6", "4.3.6", True),
-        ("4.3.6", "4", True),
-        ("4.3.6", None, True),
-        ("4.30.1", "4.3", False),
-        ("4.3.60", "4.3.6", False),
-        ("3.10.8", "3.1", False),
+        *(("4.3.6", release, True) for release in ("4.3", "4.3.6", "4", None)),
+        *(("4.30.1", "4.3", False), ("4.3.60", "4.3.6", False), ("3.10.8", "3.1", False)),
     ],
 )
 def test_a_version_belongs_to_a_release_by_whole_numbers(version, release, same):
@@ -94,11 +75,8 @@ def test_a_version_belongs_to_a_release_by_whole_numbers(version, release, same)
 # --- rabbitmqctl --------------------------------------------------------------------------------------------
 
 
-def test_rabbitmqctl_output_comes_without_the_last_newline():
+def test_rabbitmqctl_output_comes_without_the_last_newline_and_errors_without_the_arguments():
     assert node.ctl_output(("eval", "x."), 0, b"a\nb\n", b"a warning") == "a\nb"
-
-
-def test_a_failing_rabbitmqctl_is_reported_without_its_arguments():
     errors = b'Error: user "x" does not exist\nArguments given:\n\tchange_password x geheim\n\nUsage\n...'
     with pytest.raises(RabbitChxError) as caught:
         node.ctl_output(("change_password", "x", "geheim"), 67, b"", errors)
@@ -134,25 +112,23 @@ def test_a_ring_reads_back_as_it_was_printed(buckets):
     assert parse_ring(ring_text(*buckets)) == destinations
 
 
-def test_an_unknown_exchange_is_named_in_the_error():
-    with pytest.raises(InvalidValue, match=r"got 'orders'.*virtual host 'v'. [Tt]here is no such exchange"):
-        parse_ring("missing\ndone", exchange="orders", vhost="v")
-
-
-def test_an_exchange_of_another_type_is_an_error_that_tells_the_type():
-    with pytest.raises(InvalidValue, match=r"got 'orders'.*it is of type direct"):
-        parse_ring("type direct\ndone", exchange="orders")
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("missing", r"got 'orders'.*virtual host 'v'. [Tt]here is no such exchange"),
+        ("type direct", r"got 'orders'.*it is of type direct"),
+    ],
+)
+def test_an_exchange_without_a_ring_is_named_in_the_error(text, error):
+    with pytest.raises(InvalidValue, match=error):
+        parse_ring(f"{text}\ndone", exchange="orders", vhost="v")
 
 
 @pytest.mark.parametrize(
     "text",
     [
-        "",
-        "0 queue cQ==",
-        "0 queue cQ==\n2 queue cQ==\ndone",
-        "0 queue\ndone",
-        "0 queue !\ndone",
-        "1 queue cQ==\ndone",
+        *("", "0 queue cQ==", "0 queue cQ==\n2 queue cQ==\ndone"),
+        *("0 queue\ndone", "0 queue !\ndone", "1 queue cQ==\ndone"),
     ],
 )
 def test_a_ring_with_a_hole_or_without_an_end_is_never_taken_for_a_ring(text):
@@ -239,35 +215,33 @@ def install(root, version, *, core=None):
 
 
 @pytest.mark.parametrize("core", ["rabbit-3.10.8", "rabbit-3.10.8.ez"])
-def test_the_plain_scripts_are_found_whatever_wrapper_is_on_the_path(tmp_path, monkeypatch, core):
+def test_the_plain_scripts_are_found_with_a_wrapper_or_nothing_on_the_path(tmp_path, monkeypatch, core):
     scripts = install(tmp_path, "3.10.8", core=core)
-    for path in (tmp_path / "bin", scripts):  # a package's wrapper, and the plain scripts themselves
+    for path in (
+        tmp_path / "bin",
+        scripts,
+        None,
+    ):  # a package's wrapper, the plain scripts themselves, neither
+        if path is None:
+            (tmp_path / "bin/rabbitmq-server").unlink()
         monkeypatch.setenv("PATH", f"{path}:{tmp_path / 'bin'}")
         assert local_node._installed(str(tmp_path)) == (scripts, "3.10.8")
         assert str(local_node.find("3.10", root=str(tmp_path))).endswith("rabbitmq-server 3.10.8")
 
 
-def test_an_installed_server_outside_the_path_is_found(tmp_path, monkeypatch):
-    scripts = install(tmp_path, "4.0.5")
-    (tmp_path / "bin/rabbitmq-server").unlink()
-    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
-    assert local_node._installed(str(tmp_path)) == (scripts, "4.0.5")
-
-
-def test_an_installed_server_of_another_release_is_no_substitute(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("path", "root", "release", "reason"),
+    [
+        ("bin", ".", "4.3", r"3\.10\.8 is installed, not 4\.3$"),
+        ("nowhere", ".", None, "no erl"),
+        ("nowhere", "bin", None, "none is on the PATH"),
+    ],
+)
+def test_a_server_that_cannot_be_used_is_a_reason(tmp_path, monkeypatch, path, root, release, reason):
     install(tmp_path, "3.10.8")
-    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
-    with pytest.raises(CannotSupply, match=r"3\.10\.8 is installed, not 4\.3$"):
-        local_node.find("4.3", root=str(tmp_path))
-
-
-def test_a_server_without_erlang_and_no_server_at_all_are_reasons(tmp_path, monkeypatch):
-    install(tmp_path, "3.10.8")
-    monkeypatch.setenv("PATH", "/nowhere")
-    with pytest.raises(CannotSupply, match="no erl"):
-        local_node.find(None, root=str(tmp_path))
-    with pytest.raises(CannotSupply, match="none is on the PATH"):
-        local_node.find(None, root=str(tmp_path / "bin"))
+    monkeypatch.setenv("PATH", str(tmp_path / path))
+    with pytest.raises(CannotSupply, match=reason):
+        local_node.find(release, root=str(tmp_path / root))
 
 
 def test_a_private_node_takes_nothing_over_from_a_broker_of_the_environment(tmp_path, monkeypatch):
