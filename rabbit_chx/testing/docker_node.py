@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     import docker
+    from docker.models.containers import Container
 
 DEFAULT_RELEASE = "4.3"
 AMQP = 5672
@@ -104,9 +105,8 @@ class DockerNode:
             except APIError as error:
                 self.stop()
                 if not any(hint in str(error) for hint in ("already allocated", "already in use")):
-                    raise BrokerUnavailable(
-                        f"Docker cannot start {self._image}: {_one_line(error)}"
-                    ) from None
+                    problem = f"Docker cannot start {self._image}: {_one_line(error)}"
+                    raise BrokerUnavailable(problem) from None
             except InvalidArgument as error:
                 # In a container that shares the host's network, testcontainers connects ours to it, too.
                 self.stop()
@@ -126,29 +126,28 @@ class DockerNode:
     def restart(self) -> None:
         """Restart the container."""
         boots = self.logs().count(READY)
-        self._started().get_wrapped_container().restart(timeout=STOP_SECONDS)
+        self._docker.restart(timeout=STOP_SECONDS)
         self._wait(boots=boots + 1)
 
     def kill(self) -> None:
         """Kill the container; its file system is kept for a restart."""
-        self._started().get_wrapped_container().kill()
+        self._docker.kill()
 
     def pause(self) -> None:
         """Suspend the processes of the container."""
-        self._started().get_wrapped_container().pause()
+        self._docker.pause()
 
     def unpause(self) -> None:
         """Resume the processes."""
-        self._started().get_wrapped_container().unpause()
+        self._docker.unpause()
 
     def disconnect(self) -> None:
         """Disconnect the container from Docker's default network, and so its published ports."""
-        container = self._started().get_wrapped_container()
-        container.client.networks.get(NETWORK).disconnect(container)
+        self._docker.client.networks.get(NETWORK).disconnect(self._docker)
 
     def reconnect(self) -> None:
         """Reconnect the container; its address may change, its published ports do not."""
-        container = self._started().get_wrapped_container()
+        container = self._docker
         container.client.networks.get(NETWORK).connect(container)
         container.reload()
         address = container.attrs["NetworkSettings"]["Networks"][NETWORK]["IPAddress"]
@@ -160,16 +159,13 @@ class DockerNode:
 
     def ctl(self, *arguments: str) -> str:
         """Run rabbitmqctl in the container, as the user who owns the Erlang cookie."""
-        code, (output, errors) = (
-            self._started()
-            .get_wrapped_container()
-            .exec_run(["rabbitmqctl", *arguments], user="rabbitmq", demux=True)
-        )
+        command = ["rabbitmqctl", *arguments]
+        code, (output, errors) = self._docker.exec_run(command, user="rabbitmq", demux=True)
         return ctl_output(arguments, code, output or b"", errors or b"")
 
     def logs(self) -> str:
         """Return the output of the container so far."""
-        output: bytes = self._started().get_wrapped_container().logs()
+        output: bytes = self._docker.logs()
         return output.decode("utf-8", "replace")
 
     def _new_container(self) -> DockerContainer:
@@ -179,25 +175,18 @@ class DockerNode:
             if not _has(docker.client, container.image):
                 docker.client.images.pull(container.image)
         except DockerException as error:
-            raise CannotSupply(
-                f"Docker: the image {container.image} cannot be pulled ({_one_line(error)})"
-            ) from None
+            problem = f"Docker: the image {container.image} cannot be pulled ({_one_line(error)})"
+            raise CannotSupply(problem) from None
         # With a remote engine, the loopback interface would be that of the remote machine.
         here = docker.get_connection_mode() is ConnectionMode.docker_host and _is_loopback(docker.host())
         interface = LOOPBACK if here else "0.0.0.0"  # noqa: S104
         amqp, http = free_ports(2)
         ports = {f"{AMQP}/tcp": (interface, amqp), f"{HTTP}/tcp": (interface, http)}
         container.ports = cast("dict[str, int | None]", ports)  # Docker's library accepts pairs
-        settings = self._settings
-        return (
-            container.with_kwargs(hostname=HOST_NAME)
-            .with_copy_into_container(
-                render_plugins(settings.plugins).encode(), "/etc/rabbitmq/enabled_plugins"
-            )
-            .with_copy_into_container(
-                render_config(settings).encode(), "/etc/rabbitmq/conf.d/90-rabbit-chx.conf"
-            )
-        )
+        plugins, config = render_plugins(self._settings.plugins), render_config(self._settings)
+        container.with_copy_into_container(plugins.encode(), "/etc/rabbitmq/enabled_plugins")
+        container.with_copy_into_container(config.encode(), "/etc/rabbitmq/conf.d/90-rabbit-chx.conf")
+        return container.with_kwargs(hostname=HOST_NAME)
 
     def _wait(self, *, boots: int) -> None:
         wait_for_boot(boots, logs=self.logs, running=self._running)
@@ -205,9 +194,12 @@ class DockerNode:
         wait_for_amqp(self.url)
 
     def _running(self) -> bool:
-        container = self._started().get_wrapped_container()
-        container.reload()
-        return bool(container.status in {"created", "running"})
+        self._docker.reload()
+        return bool(self._docker.status in {"created", "running"})
+
+    @property
+    def _docker(self) -> Container:
+        return self._started().get_wrapped_container()
 
     def _started(self) -> DockerContainer:
         if self._container is None:
@@ -218,10 +210,8 @@ class DockerNode:
         container = self._started()
         if port not in self._addresses:
             host = container.get_container_host_ip()
-            self._addresses[port] = (
-                LOOPBACK if _is_loopback(host) else host,
-                container.get_exposed_port(port),
-            )
+            address = LOOPBACK if _is_loopback(host) else host
+            self._addresses[port] = (address, container.get_exposed_port(port))
         return self._addresses[port]
 
 

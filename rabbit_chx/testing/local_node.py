@@ -121,15 +121,12 @@ class LocalNode:
         try:
             self._server.wait(STOP_SECONDS)
         except subprocess.TimeoutExpired:
-            os.killpg(self._server.pid, signal.SIGKILL)
-            self._server.wait()
+            self.kill()
         self._start_server(boots=boots + 1)
 
     def kill(self) -> None:
         """Kill the server and its child processes."""
-        self._signal(signal.SIGKILL)
-        assert self._server is not None
-        self._server.wait()
+        self._signal(signal.SIGKILL).wait()
 
     def pause(self) -> None:
         """Suspend the server."""
@@ -147,10 +144,11 @@ class LocalNode:
         """Refuse: the node cannot be disconnected."""
         self.disconnect()
 
-    def _signal(self, signum: int) -> None:
+    def _signal(self, signum: int) -> subprocess.Popen[bytes]:
         self._running_folder()
         assert self._server is not None
         os.killpg(self._server.pid, signum)
+        return self._server
 
     def ctl(self, *arguments: str) -> str:
         """Run the plain rabbitmqctl in the node's environment."""

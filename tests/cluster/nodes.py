@@ -156,10 +156,6 @@ class Container(DockerNode):
             self.heal(clients=NETWORK not in there)
         return bool(self._docker.status != "exited")
 
-    @property
-    def _docker(self):
-        return self._started().get_wrapped_container()
-
     def _bridge(self):
         return self._docker.client.networks.get(NETWORK)
 

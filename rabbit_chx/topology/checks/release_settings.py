@@ -48,12 +48,8 @@ SETTINGS: Final = (
     *(
         Setting(f"ha-{name}", _MIRRORING, refused_from=(4, 0), in_arguments=False)
         for name in (
-            "mode",
-            "params",
-            "sync-mode",
-            "sync-batch-size",
-            "promote-on-shutdown",
-            "promote-on-failure",
+            *("mode", "params", "sync-mode", "sync-batch-size"),
+            *("promote-on-shutdown", "promote-on-failure"),
         )
     ),
     Setting("queue-master-locator", _LOCATOR, refused_from=(4, 3)),
@@ -120,14 +116,11 @@ def _applies(setting: Setting, queue: Queue) -> bool:
 
 def _finding(setting: Setting, name: str, where: str, release: Release | None) -> Iterator[Finding]:
     version = _version(release) if release else None
-    if setting.refused_from and (version is None or version >= setting.refused_from):
-        since = ".".join(map(str, setting.refused_from))
-        message = f"RabbitMQ {since} and later refuse {name}. {setting.hint}"
-        yield Finding("error" if version else "warning", "refused-setting", where, message)
-    if setting.ignored_from and (version is None or version >= setting.ignored_from):
-        since = ".".join(map(str, setting.ignored_from))
-        message = f"RabbitMQ {since} and later ignore {name}. {setting.hint}"
-        yield Finding("warning", "ignored-setting", where, message)
+    for verb, since in (("refuse", setting.refused_from), ("ignore", setting.ignored_from)):
+        if since and (version is None or version >= since):
+            message = f"RabbitMQ {since[0]}.{since[1]} and later {verb} {name}. {setting.hint}"
+            is_error = version is not None and verb == "refuse"
+            yield Finding("error" if is_error else "warning", f"{verb}d-setting", where, message)
 
 
 def _older_policy(policy: Policy, release: Release | None) -> Iterator[Finding]:
