@@ -33,7 +33,7 @@ HEAD: Final = """\
 GENERAL: Final = """
 `--debug` before the verb shows the traceback of an error, `--version` the version, and `-h` or `--help` the help; errors, notes and
 progress go to standard error. `NO_COLOR` turns colours off, and a pipe gets none. With `--output json` a verb prints lines for programs:
-[output.md](output.md) lists them. `rabbit-chx completion` teaches a shell to complete all of this.
+[output.md](output.md) lists them. `rabbit-chx completion` prints a script with which a shell completes verbs, options and names.
 
 | exit code | means |
 |---|---|

@@ -49,14 +49,12 @@ def releases(_: click.Context, __: click.Parameter, incomplete: str) -> list[str
 
 def exchanges(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
     """Those of the topology file on the command line."""
-    topology = _topology(ctx)
-    return [each.name for each in topology.exchanges if each.name.startswith(incomplete)]
+    return [each.name for each in _topology(ctx).exchanges if each.name.startswith(incomplete)]
 
 
 def queues(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
     """Those of the topology file on the command line."""
-    topology = _topology(ctx)
-    return [each.name for each in topology.queues if each.name.startswith(incomplete)]
+    return [each.name for each in _topology(ctx).queues if each.name.startswith(incomplete)]
 
 
 def _topology(ctx: click.Context) -> Topology:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from urllib.parse import quote
 
 import click
+from click.core import ParameterSource
 
 from rabbit_chx.broker.reading.ring_order import in_ring_order
 from rabbit_chx.cli.broker_access import broker_access_options, vhosts_option
@@ -62,12 +63,7 @@ _format_options = bundle(
     ],
 )
 @option(
-    "-V",
-    "--vhost",
-    default=None,
-    metavar="VHOST",
-    callback=check_names,
-    help="The virtual host; the default is the URL's.",
+    "-V", "--vhost", metavar="VHOST", callback=check_names, help="The virtual host; the default is the URL's."
 )
 @broker_access_options
 @_format_options
@@ -101,16 +97,7 @@ def export(*, live: BrokerAccess, vhost: str | None, kind: str, out: str | None)
 @vhosts_option
 @broker_access_options
 @_format_options
-@click.pass_context
-def import_(
-    context: click.Context,
-    *,
-    file: str,
-    vhosts: tuple[str, ...],
-    live: BrokerAccess,
-    kind: str,
-    out: str | None,
-) -> None:
+def import_(*, file: str, vhosts: tuple[str, ...], live: BrokerAccess, kind: str, out: str | None) -> None:
     """Turn FILE (a definitions.json, or a topology file) into a topology file.
 
     The bindings in a definitions.json are not in the order of the ring. With --url (and --node, --pairs or --probe)
@@ -121,8 +108,9 @@ def import_(
     if not looks_like_definitions(document.value):
         _write([(topology, {}) for topology in found], kind, out)
         return
-    asks_broker = context.get_parameter_source("url") is click.core.ParameterSource.COMMANDLINE
-    ordered = [_in_ring_order(topology, live if asks_broker else None) for topology in found]
+    source = click.get_current_context().get_parameter_source("url")
+    asked = live if source is ParameterSource.COMMANDLINE else None  # AMQP_URL may be of another broker
+    ordered = [_in_ring_order(topology, asked) for topology in found]
     _note_left_out(document.value, [each.vhost for each in found])
     _write(ordered, kind, out)
 
@@ -153,8 +141,7 @@ def _in_ring_order(topology: Topology, live: BrokerAccess | None) -> _WithRings:
 
 
 def _note_left_out(definitions: Any, vhosts: Iterable[str]) -> None:
-    counts = left_out(definitions, vhosts)
-    if counts:
+    if counts := left_out(definitions, vhosts):
         some = ", ".join(f"{kind}: {count}" for kind, count in counts.items())
         notice("Note", f"left out, because a topology file cannot hold them: {some}")
 
@@ -193,11 +180,10 @@ def _text(topology: Topology, rings: Mapping[str, Ring], kind: str) -> str:
         notice("Note", note)
     if kind != "definitions":
         return dumps(made.topology, "json" if kind == "json" else "yaml")
-    unordered = unordered_rings(made.topology)
-    if unordered:
+    if unordered := ", ".join(map(repr, unordered_rings(made.topology))):
         notice(
             "Warning",
-            f"a broker that imports these definitions binds in random order, so its rings of "
-            f"{', '.join(map(repr, unordered))} will differ: `rabbit-chx apply` makes the same rings",
+            f"a broker that imports these definitions binds in random order, so its rings of {unordered} will differ: "
+            "`rabbit-chx apply` makes the same rings",
         )
     return json_text(to_definitions(made.topology))

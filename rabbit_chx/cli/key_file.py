@@ -44,9 +44,7 @@ def read_keys(
     """
     rest = b""
     first_line = 1
-    empty = True
     while block := file.read(_BLOCK):
-        empty = False
         advance(len(block))
         block = rest + block
         end = block.rfind(b"\n") + 1
@@ -59,7 +57,7 @@ def read_keys(
             yield column
     if rest:
         yield _column(rest + b"\n", name=name, raw=raw, first_line=first_line)
-    if empty:
+    elif first_line == 1:
         raise InvalidValue(f"keys of {name}", "an empty file", "one key per line")
 
 

@@ -27,13 +27,19 @@ from rabbit_chx.releases import Release
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     import pika
 
 _SHOWN: Final = 10
 _WEIGHTS: Final = {"a": 1, "b": 2, "c": 1, "d": 5, "e": 1}
+_HASHED: Final[dict[str, tuple[dict[str, str], Callable[[str], tuple[str, dict[str, Any]]]]]] = {
+    "routing key": ({}, lambda key: (key, {})),
+    "header 'tenant'": ({"hash_header": "tenant"}, lambda key: ("", {"headers": {"tenant": key}})),
+    "property message_id": ({"hash_property": "message_id"}, lambda key: ("", {"message_id": key})),
+}
+"""What is hashed: the arguments of the exchange, and the routing key and properties of a message with a key."""
 
 
 @verb(
@@ -84,38 +90,28 @@ def parity(
 def _broker(
     url: str | None, password_file: Path | None, tls: ssl.SSLContext | None, throw_away: str | None
 ) -> Iterator[pika.BlockingConnection]:
-    if throw_away is not None:
-        from rabbit_chx.testing import Broker
-
-        with ExitStack() as started:
-            with waiting("Starting a throw-away broker"):
-                broker = started.enter_context(Broker(release=throw_away))
-            with connect(broker.url) as connection:
-                yield connection
-    elif url is not None:
-        with connect(url, credentials=password_file, tls=tls) as connection:
-            yield connection
-    else:
+    if throw_away is None and url is None:
         raise click.UsageError("missing broker URL: pass --url, set AMQP_URL, or use --throw-away")
+    with ExitStack() as opened:
+        if throw_away is not None:
+            from rabbit_chx.testing import Broker
+
+            with waiting("Starting a throw-away broker"):
+                url = opened.enter_context(Broker(release=throw_away)).url
+            password_file = tls = None
+        assert url is not None
+        yield opened.enter_context(connect(url, credentials=password_file, tls=tls))
 
 
 def compared(connection: pika.BlockingConnection, release: Release, keys: int) -> list[dict[str, Any]]:
     """Compare messages for each part that an exchange can hash."""
     part = keys // 5
-    return [
-        _compare(connection, release, "routing key", {}, keys - 2 * part),
-        _compare(connection, release, "header 'tenant'", {"hash_header": "tenant"}, part),
-        _compare(connection, release, "property message_id", {"hash_property": "message_id"}, part),
-    ]
+    counts = (keys - 2 * part, part, part)
+    return [_compare(connection, release, *case) for case in zip(_HASHED, counts, strict=True)]
 
 
-def _compare(
-    connection: pika.BlockingConnection,
-    release: Release,
-    title: str,
-    hash_arguments: dict[str, str],
-    count: int,
-) -> dict[str, Any]:
+def _compare(connection: pika.BlockingConnection, release: Release, title: str, count: int) -> dict[str, Any]:
+    hash_arguments, message = _HASHED[title]
     arguments = {name.replace("_", "-"): value for name, value in hash_arguments.items()}
     scratch = Scratch(connection, arguments=arguments, release=release)
     for queue, weight in _WEIGHTS.items():
@@ -125,7 +121,7 @@ def _compare(
         for size in (count - count // 2, count // 2):
             exchange = ConsistentHashExchange(scratch.ring, **hash_arguments)
             keys = [f"{title[0]}-{secrets.token_hex(6)}" for _ in range(size)]
-            scratch.publish((_message(key, title) for key in keys), advance)
+            scratch.publish(map(message, keys), advance)
             predicted = exchange.route_many(keys)
             for key, index, actual in zip(keys, predicted.tolist(), scratch.landed(size), strict=True):
                 expected = str(exchange.destinations[index])
@@ -135,14 +131,6 @@ def _compare(
             scratch.unbind("b")
             scratch.bind("b", 3)
     return {"hashed": title, "messages": count, "differences": differences}
-
-
-def _message(key: str, title: str) -> tuple[str, dict[str, Any]]:
-    if title == "routing key":
-        return key, {}
-    if title.startswith("header"):
-        return "", {"headers": {"tenant": key}}
-    return "", {"message_id": key}
 
 
 def _print(results: list[dict[str, Any]], output: str) -> None:

@@ -40,7 +40,7 @@ plan_options = bundle(
     _of_changes(
         "--strategy",
         metavar="WAY",
-        help="How to change rings: append, in place, remove-last, swap, blue/green or slots. Default: the cheapest to the order of the file.",
+        help="How to change rings: append, in place, remove-last, swap, blue/green or slots. Default: the cheapest that ends in the order of the file.",
     ),
     _of_changes(
         "--max-moved",
@@ -48,7 +48,7 @@ plan_options = bundle(
         default=50.0,
         show_default=True,
         metavar="PERCENT",
-        help="Refuse a change in place that moves more of an exchange's keys at any moment.",
+        help="Refuse a change in place that moves a larger share of an exchange's keys at any moment.",
     ),
     _of_changes("--prune", is_flag=True, help="Also remove what the file does not name."),
     _of_changes("--force", is_flag=True, help="Ignore --max-moved, and delete queues that hold messages."),
@@ -127,7 +127,9 @@ what_if_options = bundle(
 @what_if_options
 @exchange_option(group="What if", help="The exchange to change, if the file has several.")
 @release_option(group="What if", help="The release, if no broker is read.")
-@option("--against", type=FILE, metavar="FILE", help="Plan from what FILE says instead of from a broker.")
+@option(
+    "--against", type=FILE, metavar="FILE", help="Plan from the state that FILE describes, not from a broker."
+)
 @output_option
 def plan(
     *,

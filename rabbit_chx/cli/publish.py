@@ -170,7 +170,12 @@ def _publish_all(
     error = None
     try:
         while (batch := stop.next_of(batches)) is not None:
-            _publish(publisher, resume.skip(batch) if resume else batch, resume, pace, stop)
+            for rows in pace.parts(resume.skip(batch) if resume else batch):
+                if resume:
+                    resume.keep_up(publisher, len(rows.bodies), lambda: bool(stop))
+                if stop:
+                    break
+                publisher.publish_many(rows.bodies, rows.keys, headers=rows.headers, **rows.properties)
     except BrokerUnavailable as unavailable:
         error = unavailable
     except KeyboardInterrupt:
@@ -184,18 +189,6 @@ def _publish_all(
                 resume.save(publisher)
     if error is not None and not stop and not publisher.totals.failed:
         raise error  # otherwise it is reported with the failed rows
-
-
-def _publish(
-    publisher: Publisher, batch: Batch, resume: ResumeFile | None, pace: _Pace, stop: _GracefulStop
-) -> None:
-    for part in pace.parts(len(batch.bodies)):
-        rows = batch[part]
-        if resume:
-            resume.keep_up(publisher, len(rows.bodies), lambda: bool(stop))
-        if stop:
-            return
-        publisher.publish_many(rows.bodies, rows.keys, headers=rows.headers, **rows.properties)
 
 
 def _settle(publisher: Publisher, stop: _GracefulStop) -> None:
@@ -284,15 +277,15 @@ class _Pace:
         self._rate = rate
         self._due = time.monotonic()
 
-    def parts(self, count: int) -> Iterator[slice]:
+    def parts(self, batch: Batch) -> Iterator[Batch]:
         """Yield the parts of a batch, each when it is due."""
         step = min(max(self._rate // 20, 1), _ROWS_AT_ONCE) if self._rate else _ROWS_AT_ONCE
-        for start in range(0, count, step):
-            end = min(start + step, count)
+        for start in range(0, len(batch.bodies), step):
+            part = batch[start : start + step]
             if self._rate:
                 time.sleep(max(self._due - time.monotonic(), 0.0))
-                self._due = max(self._due, time.monotonic() - 1.0) + (end - start) / self._rate
-            yield slice(start, end)
+                self._due = max(self._due, time.monotonic() - 1.0) + len(part.bodies) / self._rate
+            yield part
 
 
 def _shown(batches: Iterator[Any], publisher: Publisher, name: str) -> Iterator[Any]:

@@ -316,15 +316,6 @@ def test_ports_that_speak_something_else_are_told_apart(run, site, write, scheme
     assert not site.management.queue_names(site.vhost, ".*")
 
 
-def test_without_the_management_api_the_way_without_it_is_named(run, write) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        free = server.getsockname()[1]
-    found = run("plan", write(), "--management-url", f"http://127.0.0.1:{free}")
-    assert found.code == 1
-    assert "rabbitmq-plugins enable rabbitmq_management" in found.err
-    assert "--amqp-only" in found.err
-
-
 def test_a_wrong_password_is_refused_and_not_shown(run, site, write) -> None:
     host = urlsplit(site.broker.url).netloc.rpartition("@")[2]
     for options in ([], ["--amqp-only"]):
