@@ -95,19 +95,20 @@ def _print_steps(plan: Plan, *, verbose: bool) -> None:
     from rabbit_chx.cli.tables import show, table
 
     rows = rows_of(plan, verbose=verbose)
+    columns = {
+        "keys moved": [row.share for row in rows],
+        "waiting": ["" if row.waiting is None else f"{row.waiting:,}" for row in rows],
+    }
     # Omit empty columns, so that the steps get more width.
-    extra = ["keys moved"] * any(row.share for row in rows)
-    extra += ["waiting"] * any(row.waiting is not None for row in rows)
-    shown = table("#", "step", *extra, right=("#", "keys moved", "waiting"), folds=("step",))
-    number = 1
-    for row in rows:
-        last = number + row.count - 1
+    extra = {name: cells for name, cells in columns.items() if any(cells)}
+    shown = table("#", "step", *extra, right=("#", *extra), folds=("step",))
+    first = 1
+    for row, *cells in zip(rows, *extra.values(), strict=True):
+        last = first + row.count - 1
         mark = ("-", "red") if row.destructive else ("+", "green")
-        waiting = "" if row.waiting is None else f"{row.waiting:,}"
-        cells = {"keys moved": row.share, "waiting": waiting}
-        numbers = str(number) if number == last else f"{number}-{last}"
-        shown.add_row(numbers, Text.assemble(mark, f" {row.text}"), *(cells[name] for name in extra))
-        number = last + 1
+        numbers = str(first) if first == last else f"{first}-{last}"
+        shown.add_row(numbers, Text.assemble(mark, f" {row.text}"), *cells)
+        first = last + 1
     show(shown, title=f"Virtual host {plan.vhost!r}: {counted(len(plan.steps), 'step')}")
 
 
@@ -144,11 +145,8 @@ def _print_change(change: RingChange) -> None:
     if change.moved is None:
         echo(f"Exchange {change.exchange!r}: how many keys move is unknown. {change.before.why_unknown}")
     elif change.before.bindings:
-        between = (
-            f", {percent(change.moved_between)} at some moment"
-            if change.moved_between != change.moved
-            else ""
-        )
+        differs = change.moved_between != change.moved
+        between = f", {percent(change.moved_between)} at some moment" if differs else ""
         echo(f"Exchange {change.exchange!r}: {percent(change.moved)} of its keys move{between}.")
     if len(change.strategies) > 1:
         print_strategies(change.strategies, "table", exchange=change.exchange)

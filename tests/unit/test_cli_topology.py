@@ -16,7 +16,7 @@ from rabbit_chx.errors import ApplyStopped
 from rabbit_chx.ring import Ring
 from rabbit_chx.topology.model import Binding, Exchange, Observed, Queue, Topology
 from rabbit_chx.topology.planning.steps import Bind, DeclareQueue, Plan, Unbind
-from tests.verbs import ORDERS, SLOTS
+from tests.verbs import ORDERS, SLOTS, Result
 
 APPLY = "rabbit_chx.cli.apply.apply_steps"
 
@@ -80,17 +80,26 @@ def test_import_turns_definitions_into_a_topology_that_loads_again(run, write, t
 
 # ---- plans from a file
 
+GROWN = ORDERS.replace("vip: 2", "vip: 2, new: 1") + "  new: {}\n"
 
-def test_a_plan_against_another_file_exits_by_whether_there_is_something_to_do(run, write) -> None:
-    old = write(ORDERS, "old.yaml")
-    same = run("plan", old, "--against", old)
+
+@pytest.fixture
+def plan(run, write):
+    """Plan from one topology to another."""
+
+    def plan(new: str, *options: str, old: str = ORDERS) -> Result:
+        return run("plan", write(new, "new.yaml"), "--against", write(old, "old.yaml"), *options)
+
+    return plan
+
+
+def test_a_plan_against_another_file_exits_by_whether_there_is_something_to_do(plan) -> None:
+    same = plan(ORDERS)
     assert (same.code, same.err) == (0, "")
     assert "no changes needed" in same.out
-    new = write(ORDERS.replace("vip: 2", "vip: 2, new: 1") + "  new: {}\n", "new.yaml")
-    grown = run("plan", new, "--against", old, "--output", "json")
+    grown = plan(GROWN, "--output", "json")
     assert grown.code == 2
-    steps = [row["do"] for row in grown.rows if "do" in row]
-    assert steps == [
+    assert [row["do"] for row in grown.rows if "do" in row] == [
         "declare quorum queue 'new'",
         "bind queue 'new' to exchange 'orders' with key '1'",
     ]
@@ -98,29 +107,23 @@ def test_a_plan_against_another_file_exits_by_whether_there_is_something_to_do(r
     (change,) = [row for row in grown.rows if "strategies" in row]
     assert change["moved"] == pytest.approx(1 / 6, abs=0.001)
     reordered = ORDERS.replace('{"q.{0..2}": 1, vip: 2}', '{vip: 2, "q.{0..2}": 1}')
-    refused = run("plan", write(reordered, "turned.yaml"), "--against", old, "--strategy", "in place")
+    refused = plan(reordered, "--strategy", "in place")
     assert refused.code == 1
     assert "Refused:" in refused.err
 
 
-def test_a_plan_says_whose_consumers_to_hold_so_that_keys_keep_their_order(run, write) -> None:
-    old = write(ORDERS, "old.yaml")
-    new = write(ORDERS.replace("vip: 2", "vip: 2, new: 1") + "  new: {}\n", "new.yaml")
-    grown = run("plan", new, "--against", old)
+def test_a_plan_says_whose_consumers_to_hold_so_that_keys_keep_their_order(plan) -> None:
+    grown = plan(GROWN)
     held = "the consumers of 'new' are held from before the change until the messages in 'q.{0..2}', 'vip' are consumed"
     assert held in grown.out
     assert "stages" not in grown.out
-    two = ORDERS.replace("vip: 2", "vip: 2, new: 1, newer: 1") + "  new: {}\n  newer: {}\n"
-    assert "Release them in 2 stages" in run("plan", write(two, "two.yaml"), "--against", old).out
-    rows = run("plan", new, "--against", old, "--output", "json").rows
-    (hold,) = (row for row in rows if row["type"] == "hold")
+    two = GROWN.replace("new: 1", "new: 1, newer: 1") + "  newer: {}\n"
+    assert "Release them in 2 stages" in plan(two).out
+    (hold,) = (row for row in plan(GROWN, "--output", "json").rows if row["type"] == "hold")
     assert (hold["hold"], hold["until_drained"]) == ("new", ["q.0", "q.1", "q.2", "vip"])
     # Without q.1 the buckets behind it shift: q.2 loses some of its keys and gains others.
     shifted = ORDERS.replace('{"q.{0..2}": 1, vip: 2}', "{q.0: 1, q.2: 1, vip: 2}")
-    assert (
-        "gain keys from each other"
-        in run("plan", write(shifted, "less.yaml"), "--against", old, "--force").out
-    )
+    assert "gain keys from each other" in plan(shifted, "--force").out
 
 
 @pytest.mark.parametrize(
@@ -144,24 +147,20 @@ def test_wrong_advice_is_refused(run, write) -> None:
         assert change[1].partition("=")[0] in run.refused("plan", write(ORDERS), *change)
 
 
-def test_many_slots_are_one_line_unless_every_step_is_asked_for(run, write) -> None:
-    old, new = write(SLOTS % 3, "old.yaml"), write(SLOTS % 5, "new.yaml")
-    short = run("plan", new, "--against", old).out
+def test_many_slots_are_one_line_unless_every_step_is_asked_for(plan) -> None:
+    short = plan(SLOTS % 5, old=SLOTS % 3).out
     assert "point 20 slots of 'tenants'" in short
     assert "31.25%" in short  # 20 of 64
-    full = run("plan", new, "--against", old, "--verbose").out
-    assert full.count("bind queue") == 40
-    rows = run("plan", new, "--against", old, "--output", "json").rows
+    assert plan(SLOTS % 5, "--verbose", old=SLOTS % 3).out.count("bind queue") == 40
+    rows = plan(SLOTS % 5, "--output", "json", old=SLOTS % 3).rows
     assert sum("step" in row for row in rows) == 40
 
 
 @pytest.mark.parametrize("columns", ["80", "140"])
-def test_a_plan_fits_its_terminal(run, write, monkeypatch, columns) -> None:
-    monkeypatch.setenv("FORCE_COLOR", "1")
-    monkeypatch.setenv("COLUMNS", columns)
-    monkeypatch.setenv("NO_COLOR", "1")
-    old, new = write(SLOTS % 3, "old.yaml"), write(SLOTS % 5, "new.yaml")
-    lines = run("plan", new, "--against", old).out.splitlines()
+def test_a_plan_fits_its_terminal(plan, monkeypatch, columns) -> None:
+    for name, value in (("FORCE_COLOR", "1"), ("COLUMNS", columns), ("NO_COLOR", "1")):
+        monkeypatch.setenv(name, value)
+    lines = plan(SLOTS % 5, old=SLOTS % 3).out.splitlines()
     plain = [re.sub(r"\x1b\[[0-9;]*m", "", line) for line in lines]
     table = [line for line in plain if not line.startswith(("Exchange", "Note"))]
     assert max(map(len, table)) <= int(columns)
