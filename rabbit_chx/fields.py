@@ -2,7 +2,7 @@
 
 Clients send the same value with different AMQP type tags, and some releases hash the type along with the value. This
 file mirrors the encoders of pika 1.4, pamqp 4.0 (aio-pika and amqpstorm), py-amqp 5.4, and of amqplib 2.0 and
-rabbitmq-client 5.0 for Node. It writes no bytes.
+rabbitmq-client 5.0 for Node, and what a publisher of another protocol makes the broker hold. It writes no bytes.
 """
 
 from __future__ import annotations
@@ -10,21 +10,36 @@ from __future__ import annotations
 import calendar
 import math
 import struct
+import sys
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, get_args
 
-from rabbit_chx.errors import BrokerWouldFail, InvalidValue
+from rabbit_chx.errors import AmbiguousHeader, BrokerWouldFail, InvalidValue
 from rabbit_chx.kernel.terms import UNDEFINED, Atom, Term, boolean
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-__all__ = ["CLIENTS", "NODE_CLIENTS", "Client", "Field", "encode", "seconds"]
+__all__ = [
+    "CLIENTS",
+    "NODE_CLIENTS",
+    "PROTOCOLS",
+    "Client",
+    "Field",
+    "encode",
+    "milliseconds",
+    "seconds",
+    "uuid_bytes",
+]
 
-Client: TypeAlias = Literal["pika", "aio-pika", "py-amqp", "amqpstorm", "amqplib", "rabbitmq-client"]
-CLIENTS: Final[tuple[Client, ...]] = get_args(Client)
+Client: TypeAlias = Literal[
+    "pika", "aio-pika", "py-amqp", "amqpstorm", "amqplib", "rabbitmq-client", "amqp10", "mqtt", "stomp"
+]
+"""What sends a message: a client for AMQP 0-9-1, or any client of another protocol."""
+PROTOCOLS: Final[tuple[Client, ...]] = ("amqp10", "mqtt", "stomp")
+CLIENTS: Final[tuple[Client, ...]] = tuple(each for each in get_args(Client) if each not in PROTOCOLS)
 
 # rabbit_binary_parser.erl, parse_table/1: the broker's name for each tag.
 _TYPES: Final = {
@@ -110,9 +125,9 @@ def encode(value: object, client: Client) -> Field:
     if isinstance(value, Field):
         return value
     if client not in _ENCODERS:
-        raise InvalidValue("client", client, ", ".join(CLIENTS))
+        raise InvalidValue("client", client, ", ".join(_ENCODERS))
     try:
-        field = _common(value, client) or _ENCODERS[client](value)
+        field = (None if client in PROTOCOLS else _common(value, client)) or _ENCODERS[client](value)
     except (struct.error, ArithmeticError, UnicodeEncodeError, AttributeError, TypeError):
         field = None  # the value is too large for the client, or a name is not text
     if field is None:
@@ -240,6 +255,42 @@ def _pyamqp(value: object) -> Field | None:
             return None
 
 
+# mc_amqp.erl keeps integers of every width as they are, a UUID as its 16 bytes, and a time in milliseconds.
+def _amqp10(value: object) -> Field | None:
+    match value:
+        case None:
+            return Field("V")
+        case bool():
+            return Field("t", value)
+        case int() if -(2**63) <= value < 2**64:
+            return Field("l", int(value))
+        case float() if value.is_integer():
+            raise AmbiguousHeader(
+                f"AMQP 1.0 clients in JavaScript send {value} as an integer, others do not, and RabbitMQ hashes the "
+                "difference; send text, or pass what is sent: an int, or Field('d', ...)"
+            )
+        case float():
+            return Field("d", float(value))
+        case str():
+            return Field("S", value.encode())
+        case bytes() | bytearray():
+            return Field("x", bytes(value))
+        case datetime():
+            return Field("l", milliseconds(value))
+        case _:
+            # Not decimals: the broker hashes a message with one like a message without the header.
+            return Field("x", uuid_bytes(value)) if uuid_bytes(value) else None
+
+
+def _stomp(value: object) -> Field | None:
+    # Every client writes an integer as decimal text, but not true and 1.0.
+    return _user_property(str(int(value)) if type(value) is int else value)
+
+
+def _user_property(value: object) -> Field | None:
+    return Field("S", value.encode()) if isinstance(value, str) else None
+
+
 _ENCODERS: Final[dict[str, Callable[[object], Field | None]]] = {
     "pika": _pika,
     "aio-pika": _pamqp,
@@ -247,6 +298,9 @@ _ENCODERS: Final[dict[str, Callable[[object], Field | None]]] = {
     "amqpstorm": _pamqp,
     "amqplib": _amqplib,
     "rabbitmq-client": _rabbitmq_client,
+    "amqp10": _amqp10,
+    "mqtt": _user_property,
+    "stomp": _stomp,
 }
 
 
@@ -301,6 +355,18 @@ def seconds(value: datetime, client: Client | None = None) -> int:
     if number < 0:
         raise OverflowError
     return number
+
+
+def uuid_bytes(value: Any) -> bytes:
+    """The 16 bytes of a UUID; none of any other value."""
+    known = sys.modules.get("uuid")  # importing it takes longer than the rest of this package
+    return value.bytes if known is not None and isinstance(value, known.UUID) else b""
+
+
+def milliseconds(value: datetime) -> int:
+    """Milliseconds since 1970, rounded down; a datetime without a zone is taken as UTC."""
+    moment = value if value.utcoffset() is not None else value.replace(tzinfo=UTC)
+    return (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(milliseconds=1)
 
 
 def _utf8(value: str | bytes) -> bytes:

@@ -11,9 +11,10 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from rabbit_chx.errors import AmbiguousHeader, BrokerWouldFail, InvalidValue, Unpredictable
-from rabbit_chx.fields import CLIENTS, NODE_CLIENTS, Field, encode, seconds
+from rabbit_chx.fields import CLIENTS, NODE_CLIENTS, PROTOCOLS, Field, encode, seconds
 from rabbit_chx.kernel.phash2 import last_binary_initval, phash2
 from rabbit_chx.kernel.terms import UNDEFINED, Atom, Term, format_term
+from rabbit_chx.protocols import has_header, id_as_sent, routing_key_as_sent, timestamp_as_sent
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -41,6 +42,7 @@ MAX_SHORTSTR: Final = 255
 """The maximum size of a routing key, message id or correlation id in bytes."""
 
 _MAX_FIELD_NAME: Final = 128
+_MAX_STRING: Final = 65_535  # of MQTT; AMQP 1.0 sets no limit
 
 
 # rabbit_exchange_type_consistent_hash.erl, the clauses of jump_consistent_hash/2 above its arithmetic.
@@ -56,7 +58,7 @@ def hash_of(term: Term, release: Release) -> int:
     return phash2(term)
 
 
-def shortstr(value: object, what: str) -> bytes:
+def shortstr(value: object, what: str, *, limit: int = MAX_SHORTSTR) -> bytes:
     """Encode an AMQP short string: at most 255 bytes, given as text or as bytes."""
     if isinstance(value, str):
         try:
@@ -77,11 +79,11 @@ def shortstr(value: object, what: str) -> bytes:
             "str (sent as UTF-8) or bytes",
             "Convert the value to text the way its publisher does",
         )
-    if len(encoded) > MAX_SHORTSTR:
+    if len(encoded) > limit:
         raise InvalidValue(
             what,
             f"{value!r:.60} ({len(encoded)} bytes)",
-            f"at most {MAX_SHORTSTR} bytes of UTF-8, the limit of AMQP",
+            f"at most {limit} bytes of UTF-8, the limit of the protocol",
         )
     return encoded
 
@@ -105,11 +107,11 @@ def as_column(values: Any) -> Any:
 
 def check_client(client: object) -> None:
     """Refuse an unknown client; None means any of the known ones."""
-    if client is not None and client not in CLIENTS:
+    if client is not None and client not in (*CLIENTS, *PROTOCOLS):
         raise InvalidValue(
             "client",
             client,
-            ", ".join(CLIENTS),
+            ", ".join((*CLIENTS, *PROTOCOLS)),
             "Omit it where all clients agree",
         )
 
@@ -162,12 +164,14 @@ class HashRoutingKey:
     def __str__(self) -> str:
         return "the routing key"
 
-    def term(self, value: Any, release: Release, client: Client | None) -> tuple[str, Term]:  # noqa: ARG002
+    def term(self, value: Any, release: Release, client: Client | None) -> tuple[str, Term]:
         """A binary."""
-        return "the routing key", shortstr(value, self.name)
+        return "the routing key", shortstr(routing_key_as_sent(value, release, client), self.name)
 
-    def hashes(self, column: Any, release: Release, client: Client | None) -> NDArray[Any]:  # noqa: ARG002
+    def hashes(self, column: Any, release: Release, client: Client | None) -> NDArray[Any]:
         """Of a column of str or bytes."""
+        if client in ("amqp10", "mqtt"):
+            return _one_by_one(self, _values(column, self.name), release, client)
         return _shortstr_hashes(column, self.name)
 
 
@@ -188,7 +192,7 @@ class HashId:
     def __str__(self) -> str:
         return f"the {self.name}"
 
-    def term(self, value: Any, release: Release, client: Client | None) -> tuple[str, Term]:  # noqa: ARG002
+    def term(self, value: Any, release: Release, client: Client | None) -> tuple[str, Term]:
         """A binary, or the atom ``undefined`` for a message without the property."""
         if client == "aio-pika" and not value:
             if self.part == "message_id":
@@ -199,13 +203,17 @@ class HashId:
             value = None  # aio-pika omits an empty property
         if value is None:
             return f"{self} is missing", UNDEFINED
-        return str(self), shortstr(value, self.name)
+        sent = id_as_sent(self.part, value, release, client)
+        if type(sent) is int and 0 <= sent < 2**64:
+            return f"{self}, a number", sent
+        limit = MAX_SHORTSTR if client not in ("amqp10", "mqtt") else _MAX_STRING
+        return str(self), shortstr(sent, self.name, limit=limit)
 
     def hashes(self, column: Any, release: Release, client: Client | None) -> NDArray[Any]:
         """Of a column of str or bytes; in a list, None is a message without the property."""
-        if isinstance(column, (list, tuple)) or client == "aio-pika":
+        if isinstance(column, (list, tuple)) or client in ("aio-pika", *PROTOCOLS):
             values = _values(column, self.name)
-            if not all(values):
+            if client in PROTOCOLS or not all(values):
                 return _one_by_one(self, values, release, client)
         return _shortstr_hashes(column, self.name)
 
@@ -219,21 +227,23 @@ class HashTimestamp:
     def __str__(self) -> str:
         return "the property timestamp"
 
-    def term(self, value: Any, release: Release, client: Client | None) -> tuple[str, Term]:  # noqa: ARG002
+    def term(self, value: Any, release: Release, client: Client | None) -> tuple[str, Term]:
         """A binary of digits, or the atom ``undefined`` for a message without the property."""
-        if value is None:
-            return f"{self} is missing", UNDEFINED
         try:
-            number = seconds(value, client) if isinstance(value, datetime) else value
-        except OverflowError:
-            number = None
+            number = timestamp_as_sent(value, release, client)
+            number = seconds(number, client) if isinstance(number, datetime) else number
+        except (OverflowError, TypeError):
+            number = -1
+        if number is None:
+            return f"{self} is missing", UNDEFINED
         if type(number) is not int or not 0 <= number < 2**64:
             raise InvalidValue(
                 self.name,
                 value,
                 "a datetime, or whole seconds since 1970",
             )
-        return f"{self}, its seconds as text", str(number).encode()
+        unit = "seconds" if client != "amqp10" or release.amqp10_in_core else "milliseconds"
+        return f"{self}, its {unit} as text", str(number).encode()
 
     def hashes(self, column: Any, release: Release, client: Client | None) -> NDArray[Any]:
         """Of a column of datetimes or whole seconds; in a list, None is a message without the property."""
@@ -289,6 +299,8 @@ class HashHeader:
                     f"{self.header!r}; always send the header, or upgrade to 3.13.7"
                 )
             return f"{self} is missing", UNDEFINED
+        if not has_header(self.header, value[self.header], release, client):
+            return f"RabbitMQ {release} hides {self} of {client} from exchanges", UNDEFINED
         what = str(self) if client is None else f"{self} as {client} encodes it"
         return what, self._value_term(value[self.header], release, client)
 
@@ -331,14 +343,14 @@ class HashHeader:
         from rabbit_chx.kernel.batch import block_hash_column, phash2_column
         from rabbit_chx.kernel.binaries import is_text
 
-        if is_text(column):
+        if client not in PROTOCOLS and is_text(column):
             if not release.typed_headers:
                 return phash2_column(column, what=self.name)
             return block_hash_column(column, last_binary_initval(Atom("longstr")), what=self.name)
         array = np.asarray(column) if hasattr(column, "__array__") else np.empty(0, object)
         as_they_are = array.dtype.kind in "iu" and array.ndim == 1 and not release.typed_headers
         # Clients send integers up to 2^63, those for Node only the ones that a double represents.
-        if as_they_are and array.max(initial=0) < 2**63 and client not in NODE_CLIENTS:
+        if as_they_are and array.max(initial=0) < 2**63 and client not in (*NODE_CLIENTS, *PROTOCOLS):
             return array.astype(np.int64)
         values = [{self.header: value} for value in _values(column, self.name)]
         return _one_by_one(self, values, release, client)

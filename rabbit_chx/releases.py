@@ -109,6 +109,21 @@ class Release:
         return self._version < (3, 13, 0)
 
     @property
+    def has_mqtt5(self) -> bool:
+        """3.13 introduced MQTT 5, whose messages have headers (user properties) and correlation data."""
+        return self._version >= (3, 13, 0)
+
+    @property
+    def amqp10_in_core(self) -> bool:
+        """From 4.0 on AMQP 1.0 is in the core; before, a plugin hid application properties from exchanges."""
+        return self._version >= (4, 0, 0)
+
+    @property
+    def amqp10_converts(self) -> bool:
+        """From 3.11 on the plugin can be configured to convert messages, which is not mirrored."""
+        return (3, 11, 0) <= self._version < (4, 0, 0)
+
+    @property
     def missing_header_fails(self) -> bool:
         """3.13.0 to 3.13.6 crash on a message without the hash header, even with a single bucket."""
         return (3, 13, 0) <= self._version < (3, 13, 7)

@@ -23,6 +23,7 @@ import os
 import re
 import shutil
 import sys
+import sysconfig
 import tempfile
 import tomllib
 from pathlib import Path
@@ -71,7 +72,7 @@ def main(verb: str = "", *arguments: str) -> None:
     os.chdir(ROOT)
     without_arguments = {
         "demo": lambda: package("what it needs", *DEMO),
-        "test": lambda: package("what its tests need", *everything(), "(types)"),
+        "test": test,
         "oldest-pika": oldest_pika,
         "spark": spark,
         "java": java,
@@ -94,6 +95,16 @@ def package(others: str, *askers: str) -> None:
     say(f"installing rabbit-chx and {others}")
     install_checkout(VENV, pinned(*askers))
     (VENV / ".folder").write_text(f"{ROOT}\n")
+
+
+def test() -> None:
+    """Install the package with every extra, and the development tools."""
+    package("what its tests need", *everything(), "(types)")
+    if shutil.which("cc") and Path(sysconfig.get_path("include"), "Python.h").exists():
+        say("building a client for AMQP 1.0")
+        install(VENV, pinned("(amqp10)"))
+    else:
+        say("no C compiler, or no headers of Python: the tests with AMQP 1.0, MQTT and STOMP are skipped")
 
 
 def spark() -> None:

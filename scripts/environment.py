@@ -93,8 +93,8 @@ def install_checkout(folder: Path, releases: list[str]) -> None:
 
 def install(folder: Path, releases: list[str], *options: str) -> None:
     """Install these releases and nothing else; exit if that fails."""
-    # PySpark is published only as a source archive, so its build requirements must be installed first.
-    sources = [one for one in releases if one.startswith("pyspark==")]
+    # These are published only as source archives, so their build requirements must be installed first.
+    sources = [one for one in releases if one.startswith(("pyspark==", "python-qpid-proton=="))]
     wheels = [one for one in releases if one not in sources]
     finish(run_pip_on(folder, wheels, "--only-binary", ":all:", *options))
     if sources:

@@ -180,6 +180,14 @@ class Scratch:
             self._channel.queue_declare(queue, durable=True)
             self.destinations[queue] = destination
 
+    def bind_to(self, source: str, key: str) -> None:
+        """Bind the exchange to another one, which hands on what it gets."""
+        self._channel.exchange_bind(self.name, source, key)
+
+    def count(self, queue: str) -> int:
+        """The number of messages in a queue."""
+        return int(self._channel.queue_declare(queue, passive=True).method.message_count)
+
     def unbind(self, destination: Destination, key: str = "1") -> None:
         """Take one binding away."""
         if isinstance(destination, ToExchange):

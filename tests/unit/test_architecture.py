@@ -73,7 +73,7 @@ PUBLIC = {
 """What users import: the files behind them are loaded when a name is first used, so these export from any layer."""
 
 SCALAR_PATH = {"errors", "kernel", "kernel.terms", "kernel.phash2", "kernel.exs1024", "kernel.jump"} | {
-    *("releases", "fields", "ring", "hashing", "exchange"),
+    *("releases", "fields", "protocols", "ring", "hashing", "exchange"),
 }
 """What routes one message: it must not wait for NumPy."""
 READ_TOPOLOGY_FILES = "rabbit_chx.topology.file"

@@ -143,7 +143,10 @@ def test_an_unknown_client_is_refused(client, arguments: dict, message: dict, co
     for call in (lambda: x.route(**message, client=client), lambda: x.route_many(column, client=client)):
         error = complaint(call)
         assert error.what == "client"
-        assert error.expected == "pika, aio-pika, py-amqp, amqpstorm, amqplib, rabbitmq-client"
+        assert (
+            error.expected
+            == "pika, aio-pika, py-amqp, amqpstorm, amqplib, rabbitmq-client, amqp10, mqtt, stomp"
+        )
 
 
 # ---- parts of a message

@@ -1,0 +1,58 @@
+"""AMQP 1.0, MQTT and STOMP where no broker can be asked: what is refused, and which releases are not known."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+import pytest
+
+from rabbit_chx import ConsistentHashExchange, InvalidValue, Unpredictable
+from rabbit_chx.errors import AmbiguousHeader
+
+HEADER = {"hash_header": "h"}
+ID = {"hash_property": "message_id"}
+STAMP = {"hash_property": "timestamp"}
+
+
+def exchange(release: str = "4.3", **arguments) -> ConsistentHashExchange:
+    return ConsistentHashExchange({"q0": 1, "q1": 2}, release=release, **arguments)
+
+
+@pytest.mark.parametrize("release", ["3.11", "3.12", "3.13"])
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [(HEADER, {"headers": {"h": "a"}}), (ID, {"message_id": "a"}), (STAMP, {"timestamp": 5})],
+)
+def test_nobody_knows_how_a_plugin_is_configured(release, arguments, message) -> None:
+    with pytest.raises(Unpredictable, match=r"upgrade to 4\.0"):
+        exchange(release, **arguments).route(**message, client="amqp10")
+    assert exchange(release, **arguments).route(**message, client="stomp")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message", "client", "error"),
+    [
+        (HEADER, {"headers": {"h": 2.0}}, "amqp10", AmbiguousHeader),
+        (HEADER, {"headers": {"h": [1]}}, "amqp10", InvalidValue),
+        (HEADER, {"headers": {"h": 2**64}}, "amqp10", InvalidValue),
+        (HEADER, {"headers": {"h": 5}}, "mqtt", InvalidValue),
+        (HEADER, {"headers": {"h": True}}, "stomp", InvalidValue),
+        (ID, {"message_id": 2**64}, "amqp10", InvalidValue),
+        (ID, {"message_id": -1}, "amqp10", InvalidValue),
+        (ID, {"message_id": "a"}, "mqtt", InvalidValue),
+        (ID, {"message_id": 5}, "stomp", InvalidValue),
+        (ID, {"message_id": UUID(int=5)}, None, InvalidValue),
+        (ID, {"message_id": "x" * 256}, "stomp", InvalidValue),
+        (STAMP, {"timestamp": 0}, "amqp10", Unpredictable),
+        (STAMP, {"timestamp": "5"}, "amqp10", InvalidValue),
+        (STAMP, {"timestamp": 5}, "mqtt", InvalidValue),
+        (STAMP, {"timestamp": None}, "mqtt", Unpredictable),
+    ],
+)
+def test_what_a_protocol_cannot_send_is_refused(arguments, message, client, error) -> None:
+    x = exchange(**arguments)
+    with pytest.raises(error):
+        x.route(**message, client=client)
+    (value,) = message.values()
+    with pytest.raises(error):
+        x.route_many([value["h"]] if "headers" in message else [value], client=client)
