@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+import pytest
+
 from rabbit_chx.topology.checks.drift import KINDS, Drift
 from rabbit_chx.topology.checks.prometheus import prometheus_metrics
 
@@ -40,24 +42,11 @@ def test_every_kind_has_its_count_and_the_check_its_time():
     assert {key[2]: value for key, value in samples.items() if value} == {"weight": 2, "slot": 1}
 
 
-def test_a_misrouted_share_is_exact():
-    samples = read(
-        prometheus_metrics(
-            [Drift("ring-order", "exchange 'x'", "m", 0.1234567890123)], vhost="/", checked_at=1.0
-        )
-    )
-    assert samples["rabbit_chx_misrouted_share", "/", "exchange 'x'"] == 0.1234567890123
-
-
-def test_a_share_of_zero_is_shown_too():
-    samples = read(prometheus_metrics([Drift("ring-order", "x", "m", 0.0)], vhost="/", checked_at=1.0))
-    assert samples["rabbit_chx_misrouted_share", "/", "x"] == 0.0
-
-
-def test_names_that_need_escaping():
-    name = 'a"b\\c\nd'
-    samples = read(prometheus_metrics([Drift("ring", name, "m", 1.0)], vhost=name, checked_at=1.0))
-    assert samples["rabbit_chx_misrouted_share", name, name] == 1.0
+@pytest.mark.parametrize("share", [0.1234567890123, 0.0])
+@pytest.mark.parametrize("name", ["exchange 'x'", 'a"b\\c\nd'])
+def test_a_misrouted_share_is_exact_whatever_the_names(name, share):
+    samples = read(prometheus_metrics([Drift("ring", name, "m", share)], vhost=name, checked_at=1.0))
+    assert samples["rabbit_chx_misrouted_share", name, name] == share
 
 
 def test_no_drift_is_all_zeros():
