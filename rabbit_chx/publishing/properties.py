@@ -13,6 +13,7 @@ from rabbit_chx.hashing import shortstr
 
 __all__ = [
     "DEFAULT_FRAME_MAX",
+    "PROPERTIES",
     "ROUTING_HEADERS",
     "SHORT_STRINGS",
     "encode_properties",
@@ -31,7 +32,7 @@ SHORT_STRINGS: Final = (
     *("message_id", "reply_to", "type", "user_id"),
 )
 
-_PROPERTIES: Final = {*SHORT_STRINGS, "delivery_mode", "expiration", "headers", "priority", "timestamp"}
+PROPERTIES: Final = {*SHORT_STRINGS, "delivery_mode", "expiration", "headers", "priority", "timestamp"}
 _PERSISTENT: Final = 2
 _HEADER_FRAME_BYTES: Final = 8 + 2 + 2 + 8
 """What a content header frame holds besides the properties: the frame itself, class, weight and body size."""
@@ -78,9 +79,9 @@ def _encode(properties: Mapping[str, Any]) -> bytes:
     import pika
     from pika.exceptions import AMQPError
 
-    unknown = properties.keys() - _PROPERTIES
+    unknown = properties.keys() - PROPERTIES
     if unknown:
-        expected = f"one of {', '.join(sorted(_PROPERTIES))}"
+        expected = f"one of {', '.join(sorted(PROPERTIES))}"
         raise InvalidValue("property", min(unknown), expected, "Use a header for anything else")
     checked = {name: _CHECKS.get(name, _unchecked)(name, value) for name, value in properties.items()}
     try:

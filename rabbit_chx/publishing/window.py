@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import pika
 
+from rabbit_chx.publishing.properties import PROPERTIES
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
@@ -20,10 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Confirm", "Window", "find_returned"]
 
-_PLAIN: Final = (
-    *("app_id", "cluster_id", "content_encoding", "content_type", "correlation_id", "delivery_mode"),
-    *("expiration", "message_id", "priority", "reply_to", "timestamp", "type", "user_id"),
-)
+_COMPARED: Final = PROPERTIES - {"headers"}
 
 Confirm: TypeAlias = tuple[int, bool, bool]
 """Delivery tag, whether it confirms all tags up to this one, and whether it is an ack (otherwise a nack)."""
@@ -131,7 +130,7 @@ def _contradict(encoded: bytes, returned: pika.BasicProperties) -> bool:
 
 
 def _set_in(properties: pika.BasicProperties) -> dict[str, Any]:
-    return {name: value for name in _PLAIN if (value := getattr(properties, name)) is not None}
+    return {name: value for name in _COMPARED if (value := getattr(properties, name)) is not None}
 
 
 def _differ(some: dict[str, Any], others: dict[str, Any]) -> bool:

@@ -15,6 +15,7 @@ import time
 from collections import Counter
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from urllib.parse import urlsplit
 
 import pika
 import pytest
@@ -24,6 +25,7 @@ from rabbit_chx.testing.node import CannotSupply
 from tests.faults.load import Control, Load, on_queues
 from tests.proof import LONG, Fault, book
 from tests.spark.conftest import spark  # noqa: F401 - one Spark for both folders
+from tests.tls import Authority
 
 RELEASES = os.environ.get("RABBIT_CHX_FAULT_RELEASES", "4.3").split(",")
 SMOKE_RELEASES = os.environ.get("RABBIT_CHX_SMOKE_RELEASES", "4.0,3.10" if LONG else "3.10").split(",")
@@ -53,6 +55,20 @@ def broker(request):
         pytest.skip("the broker of RABBIT_CHX_BROKER_URL is not ours to break")
     yield broker
     broker.stop()
+
+
+@pytest.fixture(scope="session")
+def authority(broker, tmp_path_factory):
+    """Good and bad certificates of servers and clients."""
+    host = urlsplit(broker.management_url).hostname
+    kind = "IP" if host.replace(".", "").isdigit() else "DNS"
+    authority = Authority(tmp_path_factory.mktemp("tls"), f"{kind}:{host},IP:127.0.0.1,DNS:localhost")
+    for name in ("good", "client", "nobody"):
+        authority.issue(name)
+    authority.issue("stranger", ca="other-ca")
+    authority.issue("elsewhere", names="DNS:elsewhere.example")
+    authority.issue("expired", dates=("-days", "-1"))
+    return authority
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ from tests.faults.load import wait_until
 from tests.faults.secret_places import KINDS, Places, plant
 from tests.faults.secret_scenarios import PUBLISHER, READER, Site, appliers, with_aio_pika, with_pika
 from tests.proof import Check, book
-from tests.tls import Authority, Listener
+from tests.tls import Listener
 
 pytestmark = [pytest.mark.broker, pytest.mark.long]
 
@@ -46,11 +46,8 @@ SCENARIOS = {
 
 
 @pytest.fixture(scope="module")
-def tls(broker, tmp_path_factory):
+def tls(broker, authority):
     """A TLS listener in front of the broker, and a client certificate with an encrypted key."""
-    authority = Authority(tmp_path_factory.mktemp("tls"), "IP:127.0.0.1")
-    authority.issue("good")
-    authority.issue("client")
     authority.lock("client", KEY)
     listener = Listener(authority.server(clients=ssl.CERT_REQUIRED), broker.url)
     yield authority, listener

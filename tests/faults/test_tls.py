@@ -24,7 +24,7 @@ from tests.faults.proxy import Proxy
 from tests.faults.tls_clients import CLIENTS, Access, CommandFailed
 from tests.inbox import Inbox
 from tests.proof import SEED
-from tests.tls import UNKNOWN_AUTHORITY, Authority
+from tests.tls import UNKNOWN_AUTHORITY
 
 pytestmark = [
     pytest.mark.long,
@@ -37,18 +37,6 @@ pytestmark = [
 ]
 
 MANAGEMENT_PORT = 15672
-
-
-@pytest.fixture(scope="module")
-def authority(broker, tmp_path_factory):
-    host = urlsplit(broker.management_url).hostname
-    kind = "IP" if host.replace(".", "").isdigit() else "DNS"
-    authority = Authority(tmp_path_factory.mktemp("tls"), f"{kind}:{host},IP:127.0.0.1,DNS:localhost")
-    authority.issue("good")
-    authority.issue("client")
-    authority.issue("wrong-host", names="DNS:elsewhere.example")
-    authority.issue("expired", dates=("-days", "-1"))
-    return authority
 
 
 @pytest.fixture(scope="module")
@@ -92,7 +80,6 @@ WITH_EXTERNAL = "application:set_env(rabbit, auth_mechanisms, ['PLAIN', 'EXTERNA
 @pytest.fixture(scope="module")
 def external(broker, authority, listener):
     """Access by EXTERNAL: the broker offers it, and the certificate `client` names a user."""
-    authority.issue("nobody")
     safe = (
         "[{verify, verify_peer}, {fail_if_no_peer_cert, true}]"  # the plugin reads these, not the listener's
     )
@@ -196,7 +183,7 @@ BAD = {
     "another authority": ("good", lambda its: its.context(ca="other-ca"), UNKNOWN_AUTHORITY),
     "an authority that the system does not know": ("good", lambda _: None, UNKNOWN_AUTHORITY),
     "an expired certificate": ("expired", lambda its: its.context(), ["certificate has expired"]),
-    "a certificate of another host": ("wrong-host", lambda its: its.context(), ["not valid for"]),
+    "a certificate of another host": ("elsewhere", lambda its: its.context(), ["not valid for"]),
     **{
         f"no client certificate, {version.name}": ("good", partial(without_certificate, version=version), REQUIRED)
         for version in VERSIONS

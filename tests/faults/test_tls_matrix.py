@@ -17,7 +17,7 @@ import pytest
 from rabbit_chx import RabbitChxError
 from tests.faults.tls_clients import CLIENTS, FROM_FILES, Access, CommandFailed
 from tests.inbox import Inbox
-from tests.tls import UNKNOWN_AUTHORITY, Authority, Listener
+from tests.tls import UNKNOWN_AUTHORITY, Listener
 
 pytestmark = [
     pytest.mark.long,
@@ -28,17 +28,6 @@ pytestmark = [
 ]
 
 LIMIT = 5.0
-
-
-@pytest.fixture(scope="module")
-def authority(tmp_path_factory):
-    authority = Authority(tmp_path_factory.mktemp("tls"), "IP:127.0.0.1")
-    authority.issue("good")
-    authority.issue("client")
-    authority.issue("stranger", ca="other-ca")
-    authority.issue("elsewhere", names="DNS:elsewhere.example")
-    authority.issue("expired", dates=("-days", "-1"))
-    return authority
 
 
 @pytest.fixture(scope="module")
