@@ -33,27 +33,18 @@ POLICIES = {
 }
 
 
-def start(release: str) -> Broker:
-    broker = Broker(release)
+@pytest.fixture(scope="module")
+def brokers():
+    both = [Broker("3.10"), Broker("4.3")]
     try:
-        broker.start()
+        for broker in both:
+            broker.start()
+        yield both
     except CannotSupply as reason:
         pytest.skip(str(reason))
-    return broker
-
-
-@pytest.fixture(scope="module")
-def old():
-    broker = start("3.10")
-    yield broker
-    broker.stop()
-
-
-@pytest.fixture(scope="module")
-def new():
-    broker = start("4.3")
-    yield broker
-    broker.stop()
+    finally:
+        for broker in both:
+            broker.stop()
 
 
 def server(broker: Broker) -> str:
@@ -65,16 +56,12 @@ def management(broker: Broker) -> Management:
     return Management(broker.management_url, credentials=lambda: (broker.username, broker.password))
 
 
-def create_vhosts(broker: Broker) -> None:
+def create_vhosts(broker: Broker, policies: dict[str, dict] | None = None) -> None:
     everything = {"configure": ".*", "write": ".*", "read": ".*"}
     for vhost in VHOSTS:
         management(broker)._request("PUT", ["vhosts", vhost], body={})
         management(broker)._request("PUT", ["permissions", vhost, broker.username], body=everything)
-
-
-def set_policies(broker: Broker) -> None:
-    for vhost in VHOSTS:
-        for name, policy in POLICIES.items():
+        for name, policy in (policies or {}).items():
             management(broker)._request("PUT", ["policies", vhost, name], body=policy)
 
 
@@ -125,10 +112,10 @@ def run(broker: Broker | None, *arguments: str, expected: int = 0) -> str:
 
 
 def test_three_virtual_hosts_move_from_3_10_to_4_3_without_drift(
-    old: Broker, new: Broker, tmp_path: Path
+    brokers: list[Broker], tmp_path: Path
 ) -> None:
-    create_vhosts(old)
-    set_policies(old)
+    old, new = brokers
+    create_vhosts(old, POLICIES)
     for vhost in VHOSTS:
         application(old, vhost)
     definitions = tmp_path / "definitions.json"

@@ -55,16 +55,16 @@ WORDS = st.one_of(
 ).map(lambda word: word.replace("\0", "0"))  # fmt: skip
 
 
+_FILES = {"file", "against", "keys_file", "pairs_file", "position_file", "out", "metrics_file"}
+
+
 def _values(option: click.Parameter) -> st.SearchStrategy[str]:
     name = str(option.name)
     if name in {"url", "management_url"}:
         return urls(["amqp", "amqps"] if name == "url" else ["http", "https"]).filter(_can_be_typed)
     if isinstance(option.type, click.Choice):
         return st.sampled_from(list(option.type.choices)) | WORDS
-    files = {"file", "against", "keys_file", "pairs_file", "position_file", "out", "metrics_file"}
-    if name in files or isinstance(option.type, click.Path):
-        return PATHS
-    return WORDS
+    return PATHS if name in _FILES or isinstance(option.type, click.Path) else WORDS
 
 
 def _can_be_typed(url: str) -> bool:

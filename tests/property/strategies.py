@@ -24,14 +24,13 @@ SERIES = [(3, 8), (3, 9), (3, 10), (3, 11), (3, 12), (3, 13), (4, 0), (4, 1), (4
 
 @st.composite
 def releases(draw: st.DrawFn) -> Release:
-    major, minor = draw(st.sampled_from(SERIES))
-    stores = (
-        [Store.MNESIA]
-        if (major, minor) < (3, 13)
-        else [Store.KHEPRI]
-        if (major, minor) >= (4, 3)
-        else [*Store]
-    )
+    series = draw(st.sampled_from(SERIES))
+    stores = [
+        store
+        for store in Store
+        if (store is Store.MNESIA or series >= (3, 13)) and (store is Store.KHEPRI or series < (4, 3))
+    ]
+    major, minor = series
     return Release.parse(f"{major}.{minor}.{draw(st.integers(0, 999))}", store=draw(st.sampled_from(stores)))
 
 

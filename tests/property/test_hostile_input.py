@@ -125,21 +125,14 @@ def test_password_files(tmp_path):
 
     secret = st.just(hostile.FIRST.encode())
     around = st.sampled_from([b"", b"\n", b"\r\n", b"\0", b"\xff", b"\xef\xbb\xbf", b"\n\n", b"\xff\xfe"])
-    fuzz(
-        "password files",
-        st.tuples(around, secret, around, secret | st.just(b""), around).map(b"".join),
-        read,
-        examples=100,
-        secrets=SECRETS,
-    )
+    files = st.tuples(around, secret, around, secret | st.just(b""), around).map(b"".join)
+    fuzz("password files", files, read, examples=100, secrets=SECRETS)
 
 
 @pytest.mark.parametrize("client", CLIENTS)
 def test_header_values(client):
-    exchanges = [
-        ConsistentHashExchange({"a": 1, "b": 2}, hash_header="h", release=release)
-        for release in ("3.10", "4.3")
-    ]
+    releases = ("3.10", "4.3")
+    exchanges = [ConsistentHashExchange({"a": 1, "b": 2}, hash_header="h", release=each) for each in releases]
 
     def tried(value):
         for exchange in exchanges:
@@ -169,12 +162,8 @@ def test_messages_for_a_publisher():
                 call = publisher.publish_many if many else publisher.publish
                 call(bodies, keys, **({"headers": headers} | properties))
 
-    kept = [
-        (True, None, "", {}, {}),
-        (True, ["a", "\ud800"], "", {}, {}),
-        (False, "a", "a", True, {}),
-        (False, "a", "a", {"": {0: None}}, {}),
-    ]
+    kept = [(True, None, "", {}, {}), (True, ["a", "\ud800"], "", {}, {}), (False, "a", "a", True, {})]
+    kept += [(False, "a", "a", {"": {0: None}}, {})]
     fuzz("messages for a publisher", hostile.messages(), tried, examples=300, kept=kept)
 
 

@@ -54,29 +54,39 @@ def at_once(exchange: ConsistentHashExchange, column, client) -> object:
     return outcome(lambda: [exchange.destinations[i] for i in exchange.route_many(column, client=client)])
 
 
+HASHED = {
+    "routing_key": {},
+    "headers": {"hash_header": "h"},
+    "message_id": {"hash_property": "message_id"},
+    "correlation_id": {"hash_property": "correlation_id"},
+    "timestamp": {"hash_property": "timestamp"},
+}
+
+
+def agree(exchange: ConsistentHashExchange, part: str, values, columns, client=None) -> None:
+    """Columns that hold the values route like the values one by one."""
+    expected = one_by_one(exchange, part, values, client)
+    for column in columns:
+        assert at_once(exchange, column, client) == expected, (part, type(column))
+
+
 @given(RINGS, st.sampled_from(RELEASES), st.lists(PLAIN, max_size=25), A_CLIENT)
 def test_text_in_a_column_of_any_kind_routes_like_each_alone(bindings, release, texts, client) -> None:
-    for part, arguments in (
-        ("routing_key", {}),
-        ("headers", {"hash_header": "h"}),
-        ("message_id", {"hash_property": "message_id"}),
-        ("correlation_id", {"hash_property": "correlation_id"}),
-    ):
-        exchange = ConsistentHashExchange(bindings, release=release, **arguments)
-        expected = one_by_one(exchange, part, texts, client)
-        for kind, column in COLUMNS.items():
-            assert at_once(exchange, column(texts), client) == expected, (part, kind)
+    for part in ("routing_key", "headers", "message_id", "correlation_id"):
+        exchange = ConsistentHashExchange(bindings, release=release, **HASHED[part])
+        agree(exchange, part, texts, (column(texts) for column in COLUMNS.values()), client)
 
 
 @given(RINGS, st.sampled_from(RELEASES), st.lists(KEYS, max_size=25))
 def test_text_and_bytes_may_be_mixed(bindings, release, keys) -> None:
     exchange = ConsistentHashExchange(bindings, release=release)
-    assert at_once(exchange, keys, None) == one_by_one(exchange, "routing_key", keys, None)
     raw = [key if isinstance(key, bytes) else key.encode() for key in keys]
-    expected = one_by_one(exchange, "routing_key", raw, None)
-    assert expected == one_by_one(exchange, "routing_key", keys, None)
-    for column in (raw, pa.array(raw, pa.binary()), pa.array(raw, pa.large_binary())):
-        assert at_once(exchange, column, None) == expected
+    agree(
+        exchange,
+        "routing_key",
+        keys,
+        [keys, raw, pa.array(raw, pa.binary()), pa.array(raw, pa.large_binary())],
+    )
 
 
 @given(RINGS, st.sampled_from(RELEASES), st.lists(HEADER_VALUES, max_size=8), A_CLIENT)
@@ -85,43 +95,29 @@ def test_text_and_bytes_may_be_mixed(bindings, release, keys) -> None:
 @example([("q0", 1), ("q1", 1)], "3.13.0", [None], None)
 def test_headers_of_every_type_route_like_each_alone(bindings, release, values, client) -> None:
     exchange = ConsistentHashExchange(bindings, release=release, hash_header="h")
-    expected = one_by_one(exchange, "headers", values, client)
-    for column in (values, tuple(values), iter(values)):
-        assert at_once(exchange, column, client) == expected
+    agree(exchange, "headers", values, (values, tuple(values), iter(values)), client)
 
 
-@given(
-    RINGS,
-    st.sampled_from(RELEASES),
-    st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1, max_size=20),
-    A_CLIENT,
-)
+INTEGERS = st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1, max_size=20)
+
+
+@given(RINGS, st.sampled_from(RELEASES), INTEGERS, A_CLIENT)
 def test_integers_route_like_each_alone(bindings, release, values, client) -> None:
     exchange = ConsistentHashExchange(bindings, release=release, hash_header="h")
-    expected = one_by_one(exchange, "headers", values, client)
-    for column in (
-        values,
-        np.array(values),
-        pa.array(values),
-        pa.chunked_array([values[:3], values[3:]], pa.int64()),
-    ):
-        assert at_once(exchange, column, client) == expected
+    chunked = pa.chunked_array([values[:3], values[3:]], pa.int64())
+    agree(exchange, "headers", values, (values, np.array(values), pa.array(values), chunked), client)
 
 
-@given(
-    RINGS,
-    st.sampled_from(RELEASES),
-    st.lists(st.none() | st.integers(0, 2**64 - 1) | MOMENTS, max_size=10),
-    A_CLIENT,
-)
+TIMES = st.lists(st.none() | st.integers(0, 2**64 - 1) | MOMENTS, max_size=10)
+
+
+@given(RINGS, st.sampled_from(RELEASES), TIMES, A_CLIENT)
 def test_timestamps_route_like_each_alone(bindings, release, values, client) -> None:
     exchange = ConsistentHashExchange(bindings, release=release, hash_property="timestamp")
-    expected = one_by_one(exchange, "timestamp", values, client)
-    for column in (values, iter(values)):
-        assert at_once(exchange, column, client) == expected
+    agree(exchange, "timestamp", values, (values, iter(values)), client)
     naive = [value.replace(tzinfo=None) for value in values if hasattr(value, "tzinfo")]
-    for column in (np.array(naive, "datetime64[us]"), pa.array(naive, pa.timestamp("us"))):
-        assert at_once(exchange, column, client) == one_by_one(exchange, "timestamp", naive, client)
+    columns = np.array(naive, "datetime64[us]"), pa.array(naive, pa.timestamp("us"))
+    agree(exchange, "timestamp", naive, columns, client)
 
 
 @given(st.lists(TEXT, max_size=20), st.integers(1, 9), st.sampled_from(["3.10.8", "4.3.6"]))
@@ -139,19 +135,15 @@ def test_an_explanation_agrees_with_the_answer_and_with_itself(bindings, key) ->
     got = exchange.route(key, explain=True)
     assert got.destination == exchange.route(key) == exchange.ring.bucket_map[got.bucket]
     assert got.buckets == sum(weight for _, weight in bindings)
-    assert (
-        got.bucket
-        == exchange.bucket_many([key])[0]
-        == (jump_consistent_hash(phash2(got.term), got.buckets) if got.buckets > 1 else 0)
-    )
+    expected = jump_consistent_hash(phash2(got.term), got.buckets) if got.buckets > 1 else 0
+    assert got.bucket == exchange.bucket_many([key])[0] == expected
     assert (got.hash is None) == (got.buckets == 1)
 
 
 @given(RINGS, KEYS, st.sampled_from(RELEASES), st.sampled_from(RELEASES))
 def test_a_routing_key_goes_the_same_way_on_every_release(bindings, key, one: str, other: str) -> None:
-    assert ConsistentHashExchange(bindings, release=one).route(key) == ConsistentHashExchange(
-        bindings, release=other
-    ).route(key)
+    first, second = (ConsistentHashExchange(bindings, release=release) for release in (one, other))
+    assert first.route(key) == second.route(key)
 
 
 @given(st.integers(-(2**62), 2**62), st.integers(-(2**30), 2**30), st.integers(2, 40))
@@ -169,13 +161,7 @@ def test_anything_as_a_message_gets_an_answer_or_an_error_of_this_toolkit(
     value, release, client, count: int
 ) -> None:
     queues = [f"q{i}" for i in range(count)]
-    for part, arguments in (
-        ("routing_key", {}),
-        ("headers", {"hash_header": "h"}),
-        ("message_id", {"hash_property": "message_id"}),
-        ("correlation_id", {"hash_property": "correlation_id"}),
-        ("timestamp", {"hash_property": "timestamp"}),
-    ):
+    for part, arguments in HASHED.items():
         exchange = ConsistentHashExchange(queues, release=release, **arguments)
         outcome(lambda exchange=exchange, part=part: exchange.route(**{part: value}, client=client))
         outcome(lambda exchange=exchange: exchange.route_many(value, client=client))
@@ -188,13 +174,8 @@ def test_anything_as_a_message_gets_an_answer_or_an_error_of_this_toolkit(
 
 @given(ANYTHING, ANYTHING)
 def test_anything_as_arguments_makes_an_exchange_or_an_error_of_this_toolkit(header, name) -> None:
-    for arguments in (
-        {"hash_header": header},
-        {"hash_property": header},
-        {"release": header},
-        {"store": header},
-    ):
-        outcome(lambda arguments=arguments: ConsistentHashExchange(["q0", "q1"], **arguments))
+    for argument in ("hash_header", "hash_property", "release", "store"):
+        outcome(lambda argument=argument: ConsistentHashExchange(["q0", "q1"], **{argument: header}))
     outcome(lambda: ConsistentHashExchange(["q0"], hash_header=header, hash_property=name))
     outcome(lambda: ModulusHashExchange([(name, header)]))
     outcome(lambda: ModulusHashExchange(["q0"]).route(header, cc=name))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import unicodedata
 from dataclasses import asdict, replace
 from operator import attrgetter
 
@@ -23,10 +24,10 @@ from tests.property.strategies import lived_in_rings
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 WORDS = "010 1_000 12:30 no null ~ << = 1e3 {0..3} # ' \" \\ q1 q2 q3 q08 q09 q10"
-TRAPS = st.sampled_from(["a: b", "- a", " a ", "", *WORDS.split()])
+TRAPS = st.sampled_from(["a: b", "- a", " a ", "", "\x1b[2J", "\u202e\u2066q", *WORDS.split()])
 NAMES = st.one_of(TRAPS, TEXT).filter(lambda name: not name_flaw(name) and not name.startswith("amq."))
 FLOATS = st.floats(allow_nan=False, allow_infinity=False)
-SCALARS = st.one_of(st.booleans(), st.integers(-(2**63), 2**63 - 1), FLOATS, TEXT, TRAPS)
+SCALARS = st.one_of(st.none(), st.booleans(), st.integers(-(2**63), 2**63 - 1), FLOATS, TEXT, TRAPS)
 VALUES = st.recursive(
     SCALARS,
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=3),
@@ -108,6 +109,19 @@ def topologies(draw: st.DrawFn) -> Topology:
     )
 
 
+def controls_a_terminal(character: str) -> bool:
+    is_control = unicodedata.category(character) in {"Cc", "Zl", "Zp"}
+    return is_control or unicodedata.bidirectional(character) in {
+        "LRE",
+        "RLE",
+        "LRO",
+        "RLO",
+        "LRI",
+        "RLI",
+        "FSI",
+    }
+
+
 def spelt(topology: Topology) -> str:
     return json.dumps(asdict(topology), sort_keys=True)
 
@@ -115,6 +129,7 @@ def spelt(topology: Topology) -> str:
 @given(topologies(), st.sampled_from(["yaml", "json"]))
 def test_a_written_topology_loads_as_it_was(topology, format_):
     text = dumps(topology, format_)
+    assert not [each for each in set(text) - {"\n"} if controls_a_terminal(each)]
     again = loads(text, format=format_)
     assert again == topology
     assert spelt(again) == spelt(topology)  # 1, 1.0 and true are equal to Python, and not to a broker

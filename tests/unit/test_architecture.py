@@ -41,7 +41,6 @@ LONG_FUNCTIONS = {
     "rabbit_chx.inference.infer": DOCUMENTED,
     "rabbit_chx.publishing.publisher.__init__": DOCUMENTED,
     "rabbit_chx.report.contents.report": DOCUMENTED,
-    "rabbit_chx.topology.file.definitions.to_definitions": "one entry for each kind of object in definitions.json",
     "rabbit_chx.topology.planning.what_if.what_if": DOCUMENTED,
 }
 """Longer functions, each with the reason."""

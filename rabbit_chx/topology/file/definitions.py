@@ -90,12 +90,12 @@ def _vhosts(found: Definitions, wanted: Sequence[str], document: Document) -> li
 
 def unordered_rings(topology: Topology) -> list[str]:
     """The consistent-hash exchanges whose order in definitions is not that of any ring."""
-    return [
-        each.name
-        for each in topology.hash_exchanges
-        if len({bound.destination for bound in topology.bindings_from(each.name)}) > 1
-        and None in {bound.sequence for bound in topology.bindings_from(each.name)}
-    ]
+    return [each.name for each in topology.hash_exchanges if _is_unordered(topology.bindings_from(each.name))]
+
+
+def _is_unordered(bindings: Sequence[Binding]) -> bool:
+    is_numbered = all(bound.sequence is not None for bound in bindings)
+    return len({bound.destination for bound in bindings}) > 1 and not is_numbered
 
 
 # Of the parameters in an export, those with a name of their own.
@@ -112,11 +112,12 @@ def left_out(definitions: Any, vhosts: Iterable[str]) -> dict[str, int]:
     for row in _rows(definitions, "parameters"):
         if row.get("vhost") in kept:
             counts[_COMPONENTS.get(str(row.get("component")), "parameters")] += 1
-    for row in (each for each in _rows(definitions, "vhosts") if each.get("name") in kept):
-        metadata = row.get("metadata")
-        tags = row.get("tags") or (metadata.get("tags") if isinstance(metadata, dict) else None) or ()
-        counts["virtual host tags"] += len(tags) if isinstance(tags, list) else 0
-        counts["virtual host limits"] += len(row.get("limits") or ())
+    for row in _rows(definitions, "vhosts"):
+        if row.get("name") in kept:
+            metadata = row.get("metadata")
+            tags = row.get("tags") or (metadata.get("tags") if isinstance(metadata, dict) else None)
+            counts["virtual host tags"] += len(tags) if isinstance(tags, list) else 0
+            counts["virtual host limits"] += len(row.get("limits") or ())
     return {kind: count for kind, count in counts.items() if count}
 
 

@@ -44,12 +44,12 @@ _UNIONS: Final = {
     "queues": "names with weights, or a list of names",
     "co-partitioned-with": "a name, or a list of names",
 }
-_MODELS: Final[dict[tuple[str, ...], type[Entry]]] = {
-    ("exchanges",): FileExchange,
-    ("exchanges", "destinations"): FileDestination,
-    ("exchanges", "bindings"): FileBinding,
-    ("queues",): FileQueue,
-    ("policies",): FilePolicy,
+_MODELS: Final[dict[str, type[Entry]]] = {
+    "exchanges": FileExchange,
+    "exchanges destinations": FileDestination,
+    "exchanges bindings": FileBinding,
+    "queues": FileQueue,
+    "policies": FilePolicy,
 }
 
 
@@ -86,7 +86,7 @@ def _shown(value: Any) -> object:
 
 def _report_key(path: Path, document: Document) -> None:
     # exchanges, NAME, bindings, INDEX, KEY: the sections alone tell the model.
-    sections = tuple(str(part) for part in path[:-1:2])
+    sections = " ".join(map(str, path[:-1:2]))
     known = [each.alias or name for name, each in _MODELS.get(sections, File).model_fields.items()]
     key = str(path[-1])
     expected = ", ".join(name for name in known if not name.startswith("$"))

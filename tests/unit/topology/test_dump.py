@@ -82,26 +82,8 @@ def test_the_number_of_a_bind_command_is_left_out():
     assert loads(text, format="yaml").bindings == (Binding("x", "q", "2"),)
 
 
-def test_an_argument_without_a_value_is_null():
-    topology = Topology(
-        exchanges=(Exchange("h", "headers"),),
-        queues=(Queue("q", "quorum"),),
-        bindings=(Binding("h", "q", "", {"x-match": "all", "present": None}),),
-    )
-    assert loads(dumps(topology, "yaml"), format="yaml") == topology
-
-
 def test_an_exclusive_queue_and_an_unknown_format_are_refused():
     complaint_of = complaint(lambda: dumps(Topology(queues=(Queue("q", exclusive=True),)), "yaml"))
     assert "exportable" in complaint_of.hint
     with pytest.raises(ValueError, match="yaml or json"):
         dumps(Topology(), "ini")
-
-
-@pytest.mark.parametrize("format_", ["yaml", "json"])
-def test_no_file_holds_a_raw_character_that_controls_a_terminal(format_):
-    odd = "a\x1b[2J\x85\u202e\u2066b"
-    topology = Topology(queues=(Queue("\u202eq", "quorum", arguments={odd: odd}),))
-    text = dumps(topology, format_)
-    assert text.replace("\n", "").isprintable()
-    assert loads(text, format=format_) == topology

@@ -45,10 +45,6 @@ def test_the_example_of_the_documentation_loads_to_what_it_says():
         Slots("payments", 64, {"payments.0": 1, "payments.1": 1, "payments.2": 2}, "unrouted"),
     )
     assert topology.bindings_from("amq.topic") == (Binding("amq.topic", ToExchange("events"), "shop.#"),)
-    assert topology.queue("orders.03") == Queue(
-        "orders.03", "quorum", arguments={"x-single-active-consumer": True}
-    )
-    assert topology.queue("vip").arguments == {"x-max-length": 100000, "x-overflow": "reject-publish"}
     assert topology.policies == (
         Policy("shards", "^logs$", "exchanges", {"shards-per-node": 2, "routing-key": "1234"}),
     )
