@@ -52,20 +52,13 @@ def assert_agrees(df, **options) -> dict[int, str]:
     return expected
 
 
+def each(name: str, values) -> list[dict]:
+    return [{**FINE, name: value} for value in values]
+
+
 def frame(spark, schema: str, rows: list[dict]):
     fields = [field.split()[0] for field in schema.split(", ")]
     return spark.createDataFrame([tuple(row.get(name) for name in fields) for row in rows], schema)
-
-
-def test_bodies_and_keys(spark):
-    lengths = [
-        {**FINE, "routing_key": letter * count} for letter in "xé" for count in (0, 127, 128, 255, 256)
-    ]
-    rows = [FINE, {**FINE, "value": None}, {**FINE, "value": b""}, {**FINE, "value": b"x" * 1_000}]
-    rows += [{**FINE, "value": b"x" * 1_001}, {**FINE, "routing_key": None}, {}, *lengths]
-    df = frame(spark, "value binary, routing_key string", rows)
-    assert len(assert_agrees(df)) == 8
-    assert len(assert_agrees(df, nullValue="empty")) == 7
 
 
 def test_a_body_may_have_16_mib_unless_an_option_says_otherwise(spark):
@@ -82,56 +75,55 @@ def test_text_that_is_not_utf8(spark):
         assert len(assert_agrees(df.select("value", key, headers.alias("headers")))) == len(NO_UTF8)
 
 
-def test_properties(spark):
-    rows = [{**FINE, name: text} for name in NAMES for text in (None, "", "x" * 255, "x" * 256, "é" * 128)]
-    rows += [{**FINE, "priority": number} for number in (None, -1, 0, 255, 256)]
-    rows += [{**FINE, "delivery_mode": number} for number in (None, 0, 1, 2, 3)]
-    rows += [
-        {**FINE, "timestamp": moment} for moment in (None, BEFORE_1970, datetime(1970, 1, 1, tzinfo=UTC))
-    ]
-    schema = "value binary, routing_key string, priority int, delivery_mode bigint, timestamp timestamp"
-    df = frame(spark, f"{schema}, {', '.join(f'{name} string' for name in NAMES)}", rows)
-    assert len(assert_agrees(df)) == 2 * len(NAMES) + 2 + 2 + 1
-
-
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+BODIES = [{"routing_key": "k", "value": one} for one in (None, b"", b"x" * 1_000, b"x" * 1_001)]
+KEYS = ["", *(letter * count for letter in "xé" for count in (127, 128, 255, 256)), None]
 EXPIRATIONS = [
     *("0", "007", "4294967295", "4294967296", "9" * 30, "", " 1", "1\n", "+1", "-1", "1.5", "1e3", "x"),
     "\N{ARABIC-INDIC DIGIT ONE}",
 ]
-
-
-def test_expiration_as_text_and_as_a_number(spark):
-    rows = [{**FINE, "expiration": text} for text in (None, *EXPIRATIONS)]
-    text = frame(spark, "value binary, routing_key string, expiration string", rows)
-    assert len(assert_agrees(text)) == len(EXPIRATIONS) - 3
-    rows = [{**FINE, "expiration": number} for number in (None, -1, 0, 2**32 - 1, 2**32)]
-    number = frame(spark, "value binary, routing_key string, expiration bigint", rows)
-    assert len(assert_agrees(number)) == 2
-
-
 MAPS = [
     *(None, {}, {"a": "b"}, {"a": None}, {"": "b"}, {"x" * 255: "b"}, {"x" * 256: "b"}, {"é" * 128: "b"}),
     *({name: "b"} for name in ("CC", "BCC", "cc")),
     *({"a": "x" * (MOST_HEADERS - less)} for less in (7, 6)),
 ]
+LISTS = [None if one is None else list(one.items()) for one in MAPS]
+LISTS += [[("a", "b"), ("a", "c")], [("a", "b"), ("A", "c")], [(None, "b")], [None], [("a", "b"), None]]
+CASES = {
+    "bodies and keys": ("", [{}, *BODIES, *each("routing_key", KEYS)], 1 + 2 + 5),
+    "texts": (
+        ", ".join(f"{name} string" for name in NAMES),
+        [row for name in NAMES for row in each(name, (None, "", "x" * 255, "x" * 256, "é" * 128))],
+        2 * len(NAMES),
+    ),
+    "priority": ("priority int", each("priority", (None, -1, 0, 255, 256)), 2),
+    "delivery mode": ("delivery_mode bigint", each("delivery_mode", (None, 0, 1, 2, 3)), 2),
+    "timestamp": ("timestamp timestamp", each("timestamp", (None, BEFORE_1970, EPOCH)), 1),
+    "expiration as text": (
+        "expiration string",
+        each("expiration", (None, *EXPIRATIONS)),
+        len(EXPIRATIONS) - 3,
+    ),
+    "expiration as a number": ("expiration bigint", each("expiration", (None, -1, 0, 2**32 - 1, 2**32)), 2),
+    "headers as a map": ("headers map<string,string>", each("headers", MAPS), 5),
+    "headers as an array": ("headers array<struct<key:string,value:string>>", each("headers", LISTS), 5 + 4),
+}
 
 
-def test_headers_as_a_map(spark):
-    rows = [{**FINE, "headers": headers} for headers in MAPS]
-    df = frame(spark, "value binary, routing_key string, headers map<string,string>", rows)
-    assert len(assert_agrees(df)) == 5
+@pytest.mark.parametrize("case", CASES)
+def test_the_rows_of(spark, case):
+    column, rows, refused = CASES[case]
+    df = frame(spark, ", ".join(filter(None, ("value binary, routing_key string", column))), rows)
+    assert len(assert_agrees(df)) == refused
 
 
-def test_headers_as_an_array(spark):
-    lists = [None if one is None else list(one.items()) for one in MAPS]
-    lists += [[("a", "b"), ("a", "c")], [("a", "b"), ("A", "c")], [(None, "b")], [None], [("a", "b"), None]]
-    rows = [{**FINE, "headers": entries} for entries in lists]
-    schema = "value binary, routing_key string, headers array<struct<key:string,value:string>>"
-    assert len(assert_agrees(frame(spark, schema, rows))) == 5 + 4
+def test_a_null_body_may_be_an_empty_message(spark):
+    df = frame(spark, "value binary, routing_key string", BODIES)
+    assert len(assert_agrees(df, nullValue="empty")) == 1
 
 
 def test_headers_as_a_struct_and_times_in_them(spark):
-    moments = [None, BEFORE_1970, datetime(1970, 1, 1, tzinfo=UTC), LAST_MOMENT]
+    moments = [None, BEFORE_1970, EPOCH, LAST_MOMENT]
     rows = [{"value": b"x", "routing_key": "k", "at": moment} for moment in moments]
     df = frame(spark, "value binary, routing_key string, at timestamp", rows)
     later = F.col("at") + F.expr("INTERVAL 1 MICROSECOND")
