@@ -48,14 +48,8 @@ __all__ = [
 
 _DOCS: Final = "docs/spark.md, On a cluster"
 _PIP: Final = "pip install 'rabbit-chx[spark]'"
-_PACKAGES: Final = {
-    "rabbit_chx": "rabbit-chx",
-    "numpy": "numpy",
-    "pyarrow": "pyarrow",
-    "pika": "pika",
-    "pyspark": "pyspark",
-}
-"""What a write needs on an executor: the name to import, and the name to install."""
+_PACKAGES: Final = ("rabbit_chx", "numpy", "pyarrow", "pika", "pyspark")
+"""What a write needs on an executor."""
 _TIMEOUT_SECONDS: Final = 120.0
 """How long executors may take to answer; the first has to start a JVM and a Python."""
 QUIET: Final = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false"}
@@ -124,8 +118,7 @@ def checked_java() -> Java:
     """
     for package in ("pyspark", "pyarrow"):
         if find_spec(package) is None:
-            hint = f"{_PIP}, or `make demo` in a checkout"
-            raise MissingDependency(f"{package} is not installed: {hint}")
+            raise MissingDependency(f"{package} is not installed: {_PIP}, or `make demo` in a checkout")
     from spark_connector.java import find_java
 
     return find_java()
@@ -337,7 +330,8 @@ def _question(options: dict[str, str], addresses: list[tuple[str, int]]) -> Call
     def answer(_: int) -> str:
         found = {"host": socket.gethostname(), "process": os.getppid(), "python": platform.python_version()}
         packages, faults, broker = {}, {}, ""
-        for name, package in _PACKAGES.items():
+        for name in _PACKAGES:
+            package = name.replace("_", "-")
             try:
                 packages[package] = str(importlib.import_module(name).__version__)
             except Exception as error:  # noqa: BLE001 - a package built for another Python may raise anything

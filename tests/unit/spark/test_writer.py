@@ -97,11 +97,10 @@ def test_an_abort_logs_the_confirmed_rows(caplog: pytest.LogCaptureFixture) -> N
     assert "7 confirmed rows" in caplog.text
 
 
-def test_both_writers_take_arrow_batches_on_every_release() -> None:
-    batch, stream = source().writer(SCHEMA, False), source().streamWriter(SCHEMA, False)
-    assert isinstance(batch, DataSourceArrowWriter)
-    assert isinstance(stream, DataSourceArrowWriter)
-    assert isinstance(stream, DataSourceStreamWriter)
+def test_the_writer_takes_arrow_batches_of_batches_and_streams_on_every_release() -> None:
+    for writer in (source().writer(SCHEMA, False), source().streamWriter(SCHEMA, False)):
+        assert isinstance(writer, DataSourceArrowWriter)
+        assert isinstance(writer, DataSourceStreamWriter)
     assert issubclass(Written, WriterCommitMessage)
     assert issubclass(RabbitMQDataSource, DataSource)
     assert RabbitMQDataSource.name() == "rabbitmq"
