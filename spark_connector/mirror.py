@@ -8,7 +8,7 @@ workers, one batch at a time, and opens no socket.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from spark_connector.columns import Headers
 
 __all__ = ["ModulusMirror", "RingMirror", "header_column", "headers_of", "narrow"]
-
-_MICROSECONDS: Final = 1_000_000
 
 
 def narrow(count: int) -> np.dtype[Any]:
@@ -135,7 +133,7 @@ def _seconds(column: pa.Array, what: str) -> NDArray[np.int64]:
     micros = column.cast(pa.timestamp("us", column.type.tz)).cast(pa.int64()).to_numpy()
     if len(micros) and micros.min() < 0:
         raise InvalidValue(what, column[int(micros.argmin())].as_py(), "a time from 1970 on")
-    seconds: NDArray[np.int64] = micros // _MICROSECONDS
+    seconds: NDArray[np.int64] = micros // 1_000_000
     return seconds
 
 

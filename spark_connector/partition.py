@@ -52,10 +52,8 @@ def write_partition(batches: Iterator[pa.RecordBatch], job: WriteJob, task: Task
             if batch.num_rows:
                 _write_batch(batch, job, task, sink, progress)
         sink.finish()
-    except (PermanentFailure, InvalidValue) as error:
-        problem = str(error)
-    except BrokerUnavailable as error:
-        if not error.permanent:
+    except (PermanentFailure, InvalidValue, BrokerUnavailable) as error:
+        if isinstance(error, BrokerUnavailable) and not error.permanent:
             raise
         problem = str(error)
     finally:

@@ -139,7 +139,11 @@ class Prediction:
             raise InvalidValue("columns for queue_of", ", ".join(given) or "none", expected)
         if not exchange.destinations:
             raise Unroutable("the exchange has no bucket, so no row would reach a queue")
-        names = tuple(_queue(destination, slots or {}) for destination in exchange.destinations)
+        behind = slots or {}
+        names = tuple(
+            behind.get(one.name, str(one)) if isinstance(one, ToExchange) else one
+            for one in exchange.destinations
+        )
         ((how, source),) = given.items()
         header = getattr(exchange, "hash_header", None) if how == "headers" else None
         return cls(exchange, source, header, names)
@@ -172,9 +176,3 @@ class Prediction:
         if isinstance(self.exchange, ModulusHashExchange):
             return (1 / len(self.names),) * len(self.names)
         return tuple(shares(self.exchange.ring).values())
-
-
-def _queue(destination: str | ToExchange, slots: Mapping[str, str]) -> str:
-    if isinstance(destination, ToExchange):
-        return slots.get(destination.name, str(destination))
-    return destination
