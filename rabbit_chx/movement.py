@@ -8,11 +8,11 @@ A ring distinguishes 2^21 hashes, each for an equal part of all keys, so shares 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from rabbit_chx.kernel.table import SEEDS, Visits, all_buckets, visits
+from rabbit_chx.kernel.table import SEEDS, Visits, all_buckets, bucket_table, visits
 from rabbit_chx.markup import notebook
 
 if TYPE_CHECKING:
@@ -28,10 +28,14 @@ __all__ = [
     "MovementTracker",
     "TrackedMovement",
     "first_buckets",
+    "keys_of",
     "moved",
-    "moved_through",
+    "moved_among",
     "shares",
 ]
+
+_FEW: Final = SEEDS // 16
+"""Fewer keys than this are looked up one by one."""
 
 
 def shares(ring: Ring) -> dict[Destination, float]:
@@ -129,8 +133,8 @@ class TrackedMovement:
 class MovementTracker:
     """Follows a ring through series of changes while it has between ``low`` and ``high`` buckets.
 
-    A change at the end of the ring affects only the keys that visit its buckets, so hundreds of changes cost less than
-    the tables of a few sizes. A lower bound of 1 also allows an empty ring.
+    A change costs as much as there are buckets and keys that change theirs, so thousands of changes cost less than the
+    tables of a few sizes. A lower bound of 1 also allows an empty ring.
     """
 
     def __init__(self, start: Ring, low: int, high: int) -> None:
@@ -175,105 +179,128 @@ class MovementTracker:
             yield owners
 
     def _movement(self, maps: Iterable[NDArray[Any]]) -> TrackedMovement:
-        state = _State(self._visits, self._map(self.start), self._first.copy(), self._owners.copy())
-        moves = [state.change(owners) for owners in maps]
-        state.settle()
-        names = tuple(self._index)
+        keys = _Keys(self._visits, self._map(self.start), self._first.copy())
+        moves = [keys.change(owners) for owners in maps]
+        keys.settle(len(keys.owners))
+        names: tuple[Any, ...] = tuple(self._index)
         hops = tuple(
-            ChangeMovement(count / SEEDS, tuple(name for i in lost_by if (name := names[i]) is not None))
-            for count, lost_by in moves
+            ChangeMovement(count / SEEDS, tuple(map(names.__getitem__, losers.tolist())))
+            for count, losers in moves
         )
-        ends_elsewhere = int(np.count_nonzero(state.owners != self._owners))
-        return TrackedMovement(hops, ends_elsewhere / SEEDS, int(np.count_nonzero(state.ever)) / SEEDS)
+        ends_elsewhere = int(np.count_nonzero(keys.owners[keys.buckets] != self._owners))
+        return TrackedMovement(hops, ends_elsewhere / SEEDS, keys.ever_moved / SEEDS)
 
 
-class _State:
-    """The destination of every key, and whether it ever changed.
+class _Keys:
+    """The bucket of every key in a ring that changes, and whether the key has ever moved.
 
-    Changes at the end of the ring are only counted, and carried out together when a change of another kind follows.
+    Only keys that change their bucket are looked at. Those that stay move if their bucket gets another destination,
+    so it is enough to know how many keys are in each bucket, and when its destination changed last. Changes at the end
+    of the ring are only counted, and carried out together when a change of another kind follows.
     """
 
-    def __init__(
-        self, visits: Visits, of_bucket: NDArray[Any], buckets: NDArray[Any], owners: NDArray[Any]
-    ) -> None:
+    def __init__(self, visits: Visits, owners: NDArray[Any], buckets: NDArray[Any]) -> None:
         self.owners = owners
-        self.ever = np.zeros(SEEDS, np.bool_)
+        self.buckets = buckets
         self._visits = visits
-        self._buckets = buckets
-        self._size = len(of_bucket)  # of the ring in which keys have these owners
-        self._of_bucket = of_bucket  # of the current ring, after changes that were only counted
-        self._direction = 0
+        self._size = len(owners)  # of the ring in which keys are in these buckets
+        self._counts = np.bincount(buckets, minlength=visits.high)
+        self._changed = np.zeros(visits.high, np.int32)
+        self._since = np.zeros(SEEDS, np.int32)
+        self._ever = np.zeros(SEEDS, np.bool_)
+        self._step = 0
 
-    def change(self, new: NDArray[Any]) -> tuple[int, list[int]]:
+    @property
+    def ever_moved(self) -> int:
+        """The number of keys that have moved at any step."""
+        return int(np.count_nonzero(self._ever | (self._changed[self.buckets] > self._since)))
+
+    def change(self, new: NDArray[Any]) -> tuple[int, NDArray[Any]]:
         """The number of keys that move to the next ring, and the indices of the destinations that lose them."""
-        if new is self._of_bucket:
-            return 0, []
-        old, direction = self._of_bucket, _direction(self._of_bucket, new)
-        if direction != self._direction:
-            self.settle()
-        self._direction = direction
-        self._of_bucket = new
-        if direction > 0:
-            lost = old[self._visits.entering(len(old), len(new))]
-        elif direction < 0:
-            count = len(self._visits.entering(len(new), len(old)))
-            return count, [int(old[-1])] if count else []
-        else:
-            lost = self._everything(new)
-        return len(lost), np.flatnonzero(np.bincount(lost)).tolist()
+        old, self.owners = self.owners, new
+        if new is old:
+            return 0, old[:0]
+        grows = len(new) > len(old)
+        ends = _differ_at_the_end(old, new)
+        if not ends or grows != (len(old) > self._size):
+            self.settle(len(old))
+        if not ends:
+            return self._change(old, new)
+        _, left = self._visits.entering(*sorted((len(old), len(new))))
+        return len(left), _distinct(old[left] if grows else old[-1:].repeat(min(1, len(left))))
 
-    def _everything(self, new: NDArray[Any]) -> NDArray[Any]:
-        self._visits.resize(self._buckets, self._size, len(new))
-        owners = new[self._buckets]
-        differs = owners != self.owners
-        lost: NDArray[Any] = self.owners[differs]
-        self.owners, self._size = owners, len(new)
-        self.ever |= differs
-        return lost
+    def _change(self, old: NDArray[Any], new: NDArray[Any]) -> tuple[int, NDArray[Any]]:
+        keys, was, now = self._resize(len(new))
+        moves = old[was] != new[now]
+        self._step += 1
+        self._ever[keys] |= moves | (self._changed[was] > self._since[keys])
+        self._since[keys] = self._step
+        small = min(len(old), len(new))
+        differs = np.flatnonzero(old[:small] != new[:small])
+        self._changed[differs] = self._step
+        staying = self._counts[differs] - np.bincount(now, minlength=small)[differs]
+        lost = np.concatenate([was[moves], differs[staying > 0]])
+        return int(np.count_nonzero(moves) + staying.sum()), _distinct(old[lost])
 
-    def settle(self) -> None:
-        """Carry out the changes that were only counted."""
-        size = len(self._of_bucket)
-        if self._direction == 0 or size == self._size:
-            return
-        if size < self._size:
-            self.ever |= self._buckets >= size
-        self._visits.resize(self._buckets, self._size, size)
-        if size > self._size:
-            self.ever |= self._buckets >= self._size
-        self.owners, self._size = self._of_bucket[self._buckets], size
+    def settle(self, size: int) -> None:
+        """Carry out the changes that were only counted; each of their keys has moved."""
+        keys, _, _ = self._resize(size)
+        self._ever[keys] = True
+
+    def _resize(self, size: int) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+        """The keys that change their buckets, with their old and new ones."""
+        small, large = sorted((self._size, size))
+        keys, _ = self._visits.entering(small, large)
+        was = self.buckets[keys]
+        self._visits.resize(self.buckets, self._size, size)
+        now = self.buckets[keys]
+        self._counts[:large] += np.bincount(now, minlength=large) - np.bincount(was, minlength=large)
+        self._size = size
+        return keys, was, now
 
 
-def _direction(old: NDArray[Any], new: NDArray[Any]) -> int:
-    """1 if new destinations are appended, -1 if the last one is removed, 0 for any other change."""
+def _distinct(lost: NDArray[Any]) -> NDArray[Any]:
+    """The indices of the destinations that lose keys; 0 stands for none."""
+    return (np.flatnonzero(np.bincount(lost)[1:]) + 1).astype(lost.dtype)
+
+
+def _differ_at_the_end(old: NDArray[Any], new: NDArray[Any]) -> bool:
+    """Whether one ring has the buckets of the other, and one more destination after them."""
     shorter, longer = sorted((old, new), key=len)
-    common = len(shorter)
-    if common == len(longer) or (shorter != longer[:common]).any() or np.isin(longer[common:], shorter).any():
-        return 0
-    if len(old) < len(new):
-        return 1
-    return -1 if (longer[common:] == longer[-1]).all() else 0
+    last = longer[len(shorter) :]
+    return bool(
+        len(last)
+        and (last == last[0]).all()
+        and (shorter == longer[: len(shorter)]).all()
+        and not (shorter == last[0]).any()
+    )
 
 
-def moved_through(top: Ring, slot: Destination, old: Ring, new: Ring) -> float:
-    """The share of a top exchange's keys that move when one slot's ring changes.
+def keys_of(ring: Ring) -> dict[Destination, NDArray[np.intp]]:
+    """The keys of the 2^21 that each destination gets."""
+    owners = _owners(ring)
+    keys, ends = np.argsort(owners, kind="stable"), np.bincount(owners, minlength=1).cumsum()
+    return dict(zip(ring.destinations, np.split(keys, ends), strict=False))
 
-    Both exchanges hash the same part of a message.
-    """
-    sent = (np.array([owner == slot for owner in top.bucket_map]))[all_buckets(len(top))]
-    movement = _names(old)[_owners(old)[sent]] != _names(new)[_owners(new)[sent]]
-    return int(np.count_nonzero(movement)) / SEEDS
+
+def moved_among(keys: NDArray[np.intp], old: Ring, new: Ring) -> float:
+    """The share of all keys that are among these and change destination."""
+    before, after = (_names(ring)[_owners(ring, keys)] for ring in (old, new))
+    return int(np.count_nonzero(before != after)) / SEEDS
 
 
 def _names(ring: Ring) -> NDArray[np.object_]:
     return np.array([*ring.destinations, None], object)
 
 
-def _owners(ring: Ring) -> NDArray[np.int64]:
-    """For every seed the index of its destination; one past the last for an empty ring."""
+def _owners(ring: Ring, keys: NDArray[np.intp] | None = None) -> NDArray[np.int64]:
+    """For every key the index of its destination; one past the last for an empty ring."""
     if not len(ring):
-        return np.full(SEEDS, len(ring.destinations), np.int64)
+        return np.full(SEEDS if keys is None else len(keys), len(ring.destinations), np.int64)
+    if keys is not None and len(keys) < _FEW:
+        buckets = bucket_table(len(ring))[keys]
+    else:
+        buckets = all_buckets(len(ring))[slice(None) if keys is None else keys]
     index = {destination: i for i, destination in enumerate(ring.destinations)}
-    of_bucket = np.array([index[destination] for destination in ring.bucket_map], np.int64)
-    owners: NDArray[np.int64] = of_bucket[all_buckets(len(ring))]
+    owners: NDArray[np.int64] = np.array([index[destination] for destination in ring.bucket_map])[buckets]
     return owners

@@ -114,37 +114,41 @@ class Visits:
         self.high = high
         narrow = np.promote_types(np.uint16, np.min_scalar_type(high))  # 16 bits are sorted by radix
         self._at_low = np.zeros(SEEDS, narrow)
-        parts: list[tuple[NDArray[Any], NDArray[Any], NDArray[Any]]] = []
-        firsts: list[int] = []
+        # One large array each, which goes back to the system as a whole: large rings have 17 million visits.
+        most = int(SEEDS * (1.1 * np.log(high / low) + 0.1))
+        entered, left, keys = np.empty(most, narrow), np.empty(most, narrow), np.empty(most, np.uint16)
+        ends = [0]
+        counts = np.zeros(high - low, np.intp)
         for start in range(0, SEEDS, _ROWS):
-            seeds = np.arange(start, min(start + _ROWS, SEEDS), dtype=np.uint64)
-            for rows, reached, candidate in _rounds(seeds, high):
+            end = ends[-1]
+            for rows, reached, candidate in _rounds(np.arange(start, start + _ROWS, dtype=np.uint64), high):
                 crosses = np.flatnonzero((reached < low) & (candidate >= low))
                 self._at_low[start + rows[crosses]] = reached[crosses]
                 enters = np.flatnonzero((candidate >= low) & (candidate < high))
-                buckets, came_from = candidate[enters].astype(narrow), reached[enters].astype(narrow)
-                parts.append((buckets, came_from, rows[enters].astype(np.uint16)))
-                firsts.append(start)
-        self._ends = _ends(parts, low, high)
-        self._keys = np.empty(self._ends[-1], np.int32)
-        self._came_from = np.empty(self._ends[-1], narrow)
+                piece = slice(end, end + len(enters))
+                entered[piece], left[piece], keys[piece] = candidate[enters], reached[enters], rows[enters]
+                end = piece.stop
+            counts += np.bincount(entered[ends[-1] : end].astype(np.intp) - low, minlength=high - low)
+            ends.append(end)
+        self._ends = np.concatenate([[0], counts.cumsum()])
+        self._keys = np.empty(end, np.int32)
+        self._came_from = np.empty(end, narrow)
         cursor = self._ends[:-1].copy()
-        parts.reverse()
-        firsts.reverse()
-        while parts:  # sort piece by piece and free each piece: large rings have 15 million visits
-            first, (buckets, came_from, rows) = firsts.pop(), parts.pop()
-            order = np.argsort(buckets, kind="stable")
-            entered, counts = np.unique(buckets[order], return_counts=True)
-            place = np.arange(len(order)) - np.repeat(np.cumsum(counts) - counts, counts)
-            place += np.repeat(cursor[entered.astype(np.intp) - low], counts)
-            self._keys[place] = rows[order].astype(np.int32) + first
-            self._came_from[place] = came_from[order]
-            cursor[entered.astype(np.intp) - low] += counts
+        for number, piece in enumerate(map(slice, ends, ends[1:])):
+            order = np.argsort(entered[piece], kind="stable")
+            buckets, counts = np.unique(entered[piece][order], return_counts=True)
+            buckets = buckets.astype(np.intp) - low
+            place = np.arange(len(order)) + np.repeat(cursor[buckets] - counts.cumsum() + counts, counts)
+            self._keys[place] = keys[piece][order].astype(np.int32) + number * _ROWS
+            self._came_from[place] = left[piece][order]
+            cursor[buckets] += counts
 
-    def entering(self, low: int, high: int) -> NDArray[Any]:
-        """Return the old bucket of every key that moves when a ring grows from ``low`` to ``high`` buckets."""
-        came_from: NDArray[Any] = self._came_from[self._ends[low - self.low] : self._ends[high - self.low]]
-        return came_from if high - low == 1 else came_from[came_from < low]
+    def entering(self, low: int, high: int) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Return every key that moves when a ring grows from ``low`` to ``high`` buckets, and its old bucket."""
+        visits = slice(self._ends[low - self.low], self._ends[high - self.low])
+        keys, came_from = self._keys[visits], self._came_from[visits]
+        first = slice(None) if high - low == 1 else came_from < low
+        return keys[first], came_from[first]
 
     def at(self, size: int) -> NDArray[Any]:
         """Return the bucket of every key in a ring of that size, as a new array."""
@@ -162,16 +166,6 @@ class Visits:
 
     def _visiting(self, bucket: int) -> slice:
         return slice(self._ends[bucket - self.low], self._ends[bucket + 1 - self.low])
-
-
-def _ends(
-    parts: list[tuple[NDArray[Any], NDArray[Any], NDArray[Any]]], low: int, high: int
-) -> NDArray[np.intp]:
-    """Return where the visits of each bucket begin in the sorted array, and where the last ones end."""
-    ends = np.zeros(high - low + 1, np.intp)
-    for buckets, _, _ in parts:
-        ends[1:] += np.bincount(buckets.astype(np.intp) - low, minlength=high - low)
-    return ends.cumsum()
 
 
 # jump_consistent_hash/2 of the plugin over rand.erl's exs1024: rabbit_chx.kernel.jump for many keys at once.

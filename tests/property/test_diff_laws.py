@@ -50,10 +50,12 @@ class _Uncounted:
 @pytest.fixture(autouse=True)
 def uncounted(monkeypatch) -> None:
     monkeypatch.setattr(ring_paths, "MovementTracker", _Uncounted)
-    for module in (ring_change, plan_module, slots):
+    for module in (ring_change, plan_module):
         monkeypatch.setattr(module, "moved", lambda *_: SimpleNamespace(share=0.0))
+    monkeypatch.setattr(slots, "_moved", lambda *_: 0.0)
     for module in (slots, blue_green):
-        monkeypatch.setattr(module, "moved_through", lambda *_: 0.0)
+        monkeypatch.setattr(module, "moved_among", lambda *_: 0.0)
+        monkeypatch.setattr(module, "keys_of", lambda ring: dict.fromkeys(ring.destinations))
         monkeypatch.setattr(module, "shares", lambda ring: dict.fromkeys(ring.destinations, 0.0))
 
 

@@ -10,7 +10,7 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from rabbit_chx.movement import moved_through, shares
+from rabbit_chx.movement import keys_of, moved_among, shares
 from rabbit_chx.ring import Ring, ToExchange
 from rabbit_chx.topology.model import CONSISTENT_HASH, MODULUS_HASH, Binding
 from rabbit_chx.topology.planning.steps import Bind, DeclareExchange, Strategy, Unbind
@@ -108,7 +108,7 @@ def _moved_by_steps(
     else:
         both = Ring.of([(bound.destination, bound.key), (ToExchange(new), bound.key)])
         if (source.hash_header, source.hash_property) == (exchange.hash_header, exchange.hash_property):
-            first = moved_through(both, ToExchange(new), before, after)
+            first = moved_among(keys_of(both)[ToExchange(new)], before, after)
         else:
             first = moved * shares(both)[ToExchange(new)]
     return first, moved - first

@@ -127,17 +127,15 @@ def _general_objections(wanted: Topology, whole: Topology, observed: Observed) -
 
 def _backlog_counter(observed: Observed) -> Callable[[Iterable[Destination]], int | None]:
     """A function that counts the messages in queues, and in queues behind exchanges; None if any count is unknown."""
+    counted: dict[Destination, int | None] = {queue.name: None for queue in observed.topology.queues}
+    counted.update(observed.backlog)
 
     def waiting(destinations: Iterable[Destination]) -> int | None:
-        total = 0
-        for destination in reachable(observed.topology, destinations):
-            if isinstance(destination, ToExchange):
-                continue
-            if destination in observed.backlog:
-                total += observed.backlog[destination]
-            elif observed.topology.queue(destination) is not None:
-                return None
-        return total
+        listed = list(destinations)
+        if ToExchange in map(type, listed):
+            listed = [each for each in reachable(observed.topology, listed) if isinstance(each, str)]
+        counts = [counted.get(each, 0) for each in listed]
+        return None if None in counts else sum(filter(None, counts))
 
     return waiting
 

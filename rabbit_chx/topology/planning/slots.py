@@ -6,10 +6,11 @@ exactly one of the two queues, and moves only the keys of that slot. This module
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 from rabbit_chx.kernel.table import SEEDS
-from rabbit_chx.movement import moved, moved_through, shares
+from rabbit_chx.movement import keys_of, moved, moved_among, shares
 from rabbit_chx.partitioning import ModulusHashExchange
 from rabbit_chx.releases import Release, Store
 from rabbit_chx.ring import Ring, ToExchange
@@ -22,11 +23,14 @@ from rabbit_chx.topology.slot_division import divide, recommended_count
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
+    import numpy as np
+    from numpy.typing import NDArray
+
     from rabbit_chx.movement import MovementTracker
     from rabbit_chx.ring import Destination
     from rabbit_chx.topology.diff import SlotsDifference
     from rabbit_chx.topology.model import Exchange, Observed, Slots
-    from rabbit_chx.topology.planning.ring_paths import Case, Path
+    from rabbit_chx.topology.planning.ring_paths import Case, Path, Runs
     from rabbit_chx.topology.planning.steps import Step
 
 __all__ = ["SlotScale", "modulus_shares", "slot_notes", "slot_objections", "slot_steps", "slots_strategy"]
@@ -76,7 +80,7 @@ class SlotScale:
     """The keys that a change of a slot moves, as a share of the top exchange's keys; None if its ring is unknown."""
 
     def __init__(self, slots: Slots, top: Exchange, observed: Observed) -> None:
-        self._top: Ring | None = None
+        self._keys: Mapping[Destination, NDArray[np.intp]] | None = None
         self._shares: Mapping[Destination, float] | None
         if top.type == MODULUS_HASH:
             self._shares = modulus_shares(slots, observed.release)
@@ -87,7 +91,7 @@ class SlotScale:
             return
         self._shares = shares(ring)
         if top.hash_header is None and top.hash_property is None:
-            self._top = ring  # the top exchange and the slots hash the same part of a message
+            self._keys = keys_of(ring)  # the top exchange and the slots hash the same part of a message
 
     def __call__(self, slot: str, old: Ring, new: Ring) -> float | None:
         """The exact share that one change of a slot moves."""
@@ -96,9 +100,20 @@ class SlotScale:
         share = self._shares.get(ToExchange(slot), 0.0)
         if len(old.destinations) < 2 and len(new.destinations) < 2:
             return share if old.destinations != new.destinations else 0.0
-        if self._top is not None:
-            return moved_through(self._top, ToExchange(slot), old, new)
-        return share * moved(old, new).share  # hashes of different parts of a message are independent
+        if self._keys is not None:
+            return moved_among(self._keys[ToExchange(slot)], old, new) if share else 0.0
+        numbers = {
+            name: str(number)
+            for number, name in enumerate(dict.fromkeys([*old.destinations, *new.destinations]))
+        }
+        before, after = (tuple((numbers[name], n) for name, n in ring.runs or ()) for ring in (old, new))
+        return share * _moved(before, after)  # hashes of different parts of a message are independent
+
+
+@lru_cache(maxsize=256)
+def _moved(old: Runs, new: Runs) -> float:
+    """The share that moves between two rings; all slots make the same few changes."""
+    return moved(Ring(runs=old), Ring(runs=new)).share
 
 
 def slot_notes(difference: SlotsDifference) -> Iterator[str]:

@@ -12,7 +12,7 @@ import pytest
 from rabbit_chx import Release, Ring, ToExchange, moved, shares
 from rabbit_chx.kernel import jump_consistent_hash
 from rabbit_chx.kernel.table import SEEDS, Visits, all_buckets, bucket_table
-from rabbit_chx.movement import MovementTracker, moved_through
+from rabbit_chx.movement import MovementTracker, keys_of, moved_among
 from rabbit_chx.topology.diff import RingDifference, destination_differences
 from rabbit_chx.topology.model import Binding
 from rabbit_chx.topology.planning.ring_change import case_of
@@ -103,10 +103,11 @@ def test_visits_lead_down_as_they_led_up() -> None:
     assert (buckets == bucket_table(6).all()).all()
 
 
-def test_keys_that_enter_are_counted_once_however_many_buckets_they_visit() -> None:
-    left = Visits(2, 10).entering(4, 9)
+def test_keys_that_enter_are_listed_once_however_many_buckets_they_visit() -> None:
+    keys, left = Visits(2, 10).entering(4, 9)
     small, large = bucket_table(4).all(), bucket_table(9).all()
-    assert np.bincount(left).tolist() == np.bincount(small[large >= 4]).tolist()
+    assert sorted(keys) == np.flatnonzero(large >= 4).tolist()
+    assert (left == small[keys]).all()
 
 
 def test_sizes_that_do_not_rise_are_refused() -> None:
@@ -135,12 +136,19 @@ def test_a_walk_through_any_rings_counts_what_the_tables_count(seed: int) -> Non
         assert set(hop.losers) == {a for (a, b) in movement.flows if a != b} - {None}
 
 
+def test_keys_of_a_ring_are_those_of_the_readable_table() -> None:
+    found = keys_of(Ring.of({"a": 2, "b": 1, "c": 3}))
+    buckets = bucket_table(6).all()
+    for name, (first, last) in {"a": (0, 1), "b": (2, 2), "c": (3, 5)}.items():
+        assert (found[name] == np.flatnonzero((buckets >= first) & (buckets <= last))).all()
+
+
 def test_what_moves_within_one_exchange_below_another() -> None:
     top, slot = Ring.of([ToExchange(f"s{i}") for i in range(5)]), ToExchange("s3")
     old, new = Ring.of(["a"]), Ring.of(["a", "b"])
     keys = np.flatnonzero(bucket_table(5).all() == 3)
     gone = np.count_nonzero(bucket_table(2).all()[keys] == 1)
-    assert moved_through(top, slot, old, new) == gone / SEEDS
+    assert moved_among(keys_of(top)[slot], old, new) == gone / SEEDS
 
 
 # ---- the commands
