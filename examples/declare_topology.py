@@ -2,8 +2,7 @@
 
 import os
 
-from rabbit_chx.topology import Management, apply, plan, read
-from rabbit_chx.topology.file.load import loads
+from rabbit_chx.topology import Management, apply, loads, plan, read
 
 topology = loads(
     """

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pika import BlockingConnection
     from pika.adapters.blocking_connection import BlockingChannel
 
-    from rabbit_chx.broker.applying.protocol import Command
+    from rabbit_chx.broker.applying.protocol import Command, Driver
     from rabbit_chx.broker.management import Management
     from rabbit_chx.topology.planning.steps import Plan, Step
 
@@ -81,10 +81,8 @@ def apply(
 
     with opened(connection_or_channel, tls) as connection:
         driver = PikaDriver(connection, management, timeout=timeout)
-        seen = management is not None
-        return driver.run(
-            _commands(plan, driver.vhost, holder, seen=seen, record=record, on_step=on_step, dry_run=dry_run)
-        )
+        commands = _commands(driver, plan, on_step, dry_run=dry_run, record=record, holder=holder)
+        return driver.run(commands)
 
 
 async def apply_async(
@@ -110,34 +108,26 @@ async def apply_async(
 
     async with opened(connection_or_channel, tls) as connection:
         driver = AioDriver(connection, management, timeout=timeout)
-        seen = management is not None
-        return await driver.carry_out(
-            _commands(plan, driver.vhost, holder, seen=seen, record=record, on_step=on_step, dry_run=dry_run)
-        )
+        commands = _commands(driver, plan, on_step, dry_run=dry_run, record=record, holder=holder)
+        return await driver.carry_out(commands)
 
 
 def _commands(
+    driver: Driver,
     plan: Plan,
-    vhost: str,
-    holder: str | None,
-    *,
-    seen: bool,
-    record: bool,
     on_step: Callable[[Step], object] | None,
+    *,
     dry_run: bool,
+    record: bool,
+    holder: str | None,
 ) -> Generator[Command, Any, Applied]:
-    check_plan(plan, vhost, seen=seen)
+    check_plan(plan, driver.vhost, seen=driver.has_management)
     if dry_run:
         return Applied(remaining=plan.steps)
+    holder, token = _holder() if holder is None else holder, 1 + secrets.randbelow(2**31 - 1)
+    seen = driver.has_management
     return (
-        yield from plan_commands(
-            plan,
-            holder=_holder() if holder is None else holder,
-            token=1 + secrets.randbelow(2**31 - 1),
-            seen=seen,
-            record=record,
-            on_step=on_step,
-        )
+        yield from plan_commands(plan, holder=holder, token=token, seen=seen, record=record, on_step=on_step)
     )
 
 
