@@ -58,8 +58,9 @@ class Lookup:
         self._count += len(names)
         if self._count > MAX_NAMES:
             got = Unquoted(f"more than {MAX_NAMES} with ranges expanded")
-            expected = f"at most {MAX_NAMES} in a file"
-            self.document.fail(path, "number of queues", got, expected, at_key=at_key)
+            many = InvalidValue("number of queues", got, f"at most {MAX_NAMES} in a file")
+            self.document.add(path, many, at_key=at_key)
+            self.document.raise_problems()
         return names if self.is_valid(path, max(names, key=len), at_key=at_key) else ()
 
     def is_declared(

@@ -127,18 +127,9 @@ class Document:
         if at not in self.reported:
             self.found.append((at, at_key, str(error)))
 
-    def fail(
-        self,
-        at: Path | int | None,
-        what: str,
-        got: object,
-        expected: str,
-        hint: str = "",
-        *,
-        at_key: bool = False,
-    ) -> NoReturn:
+    def fail(self, at: Path | int | None, what: str, got: object, expected: str, hint: str = "") -> NoReturn:
         """Raise all problems including this one, which makes the rest of the file unreadable."""
-        self.add(at, InvalidValue(what, got, expected, hint), at_key=at_key)
+        self.add(at, InvalidValue(what, got, expected, hint))
         raise InvalidTopology(self._problems())
 
     def raise_problems(self) -> None:
