@@ -57,8 +57,8 @@ def apply(
 ) -> int:
     """Show the plan for FILE, ask for confirmation, and apply it to a broker.
 
-    Each step is read back before the next one. The first step that fails, or has another result than planned, ends
-    the command. Applying a file again changes nothing.
+    Each step is read back before the next one. The first step that fails, or whose result differs from the plan,
+    ends the command. Applying the same file again changes nothing.
     """
     if not (yes or dry_run or sys.stdin.isatty()):
         raise InvalidValue(
@@ -86,11 +86,7 @@ def apply(
 
 def _agreed(plan: Plan) -> bool:
     count = len(plan.destructive)
-    warning = (
-        f" {count} of them unbind{'s' * (count == 1)} or delete{'s' * (count == 1)} something."
-        if count
-        else ""
-    )
+    warning = f" Steps that unbind or delete something: {count}." if count else ""
     return click.confirm(f"Apply {counted(len(plan.steps), 'step')}?{warning}", err=True)
 
 

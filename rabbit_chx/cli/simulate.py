@@ -79,18 +79,16 @@ def _print(found: Spread, *, sample: bool) -> None:
     from rabbit_chx.cli.tables import bar, show, table
 
     largest = max(queue.share for queue in found.queues)
+    keys = "keys (about)" if found.about else "keys"
+    numbers = ("rows", "share", "exact", keys) if sample else ("share",)
+    shown = table("queue", *numbers, right=numbers)
+    for queue in found.queues:
+        cells = [f"{queue.rows:,}", f"{queue.share:.2%}", f"{queue.exact:.2%}", f"{queue.keys:,}"]
+        shown.add_row(queue.queue, *(cells if sample else [f"{queue.share:.3%}"]), *bar(queue.share, largest))
     if not sample:
-        shown = table("queue", "share", right=("share",))
-        for queue in found.queues:
-            shown.add_row(queue.queue, f"{queue.share:.3%}", *bar(queue.share, largest))
         fullest = f"The fullest queue gets {found.skew:.3f} times the mean."
         show(shown, fullest, title=f"All possible keys on {len(found.queues)} queues")
         return
-    keys = "keys (about)" if found.about else "keys"
-    shown = table("queue", "rows", "share", "exact", keys, right=("rows", "share", "exact", keys))
-    for queue in found.queues:
-        numbers = (f"{queue.rows:,}", f"{queue.share:.2%}", f"{queue.exact:.2%}", f"{queue.keys:,}")
-        shown.add_row(queue.queue, *numbers, *bar(queue.share, largest))
     hot = table(
         "hottest keys", "rows", "share", "queue", right=("rows", "share"), folds=("hottest keys", "queue")
     )
