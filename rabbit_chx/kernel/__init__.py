@@ -6,40 +6,28 @@ imported when one of them is first used.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from rabbit_chx.kernel.jump import jump_consistent_hash
-from rabbit_chx.kernel.phash2 import last_binary_initval, phash2
-from rabbit_chx.kernel.terms import Atom, Term
+from rabbit_chx.faces import lazy_face
+from rabbit_chx.kernel.jump import jump_consistent_hash as jump_consistent_hash
+from rabbit_chx.kernel.phash2 import last_binary_initval as last_binary_initval, phash2 as phash2
+from rabbit_chx.kernel.terms import Atom as Atom, Term as Term
 
 if TYPE_CHECKING:
-    from rabbit_chx.kernel.batch import block_hash_column, phash2_column
-    from rabbit_chx.kernel.table import SEEDS, bucket_table
+    from rabbit_chx.kernel.batch import (
+        block_hash_column as block_hash_column,
+        phash2_column as phash2_column,
+    )
+    from rabbit_chx.kernel.table import SEEDS as SEEDS, bucket_table as bucket_table
 
-__all__ = [
-    "SEEDS",
-    "Atom",
-    "Term",
-    "block_hash_column",
-    "bucket_table",
-    "jump_consistent_hash",
-    "last_binary_initval",
-    "phash2",
-    "phash2_column",
-]
-
-_MODULE_OF = {
-    "SEEDS": "table",
-    "bucket_table": "table",
-    "block_hash_column": "batch",
-    "phash2_column": "batch",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _MODULE_OF:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f"{__name__}.{_MODULE_OF[name]}"), name)
-    globals()[name] = value
-    return value
+if not TYPE_CHECKING:
+    __all__, __getattr__, __dir__ = lazy_face(
+        __name__,
+        {
+            "rabbit_chx.kernel.batch": "block_hash_column phash2_column",
+            "rabbit_chx.kernel.jump": "jump_consistent_hash",
+            "rabbit_chx.kernel.phash2": "last_binary_initval phash2",
+            "rabbit_chx.kernel.table": "SEEDS bucket_table",
+            "rabbit_chx.kernel.terms": "Atom Term",
+        },
+    )

@@ -10,12 +10,13 @@ from __future__ import annotations
 import asyncio
 import struct
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote, urlsplit
 
 import aio_pika
 import amqp
+import amqpstorm
 import pika
 from aiormq.abc import DeliveredMessage
 
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 DEADLINE: Final = 120.0
 """Seconds in which a list of messages has to be confirmed, or to arrive, on however slow a machine."""
 
-PUBLISHERS: Final = ("pika", "aio-pika", "py-amqp")
+PUBLISHERS: Final = ("pika", "aio-pika", "py-amqp", "amqpstorm")
 """The clients that the tests publish with."""
 
 WINDOW: Final = 500
@@ -56,6 +57,8 @@ def publish(url: str, exchange: str, messages: Sequence[Message], client: Client
             return asyncio.run(_publish_with_aio_pika(url, exchange, messages))
         case "py-amqp":
             return _publish_with_py_amqp(url, exchange, messages)
+        case "amqpstorm":
+            return _publish_with_amqpstorm(url, exchange, messages)
     raise AssertionError(f"no publisher for {client}")
 
 
@@ -221,4 +224,22 @@ def _publish_with_py_amqp(url: str, exchange: str, messages: Sequence[Message]) 
             channel.basic_publish(
                 amqp.Message(str(place).encode(), **given), exchange, message.routing_key, mandatory=True
             )
+    return returned
+
+
+def _publish_with_amqpstorm(url: str, exchange: str, messages: Sequence[Message]) -> set[int]:
+    returned: set[int] = set()
+    with amqpstorm.UriConnection(url) as connection, connection.channel() as channel:
+        channel.confirm_deliveries()
+        for place, message in enumerate(messages):
+            properties = {name: value for name, value in vars(message).items() if value is not None}
+            del properties["routing_key"]
+            if isinstance(message.timestamp, int):  # which the client refuses
+                properties["timestamp"] = datetime.fromtimestamp(message.timestamp, UTC)
+            try:
+                channel.basic.publish(
+                    str(place), message.routing_key, exchange, properties=properties, mandatory=True
+                )
+            except amqpstorm.AMQPMessageError:
+                returned.add(place)
     return returned

@@ -7,6 +7,7 @@ import random
 
 import aiormq
 import amqp
+import amqpstorm
 import pika
 import pyarrow as pa
 import pytest
@@ -32,6 +33,7 @@ INTERNAL_ERROR = {
     "pika": pika.exceptions.ConnectionClosedByBroker,
     "aio-pika": aiormq.exceptions.ConnectionInternalError,
     "py-amqp": amqp.exceptions.InternalError,
+    "amqpstorm": amqpstorm.AMQPConnectionError,
 }
 
 

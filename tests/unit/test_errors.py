@@ -9,8 +9,6 @@ import threading
 import pytest
 
 import rabbit_chx
-import rabbit_chx.publishing
-import rabbit_chx.topology
 from rabbit_chx import InvalidValue, RabbitChxError, errors
 from tests.unit.complaints import complaint
 

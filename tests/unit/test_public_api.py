@@ -38,33 +38,12 @@ LAZY_FACES = (
 LOWER_FACES = ("rabbit_chx", "rabbit_chx.kernel", "rabbit_chx.hashing", "rabbit_chx.topology")
 """What users of any public package have at hand as well."""
 WITH_EXAMPLES = [
-    *(
-        "errors",
-        "exchange",
-        "fields",
-        "hashing",
-        "inference",
-        "kernel",
-        "markup",
-        "monitor",
-        "movement",
-        "names",
-    ),
-    *("partitioning", "releases", "ring", "skew", "text"),
+    *("errors", "exchange", "fields", "hashing", "inference", "kernel", "markup", "monitor", "movement"),
+    *("names", "partitioning", "protocols", "releases", "ring", "skew", "text"),
     *("kernel.exs1024", "kernel.jump", "kernel.phash2", "kernel.terms"),
 ]
 FOREIGN = {
-    "numpy",
-    "pika",
-    "aio_pika",
-    "amqp",
-    "click",
-    "rich",
-    "pyarrow",
-    "mmh3",
-    "matplotlib",
-    "pytest",
-} | {
+    *("numpy", "pika", "aio_pika", "amqp", "click", "rich", "pyarrow", "mmh3", "matplotlib", "pytest"),
     *("testcontainers", "docker"),
 }
 
