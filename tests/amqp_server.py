@@ -1,4 +1,4 @@
-"""An AMQP server on loopback that completes the handshake and then misbehaves as a test tells it to."""
+"""An AMQP server on loopback that misbehaves as a test tells it to, after the handshake or at once."""
 
 from __future__ import annotations
 
@@ -22,10 +22,14 @@ _CAPABILITIES = {"publisher_confirms": True, "basic.nack": True, "connection.blo
 
 
 class AmqpServer:
-    """Accepts connections; once a connection has published, ``behave`` gets its socket."""
+    """Accepts connections, and gives ``behave`` the socket after the first command that is not part of a handshake.
 
-    def __init__(self, behave: Callable[[socket.socket], object]) -> None:
+    Without a handshake, ``behave`` gets it as soon as the client has spoken.
+    """
+
+    def __init__(self, behave: Callable[[socket.socket], object], *, handshake: bool = True) -> None:
         self._behave = behave
+        self._handshake = handshake
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.url = f"amqp://127.0.0.1:{self._listener.getsockname()[1]}"
         self.connections: int = 0
@@ -46,9 +50,10 @@ class AmqpServer:
 
     def _serve(self, client: socket.socket) -> None:
         with client, suppress(OSError):
-            client.settimeout(30)
+            client.settimeout(90)
             client.recv(8)
-            self._shake_hands(client)
+            if self._handshake:
+                self._shake_hands(client)
             self._behave(client)
 
     def _shake_hands(self, client: socket.socket) -> None:
@@ -64,9 +69,9 @@ class AmqpServer:
             while (decoded := frame.decode_frame(buffer))[1] is not None:
                 size, content = decoded
                 buffer = buffer[size:]
-                method = getattr(content, "method", None)
-                if isinstance(method, spec.Basic.Publish):
+                if not isinstance(content, frame.Method) or isinstance(content.method, spec.Connection.TuneOk):
+                    continue
+                if type(content.method) not in _ANSWERS:
                     return
-                if type(method) in _ANSWERS:
-                    answer: Any = _ANSWERS[type(method)]()
-                    client.sendall(frame.Method(content.channel_number, answer).marshal())
+                answer: Any = _ANSWERS[type(content.method)]()
+                client.sendall(frame.Method(content.channel_number, answer).marshal())

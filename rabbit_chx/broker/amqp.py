@@ -69,7 +69,7 @@ def connect(
     credentials: Credentials | None = None,
     tls: ssl.SSLContext | None = None,
 ) -> pika.BlockingConnection:
-    """Open a blocking connection.
+    """Open a blocking connection, which drops itself if a command gets no answer within 30 seconds.
 
     Args:
         url: the broker.
@@ -81,16 +81,17 @@ def connect(
     Raises:
         BrokerUnavailable: the connection did not open; the message says why.
     """
-    import pika
     from pika.adapters.utils.connection_workflow import AMQPConnectorException
     from pika.exceptions import AMQPError
+
+    from rabbit_chx.broker.timed_connection import TimedConnection
 
     url = BrokerUrl.parse(url)
     parameters = parameters_of(url, name=name, timeout=timeout, credentials=credentials, tls=tls)
     if url.tls:
         warn_if_unchecked(tls, str(url))
     try:
-        return pika.BlockingConnection(parameters)
+        return TimedConnection(parameters)
     except AMQPConnectorException:  # the peer sent nothing; pika does not derive this one from AMQPError
         raise BrokerUnavailable(
             f"{url} accepted the connection but sent nothing; is this the AMQP port?"

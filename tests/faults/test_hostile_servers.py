@@ -1,66 +1,102 @@
-"""Every verb that connects, against hostile AMQP and HTTP servers: an error in time, in little memory, safe for a terminal."""
+"""Everything that connects, against hostile AMQP and HTTP servers: an error in time, in little memory, safe for a terminal."""
 
 from __future__ import annotations
 
 import json
 import os
-import socket
+import signal
 import subprocess
 import sys
-import tempfile
-import threading
 import time
-from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
+import pika
 import pytest
 from pika import frame, spec
 
 from rabbit_chx.text import UNPRINTABLE
+from tests.amqp_server import AmqpServer
 from tests.proof import LONG, dice
 from tests.unit.test_hostile_http import HEAD, SHAPES, after_head, always, answering
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
 
 MOST_SECONDS = 90
-MOST_BYTES = 200 << 20
+MOST_KILOBYTES = 200 << 10
 INTERNAL_ERROR = 70
 ESCAPES = "\x1b]0;PWNED\x07\x9b2J\u202e"
 
-TOPOLOGY = "schema: 1\nexchanges: {orders: {type: x-consistent-hash, queues: [q]}}\nqueues: {q: {}}\n"
-DEFINITIONS = json.dumps(
-    {
-        "rabbit_version": "4.3.6",
-        "vhosts": [{"name": "/"}],
-        "queues": [{"name": "q", "vhost": "/"}, {"name": "r", "vhost": "/"}],
-        "exchanges": [{"name": "orders", "vhost": "/", "type": "x-consistent-hash"}],
-        "bindings": [
-            {"source": "orders", "vhost": "/", "destination": name, "destination_type": "queue", "routing_key": "1"}
-            for name in ("q", "r")
-        ],
-    }
-)  # fmt: skip
+FILES = {
+    "topology.yaml": "schema: 1\nexchanges: {orders: {type: x-consistent-hash, queues: [q, r]}}\nqueues: {q: {}, r: {}}\n",
+    "rows.csv": "a\n1\n",
+    "definitions.json": json.dumps(
+        {
+            "rabbit_version": "4.3.6",
+            "vhosts": [{"name": "/"}],
+            "queues": [{"name": "q", "vhost": "/"}, {"name": "r", "vhost": "/"}],
+            "exchanges": [{"name": "orders", "vhost": "/", "type": "x-consistent-hash"}],
+            "bindings": [
+                {"source": "orders", "vhost": "/", "destination": name, "destination_type": "queue", "routing_key": "1"}
+                for name in ("q", "r")
+            ],
+        }
+    ),
+}  # fmt: skip
+URL, MANAGEMENT = "os.environ['AMQP_URL']", "Management(os.environ['RABBITMQ_MANAGEMENT_URL'])"
+STEPS = "plan(load('topology.yaml'), Observed())"
+
+
+def python(call: str) -> tuple[str, ...]:
+    """A program that makes one call and, like the command line, exits with 1 after an error of rabbit-chx."""
+    return (
+        "-c",
+        f"""\
+import asyncio, os, sys
+from rabbit_chx import RabbitChxError
+from rabbit_chx.broker.applying.handover import drain, drain_async
+from rabbit_chx.broker.connect import connect
+from rabbit_chx.publishing import Publisher, Timeouts, check_access
+from rabbit_chx.topology import *
+try:
+    {call}
+except RabbitChxError as error:
+    sys.exit(f"{{type(error).__name__}}: {{error}}")
+""",
+    )
+
+
+def command(*arguments: str) -> tuple[str, ...]:
+    return ("-m", "rabbit_chx", *arguments)
+
 
 OVER_AMQP = {
-    "check": ("check", "topology.yaml", "--amqp-only"),
-    "plan": ("plan", "topology.yaml", "--amqp-only"),
-    "apply": ("apply", "topology.yaml", "--amqp-only", "--yes"),
-    "publish": ("publish", "rows.csv", "--exchange", "orders", "--key-column", "a"),
-    "parity": ("parity", "--keys", "10"),
-    "doctor": ("doctor",),
-}
+    "check": command("check", "topology.yaml", "--amqp-only"),
+    "plan": command("plan", "topology.yaml", "--amqp-only"),
+    "apply": command("apply", "topology.yaml", "--amqp-only", "--yes"),
+    "publish": command("publish", "rows.csv", "--exchange", "orders", "--key-column", "a"),
+    "parity": command("parity", "--keys", "10"),
+    "doctor": command("doctor"),
+    "topology.apply()": python(f"apply({URL}, {STEPS}, timeout=5)"),
+    "topology.apply_async()": python(f"asyncio.run(apply_async({URL}, {STEPS}, timeout=5))"),
+    "drain()": python(f"drain({URL}, ['q'], timeout=5)"),
+    "drain_async()": python(f"asyncio.run(drain_async({URL}, ['q'], timeout=5))"),
+    "publishing.check_access()": python(f"check_access({URL}, ['orders'])"),
+    "publishing.Publisher": python(f"Publisher({URL}, 'orders', timeouts=Timeouts(connect=1, reconnect=1, retry=1, confirm=5)).publish_many([b''], 'k')"),
+}  # fmt: skip
 OVER_HTTP = {
-    "check": ("check", "topology.yaml"),
-    "plan": ("plan", "topology.yaml", "--verbose"),
-    "apply": ("apply", "topology.yaml", "--yes"),
-    "export": ("export",),
-    "import": ("import", "definitions.json", "--url", "amqp://127.0.0.1:1"),
-    "report": ("report", "--file", "topology.yaml", "--live", "--out", "page.html"),
-    "doctor": ("doctor",),
+    "check": command("check", "topology.yaml"),
+    "plan": command("plan", "topology.yaml", "--verbose"),
+    "apply": command("apply", "topology.yaml", "--yes"),
+    "export": command("export"),
+    "import": command("import", "definitions.json", "--url", "amqp://127.0.0.1:1"),
+    "report": command("report", "--file", "topology.yaml", "--live", "--out", "page.html"),
+    "doctor": command("doctor"),
+    "topology.read()": python(f"read({MANAGEMENT}, '/')"),
 }
 
 
@@ -70,18 +106,56 @@ def start_of(version: str) -> bytes:
     return frame.Method(0, start).marshal()
 
 
-CLOSE = frame.Method(0, spec.Connection.Close(530, ESCAPES, 10, 40)).marshal()
+def pieces(behaviour: Callable[[], Iterator[bytes]]) -> Callable[[socket.socket], object]:
+    """Send the bytes, whatever comes, and then nothing until the client hangs up."""
+
+    def behave(client: socket.socket) -> None:
+        for piece in behaviour():
+            client.sendall(piece)
+        while client.recv(1 << 16):
+            pass
+
+    return behave
+
+
+def after(first: bytes, rest: bytes) -> Iterator[bytes]:
+    yield first
+    yield from always(rest)
+
+
+def on_channel(method: object) -> bytes:
+    return frame.Method(1, method).marshal()
+
+
 TUNE = frame.Method(0, spec.Connection.Tune(2047, 131_072, 0)).marshal()
-AMQP_SERVERS: dict[str, Callable[[], Iterator[bytes]]] = {
+REFUSAL = frame.Method(0, spec.Connection.Close(530, ESCAPES, 10, 40)).marshal()
+DELIVERY = (
+    on_channel(spec.Basic.Deliver("nobody", 1, exchange="", routing_key=ESCAPES))
+    + frame.Header(1, 1_000, pika.BasicProperties()).marshal()
+    + frame.Body(1, b"x" * 1_000).marshal()
+)
+AT_THE_HANDSHAKE = {
     "silence": lambda: iter(()),
     "an HTTP answer": lambda: iter([b"HTTP/1.1 400 Bad Request\r\n\r\n"]),
     "random bytes": lambda: iter([dice("hostile AMQP server").randbytes(4_096)]),
     "an endless frame": lambda: after(b"\x01\x00\x00\xff\xff\xff\xff", b"x" * 65_536),
     "endless greetings": lambda: always(start_of("4.3.6")),
-    "a refusal that controls the terminal": lambda: iter([start_of(ESCAPES), TUNE, CLOSE]),
+    "a refusal that controls the terminal": lambda: iter([start_of(ESCAPES), TUNE, REFUSAL]),
     "a greeting and silence": lambda: iter([start_of("4.3.6"), TUNE]),
 }
-HTTP_SERVERS: dict[str, Callable[[], Iterator[bytes]]] = {
+AFTER_THE_HANDSHAKE = {
+    "silence": lambda: iter(()),
+    "random bytes": lambda: iter([dice("hostile AMQP answers").randbytes(4_096)]),
+    "an endless frame": lambda: after(b"\x03\x00\x01\xff\xff\xff\xff", b"x" * 65_536),
+    "heartbeats and nothing else": lambda: always(frame.Heartbeat().marshal() * 100),
+    "deliveries to nobody": lambda: always(DELIVERY),
+    "the answer to another question": lambda: iter([on_channel(spec.Exchange.UnbindOk())]),
+    "an answer under another name": lambda: iter([on_channel(spec.Queue.DeclareOk(ESCAPES, 2**31, 0))]),
+    "an answer on a channel that is not open": lambda: iter([frame.Method(7, spec.Basic.Ack(1)).marshal()]),
+    "a refusal that controls the terminal": lambda: iter([on_channel(spec.Channel.Close(404, ESCAPES, 50, 10))]),
+    "a farewell that controls the terminal": lambda: iter([REFUSAL]),
+}  # fmt: skip
+HTTP_SERVERS = {
     "silence": lambda: iter(()),
     "nested brackets": lambda: iter([HEAD + b"[" * 200_000]),
     "an endless list": lambda: after_head(b'[{"name":"x"},' + b"{}," * 20_000),
@@ -90,86 +164,69 @@ HTTP_SERVERS: dict[str, Callable[[], Iterator[bytes]]] = {
     "a reason that controls the terminal": lambda: iter([f"HTTP/1.1 500 {ESCAPES}\r\n\r\n{ESCAPES}".encode()]),
 }  # fmt: skip
 
-
-def after(first: bytes, rest: bytes) -> Iterator[bytes]:
-    yield first
-    yield from always(rest)
-
-
-@contextmanager
-def amqp(pieces: Callable[[], Iterator[bytes]]) -> Iterator[str]:
-    """An AMQP server that sends the pieces, whatever it receives, and then waits for the client to hang up."""
-
-    def answer(client: socket.socket) -> None:
-        with client, suppress(OSError):
-            client.settimeout(MOST_SECONDS)
-            client.recv(8)
-            for piece in pieces():
-                client.sendall(piece)
-            while client.recv(1 << 16):
-                pass
-
-    def serve() -> None:
-        with suppress(OSError):
-            while True:
-                threading.Thread(target=answer, args=[server.accept()[0]], daemon=True).start()
-
-    server = socket.create_server(("127.0.0.1", 0))
-    threading.Thread(target=serve, daemon=True).start()
-    try:
-        yield f"amqp://127.0.0.1:{server.getsockname()[1]}"
-    finally:
-        server.shutdown(socket.SHUT_RDWR)
-        server.close()
+# Starts a program in a small process of its own and writes the peak of its memory into a file: a child of the test's
+# process begins with the peak of its parent.
+MEASURED = """\
+import os, sys
+child = os.posix_spawn(sys.executable, [sys.executable, *sys.argv[2:]], os.environ)
+_, status, used = os.wait4(child, 0)
+with open(sys.argv[1], "w") as file:
+    file.write(str(used.ru_maxrss))
+sys.exit(os.waitstatus_to_exitcode(status))
+"""
 
 
 def judged(folder: Path, arguments: tuple[str, ...], **environment: str) -> None:
-    """Run a verb to its end, and hold its exit code, its time, its memory and its output against the limits."""
-    (folder / "topology.yaml").write_text(TOPOLOGY)
-    (folder / "definitions.json").write_text(DEFINITIONS)
-    (folder / "rows.csv").write_text("a\n1\n")
+    """Run a program to its end, and hold its exit code, its time, its memory and its output against the limits."""
+    for name, text in FILES.items():
+        (folder / name).write_text(text)
     (folder / "page.html").unlink(missing_ok=True)
-    with tempfile.TemporaryFile() as output:
-        started = time.monotonic()
-        process = subprocess.Popen(
-            [sys.executable, "-m", "rabbit_chx", *arguments],
-            stdout=output,
-            stderr=output,
-            stdin=subprocess.DEVNULL,
-            cwd=folder,
-            env={**os.environ, **environment},
-        )
-        killer = threading.Timer(MOST_SECONDS, process.kill)
-        killer.start()
-        _, status, used = os.wait4(process.pid, 0)
-        killer.cancel()
-        process.returncode = os.waitstatus_to_exitcode(status)
-        output.seek(0)
-        text = output.read().decode(errors="replace")
+    started = time.monotonic()
+    process = subprocess.Popen(
+        [sys.executable, "-c", MEASURED, "peak", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        stdin=subprocess.DEVNULL,
+        cwd=folder,
+        env={"PYTHONPATH": os.getcwd(), **os.environ, **environment},  # noqa: PTH109
+        start_new_session=True,
+    )
+    try:
+        text = process.communicate(timeout=MOST_SECONDS)[0].decode(errors="replace")
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        raise
     assert time.monotonic() - started < MOST_SECONDS, text
     assert process.returncode > 0, text
     assert process.returncode != INTERNAL_ERROR, text
     assert "Traceback" not in text
     assert not UNPRINTABLE.search(text.replace("\n", "").replace("\t", "").replace("\r", "")), ascii(text)
-    assert used.ru_maxrss << 10 < MOST_BYTES, text
+    assert int((folder / "peak").read_text()) < MOST_KILOBYTES, text
 
 
-@pytest.mark.parametrize("server", AMQP_SERVERS)
-@pytest.mark.parametrize("verb", OVER_AMQP)
-def test_a_hostile_amqp_server_gets_an_error(verb: str, server: str, tmp_path: Path) -> None:
-    with amqp(AMQP_SERVERS[server]) as url:
-        judged(tmp_path, OVER_AMQP[verb], AMQP_URL=url, RABBITMQ_MANAGEMENT_URL="http://127.0.0.1:1")
+@pytest.mark.parametrize("behaviour", AT_THE_HANDSHAKE)
+@pytest.mark.parametrize("caller", OVER_AMQP)
+def test_a_hostile_amqp_server_gets_an_error(caller: str, behaviour: str, tmp_path: Path) -> None:
+    with AmqpServer(pieces(AT_THE_HANDSHAKE[behaviour]), handshake=False) as server:
+        judged(tmp_path, OVER_AMQP[caller], AMQP_URL=server.url, RABBITMQ_MANAGEMENT_URL="http://127.0.0.1:1")
+
+
+@pytest.mark.parametrize("behaviour", AFTER_THE_HANDSHAKE)
+@pytest.mark.parametrize("caller", OVER_AMQP)
+def test_an_amqp_server_that_turns_hostile_gets_an_error(caller: str, behaviour: str, tmp_path: Path) -> None:
+    with AmqpServer(pieces(AFTER_THE_HANDSHAKE[behaviour])) as server:
+        judged(tmp_path, OVER_AMQP[caller], AMQP_URL=server.url, RABBITMQ_MANAGEMENT_URL="http://127.0.0.1:1")
 
 
 @pytest.mark.parametrize("server", HTTP_SERVERS)
-@pytest.mark.parametrize("verb", OVER_HTTP)
-def test_a_hostile_management_api_gets_an_error(verb: str, server: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("caller", OVER_HTTP)
+def test_a_hostile_management_api_gets_an_error(caller: str, server: str, tmp_path: Path) -> None:
     with answering(HTTP_SERVERS[server]) as (url, _):
-        judged(tmp_path, OVER_HTTP[verb], AMQP_URL="amqp://127.0.0.1:1", RABBITMQ_MANAGEMENT_URL=url)
+        judged(tmp_path, OVER_HTTP[caller], AMQP_URL="amqp://127.0.0.1:1", RABBITMQ_MANAGEMENT_URL=url)
 
 
-@pytest.mark.parametrize("verb", OVER_HTTP)
-def test_answers_of_other_shapes_get_an_error(verb: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("caller", OVER_HTTP)
+def test_answers_of_other_shapes_get_an_error(caller: str, tmp_path: Path) -> None:
     for shape in SHAPES if LONG else SHAPES[::12]:
         with answering(lambda body=shape: iter([HEAD + body])) as (url, _):
-            judged(tmp_path, OVER_HTTP[verb], AMQP_URL="amqp://127.0.0.1:1", RABBITMQ_MANAGEMENT_URL=url)
+            judged(tmp_path, OVER_HTTP[caller], AMQP_URL="amqp://127.0.0.1:1", RABBITMQ_MANAGEMENT_URL=url)

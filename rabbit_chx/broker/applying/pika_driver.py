@@ -23,6 +23,7 @@ from pika.exceptions import (
 from rabbit_chx.broker.amqp import connect
 from rabbit_chx.broker.applying.protocol import NO_ROUTE, TIMEOUT, Driver, Lost, OnChannel, Refused
 from rabbit_chx.broker.reasons import why_down
+from rabbit_chx.broker.timed_connection import TimedConnection
 from rabbit_chx.errors import InvalidValue
 
 if TYPE_CHECKING:
@@ -115,6 +116,8 @@ class PikaDriver(Driver):
             raise Lost(str(why_down(error, self._where))) from None
 
     def _send_in_time(self, commands: Sequence[OnChannel], seconds: float) -> Any:
+        if isinstance(self._connection, TimedConnection):
+            self._connection.patience = seconds + 1  # the deadline of this driver comes first
         try:
             with _deadline(self._connection, seconds):
                 return self._send(commands)

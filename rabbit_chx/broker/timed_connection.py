@@ -1,0 +1,45 @@
+"""A connection of pika that ends when the broker does not answer: pika itself waits for an answer for ever."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pika import BlockingConnection
+from pika.exceptions import StreamLostError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["TimedConnection"]
+
+
+class TimedConnection(BlockingConnection):
+    """Drops itself when a command gets no answer in time, even if heartbeats arrive.
+
+    Waiting for messages (``process_data_events``, ``start_consuming``, ``consume``) may take longer.
+    """
+
+    patience: float = 30.0
+    """Seconds for the answer to a command."""
+
+    _for_events = False
+
+    def process_data_events(self, time_limit: float | None = 0) -> None:
+        """Wait for events as `BlockingConnection` does."""
+        self._for_events = True
+        try:
+            super().process_data_events(time_limit)
+        finally:
+            self._for_events = False
+
+    def _flush_output(self, *waiters: Callable[[], bool]) -> None:
+        if self._for_events:
+            super()._flush_output(*waiters)
+            return
+        impl: Any = self._impl
+        error = StreamLostError(f"the broker did not answer within {self.patience:g} seconds")
+        timer = impl._adapter_call_later(self.patience, lambda: impl._terminate_stream(error))  # noqa: SLF001
+        try:
+            super()._flush_output(*waiters)
+        finally:
+            impl._adapter_remove_timeout(timer)  # noqa: SLF001
