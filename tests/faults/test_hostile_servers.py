@@ -58,8 +58,7 @@ def python(call: str) -> tuple[str, ...]:
         f"""\
 import asyncio, os, sys
 from rabbit_chx import RabbitChxError
-from rabbit_chx.broker.applying.handover import drain, drain_async
-from rabbit_chx.broker.connect import connect
+from rabbit_chx.broker import drain, drain_async
 from rabbit_chx.publishing import Publisher, Timeouts, check_access
 from rabbit_chx.topology import *
 try:
