@@ -69,7 +69,9 @@ class AmqpServer:
             while (decoded := frame.decode_frame(buffer))[1] is not None:
                 size, content = decoded
                 buffer = buffer[size:]
-                if not isinstance(content, frame.Method) or isinstance(content.method, spec.Connection.TuneOk):
+                if not isinstance(content, frame.Method) or isinstance(
+                    content.method, spec.Connection.TuneOk
+                ):
                     continue
                 if type(content.method) not in _ANSWERS:
                     return

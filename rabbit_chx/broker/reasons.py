@@ -113,7 +113,7 @@ def why_refused(
     *,
     at: Needs | None = None,
     what: str = "this",
-    where: str = "the given address",
+    where: str = "the broker",
 ) -> str:
     """Why the broker refused work that needs these permissions (see `why_denied`), or ended the connection."""
     words = str(getattr(error, "reply_text", error))

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 __all__ = ["TimedConnection"]
 
 
-class TimedConnection(BlockingConnection):
+class TimedConnection(BlockingConnection):  # type: ignore[misc]
     """Drops itself when a command gets no answer in time, even if heartbeats arrive.
 
     Waiting for messages (``process_data_events``, ``start_consuming``, ``consume``) may take longer.

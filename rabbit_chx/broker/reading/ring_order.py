@@ -1,8 +1,9 @@
 """The order of the buckets of each ring, and how it is known. Values only; this file opens no connection.
 
 The node itself knows best. Next comes the record that `apply` keeps (:mod:`rabbit_chx.broker.reading.order_record`),
-which is believed only while the exchange ``rabbit-chx.order`` shows that the broker has kept its rings. Pairs of keys
-and queues that consumers saw correct it.
+or the numbers that earlier versions wrote into the bindings themselves (``x-bind-seq``). Both are believed only while
+the exchange ``rabbit-chx.order`` shows that the broker has kept its rings. Pairs of keys and queues that consumers saw
+correct them.
 
 Three events leave record and ring different, and only the node shows them: another program unbinds a destination and
 binds it again with the same weight; definitions that hold a record are imported into a cluster of the same name; the
@@ -22,9 +23,10 @@ from rabbit_chx.errors import Contradiction, InvalidValue, RingUnknown, Unpredic
 from rabbit_chx.inference import infer
 from rabbit_chx.releases import Store
 from rabbit_chx.ring import Ring, ToExchange
+from rabbit_chx.topology.model import BIND_SEQUENCE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
     from typing import Any
 
     from rabbit_chx.releases import Release
@@ -55,7 +57,7 @@ class OrderEvidence:
 
     @property
     def why_void(self) -> str:
-        """Why the record does not count in this virtual host; nothing if it does."""
+        """Why neither record nor numbers count in this virtual host; nothing if they do."""
         if self.exchange is None or self.exchange.durable:  # a durable one outlives the rings of Mnesia
             return f"the record is gone: the broker was restarted, or {ORDER_EXCHANGE!r} deleted"
         if self.exchange.arguments.get(CLUSTER) != self.cluster:
@@ -72,9 +74,23 @@ class OrderEvidence:
         # Bindings that differ only in their arguments count as one.
         each = [(bound.destination, bound.key) for bound in bindings]
         recorded = self.record.numbers(bindings[0].source)
-        if missing := set(each) - set(recorded):
+        missing = set(each) - set(recorded)
+        carried = {(one.destination, one.key): one.sequence for one in bindings if one.sequence is not None}
+        if missing and set(each) <= set(carried):
+            return self.why_void or self._why_renumbered(carried.values()) or [carried[one] for one in each]
+        if missing:
             return f"the order of {len(missing)} of its {len(set(each))} bindings was not recorded"
         return self.why_void or [recorded[one] for one in each]
+
+    def _why_renumbered(self, carried: Collection[int]) -> str:
+        """Why the numbers in bindings do not tell their order; nothing if they do."""
+        first = self.exchange.arguments.get(BIND_SEQUENCE) if self.exchange else None
+        if len(set(carried)) < len(carried):
+            return f"two of its bindings carry the same {BIND_SEQUENCE}"
+        # A single binding that is older than the rest comes first, whatever its number.
+        if not isinstance(first, int) or sum(number < first for number in carried) > 1:
+            return f"the broker was restarted after some of its bindings got their {BIND_SEQUENCE}"
+        return ""
 
 
 def ring_of(
