@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from rabbit_chx.broker.amqp import connect
 from rabbit_chx.broker.permissions import Needs, why_denied
+from rabbit_chx.broker.reasons import why_down
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue
 from rabbit_chx.urls import BrokerUrl
 
@@ -45,9 +46,11 @@ def check_access(
         tls: as for `Publisher`.
 
     Raises:
-        BrokerUnavailable: no broker accepted the connection.
+        BrokerUnavailable: no broker accepted the connection, or the connection was lost.
         InvalidValue: an exchange is missing, or the user may not publish to it.
     """
+    from pika.exceptions import AMQPError
+
     reasons: list[str] = []
     for one in [url] if isinstance(url, (str, BrokerUrl)) else url:
         try:
@@ -55,9 +58,13 @@ def check_access(
         except BrokerUnavailable as reason:
             reasons.append(str(reason))
             continue
-        with closing(connection):
-            for exchange in exchanges:
-                _check_exchange(connection, exchange, str(BrokerUrl.parse(one)))
+        where = str(BrokerUrl.parse(one))
+        try:
+            with closing(connection):
+                for exchange in exchanges:
+                    _check_exchange(connection, exchange, where)
+        except (AMQPError, OSError) as error:
+            raise BrokerUnavailable(str(why_down(error, where))) from None
         return
     raise BrokerUnavailable("; ".join(reasons))
 
