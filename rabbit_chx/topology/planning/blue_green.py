@@ -130,8 +130,8 @@ def _at_the_switch(old: str, new: str, upstream: Sequence[Binding], there: Topol
         if kind in _HASHING and not others:
             said = "no message is lost or duplicated"
         elif kind in _HASHING:
-            said = f"it has other destinations too, and the keys of {source!r} itself move as its plan says"
+            said = "it has other destinations too, and some of its keys move between them"
         else:
-            said = "a message that passes while both are bound goes to both: pause publishers, or take duplicates"
+            said = "messages go to both while both are bound: pause publishers, or accept duplicates"
         parts.append(f"switch {source!r} over ({said})")
     return ", ".join(parts)

@@ -8,9 +8,10 @@ and binding. This module does no IO.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from rabbit_chx.movement import MovementTracker, TrackedMovement
+from rabbit_chx.movement import MovementTracker, TrackedMovement, first_buckets
 from rabbit_chx.ring import Ring
 from rabbit_chx.topology.diff import weight_of
 from rabbit_chx.topology.model import Binding, as_ring_bindings
@@ -262,20 +263,14 @@ def _tail(case: Case) -> _Tail | None:
     """The tail of the ring, if it must change and is small enough to search for the best order."""
     runs = case.before.runs or ()
     wanted = set(case.target)
-    starts: dict[Destination, int] = {}
-    size = head = 0
-    stays: list[tuple[Destination, int]] = []
-    for run in runs:
-        starts[run[0]] = size
-        if head == size and run in wanted and run[0] not in case.spoiled:
-            head += run[1]
-            stays.append(run)
-        size += run[1]
+    stays = tuple(takewhile(lambda run: run in wanted and run[0] not in case.spoiled, runs))
+    head, size = sum(weight for _, weight in stays), len(case.before)
+    starts = first_buckets(case.before)
     weights = {d: weight for d, weight in _appended(case) if starts.get(d, size) >= head}
     end = head + sum(weights.values())
     if head == size or not weights or len(weights) > _LONGEST_TAIL or len(runs) * end > _MOST_CELLS:
         return None
-    return _Tail(tuple(stays), head, starts, weights)
+    return _Tail(stays, head, starts, weights)
 
 
 def _tracker(case: Case, paths: Iterable[Path], tail: _Tail | None, asked: Sequence[int]) -> MovementTracker:

@@ -7,7 +7,7 @@ out.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, ClassVar, TypeAlias
 
 from rabbit_chx.topology.model import wire_text
 
@@ -45,10 +45,8 @@ class _Step:
     at_risk: int | None = field(default=None, kw_only=True)
     """The number of messages in the queues that lose keys in this step; None if unknown."""
 
-    @property
-    def destructive(self) -> bool:
-        """Whether the step unbinds or deletes something."""
-        return False
+    destructive: ClassVar[bool] = False
+    """Whether the step unbinds or deletes something."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,10 +85,7 @@ class Unbind(_Step):
 
     binding: Binding
 
-    @property
-    def destructive(self) -> bool:
-        """True: messages are routed differently afterwards."""
-        return True
+    destructive: ClassVar[bool] = True
 
     def __str__(self) -> str:
         return f"unbind {_shown(self.binding, 'from')}"
@@ -102,10 +97,7 @@ class DeleteExchange(_Step):
 
     name: str
 
-    @property
-    def destructive(self) -> bool:
-        """True: the exchange is lost."""
-        return True
+    destructive: ClassVar[bool] = True
 
     def __str__(self) -> str:
         return f"delete exchange {self.name!r}"
@@ -118,10 +110,7 @@ class DeleteQueue(_Step):
     name: str
     force: bool = False
 
-    @property
-    def destructive(self) -> bool:
-        """True: the queue and its messages are lost."""
-        return True
+    destructive: ClassVar[bool] = True
 
     def __str__(self) -> str:
         return f"delete queue {self.name!r}" + (" with what is in it" if self.force else "")
@@ -143,10 +132,7 @@ class ClearPolicy(_Step):
 
     name: str
 
-    @property
-    def destructive(self) -> bool:
-        """True: another policy, or none, applies afterwards."""
-        return True
+    destructive: ClassVar[bool] = True
 
     def __str__(self) -> str:
         return f"clear policy {self.name!r}"
