@@ -10,7 +10,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, Literal, overload
 
 from rabbit_chx.errors import BrokerWouldFail, InvalidValue, Unroutable
-from rabbit_chx.hashing import HashOn, as_column, check_client, hash_of, hash_on
+from rabbit_chx.fields import check_client
+from rabbit_chx.hashing import HashOn, as_column, hash_of, hash_on
 from rabbit_chx.kernel.jump import jump_consistent_hash
 from rabbit_chx.kernel.terms import Term, format_term
 from rabbit_chx.ring import Ring

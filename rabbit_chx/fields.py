@@ -124,8 +124,7 @@ def encode(value: object, client: Client) -> Field:
     """
     if isinstance(value, Field):
         return value
-    if client not in _ENCODERS:
-        raise InvalidValue("client", client, ", ".join(_ENCODERS))
+    check_client(client)
     try:
         field = (None if client in PROTOCOLS else _common(value, client)) or _ENCODERS[client](value)
     except (struct.error, ArithmeticError, UnicodeEncodeError, AttributeError, TypeError):
@@ -138,6 +137,12 @@ def encode(value: object, client: Client) -> Field:
             "Send it as text, which all clients and releases treat alike",
         )
     return field
+
+
+def check_client(client: object) -> None:
+    """Refuse an unknown client; None means any of the known ones."""
+    if client is not None and client not in (*CLIENTS, *PROTOCOLS):
+        raise InvalidValue("client", client, ", ".join(_ENCODERS), "Omit it where all clients agree")
 
 
 def _common(value: object, client: Client) -> Field | None:

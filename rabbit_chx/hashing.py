@@ -32,7 +32,6 @@ __all__ = [
     "HashRoutingKey",
     "HashTimestamp",
     "as_column",
-    "check_client",
     "hash_of",
     "hash_on",
     "shortstr",
@@ -103,17 +102,6 @@ def as_column(values: Any) -> Any:
         "a list, NumPy array or Arrow column",
         "Use route() for a single value",
     )
-
-
-def check_client(client: object) -> None:
-    """Refuse an unknown client; None means any of the known ones."""
-    if client is not None and client not in (*CLIENTS, *PROTOCOLS):
-        raise InvalidValue(
-            "client",
-            client,
-            ", ".join((*CLIENTS, *PROTOCOLS)),
-            "Omit it where all clients agree",
-        )
 
 
 class HashOn(Protocol):

@@ -84,7 +84,7 @@ def timestamp_as_sent(value: Any, release: Release, client: Client | None) -> An
             )
         if value is not None:
             raise InvalidValue("property timestamp", value, "None, since MQTT has no timestamp")
-    if client != "amqp10" or value is None:
+    if client != "amqp10" or not (isinstance(value, datetime) or type(value) is int):
         return value
     _refuse_unknown(release)
     number = milliseconds(value) if isinstance(value, datetime) else value * 1000

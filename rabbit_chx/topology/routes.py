@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from rabbit_chx.errors import InvalidValue, Unpredictable, Unquoted
 from rabbit_chx.exchange import ConsistentHashExchange
-from rabbit_chx.fields import Field, encode
-from rabbit_chx.hashing import check_client, shortstr
+from rabbit_chx.fields import Field, check_client, encode
+from rabbit_chx.hashing import shortstr
 from rabbit_chx.kernel.terms import format_term
 from rabbit_chx.partitioning import AnyOf, ModulusHashExchange
 from rabbit_chx.releases import Release

@@ -45,6 +45,7 @@ def test_nobody_knows_how_a_plugin_is_configured(release, arguments, message) ->
         (ID, {"message_id": "x" * 256}, "stomp", InvalidValue),
         (STAMP, {"timestamp": 0}, "amqp10", Unpredictable),
         (STAMP, {"timestamp": "5"}, "amqp10", InvalidValue),
+        (STAMP, {"timestamp": True}, "amqp10", InvalidValue),
         (STAMP, {"timestamp": 5}, "mqtt", InvalidValue),
         (STAMP, {"timestamp": None}, "mqtt", Unpredictable),
     ],
