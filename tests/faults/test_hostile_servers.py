@@ -231,7 +231,12 @@ def callers_for(behaviour: str) -> dict[str, tuple[str, ...]]:
 @pytest.mark.parametrize("behaviour", AT_THE_HANDSHAKE)
 def test_a_hostile_amqp_server_gets_an_error(behaviour: str, tmp_path: Path) -> None:
     with AmqpServer(pieces(AT_THE_HANDSHAKE[behaviour]), handshake=False) as server:
-        all_judged(tmp_path, callers_for(behaviour), AMQP_URL=server.url, RABBITMQ_MANAGEMENT_URL="http://127.0.0.1:1")
+        all_judged(
+            tmp_path,
+            callers_for(behaviour),
+            AMQP_URL=server.url,
+            RABBITMQ_MANAGEMENT_URL="http://127.0.0.1:1",
+        )
 
 
 @pytest.mark.parametrize("behaviour", AFTER_THE_HANDSHAKE)
