@@ -39,6 +39,7 @@ LONG_FUNCTIONS = {
     "rabbit_chx.cli.report.report": MANY_OPTIONS,
     "rabbit_chx.cli.route.route": MANY_OPTIONS,
     "rabbit_chx.inference.infer": DOCUMENTED,
+    "rabbit_chx.publishing.access.check_access": DOCUMENTED,
     "rabbit_chx.publishing.publisher.__init__": DOCUMENTED,
     "rabbit_chx.report.contents.report": DOCUMENTED,
     "rabbit_chx.topology.planning.what_if.what_if": DOCUMENTED,
