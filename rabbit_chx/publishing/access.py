@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from contextlib import closing
 from typing import TYPE_CHECKING, Final
 
 from rabbit_chx.broker.amqp import connect
@@ -49,8 +48,6 @@ def check_access(
         BrokerUnavailable: no broker accepted the connection, or the connection was lost.
         InvalidValue: an exchange is missing, or the user may not publish to it.
     """
-    from pika.exceptions import AMQPError
-
     reasons: list[str] = []
     for one in [url] if isinstance(url, (str, BrokerUrl)) else url:
         try:
@@ -59,12 +56,9 @@ def check_access(
             reasons.append(str(reason))
             continue
         where = str(BrokerUrl.parse(one))
-        try:
-            with closing(connection):
-                for exchange in exchanges:
-                    _check_exchange(connection, exchange, where)
-        except (AMQPError, OSError) as error:
-            raise BrokerUnavailable(str(why_down(error, where))) from None
+        with connection:
+            for exchange in exchanges:
+                _check_exchange(connection, exchange, where)
         return
     raise BrokerUnavailable("; ".join(reasons))
 
@@ -76,7 +70,12 @@ def _check_exchange(connection: pika.BlockingConnection, exchange: str, where: s
     that property (``rabbit_channel:handle_method/3``, the clause of ``basic.publish``), and refuses the message before
     it routes it: its complaint tells how far the message got.
     """
-    code, text = _reply(connection, exchange)
+    from pika.exceptions import AMQPError
+
+    try:
+        code, text = _reply(connection, exchange)
+    except (AMQPError, OSError) as error:
+        raise BrokerUnavailable(str(why_down(error, where))) from None
     # Topic permissions depend on the routing key: the check cannot foresee them.
     if not code or (code == 406 and "expiration" in text) or (code == 403 and "topic" in text):
         return
