@@ -20,13 +20,15 @@ from tests.broker.parity_clients import Message, publish
 from tests.inbox import emptied
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     import pika
 
     from rabbit_chx.fields import Client
     from rabbit_chx.ring import Bindings, Destination
     from rabbit_chx.testing import Broker
+
+    Publish = Callable[[str, str, Sequence[Message], Client], set[int]]
 
 
 @dataclass
@@ -195,7 +197,9 @@ class Scratch:
         else:
             self._channel.queue_unbind(destination, self.name, key)
 
-    def send(self, messages: Sequence[Message], client: Client) -> list[Destination | None]:
+    def send(
+        self, messages: Sequence[Message], client: Client, publish: Publish = publish
+    ) -> list[Destination | None]:
         """Publish, and return where every message landed; None where it came back."""
         returned = publish(self.lab.broker.url, self.name, messages, client)
         self.lab.tally.messages[client] += len(messages)
@@ -214,14 +218,16 @@ class Scratch:
                 landed[number] = destination
         return landed
 
-    def check(self, messages: Iterable[Message], client: Client) -> list[Destination | None]:
+    def check(
+        self, messages: Iterable[Message], client: Client, publish: Publish = publish
+    ) -> list[Destination | None]:
         """Publish, and hold what the mirror says of every message against where it landed."""
         messages = list(messages)
         part = self.mirror.hash_on.part
         expected = [
             self.mirror.route(**{part: getattr(message, part)}, client=client) for message in messages
         ]
-        landed = self.send(messages, client)
+        landed = self.send(messages, client, publish)
         assert_same(messages, expected, landed)
         return landed
 
