@@ -70,7 +70,7 @@ def apply(
 
     def apply_one(wanted: Topology) -> int:
         observed = read_and_print(live, wanted, verbose=verbose)
-        made = planned(wanted, observed, output, verbose=verbose, **options)
+        made = planned(wanted, observed, live, output, verbose=verbose, **options)
         # The plan repairs or refuses problems of the broker; the file itself must have no errors.
         if not made.refusals and all(finding.severity != "error" for finding in lint(wanted)):
             if dry_run or not made.steps:

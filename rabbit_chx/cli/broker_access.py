@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -10,7 +10,7 @@ import click
 
 from rabbit_chx.broker.amqp import connect
 from rabbit_chx.broker.reading.node import NodeCommand
-from rabbit_chx.broker.reading.reader import read, read_existence
+from rabbit_chx.broker.reading.reader import count_messages, read, read_existence
 from rabbit_chx.broker.reading.ring_order import learn
 from rabbit_chx.cli.completion import exchanges
 from rabbit_chx.cli.options import (
@@ -33,7 +33,7 @@ from rabbit_chx.urls import BrokerUrl
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Sequence
     from pathlib import Path
 
     import pika
@@ -43,6 +43,8 @@ if TYPE_CHECKING:
 
 _PLUGIN: Final = "rabbitmq-plugins enable rabbitmq_management"
 """Part of the error for a missing management API, and of no other error."""
+_MOST_COUNTED: Final = 100
+"""Queues that are counted one by one, each at the cost of a few round trips."""
 _WORST_FIRST: Final = (Exit.PARTLY, Exit.FAILED, Exit.DIFFERENT, Exit.FINE)
 
 
@@ -98,6 +100,23 @@ class BrokerAccess:
                 f"{error}; --management-url names another address, and --amqp-only works without it, but sees less"
             ) from None
         return self._learnt(observed)
+
+    def recounted(self, observed: Observed, queues: Collection[str]) -> Observed:
+        """With the messages that wait in these queues now: the statistics of the management API are seconds old.
+
+        Statistics count unacknowledged messages too, so the larger number is kept.
+        """
+        queues = sorted(observed.backlog.keys() & queues)
+        if self.amqp_only or not 0 < len(queues) <= _MOST_COUNTED:
+            return observed
+        try:
+            with waiting("Counting messages"), self.amqp(observed.topology.vhost) as connection:
+                now = count_messages(connection, queues)
+        except BrokerUnavailable as error:
+            echo(f"Waiting messages are counted by statistics, which are seconds old: {error}", err=True)
+            return observed
+        larger = {name: max(count, observed.backlog[name]) for name, count in now.items()}
+        return replace(observed, backlog={**observed.backlog, **larger})
 
     def _learnt(self, observed: Observed) -> Observed:
         """With the rings that pairs in files or probes work out."""

@@ -25,7 +25,9 @@ from rabbit_chx.errors import InvalidValue
 from rabbit_chx.ring import parse_weight
 from rabbit_chx.topology.checks.lint import lint
 from rabbit_chx.topology.file.load import load
+from rabbit_chx.topology.graph import reachable
 from rabbit_chx.topology.planning.plan import plan as plan_steps
+from rabbit_chx.topology.planning.steps import DeleteQueue, Unbind
 from rabbit_chx.topology.planning.what_if import assume_applied, what_if
 
 if TYPE_CHECKING:
@@ -154,18 +156,38 @@ def plan(
             print_findings(lint(wanted, observed))
         else:
             observed = read_and_print(live, wanted, verbose=verbose)
-        made = planned(wanted, observed, output, verbose=verbose, **options)
+        made = planned(wanted, observed, None if against else live, output, verbose=verbose, **options)
         return Exit.FAILED if made.refusals else Exit.DIFFERENT if made.steps else Exit.FINE
 
     return for_each_vhost(topologies, plan_one)
 
 
-def planned(wanted: Topology, observed: Observed, output: str, *, verbose: bool, **options: Any) -> Plan:
-    """Print and return the plan."""
+def planned(
+    wanted: Topology,
+    observed: Observed,
+    live: BrokerAccess | None,
+    output: str,
+    *,
+    verbose: bool,
+    **options: Any,
+) -> Plan:
+    """Print and return the plan, with the messages that wait now in the queues of a live broker."""
     with waiting("Computing the plan"):
         made = plan_steps(wanted, observed, **options)
+    if live is not None:
+        recounted = live.recounted(observed, _losing(made, observed.topology))
+        if recounted.backlog != observed.backlog:
+            made = plan_steps(wanted, recounted, **options)
     print_plan(made, output, verbose=verbose)
     return made
+
+
+def _losing(made: Plan, topology: Topology) -> set[str]:
+    """The queues that a plan may take keys from, or deletes."""
+    losing = {one for change in made.changes for one in change.before.destinations}
+    losing |= {step.binding.destination for step in made.steps if isinstance(step, Unbind)}
+    deleted = {step.name for step in made.steps if isinstance(step, DeleteQueue)}
+    return deleted | {one for one in reachable(topology, losing) if isinstance(one, str)}
 
 
 def _advise(topology: Topology, exchange: str, changes: dict[str, Any], release: str, output: str) -> None:

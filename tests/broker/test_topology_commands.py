@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 import click
 import pytest
+from pika import BasicProperties
 
 from rabbit_chx.broker.amqp import server_version
 from rabbit_chx.broker.applying.lock import LOCK
@@ -212,6 +213,21 @@ def test_pruning_spares_a_queue_with_messages_unless_forced(run, site, write) ->
     assert site.management.queue_names(site.vhost, "^left$") == ["left"]
     assert run("apply", file, "--yes", "--prune", "--force").code == 0
     assert site.management.queue_names(site.vhost, "^left$") == []
+
+
+def test_messages_count_as_waiting_as_soon_as_they_are_published(run, site, write) -> None:
+    """The management API counts those of a quorum queue up to five seconds later."""
+    quorum = ORDERS.replace("type: classic", "type: quorum")
+    assert run("apply", write(quorum), "--yes").code == 0
+    with site.connection() as connection:
+        channel = connection.channel()
+        channel.confirm_delivery()
+        for number in range(40):
+            channel.basic_publish("orders", "", b"", BasicProperties(headers={"tenant": str(number)}))
+        grown = write(quorum.replace("c: 2}", "c: 2, lost: 1}"))
+        planned = run("plan", grown, "--output", "json")
+    (moving,) = [row for row in planned.rows if row["type"] == "step" and row["moved"]]
+    assert moving["waiting"] == 40
 
 
 # ---- applies that end on the way

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from rabbit_chx.ring import Destination
     from rabbit_chx.topology.model import Binding, Exchange, Queue, RingSource
 
-__all__ = ["read", "read_existence"]
+__all__ = ["count_messages", "read", "read_existence"]
 
 _OURS: Final = "rabbit-chx."
 _RESERVED: Final = "amq."
@@ -223,6 +223,14 @@ def read_existence(connection: pika.BlockingConnection, wanted: Topology) -> Obs
             "exchanges and queues that are not in the file: AMQP lists none",
         ),
     )
+
+
+def count_messages(connection: pika.BlockingConnection, queues: Iterable[str]) -> dict[str, int]:
+    """The messages that are ready in these queues now; statistics of the management API are seconds old."""
+    asked = tuple(queues)
+    needs = Needs(write={("queue", name) for name in asked})
+    found = {name: _passive(connection, needs, "queue", name) for name in asked}
+    return {name: answer.method.message_count for name, answer in found.items() if answer is not None}
 
 
 def _passive(connection: pika.BlockingConnection, needs: Needs, kind: str, name: str) -> Any:
