@@ -71,7 +71,7 @@ class _Events(Protocol):
 class PublisherConnection(SelectConnection):  # type: ignore[misc] # pika has no types
     """A connection and its channel, from its opening to its end; it is not used again."""
 
-    fast = False
+    fast: bool = False
     _frame_buffer: bytes
 
     def __init__(

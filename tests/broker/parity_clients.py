@@ -18,6 +18,7 @@ import aio_pika
 import amqp
 import amqpstorm
 import pika
+import pytest
 from aiormq.abc import DeliveredMessage
 
 from rabbit_chx.fields import Field
@@ -30,8 +31,9 @@ if TYPE_CHECKING:
 DEADLINE: Final = 120.0
 """Seconds in which a list of messages has to be confirmed, or to arrive, on however slow a machine."""
 
-PUBLISHERS: Final = ("pika", "aio-pika", "py-amqp", "amqpstorm")
-"""The clients that the tests publish with."""
+FAST: Final = ("pika", "aio-pika", "py-amqp")
+PUBLISHERS: Final = (*FAST, pytest.param("amqpstorm", marks=pytest.mark.long))
+"""The clients that the tests publish with; amqpstorm waits for each confirm by polling."""
 
 WINDOW: Final = 500
 """Messages that may wait for their confirms at once."""

@@ -43,7 +43,10 @@ UUIDS = [UUID(int=RNG.getrandbits(128)) for _ in range(100)]
 FLOATS = [0.1, -1.5, 1e-300, *(RNG.gauss(0, 1e6) for _ in range(100))]
 
 
-@pytest.fixture(scope="module", params=RELEASES)
+@pytest.fixture(
+    scope="module",
+    params=[*(pytest.param(each, marks=pytest.mark.long) for each in RELEASES[:-1]), RELEASES[-1]],
+)
 def broker(request):
     """A broker of its own: a node outside a container would have to share the ports of MQTT and STOMP."""
     broker = Broker(None if request.param == "any" else request.param, plugins=PLUGINS)

@@ -141,6 +141,7 @@ def consume_with_aio_pika(lab, queues, count, watch):
 CONSUMERS = {"pika": consume_with_pika, "aio-pika": consume_with_aio_pika}
 
 
+@pytest.mark.newest_first
 @pytest.mark.parametrize("consumer", CONSUMERS)
 @pytest.mark.parametrize("producer", CONSUMERS)
 def test_an_observer_agrees_with_the_ring_and_notices_when_it_changes(lab, producer, consumer):
@@ -173,6 +174,7 @@ HASHED = {
 }
 
 
+@pytest.mark.newest_first
 @pytest.mark.parametrize("consumer", CONSUMERS)
 @pytest.mark.parametrize("producer", CONSUMERS)
 @pytest.mark.parametrize("what", HASHED)
@@ -186,6 +188,7 @@ def test_an_observer_agrees_whatever_is_hashed(lab, producer, consumer, what):
         lab.tally.messages[producer] += len(messages)
 
 
+@pytest.mark.newest_first
 @pytest.mark.parametrize("consumer", CONSUMERS)
 @pytest.mark.parametrize("producer", PUBLISHERS)
 def test_an_observer_never_takes_what_a_client_decodes_with_a_loss_for_drift(lab, producer, consumer):
@@ -205,6 +208,7 @@ def test_an_observer_never_takes_what_a_client_decodes_with_a_loss_for_drift(lab
         assert seen.count(True) == watch.expected
 
 
+@pytest.mark.newest_first
 @pytest.mark.parametrize("consumer", CONSUMERS)
 @pytest.mark.parametrize("name", ["message_id", "correlation_id", "timestamp"])
 def test_an_observer_never_takes_an_odd_property_for_drift(lab, name, consumer):

@@ -99,7 +99,11 @@ def depth(channel, exchange: str) -> int:
 
 @pytest.mark.parametrize(
     ("number", "code", "most_again"),
-    [(signal.SIGINT, 130, 0), (signal.SIGTERM, 143, 0), (signal.SIGKILL, -9, MAX_SENT_AGAIN)],
+    [
+        (signal.SIGINT, 130, 0),
+        pytest.param(signal.SIGTERM, 143, 0, marks=pytest.mark.long),
+        (signal.SIGKILL, -9, MAX_SENT_AGAIN),
+    ],
 )
 def test_an_interrupted_file_is_resumed(broker, exchange, tmp_path, number, code, most_again) -> None:
     """It continues at the exact row after a signal, and repeats at most MAX_SENT_AGAIN rows after a kill."""

@@ -91,6 +91,7 @@ class Watch:
         self.ever |= differing(self.before, now)
 
 
+@pytest.mark.long
 def test_exactly_the_keys_move_that_the_plan_says(site) -> None:
     before = landing(site, "orders")
     for way, wanted, ends in CHANGES:

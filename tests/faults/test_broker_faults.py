@@ -17,7 +17,7 @@ SMOKE = {"test_kills_lose_nothing", "test_graceful_restarts_lose_nothing"}
 KILLS = int(os.environ.get("RABBIT_CHX_FAULT_KILLS", "10" if LONG else "2"))
 
 
-@pytest.mark.parametrize("kind", ["classic", "quorum"])
+@pytest.mark.parametrize("kind", [pytest.param("classic", marks=pytest.mark.long), "quorum"])
 def test_kills_lose_nothing(broker, scene, kind):
     arguments = {"x_queue_type": kind}
     with scene(f"kill -9, {kind} queues", faults=KILLS, more=1_000, quiet=0, arguments=arguments) as it:

@@ -11,7 +11,7 @@ import pytest
 from rabbit_chx.publishing import Outcome, Timeouts
 from tests.faults.load import PATIENCE, wait_until
 
-pytestmark = pytest.mark.broker
+pytestmark = [pytest.mark.broker, pytest.mark.long]
 
 PLUGIN = "rabbitmq_consistent_hash_exchange"
 UNDECIDED = {"outcomes": {Outcome.UNKNOWN, Outcome.UNSENT}, "quiet": 0.5}
@@ -76,7 +76,6 @@ def plugin_disabled(broker):
         broker.eval(f'File = "{own}", {use}.')
 
 
-@pytest.mark.long
 def test_the_plugin_is_disabled_while_publishing(broker, scene):
     with scene("plugin disabled", **UNDECIDED) as it:
         it.control.flow()

@@ -26,7 +26,7 @@ def numbers(spark, count, partitions=2):
     )
 
 
-ROWS = 1_000_000 if LONG else 100_000
+ROWS = 1_000_000 if LONG else 30_000
 
 
 def message_of(number: int) -> Delivery:

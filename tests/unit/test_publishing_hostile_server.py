@@ -129,7 +129,7 @@ def spoiled() -> Iterator[bytes]:
 
 
 def test_spoiled_frames_end_within_the_timeouts() -> None:
-    for data in itertools.islice(spoiled(), 200 if LONG else 6):
+    for data in itertools.islice(spoiled(), 200 if LONG else 3):
         with AmqpServer(send(data)) as server:
             text, seconds, grown = outcome(server, may_confirm=True)
         assert seconds < MOST_SECONDS, data

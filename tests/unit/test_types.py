@@ -16,8 +16,9 @@ import pytest
 import rabbit_chx
 
 ROOT = Path(__file__).parents[2]
-INTERNAL = (
+INTERNAL = (  # no user meets these
     "rabbit_chx.cli.",
+    "rabbit_chx.publishing.connection.",
     "rabbit_chx.testing.external_node.",
     "rabbit_chx.topology.file.bindings.",
     "rabbit_chx.topology.file.schema.",

@@ -135,7 +135,7 @@ class Driver(ABC):
 
     def __init__(self, management: Management | None, timeout: float, vhost: str, where: str) -> None:
         self.vhost = vhost
-        self.has_management = management is not None
+        self.has_management: bool = management is not None
         self._management = management
         self._timeout = timeout
         self._where = where

@@ -93,7 +93,7 @@ def test_without_a_java_the_error_says_which_to_install():
         ('openjdk version "25" 2025-09-16\n', "", "is Java 25;"),
         ("", "echo; echo 'libjvm.so: cannot open'; exit 1", "does not run: libjvm.so: cannot open;"),
         ("", f"echo '{OPENJDK.splitlines()[0]}'; exit 1", 'does not run: openjdk version "17.0.15"'),
-        ("", "rm $0; exec $0", "does not run:"),
+        ("", "/bin/rm $0; exec $0", "does not run:"),
         ("", "exit 0", "does not run: it prints no version;"),
         ("", "exec /bin/sleep 60", "does not run: Command"),
         (

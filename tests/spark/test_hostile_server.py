@@ -1,0 +1,24 @@
+"""A server that turns hostile after the handshake ends a write of Spark with an error, and shows nothing raw."""
+
+from __future__ import annotations
+
+import pytest
+from pyspark.errors import PySparkException
+
+from rabbit_chx.text import UNPRINTABLE
+from tests.amqp_server import AmqpServer
+from tests.faults.test_hostile_servers import AFTER_THE_HANDSHAKE, pieces
+
+pytestmark = [pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(600)]
+
+TIMEOUTS = {f"{name}TimeoutMs": "5000" for name in ("connection", "reconnect", "blocked", "confirm", "retry")}
+
+
+@pytest.mark.parametrize("behaviour", AFTER_THE_HANDSHAKE)
+def test_a_server_that_turns_hostile_ends_the_write(spark, behaviour: str) -> None:
+    rows = spark.range(3).selectExpr("cast(id as string) as value", "cast(id as string) as routing_key")
+    with AmqpServer(pieces(AFTER_THE_HANDSHAKE[behaviour])) as server:
+        options = {"url": server.url, "exchange": "orders", **TIMEOUTS}
+        with pytest.raises(PySparkException) as caught:
+            rows.write.format("rabbitmq").options(**options).mode("append").save()
+    assert not UNPRINTABLE.search(str(caught.value).replace("\n", "").replace("\t", ""))
