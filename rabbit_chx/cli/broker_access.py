@@ -112,8 +112,8 @@ class BrokerAccess:
         try:
             with waiting("Counting messages"), self.amqp(observed.topology.vhost) as connection:
                 now = count_messages(connection, queues)
-        except BrokerUnavailable as error:
-            echo(f"Waiting messages are counted by statistics, which are seconds old: {error}", err=True)
+        except BrokerUnavailable:
+            echo("The queues could not be asked how many messages wait: statistics are seconds old", err=True)
             return observed
         larger = {name: max(count, observed.backlog[name]) for name, count in now.items()}
         return replace(observed, backlog={**observed.backlog, **larger})

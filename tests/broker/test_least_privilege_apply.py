@@ -79,7 +79,7 @@ def by_command_line(shop, command, capsys, monkeypatch):
     """Whether it was done, how many steps were, and what was said."""
     with shop.environment(monkeypatch):
         code, text = run_cli(command, capsys)
-    done = re.search(r"([\d,]+) steps? of [\d,]+ (?:is|are) done", text)
+    done = re.search(r"Steps done: ([\d,]+) of", text)
     assert (code == 3) is bool(done), text
     return code == 0, int(done[1]) if done else 0, text
 
