@@ -313,10 +313,10 @@ def destination_differences(
     live: dict[Destination, list[Binding]] = {}
     for binding in found:
         live.setdefault(binding.destination, []).append(binding)
-    buckets = None if ring.runs is None else {destination for destination, _ in ring.runs}
+    without_bucket = set() if ring.runs is None else {binding.destination for binding in ring.dead}
     for binding in {each.destination: each for each in wanted}.values():
         listed = tuple(live.pop(binding.destination, ()))
-        dead = bool(listed) and buckets is not None and binding.destination not in buckets
+        dead = bool(listed) and binding.destination in without_bucket
         kind = "dead" if dead else _kind(binding, listed, ring.release)
         if kind is not None:
             keep = None if dead else _kept(binding, listed, ring.release)
