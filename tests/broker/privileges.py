@@ -125,7 +125,7 @@ class Shop(Site):
         return path
 
     def be(self, path):
-        """Make the virtual host anew, as a file says."""
+        """Recreate the virtual host as a file says."""
         for wanted in (self.write("nothing.yaml", ""), path):
             steps = plan(load(wanted), read(self.management, self.vhost), prune=True, force=True)
             apply(self.url(), steps, management=self.management)

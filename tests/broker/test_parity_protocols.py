@@ -1,4 +1,4 @@
-"""AMQP 1.0, MQTT and STOMP: their messages land where the mirror says, or it says that nobody knows."""
+"""AMQP 1.0, MQTT and STOMP: messages land where the mirror says, or it says why it cannot predict them."""
 
 from __future__ import annotations
 

@@ -153,9 +153,9 @@ class Fire:
     def recover(self, victim: Member) -> None:
         """Return when the cluster is one again, and on Khepri all replicas are up to date.
 
-        Mnesia may need restarts of nodes after a partition, and the rings are then read anew. A replica of 4.0.5 that was
+        Mnesia may need restarts of nodes after a partition, and the rings are then read again. A replica of 4.0.5 that was
         cut off with messages that the others do not know never agrees with them again: the log says "term mismatch" every
-        thirty seconds, and nobody can consume through that node. So the queues are drained through another.
+        thirty seconds, and no client can consume through that node, so the queues are drained through another.
         """
         if self.cluster.store == "khepri":
             return self.cluster.whole()

@@ -81,7 +81,7 @@ def test_a_minority_is_cut_off_and_dies(cluster, site, judge):
 
 
 def test_every_node_is_cut_off_from_the_others(cluster, site, judge):
-    """On Mnesia all nodes close their connections and stop, and the first that starts makes the rings anew."""
+    """On Mnesia all nodes close their connections and stop, and the first that starts rebuilds the rings."""
     fire = Fire(site, "all links between nodes cut")
     stays = site.release.store is Store.KHEPRI
     for victim in fire.rounds():

@@ -92,7 +92,7 @@ def test_all_nodes_stop_and_start(cluster, rings):
 
 
 def after_mnesia(rings, before):
-    """The rings are made anew from the bindings, and are the same on all nodes.
+    """The rings are rebuilt from the bindings, and are the same on all nodes.
 
     Each node adds its own classic queues, and the first node all other destinations. So even a single worker sorts a ring
     only if all its destinations are quorum queues and exchanges.

@@ -14,7 +14,7 @@ PICTURES = ROOT / "docs" / "pictures"
 def test_a_picture_is_what_its_command_prints(pictures, name) -> None:
     drawn = pictures.terminal(name, pictures.TERMINAL[name])
     assert drawn == (PICTURES / f"{name}.svg").read_text(), (
-        f"{name}.svg is out of date: `.venv/bin/python scripts/pictures.py terminal` draws it anew; then look at it"
+        f"{name}.svg is out of date: `.venv/bin/python scripts/pictures.py terminal` draws it again; then look at it"
     )
 
 
@@ -27,7 +27,7 @@ def test_the_screenshots_are_of_the_report_as_it_is(pictures) -> None:
     shots = {path.stem: path.read_bytes() for path in PICTURES.glob("*.png")}
     assert set(shots) == set(pictures.SCREENS)
     old = [name for name, png in shots.items() if pictures.mark_of(png) != of_page]
-    assert not old, "`.venv/bin/python scripts/pictures.py` draws them anew; then look at them"
+    assert not old, "`.venv/bin/python scripts/pictures.py` draws them again; then look at them"
 
 
 def test_a_mark_in_a_picture_can_be_read_again(pictures) -> None:
