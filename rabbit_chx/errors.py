@@ -20,6 +20,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from rabbit_chx.text import printable
+
 __all__ = [
     "AmbiguousHeader",
     "ApplyStopped",
@@ -37,7 +39,16 @@ __all__ = [
 
 
 class RabbitChxError(Exception):
-    """The base class of every error that this package raises on purpose."""
+    """The base class of every error that this package raises on purpose.
+
+    Its text may quote names and a server, and is safe to print: control characters are escaped.
+    """
+
+    def __str__(self) -> str:
+        return printable(self._text(), keep="\n\t")
+
+    def _text(self) -> str:
+        return super().__str__()
 
 
 class InvalidValue(RabbitChxError, ValueError):
@@ -119,7 +130,7 @@ class PublishFailed(RabbitChxError):
         """The first hundred messages that were not confirmed, by row, with the reasons (`Failure`)."""
         super().__init__(message, totals, failures)
 
-    def __str__(self) -> str:
+    def _text(self) -> str:
         return str(self.args[0])
 
 
@@ -142,7 +153,7 @@ class ApplyStopped(RabbitChxError):
         """The steps that were not tried."""
         super().__init__(reason, done, failed, remaining)
 
-    def __str__(self) -> str:
+    def _text(self) -> str:
         if self.failed is None:
             return f"nothing was changed: {self.reason}"
         count = len(self.done) + 1 + len(self.remaining)

@@ -10,7 +10,6 @@ from typing import Final
 from rabbit_chx.broker.permissions import Needs, why_denied
 from rabbit_chx.errors import BrokerUnavailable
 from rabbit_chx.plugins import why_refused_type
-from rabbit_chx.text import printable
 
 __all__ = [
     "NotAmqp",
@@ -50,9 +49,6 @@ class Reason:
 
     text: str
     permanent: bool = False
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "text", printable(self.text))  # it may quote the server
 
     def __str__(self) -> str:
         return self.text

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from pika import BlockingConnection
-from pika.exceptions import StreamLostError
+from pika.exceptions import AMQPError, StreamLostError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,6 +24,11 @@ class TimedConnection(BlockingConnection):  # type: ignore[misc]
     """Seconds for the answer to a command."""
 
     _for_events = False
+
+    def __exit__(self, *error: object) -> None:
+        """Close the connection; a broker that does not answer this either does no harm."""
+        with suppress(AMQPError):
+            super().__exit__(*error)
 
     def process_data_events(self, time_limit: float | None = 0) -> None:
         """Wait for events as `BlockingConnection` does."""

@@ -9,7 +9,6 @@ from rabbit_chx.broker.amqp import connect
 from rabbit_chx.broker.permissions import Needs, why_denied
 from rabbit_chx.broker.reasons import why_down
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue
-from rabbit_chx.text import printable
 from rabbit_chx.urls import BrokerUrl
 
 if TYPE_CHECKING:
@@ -84,7 +83,9 @@ def _check_exchange(connection: pika.BlockingConnection, exchange: str, where: s
         expected, hint = "an exchange that exists", "Declare it first, with rabbit-chx apply"
     else:
         expected = "an exchange to which the user may publish"
-        hint = f"The broker replied {code} {why_denied(text, Needs(), what='writing to this exchange') or printable(text)}"
+        hint = (
+            f"The broker replied {code} {why_denied(text, Needs(), what='writing to this exchange') or text}"
+        )
     raise InvalidValue("exchange", exchange, f"{expected} on {where}", hint)
 
 

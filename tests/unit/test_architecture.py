@@ -215,7 +215,7 @@ def test_the_mirror_and_topologies_are_values() -> None:
             assert not imports(module) & NETWORK, module
         if not module.startswith((READ_TOPOLOGY_FILES, "spark_connector")):
             assert not libraries(module) & FILE_LIBRARIES, module
-    assert libraries("rabbit_chx.errors") <= {"__future__", "typing"}
+    assert libraries("rabbit_chx.errors") <= {"__future__", "typing", "rabbit_chx"}
 
 
 def test_libraries_are_loaded_when_they_are_needed() -> None:

@@ -73,7 +73,7 @@ class NotDrained(RabbitChxError, TimeoutError):
         self.queues = queues
         """The queues whose consumers did not reach it."""
 
-    def __str__(self) -> str:
+    def _text(self) -> str:
         return str(self.args[0])
 
 

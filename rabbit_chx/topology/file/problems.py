@@ -76,7 +76,7 @@ class InvalidTopology(InvalidValue):
         """In the order of the file."""
         super().__init__("topology", f"{len(self.problems)} problems", "none")
 
-    def __str__(self) -> str:
+    def _text(self) -> str:
         return "\n".join(map(str, self.problems))
 
     def __reduce__(self) -> tuple[object, ...]:
