@@ -201,7 +201,7 @@ class Fire:
     def jam(self, control: Control, through: Member) -> None:
         """Suspend the queue of a control, so that even an orderly stop of its node loses messages."""
         through.eval(f"sys:suspend('{self.site.vhost}_{control.queue}').")  # RabbitMQ's name of a replica
-        control.flood()
+        control.until_jammed()
 
     def settle(self, control: Control) -> None:
         """Let a control whose connection survived publish until everything that it has sent is in its queue."""
