@@ -58,7 +58,9 @@ def python(call: str) -> tuple[str, ...]:
     return (
         "-c",
         f"""\
-import asyncio, os, sys
+import asyncio, logging, os, sys
+logging.getLogger("aiormq").addHandler(logging.NullHandler())  # its log has tracebacks, and quotes the server
+logging.getLogger("aiormq").propagate = False
 from rabbit_chx import RabbitChxError
 from rabbit_chx.broker import drain, drain_async
 from rabbit_chx.publishing import Publisher, Timeouts, check_access
