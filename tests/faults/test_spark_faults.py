@@ -80,7 +80,7 @@ def rows_written(error: str) -> int:
 
 @contextmanager
 def no_connections(broker):
-    """Close all connections, and let nobody connect."""
+    """Close all connections and refuse new ones."""
     broker.ctl("suspend_listeners")
     try:
         broker.ctl("close_all_user_connections", broker.username, "a test")

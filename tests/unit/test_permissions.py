@@ -53,7 +53,7 @@ def denied(operation: str, kind: str, name: str) -> str:
     return f"ACCESS_REFUSED - {operation}access to {kind} '{name}' in vhost '/' refused for user 'u'"
 
 
-# nobody had foreseen y: it is granted beside what was; a passive declare names configure, whatever would do
+# y was not foreseen: it is granted in addition; a passive declare names configure, although any permission would do
 REFUSALS = [
     ("write ", X, Needs(write={X}), "write permission on exchange 'x'", "'^$' '^x$' '^$'"),
     ("", X, Needs(write={X}), "write permission on exchange 'x'", "'^$' '^x$' '^$'"),
