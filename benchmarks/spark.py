@@ -30,8 +30,11 @@ from statistics import median
 from time import perf_counter
 
 from publishing import declare, drain
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql import (
+    DataFrame,
+    SparkSession,
+    functions as F,  # noqa: N812
+)
 from ways.publishing import Load
 from ways.spark import LIMIT, OURS, SPARK_WAYS, bare_sockets
 

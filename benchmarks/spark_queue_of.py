@@ -21,8 +21,12 @@ from time import perf_counter
 
 import numpy as np
 import pyarrow as pa
-from pyspark.sql import Column, DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql import (
+    Column,
+    DataFrame,
+    SparkSession,
+    functions as F,  # noqa: N812
+)
 
 from rabbit_chx import ConsistentHashExchange
 from spark_connector.queue_column import queue_of

@@ -8,8 +8,11 @@ from datetime import datetime, timedelta
 from itertools import islice
 from pathlib import Path
 
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql import (
+    DataFrame,
+    SparkSession,
+    functions as F,  # noqa: N812
+)
 
 from rabbit_chx.broker import connect
 from spark_connector import foreach_batch

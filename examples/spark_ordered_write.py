@@ -5,8 +5,10 @@ import sys
 from collections import defaultdict
 from itertools import islice
 
-from pyspark.sql import SparkSession
-from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql import (
+    SparkSession,
+    functions as F,  # noqa: N812
+)
 
 from rabbit_chx.broker import connect
 from spark_connector import order_for

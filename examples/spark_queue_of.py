@@ -3,8 +3,10 @@
 import os
 import sys
 
-from pyspark.sql import SparkSession
-from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql import (
+    SparkSession,
+    functions as F,  # noqa: N812
+)
 
 from rabbit_chx import ConsistentHashExchange
 from rabbit_chx.broker import connect, server_version

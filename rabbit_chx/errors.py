@@ -141,7 +141,7 @@ class ApplyStopped(RabbitChxError):
     """
 
     def __init__(
-        self, reason: str, *, done: tuple[Any, ...] = (), failed: Any = None, remaining: tuple[Any, ...] = ()
+        self, reason: str, done: tuple[Any, ...] = (), failed: Any = None, remaining: tuple[Any, ...] = ()
     ) -> None:
         self.reason = reason
         """The reason, with a hint."""
@@ -158,13 +158,6 @@ class ApplyStopped(RabbitChxError):
             return f"nothing was changed: {self.reason}"
         count = len(self.done) + 1 + len(self.remaining)
         return f"stopped at step {len(self.done) + 1} of {count} ({self.failed}): {self.reason}"
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return (_rebuild_apply_stopped, self.args)
-
-
-def _rebuild_apply_stopped(reason: str, done: Any, failed: Any, remaining: Any) -> ApplyStopped:
-    return ApplyStopped(reason, done=done, failed=failed, remaining=remaining)
 
 
 class MissingDependency(RabbitChxError, ImportError):

@@ -5,30 +5,25 @@ A message is given by its parts. Only the functions of columns import NumPy.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, Literal, overload
 
 from rabbit_chx.errors import BrokerWouldFail, InvalidValue, Unroutable
-from rabbit_chx.fields import check_client
+from rabbit_chx.fields import Client, check_client
 from rabbit_chx.hashing import HashOn, as_column, hash_of, hash_on
-from rabbit_chx.kernel.jump import jump_consistent_hash
+from rabbit_chx.kernel.jump import SEED_BITS, jump_consistent_hash
 from rabbit_chx.kernel.terms import Term, format_term
-from rabbit_chx.ring import Ring
+from rabbit_chx.releases import NEWEST, Release, Store
+from rabbit_chx.ring import Bindings, Destination, Ring
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from datetime import datetime
-
     from numpy.typing import NDArray
 
-    from rabbit_chx.fields import Client
-    from rabbit_chx.releases import Release, Store
-    from rabbit_chx.ring import Bindings, Destination
 
-__all__ = ["ConsistentHashExchange", "Explanation"]
-
-_SEED_MASK: Final = (1 << 21) - 1
+_SEED_MASK: Final = (1 << SEED_BITS) - 1
 _NO_BUCKET: Final = "the exchange has no bucket; the broker returns mandatory messages and drops the others"
 
 
@@ -107,7 +102,7 @@ class ConsistentHashExchange:
                 )
             self.ring: Ring = bindings
         else:
-            self.ring = Ring.of(bindings, release="4.3" if release is None else release, store=store)
+            self.ring = Ring.of(bindings, release=NEWEST if release is None else release, store=store)
             if not self.ring.bindings:
                 raise InvalidValue(
                     "list of queues",

@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-__all__ = ["lazy_face"]
-
 
 def lazy_face(
     package: str, names_in: Mapping[str, str]

@@ -11,28 +11,15 @@ import calendar
 import math
 import struct
 import sys
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, get_args
+from functools import partial
+from typing import Any, Final, Literal, TypeAlias, get_args
 
 from rabbit_chx.errors import AmbiguousHeader, BrokerWouldFail, InvalidValue
 from rabbit_chx.kernel.terms import UNDEFINED, Atom, Term, boolean
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-__all__ = [
-    "CLIENTS",
-    "NODE_CLIENTS",
-    "PROTOCOLS",
-    "Client",
-    "Field",
-    "encode",
-    "milliseconds",
-    "seconds",
-    "uuid_bytes",
-]
 
 Client: TypeAlias = Literal[
     "pika", "aio-pika", "py-amqp", "amqpstorm", "amqplib", "rabbitmq-client", "amqp10", "mqtt", "stomp"
@@ -199,20 +186,12 @@ def _pamqp(value: object) -> Field | None:
             return None
 
 
-def _amqplib(value: object) -> Field | None:
-    if isinstance(value, bytes | bytearray):
-        return Field("x", bytes(value))
-    return _javascript(value, "amqplib")
-
-
-def _rabbitmq_client(value: object) -> Field | None:
-    if isinstance(value, bytes | bytearray):  # an object, whose keys are the indices
-        return _javascript({str(index): byte for index, byte in enumerate(value)}, "rabbitmq-client")
-    return _javascript(value, "rabbitmq-client")
-
-
 def _javascript(value: object, client: Client) -> Field | None:
     match value:
+        case bytes() | bytearray() if client == "amqplib":
+            return Field("x", bytes(value))
+        case bytes() | bytearray():  # an object, whose keys are the indices
+            return _javascript({str(index): byte for index, byte in enumerate(value)}, client)
         case int() | float():
             return _number(value)
         case dict():
@@ -301,8 +280,8 @@ _ENCODERS: Final[dict[str, Callable[[object], Field | None]]] = {
     "aio-pika": _pamqp,
     "py-amqp": _pyamqp,
     "amqpstorm": _pamqp,
-    "amqplib": _amqplib,
-    "rabbitmq-client": _rabbitmq_client,
+    "amqplib": partial(_javascript, client="amqplib"),
+    "rabbitmq-client": partial(_javascript, client="rabbitmq-client"),
     "amqp10": _amqp10,
     "mqtt": _user_property,
     "stomp": _stomp,

@@ -6,23 +6,20 @@ a column. The rules are those of the plugin's ``value_to_hash/2``, which differ 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from rabbit_chx.errors import AmbiguousHeader, BrokerWouldFail, InvalidValue, Unpredictable
-from rabbit_chx.fields import CLIENTS, NODE_CLIENTS, PROTOCOLS, Field, encode, seconds
+from rabbit_chx.fields import CLIENTS, NODE_CLIENTS, PROTOCOLS, Client, Field, encode, seconds
 from rabbit_chx.kernel.phash2 import last_binary_initval, phash2
 from rabbit_chx.kernel.terms import UNDEFINED, Atom, Term, format_term
 from rabbit_chx.protocols import has_header, id_as_sent, routing_key_as_sent, timestamp_as_sent
+from rabbit_chx.releases import Release
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from numpy.typing import NDArray
-
-    from rabbit_chx.fields import Client
-    from rabbit_chx.releases import Release
 
 __all__ = [
     "MAX_SHORTSTR",
@@ -104,25 +101,24 @@ def as_column(values: Any) -> Any:
     )
 
 
-class HashOn(Protocol):
+class HashOn(ABC):
     """The part of a message that an exchange hashes."""
 
-    @property
-    def part(self) -> str:
-        """The argument of ``route`` that holds it."""
-
-    @property
-    def name(self) -> str:
-        """The part as a noun phrase without an article."""
+    part: str
+    """The argument of ``route`` that holds it."""
+    name: str
+    """The part as a noun phrase without an article."""
 
     def __str__(self) -> str:
-        """The part as a noun phrase with an article."""
+        return f"the {self.name}"
 
+    @abstractmethod
     def term(self, value: Any, release: Release, client: Client | None) -> tuple[str, Term]:
         """A description of the hashed value, and the Erlang term the broker hashes."""
 
     def hashes(self, column: Any, release: Release, client: Client | None) -> NDArray[Any]:
-        """The hashes of a column of values."""
+        """The hashes of a column of values; in a list, None is a message without the property."""
+        return _one_by_one(self, _values(column, self.name), release, client)
 
 
 def hash_on(hash_header: str | None, hash_property: str | None) -> HashOn:
@@ -130,7 +126,7 @@ def hash_on(hash_header: str | None, hash_property: str | None) -> HashOn:
     if hash_header is not None and hash_property is not None:
         raise InvalidValue(
             "hash arguments",
-            "both hash_header and hash_property",
+            "both a header and a property",
             "at most one of the two",
             "The broker refuses to declare such an exchange",
         )
@@ -143,42 +139,36 @@ def hash_on(hash_header: str | None, hash_property: str | None) -> HashOn:
     return HashId(hash_property)
 
 
-class HashRoutingKey:
+class HashRoutingKey(HashOn):
     """The default. The broker hashes the head of a list of keys, so CC and BCC keys do not count."""
 
     part = "routing_key"
     name = "routing key"
 
-    def __str__(self) -> str:
-        return "the routing key"
-
     def term(self, value: Any, release: Release, client: Client | None) -> tuple[str, Term]:
         """A binary."""
-        return "the routing key", shortstr(routing_key_as_sent(value, release, client), self.name)
+        return str(self), shortstr(routing_key_as_sent(value, release, client), self.name)
 
     def hashes(self, column: Any, release: Release, client: Client | None) -> NDArray[Any]:
         """Of a column of str or bytes."""
         if client in ("amqp10", "mqtt"):
-            return _one_by_one(self, _values(column, self.name), release, client)
+            return super().hashes(column, release, client)
         return _shortstr_hashes(column, self.name)
 
 
-class HashId:
+class HashId(HashOn):
     """``hash-property``: ``message_id`` or ``correlation_id``, both plain binaries."""
 
     def __init__(self, name: str) -> None:
         if name not in ("message_id", "correlation_id"):
             raise InvalidValue(
-                "hash_property",
+                "property to hash",
                 name,
                 "message_id, correlation_id or timestamp",
-                "To hash anything else, publish it as a header and set hash_header",
+                "To hash anything else, publish it as a header and hash that",
             )
         self.part = name
         self.name = f"property {name}"
-
-    def __str__(self) -> str:
-        return f"the {self.name}"
 
     def term(self, value: Any, release: Release, client: Client | None) -> tuple[str, Term]:
         """A binary, or the atom ``undefined`` for a message without the property."""
@@ -206,14 +196,11 @@ class HashId:
         return _shortstr_hashes(column, self.name)
 
 
-class HashTimestamp:
+class HashTimestamp(HashOn):
     """``hash-property: timestamp``: the decimal text of its seconds."""
 
     part = "timestamp"
     name = "property timestamp"
-
-    def __str__(self) -> str:
-        return "the property timestamp"
 
     def term(self, value: Any, release: Release, client: Client | None) -> tuple[str, Term]:
         """A binary of digits, or the atom ``undefined`` for a message without the property."""
@@ -233,12 +220,8 @@ class HashTimestamp:
         unit = "seconds" if client != "amqp10" or release.amqp10_in_core else "milliseconds"
         return f"{self}, its {unit} as text", str(number).encode()
 
-    def hashes(self, column: Any, release: Release, client: Client | None) -> NDArray[Any]:
-        """Of a column of datetimes or whole seconds; in a list, None is a message without the property."""
-        return _one_by_one(self, _values(column, self.name), release, client)
 
-
-class HashHeader:
+class HashHeader(HashOn):
     """``hash-header``: the value of one header, of any AMQP type."""
 
     part = "headers"
@@ -246,23 +229,20 @@ class HashHeader:
     def __init__(self, header: str) -> None:
         if not isinstance(header, str) or not header:
             raise InvalidValue(
-                "hash_header",
+                "header to hash",
                 header,
                 "the name of a header",
                 "Omit it to hash the routing key",
             )
-        if len(shortstr(header, "hash_header")) > _MAX_FIELD_NAME:
+        if len(shortstr(header, "header to hash")) > _MAX_FIELD_NAME:
             raise InvalidValue(
-                "hash_header",
+                "header to hash",
                 header,
                 f"at most {_MAX_FIELD_NAME} bytes, the limit of AMQP",
                 "Aio-pika truncates longer names, so the broker would not find the header",
             )
         self.header = header
         self.name: str = f"header {header!r}"
-
-    def __str__(self) -> str:
-        return f"the {self.name}"
 
     def term(self, value: Any, release: Release, client: Client | None) -> tuple[str, Term]:
         """Up to 3.12 the pair of type and value, later the value; ``undefined`` for a message without the header."""

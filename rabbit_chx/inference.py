@@ -7,25 +7,19 @@ destination is bound twice. Then several numbers are possible, and wrong ones so
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from rabbit_chx.errors import Contradiction, InvalidValue
+from rabbit_chx.fields import Client
 from rabbit_chx.hashing import hash_on
 from rabbit_chx.kernel.table import bucket_table
-from rabbit_chx.releases import MAX_WEIGHT, Release
-from rabbit_chx.ring import Ring, RingBinding, as_bindings, check_destination, each
+from rabbit_chx.releases import MAX_WEIGHT, NEWEST, Release, Store
+from rabbit_chx.ring import Bindings, Destination, Ring, RingBinding, as_bindings, check_destination, each
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
-
     from numpy.typing import NDArray
-
-    from rabbit_chx.fields import Client
-    from rabbit_chx.releases import Store
-    from rabbit_chx.ring import Bindings, Destination
-
-__all__ = ["Inference", "infer"]
 
 _MOST_RINGS: Final = 1_000
 _MOST_STEPS: Final = 100_000
@@ -80,7 +74,7 @@ def infer(
     pairs: Iterable[tuple[Any, Destination]],
     bindings: Bindings,
     *,
-    release: str | Release = "4.3",
+    release: str | Release = NEWEST,
     store: str | Store | None = None,
     hash_header: str | None = None,
     hash_property: str | None = None,

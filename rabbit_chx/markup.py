@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
 from xml.etree.ElementTree import Element, tostring
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-__all__ = ["element", "notebook", "table", "written"]
 
 _MOST_ROWS: Final = 60
 """The most rows of a table in a notebook; a line below it counts the rest."""

@@ -12,16 +12,12 @@ It counts the messages that landed on another queue than the mirror predicts, an
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rabbit_chx.errors import RabbitChxError, RingUnknown
+from rabbit_chx.exchange import ConsistentHashExchange
 from rabbit_chx.hashing import HashHeader
-
-if TYPE_CHECKING:
-    from rabbit_chx.exchange import ConsistentHashExchange
-    from rabbit_chx.ring import Destination
-
-__all__ = ["DeliveryMonitor"]
+from rabbit_chx.ring import Destination
 
 
 class DeliveryMonitor:

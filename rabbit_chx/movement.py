@@ -7,32 +7,16 @@ A ring distinguishes 2^21 hashes, each for an equal part of all keys, so shares 
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rabbit_chx.kernel.table import SEEDS, Visits, all_buckets, bucket_table, visits
 from rabbit_chx.markup import notebook
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-
-    from numpy.typing import NDArray
-
-    from rabbit_chx.ring import Destination, Ring
-
-__all__ = [
-    "ChangeMovement",
-    "Movement",
-    "MovementTracker",
-    "TrackedMovement",
-    "first_buckets",
-    "keys_of",
-    "moved",
-    "moved_among",
-    "shares",
-]
+from rabbit_chx.ring import Destination, Ring
 
 _FEW: Final = SEEDS // 16
 """Fewer keys than this are looked up one by one."""

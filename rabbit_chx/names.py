@@ -11,8 +11,6 @@ from typing import Final
 
 from rabbit_chx.errors import InvalidValue
 
-__all__ = ["VALID_NAME", "check_name", "name_flaw"]
-
 VALID_NAME: Final = "1 to 255 bytes of UTF-8 without control characters"
 
 

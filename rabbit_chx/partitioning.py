@@ -5,22 +5,21 @@ Each has the methods of the consistent-hash exchange: ``route`` and, where the r
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from rabbit_chx.errors import InvalidValue, MissingDependency, Unpredictable, Unroutable
 from rabbit_chx.hashing import MAX_SHORTSTR, as_column, shortstr
-from rabbit_chx.kernel.phash2 import phash2
-from rabbit_chx.releases import Release, Store
+from rabbit_chx.kernel.phash2 import PHASH2_BITS, phash2
+from rabbit_chx.releases import NEWEST, Release, Store
 from rabbit_chx.ring import Destination, as_destinations, check_destination, destination_sort_key, each
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
     from numpy.typing import NDArray
 
-__all__ = ["AnyOf", "ModulusHashExchange", "RandomExchange", "SuperStream"]
-
+HASHES: Final = 1 << PHASH2_BITS
+"""The number of values of phash2."""
 _NO_BINDING: Final = "the exchange has no binding; the broker returns mandatory messages and drops the others"
 
 
@@ -39,7 +38,7 @@ class ModulusHashExchange:
         self,
         bindings: Iterable[Destination | tuple[Destination, str]],
         *,
-        release: str | Release = "4.3",
+        release: str | Release = NEWEST,
         store: str | Store | None = None,
     ) -> None:
         self.release: Release = Release.parse(release, store=store)
@@ -52,7 +51,7 @@ class ModulusHashExchange:
                 "each pair of destination and binding key once",
                 "The broker ignores a repeated binding; use another key to count a destination twice",
             )
-        if not self.release.modulus_sorts_destinations and self.release.store is Store.KHEPRI:
+        if self.release.modulus_has_no_order:
             raise Unpredictable(
                 f"RabbitMQ {self.release} on Khepri uses the destinations of x-modulus-hash in no defined order; use "
                 "4.3 or later, or Mnesia"

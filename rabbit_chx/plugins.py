@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from typing import Final
 
-__all__ = ["why_no_type", "why_refused_type"]
-
 # The first two are the words for a declaration, the third those for a publisher when the plugin is disabled.
 _UNKNOWN = re.compile(
     r"(?:unknown|invalid) exchange type '(.*)'|exchange type (\S+) not found", re.DOTALL

@@ -6,16 +6,11 @@ docs/routing.md has the table, and tests/broker/test_parity_protocols.py compare
 from __future__ import annotations
 
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from rabbit_chx.errors import InvalidValue, Unpredictable
-from rabbit_chx.fields import milliseconds, uuid_bytes
-
-if TYPE_CHECKING:
-    from rabbit_chx.fields import Client
-    from rabbit_chx.releases import Release
-
-__all__ = ["has_header", "id_as_sent", "routing_key_as_sent", "timestamp_as_sent"]
+from rabbit_chx.fields import Client, milliseconds, uuid_bytes
+from rabbit_chx.releases import Release
 
 # rabbit_stomp_util.erl, message_properties/1 and user_header_key/1: these become properties of the message.
 _STOMP_PROPERTIES: Final = {

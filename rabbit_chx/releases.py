@@ -13,8 +13,6 @@ from typing import Final
 
 from rabbit_chx.errors import InvalidValue
 
-__all__ = ["MAX_WEIGHT", "SERIES", "Release", "Store"]
-
 # The newest mirrored patch release of each series.
 _SERIES: Final = {
     (3, 8): 35,
@@ -30,7 +28,8 @@ _SERIES: Final = {
 }
 SERIES: Final = tuple(f"{major}.{minor}" for major, minor in _SERIES)
 """The mirrored series, oldest first."""
-_NEWEST: Final = SERIES[-1]
+NEWEST: Final = SERIES[-1]
+"""The newest mirrored series, the default wherever a release may be given."""
 
 # A suffix of the patch number ("-rc.1", "+dirty") is valid; leading zeros are not.
 _VERSION: Final = re.compile(
@@ -91,7 +90,7 @@ class Release:
                 "broker release",
                 text,
                 f"a release of {', '.join(SERIES)}",
-                f"For a later release, `rabbit-chx parity --release {_NEWEST}` checks whether it routes like {_NEWEST}",
+                f"For a later release, `rabbit-chx parity --release {NEWEST}` checks whether it routes like {NEWEST}",
             )
         patch = newest if match[3] is None else int(match[3])
         return cls(major, minor, patch, _store(text, (major, minor), store))
@@ -152,6 +151,31 @@ class Release:
     def modulus_sorts_destinations(self) -> bool:
         """From 4.3.0 on x-modulus-hash is in the core and sorts destinations."""
         return self._version >= (4, 3, 0)
+
+    @property
+    def modulus_has_no_order(self) -> bool:
+        """Before, on Khepri, x-modulus-hash uses its destinations in no defined order."""
+        return self.store is Store.KHEPRI and not self.modulus_sorts_destinations
+
+    @property
+    def has_default_delivery_limit(self) -> bool:
+        """From 4.0 on quorum queues drop what was returned 20 times, unless their limit is -1; before, -1 drops at once."""
+        return self._version >= (4, 0, 0)
+
+    @property
+    def obeys_active_priorities(self) -> bool:
+        """From 4.0 on the single active consumer of a quorum queue is the one of the highest priority."""
+        return self._version >= (4, 0, 0)
+
+    @property
+    def requeue_stops_takeover(self) -> bool:
+        """Before 4.2.0 a requeue may stop a queue when a consumer of higher priority joins (rabbitmq-server #14141)."""
+        return (4, 0, 0) <= self._version < (4, 2, 0)
+
+    @property
+    def active_timeout_stops(self) -> bool:
+        """4.3.0 to 4.3.5 stop a queue whose single active consumers all exceeded consumer_timeout (#17317)."""
+        return (4, 3, 0) <= self._version < (4, 3, 6)
 
 
 def _store(text: str, series: tuple[int, int], store: str | Store | None) -> Store:

@@ -9,31 +9,13 @@ from __future__ import annotations
 import operator
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
+from typing import Any, Final, Self, TypeAlias
 
 from rabbit_chx.errors import InvalidValue, RingUnknown, Unpredictable
-from rabbit_chx.releases import MAX_WEIGHT, Release, Store
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-__all__ = [
-    "Bindings",
-    "Destination",
-    "Ring",
-    "RingBinding",
-    "ToExchange",
-    "as_binding",
-    "as_bindings",
-    "as_destinations",
-    "check_destination",
-    "destination_sort_key",
-    "each",
-    "parse_weight",
-]
+from rabbit_chx.releases import MAX_WEIGHT, NEWEST, Release, Store
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -61,7 +43,7 @@ def parse_weight(weight: object, *, of: Destination) -> int:
         parsed = None if isinstance(weight, bool) else _index(weight)
     if parsed is None or not 1 <= parsed <= MAX_WEIGHT:
         raise InvalidValue(
-            f"weight for {_show(of)}",
+            f"weight for {named(of)}",
             weight,
             f"an integer from 1 to {MAX_WEIGHT}",
             "Use small integers with the same ratio",
@@ -76,9 +58,9 @@ def _index(value: Any) -> int | None:
         return None
 
 
-def _show(destination: Destination) -> str:
-    kind, name = ("queue", destination) if isinstance(destination, str) else ("exchange", destination.name)
-    return f"{kind} {name!r}"
+def named(thing: Any) -> str:
+    """The kind and name of a queue, given by its name, or of an exchange, as in messages."""
+    return f"queue {thing!r}" if isinstance(thing, str) else f"exchange {thing.name!r}"
 
 
 def check_destination(destination: Destination) -> Destination:
@@ -112,7 +94,7 @@ class RingBinding:
         check_destination(self.destination)
         if not isinstance(self.key, str):
             raise InvalidValue(
-                f"binding key for {_show(self.destination)}",
+                f"binding key for {named(self.destination)}",
                 self.key,
                 "the weight as text",
                 "RingBinding.of() also accepts an integer",
@@ -174,12 +156,12 @@ class Ring:
     runs: tuple[_Run, ...] | None = ()
     """Destinations and their number of buckets, in bucket order; None while the order is not known."""
 
-    release: Release = field(default_factory=lambda: Release.parse("4.3"))
+    release: Release = field(default_factory=lambda: Release.parse(NEWEST))
     why_unknown: str = ""
 
     @classmethod
     def of(
-        cls, bindings: Bindings, *, release: str | Release = "4.3", store: str | Store | None = None
+        cls, bindings: Bindings, *, release: str | Release = NEWEST, store: str | Store | None = None
     ) -> Ring:
         """The ring after binding each destination once, in the order given."""
         listed = tuple(as_bindings(bindings))
@@ -187,7 +169,7 @@ class Ring:
             if times > 1:
                 raise InvalidValue(
                     "list of bindings",
-                    f"{_show(destination)} twice",
+                    f"{named(destination)} twice",
                     "each destination once",
                     "Use Ring.bind() to mirror a second binding",
                 )
@@ -200,7 +182,7 @@ class Ring:
         buckets: Iterable[Destination],
         *,
         bindings: Bindings | None = None,
-        release: str | Release = "4.3",
+        release: str | Release = NEWEST,
         store: str | Store | None = None,
     ) -> Ring:
         """The ring from the destinations of a broker's buckets, in order.
@@ -280,7 +262,7 @@ class Ring:
         for destination, times in (listed | torn).items():
             if times > 1:
                 raise Unpredictable(
-                    f"{_show(destination)} is bound twice; RabbitMQ {self.release} adds buckets for both bindings and "
+                    f"{named(destination)} is bound twice; RabbitMQ {self.release} adds buckets for both bindings and "
                     "can leave holes in the ring when one is removed. From 3.9.21 and 3.10.6 on, only the first "
                     "binding counts"
                 )
@@ -302,14 +284,14 @@ class Ring:
             listed = [binding for binding in listed if binding == wanted]
         elif arguments is not None:
             raise InvalidValue(
-                f"unbinding of {_show(destination)}",
+                f"unbinding of {named(destination)}",
                 "arguments without a weight",
                 "both or neither",
                 "An unbind command must repeat both",
             )
         elif len(listed) > 1:
             raise InvalidValue(
-                f"unbinding of {_show(destination)}",
+                f"unbinding of {named(destination)}",
                 "no weight",
                 "one of " + ", ".join(repr(binding.key) for binding in listed),
                 "Use delete() to remove all its bindings",

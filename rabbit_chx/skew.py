@@ -7,24 +7,18 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import erfc, exp, lgamma, log, sqrt
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
+from rabbit_chx.exchange import ConsistentHashExchange
 from rabbit_chx.kernel.table import SEEDS
 from rabbit_chx.markup import notebook
 from rabbit_chx.movement import shares
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from numpy.typing import NDArray
-
-    from rabbit_chx.exchange import ConsistentHashExchange
-
-__all__ = ["HotKey", "QueueShare", "Spread", "Tally", "chi_squared_tail", "spread", "whole"]
 
 _Table: TypeAlias = "list[tuple[str, ...]]"
 

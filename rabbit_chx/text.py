@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Final
-
-__all__ = ["UNPRINTABLE", "printable"]
 
 UNPRINTABLE: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 """Control characters (C0, DEL, C1), bidirectional controls, and the separators of lines and paragraphs."""
@@ -17,8 +16,15 @@ def printable(text: str, *, keep: str = "") -> str:
     >>> print(printable("\x1b[2J\u202eqa"))
     \x1b[2J\u202eqa
     """
-    return UNPRINTABLE.sub(lambda found: found[0] if found[0] in keep else _escaped(found[0]), text)
+    return UNPRINTABLE.sub(lambda found: found[0] if found[0] in keep else repr(found[0])[1:-1], text)
 
 
-def _escaped(character: str) -> str:
-    return repr(character)[1:-1]
+def listed(queues: Sequence[str]) -> str:
+    """The first names of queues, and how many more there are.
+
+    >>> listed(["a"]), listed("abcdefg")
+    ("queue 'a'", "queues 'a', 'b', 'c', 'd', 'e' and 2 more")
+    """
+    more = len(queues) - 5
+    first = ", ".join(map(repr, queues[:5]))
+    return f"queue{'s' * (len(queues) > 1)} {first}" + (f" and {more} more" if more > 0 else "")

@@ -9,17 +9,13 @@ No password appears in ``repr()``, in ``str()`` or in an error.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from rabbit_chx.errors import InvalidValue
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-__all__ = ["BrokerUrl", "ManagementUrl"]
 
 _HIDDEN: Final = "(not shown: it may contain a password)"
 _EXTERNAL: Final = "auth_mechanism=external"

@@ -12,18 +12,14 @@ from typing import TYPE_CHECKING
 from rabbit_chx.faces import lazy_face
 
 if TYPE_CHECKING:
+    from rabbit_chx import HotKey as HotKey, QueueShare as QueueShare, Spread as Spread
     from spark_connector.columns import AMQP_TAGS as AMQP_TAGS, COLUMNS as COLUMNS
     from spark_connector.data_source import RabbitMQDataSource as RabbitMQDataSource, register as register
     from spark_connector.micro_batches import foreach_batch as foreach_batch
     from spark_connector.options import OPTIONS as OPTIONS
     from spark_connector.ordering import order_for as order_for
     from spark_connector.queue_column import queue_of as queue_of, register_queue_of as register_queue_of
-    from spark_connector.spread_rows import (
-        HotKey as HotKey,
-        QueueShare as QueueShare,
-        Spread as Spread,
-        spread as spread,
-    )
+    from spark_connector.spread_rows import spread as spread
     from spark_connector.sql_checks import split_valid as split_valid
     from spark_connector.writer import WriteFailed as WriteFailed
 
@@ -31,13 +27,14 @@ if not TYPE_CHECKING:
     __all__, __getattr__, __dir__ = lazy_face(
         __name__,
         {
+            "rabbit_chx": "HotKey QueueShare Spread",
             "spark_connector.columns": "AMQP_TAGS COLUMNS",
             "spark_connector.data_source": "RabbitMQDataSource register",
             "spark_connector.micro_batches": "foreach_batch",
             "spark_connector.options": "OPTIONS",
             "spark_connector.ordering": "order_for",
             "spark_connector.queue_column": "queue_of register_queue_of",
-            "spark_connector.spread_rows": "HotKey QueueShare Spread spread",
+            "spark_connector.spread_rows": "spread",
             "spark_connector.sql_checks": "split_valid",
             "spark_connector.writer": "WriteFailed",
         },

@@ -2,28 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from rabbit_chx.publishing import ROUTING_HEADERS
-from spark_connector.rules import SIZES, InvalidRow
+from spark_connector.columns import Headers, Layout
+from spark_connector.rules import SIZES, InvalidRow, Rule
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from typing import TypeAlias
-
-    from numpy.typing import NDArray
-
-    from spark_connector.columns import Headers, Layout
-    from spark_connector.rules import Rule
-
-    Mask: TypeAlias = "NDArray[np.bool_]"
-
-__all__ = ["HeaderParts", "as_binary", "as_seconds", "invalid_rows"]
+Mask: TypeAlias = "NDArray[np.bool_]"
 
 _KEY_SHOWN: Final = 60
 
@@ -87,17 +79,9 @@ def _not_utf8(column: pa.Array) -> Mask | None:
     try:
         column.validate(full=True)
     except pa.ArrowInvalid:
-        texts = as_binary(column).to_pylist()
-        return np.array([text is not None and not _is_utf8(text) for text in texts], dtype=bool)
+        texts = [text or b"" for text in as_binary(column).to_pylist()]
+        return np.array([text.decode(errors="ignore").encode() != text for text in texts], dtype=bool)
     return None
-
-
-def _is_utf8(text: bytes) -> bool:
-    try:
-        text.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
 
 
 def _is_milliseconds(text: bytes) -> bool:

@@ -8,18 +8,14 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import Any, Final, Literal
 
 from rabbit_chx import InvalidValue
 from rabbit_chx.publishing import ROUTING_HEADERS
 from spark_connector.options import check_short_text, nearest
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-__all__ = ["AMQP_TAGS", "COLUMNS", "Column", "Headers", "Layout", "amqp_tag", "layout_of", "sql_type"]
 
 AMQP_TAGS: Final[Mapping[str, str]] = MappingProxyType(
     {
@@ -128,7 +124,9 @@ def layout_of(schema: Any, *, ignore_unknown: bool = False, given: frozenset[str
     """
     fields = list(schema.fields)
     names = [field.name for field in fields]
-    _check_unique(names)
+    counts = Counter(map(str.lower, names))
+    if twins := [name for name in names if counts[name.lower()] > 1]:
+        raise InvalidValue("columns", twins, "names that differ in more than case")
     if not {"value", "body"} & set(map(str.lower, names)):
         raise InvalidValue(
             "columns",
@@ -154,12 +152,6 @@ def layout_of(schema: Any, *, ignore_unknown: bool = False, given: frozenset[str
     types = {name: _checked_type(_BY_NAME[name], field) for name, field in found.items()}
     headers = _headers_of(found["headers"].dataType) if "headers" in found else None
     return Layout(positions, types, headers)
-
-
-def _check_unique(names: list[str]) -> None:
-    counts = Counter(map(str.lower, names))
-    if twins := [name for name in names if counts[name.lower()] > 1]:
-        raise InvalidValue("columns", twins, "names that differ in more than case")
 
 
 def _check_targets(positions: dict[str, int], names: list[str], given: frozenset[str]) -> None:

@@ -9,23 +9,17 @@ from __future__ import annotations
 
 import os
 import socket
+import ssl
 import threading
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from rabbit_chx import InvalidValue, RabbitChxError, publishing
 from rabbit_chx.errors import BrokerUnavailable
-from rabbit_chx.publishing import Publisher, Timeouts, tls_context
-
-if TYPE_CHECKING:
-    import ssl
-    from collections.abc import Iterable
-
-    from rabbit_chx.publishing import Credentials
-    from spark_connector.options import WriteOptions
-
-__all__ = ["NotOnThisMachine", "borrow", "check_access", "discard", "give_back"]
+from rabbit_chx.publishing import Credentials, Publisher, Timeouts, tls_context
+from spark_connector.options import WriteOptions
 
 _IDLE_SECONDS: Final = 30.0
 """Less than the minute after which Spark kills an idle worker, so that the connection is closed properly."""

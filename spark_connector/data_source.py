@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
 from pyspark.errors import AnalysisException
+from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource
+from pyspark.sql.types import StructType
 
 from rabbit_chx import InvalidValue
 from spark_connector.columns import layout_of
@@ -14,12 +16,6 @@ from spark_connector.connections import NotOnThisMachine, check_access
 from spark_connector.options import WriteOptions
 from spark_connector.partition import WriteJob
 from spark_connector.writer import Writer, log_line
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-    from pyspark.sql.types import StructType
-
-__all__ = ["RabbitMQDataSource", "activate", "register"]
 
 
 class RabbitMQDataSource(DataSource):

@@ -11,16 +11,12 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from rabbit_chx.errors import MissingDependency
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-__all__ = ["EVERY_PYSPARK_4", "INSTALLED_BY_MAKE", "Java", "find_java"]
 
 INSTALLED_BY_MAKE: Final = "java"
 """The folder of the virtual environment where ``make`` installs a Java if the machine has no usable one."""

@@ -6,17 +6,14 @@ DataFrames. In ``foreachBatch`` a micro-batch is an ordinary DataFrame, so both 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from rabbit_chx import InvalidValue
 from spark_connector.options import WriteOptions, as_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from pyspark.sql import DataFrame
-
-__all__ = ["foreach_batch"]
 
 
 def foreach_batch(

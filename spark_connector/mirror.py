@@ -7,14 +7,18 @@ workers, one batch at a time, and opens no socket.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
+from pyspark.sql.pandas.types import from_arrow_type
+from pyspark.sql.types import BinaryType, StructField, StructType
 
-from rabbit_chx import Field, InvalidValue
+from rabbit_chx import ConsistentHashExchange, Field, InvalidValue, ModulusHashExchange, Release
 from rabbit_chx.kernel import (
     SEEDS,
     block_hash_column,
@@ -23,17 +27,7 @@ from rabbit_chx.kernel import (
     phash2,
     phash2_column,
 )
-from spark_connector.columns import amqp_tag, layout_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from numpy.typing import NDArray
-
-    from rabbit_chx import ConsistentHashExchange, ModulusHashExchange, Release
-    from spark_connector.columns import Headers
-
-__all__ = ["ModulusMirror", "RingMirror", "header_column", "headers_of", "narrow"]
+from spark_connector.columns import Headers, amqp_tag, layout_of
 
 
 def narrow(count: int) -> np.dtype[Any]:
@@ -88,7 +82,7 @@ class RingMirror:
     # rabbit_exchange_type_consistent_hash.erl, value_to_hash/2: up to 3.12 the pair {Type, Value}, then the value.
     def _header_hashes(self, column: pa.Array) -> NDArray[Any]:
         what, typed = str(self.on).removeprefix("the "), self.release.typed_headers
-        tag = _tag(column.type, what)
+        tag = amqp_tag(from_arrow_type(column.type), f"type of {what}")
         if tag in "Sx":
             if not typed:
                 return phash2_column(column, what=what)
@@ -118,12 +112,6 @@ class ModulusMirror:
         return pa.array(numbers.astype(narrow(len(self.exchange.destinations))))
 
 
-def _tag(type_: pa.DataType, what: str) -> str:
-    from pyspark.sql.pandas.types import from_arrow_type
-
-    return amqp_tag(from_arrow_type(type_), f"type of {what}")
-
-
 def _seconds(column: pa.Array, what: str) -> NDArray[np.int64]:
     """Whole seconds since 1970, as a message carries them."""
     if not pa.types.is_timestamp(column.type) or column.type.tz is None:
@@ -139,8 +127,6 @@ def _seconds(column: pa.Array, what: str) -> NDArray[np.int64]:
 
 def header_column(headers: pa.Array, name: str) -> pa.Array:
     """The values of one header in a column ``headers`` of any form; null in rows without it."""
-    from pyspark.sql.pandas.types import from_arrow_type
-
     form = headers_of(from_arrow_type(headers.type), name)
     if form.form == "struct":
         return pc.struct_field(headers, name)
@@ -156,8 +142,6 @@ def header_column(headers: pa.Array, name: str) -> pa.Array:
 
 def headers_of(data_type: Any, name: str) -> Headers:
     """The form of a column ``headers`` of this PySpark type, if it can hold the header."""
-    from pyspark.sql.types import BinaryType, StructField, StructType
-
     message = StructType([StructField("value", BinaryType()), StructField("headers", data_type)])
     form = layout_of(message, given=frozenset({"exchange", "routing_key"})).headers
     assert form is not None

@@ -8,18 +8,14 @@ nor Arrow and opens no socket.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from difflib import get_close_matches
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from rabbit_chx import InvalidValue
 from rabbit_chx.publishing import BrokerUrl
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-
-__all__ = ["MAX_SHORT_TEXT", "OPTIONS", "Option", "WriteOptions", "as_text", "check_short_text", "nearest"]
 
 MAX_SHORT_TEXT: Final = 255
 """Bytes in a name, a routing key or another short string of AMQP."""

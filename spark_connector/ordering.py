@@ -7,17 +7,12 @@ the order of its rows.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
+
+from pyspark.sql import DataFrame
 
 from rabbit_chx import InvalidValue
-from spark_connector.queue_column import index_behind
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-
-    from spark_connector.queue_column import ColumnOrName
-
-__all__ = ["order_for"]
+from spark_connector.queue_column import ColumnOrName, index_behind
 
 _INDEX: Final = "rabbit_chx_index"
 

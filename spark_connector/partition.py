@@ -8,27 +8,20 @@ them when every task has ended.
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import Final
+
+import pyarrow as pa
 
 from rabbit_chx import InvalidValue
 from rabbit_chx.errors import BrokerUnavailable
+from spark_connector.columns import Layout
+from spark_connector.options import WriteOptions
 from spark_connector.prepare import prepare
-from spark_connector.rules import row_rules
+from spark_connector.rules import Rule, row_rules
 from spark_connector.sinks import BrokerSink, DryRunSink, PermanentFailure
-from spark_connector.task import Written
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    import pyarrow as pa
-
-    from spark_connector.columns import Layout
-    from spark_connector.options import WriteOptions
-    from spark_connector.rules import Rule
-    from spark_connector.task import Task
-
-__all__ = ["ROWS_NAMED", "WriteJob", "write_partition"]
+from spark_connector.task import Task, Written
 
 ROWS_NAMED: Final = 5
 """How many of the dropped rows are named."""

@@ -6,22 +6,17 @@ costs 0.012 us a row (slices of the buffer cost 0.055).
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import pyarrow as pa
 
 from spark_connector.arrow_checks import HeaderParts, as_binary, as_seconds, invalid_rows
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from spark_connector.columns import Headers, Layout
-    from spark_connector.rules import InvalidRow, Rule
-
-__all__ = ["Prepared", "prepare"]
+from spark_connector.columns import Headers, Layout
+from spark_connector.rules import InvalidRow, Rule
 
 _BYTES_AT_ONCE: Final = 8 << 20
 

@@ -7,10 +7,15 @@ here opens a socket or starts a job.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
-from pyspark.sql import functions as F  # noqa: N812 - as everywhere
+from pyspark.sql import (
+    Column,
+    SparkSession,
+    functions as F,  # noqa: N812 - as everywhere
+)
 
 from rabbit_chx import (
     ConsistentHashExchange,
@@ -22,14 +27,6 @@ from rabbit_chx import (
 )
 from rabbit_chx.errors import MissingDependency
 from spark_connector.mirror import ModulusMirror, RingMirror, narrow
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from pyspark.sql import Column, SparkSession
-
-
-__all__ = ["ColumnOrName", "HashExchange", "Prediction", "index_behind", "queue_of", "register_queue_of"]
 
 ColumnOrName: TypeAlias = "Column | str"
 HashExchange: TypeAlias = "ConsistentHashExchange | ModulusHashExchange"

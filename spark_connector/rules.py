@@ -6,18 +6,13 @@ Spark, for `split_valid`. This module imports neither PySpark nor Arrow.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
+from typing import Final, Literal, NamedTuple, TypeAlias
 
 from rabbit_chx.publishing import max_property_bytes
+from spark_connector.columns import Headers, Layout
 from spark_connector.options import MAX_SHORT_TEXT
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from spark_connector.columns import Headers, Layout
-
-__all__ = ["SIZES", "InvalidRow", "Limits", "Rule", "row_rules"]
 
 SIZES: Final[Mapping[str, int]] = {"t": 2, "I": 5, "l": 9, "T": 9}
 """Bytes of a field's tag and value, for the tags of fixed size."""

@@ -5,23 +5,17 @@ from __future__ import annotations
 import time
 from bisect import bisect_right
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from rabbit_chx.errors import BrokerUnavailable
-from rabbit_chx.publishing import PublishFailed
+from rabbit_chx.publishing import Failure, Publisher, PublishFailed, Totals
 from spark_connector.connections import borrow, check_access, discard, give_back
+from spark_connector.options import WriteOptions
+from spark_connector.prepare import Prepared
 from spark_connector.rules import Limits
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from rabbit_chx.publishing import Failure, Publisher, Totals
-    from spark_connector.options import WriteOptions
-    from spark_connector.prepare import Prepared
-    from spark_connector.task import Task
-
-__all__ = ["BrokerSink", "DryRunSink", "PermanentFailure"]
+from spark_connector.task import Task
 
 _BATCHES_REMEMBERED: Final = 100
 

@@ -8,23 +8,19 @@ keys reports hot keys that do not exist. Nothing here opens a socket.
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
 
-from pyspark.sql import functions as F  # noqa: N812 - as everywhere
+from pyspark.sql import (
+    Column,
+    DataFrame,
+    functions as F,  # noqa: N812 - as everywhere
+)
 
 from rabbit_chx import HotKey, InvalidValue, QueueShare, Spread
 from spark_connector.columns import sql_type
 from spark_connector.mirror import headers_of
-from spark_connector.queue_column import Prediction
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from pyspark.sql import Column, DataFrame
-
-    from spark_connector.queue_column import ColumnOrName, HashExchange
-
-__all__ = ["HotKey", "QueueShare", "Spread", "spread"]
+from spark_connector.queue_column import ColumnOrName, HashExchange, Prediction
 
 _TRACKED: Final = 10_000
 """Keys tracked by the sketch of each queue; it does not miss a key with more than about 0.1 % of the rows."""

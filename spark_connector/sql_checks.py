@@ -6,23 +6,19 @@ split sends a row to Python, and PySpark 4.0 needs no pandas for it. Nothing her
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from pyspark.sql import functions as F  # noqa: N812 - as everywhere
+from pyspark.sql import (
+    Column,
+    DataFrame,
+    functions as F,  # noqa: N812 - as everywhere
+)
 
 from rabbit_chx import InvalidValue
 from rabbit_chx.publishing import ROUTING_HEADERS
-from spark_connector.columns import layout_of
+from spark_connector.columns import Headers, layout_of
 from spark_connector.options import WriteOptions, as_text
-from spark_connector.rules import SIZES, Limits, row_rules
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
-
-    from spark_connector.columns import Headers
-    from spark_connector.rules import Rule
-
-__all__ = ["split_valid"]
+from spark_connector.rules import SIZES, Limits, Rule, row_rules
 
 _REASON: Final = "reason"
 
@@ -38,7 +34,9 @@ def split_valid(df: DataFrame, **options: object) -> tuple[DataFrame, DataFrame]
     MiB, the default limit of RabbitMQ 4, unless ``maxMessageBytes`` says otherwise. Streams can be split, too. Both
     results are computed from ``df``: cache it if it is a batch that is expensive to compute.
     """
-    checked = _options({name: as_text(value) for name, value in options.items()})
+    given = {name: as_text(value) for name, value in options.items()}
+    has_broker = {name.lower() for name in given} & {"url", "host"}
+    checked = WriteOptions.of(given if has_broker else {"host": "localhost", **given})
     if _REASON in map(str.lower, df.columns):
         raise InvalidValue(
             "column name", _REASON, "another name", "Rename yours: split_valid adds a column reason"
@@ -57,11 +55,6 @@ def split_valid(df: DataFrame, **options: object) -> tuple[DataFrame, DataFrame]
         reasons.append(F.when(broken, F.lit(rule.reason)))
     reason = F.coalesce(*reasons)
     return df.where(reason.isNull()), df.withColumn(_REASON, reason).where(F.col(_REASON).isNotNull())
-
-
-def _options(given: dict[str, str]) -> WriteOptions:
-    broker = {name.lower() for name in given} & {"url", "host"}
-    return WriteOptions.of(given if broker else {"host": "localhost", **given})
 
 
 def _broken(rule: Rule, column: Column) -> Column:

@@ -9,8 +9,6 @@ from typing import Any
 from pyspark import TaskContext
 from pyspark.sql.datasource import WriterCommitMessage
 
-__all__ = ["Task", "Written"]
-
 
 @dataclass(frozen=True)
 class Task:

@@ -9,23 +9,15 @@ from __future__ import annotations
 import json
 import logging
 import sys
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterator
+from typing import Final
 
-from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamWriter
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamWriter, WriterCommitMessage
 
 from rabbit_chx import RabbitChxError
-from spark_connector.partition import ROWS_NAMED, write_partition
+from spark_connector.partition import ROWS_NAMED, WriteJob, write_partition
 from spark_connector.task import Task, Written
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    import pyarrow as pa
-    from pyspark.sql.datasource import WriterCommitMessage
-
-    from spark_connector.partition import WriteJob
-
-__all__ = ["WriteFailed", "Writer", "log_line"]
 
 log = logging.getLogger("rabbit_chx.spark")
 

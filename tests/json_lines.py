@@ -13,8 +13,8 @@ EVERYWHERE = {"schema", "type"}
 @cache
 def documented(verb: str) -> dict[str, set[str]]:
     """The types of a verb's lines, each with the keys that the page gives them."""
-    if verb == "apply":
-        return documented("plan") | _types("apply")
+    if verb in {"apply", "rebalance", "scale"}:
+        return documented("plan") | _types(verb)
     return _types(verb)
 
 

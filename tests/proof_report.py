@@ -30,9 +30,9 @@ FAULT_HEAD: Final = (
     *("lost by the control", "what else was seen"),
 )
 CHECK_HEAD: Final = ("what", "release", "cases", "wrong", "seconds", "what would have been seen")
-FAULT_AREAS: Final = ("Publisher", "Topology", "Cluster", "Spark")
+FAULT_AREAS: Final = ("Publisher", "Consumers", "Topology", "Cluster", "Spark")
 CHECK_AREAS: Final = (
-    *("Routing", "Ring", "Kernel", "Publisher", "Topology", "Spark"),
+    *("Routing", "Ring", "Kernel", "Publisher", "Consumers", "Topology", "Spark"),
     *("Input", "Secrets", "TLS", "Permissions"),
 )
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import socket
 import ssl
-import subprocess
 import threading
 from contextlib import suppress
 from urllib.parse import urlsplit
+
+from tests.programs import ran
 
 # The text depends on whether the server sends its CA certificate.
 UNKNOWN_AUTHORITY = ("unable to get local issuer certificate", "self-signed certificate in certificate chain")
@@ -53,9 +54,7 @@ class Authority:
         return ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-keyout", f"{name}.key")
 
     def _openssl(self, *arguments):
-        done = subprocess.run(
-            ["openssl", *arguments], cwd=self.folder, capture_output=True, check=False, text=True
-        )
+        done = ran(["openssl", *arguments], cwd=self.folder)
         assert done.returncode == 0, done.stderr
 
 

@@ -15,38 +15,20 @@ from typing import TYPE_CHECKING
 from rabbit_chx.faces import lazy_face
 
 if TYPE_CHECKING:
-    from rabbit_chx.broker.amqp import connect as connect
-    from rabbit_chx.broker.amqp import server_version as server_version
+    from rabbit_chx.broker.amqp import connect as connect, server_version as server_version
     from rabbit_chx.broker.applying.handover import (
         MARKER as MARKER,
-    )
-    from rabbit_chx.broker.applying.handover import (
         NotDrained as NotDrained,
-    )
-    from rabbit_chx.broker.applying.handover import (
         drain as drain,
-    )
-    from rabbit_chx.broker.applying.handover import (
         drain_async as drain_async,
-    )
-    from rabbit_chx.broker.applying.handover import (
         drain_in_order as drain_in_order,
-    )
-    from rabbit_chx.broker.applying.handover import (
         drain_in_order_async as drain_in_order_async,
-    )
-    from rabbit_chx.broker.applying.handover import (
         is_marker as is_marker,
-    )
-    from rabbit_chx.broker.applying.handover import (
         pass_marker as pass_marker,
-    )
-    from rabbit_chx.broker.applying.handover import (
         pass_marker_async as pass_marker_async,
     )
     from rabbit_chx.broker.credentials import Credentials as Credentials
-    from rabbit_chx.errors import BrokerUnavailable as BrokerUnavailable
-    from rabbit_chx.errors import InvalidValue as InvalidValue
+    from rabbit_chx.errors import BrokerUnavailable as BrokerUnavailable, InvalidValue as InvalidValue
     from rabbit_chx.urls import BrokerUrl as BrokerUrl
 
 if not TYPE_CHECKING:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import ssl
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from rabbit_chx.broker.credentials import Credentials, check_credentials, login
@@ -13,8 +16,6 @@ from rabbit_chx.urls import BrokerUrl
 
 if TYPE_CHECKING:
     import pika
-
-__all__ = ["connect", "parameters_of", "server_version"]
 
 
 def parameters_of(
@@ -66,6 +67,7 @@ def connect(
     *,
     name: str = "rabbit-chx",
     timeout: float = 5.0,
+    heartbeat: int = 60,
     credentials: Credentials | None = None,
     tls: ssl.SSLContext | None = None,
 ) -> pika.BlockingConnection:
@@ -75,6 +77,7 @@ def connect(
         url: the broker.
         name: the connection's name in the broker's list.
         timeout: seconds for the attempt.
+        heartbeat: seconds between signs of life.
         credentials: user and password, where the URL does not hold them.
         tls: the context for ``amqps``; by default the certificate and the host name are verified.
 
@@ -87,7 +90,9 @@ def connect(
     from rabbit_chx.broker.timed_connection import TimedConnection
 
     url = BrokerUrl.parse(url)
-    parameters = parameters_of(url, name=name, timeout=timeout, credentials=credentials, tls=tls)
+    parameters = parameters_of(
+        url, name=name, timeout=timeout, heartbeat=heartbeat, credentials=credentials, tls=tls
+    )
     if url.tls:
         warn_if_unchecked(tls, str(url))
     try:
@@ -103,9 +108,28 @@ def connect(
         raise unavailable from None
 
 
+@contextmanager
+def expecting_refusals() -> Iterator[None]:
+    """Keep pika from warning that the broker closes a channel, where that is one of the expected answers."""
+    logger = logging.getLogger("pika.channel")
+    logger.addFilter(_nothing)
+    try:
+        yield
+    finally:
+        logger.removeFilter(_nothing)
+
+
+def _nothing(_record: logging.LogRecord) -> bool:
+    return False
+
+
 def server_version(connection: pika.BlockingConnection) -> str:
     """Return the release that the server reports, after checking that it is RabbitMQ."""
-    properties = connection._impl.server_properties  # noqa: SLF001 - pika has no public name for it
+    return version_in(connection._impl.server_properties)  # noqa: SLF001 - pika has no public name for it
+
+
+def version_in(properties: Mapping[str, Any]) -> str:
+    """Return the release in the properties of a server, after checking that it is RabbitMQ."""
     product, version = (properties.get(name, "") for name in ("product", "version"))
     if product != "RabbitMQ":
         raise BrokerUnavailable(

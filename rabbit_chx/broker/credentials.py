@@ -5,14 +5,10 @@ from __future__ import annotations
 import stat
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue
-
-if TYPE_CHECKING:
-    from rabbit_chx.urls import BrokerUrl
-
-__all__ = ["Credentials", "check_credentials", "login"]
+from rabbit_chx.urls import BrokerUrl
 
 Credentials: TypeAlias = Callable[[], tuple[str, str]] | Path
 """A callable that returns user and password, or the path of a file with the password of the URL's user.

@@ -10,20 +10,16 @@ import base64
 import io
 import json
 import re
+import socket
 import ssl
 import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from functools import partial
 from http.client import HTTPConnection, HTTPResponse, HTTPSConnection
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from rabbit_chx.urls import ManagementUrl
-
-if TYPE_CHECKING:
-    import socket
-    from collections.abc import Callable, Iterator, Mapping
-
-__all__ = ["Answer", "HttpClient", "TooLarge", "basic_auth"]
 
 _CONNECT_SECONDS: Final = 5.0
 _PIECE: Final = 1 << 16

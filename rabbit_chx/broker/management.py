@@ -14,10 +14,11 @@ from __future__ import annotations
 import json
 import shlex
 import ssl
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from http.client import HTTPException
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 from urllib.parse import quote, urlencode
 
 from rabbit_chx.broker import management_rows as rows
@@ -29,14 +30,8 @@ from rabbit_chx.broker.reasons import why_tls_failed
 from rabbit_chx.broker.tls import warn_if_unchecked
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue
 from rabbit_chx.releases import Release, Store
+from rabbit_chx.topology.model import Binding, Exchange, Policy, Queue
 from rabbit_chx.urls import BrokerUrl, ManagementUrl
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from rabbit_chx.topology.model import Binding, Exchange, Policy, Queue
-
-__all__ = ["Management", "Overview", "User"]
 
 _T = TypeVar("_T")
 
@@ -44,6 +39,8 @@ _PRODUCT: Final = "RabbitMQ"
 _PAGE_SIZE: Final = 500  # the API's own maximum
 _MOST_PAGES: Final = 400
 _QUEUE_COLUMNS: Final = "name,type,durable,auto_delete,exclusive,arguments,effective_policy_definition"
+_FINAL: Final = {401, 403, 404}
+"""Statuses that the same request would get again."""
 _SINGULAR: Final = {"exchanges": "exchange", "queues": "queue", "policies": "policy"}
 _TAGS: Final = {"monitor": "monitoring", "administrator": "administrator", "policymaker": "policymaker"}
 _ENABLE: Final = (
@@ -185,10 +182,13 @@ class Management:
             found for found in self._pages(["queues", vhost], rows.queue_with_messages, **options) if found
         ]
 
-    def queue_names(self, vhost: str, pattern: str) -> list[str]:
-        """The names of the queues that an Erlang regular expression matches."""
-        options = {"name": pattern, "use_regex": "true", "columns": "name"}
-        return self._pages(["queues", vhost], lambda row: rows.field_of(row, "name", str), **options)
+    def published(self, vhost: str) -> dict[str, int]:
+        """The messages that each queue of a virtual host ever received, as of the last statistics."""
+        return dict(self._pages(["queues", vhost], rows.published, columns="name,message_stats.publish"))
+
+    def tracing(self, vhost: str) -> bool:
+        """Whether messages of a virtual host are traced; this needs the tag ``administrator``."""
+        return self._get(["vhosts", vhost], lambda row: rows.field_of(row, "tracing", bool))
 
     def policies(self, vhost: str) -> list[Policy]:
         """All policies of a virtual host."""
@@ -258,7 +258,9 @@ class Management:
         try:
             with self._http.send(method, address, headers, data) as answer:
                 if not 200 <= answer.status < 300:
-                    raise self._refused(answer, method, path, user)
+                    refused = self._refused(answer, method, path, user)
+                    refused.permanent = answer.status in _FINAL
+                    raise refused
                 yield answer
         except TooLarge:
             raise BrokerUnavailable(

@@ -2,29 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, TypeVar, get_args
+from typing import Any, Final, TypeVar, get_args
 
 from rabbit_chx.ring import ToExchange
 from rabbit_chx.topology.model import Binding, Exchange, Policy, Queue, QueueType
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-__all__ = [
-    "WRONG_SHAPE",
-    "Overview",
-    "User",
-    "binding",
-    "exchange",
-    "field_of",
-    "name_and",
-    "overview",
-    "policy",
-    "queue",
-    "queue_with_messages",
-    "user",
-]
 
 _T = TypeVar("_T")
 
@@ -120,6 +103,11 @@ def queue_with_messages(row: Any) -> tuple[Queue, int | None] | None:
     """A queue and its messages; None for a type that only some plugins have."""
     known = row.get("type", "classic") in get_args(QueueType)
     return (queue(row), field_of(row, "messages", int, None)) if known else None
+
+
+def published(row: Any) -> tuple[str, int]:
+    """A queue and the messages that it ever received; a queue without statistics has received none."""
+    return field_of(row, "name", str), field_of(field_of(row, "message_stats", dict, {}), "publish", int, 0)
 
 
 def binding(row: Any) -> Binding:

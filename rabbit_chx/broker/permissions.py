@@ -15,8 +15,6 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
-__all__ = ["DEFAULT_EXCHANGE", "Beginning", "Needs", "Resources", "why_denied"]
-
 DEFAULT_EXCHANGE: Final = "amq.default"
 """The name of the default exchange in permissions."""
 

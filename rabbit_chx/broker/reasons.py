@@ -11,17 +11,6 @@ from rabbit_chx.broker.permissions import Needs, why_denied
 from rabbit_chx.errors import BrokerUnavailable
 from rabbit_chx.plugins import why_refused_type
 
-__all__ = [
-    "NotAmqp",
-    "Reason",
-    "why_down",
-    "why_external_refused",
-    "why_refused",
-    "why_rejected",
-    "why_tls_failed",
-    "why_unreachable",
-]
-
 # Reply codes of the broker after which the same attempt would end the same way (AMQP 0-9-1, section 1.2).
 _PERMANENT_CODES: Final = {402, 403, 404, 406, 501, 503, 504, 505, 530, 540}
 # If a connection ends before it is open, pika guesses the reason and keeps the broker's own words as text.
@@ -78,9 +67,6 @@ def why_down(error: BaseException, where: str, *, needs: Needs | None = None) ->
         case exceptions.ConnectionOpenAborted():
             hint = f" after authentication ({_SILENT})" if "TUNE" in str(error) else ""
             return Reason(f"the broker at {where} took too long to open the connection{hint}")
-        case exceptions.IncompatibleProtocolError():
-            hint = "is this a port with TLS? Then the URL begins with amqps"
-            return _why_not_opened(str(error), where, f"ended before the broker sent anything ({hint})")
         case exceptions.ConnectionBlockedTimeout():
             return Reason(
                 f"the broker at {where} blocked publishing for too long (memory or disk alarm)",

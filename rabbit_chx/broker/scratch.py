@@ -6,22 +6,19 @@ The queues are exclusive and the exchange is auto-deleted, so the broker removes
 from __future__ import annotations
 
 import secrets
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from rabbit_chx.broker.permissions import Beginning, Needs, Resources
 from rabbit_chx.broker.reasons import why_refused
 from rabbit_chx.errors import BrokerUnavailable, Unroutable
+from rabbit_chx.releases import Release
 from rabbit_chx.ring import Ring
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
-
     import pika
 
-    from rabbit_chx.releases import Release
-
-__all__ = ["Scratch", "check_known"]
 
 _PATIENCE: Final = 30.0
 _NAMES: Final = Beginning("rabbit-chx.scratch.")

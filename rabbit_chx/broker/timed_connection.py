@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pika import BlockingConnection
 from pika.exceptions import AMQPError, StreamLostError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-__all__ = ["TimedConnection"]
 
 
 class TimedConnection(BlockingConnection):  # type: ignore[misc]

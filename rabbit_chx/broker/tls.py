@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import logging
+import socket
 import ssl
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 from rabbit_chx.errors import InvalidValue
-
-if TYPE_CHECKING:
-    import socket
-    from collections.abc import Callable
-    from pathlib import Path
-
-__all__ = ["context", "warn_if_unchecked"]
 
 log = logging.getLogger("rabbit_chx.tls")
 

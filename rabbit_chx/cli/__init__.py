@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import re
 import sys
+from collections.abc import Sequence
 from importlib import import_module
 from io import StringIO, TextIOWrapper
 from traceback import format_exc
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import click
 
@@ -16,9 +17,6 @@ from rabbit_chx import __version__
 from rabbit_chx.cli.output import echo, notice
 from rabbit_chx.cli.verb import EXIT_CODES, Exit, write_exit_codes
 from rabbit_chx.errors import InvalidValue, RabbitChxError
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 _VERBS: Final = {
     "route": "Show which queue each key lands on.",
@@ -29,7 +27,10 @@ _VERBS: Final = {
     "lint": "Check a topology file without a broker.",
     "plan": "Show the steps from a broker to a topology file, and the keys that each moves.",
     "apply": "Apply a topology file to a broker.",
+    "rebalance": "Find the fewest slots to move so that the measured load spreads evenly.",
+    "scale": "Change the number of queues under load, without breaking the order of any key.",
     "check": "List the differences between a broker and a topology file.",
+    "group": "Show which member of a group of consumers works on which queue.",
     "export": "Write a topology file from a broker.",
     "import": "Write a topology file from a definitions.json.",
     "parity": "Compare the mirror with your broker, or with a throw-away one.",

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from rabbit_chx.cli.output import echo, print_json
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from rabbit_chx.exchange import ConsistentHashExchange, Explanation
+from rabbit_chx.cli.tables import print_shares
+from rabbit_chx.exchange import ConsistentHashExchange, Explanation
+from rabbit_chx.kernel.terms import format_term
 
 
 def value_of(exchange: ConsistentHashExchange, key: str) -> Any:
@@ -54,8 +53,6 @@ class Answer:
     @property
     def json(self) -> dict[str, Any]:
         """The JSON fields with --explain."""
-        from rabbit_chx.kernel.terms import format_term
-
         found = self.explanation
         if found is None:
             return self.fields
@@ -103,6 +100,4 @@ def print_counts(counts: Mapping[str, int], output: str, *, named: str) -> None:
             share = keys / total if total else 0.0
             print_json("count", **{named: end}, keys=keys, share=share)
         return
-    from rabbit_chx.cli.tables import print_shares
-
     print_shares(counts, title=f"{total:,} keys")

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from rabbit_chx.broker.applying.apply import apply as apply_steps
-from rabbit_chx.cli.broker_access import for_each_vhost, topology_options
+from rabbit_chx.cli.broker_access import BrokerAccess, for_each_vhost, topology_options
 from rabbit_chx.cli.changes import counted, read_and_print
 from rabbit_chx.cli.options import output_option
 from rabbit_chx.cli.output import echo, notice, print_json
@@ -16,11 +16,8 @@ from rabbit_chx.cli.plan import plan_options, planned
 from rabbit_chx.cli.verb import Exit, option, verb
 from rabbit_chx.errors import ApplyStopped, InvalidValue, Unquoted
 from rabbit_chx.topology.checks.lint import lint
-
-if TYPE_CHECKING:
-    from rabbit_chx.cli.broker_access import BrokerAccess
-    from rabbit_chx.topology.model import Topology
-    from rabbit_chx.topology.planning.steps import Plan, Step
+from rabbit_chx.topology.model import Topology
+from rabbit_chx.topology.planning.steps import Plan, Step
 
 
 @verb(

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ssl
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -20,6 +23,7 @@ from rabbit_chx.cli.options import (
     broker_options,
     check_names,
     management_options,
+    pairs,
 )
 from rabbit_chx.cli.output import echo
 from rabbit_chx.cli.plan_rows import condense
@@ -29,17 +33,13 @@ from rabbit_chx.cli.verb import Exit, bundle, option
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue
 from rabbit_chx.topology.file.definitions import looks_like_definitions
 from rabbit_chx.topology.file.load import read_file, topologies
+from rabbit_chx.topology.model import Observed, Topology
 from rabbit_chx.urls import BrokerUrl
 
 if TYPE_CHECKING:
-    import ssl
-    from collections.abc import Callable, Collection, Sequence
-    from pathlib import Path
-
     import pika
 
     from rabbit_chx.broker.management import Management
-    from rabbit_chx.topology.model import Observed, Topology
 
 _PLUGIN: Final = "rabbitmq-plugins enable rabbitmq_management"
 """Part of the error for a missing management API, and of no other error."""
@@ -145,15 +145,8 @@ class BrokerAccess:
         return seen
 
 
-def _parse_pairs(text: str) -> tuple[str, str]:
-    name, equals, path = text.partition("=")
-    if not (name and equals and path):
-        raise InvalidValue("--pairs", text, "EXCHANGE=FILE", "For example: --pairs orders=seen.csv")
-    return name, path
-
-
 def _with_access(given: dict[str, Any]) -> dict[str, Any]:
-    given["pairs"] = tuple(map(_parse_pairs, given["pairs"]))
+    given["pairs"] = tuple(pairs("--pairs", given["pairs"], "EXCHANGE=FILE", empty=False))
     return {
         "live": BrokerAccess(**{each.name: given.pop(each.name) for each in fields(BrokerAccess)}),
         **given,

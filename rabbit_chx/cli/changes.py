@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from rabbit_chx.cli.broker_access import BrokerAccess
 from rabbit_chx.cli.output import echo, notice, print_json
 from rabbit_chx.cli.plan_rows import condense, percent, rows_of
+from rabbit_chx.cli.tables import Table, show
 from rabbit_chx.topology.checks.lint import lint
+from rabbit_chx.topology.checks.lint_rules import Finding
+from rabbit_chx.topology.model import Observed, RingSource, Topology
 from rabbit_chx.topology.planning.drain_order import drain_first_in, drain_stages
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from rabbit_chx.cli.broker_access import BrokerAccess
-    from rabbit_chx.topology.checks.lint import Finding
-    from rabbit_chx.topology.model import Observed, RingSource, Topology
-    from rabbit_chx.topology.planning.steps import Plan, RingChange, Strategy
+from rabbit_chx.topology.planning.steps import Plan, RingChange, Strategy
 
 _MOST_ORDERS: Final = 5
 _SOURCES: Final[dict[RingSource, str]] = {
@@ -90,10 +88,6 @@ def print_plan(plan: Plan, output: str, *, verbose: bool = False) -> None:
 
 
 def _print_steps(plan: Plan, *, verbose: bool) -> None:
-    from rich.text import Text
-
-    from rabbit_chx.cli.tables import show, table
-
     rows = rows_of(plan, verbose=verbose)
     columns = {
         "keys moved": [row.share for row in rows],
@@ -101,21 +95,19 @@ def _print_steps(plan: Plan, *, verbose: bool) -> None:
     }
     # Omit empty columns, so that the steps get more width.
     extra = {name: cells for name, cells in columns.items() if any(cells)}
-    shown = table("#", "step", *extra, right=("#", *extra), folds=("step",))
+    shown = Table("#", "step", *extra, right=("#", *extra), folds=("step",))
     first = 1
     for row, *cells in zip(rows, *extra.values(), strict=True):
         last = first + row.count - 1
         mark = ("-", "red") if row.destructive else ("+", "green")
         numbers = str(first) if first == last else f"{first}-{last}"
-        shown.add_row(numbers, Text.assemble(mark, f" {row.text}"), *cells)
+        shown.add_row(numbers, (mark, (f" {row.text}", "")), *cells)
         first = last + 1
     show(shown, title=f"Virtual host {plan.vhost!r}: {counted(len(plan.steps), 'step')}")
 
 
 def _print_order(plan: Plan) -> None:
     """Print the consumers to hold so that moving keys keep their order."""
-    from rabbit_chx.cli.tables import show
-
     waits = drain_first_in(plan)
     if not waits:
         return
@@ -158,14 +150,10 @@ def print_strategies(strategies: Iterable[Strategy], output: str, *, exchange: s
         for each in strategies:
             print_json("strategy", exchange=exchange, **_strategy(each))
         return
-    from rich.text import Text
-
-    from rabbit_chx.cli.tables import show, table
-
     numbers = ("keys moved", "at some moment")
-    shown = table("strategy", *numbers, "what", right=numbers, folds=("what",))
+    shown = Table("strategy", *numbers, "what", right=numbers, folds=("what",))
     for each in strategies:
-        name = Text.assemble((each.name, "bold"), " *") if each.chosen else each.name
+        name = ((each.name, "bold"), (" *", "")) if each.chosen else each.name
         shown.add_row(name, percent(each.moved), percent(each.moved_between), each.what)
     show(shown)
 

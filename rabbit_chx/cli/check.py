@@ -5,25 +5,19 @@ from __future__ import annotations
 import os
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from rabbit_chx.cli.broker_access import for_each_vhost, topology_options
+from rabbit_chx.cli.broker_access import BrokerAccess, for_each_vhost, topology_options
 from rabbit_chx.cli.changes import counted, read_and_print
 from rabbit_chx.cli.options import FILE, output_option
 from rabbit_chx.cli.output import echo, notice, print_json
 from rabbit_chx.cli.plan_rows import condense
 from rabbit_chx.cli.verb import Exit, option, verb
 from rabbit_chx.errors import InvalidValue
-from rabbit_chx.topology.checks.drift import drift
+from rabbit_chx.topology.checks.drift import Drift, drift
 from rabbit_chx.topology.checks.prometheus import prometheus_metrics
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from rabbit_chx.cli.broker_access import BrokerAccess
-    from rabbit_chx.topology.checks.drift import Drift
-    from rabbit_chx.topology.model import Topology
+from rabbit_chx.topology.model import Topology
 
 
 @verb(

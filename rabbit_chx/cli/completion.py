@@ -9,6 +9,7 @@ import click
 from rabbit_chx.cli.output import echo
 from rabbit_chx.cli.verb import verb
 from rabbit_chx.errors import RabbitChxError
+from rabbit_chx.releases import SERIES
 
 if TYPE_CHECKING:
     from rabbit_chx.topology.model import Topology
@@ -42,8 +43,6 @@ def completion(*, shell: str) -> None:
 
 def releases(_: click.Context, __: click.Parameter, incomplete: str) -> list[str]:
     """The mirrored series."""
-    from rabbit_chx.releases import SERIES
-
     return [each for each in SERIES if each.startswith(incomplete)]
 
 

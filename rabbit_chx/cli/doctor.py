@@ -3,26 +3,28 @@
 from __future__ import annotations
 
 import platform
+import ssl
+from collections.abc import Iterable, Iterator
 from importlib import metadata
 from itertools import chain
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import Final
 
 import click
 
 from rabbit_chx import __version__
-from rabbit_chx.cli.doctor_check import Check
-from rabbit_chx.cli.options import broker_options, management_options, output_option
-from rabbit_chx.cli.output import print_json
+from rabbit_chx.broker.amqp import connect, server_version
+from rabbit_chx.broker.scratch import check_known
+from rabbit_chx.cli.options import ManagementAccess, broker_options, management_options, output_option, pairs
+from rabbit_chx.cli.output import Check, print_json
 from rabbit_chx.cli.progress import waiting
+from rabbit_chx.cli.tables import Table, show
 from rabbit_chx.cli.verb import Exit, option, verb
 from rabbit_chx.errors import BrokerUnavailable, RabbitChxError
-
-if TYPE_CHECKING:
-    import ssl
-    from collections.abc import Iterable, Iterator
-    from pathlib import Path
-
-    from rabbit_chx.cli.options import ManagementAccess
+from rabbit_chx.releases import Release
+from rabbit_chx.testing import available
+from rabbit_chx.topology.checks.ordered_queues import release_hazards
+from rabbit_chx.urls import BrokerUrl
 
 _SPARK: Final = "Spark"
 
@@ -88,10 +90,10 @@ def doctor(
         about_broker = _broker(url, password_file, tls, management_access)
     about_spark: Iterable[Check] = ()
     if spark is not None:
-        from rabbit_chx.cli.spark import broker_checks, pairs, spark_checks, write_options
+        from rabbit_chx.cli.spark import broker_checks, spark_checks, write_options
 
         given = write_options(url, password_file, options)
-        about_spark = spark_checks(spark, pairs("--conf", conf), given)
+        about_spark = spark_checks(spark, dict(pairs("--conf", conf, "NAME=VALUE")), given)
         if options:
             about_broker = broker_checks(given)
     elif conf or options:
@@ -117,17 +119,11 @@ def _installed() -> Iterator[Check]:
             yield Check(package, "ok", metadata.version(package))
         except metadata.PackageNotFoundError:
             yield Check(package, "missing", f"for {purpose}", f"pip install 'rabbit-chx[{extra}]'")
-    yield _throw_away_broker()
-
-
-def _throw_away_broker() -> Check:
-    from rabbit_chx.testing import available
-
     try:
-        return Check("throw-away broker", "ok", str(available()))
+        yield Check("throw-away broker", "ok", str(available()))
     except RabbitChxError as error:
         reason, _, hint = str(error).partition(" To get one: ")
-        return Check("throw-away broker", "missing", reason, hint)
+        yield Check("throw-away broker", "missing", reason, hint)
 
 
 def _broker(
@@ -139,11 +135,6 @@ def _broker(
 
 
 def _broker_itself(url: str, password_file: Path | None, tls: ssl.SSLContext | None) -> Iterator[Check]:
-    from rabbit_chx.broker.amqp import connect, server_version
-    from rabbit_chx.broker.scratch import check_known
-    from rabbit_chx.releases import Release
-    from rabbit_chx.urls import BrokerUrl
-
     try:
         connection = connect(url, credentials=password_file, tls=tls)
     except RabbitChxError as error:
@@ -155,17 +146,30 @@ def _broker_itself(url: str, password_file: Path | None, tls: ssl.SSLContext | N
         yield Check("broker", "ok", str(BrokerUrl.parse(url)))
         version = server_version(connection)
         try:
-            Release.parse(version)
+            release = Release.parse(version)
         except RabbitChxError as error:
             yield Check("release", "failed", version, str(error))
             return
         yield Check("release", "ok", f"RabbitMQ {version}")
+        yield _ordered_queues(release)
         try:
             check_known(connection)
         except RabbitChxError as error:
             yield Check("hash exchange", "failed", str(error))
         else:
             yield Check("hash exchange", "ok", "x-consistent-hash is enabled")
+
+
+def _ordered_queues(release: Release) -> Check:
+    """What the release's consumers of ordered queues must expect."""
+    if not release.obeys_active_priorities:
+        found = f"RabbitMQ {release} gives all ordered queues to the member of a group that came first"
+        return Check(
+            "consumer groups", "missing", found, "upgrade to 4.0 or later, or use failover_only=True"
+        )
+    if hazards := release_hazards(release):
+        return Check("consumer groups", "missing", "; ".join(hazards.values()))
+    return Check("consumer groups", "ok", "no known fault with ordered queues")
 
 
 def _management(
@@ -185,14 +189,10 @@ def _management(
 
 def _print(checks: list[Check]) -> None:
     """Print the rows, each hint below what was found: a column for hints would be too narrow for a command."""
-    from rich.text import Text
-
-    from rabbit_chx.cli.tables import show, table
-
     colours = {"ok": "green", "missing": "yellow", "failed": "red"}
-    shown = table("what", "state", "found", folds=("found",))
+    shown = Table("what", "state", "found", folds=("found",))
     for check in checks:
         hint = f"\n-> {check.hint}" if check.hint else ""
-        found = Text.assemble(check.found, (hint, "cyan"))  # not markup: it contains brackets
-        shown.add_row(Text(check.name), Text(check.state, colours[check.state]), found)
+        state = (check.state, colours[check.state])
+        shown.add_row(check.name, (state,), ((check.found, ""), (hint, "cyan")))
     show(shown)

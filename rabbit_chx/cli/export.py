@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias
 from urllib.parse import quote
 
 import click
 from click.core import ParameterSource
 
 from rabbit_chx.broker.reading.ring_order import in_ring_order
-from rabbit_chx.cli.broker_access import broker_access_options, vhosts_option
+from rabbit_chx.cli.broker_access import BrokerAccess, broker_access_options, vhosts_option
 from rabbit_chx.cli.options import FILE, check_names
 from rabbit_chx.cli.output import echo, notice
 from rabbit_chx.cli.verb import bundle, option, verb
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue
+from rabbit_chx.ring import Ring
 from rabbit_chx.topology.file.definitions import (
     left_out,
     looks_like_definitions,
@@ -27,13 +29,7 @@ from rabbit_chx.topology.file.exportable import exportable
 from rabbit_chx.topology.file.load import read_file, topologies
 from rabbit_chx.topology.model import Topology
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from rabbit_chx.cli.broker_access import BrokerAccess
-    from rabbit_chx.ring import Ring
-
-    _WithRings: TypeAlias = tuple[Topology, Mapping[str, Ring]]
+_WithRings: TypeAlias = tuple[Topology, Mapping[str, Ring]]
 
 _NOT_IN_FILES: Final = "users, permissions, topic permissions, operator policies, parameters, limits and tags"
 
@@ -175,15 +171,15 @@ def _create(path: Path, text: str, *, in_folder: bool = False) -> None:
 
 
 def _text(topology: Topology, rings: Mapping[str, Ring], kind: str) -> str:
-    made = exportable(topology, rings)
-    for note in made.notes:
+    made, notes = exportable(topology, rings)
+    for note in notes:
         notice("Note", note)
     if kind != "definitions":
-        return dumps(made.topology, "json" if kind == "json" else "yaml")
-    if unordered := ", ".join(map(repr, unordered_rings(made.topology))):
+        return dumps(made, "json" if kind == "json" else "yaml")
+    if unordered := ", ".join(map(repr, unordered_rings(made))):
         notice(
             "Warning",
             f"a broker that imports these definitions binds in random order, so its rings of {unordered} will differ: "
             "`rabbit-chx apply` makes the same rings",
         )
-    return json_text(to_definitions(made.topology))
+    return json_text(to_definitions(made))

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 from rabbit_chx.cli.answers import Answer, value_of
 from rabbit_chx.cli.options import mirror_of
+from rabbit_chx.exchange import ConsistentHashExchange
 from rabbit_chx.partitioning import AnyOf, ModulusHashExchange
-from rabbit_chx.topology.model import CONSISTENT_HASH
+from rabbit_chx.releases import Release
+from rabbit_chx.topology.model import CONSISTENT_HASH, Topology
 from rabbit_chx.topology.routes import Router
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from rabbit_chx.exchange import ConsistentHashExchange
-    from rabbit_chx.releases import Release
-    from rabbit_chx.topology.model import Topology
 
 
 def is_alone(topology: Topology, exchange: str) -> bool:

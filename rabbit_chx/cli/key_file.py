@@ -5,22 +5,18 @@ A block of a few megabytes is in memory at a time, and becomes a column without 
 
 from __future__ import annotations
 
-from typing import IO, TYPE_CHECKING, Final
+from collections.abc import Callable, Iterator
+from typing import IO, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rabbit_chx.cli.inputs import name_of, open_file, size_of
 from rabbit_chx.cli.progress import progress
 from rabbit_chx.errors import InvalidValue
+from rabbit_chx.exchange import ConsistentHashExchange
 from rabbit_chx.hashing import MAX_SHORTSTR
 from rabbit_chx.kernel.binaries import Binaries
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from numpy.typing import NDArray
-
-    from rabbit_chx.exchange import ConsistentHashExchange
 
 _BLOCK: Final = 1 << 22
 _NEWLINE: Final = 0x0A

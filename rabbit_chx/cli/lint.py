@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING
 
 import click
 
@@ -13,9 +12,7 @@ from rabbit_chx.cli.options import FILE, other_release_option, output_option
 from rabbit_chx.cli.output import echo, print_json
 from rabbit_chx.cli.verb import Exit, verb
 from rabbit_chx.topology.checks.lint import lint as find
-
-if TYPE_CHECKING:
-    from rabbit_chx.topology.model import Topology
+from rabbit_chx.topology.model import Topology
 
 
 @verb(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -13,17 +14,18 @@ from click.core import ParameterSource
 from rabbit_chx.cli.completion import exchanges, releases
 from rabbit_chx.cli.output import notice
 from rabbit_chx.cli.verb import bundle, option
+from rabbit_chx.errors import InvalidValue
 from rabbit_chx.exchange import ConsistentHashExchange
 from rabbit_chx.names import check_name
 from rabbit_chx.releases import Release
+from rabbit_chx.ring import Destination
+from rabbit_chx.urls import BrokerUrl, ManagementUrl
 
 if TYPE_CHECKING:
     import ssl
 
     from rabbit_chx.broker.management import Management
-    from rabbit_chx.ring import Destination
     from rabbit_chx.topology.model import Topology
-    from rabbit_chx.urls import BrokerUrl
 
 BROKER: Final = "The broker"
 EXCHANGE: Final = "The exchange"
@@ -101,8 +103,6 @@ def _with_tls(given: dict[str, Any]) -> dict[str, Any]:
 
 def _check_urls(url: str | None, management_url: str | None) -> bool:
     """Whether a URL has TLS, or none is given yet; with a warning where a password came by the command line."""
-    from rabbit_chx.urls import BrokerUrl, ManagementUrl
-
     found: dict[str, BrokerUrl | ManagementUrl] = {}
     if url:
         found["url"] = BrokerUrl.parse(url)
@@ -170,11 +170,7 @@ class ManagementAccess:
         )
 
 
-def _with_management(given: dict[str, Any]) -> dict[str, Any]:
-    names = ("management_url", "management_proxy", "insecure_management")
-    return given | {"management_access": ManagementAccess(*map(given.pop, names))}
-
-
+_MANAGEMENT: Final = ("management_url", "management_proxy", "insecure_management")
 management_options = bundle(
     _of_broker(
         "--management-url",
@@ -191,9 +187,18 @@ management_options = bundle(
         is_flag=True,
         help="Send the password of an amqps URL to a management URL with http or another host.",
     ),
-    gather=_with_management,
+    gather=lambda given: given | {"management_access": ManagementAccess(*map(given.pop, _MANAGEMENT))},
 )
 """The options of the management API; the command gets ``management_access``."""
+
+
+def pairs(option: str, texts: Iterable[str], expected: str, *, empty: bool = True) -> list[tuple[str, str]]:
+    """The names and values of an option that is repeated; an error shows no value, which may be a secret."""
+    found = [text.partition("=") for text in texts]
+    for name, equals, value in found:
+        if not (name and equals and (value or empty)):
+            raise InvalidValue(option, name, expected)
+    return [(name, value) for name, _, value in found]
 
 
 def parse_queue(text: str) -> tuple[Destination, str]:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import json
 import logging
 import os
-from typing import Any, Final
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
 
 import click
 
@@ -54,6 +55,18 @@ def json_line(what: str, /, **fields: Any) -> str:
 def print_json(what: str, /, **fields: Any) -> None:
     """Print one JSON object on a line of standard output."""
     click.echo(json_line(what, **fields))
+
+
+class Check(NamedTuple):
+    """A row of ``doctor``: what was checked, the result, and how to fix it."""
+
+    name: str
+    state: str
+    """``ok``, ``missing`` (needed only for some features) or ``failed``."""
+    found: str
+    hint: str = ""
+    details: Mapping[str, object] = {}
+    """More fields of the JSON object."""
 
 
 def log_to_stderr() -> None:

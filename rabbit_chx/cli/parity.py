@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import secrets
+import ssl
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
+from typing import Any, Final
 
 import click
+import pika
 
 from rabbit_chx.broker.amqp import connect, server_version
 from rabbit_chx.broker.scratch import Scratch
@@ -21,16 +25,10 @@ from rabbit_chx.cli.options import (
 )
 from rabbit_chx.cli.output import echo, print_json
 from rabbit_chx.cli.progress import progress, waiting
+from rabbit_chx.cli.tables import Table, show
 from rabbit_chx.cli.verb import Exit, option, verb
 from rabbit_chx.exchange import ConsistentHashExchange
 from rabbit_chx.releases import Release
-
-if TYPE_CHECKING:
-    import ssl
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    import pika
 
 _SHOWN: Final = 10
 _WEIGHTS: Final = {"a": 1, "b": 2, "c": 1, "d": 5, "e": 1}
@@ -138,9 +136,7 @@ def _print(results: list[dict[str, Any]], output: str) -> None:
         for result in results:
             print_json("comparison", **result)
         return
-    from rabbit_chx.cli.tables import show, table
-
-    shown = table("hashed", "messages", "differences", right=("messages", "differences"), folds=("hashed",))
+    shown = Table("hashed", "messages", "differences", right=("messages", "differences"), folds=("hashed",))
     for result in results:
         shown.add_row(result["hashed"], f"{result['messages']:,}", f"{len(result['differences']):,}")
     said = [

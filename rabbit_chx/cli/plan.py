@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from rabbit_chx.cli.broker_access import for_each_vhost, topology_options
+from rabbit_chx.cli.broker_access import BrokerAccess, for_each_vhost, topology_options
 from rabbit_chx.cli.changes import print_findings, print_plan, print_strategies, read_and_print
 from rabbit_chx.cli.completion import queues
 from rabbit_chx.cli.options import (
@@ -26,14 +26,10 @@ from rabbit_chx.ring import parse_weight
 from rabbit_chx.topology.checks.lint import lint
 from rabbit_chx.topology.file.load import load
 from rabbit_chx.topology.graph import reachable
+from rabbit_chx.topology.model import Observed, Topology
 from rabbit_chx.topology.planning.plan import plan as plan_steps
-from rabbit_chx.topology.planning.steps import DeleteQueue, Unbind
+from rabbit_chx.topology.planning.steps import DeleteQueue, Plan, Unbind
 from rabbit_chx.topology.planning.what_if import assume_applied, what_if
-
-if TYPE_CHECKING:
-    from rabbit_chx.cli.broker_access import BrokerAccess
-    from rabbit_chx.topology.model import Observed, Topology
-    from rabbit_chx.topology.planning.steps import Plan
 
 _of_changes = partial(option, group="Changes")
 _of_what_if = partial(option, group="What if")
@@ -65,17 +61,17 @@ plan_options = bundle(
 def _with_changes(given: dict[str, Any]) -> dict[str, Any]:
     names = ("add", "remove", "weights")
     add, remove, weights = map(given.pop, names)
-    parsed = (_parse_new(add), remove, dict(map(_parse_new_weight, weights)))
+    parsed = (parse_new(add), remove, dict(map(parse_new_weight, weights)))
     changes = dict(zip(names, parsed, strict=True)) if add or remove or weights else {}
     return given | {"changes": changes}
 
 
-def _parse_new(text: str | None) -> int | list[str]:
+def parse_new(text: str | None) -> int | list[str]:
     """The number or the names of new queues."""
     return int(text) if text and text.isascii() and text.isdigit() else text.split(",") if text else 0
 
 
-def _parse_new_weight(text: str) -> tuple[str, int]:
+def parse_new_weight(text: str) -> tuple[str, int]:
     """A queue and its new weight."""
     name, equals, weight = text.rpartition("=")
     if not equals:

@@ -7,16 +7,12 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import Final, TypeVar
 
-from rabbit_chx.topology.planning.steps import Bind, Unbind
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
-    from rabbit_chx.topology.planning.steps import Plan, Step
+from rabbit_chx.topology.planning.steps import Bind, Plan, Step, Unbind
 
 _Other = TypeVar("_Other")
 

@@ -3,34 +3,28 @@
 from __future__ import annotations
 
 import signal
+import ssl
 import sys
 import threading
 import time
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
+from pathlib import Path
+from typing import Any, Final, Self, TypeVar
 
 import click
 
 from rabbit_chx.cli.inputs import name_of, open_file
-from rabbit_chx.cli.options import FILE, broker_options, check_names, count_option, output_option
+from rabbit_chx.cli.options import FILE, broker_options, check_names, count_option, output_option, pairs
 from rabbit_chx.cli.output import echo, log_to_stderr, notice, print_json
-from rabbit_chx.cli.resume import MAX_SENT_AGAIN, open_resume_file
-from rabbit_chx.cli.row_files import Picker, format_of, read_batches
+from rabbit_chx.cli.resume import MAX_SENT_AGAIN, ResumeFile, open_resume_file
+from rabbit_chx.cli.row_files import Batch, Picker, format_of, read_batches
 from rabbit_chx.cli.verb import Exit, bundle, option, verb
-from rabbit_chx.errors import BrokerUnavailable, InvalidValue, PublishFailed
-from rabbit_chx.publishing import Publisher
+from rabbit_chx.errors import BrokerUnavailable, PublishFailed
+from rabbit_chx.publishing import Failure, Publisher, Totals
 from rabbit_chx.text import printable
-
-if TYPE_CHECKING:
-    import ssl
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from rabbit_chx.cli.resume import ResumeFile
-    from rabbit_chx.cli.row_files import Batch
-    from rabbit_chx.publishing import Failure, Totals
 
 _FAILURES_SHOWN: Final = 5
 _ROWS_AT_ONCE: Final = 1_000
@@ -45,20 +39,11 @@ _of_message = partial(option, group="The messages")
 
 
 def _with_picker(given: dict[str, Any]) -> dict[str, Any]:
-    given["headers"] = _mapping(given["headers"], "--header")
-    given["properties"] = _mapping(given["properties"], "--property")
+    headers = (text if "=" in text else f"{text}={text}" for text in given["headers"])
+    given["headers"] = dict(pairs("--header", headers, "NAME=COLUMN", empty=False))
+    given["properties"] = dict(pairs("--property", given["properties"], "NAME=COLUMN", empty=False))
     columns = map(given.pop, ("body_column", "key_column", "headers", "properties"))
     return given | {"picker": Picker(*columns)}
-
-
-def _mapping(pairs: tuple[str, ...], option: str) -> dict[str, str]:
-    mapped = {}
-    for pair in pairs:
-        name, equals, column = pair.partition("=")
-        if not name or (equals and not column) or (option == "--property" and not equals):
-            raise InvalidValue(option, pair, "NAME=COLUMN")
-        mapped[name] = column or name
-    return mapped
 
 
 message_options = bundle(

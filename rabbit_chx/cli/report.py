@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rabbit_chx.broker.amqp import server_version
-from rabbit_chx.cli.broker_access import broker_access_options
+from rabbit_chx.cli.broker_access import BrokerAccess, broker_access_options
 from rabbit_chx.cli.changes import counted
 from rabbit_chx.cli.options import (
     BROKER,
@@ -29,14 +29,10 @@ from rabbit_chx.cli.simulate import spread_of
 from rabbit_chx.cli.verb import option, verb
 from rabbit_chx.errors import InvalidValue
 from rabbit_chx.releases import Release
-from rabbit_chx.report import Parity
-from rabbit_chx.report import report as make
+from rabbit_chx.report import Parity, report as make
+from rabbit_chx.ring import Ring
 from rabbit_chx.topology.file.load import load
-
-if TYPE_CHECKING:
-    from rabbit_chx.cli.broker_access import BrokerAccess
-    from rabbit_chx.ring import Ring
-    from rabbit_chx.topology.model import Topology
+from rabbit_chx.topology.model import Topology
 
 
 @verb(

@@ -9,17 +9,14 @@ import stat
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from rabbit_chx.cli.row_files import Batch
 from rabbit_chx.errors import InvalidValue
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from rabbit_chx.cli.row_files import Batch
-    from rabbit_chx.publishing import Publisher
+from rabbit_chx.publishing import Publisher
 
 MAX_SENT_AGAIN: Final = 10_000
 """Rows that are sent again at most when the process is killed."""

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import csv
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from rabbit_chx.cli.options import FILE, exchange_options, output_option, worker_pool_option
+from rabbit_chx.cli.options import FILE, Described, exchange_options, output_option, worker_pool_option
 from rabbit_chx.cli.output import print_json
 from rabbit_chx.cli.progress import waiting
+from rabbit_chx.cli.tables import Bar, Table, show
 from rabbit_chx.cli.verb import option, verb
 from rabbit_chx.errors import InvalidValue
+from rabbit_chx.exchange import ConsistentHashExchange
 from rabbit_chx.inference import infer
 from rabbit_chx.movement import first_buckets, moved, shares
-from rabbit_chx.ring import ToExchange
-
-if TYPE_CHECKING:
-    from rabbit_chx.cli.options import Described
-    from rabbit_chx.exchange import ConsistentHashExchange
-    from rabbit_chx.ring import Destination, Ring
+from rabbit_chx.ring import Destination, Ring, ToExchange
 
 
 @verb(
@@ -72,15 +69,13 @@ def _rows(live: Ring, restarted: Ring) -> dict[Destination, dict[str, Any]]:
 
 
 def _print(live: Ring, restarted: Ring, rows: dict[Destination, dict[str, Any]]) -> None:
-    from rabbit_chx.cli.tables import bar, show, table
-
     def buckets(first: int | None, weight: int) -> str:
         if first is None:
             return "unknown"
         return str(first) if weight == 1 else f"{first}-{first + weight - 1}"
 
     title = f"{len(live)} buckets, RabbitMQ {live.release} on {live.release.store}"
-    shown = table("queue", "weight", "buckets", "after restart", "share", right=("weight", "share"))
+    shown = Table("queue", "weight", "buckets", "after restart", "share", right=("weight", "share"))
     largest = max(row["share"] for row in rows.values())
     for destination, row in rows.items():
         shown.add_row(
@@ -89,7 +84,7 @@ def _print(live: Ring, restarted: Ring, rows: dict[Destination, dict[str, Any]])
             buckets(row["first_bucket"], row["weight"]),
             buckets(row["first_bucket_after_restart"], row["weight"]),
             f"{row['share']:.3%}",
-            *bar(row["share"], largest),
+            Bar(row["share"], largest),
         )
     if restarted.known:
         said = f"A restart moves {moved(live, restarted).share:.2%} of the keys."

@@ -4,25 +4,23 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from rabbit_chx.cli.answers import Answer, key_field, print_answers, print_counts, value_of
-from rabbit_chx.cli.options import exchange_options, keys_option, output_option, raw_option
+from rabbit_chx.cli.options import Described, exchange_options, keys_option, output_option, pairs, raw_option
 from rabbit_chx.cli.output import json_line, notice
 from rabbit_chx.cli.verb import option, verb
 from rabbit_chx.errors import InvalidValue
+from rabbit_chx.exchange import ConsistentHashExchange
+from rabbit_chx.ring import Destination
 from rabbit_chx.text import UNPRINTABLE, printable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-
     from rabbit_chx.cli.file_routes import FileRoutes
-    from rabbit_chx.cli.options import Described
-    from rabbit_chx.exchange import ConsistentHashExchange
     from rabbit_chx.kernel.binaries import Binaries
-    from rabbit_chx.ring import Destination
 
 _SLOTS: Final = (
     "the queue of each slot is known to the broker, not to the file; `rabbit-chx export -o LIVE.yaml` writes it, and "
@@ -82,7 +80,7 @@ def route(
         if shown["explain"] and routes.ring is None:
             got, expected = "an exchange without a ring", "an exchange of type x-consistent-hash"
             raise InvalidValue("--explain", got, expected)
-        _print(_follow(routes, given_keys, _parse_headers(headers)), **shown)
+        _print(_follow(routes, given_keys, dict(pairs("--header", headers, "NAME=VALUE"))), **shown)
     else:
         exchange = described.mirror()
         _print(_route(exchange, keys, headers), exchange.destinations, **shown)
@@ -158,17 +156,7 @@ def _hashed_headers(exchange: ConsistentHashExchange, headers: tuple[str, ...]) 
             f"no header, since the exchange hashes {exchange.hash_on}",
             "--hash-header names the header that the exchange hashes",
         )
-    return _parse_headers(headers)
-
-
-def _parse_headers(headers: tuple[str, ...]) -> dict[str, str]:
-    parsed: dict[str, str] = {}
-    for text in headers:
-        name, equals, value = text.partition("=")
-        if not equals or not name:
-            raise InvalidValue("--header", text, "NAME=VALUE")
-        parsed[name] = value
-    return parsed
+    return dict(pairs("--header", headers, "NAME=VALUE"))
 
 
 def _route_file(

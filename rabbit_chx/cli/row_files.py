@@ -10,17 +10,15 @@ import csv
 import io
 import json
 import sys
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from itertools import islice
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Final, TypeAlias
+from typing import IO, Any, Final, TypeAlias
 
 from rabbit_chx.errors import InvalidValue, MissingDependency
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
 
 _ROWS: Final = 5_000
 _MAX_FIELD: Final = 128 << 20

@@ -14,37 +14,25 @@ import signal
 import socket
 import sys
 import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from importlib.util import find_spec
+from pathlib import Path
 from tempfile import TemporaryFile
 from typing import IO, TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 from rabbit_chx import __version__
-from rabbit_chx.cli.doctor_check import Check
+from rabbit_chx.cli.options import pairs
+from rabbit_chx.cli.output import Check
 from rabbit_chx.cli.progress import waiting
-from rabbit_chx.errors import InvalidValue, MissingDependency, RabbitChxError
+from rabbit_chx.errors import MissingDependency, RabbitChxError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
-    from pathlib import Path
-
     from pyspark.sql import DataFrame, SparkSession
 
     from spark_connector.java import Java
-    from spark_connector.options import WriteOptions
-
-__all__ = [
-    "QUIET",
-    "ask_executors",
-    "broker_checks",
-    "checked_java",
-    "pairs",
-    "session",
-    "spark_checks",
-    "write_options",
-]
 
 _DOCS: Final = "docs/spark.md, On a cluster"
 _PIP: Final = "pip install 'rabbit-chx[spark]'"
@@ -129,35 +117,23 @@ def checked_java() -> Java:
 
 def write_options(url: str | None, password_file: Path | None, options: Iterable[str]) -> dict[str, str]:
     """The options of ``format("rabbitmq")`` as the command line describes them, checked; empty without a broker."""
-    given = ({} if url is None else {"url": url}) | pairs("--option", options)
+    from spark_connector.options import WriteOptions
+
+    given = ({} if url is None else {"url": url}) | dict(pairs("--option", options, "NAME=VALUE"))
     passwords = {"password", "passwordenv", "passwordfile"} & {name.lower() for name in given}
     if url is not None and password_file is not None and not passwords:
         given["passwordFile"] = str(password_file)
     if given:
-        _parsed(given)
+        WriteOptions.of(given)
     return given
-
-
-def pairs(option: str, texts: Iterable[str]) -> dict[str, str]:
-    """The values of an option that is repeated."""
-    found = [text.partition("=") for text in texts]
-    for name, equals, _ in found:
-        if not (name and equals):
-            raise InvalidValue(option, name, "NAME=VALUE")
-    return {name: value for name, _, value in found}
-
-
-def _parsed(options: Mapping[str, str]) -> WriteOptions:
-    from spark_connector.options import WriteOptions
-
-    return WriteOptions.of(options)
 
 
 def broker_checks(options: Mapping[str, str]) -> Iterator[Check]:
     """What the driver checks on the broker before a batch write."""
     from spark_connector.connections import NotOnThisMachine, check_access
+    from spark_connector.options import WriteOptions
 
-    checked = _parsed(options)
+    checked = WriteOptions.of(options)
     try:
         check_access(checked, [] if checked.exchange is None else [checked.exchange])
         yield Check("broker", "ok", checked.where)
@@ -203,8 +179,7 @@ def _in_spark(target: str, settings: Mapping[str, str], options: Mapping[str, st
             yield executors_check(len(answers), expected)
             local = expected is not None and re.match(r"local(\[|$)", str(spark.sparkContext.master))
             fix = f"export PYSPARK_PYTHON={sys.executable}" if local else f"{_PIP} there, or ship it: {_DOCS}"
-            broker = _parsed(options).where if options else ""
-            yield from (executor_check(answer, fix, broker) for answer in answers)
+            yield from (executor_check(answer, fix) for answer in answers)
     except RabbitChxError as error:
         yield Check(name, "failed", without_token(str(error), target), hint)
 
@@ -251,13 +226,12 @@ def executors_check(answers: int, expected: int | None) -> Check:
     """How many executors answered; with Spark Connect it is unknown how many there are."""
     if expected is None:
         return Check("executors", "ok", f"{answers} answered; Spark Connect does not say how many there are")
+    hint = "" if answers >= expected else "does the cluster have resources for all? See also their logs"
     found = f"{answers} of {max(answers, expected)} answered"
-    if answers >= expected:
-        return Check("executors", "ok", found)
-    return Check("executors", "failed", found, "does the cluster have resources for all? See also their logs")
+    return Check("executors", "failed" if hint else "ok", found, hint)
 
 
-def executor_check(answer: Mapping[str, Any], fix: str, broker: str) -> Check:
+def executor_check(answer: Mapping[str, Any], fix: str) -> Check:
     """The row of one executor: its packages, and its connection to the broker if one was named."""
     from pyspark import __version__ as pyspark_here
 
@@ -268,15 +242,14 @@ def executor_check(answer: Mapping[str, Any], fix: str, broker: str) -> Check:
             faults.append(f"{name}: {version}, but {here} on the driver")
     found = f"{answer['host']}, process {answer['process']}: Python {answer['python']}"
     found = ", ".join([found, *(f"{name} {version}" for name, version in packages.items())])
-    if answer["broker"] == "open":
-        found += f"; {broker} in {answer['seconds'] * 1000:.0f} ms"
-    elif answer["broker"]:
+    if answer["broker"]:
+        found += f"; {answer['broker']} in {answer['seconds'] * 1000:.0f} ms"
+    elif answer["refused"]:
         fix = fix if faults else "can that machine reach the broker, and are user and password right?"
-        faults.append(f"broker: {answer['broker']}")
+        faults.append(f"broker: {answer['refused']}")
     details = {name: answer[name] for name in ("host", "process", "python", "packages", "seconds")}
-    if faults:
-        return Check("executor", "failed", "; ".join([found, *faults]), fix, details)
-    return Check("executor", "ok", found, details=details)
+    state, hint = ("failed", fix) if faults else ("ok", "")
+    return Check("executor", state, "; ".join([found, *faults]), hint, details)
 
 
 # -- the executors --------------------------------------------------------------------------------
@@ -329,7 +302,7 @@ def _expected(context: Any) -> int:
 def _question(options: dict[str, str], addresses: list[tuple[str, int]]) -> Callable[[int], str]:
     def answer(_: int) -> str:
         found = {"host": socket.gethostname(), "process": os.getppid(), "python": platform.python_version()}
-        packages, faults, broker = {}, {}, ""
+        packages, faults, broker, refused = {}, {}, "", ""
         for name in _PACKAGES:
             package = name.replace("_", "-")
             try:
@@ -345,14 +318,13 @@ def _question(options: dict[str, str], addresses: list[tuple[str, int]]) -> Call
 
                 checked = WriteOptions.of(options)
                 discard(borrow(checked, f"{checked.connection_name} doctor"))
-                broker = "open"
+                broker = checked.where
             elif addresses:  # without the packages, only the port can be tried
                 socket.create_connection(addresses[0], 10.0).close()
-                broker = "reachable"
+                broker = "{}:{} is reachable".format(*addresses[0])
         except Exception as error:  # noqa: BLE001 - the reason is the answer
-            broker = str(error) or type(error).__name__
-        seconds = round(time.monotonic() - began, 3)
-        more = {"packages": packages, "faults": faults, "broker": broker, "seconds": seconds}
-        return json.dumps(found | more)
+            refused = str(error) or type(error).__name__
+        found |= {"packages": packages, "faults": faults, "broker": broker, "refused": refused}
+        return json.dumps(found | {"seconds": round(time.monotonic() - began, 3)})
 
     return answer

@@ -6,13 +6,11 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable, Mapping, Sequence
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import click
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
 
 _Command = TypeVar("_Command", bound="Callable[..., Any] | click.Command")
 _OWN: Final = "Options"

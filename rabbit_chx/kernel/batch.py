@@ -13,9 +13,11 @@ things make it fast:
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
+from collections.abc import Sequence
+from typing import Any, Final, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rabbit_chx.kernel.binaries import Binaries, binaries
 from rabbit_chx.kernel.phash2 import (
@@ -26,13 +28,6 @@ from rabbit_chx.kernel.phash2 import (
     PHASH2_BITS,
     block_hash,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from numpy.typing import NDArray
-
-__all__ = ["block_hash_column", "phash2_column", "phash2_lists_column"]
 
 _ROWS: Final = 1 << 15
 _BYTES: Final = 1 << 24
@@ -115,7 +110,7 @@ def _hash_rows(rows: Binaries, initval: int, hashes: _Column) -> None:
     lengths = np.diff(rows.offsets).astype(np.uint32)
     length, longest = int(lengths.min()), int(lengths.max())
     if length == longest:
-        words: _Words = _EvenRows(_readable(rows), length, len(rows))
+        words = _EvenRows(_readable(rows), length, len(rows))
         hashes[:] = _lookup2(words, [len(rows)] * (length // 12), lengths, initval)
     else:
         _hash_uneven_rows(rows, lengths, initval, hashes)
@@ -160,7 +155,9 @@ def _aligned(columns: int, rows: int) -> Sequence[_Column]:
 
 
 # utils.c, block_hash/3. Rows are sorted by their blocks, most first: with_block[i] of them have a block i.
-def _lookup2(words: _Words, with_block: list[int], lengths: _Column, initval: int) -> _Column:
+def _lookup2(
+    words: _EvenRows | _UnevenRows, with_block: list[int], lengths: _Column, initval: int
+) -> _Column:
     a, b, c, scratch = _aligned(4, len(lengths))
     a[:] = b[:] = HCONST
     c[:] = initval
@@ -189,16 +186,6 @@ def _mix(a: _Column, b: _Column, c: _Column, scratch: _Column) -> None:
         x, y, z = y, z, x
 
 
-class _Words(Protocol):
-    """Reads twelve bytes of many rows at once, as three words."""
-
-    def block(self, index: int, count: int) -> Sequence[_Column]:
-        """Return block number ``index`` of the first ``count`` rows."""
-
-    def rest(self) -> Sequence[_Column]:
-        """Return the bytes after the whole blocks of every row, padded with zeros."""
-
-
 class _EvenRows:
     """Rows of equal length: one word of every row is a strided view of the buffer."""
 
@@ -208,10 +195,12 @@ class _EvenRows:
         self._rows = rows
 
     def block(self, index: int, count: int) -> Sequence[_Column]:
+        """Return block number ``index`` of the first ``count`` rows, as three words of each."""
         offsets = range(12 * index, 12 * index + 12, 4)
         return [np.ndarray((count,), "<u4", self._buffer, at, (self._length,)) for at in offsets]
 
     def rest(self) -> Sequence[_Column]:
+        """Return the bytes after the whole blocks of every row, padded with zeros."""
         blocks, rest = divmod(self._length, 12)
         words = self.block(blocks, self._rows)
         return [word & kept[rest] for word, kept in zip(words, _KEPT, strict=True)]

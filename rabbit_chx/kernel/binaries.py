@@ -6,19 +6,14 @@ once. pyarrow is imported only when a column is an Arrow column or offers Arrow'
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rabbit_chx.errors import InvalidValue
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
-    from numpy.typing import NDArray
-
-__all__ = ["Binaries", "binaries", "is_text"]
 
 _HINT = "Cast the column to strings as its publisher does, or fill the gaps first"
 _EXPECTED = "str (sent as UTF-8) or bytes"

@@ -12,14 +12,9 @@ columns of binaries, and tests compare the two.
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from rabbit_chx.kernel.terms import Atom
-
-if TYPE_CHECKING:
-    from rabbit_chx.kernel.terms import Term
-
-__all__ = ["PHASH2_BITS", "atom_hash", "block_hash", "last_binary_initval", "phash2"]
+from rabbit_chx.kernel.terms import Atom, Term
 
 PHASH2_BITS: Final = 27
 """The number of bits that ``phash2/1`` returns."""

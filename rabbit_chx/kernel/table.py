@@ -10,19 +10,14 @@ from each size to the next.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
-from rabbit_chx.kernel.exs1024 import EXS64_FACTOR, EXS1024_FACTOR, SEED_BITS, SEED_FACTORS, STATE_WORDS
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from numpy.typing import NDArray
-
-__all__ = ["SEEDS", "BucketTable", "Visits", "all_buckets", "bucket_table", "visits"]
+from rabbit_chx.kernel.jump import EXS64_FACTOR, EXS1024_FACTOR, SEED_BITS, SEED_FACTORS, STATE_WORDS
 
 SEEDS: Final = 1 << SEED_BITS
 """The number of keys that a ring can distinguish."""

@@ -18,8 +18,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
-__all__ = ["FALSE", "TRUE", "UNDEFINED", "Atom", "Term", "boolean", "format_term"]
-
 
 @dataclass(frozen=True, slots=True)
 class Atom:

@@ -1,18 +1,7 @@
 """Publish messages in bulk, confirmed by the broker, with an outcome for every message.
 
-messages.py       a message, its outcome, and a publisher's counters
-properties.py     a message's properties as bytes
-batch_columns.py  the columns of a batch as bytes
-frames.py         messages as AMQP frames
-window.py         messages that await their confirm, and which of them the broker returned
-attempts.py       which broker is tried next, and for how long
-outbox.py         messages and counters, shared by the two threads
-connection.py     one connection, on pika
-sender.py         the thread that sends, retries and reconnects
-publisher.py      `Publisher`
-access.py         may the user publish to an exchange?
-
-No file above outbox.py knows a thread or a socket.
+`Publisher` checks and encodes messages (`batch_columns`, `properties`) on the caller's thread and puts them into the `outbox`,
+which it shares with the thread of the `sender`. The other files know neither threads nor, but for `connection`, sockets.
 """
 
 from __future__ import annotations

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import logging
-from typing import TYPE_CHECKING, Final
+import ssl
+from collections.abc import Iterable, Sequence
+from typing import Final
 
-from rabbit_chx.broker.amqp import connect
+import pika
+from pika.exceptions import AMQPError, ChannelClosedByBroker
+
+from rabbit_chx.broker.amqp import connect, expecting_refusals
+from rabbit_chx.broker.credentials import Credentials
 from rabbit_chx.broker.permissions import Needs, why_denied
 from rabbit_chx.broker.reasons import why_down
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue
 from rabbit_chx.urls import BrokerUrl
-
-if TYPE_CHECKING:
-    import ssl
-    from collections.abc import Iterable, Sequence
-
-    import pika
-
-    from rabbit_chx.broker.credentials import Credentials
-
-__all__ = ["check_access"]
 
 _NOT_AN_EXPIRATION: Final = "invalid on purpose: rabbit-chx checks whether it may publish"
 """The broker logs it, so it explains itself."""
@@ -34,15 +29,9 @@ def check_access(
     credentials: Credentials | None = None,
     tls: ssl.SSLContext | None = None,
 ) -> None:
-    """Connect as a publisher would, and check that the user may publish to each exchange.
+    """Connect as a `Publisher` with these arguments would, and check that the user may publish to each exchange.
 
-    Args:
-        url: an AMQP URL, or several that are tried in turn.
-        exchanges: names of exchanges.
-        name: the connection's name in the broker's list.
-        timeout: seconds for each attempt to connect.
-        credentials: as for `Publisher`.
-        tls: as for `Publisher`.
+    ``timeout`` is in seconds, for each attempt to connect.
 
     Raises:
         BrokerUnavailable: no broker accepted the connection, or the connection was lost.
@@ -70,8 +59,6 @@ def _check_exchange(connection: pika.BlockingConnection, exchange: str, where: s
     that property (``rabbit_channel:handle_method/3``, the clause of ``basic.publish``), and refuses the message before
     it routes it: its complaint tells how far the message got.
     """
-    from pika.exceptions import AMQPError
-
     try:
         code, text = _reply(connection, exchange)
     except (AMQPError, OSError) as error:
@@ -91,22 +78,12 @@ def _check_exchange(connection: pika.BlockingConnection, exchange: str, where: s
 
 def _reply(connection: pika.BlockingConnection, exchange: str) -> tuple[int, str]:
     """Publish the message, and return the code and the text with which the broker closes the channel, or 0."""
-    import pika
-    from pika.exceptions import ChannelClosedByBroker
-
     channel = connection.channel()
-    logger = logging.getLogger("pika.channel")
-    logger.addFilter(_nothing)  # pika would warn of the expected complaint
     try:
-        channel.basic_publish(exchange, "", b"", pika.BasicProperties(expiration=_NOT_AN_EXPIRATION))
-        channel.basic_qos(prefetch_count=1)  # waits for an answer, which may be the complaint
+        with expecting_refusals():
+            channel.basic_publish(exchange, "", b"", pika.BasicProperties(expiration=_NOT_AN_EXPIRATION))
+            channel.basic_qos(prefetch_count=1)  # waits for an answer, which may be the complaint
     except ChannelClosedByBroker as closed:
         return closed.reply_code, closed.reply_text
-    finally:
-        logger.removeFilter(_nothing)
     channel.close()
     return 0, ""
-
-
-def _nothing(_record: logging.LogRecord) -> bool:
-    return False

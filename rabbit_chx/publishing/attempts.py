@@ -7,19 +7,14 @@ lets connections open and then breaks each of them is as bad as none. The caller
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+import pika
+
+from rabbit_chx.broker.reasons import Reason
 from rabbit_chx.errors import InvalidValue
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    import pika
-
-    from rabbit_chx.broker.reasons import Reason
-
-__all__ = ["Address", "Attempts", "Timeouts"]
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,9 @@ checks that both return the same bytes.
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterable, Mapping
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from rabbit_chx.errors import InvalidValue
 from rabbit_chx.hashing import MAX_SHORTSTR, shortstr
@@ -21,11 +22,6 @@ from rabbit_chx.publishing.properties import (
     max_property_bytes,
     with_defaults,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-__all__ = ["body_column", "checked_body", "column", "key_column", "property_column", "values"]
 
 _LENGTHS: Final = [bytes([length]) for length in range(MAX_SHORTSTR + 1)]
 _SIZE = struct.Struct(">I").pack

@@ -10,7 +10,8 @@ the connection publishes through ``basic_publish``, which is slower.
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from collections.abc import Sequence
+from typing import Any, Final, Protocol
 
 import pika
 from pika.adapters.select_connection import IOLoop, SelectConnection
@@ -18,15 +19,9 @@ from pika.exceptions import StreamLostError
 
 from rabbit_chx.broker.reasons import NotAmqp
 from rabbit_chx.publishing.frames import FRAME_OVERHEAD, encode
+from rabbit_chx.publishing.messages import Message
 from rabbit_chx.publishing.properties import DEFAULT_FRAME_MAX
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from rabbit_chx.publishing.messages import Message
-    from rabbit_chx.publishing.window import Confirm
-
-__all__ = ["PublisherConnection", "has_private_names"]
+from rabbit_chx.publishing.window import Confirm
 
 PRIVATE_NAMES: Final = (
     *("_on_data_available", "_process_frame", "_frame_buffer", "_channels", "_adapter_emit_data"),

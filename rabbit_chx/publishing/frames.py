@@ -7,14 +7,10 @@ negotiated size. Whatever the messages of a batch have in common is packed once.
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterable
+from typing import Final
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from rabbit_chx.publishing.messages import Message
-
-__all__ = ["FRAME_OVERHEAD", "encode"]
+from rabbit_chx.publishing.messages import Message
 
 FRAME_OVERHEAD: Final = 8
 """Type, channel and size before a frame's payload, and the end byte after it."""

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-__all__ = ["Failure", "Message", "Outcome", "Totals"]
-
 
 class Outcome(Enum):
     """What finally became of a message."""

@@ -9,20 +9,13 @@ import logging
 import threading
 import time
 from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from heapq import nsmallest
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from rabbit_chx.errors import BrokerUnavailable
-from rabbit_chx.publishing.messages import Outcome, Totals
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
-
-    from rabbit_chx.errors import RabbitChxError
-    from rabbit_chx.publishing.messages import Failure, Message
-
-__all__ = ["Outbox", "log_errors"]
+from rabbit_chx.errors import BrokerUnavailable, RabbitChxError
+from rabbit_chx.publishing.messages import Failure, Message, Outcome, Totals
 
 log = logging.getLogger("rabbit_chx.publisher")
 

@@ -7,21 +7,12 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Final
 
+import pika
+from pika.exceptions import AMQPError
+
 from rabbit_chx.errors import InvalidValue
 from rabbit_chx.fields import seconds
 from rabbit_chx.hashing import shortstr
-
-__all__ = [
-    "DEFAULT_FRAME_MAX",
-    "PROPERTIES",
-    "ROUTING_HEADERS",
-    "SHORT_STRINGS",
-    "encode_properties",
-    "encode_property",
-    "flag_of",
-    "max_property_bytes",
-    "with_defaults",
-]
 
 DEFAULT_FRAME_MAX: Final = 131_072
 """RabbitMQ's default ``frame_max``, and the most that pika agrees to."""
@@ -64,8 +55,6 @@ def encode_property(name: str, value: Any) -> bytes:
 
 def flag_of(name: str) -> int:
     """Return the flag by which a content header announces a property."""
-    import pika
-
     return int(getattr(pika.BasicProperties, f"FLAG_{name.upper()}"))
 
 
@@ -76,14 +65,11 @@ def with_defaults(properties: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _encode(properties: Mapping[str, Any]) -> bytes:
-    import pika
-    from pika.exceptions import AMQPError
-
     unknown = properties.keys() - PROPERTIES
     if unknown:
         expected = f"one of {', '.join(sorted(PROPERTIES))}"
         raise InvalidValue("property", min(unknown), expected, "Use a header for anything else")
-    checked = {name: _CHECKS.get(name, _unchecked)(name, value) for name, value in properties.items()}
+    checked = {name: _CHECKS[name](name, value) for name, value in properties.items()}
     try:
         return b"".join(pika.BasicProperties(**checked).encode())
     except (AMQPError, struct.error, TypeError, AttributeError, AssertionError, ValueError):
@@ -93,10 +79,6 @@ def _encode(properties: Mapping[str, Any]) -> bytes:
             "values that pika can encode",
             "Header values of type str always work",
         ) from None
-
-
-def _unchecked(_name: str, value: Any) -> Any:
-    return value
 
 
 def _short(name: str, value: Any) -> Any:
@@ -153,7 +135,8 @@ def _check_integers(name: str, value: Any) -> None:
         _check_integers(name, content)
 
 
-_CHECKS: Final[dict[str, Any]] = dict.fromkeys(SHORT_STRINGS, _short) | {
+_CHECKS: Final[dict[str, Any]] = dict.fromkeys(PROPERTIES, lambda _name, value: value) | {
+    **dict.fromkeys(SHORT_STRINGS, _short),
     "expiration": _expiration,
     "headers": _headers,
     "timestamp": _timestamp,

@@ -12,16 +12,18 @@ until every message has its outcome and raises `PublishFailed` if one was not co
 
 from __future__ import annotations
 
+import ssl
 import threading
-from contextlib import nullcontext
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import Any, Final, Self
 
 from rabbit_chx.broker.amqp import parameters_of
-from rabbit_chx.broker.credentials import check_credentials
+from rabbit_chx.broker.credentials import Credentials, check_credentials
 from rabbit_chx.broker.permissions import Needs
 from rabbit_chx.broker.tls import warn_if_unchecked
-from rabbit_chx.errors import BrokerUnavailable, InvalidValue, PublishFailed
+from rabbit_chx.errors import BrokerUnavailable, InvalidValue, PublishFailed, RabbitChxError
 from rabbit_chx.hashing import shortstr
 from rabbit_chx.publishing.attempts import Address, Timeouts
 from rabbit_chx.publishing.batch_columns import (
@@ -32,23 +34,11 @@ from rabbit_chx.publishing.batch_columns import (
     property_column,
     values,
 )
-from rabbit_chx.publishing.messages import Message
+from rabbit_chx.publishing.messages import Failure, Message, Totals
 from rabbit_chx.publishing.outbox import Outbox
 from rabbit_chx.publishing.properties import DEFAULT_FRAME_MAX, encode_properties, max_property_bytes
 from rabbit_chx.publishing.sender import Sender
 from rabbit_chx.urls import BrokerUrl
-
-if TYPE_CHECKING:
-    import ssl
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-    from contextlib import AbstractContextManager
-    from types import TracebackType
-
-    from rabbit_chx.broker.credentials import Credentials
-    from rabbit_chx.errors import RabbitChxError
-    from rabbit_chx.publishing.messages import Failure, Totals
-
-__all__ = ["Publisher"]
 
 _TIMEOUTS: Final = Timeouts()
 _MAX_IN_FLIGHT: Final = 5_000
@@ -178,9 +168,7 @@ class Publisher:
         self.open()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         if error is None:
             self.close()
             return

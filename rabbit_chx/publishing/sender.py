@@ -9,30 +9,21 @@ import logging
 import random
 import threading
 import time
-from contextlib import ExitStack
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+import pika
+
+from rabbit_chx.broker.permissions import Needs
 from rabbit_chx.broker.reasons import Reason, why_down
 from rabbit_chx.errors import BrokerUnavailable
 from rabbit_chx.publishing.attempts import Address, Attempts, Timeouts
 from rabbit_chx.publishing.connection import PublisherConnection
-from rabbit_chx.publishing.messages import Outcome
-from rabbit_chx.publishing.outbox import log_errors
-from rabbit_chx.publishing.window import Window, find_returned
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from contextlib import AbstractContextManager
-
-    import pika
-
-    from rabbit_chx.broker.permissions import Needs
-    from rabbit_chx.publishing.messages import Message
-    from rabbit_chx.publishing.outbox import Outbox
-    from rabbit_chx.publishing.window import Confirm
-
-__all__ = ["Sender"]
+from rabbit_chx.publishing.messages import Message, Outcome
+from rabbit_chx.publishing.outbox import Outbox, log_errors
+from rabbit_chx.publishing.window import Confirm, Window, find_returned
 
 log = logging.getLogger("rabbit_chx.publisher")
 log.addHandler(logging.NullHandler())

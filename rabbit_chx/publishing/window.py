@@ -8,19 +8,14 @@ returned in publish order, so the first that matches, after the previously retur
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import pika
 
+from rabbit_chx.publishing.messages import Message
 from rabbit_chx.publishing.properties import PROPERTIES
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
-
-    from rabbit_chx.publishing.messages import Message
-
-__all__ = ["Confirm", "Window", "find_returned"]
 
 _COMPARED: Final = PROPERTIES - {"headers"}
 

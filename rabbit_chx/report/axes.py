@@ -7,24 +7,20 @@ makes room for them. Needs the extra ``plot``.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import ceil, cos, pi, sin
 from typing import TYPE_CHECKING, Any, Final
 
 from rabbit_chx.errors import MissingDependency
 from rabbit_chx.movement import moved, shares
 from rabbit_chx.report.drawing import COLOURS, LIGHT, MOST_NAMED, REST, colours_of, gap_after, short
-from rabbit_chx.report.flows import laid_out
+from rabbit_chx.report.flows import Column, Flow, Ribbon, laid_out
+from rabbit_chx.ring import Ring
+from rabbit_chx.skew import Spread
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from matplotlib.axes import Axes
 
-    from rabbit_chx.report.flows import Column, Flow, Ribbon
-    from rabbit_chx.ring import Ring
-    from rabbit_chx.skew import Spread
-
-__all__ = ["draw_movement", "draw_ring", "draw_shares", "draw_spread"]
 
 _LINE: Final = 11.0
 """Height of a name, in points."""

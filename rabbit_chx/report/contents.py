@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -11,16 +12,10 @@ from rabbit_chx.exchange import ConsistentHashExchange
 from rabbit_chx.movement import moved, shares
 from rabbit_chx.releases import Release
 from rabbit_chx.report.page import SAMPLE, Change, Parity, Report, Uniformity
+from rabbit_chx.ring import Destination, Ring
 from rabbit_chx.skew import Spread, chi_squared_tail, spread
+from rabbit_chx.topology.model import Topology
 from rabbit_chx.topology.planning.what_if import what_if
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from rabbit_chx.ring import Destination, Ring
-    from rabbit_chx.topology.model import Topology
-
-__all__ = ["PUBLISHED", "report"]
 
 # The figures for 2 to 20 buckets in the README of rabbitmq_consistent_hash_exchange (the section on uniformity), which
 # does not name its keys.
@@ -53,21 +48,12 @@ def report(
     worker_pool_size: int | None = None,
     parity: Parity | None = None,
 ) -> Report:
-    """Compute the report of one consistent-hash exchange.
+    """Compute the report of one consistent-hash exchange of a topology.
 
-    Args:
-        topology: the topology from the file.
-        exchange: the name of one of its exchanges.
-        release: the release of the broker.
-        live: the ring as read from a broker; by default, the ring that the file's order makes.
-        keys: a sample of the hashed values, with repetitions; pass either ``keys`` or ``sample``.
-        sample: a sample already counted by `rabbit_chx.spread`.
-        sample_name: the name of the sample in the report.
-        add: queues to add, as in `rabbit-chx plan`; by default, the report adds one.
-        remove: queues to remove.
-        weights: queues with their new weights.
-        worker_pool_size: the setting of the broker's node, if known: with 1, a restart on Mnesia sorts the ring.
-        parity: the result of a comparison with the broker.
+    Without ``live``, a ring that was read from a broker, it is about the ring that the file's order makes. A sample is
+    either ``keys``, the hashed values with repetitions, or ``sample``, counted by `rabbit_chx.spread`. ``add``, ``remove``
+    and ``weights`` are a change as in `rabbit-chx plan`; by default, one more queue. With a ``worker_pool_size`` of 1, a
+    restart on Mnesia sorts the ring.
     """
     parsed = Release.parse(release)
     filed = topology.ring(exchange, parsed)

@@ -6,32 +6,15 @@ colours repeat, and the names distinguish the queues. Every picture has a title 
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from math import cos, pi, sin
-from typing import TYPE_CHECKING, Final
+from typing import Final
+from xml.etree.ElementTree import Element
 
 from rabbit_chx.markup import element
-from rabbit_chx.report.flows import laid_out
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from xml.etree.ElementTree import Element
-
-    from rabbit_chx.movement import Movement
-    from rabbit_chx.report.flows import Column, Flow, Ribbon
-    from rabbit_chx.ring import Destination, Ring
-
-__all__ = [
-    "COLOURS",
-    "DARK",
-    "LIGHT",
-    "MOST_NAMED",
-    "REST",
-    "colours_of",
-    "flow_picture",
-    "gap_after",
-    "ring_picture",
-    "short",
-]
+from rabbit_chx.movement import Movement
+from rabbit_chx.report.flows import Column, Flow, Ribbon, laid_out
+from rabbit_chx.ring import Destination, Ring
 
 LIGHT: Final = (
     *("#3366cc", "#e07b00", "#1f9d55", "#b5179e", "#c92a2a", "#0c8599"),

@@ -5,16 +5,12 @@ Lengths are shares of all keys; the drawing code scales them. No I/O.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import Final, TypeAlias
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from rabbit_chx.movement import Movement
-    from rabbit_chx.ring import Ring
-
-__all__ = ["Flow", "Ribbon", "laid_out"]
+from rabbit_chx.movement import Movement
+from rabbit_chx.ring import Ring
 
 _MOST_SHOWN: Final = 12
 """The most queues in a flow picture: those with the largest shares. The others are drawn as one."""

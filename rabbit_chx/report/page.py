@@ -5,28 +5,22 @@ Elements are built and then serialized, which escapes every name. Every picture 
 
 from __future__ import annotations
 
+import os
 from base64 import b64encode
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
+from xml.etree.ElementTree import Element
 
 from rabbit_chx import __version__
 from rabbit_chx.markup import element, table, written
-from rabbit_chx.movement import first_buckets, moved
+from rabbit_chx.movement import Movement, first_buckets, moved
 from rabbit_chx.report.drawing import COLOURS, DARK, LIGHT, colours_of, flow_picture, ring_picture
-
-if TYPE_CHECKING:
-    import os
-    from collections.abc import Iterable, Mapping, Sequence
-    from xml.etree.ElementTree import Element
-
-    from rabbit_chx.movement import Movement
-    from rabbit_chx.ring import Destination, Ring
-    from rabbit_chx.skew import Spread
-    from rabbit_chx.topology.planning.steps import Strategy
-
-__all__ = ["SAMPLE", "Change", "Parity", "Report", "Uniformity"]
+from rabbit_chx.ring import Destination, Ring
+from rabbit_chx.skew import Spread
+from rabbit_chx.topology.planning.steps import Strategy
 
 _FRAME_HEIGHT: Final = 640
 _POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'"
@@ -178,7 +172,8 @@ def _ring(report: Report) -> Element:
         text = f"After a restart the order is unknown: {report.recovered.why_unknown}."
         pictures += [element("p", "?", class_="big")]
         titles[1] += ": unknown"
-    figures = map(_figure, pictures, titles)
+    drawn = zip(pictures, titles, strict=True)
+    figures = (element("figure", each, element("figcaption", title)) for each, title in drawn)
     return _section(
         "ring",
         "The ring",
@@ -186,10 +181,6 @@ def _ring(report: Report) -> Element:
         element("div", *figures, class_="pair"),
         element("p", _NUMBERED, class_="quiet"),
     )
-
-
-def _figure(picture: Element, title: str) -> Element:
-    return element("figure", picture, element("figcaption", title))
 
 
 def _shares(report: Report) -> Element:

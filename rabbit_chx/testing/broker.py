@@ -8,10 +8,14 @@ from __future__ import annotations
 
 import re
 import secrets
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Iterable, Mapping
+from typing import Literal, Self
 
-from rabbit_chx.broker.reading.erlang_rings import parse_ring, ring_expression
-from rabbit_chx.errors import BrokerUnavailable
+import pika
+
+from rabbit_chx.broker.reading.erlang_rings import parse_rings, rings_expression
+from rabbit_chx.errors import BrokerUnavailable, InvalidValue, RingUnknown
+from rabbit_chx.ring import Destination
 from rabbit_chx.testing import cleanup
 from rabbit_chx.testing.node import (
     ALWAYS_ON,
@@ -27,16 +31,6 @@ from rabbit_chx.testing.node import (
 )
 from rabbit_chx.testing.sources import none_left, sources
 from rabbit_chx.urls import BrokerUrl
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-    from types import TracebackType
-    from typing import Self
-
-    import pika
-
-    from rabbit_chx.ring import Destination
-
 
 _NOT_RUNNING = "the broker is not running: use it inside `with Broker() as broker:`"
 
@@ -79,12 +73,7 @@ class Broker:
         self.start()
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     def start(self) -> None:
@@ -177,8 +166,6 @@ class Broker:
 
     def connection(self) -> pika.BlockingConnection:
         """Open a pika connection."""
-        import pika
-
         return pika.BlockingConnection(pika.URLParameters(self.url))
 
     # -- queries --------------------------------------------------------------------------------
@@ -200,8 +187,14 @@ class Broker:
         A queue is a ``str``, an exchange a `ToExchange`. The default virtual host is that of the URL.
         """
         vhost = BrokerUrl.parse(self.url).vhost if vhost is None else vhost
-        text = self.eval(ring_expression(exchange, vhost))
-        return parse_ring(text, exchange=exchange, vhost=vhost)
+        rings = parse_rings(self.eval(rings_expression(vhost)), vhost=vhost)
+        if exchange not in rings:
+            expected = f"an x-consistent-hash exchange of virtual host {vhost!r}"
+            raise InvalidValue("exchange to read the ring of", exchange, expected)
+        ring = rings[exchange]
+        if isinstance(ring, RingUnknown):
+            raise ring
+        return ring
 
     def eval(self, expression: str) -> str:
         """Evaluate an Erlang expression on the node and return the output, which ends with the value."""

@@ -11,10 +11,8 @@ import contextlib
 import os
 import signal
 import threading
-from typing import TYPE_CHECKING, NoReturn
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from collections.abc import Callable
+from typing import NoReturn
 
 # The process id: a forked child inherits the hook and the list, but must not stop the nodes of its parent.
 _running: dict[Callable[[], None], int] = {}

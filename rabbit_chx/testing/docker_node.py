@@ -14,9 +14,12 @@ from __future__ import annotations
 import contextlib
 import gc
 import warnings
-from typing import TYPE_CHECKING, cast
+from collections.abc import Iterator
+from typing import cast
 
+import docker
 from docker.errors import APIError, DockerException, ImageNotFound, InvalidArgument, NotFound
+from docker.models.containers import Container
 from testcontainers.core.config import ConnectionMode, testcontainers_config
 from testcontainers.core.container import DockerContainer
 from testcontainers.core.docker_client import DockerClient
@@ -36,12 +39,6 @@ from rabbit_chx.testing.node import (
     wait_for_amqp,
     wait_for_boot,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    import docker
-    from docker.models.containers import Container
 
 DEFAULT_RELEASE = "4.3"
 AMQP = 5672

@@ -13,15 +13,14 @@ from __future__ import annotations
 import os
 import shlex
 import subprocess
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Callable
+from typing import NoReturn, TypeVar
+
+from pika.exceptions import AMQPError
 
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue
 from rabbit_chx.testing.node import CannotSupply, Settings, Source, ctl_output, is_release, server_version
 from rabbit_chx.urls import BrokerUrl, ManagementUrl
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import NoReturn
 
 _Url = TypeVar("_Url", BrokerUrl, ManagementUrl)
 
@@ -59,8 +58,6 @@ class ExternalNode:
 
     def start(self) -> None:
         """Check that the broker answers and is of the requested release."""
-        from pika.exceptions import AMQPError
-
         if self._config:
             self._refuse("its configuration cannot be changed", f"unset {URL_VARIABLE}")
         try:

@@ -10,15 +10,16 @@ import random
 import re
 import socket
 import time
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 from urllib.parse import quote
 
-from rabbit_chx.errors import BrokerUnavailable, InvalidValue, RabbitChxError
+import pika
+from pika.exceptions import AMQPError
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+from rabbit_chx.errors import BrokerUnavailable, InvalidValue, RabbitChxError
 
 ALWAYS_ON = ("rabbitmq_management", "rabbitmq_consistent_hash_exchange")
 
@@ -189,8 +190,6 @@ def wait_for_boot(boots: int, *, logs: Callable[[], str], running: Callable[[], 
 
 def server_version(url: str) -> str:
     """Connect once and return the version that the server reports."""
-    import pika
-
     with pika.BlockingConnection(pika.URLParameters(url)) as connection:
         # pika 1.x has no public name for the server's properties
         properties = connection._impl.server_properties  # noqa: SLF001
@@ -199,8 +198,6 @@ def server_version(url: str) -> str:
 
 def wait_for_amqp(url: str) -> None:
     """Wait until a connection opens."""
-    from pika.exceptions import AMQPError
-
     deadline = time.monotonic() + START_SECONDS
     while True:
         try:

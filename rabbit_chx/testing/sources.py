@@ -6,13 +6,10 @@ If no source has the requested release, the error lists the reason of each. If t
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 from rabbit_chx.testing import external_node, local_node
 from rabbit_chx.testing.node import CannotSupply, Source, check_release
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 HELP = (
     "To get one: install Docker and rabbit-chx[testing]; or, on Debian and Ubuntu, "

@@ -17,12 +17,10 @@ from typing import TYPE_CHECKING
 from rabbit_chx.faces import lazy_face
 
 if TYPE_CHECKING:
-    from rabbit_chx.broker.applying.apply import (
-        Applied as Applied,
-        apply as apply,
-        apply_async as apply_async,
-    )
-    from rabbit_chx.broker.management import Management as Management, Overview as Overview, User as User
+    from rabbit_chx.broker.applying.apply import apply as apply, apply_async as apply_async
+    from rabbit_chx.broker.applying.plan_commands import Applied as Applied
+    from rabbit_chx.broker.management import Management as Management
+    from rabbit_chx.broker.management_rows import Overview as Overview, User as User
     from rabbit_chx.broker.reading.node import NodeAccess as NodeAccess, NodeCommand as NodeCommand
     from rabbit_chx.broker.reading.reader import read as read
     from rabbit_chx.errors import (
@@ -46,12 +44,8 @@ if TYPE_CHECKING:
         to_definitions as to_definitions,
     )
     from rabbit_chx.topology.file.dump import dumps as dumps
-    from rabbit_chx.topology.file.load import (
-        InvalidTopology as InvalidTopology,
-        Problem as Problem,
-        load as load,
-        loads as loads,
-    )
+    from rabbit_chx.topology.file.load import load as load, loads as loads
+    from rabbit_chx.topology.file.problems import InvalidTopology as InvalidTopology, Problem as Problem
     from rabbit_chx.topology.model import (
         Binding as Binding,
         Exchange as Exchange,
@@ -67,6 +61,11 @@ if TYPE_CHECKING:
         drain_stages as drain_stages,
     )
     from rabbit_chx.topology.planning.plan import plan as plan
+    from rabbit_chx.topology.planning.slot_changes import (
+        move_rounds as move_rounds,
+        plan_moves as plan_moves,
+        queue_of_slots as queue_of_slots,
+    )
     from rabbit_chx.topology.planning.steps import (
         Bind as Bind,
         ClearPolicy as ClearPolicy,
@@ -82,6 +81,12 @@ if TYPE_CHECKING:
         Unbind as Unbind,
     )
     from rabbit_chx.topology.planning.what_if import assume_applied as assume_applied, what_if as what_if
+    from rabbit_chx.topology.rebalancing import (
+        Move as Move,
+        QueueLoad as QueueLoad,
+        Rebalancing as Rebalancing,
+        rebalance as rebalance,
+    )
     from rabbit_chx.topology.routes import Router as Router, route as route
     from rabbit_chx.urls import BrokerUrl as BrokerUrl
 
@@ -89,8 +94,10 @@ if not TYPE_CHECKING:
     __all__, __getattr__, __dir__ = lazy_face(
         __name__,
         {
-            "rabbit_chx.broker.applying.apply": "Applied apply apply_async",
-            "rabbit_chx.broker.management": "Management Overview User",
+            "rabbit_chx.broker.applying.apply": "apply apply_async",
+            "rabbit_chx.broker.applying.plan_commands": "Applied",
+            "rabbit_chx.broker.management": "Management",
+            "rabbit_chx.broker.management_rows": "Overview User",
             "rabbit_chx.broker.reading.node": "NodeAccess NodeCommand",
             "rabbit_chx.broker.reading.reader": "read",
             "rabbit_chx.errors": "ApplyStopped BrokerUnavailable InvalidValue",
@@ -102,12 +109,15 @@ if not TYPE_CHECKING:
             "rabbit_chx.topology.checks.prometheus": "prometheus_metrics",
             "rabbit_chx.topology.file.definitions": "from_definitions to_definitions",
             "rabbit_chx.topology.file.dump": "dumps",
-            "rabbit_chx.topology.file.load": "InvalidTopology Problem load loads",
+            "rabbit_chx.topology.file.load": "load loads",
+            "rabbit_chx.topology.file.problems": "InvalidTopology Problem",
             "rabbit_chx.topology.model": "Binding Exchange Observed Policy Queue Slots Topology",
             "rabbit_chx.topology.planning.drain_order": "drain_first drain_first_in drain_stages",
             "rabbit_chx.topology.planning.plan": "plan",
+            "rabbit_chx.topology.planning.slot_changes": "move_rounds plan_moves queue_of_slots",
             "rabbit_chx.topology.planning.steps": "Bind ClearPolicy DeclareExchange DeclareQueue DeleteExchange DeleteQueue Plan RingChange SetPolicy Step Strategy Unbind",
             "rabbit_chx.topology.planning.what_if": "assume_applied what_if",
+            "rabbit_chx.topology.rebalancing": "Move QueueLoad Rebalancing rebalance",
             "rabbit_chx.topology.routes": "Router route",
             "rabbit_chx.urls": "BrokerUrl",
         },

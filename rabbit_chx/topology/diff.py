@@ -7,49 +7,30 @@ decides which objects belong to a plugin or to a running client. This module doe
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final, Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 from rabbit_chx.errors import InvalidValue
 from rabbit_chx.plugins import why_no_type
-from rabbit_chx.ring import Ring, parse_weight
+from rabbit_chx.releases import Release
+from rabbit_chx.ring import Destination, Ring, parse_weight
 from rabbit_chx.topology.graph import sources_in_order
 from rabbit_chx.topology.model import (
     CONSISTENT_HASH,
+    DELIVERY_LIMIT,
     MODULUS_HASH,
+    RESERVED,
     Binding,
     Exchange,
+    Observed,
     Policy,
     Queue,
+    Slots,
+    Topology,
     wire_text,
 )
 from rabbit_chx.topology.slot_division import divide
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-
-    from rabbit_chx.releases import Release
-    from rabbit_chx.ring import Destination
-    from rabbit_chx.topology.model import Observed, Slots, Topology
-
-__all__ = [
-    "BindingDifference",
-    "DestinationDifference",
-    "Difference",
-    "MissingType",
-    "ObjectDifference",
-    "Property",
-    "RingDifference",
-    "SlotsDifference",
-    "changed_properties",
-    "destination_differences",
-    "diff",
-    "is_shard",
-    "other_product",
-    "owned_elsewhere",
-    "ring_of",
-    "weight_of",
-]
 
 _PRODUCT: Final = "RabbitMQ"
 _PROPERTIES: Final = {
@@ -105,11 +86,11 @@ class BindingDifference:
     """Whether the binding may stay: other programs may add bindings to an exchange that does not hash."""
 
     @property
-    def source(self) -> str:
-        """The source exchange of the binding."""
+    def binding(self) -> Binding:
+        """The binding that is wanted, or else found."""
         binding = self.wanted or self.found
         assert binding is not None
-        return binding.source
+        return binding
 
 
 DestinationKind: TypeAlias = Literal[
@@ -141,11 +122,6 @@ class RingDifference:
     destinations: tuple[DestinationDifference, ...] = ()
     why_unknown: str = ""
     """The reason why the order of the buckets is unknown, or empty."""
-
-    @property
-    def only_order(self) -> bool:
-        """Whether all bindings match the file, so that only the order can differ."""
-        return not self.destinations
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,14 +204,28 @@ def changed_properties(
         Property(name, ours.get(name), theirs.get(name), is_argument=True)
         for name in sorted({*ours, *theirs})
     ]
-    return tuple(each for each in changed if wire_text(each.wanted) != wire_text(each.found))
+    return tuple(
+        each
+        for each in changed
+        if wire_text(each.wanted) != wire_text(each.found)
+        and not (_is_ordered(wanted) and _is_no_limit(each))
+    )
+
+
+def _is_ordered(thing: Exchange | Queue | Policy) -> bool:
+    return isinstance(thing, Queue) and thing.is_ordered
+
+
+def _is_no_limit(changed: Property) -> bool:
+    """Whether the file wants no delivery limit and the queue says nothing: a policy can do without another queue."""
+    return changed.name == DELIVERY_LIMIT and changed.wanted == -1 and changed.found is None
 
 
 def owned_elsewhere(thing: Exchange | Queue | Policy) -> bool:
     """Whether the broker, a plugin or a running client creates and deletes the object, so that no file manages it."""
     if isinstance(thing, Policy):
         return False
-    reserved = not thing.name or thing.name.startswith("amq.") or is_shard(thing.name)
+    reserved = not thing.name or thing.name.startswith(RESERVED) or is_shard(thing.name)
     return reserved or thing.auto_delete or getattr(thing, "exclusive", False)
 
 
@@ -273,7 +263,7 @@ def _bindings(source: str, whole: Topology, observed: Observed) -> Iterator[Diff
 
 def _is_owned_elsewhere(destination: Destination, there: Topology) -> bool:
     found = there.queue(destination) if isinstance(destination, str) else there.exchange(destination.name)
-    return found is not None and owned_elsewhere(found) and not found.name.startswith("amq.")
+    return found is not None and owned_elsewhere(found) and not found.name.startswith(RESERVED)
 
 
 def ring_of(exchange: str, observed: Observed) -> Ring:
@@ -362,19 +352,25 @@ def weight_of(binding: Binding) -> int | str:
 
 def _slots(slots: Slots, observed: Observed) -> Iterator[SlotsDifference]:
     """The slots that must change when the slots are divided with the fewest changes."""
-    rings = {slot: ring_of(slot, observed) for slot in slots.names}
-    holders = {slot: _holders(slot, ring, observed) for slot, ring in rings.items()}
+    holders = {slot: _holders(slot, ring_of(slot, observed), observed) for slot in slots.names}
     division = divide(slots.names, slots.queues, holders)
+    found = slots_difference(slots, division, observed)
+    if found.rings:
+        yield found
+
+
+def slots_difference(slots: Slots, division: Mapping[str, str], observed: Observed) -> SlotsDifference:
+    """The slots that do not lead to the queue of a division."""
     differing = []
     for slot, queue in division.items():
+        ring = ring_of(slot, observed)
         found = observed.topology.bindings_from(slot)
         key = next((each.key for each in found if each.destination == queue), "1")
         wanted = (Binding(slot, queue, key),)  # the weight of a slot's only queue does not matter
-        destinations = tuple(destination_differences(wanted, found, rings[slot]))
+        destinations = tuple(destination_differences(wanted, found, ring))
         if destinations:
-            differing.append(RingDifference(slot, wanted, found, rings[slot], destinations))
-    if differing:
-        yield SlotsDifference(slots, division, tuple(differing))
+            differing.append(RingDifference(slot, wanted, found, ring, destinations))
+    return SlotsDifference(slots, division, tuple(differing))
 
 
 def _holders(slot: str, ring: Ring, observed: Observed) -> tuple[Destination, ...]:

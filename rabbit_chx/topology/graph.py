@@ -2,17 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator
 
-from rabbit_chx.ring import ToExchange
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from rabbit_chx.ring import Destination
-    from rabbit_chx.topology.model import Topology
-
-__all__ = ["alternates_of", "reachable", "sources_in_order"]
+from rabbit_chx.ring import Destination, ToExchange
+from rabbit_chx.topology.model import Topology
 
 
 def reachable(

@@ -8,39 +8,14 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 from rabbit_chx.errors import InvalidValue
-from rabbit_chx.releases import Release
-from rabbit_chx.ring import Ring, RingBinding, ToExchange
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from rabbit_chx.ring import Destination
-
-__all__ = [
-    "BIND_SEQUENCE",
-    "CONSISTENT_HASH",
-    "HASHING",
-    "HASH_PROPERTIES",
-    "MODULUS_HASH",
-    "RESERVED",
-    "Binding",
-    "Exchange",
-    "Observed",
-    "Policy",
-    "Queue",
-    "QueueType",
-    "RingSource",
-    "Slots",
-    "Topology",
-    "as_ring_bindings",
-    "ring_after",
-    "wire_text",
-]
+from rabbit_chx.releases import NEWEST, Release
+from rabbit_chx.ring import Destination, Ring, RingBinding, ToExchange
 
 CONSISTENT_HASH: Final = "x-consistent-hash"
 MODULUS_HASH: Final = "x-modulus-hash"
@@ -49,11 +24,16 @@ HASH_PROPERTIES: Final = ("message_id", "correlation_id", "timestamp")
 
 RESERVED: Final = "amq."
 """The prefix of the broker's own names."""
+OWN: Final = "rabbit-chx."
+"""The prefix of what this package declares for itself, such as the lock, which belongs in no file."""
 
 _POLICIES_OF: Final = {"classic": "classic_queues", "quorum": "quorum_queues", "stream": "streams"}
 
 BIND_SEQUENCE: Final = "x-bind-seq"
 """The argument by which earlier versions numbered their binds to a consistent-hash exchange."""
+
+SINGLE_ACTIVE_CONSUMER: Final = "x-single-active-consumer"
+DELIVERY_LIMIT: Final = "x-delivery-limit"
 
 QueueType: TypeAlias = Literal["classic", "quorum", "stream"]
 RingSource: TypeAlias = Literal["trivial", "node", "record", "inference", "unknown"]
@@ -101,6 +81,11 @@ class Queue:
     """All arguments except ``x-queue-type``."""
     effective_policy: Mapping[str, Any] = field(default_factory=dict, compare=False)
     """The definition of the policy that applied when the broker last took statistics."""
+
+    @property
+    def is_ordered(self) -> bool:
+        """Whether the broker gives the messages to one consumer at a time, and back to the next one in order."""
+        return self.type == "quorum" and self.arguments.get(SINGLE_ACTIVE_CONSUMER) is True
 
     @property
     def declared_arguments(self) -> dict[str, Any]:
@@ -271,7 +256,7 @@ class Topology:
         """The consistent-hash exchanges."""
         return tuple(exchange for exchange in self.exchanges if exchange.type == CONSISTENT_HASH)
 
-    def ring(self, exchange: str, release: str | Release = "4.3") -> Ring:
+    def ring(self, exchange: str, release: str | Release = NEWEST) -> Ring:
         """The ring of a consistent-hash exchange whose bindings were made sequentially."""
         found = self.exchange(exchange)
         if found is None or found.type != CONSISTENT_HASH:
@@ -308,7 +293,7 @@ class Observed:
     """The state read from a live broker: its topology, and what only a live broker has."""
 
     topology: Topology = field(default_factory=Topology)
-    release: Release = field(default_factory=lambda: Release.parse("4.3"))
+    release: Release = field(default_factory=lambda: Release.parse(NEWEST))
     product: str = "RabbitMQ"
     exchange_types: frozenset[str] | None = None
     """The exchange types that can be declared; None if they were not read."""

@@ -7,26 +7,19 @@ knows the queue. This module does no IO.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from rabbit_chx.errors import InvalidValue, Unpredictable, Unquoted
 from rabbit_chx.exchange import ConsistentHashExchange
-from rabbit_chx.fields import Field, check_client, encode
+from rabbit_chx.fields import Client, Field, check_client, encode
 from rabbit_chx.hashing import shortstr
 from rabbit_chx.kernel.terms import format_term
 from rabbit_chx.partitioning import AnyOf, ModulusHashExchange
-from rabbit_chx.releases import Release
-from rabbit_chx.ring import ToExchange
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from rabbit_chx.fields import Client
-    from rabbit_chx.ring import Destination, Ring
-    from rabbit_chx.topology.model import Binding, Exchange, Topology
-
-__all__ = ["Router", "headers_match", "route", "topic_matches"]
+from rabbit_chx.releases import NEWEST, Release
+from rabbit_chx.ring import Destination, Ring, ToExchange
+from rabbit_chx.topology.model import Binding, Exchange, Topology
 
 _NO_RINGS: Final[Mapping[str, Ring]] = {}
 
@@ -38,7 +31,7 @@ def route(
     routing_key: str | bytes = "",
     headers: Mapping[str, Any] | None = None,
     properties: Mapping[str, Any] | None = None,
-    release: str | Release = "4.3",
+    release: str | Release = NEWEST,
 ) -> tuple[str | AnyOf, ...]:
     """The queues that one message reaches, sorted by name; to route many messages, reuse one `Router`."""
     return Router(topology, release=release).route(
@@ -71,7 +64,7 @@ class Router:
         self,
         topology: Topology,
         *,
-        release: str | Release = "4.3",
+        release: str | Release = NEWEST,
         rings: Mapping[str, Ring] = _NO_RINGS,
         client: Client | None = None,
     ) -> None:
@@ -259,7 +252,7 @@ def _past_hashes(words: Sequence[bytes], places: set[int]) -> set[int]:
 def headers_match(
     arguments: Mapping[str, Any],
     headers: Mapping[str, Any],
-    release: str | Release = "4.3",
+    release: str | Release = NEWEST,
     client: Client | None = None,
 ) -> bool:
     """Whether the arguments of a binding match the headers of a message at a headers exchange.

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import Final
 
 from rabbit_chx.errors import InvalidValue
+from rabbit_chx.ring import Destination
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from rabbit_chx.ring import Destination
-
-__all__ = ["divide", "quotas", "recommended_count"]
+SLOTS_PER_QUEUE: Final = 16
+"""With fewer, the shares of the queues are coarse."""
+MOST_SLOTS: Final = 256
 
 
 def quotas(count: int, weights: Mapping[str, int], have: Mapping[str, int] | None = None) -> dict[str, int]:
@@ -46,11 +45,8 @@ def divide(
 ) -> dict[str, str]:
     """Assign a queue to each slot while changing the fewest slots.
 
-    Args:
-        names: the slots.
-        weights: the queues that share the slots, with their weights.
-        holders: the current destinations of each slot, last-bound last. Two destinations are the sign of an
-            unfinished change, so the last is preferred.
+    ``holders`` has the current destinations of each slot, last-bound last. Two destinations are the sign of an
+    unfinished change, so the last is preferred.
     """
     held = {slot: [queue for queue in (holders or {}).get(slot, ()) if queue in weights] for slot in names}
     have = {queue: sum(held[slot] == [queue] for slot in names) for queue in weights}
@@ -73,4 +69,4 @@ def recommended_count(queues: int) -> int:
     """The recommended number of slots: 64, 128 or 256, and at least 16 per queue if possible."""
     if queues < 1:
         raise InvalidValue("number of queues", queues, "at least 1")
-    return next((count for count in (64, 128) if count >= 16 * queues), 256)
+    return next((count for count in (64, 128) if count >= SLOTS_PER_QUEUE * queues), MOST_SLOTS)

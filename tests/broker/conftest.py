@@ -16,18 +16,27 @@ import os
 import pytest
 
 from rabbit_chx.broker.management import Management
-from rabbit_chx.testing import Broker
+from rabbit_chx.testing import Broker, available
 from rabbit_chx.testing.node import CannotSupply
 from tests.broker.parity import Lab
 from tests.broker.topology_site import FACES, Site
 from tests.proof import LONG, book
 
 PLUGINS = ["rabbitmq_sharding", "rabbitmq_random_exchange"]
+PROTOCOLS = ["rabbitmq_amqp1_0", "rabbitmq_mqtt", "rabbitmq_stomp"]
+"""In containers only: a node outside one would have to share the ports of MQTT and STOMP."""
 RELEASES = os.environ.get("RABBIT_CHX_TEST_RELEASES", "3.10,4.0,4.3").split(",")
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config, items):
+    early = {
+        item
+        for item in items
+        if item.get_closest_marker("since_4_0") and str(_broker_of(item)).startswith("3.")
+    }
+    config.hook.pytest_deselected(items=list(early))
+    items[:] = [item for item in items if item not in early]
     if LONG:
         return
     older = [item for item in items if _broker_of(item) in RELEASES[:-1]]
@@ -47,8 +56,10 @@ def _broker_of(item) -> str | None:
 # pytest runs all tests of one parameter of a session fixture before it turns to the next one.
 @pytest.fixture(scope="session", params=RELEASES)
 def broker(request):
-    broker = Broker(None if request.param == "any" else request.param, plugins=PLUGINS)
+    release = None if request.param == "any" else request.param
     try:
+        contained = available(release).kind == "docker"
+        broker = Broker(release, plugins=PLUGINS + PROTOCOLS * contained)
         broker.start()
     except CannotSupply as reason:
         pytest.skip(str(reason))

@@ -110,17 +110,15 @@ class Lab:
         name: str = "parity",
         hash_header: str | None = None,
         hash_property: str | None = None,
-        kind_behind: str = "fanout",
     ) -> Iterator[Scratch]:
         """An x-consistent-hash exchange and its mirror, for the length of the block.
 
-        Destinations that are exchanges are of the type ``kind_behind``, with one queue each.
+        Destinations that are exchanges are of the type fanout, with one queue each.
         """
         listed = list(as_bindings(bindings))
         arguments = {"hash-header": hash_header, "hash-property": hash_property}
         with Scratch(self, name) as scratch:
             scratch.declare("x-consistent-hash", {k: v for k, v in arguments.items() if v is not None})
-            scratch.kind_behind = kind_behind
             for binding in listed:
                 scratch.bind(binding.destination, binding.key)
             ring = Ring.of(listed, release=self.release)
@@ -134,7 +132,6 @@ class Scratch:
     """An exchange, the destinations that were bound to it, and where its messages land."""
 
     mirror: ConsistentHashExchange
-    kind_behind = "fanout"
 
     def __init__(self, lab: Lab, name: str) -> None:
         self.lab = lab
@@ -169,7 +166,7 @@ class Scratch:
         """Bind a queue, or an exchange that hands all it gets to one queue."""
         if isinstance(destination, ToExchange):
             queue = f"behind {destination.name}"
-            self._channel.exchange_declare(destination.name, self.kind_behind, durable=True)
+            self._channel.exchange_declare(destination.name, "fanout", durable=True)
             self._queue(queue, destination)
             self._channel.queue_bind(queue, destination.name, "1")
             self._channel.exchange_bind(destination.name, self.name, key)

@@ -11,11 +11,11 @@ import paho.mqtt.client as mqtt
 import stomp
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
-from proton import Message as Amqp10Message
-from proton import float32, timestamp, ulong
+from proton import Message as Amqp10Message, float32, timestamp, ulong
 from proton.utils import BlockingConnection
 
 from rabbit_chx.fields import Field, milliseconds
+from tests.broker.erlang import container_of
 from tests.broker.parity_clients import DEADLINE, Message
 
 if TYPE_CHECKING:
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from rabbit_chx.ring import Destination
     from tests.broker.parity import Lab, Scratch
 
-PLUGINS: Final = ("rabbitmq_amqp1_0", "rabbitmq_mqtt", "rabbitmq_stomp")
 TOPICS: Final = "amq.topic"
 """The exchange that MQTT publishes to."""
 
@@ -36,6 +35,7 @@ class Peers:
         parts = urlsplit(lab.broker.url)
         self._login = (unquote(parts.username or ""), unquote(parts.password or ""))
         self._amqp = f"amqp://{parts.hostname}:{parts.port}"
+        container_of(lab.broker)  # or the test is skipped
         container = lab.broker._node._container.get_wrapped_container()
         container.reload()
         self._host = container.attrs["NetworkSettings"]["Networks"]["bridge"]["IPAddress"]

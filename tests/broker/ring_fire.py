@@ -1,7 +1,7 @@
-"""Two exchanges that are changed at random, command by command, and after each of them held against the mirror.
+"""Exchanges that are changed at random, command by command, and after each of them held against the mirror.
 
-They share their destinations, so that a queue which goes is missed in both. Nothing is compared from memory: the
-broker's node is asked for both rings after each step. All that was done and read is kept in a journal, on which
+They share their destinations, so that a queue which goes is missed in all. Nothing is compared from memory: the
+broker's node is asked for all rings after each step. All that was done and read is kept in a journal, on which
 mirrors that err are tried afterwards.
 
 This file books nothing and asserts nothing; it says what differed.
@@ -20,7 +20,6 @@ from pika.exceptions import ChannelClosedByBroker
 from rabbit_chx import Ring, RingBinding, ToExchange
 from tests.broker.parity import close
 from tests.broker.parity_clients import DEADLINE
-from tests.broker.parity_zoo import WEIGHTS
 
 if TYPE_CHECKING:
     import random
@@ -32,7 +31,8 @@ if TYPE_CHECKING:
     Change: TypeAlias = Callable[[Ring], Ring]
     Mistake: TypeAlias = Callable[[Ring, Change], Ring]
 
-EXCHANGES = ("fire.a", "fire.b")
+WEIGHTS = ["1", "1", "2", "3", "5", "10", "+2", "007", "04"]
+"""Texts of weights on purpose: their order as texts is not that of their numbers."""
 QUEUES = [f"fire.q{i}" for i in range(12)]
 BEHIND = [ToExchange(f"fire.x{i}") for i in range(4)]
 ARGUMENTS = [{}, {}, {"x-bind-seq": 1}, {"x-bind-seq": 2}, {"why": "a reason"}]
@@ -76,10 +76,14 @@ class Step:
 class Fire:
     """The exchanges, their mirror, and the connections that the steps are taken over."""
 
-    def __init__(self, lab: Lab, dice: random.Random) -> None:
+    def __init__(
+        self, lab: Lab, dice: random.Random, *, exchanges: int = 2, workers: int | None = None
+    ) -> None:
         self.lab = lab
         self.dice = dice
-        self.mirror = {name: Ring(release=lab.release) for name in EXCHANGES}
+        self.exchanges = [f"fire.{number}" for number in range(exchanges)]
+        self._workers = workers
+        self.mirror = {name: Ring(release=lab.release) for name in self.exchanges}
         self.journal: list[Step] = []
         self.wrong: list[str] = []
         """Each step after which the broker had another ring than the mirror."""
@@ -105,14 +109,14 @@ class Fire:
 
     def __enter__(self) -> Self:
         self._connect()
-        for name in EXCHANGES:
+        for name in self.exchanges:
             self._channel.exchange_declare(name, "x-consistent-hash", durable=True)
         return self
 
     def __exit__(self, *_: object) -> None:
         self._leave()
         self._reconnect()
-        for name in (*EXCHANGES, *(exchange.name for exchange in BEHIND)):
+        for name in (*self.exchanges, *(exchange.name for exchange in BEHIND)):
             self._channel.exchange_delete(name)
         for queue in QUEUES:
             self._channel.queue_delete(queue)
@@ -135,6 +139,11 @@ class Fire:
             else:
                 self.step()
 
+    def until_dead(self, count: int) -> None:
+        """Take steps until so many listed bindings have no bucket."""
+        while sum(len(ring.dead) for ring in self.mirror.values()) < count:
+            self.step()
+
     # -- what is done after each step -------------------------------------------------------------------
 
     def step(self) -> None:
@@ -147,15 +156,15 @@ class Fire:
         before = self.mirror
         self.mirror = {name: changes.get(name, same)(ring) for name, ring in before.items()}
         expected = {name: ring.bucket_map for name, ring in self.mirror.items()}
-        rings = self.lab.rings(EXCHANGES)
+        rings = self.lab.rings(self.exchanges)
         deadline = time.monotonic() + DEADLINE
         # Nobody is told when the broker is done with the queues of a connection that has ended: only then is there
         # anything to wait for. What was confirmed has to be there at once.
         while what in UNCONFIRMED and rings != expected and time.monotonic() < deadline:
-            rings = self.lab.rings(EXCHANGES)
+            rings = self.lab.rings(self.exchanges)
         self.lab.tally.rings += len(rings)
         self.journal.append(Step(what, before, changes, rings))
-        for name in EXCHANGES:
+        for name in self.exchanges:
             if rings[name] != expected[name]:
                 self._differs(what, name, rings[name])
 
@@ -169,11 +178,11 @@ class Fire:
 
     def _bind_any(self) -> dict[str, Change]:
         destination = self.dice.choice([*QUEUES, *BEHIND, *self._guests])
-        return self._bind(self.dice.choice(EXCHANGES), destination)
+        return self._bind(self.dice.choice(self.exchanges), destination)
 
     def _bind_again(self) -> dict[str, Change]:
         """A second binding of a destination, or the very same one."""
-        name = self.dice.choice(EXCHANGES)
+        name = self.dice.choice(self.exchanges)
         if not self.mirror[name].bindings:
             return self._bind_any()
         return self._bind(name, self.dice.choice(self.mirror[name].bindings).destination)
@@ -186,14 +195,14 @@ class Fire:
 
     def _unbind_any(self) -> dict[str, Change]:
         """Take any listed binding away: the only one of its destination, one of several, or a dead one."""
-        name = self.dice.choice(EXCHANGES)
+        name = self.dice.choice(self.exchanges)
         if not self.mirror[name].bindings:
             return self._bind_any()
         return self._unbind(name, self.dice.choice(self.mirror[name].bindings))
 
     def _unbind_nothing(self) -> dict[str, Change]:
         """Unbind a bound destination with a key that none of its bindings has."""
-        name = self.dice.choice(EXCHANGES)
+        name = self.dice.choice(self.exchanges)
         if not self.mirror[name].bindings:
             return self._bind_any()
         return self._unbind(name, replace(self.dice.choice(self.mirror[name].bindings), key="77"))
@@ -206,7 +215,7 @@ class Fire:
         queue = self.dice.choice(QUEUES)
         self._declare(queue)
         try:
-            self._channel.queue_bind(queue, self.dice.choice(EXCHANGES), self.dice.choice(REFUSED))
+            self._channel.queue_bind(queue, self.dice.choice(self.exchanges), self.dice.choice(REFUSED))
         except ChannelClosedByBroker:
             self._channel = self._connection.channel()
         return {}  # whatever it answered, the ring shows whether it has refused
@@ -224,7 +233,7 @@ class Fire:
         return self._gone([exchange])
 
     def _anew(self) -> dict[str, Change]:
-        name = self.dice.choice(EXCHANGES)
+        name = self.dice.choice(self.exchanges)
         self._channel.exchange_delete(name)
         self._channel.exchange_declare(name, "x-consistent-hash", durable=True)
         return {name: lambda ring: Ring(release=ring.release)}
@@ -232,14 +241,14 @@ class Fire:
     def _arrive(self) -> dict[str, Change]:
         """A connection with three exclusive queues, one of which is bound; the others may be by later steps."""
         if self._guest is not None:
-            return self._bind(self.dice.choice(EXCHANGES), self.dice.choice(self._guests))
+            return self._bind(self.dice.choice(self.exchanges), self.dice.choice(self._guests))
         self._guest = self.lab.broker.connection()
         self._guest_channel = self._guest.channel()
         self._named += 1
         self._guests = [f"fire.guest.{self._named}.{letter}" for letter in "abc"]
         for queue in self._guests:
             self._guest_channel.queue_declare(queue, exclusive=True)
-        return self._bind(self.dice.choice(EXCHANGES), self._guests[0])
+        return self._bind(self.dice.choice(self.exchanges), self._guests[0])
 
     def _leave(self, *, cut: bool = False) -> dict[str, Change]:
         """The connection closes in an orderly way, or its socket is just gone; its queues go with it."""
@@ -268,7 +277,7 @@ class Fire:
         command(destination, name, binding.key, arguments=dict(binding.arguments))
 
     def _gone(self, destinations: Iterable[Destination]) -> dict[str, Change]:
-        return {name: lambda ring: _without(ring, destinations) for name in EXCHANGES}
+        return {name: lambda ring: _without(ring, destinations) for name in self.exchanges}
 
     # -- restarts --------------------------------------------------------------------------------------------
 
@@ -283,17 +292,20 @@ class Fire:
         gone = self._leave()
         alive = {name: gone.get(name, same)(ring) for name, ring in self.mirror.items()}
         changes = {name: self._restarted(name, ring) for name, ring in alive.items()}
-        self.reread += any(not ring.after_restart().known for ring in alive.values())
+        self.reread += any(not self._foretold(ring).known for ring in alive.values())
         self._follow(how, changes)
 
     def _restarted(self, name: str, alive: Ring) -> Change:
-        if alive.after_restart().known:
-            return lambda ring: _without(ring, {*_bound(ring)} - {*_bound(alive)}).after_restart()
+        if self._foretold(alive).known:
+            return lambda ring: self._foretold(_without(ring, {*_bound(ring)} - {*_bound(alive)}))
         read = Ring.read(self.lab.rings([name])[name], bindings=alive.bindings, release=self.lab.release)
         listed = {(binding.destination, binding.weight) for binding in alive.bindings}
         if not set(read.runs) <= listed or Counter(to for to, _ in read.runs) != Counter({*_bound(alive)}):
             self.wrong.append(f"step {len(self.journal)}, a restart, {name}: {read.runs} of {listed}")
         return lambda _ring: read
+
+    def _foretold(self, ring: Ring) -> Ring:
+        return ring.after_restart(worker_pool_size=self._workers)
 
 
 def _bound(ring: Ring) -> Iterable[Destination]:

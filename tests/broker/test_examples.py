@@ -9,19 +9,18 @@ import uuid
 
 import pytest
 
-from tests.unit.test_examples import DECLARING, EXAMPLES, ONLINE, SHARDING
+from rabbit_chx.broker import connect
+from rabbit_chx.consuming import members
+from tests.broker.worker_programs import ordered_exchange, started
+from tests.faults.load import wait_until
+from tests.programs import ran
+from tests.unit.test_examples import DECLARING, EXAMPLES, ONLINE, SHARDING, WORKERS
 
 pytestmark = [pytest.mark.broker, pytest.mark.one_release, pytest.mark.long]
 
 
 def run(name: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-W", "error", EXAMPLES / name],
-        capture_output=True,
-        text=True,
-        check=False,
-        env=os.environ | environment,
-    )
+    return ran([sys.executable, "-W", "error", EXAMPLES / name], env=os.environ | environment)
 
 
 @pytest.mark.parametrize("name", ONLINE)
@@ -52,6 +51,29 @@ def test_example_predicts_what_arrives(broker, name) -> None:
     assert len(rows) == 4
     assert all(predicted == arrived for _, _, predicted, arrived in rows)
     assert sum(int(row[-1].replace(",", "")) for row in rows) == count
+
+
+@pytest.mark.parametrize("name", WORKERS)
+def test_workers_share_the_queues_and_end_on_sigterm(broker, name) -> None:
+    exchange = f"example.{uuid.uuid4().hex[:8]}"
+    with ordered_exchange(broker, exchange) as publish:
+        variables = {
+            "AMQP_URL": broker.url,
+            "EXCHANGE": exchange,
+            "RABBITMQ_MANAGEMENT_URL": broker.management_url,
+        }
+        program = [EXAMPLES / name]
+        with started(program, variables) as first, started(program, variables) as second:
+            with connect(broker.url) as connection:
+                wait_until(lambda: len(members(connection, "billing")) == 2, "both have a seat")
+            publish()
+            both = [first, second]
+            message = r"key-\d: body \d"
+            wait_until(lambda: sum(len(each.found(message)) for each in both) == 10, "all are handled", 60)
+            queues = [set(each.found(rf"{exchange}\.\d")) for each in both]
+    assert queues[0].isdisjoint(queues[1])
+    handled = sorted(first.found(message) + second.found(message))
+    assert handled == [f"key-{number}: body {number}" for number in range(10)]
 
 
 @pytest.mark.parametrize("name", SHARDING)

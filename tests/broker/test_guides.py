@@ -6,6 +6,7 @@ import os
 import pty
 import subprocess
 import sys
+import uuid
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,9 @@ import pytest
 from rabbit_chx.testing import available
 from rabbit_chx.testing.node import CannotSupply
 from tests.broker.erlang import container_of
+from tests.broker.worker_programs import ordered_exchange, started
+from tests.faults.load import wait_until
+from tests.programs import ran
 from tests.unit.test_docs import README, ROOT, fenced, marked
 
 pytestmark = [pytest.mark.broker, pytest.mark.one_release, pytest.mark.long]
@@ -47,15 +51,7 @@ def answered(lines: list[str], broker) -> subprocess.CompletedProcess[str]:
     ours, theirs = pty.openpty()
     try:
         os.write(ours, b"y\n" * len(lines))
-        done = subprocess.run(
-            ["sh", "-c", "\n".join(lines)],
-            stdin=theirs,
-            capture_output=True,
-            text=True,
-            env=environment(broker),
-            timeout=120,
-            check=False,
-        )
+        done = ran(["sh", "-c", "\n".join(lines)], stdin=theirs, env=environment(broker))
     finally:
         os.close(ours)
         os.close(theirs)
@@ -85,6 +81,32 @@ def test_the_lines_of_the_publisher_guide_publish(broker, orders, capsys) -> Non
     exec(at(broker, marked("publisher.md", "test_the_lines_of_the_publisher_guide_publish")), {})
     assert "confirmed=3" in capsys.readouterr().out.replace(" ", "")
     assert orders() == 3
+
+
+def handled_by(broker, block: str) -> list[str]:
+    """What a worker of the guide prints, which gets ten messages."""
+    exchange = f"guide.{uuid.uuid4().hex[:8]}"
+    block = at(broker, block).replace(
+        'exchange="orders"', f"exchange={exchange!r}, management={broker.management_url!r}"
+    )
+    with ordered_exchange(broker, exchange) as publish, started(["-c", block]) as program:
+        publish()
+        wait_until(lambda: len(program.found(MESSAGE)) == 10, "all are handled", 60)
+    return program.found(MESSAGE)
+
+
+MESSAGE = r"key-\d b'body \d'"
+HANDLED = [f"key-{number} b'body {number}'" for number in range(10)]
+
+
+def test_the_worker_of_the_consuming_guide_handles_messages(broker) -> None:
+    block = marked("consuming.md", "test_the_worker_of_the_consuming_guide_handles_messages")
+    assert handled_by(broker, block) == HANDLED
+
+
+def test_the_asyncio_worker_of_the_consuming_guide_handles_messages(broker) -> None:
+    block = marked("consuming.md", "test_the_asyncio_worker_of_the_consuming_guide_handles_messages")
+    assert handled_by(broker, block) == HANDLED
 
 
 def test_the_readmes_publisher_publishes_what_it_is_given(broker, orders, capsys) -> None:

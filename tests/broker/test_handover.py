@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import subprocess
 import sys
 import threading
 import time
@@ -34,6 +33,7 @@ from rabbit_chx.broker import (
 from rabbit_chx.topology import drain_first_in
 from rabbit_chx.topology.model import Binding
 from rabbit_chx.topology.planning.steps import Bind, Plan, RingChange, Unbind
+from tests.programs import ran
 from tests.unit.test_examples import EXAMPLES, HANDOVER
 
 if TYPE_CHECKING:
@@ -221,8 +221,9 @@ def scene(broker, request):
     scene.remove()
 
 
-CHANGES = [("pika", (1, False)), ("aio-pika", (1, False)), ("aio-pika", (2, False)), ("pika", (5, False))]
-CHANGES += [("pika", (added, True)) for added in (1, 2, 5)]
+CHANGES = [("pika", (1, False)), ("aio-pika", (2, False)), ("pika", (2, True))]
+OTHERS = [("aio-pika", (1, False)), ("pika", (5, False)), ("pika", (1, True)), ("pika", (5, True))]
+CHANGES += [pytest.param(*each, marks=pytest.mark.long) for each in OTHERS]
 
 
 @pytest.mark.parametrize(("client", "scene"), CHANGES, indirect=["scene"], ids=str)
@@ -278,13 +279,7 @@ def test_without_it_the_order_breaks(scene) -> None:
 
 @pytest.mark.parametrize("name", HANDOVER)
 def test_the_example_keeps_the_order(broker, name) -> None:
-    done = subprocess.run(
-        [sys.executable, "-W", "error", EXAMPLES / name],
-        capture_output=True,
-        text=True,
-        check=False,
-        env=os.environ | {"AMQP_URL": broker.url},
-    )
+    done = ran([sys.executable, "-W", "error", EXAMPLES / name], env=os.environ | {"AMQP_URL": broker.url})
     assert done.returncode == 0, done.stdout + done.stderr
     assert "100 keys, 0 out of order" in done.stdout
 

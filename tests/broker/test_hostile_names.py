@@ -27,9 +27,7 @@ PLANTED = {
 FILE = 'schema: 1\nvhost: "/"\nexchanges: {wanted.hostile: {type: x-consistent-hash, queues: [wanted.q]}}\nqueues: {wanted.q: {}}\n'
 
 
-@pytest.fixture(
-    params=["escapes", *(pytest.param(name, marks=pytest.mark.long) for name in PLANTED if name != "escapes")]
-)
+@pytest.fixture(params=PLANTED)
 def planted(request, broker):
     name = PLANTED[request.param]
     with broker.connection() as connection:
@@ -42,6 +40,7 @@ def planted(request, broker):
         channel.exchange_delete(name)
 
 
+@pytest.mark.long
 def test_planted_names_are_shown_with_escapes(broker, planted, monkeypatch, capsys, tmp_path) -> None:
     monkeypatch.setenv("AMQP_URL", f"amqp://{urlsplit(broker.url).netloc}/%2F")
     monkeypatch.setenv("RABBITMQ_MANAGEMENT_URL", broker.management_url)

@@ -17,9 +17,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from rabbit_chx.kernel import Atom, batch, exs1024, jump_consistent_hash, phash2, table
+from rabbit_chx.kernel import Atom, batch, jump, jump_consistent_hash, phash2, table
 from rabbit_chx.kernel.batch import block_hash_column, phash2_column, phash2_lists_column
-from rabbit_chx.kernel.exs1024 import uniforms
+from rabbit_chx.kernel.jump import uniforms
 from rabbit_chx.kernel.phash2 import PHASH2_BITS, last_binary_initval
 from tests.broker.kernel_oracle import Oracle, Rows, Terms
 from tests.proof import LONG, Check, book, dice
@@ -144,6 +144,6 @@ def test_random_keys_draw_and_fall_as_rand_and_the_plugin_say(oracle, lab):
         answer = oracle.keys(keys, buckets)
         wrong += drawn(answer, buckets, keys)
         if not number:
-            constants = [(exs1024, name) for name in ("SEED_FACTORS", "EXS64_FACTOR", "EXS1024_FACTOR")]
+            constants = [(jump, name) for name in ("SEED_FACTORS", "EXS64_FACTOR", "EXS1024_FACTOR")]
             control = changed(constants, partial(drawn, answer, buckets, keys), count)
     judge("exs1024 and jump, integers of any size", oracle, batches * count, wrong, started, control)

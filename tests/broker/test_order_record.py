@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 
 import aio_pika
 import pytest
@@ -15,6 +14,7 @@ from rabbit_chx.topology import drift, plan
 from rabbit_chx.topology.model import CONSISTENT_HASH, Binding, Exchange, Queue, Topology
 from rabbit_chx.topology.planning.steps import Bind, DeclareExchange, DeclareQueue, DeleteQueue, Unbind
 from tests.broker.topology_site import FACES
+from tests.faults.load import wait_until
 
 pytestmark = [pytest.mark.broker, pytest.mark.newest_first]
 
@@ -47,7 +47,7 @@ def bind_with_aio_pika(site) -> None:
     asyncio.run(bind())
 
 
-APPLICATIONS = [bind_with_pika, bind_with_aio_pika]
+APPLICATIONS = [bind_with_pika, pytest.param(bind_with_aio_pika, marks=pytest.mark.long)]
 
 
 def order(site) -> tuple[list, str]:
@@ -128,15 +128,13 @@ def test_what_is_deleted_and_declared_again_takes_its_entry_along(site, applied)
     assert order(site) == ([], "unknown")
 
 
+@pytest.mark.long
 def test_a_restart_keeps_the_record_exactly_where_it_keeps_the_ring(site) -> None:
     if site.broker.source.kind == "external":
         pytest.skip("a broker of somebody else is not restarted")
     FACES[0](site.url(), site.plan(*DECLARE, *map(Bind, BINDINGS)), management=site.management)
     site.broker.restart_app()
-    deadline = time.monotonic() + 20
-    while not site.management.exchanges(site.vhost):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    wait_until(lambda: site.management.exchanges(site.vhost), "the exchanges are listed", 20)
     kept = site.broker.store == "khepri"
     assert order(site) == ((RING, "record") if kept else ([], "unknown"))
     # The node tells the order; with the next change it is recorded again.
@@ -183,32 +181,6 @@ def numbered(site) -> list[Binding]:
             channel.queue_declare(binding.destination, durable=True)
             channel.queue_bind(binding.destination, "orders", binding.key, dict(binding.arguments))
     return bindings
-
-
-@pytest.mark.long
-def test_numbered_bindings_become_plain_without_moving_a_key(site, applied) -> None:
-    before = numbered(site)
-    assert order(site) == (RING, "record")
-    steps = [
-        kind(each)
-        for pair in zip(BINDINGS, before, strict=True)
-        for kind, each in zip((Bind, Unbind), pair, strict=True)
-    ]
-    rings = []
-    migrate = site.plan(*steps)
-    if site.broker.version.startswith("4.3"):
-        applied(
-            site.url(), migrate, management=site.management, on_step=lambda _: rings.append(order(site)[0])
-        )
-        assert rings == [RING] * len(steps)
-        assert order(site) == (RING, "record")
-        assert sorted(site.management.bindings_from(site.vhost, "orders"), key=str) == sorted(
-            BINDINGS, key=str
-        )
-    else:  # an unbind of either would silence the queue
-        with pytest.raises(Exception, match="the broker would ignore a second binding"):
-            applied(site.url(), migrate, management=site.management)
-        assert order(site) == (RING, "record")
 
 
 @pytest.mark.parametrize("unbound", ["plain", "numbered"])

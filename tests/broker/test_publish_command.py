@@ -61,6 +61,7 @@ def test_every_row_arrives_with_its_key_property_and_body(broker, exchange, tmp_
     assert sorted(drained(broker, exchange)) == sorted((key, row, body.encode()) for key, row, body in rows)
 
 
+@pytest.mark.long
 def test_returned_rows_are_named_and_resumed(broker, exchange, tmp_path) -> None:
     file, position = tmp_path / "rows.jsonl", tmp_path / "position"
     file.write_text("".join(json.dumps({"k": f"c{i}"}) + "\n" for i in range(200)))

@@ -43,7 +43,8 @@ def test_the_broker_refuses_exactly_the_policies_that_the_table_says(site):
     typed = [
         Policy("p", "^zz", each, {"max-length": 5}) for each in ("classic_queues", "quorum_queues", "streams")
     ]
-    for policy in [*(Policy("p", "^zz", "queues", each) for each in definitions()), *typed]:
+    limits = [Policy("p", "^zz", "queues", {"delivery-limit": limit}) for limit in (-1, 5)]
+    for policy in [*(Policy("p", "^zz", "queues", each) for each in definitions()), *typed, *limits]:
         try:
             site.management.put_policy(site.vhost, policy)
             is_refused = False

@@ -14,10 +14,10 @@ import pytest
 from tests.broker.ring_fire import Fire, duplicates_count, noticed, skipped, the_dead_live
 from tests.proof import LONG, Check, book, dice
 
-pytestmark = [pytest.mark.broker, pytest.mark.timeout(1800 if LONG else 600), pytest.mark.long]
+pytestmark = [pytest.mark.broker, pytest.mark.timeout(1800 if LONG else 600), pytest.mark.newest_first]
 
 STEPS = 10_000 if LONG else 300
-RESTARTS = ["restart_app"] * 12 + ["restart"] * 8 if LONG else ["restart_app", "restart"]
+RESTARTS = ["restart_app"] * 12 + ["restart"] * 8 if LONG else ["restart_app"]
 SAMPLE = 400
 """Steps on which each of the mistakes is tried."""
 
@@ -83,30 +83,22 @@ def counts(fire):
 
 @pytest.fixture
 def twins(lab):
-    """An exchange with two bindings of one queue and one key, and its mirror."""
+    """An exchange with two bindings of one queue and one key."""
     with lab.exchange({"b": 1}) as x:
         x._queue("a", "a")
-        ring = x.mirror.ring
         for number in (1, 2):
             x._channel.queue_bind("a", x.name, "2", {"x-bind-seq": number})
-            ring = ring.bind("a", 2, {"x-bind-seq": number})
-        lab.compare_rings({x.name: ring})
-        yield x, ring
+        assert lab.rings([x.name])[x.name] == ("b", "a", "a")
+        yield x
 
 
 @pytest.mark.parametrize("gone", [1, 2])
 def test_one_of_two_bindings_that_differ_in_their_arguments_alone_goes_with_the_buckets_but_for_4_3(
     lab, twins, gone
 ):
-    x, _ = twins
+    x = twins
     x._channel.queue_unbind("a", x.name, "2", {"x-bind-seq": gone})
     left = ("b", "a", "a") if lab.release.unbind_spares_duplicates else ("b",)
     assert lab.rings([x.name])[x.name] == left
     x._channel.queue_unbind("a", x.name, "2", {"x-bind-seq": 3 - gone})
     assert lab.rings([x.name])[x.name] == ("b",)
-
-
-def test_the_mirror_unbinds_one_of_two_bindings_that_differ_in_their_arguments_alone(lab, twins):
-    x, ring = twins
-    x._channel.queue_unbind("a", x.name, "2", {"x-bind-seq": 1})
-    lab.compare_rings({x.name: ring.unbind("a", 2, {"x-bind-seq": 1})})

@@ -9,6 +9,7 @@ import pytest
 
 from rabbit_chx import ConsistentHashExchange, ModulusHashExchange
 from rabbit_chx.topology import Policy
+from tests.faults.load import wait_until
 from tests.inbox import emptied
 
 pytestmark = [pytest.mark.broker, pytest.mark.newest_first]
@@ -39,7 +40,9 @@ def sharded(request, broker, management, channel, lab):
     shards = [f"sharding: {name} - {node} - {number}" for number in range(4)]
     channel.exchange_declare(name, kind, durable=True)
     management.put_policy("/", policy(name, 4))
-    wait_for(lambda: bound_to(management, name) == {(shard, "2") for shard in shards})
+    wait_until(
+        lambda: bound_to(management, name) == {(shard, "2") for shard in shards}, "the shards are bound", 30
+    )
     yield name, shards, mirror([(shard, "2") for shard in shards], release=lab.release)
     management.delete_policy("/", "test.shards")
     channel.exchange_delete(name)
@@ -49,13 +52,6 @@ def sharded(request, broker, management, channel, lab):
 
 def bound_to(management, exchange) -> set[tuple[str, str]]:
     return {(binding.destination, binding.key) for binding in management.bindings_from("/", exchange)}
-
-
-def wait_for(condition) -> None:
-    deadline = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 def test_messages_land_on_the_shards_that_the_mirror_predicts(channel, sharded):

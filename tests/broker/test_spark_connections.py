@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 
 from spark_connector import connections
 from spark_connector.partition import write_partition
 from spark_connector.task import Task
 from tests.broker.spark_frames import TEXT, frame, rows, source, write
+from tests.faults.load import wait_until
 from tests.inbox import Inbox
 
 pytestmark = [pytest.mark.broker, pytest.mark.one_release, pytest.mark.long]
@@ -52,10 +51,7 @@ def test_an_idle_connection_is_closed(broker, inbox, reused_worker, monkeypatch)
     schema, batch = rows(3)
     write(broker, schema, batch, exchange=inbox.exchange)
     ((publisher, _),) = connections._kept.values()
-    deadline = time.monotonic() + 10
-    while "closed" not in repr(publisher) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    assert "closed" in repr(publisher)
+    wait_until(lambda: "closed" in repr(publisher), "the idle connection is closed", 10)
     assert connections._kept == {}
 
 

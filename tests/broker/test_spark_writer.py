@@ -68,20 +68,6 @@ def test_every_property_arrives_and_null_is_none(broker, inbox):
     assert [getattr(empty.properties, name) for name in [*names, "timestamp"]] == [None] * 9 + [2] + [None]
 
 
-@pytest.mark.parametrize("form", ["map", "array", "struct"])
-def test_headers_arrive_in_each_form(broker, inbox, form):
-    given = {"a": "1", "b": None, "é": "2"}
-    pair = t.StructType([t.StructField("key", TEXT), t.StructField("value", TEXT)])
-    kind, value = {
-        "map": (t.MapType(TEXT, TEXT), list(given.items())),
-        "array": (t.ArrayType(pair), [{"key": key, "value": value} for key, value in given.items()]),
-        "struct": (t.StructType([t.StructField(name, TEXT) for name in given]), given),
-    }[form]
-    schema, batch = frame({"value": TEXT, "headers": kind}, ("x", value), ("y", None))
-    write(broker, schema, batch, exchange=inbox.exchange, routingKey="")
-    assert [one.properties.headers for one in inbox.take(2)] == [{"a": "1", "é": "2"}, None]
-
-
 def test_the_type_of_a_header_is_the_type_of_its_column(broker, inbox):
     moment = datetime(2024, 2, 29, 12, 30, 15, 999_999, tzinfo=UTC)
     fields = {
@@ -142,13 +128,6 @@ def test_a_rate_spreads_rows_over_time(broker, inbox):
     assert len(inbox) == 60
 
 
-def test_an_empty_partition_opens_no_connection(broker):
-    schema, batch = rows(1)
-    for batches in ([], [batch.slice(0, 0)]):
-        written = task(broker, schema, *batches, exchange="no such exchange")
-        assert (written.rows, written.connections, written.problem) == (0, 0, "")
-
-
 # ---- rows that cannot be sent
 
 
@@ -176,12 +155,6 @@ def test_invalid_rows_can_be_dropped_and_are_counted(broker, inbox):
     ]
     assert "'k1'" in written.first_dropped[0]
     assert inbox.bodies() == {f"{n}".encode(): 2 for n in range(0, 20, 2)}
-
-
-def test_a_null_body_can_be_an_empty_message(broker, inbox):
-    schema, batch = frame({"value": TEXT, "key": TEXT}, (None, "k"))
-    write(broker, schema, batch, exchange=inbox.exchange, nullValue="empty")
-    assert inbox.bodies() == {b"": 1}
 
 
 def test_a_body_over_the_limit_of_the_broker_is_an_invalid_row(broker, inbox):

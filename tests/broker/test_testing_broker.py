@@ -21,6 +21,7 @@ from rabbit_chx.errors import BrokerUnavailable, InvalidValue, RabbitChxError
 from rabbit_chx.ring import ToExchange
 from rabbit_chx.testing import Broker, available, local_node, sources
 from rabbit_chx.testing.node import READY, CannotSupply
+from tests.faults.load import wait_until
 
 pytestmark = [pytest.mark.broker, pytest.mark.long]
 
@@ -83,10 +84,6 @@ def test_the_store_is_the_one_the_feature_flag_tells_over_http(broker):
     assert broker.store == ("khepri" if states.get("khepri_db") == "enabled" else "mnesia")
 
 
-def test_it_evaluates_erlang(broker):
-    assert broker.eval("erlang:phash2(<<>>).") == "13708901"
-
-
 def test_rabbitmqctl_prints_data_and_its_failure_is_an_error(broker):
     assert broker.ctl("list_vhosts", "name", "--formatter", "json").startswith('[\n{"name":"/"}')
     with pytest.raises(RabbitChxError, match=r"rabbitmqctl eval failed with exit code \d+: Error:\s+\{:boom"):
@@ -122,11 +119,9 @@ def test_a_ring_is_read_from_the_virtual_host_asked_for(broker):
         broker.ctl("delete_vhost", vhost)
 
 
-@pytest.mark.parametrize(
-    ("name", "why"), [("ring.unknown", "no such exchange"), ("amq.topic", "of type topic")]
-)
-def test_what_has_no_ring_is_an_error(broker, name, why):
-    with pytest.raises(InvalidValue, match=why):
+@pytest.mark.parametrize("name", ["ring.unknown", "amq.topic"])
+def test_what_has_no_ring_is_an_error(broker, name):
+    with pytest.raises(InvalidValue, match=rf"got '{name}', expected an x-consistent-hash exchange"):
         broker.ring(name)
 
 
@@ -174,7 +169,7 @@ def test_a_second_broker_beside_it_is_another_one(own):
     bind(own, "only.here", [("only.here.q", "1")])
     with Broker(own.release) as second:
         assert second.url != own.url
-        with pytest.raises(InvalidValue, match="no such exchange"):
+        with pytest.raises(InvalidValue, match=r"got 'only.here', expected an x-consistent-hash exchange"):
             second.ring("only.here")
     assert own.ring("only.here") == ["only.here.q"]
 
@@ -210,14 +205,6 @@ def kind(request, monkeypatch):
     return request.param
 
 
-def comes_true(condition, seconds=10):
-    """Wait for it: the system may close the sockets of a killed process a moment after its end."""
-    deadline = time.monotonic() + seconds
-    while not condition() and time.monotonic() < deadline:
-        time.sleep(0.01)
-    return condition()
-
-
 def traces(broker):
     """What must be gone once the broker is stopped: a function that tells whether any of it is still there."""
     url, node = broker.url, broker._running
@@ -246,7 +233,7 @@ def test_nothing_is_left_after_the_block_or_an_exception_in_it(kind, error):
         assert left()
         if error:
             raise error
-    assert comes_true(lambda: not left())
+    wait_until(lambda: not left(), "the sockets of a killed process are closed", 10)
 
 
 PROGRAM = """if True:
@@ -282,7 +269,7 @@ def test_nothing_is_left_after_a_program_that_crashes_or_is_terminated(kind, mod
         _, errors = program.communicate(timeout=60)
     assert program.returncode == exit_code
     assert ("the program crashes" in errors) is (mode == "crash")
-    assert comes_true(lambda: not is_answering(url))
+    wait_until(lambda: not is_answering(url), "the sockets of a killed process are closed", 10)
 
 
 def test_the_configuration_reaches_the_node(kind):

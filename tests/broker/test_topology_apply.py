@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import subprocess
 import sys
 
 import aio_pika
@@ -28,6 +27,7 @@ from rabbit_chx.topology.planning.steps import (
     Unbind,
 )
 from tests.broker.topology_site import CHX, CLASSIC, Site, foundation, with_aio_pika, with_pika
+from tests.programs import ran
 from tests.unit.test_examples import EXAMPLES, TOPOLOGY
 
 pytestmark = pytest.mark.broker
@@ -77,9 +77,10 @@ def test_every_kind_of_step_is_applied_and_can_be_read_back(site, applied) -> No
     assert [queue.name for queue, _ in management.queues(site.vhost)] == ["plain"]
     assert not management.policies(site.vhost)
     assert "behind" not in {exchange.name for exchange in management.exchanges(site.vhost)}
-    assert LOCK not in management.queue_names(site.vhost, ".*")
+    assert LOCK not in site.queue_names(".*")
 
 
+@pytest.mark.newest_first
 def test_pika_and_aio_pika_leave_equal_brokers_and_undo_each_others_work(broker) -> None:
     with Site(broker) as one, Site(broker) as two:
         numbers = [1, -1, 200, 40_000, 70_000, 2**31, 2**40]
@@ -98,6 +99,7 @@ def test_pika_and_aio_pika_leave_equal_brokers_and_undo_each_others_work(broker)
             assert not site.management.bindings_from(site.vhost, "by")
 
 
+@pytest.mark.newest_first
 def test_an_unbind_that_the_broker_ignores_is_noticed(site) -> None:
     async def bind_with_a_byte() -> None:
         async with await aio_pika.connect(site.url()) as connection:
@@ -118,6 +120,7 @@ def test_an_unbind_that_the_broker_ignores_is_noticed(site) -> None:
 # ---- broken off
 
 
+@pytest.mark.newest_first
 def test_an_apply_is_broken_off_and_resumed(site, applied) -> None:
     plan = foundation(site)
     told = []
@@ -143,6 +146,7 @@ def test_an_apply_is_broken_off_and_resumed(site, applied) -> None:
     assert len(site.management.bindings_from(site.vhost, "orders")) == 3
 
 
+@pytest.mark.newest_first
 def test_what_is_left_of_an_apply_is_planned_again(site, applied, monkeypatch) -> None:
     monkeypatch.setattr("rabbit_chx.broker.applying.step_commands._IN_A_BATCH", 3)
     queues = [Queue(f"q{number}") for number in range(6)]
@@ -165,16 +169,15 @@ def test_what_is_left_of_an_apply_is_planned_again(site, applied, monkeypatch) -
     assert site.broker.ring("orders", site.vhost) == [queue.name for queue in queues for _ in range(2)]
 
 
+@pytest.mark.newest_first
 @pytest.mark.parametrize("name", TOPOLOGY)
 def test_the_example_declares_once(broker, name) -> None:
     url = broker.management_url.replace("://", f"://{broker.username}:{broker.password}@")
     names = [*(f"example.orders.{number}" for number in range(4)), "example.vip"]
 
     def run() -> str:
-        return subprocess.run(
+        return ran(
             [sys.executable, "-W", "error", EXAMPLES / name],
-            capture_output=True,
-            text=True,
             check=True,
             env=os.environ | {"AMQP_URL": broker.url, "RABBITMQ_MANAGEMENT_URL": url},
         ).stdout

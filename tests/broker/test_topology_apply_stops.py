@@ -46,7 +46,7 @@ def test_other_hash_arguments_are_noticed_that_the_broker_ignores(site, applied)
     with pytest.raises(ApplyStopped, match=r"tenant.*customer.*blue/green") as stopped:
         applied(site.url(), plan, management=site.management)
     assert (stopped.value.done, stopped.value.failed) == ((), plan.steps[0])
-    assert not site.management.queue_names(site.vhost, ".*")  # not the queue, and no lock either
+    assert not site.queue_names(".*")  # not the queue, and no lock either
     blind = applied(site.url(), site.plan(DeclareExchange(other)))
     assert any("hash-header" in text for text in blind.unverified)
 
@@ -83,7 +83,7 @@ def test_a_refusal_within_a_pipeline_is_told_of_its_own_step(site, applied) -> N
         applied(site.url(), plan, management=site.management)
     error = stopped.value
     assert (error.done, error.failed, error.remaining) == (plan.steps[:20], plan.steps[20], plan.steps[21:])
-    assert set(site.management.queue_names(site.vhost, ".*")) == {
+    assert set(site.queue_names(".*")) == {
         "plain",
         *(each.name for each in others[:20]),
     }
@@ -116,11 +116,11 @@ def test_a_queue_with_messages_is_deleted_by_force_only(site, applied) -> None:
     for queue in kinds:
         with pytest.raises(ApplyStopped, match="force the deletion"):
             applied(site.url(), site.plan(DeleteQueue(queue.name)), management=site.management)
-    assert len(site.management.queue_names(site.vhost, ".*")) == len(kinds)
+    assert len(site.queue_names(".*")) == len(kinds)
     with pytest.raises(ApplyStopped, match="give management="):
         applied(site.url(), site.plan(DeleteQueue("plain")))
     applied(site.url(), site.plan(*(DeleteQueue(queue.name, force=True) for queue in kinds)))
-    assert not site.management.queue_names(site.vhost, ".*")
+    assert not site.queue_names(".*")
     gone = site.plan(DeleteQueue("plain"))
     assert applied(site.url(), gone, management=site.management).skipped == gone.steps
 
@@ -170,7 +170,7 @@ def test_a_plan_for_another_virtual_host_is_refused(site, applied) -> None:
 def test_a_dry_run_changes_nothing(site, applied) -> None:
     plan = foundation(site)
     assert applied(site.url(), plan, management=site.management, dry_run=True).remaining == plan.steps
-    assert not site.management.queue_names(site.vhost, ".*")
+    assert not site.queue_names(".*")
     with pytest.raises(ApplyStopped, match="policies are set over HTTP"):
         applied(site.url(), plan, dry_run=True)
 
@@ -201,7 +201,7 @@ def test_a_command_without_an_answer_ends_at_its_deadline(site, applied) -> None
     finally:
         site.broker.unpause()
     assert stopped.value.done == plan.steps[:1]
-    wait_until(lambda: LOCK not in site.management.queue_names(site.vhost, ".*"), "the lock is released", 30)
+    wait_until(lambda: LOCK not in site.queue_names(".*"), "the lock is released", 30)
 
 
 def test_a_name_that_the_broker_changes_does_not_hang(site, applied) -> None:
@@ -211,7 +211,7 @@ def test_a_name_that_the_broker_changes_does_not_hang(site, applied) -> None:
         ApplyStopped, match=r"did not answer queue_declare|no queue|does not list|cannot send it"
     ):
         applied(site.url(), plan, management=site.management, timeout=1.0)
-    wait_until(lambda: LOCK not in site.management.queue_names(site.vhost, ".*"), "the lock is released", 30)
+    wait_until(lambda: LOCK not in site.queue_names(".*"), "the lock is released", 30)
 
 
 def test_a_full_virtual_host_is_not_taken_for_a_held_lock(site, applied) -> None:
@@ -236,7 +236,7 @@ def test_two_applies_exclude_each_other_and_the_second_is_told_who_is_first(site
     assert "nothing was changed" in second[0]
     assert re.search(r" on .*, process \d+, since", second[0])
     assert "the management API shows the holder" in second[1]
-    assert site.management.queue_names(site.vhost, ".*") == ["plain"]
+    assert site.queue_names(".*") == ["plain"]
 
 
 def test_two_applies_on_one_connection_exclude_each_other_too(site) -> None:
@@ -275,14 +275,14 @@ def test_an_interrupt_releases_the_lock(site) -> None:
     with site.connection() as connection:
         with pytest.raises(KeyboardInterrupt):
             apply(connection, plan, on_step=interrupt)
-        assert sorted(site.management.queue_names(site.vhost, ".*")) == ["plain", "replicated"]
+        assert sorted(site.queue_names(".*")) == ["plain", "replicated"]
 
     async def cancelled() -> None:
         async with await aio_pika.connect(site.url()) as connection:
             task = asyncio.create_task(apply_async(connection, plan, on_step=lambda _: task.cancel()))
             with pytest.raises(asyncio.CancelledError):
                 await task
-            assert LOCK not in site.management.queue_names(site.vhost, ".*")
+            assert LOCK not in site.queue_names(".*")
 
     asyncio.run(cancelled())
 
@@ -308,6 +308,6 @@ def test_ctrl_c_at_any_moment_ends_it_and_the_connection_is_still_good(site, bat
                 channel = connection.channel()
                 for bound in bounds:  # what was bound when it came
                     channel.queue_unbind(bound.destination, "orders", bound.key)
-            assert LOCK not in site.management.queue_names(site.vhost, ".*")
+            assert LOCK not in site.queue_names(".*")
     finally:
         signal.signal(signal.SIGINT, before)

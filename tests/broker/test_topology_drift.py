@@ -138,18 +138,6 @@ def test_an_import_of_definitions_binds_in_an_order_of_its_own(look, management,
     assert found[0].misrouted == moved(wanted.ring(exchange.name), observed.rings[exchange.name]).share
 
 
-def test_an_application_that_binds_for_itself_causes_neither_drift_nor_a_second_binding(
-    broker, look, management, channel
-):
-    before = look()[0]
-    declare(channel)
-    observed, found = look()
-    assert found == ()
-    assert not plan(WANTED, observed)
-    assert observed.rings["drift"].runs == before.rings["drift"].runs
-    assert len(observed.topology.bindings_from("drift")) == len(QUEUES)
-
-
 def test_numbered_bindings_of_an_earlier_version_are_replaced_without_moving_a_key(
     broker, look, management, channel
 ):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 import uuid
 from contextlib import contextmanager
 from urllib.parse import urlsplit
@@ -12,7 +11,8 @@ import pytest
 
 from rabbit_chx import ToExchange
 from rabbit_chx.broker import management as management_module
-from rabbit_chx.broker.management import Management, User
+from rabbit_chx.broker.management import Management
+from rabbit_chx.broker.management_rows import User
 from rabbit_chx.broker.reading.node import NodeCommand
 from rabbit_chx.broker.reading.order_record import anchor, entry, order_exchange
 from rabbit_chx.broker.reading.probe import probe
@@ -20,6 +20,7 @@ from rabbit_chx.broker.reading.reader import read, read_existence
 from rabbit_chx.broker.reading.ring_order import learn
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue
 from rabbit_chx.topology.model import Binding, Exchange, Policy, Queue, Topology
+from tests.faults.load import wait_until
 
 pytestmark = [pytest.mark.broker, pytest.mark.newest_first]
 
@@ -74,13 +75,6 @@ def user(broker, vhost, tags: str):
         yield name, Management(broker.management_url, credentials=lambda: (name, "secret"))
     finally:
         broker.ctl("delete_user", name)
-
-
-def until(condition, seconds: float = 20.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come true"
-        time.sleep(0.05)
 
 
 def declare(channel, exchange: Exchange) -> None:
@@ -155,7 +149,7 @@ def test_a_topology_is_read_back_as_it_was_made(broker, management, vhost, chann
     assert observed.rings[ODD].bucket_map == ("kept", "kept", ODD)
     assert {"x-consistent-hash", "topic", "x-modulus-hash"} <= observed.exchange_types
     assert observed.worker_pool_size >= 1
-    until(lambda: read(management, vhost).backlog == {ODD: 0, "kept": 3})
+    wait_until(lambda: read(management, vhost).backlog == {ODD: 0, "kept": 3}, "the messages count", 20)
     management.delete_policy(vhost, policy.name)
     assert read(management, vhost).topology.policies == ()
 
@@ -251,7 +245,7 @@ def test_a_user_with_few_rights_sees_the_topology_and_is_told_the_rest(
 def test_over_amqp_alone_existence_is_seen_and_the_rest_is_named(vhost, channel) -> None:
     ring_exchange(channel, ("q", 1), ("r", 1))
     channel.basic_publish("", "q", b"")
-    until(lambda: channel.queue_declare("q", passive=True).method.message_count == 1)
+    wait_until(lambda: channel.queue_declare("q", passive=True).method.message_count == 1, "it counts", 20)
     wanted = Topology(
         vhost,
         (Exchange(ODD, "x-consistent-hash"), Exchange("none", "topic")),

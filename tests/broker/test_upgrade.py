@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 from urllib.parse import quote, urlsplit
@@ -21,6 +20,7 @@ from rabbit_chx.broker.management import Management
 from rabbit_chx.testing import Broker
 from rabbit_chx.testing.node import CannotSupply
 from tests.broker.erlang import container_of
+from tests.programs import ran
 
 pytestmark = [pytest.mark.broker, pytest.mark.long, pytest.mark.timeout(600)]
 
@@ -104,9 +104,7 @@ def run(broker: Broker | None, *arguments: str, expected: int = 0) -> str:
             "RABBIT_CHX_NODE": f"docker exec -u rabbitmq {container_of(broker)} rabbitmqctl eval",
         }
     command = [sys.executable, "-m", "rabbit_chx", *arguments]
-    done = subprocess.run(
-        command, capture_output=True, text=True, check=False, timeout=120, env={**os.environ, **environment}
-    )
+    done = ran(command, timeout=120, env={**os.environ, **environment})
     assert done.returncode == expected, f"{arguments}\n{done.stdout}\n{done.stderr}"
     return done.stdout + done.stderr
 

@@ -33,7 +33,7 @@ def drained(site: Site) -> dict[int, list[str]]:
     found: dict[int, list[str]] = defaultdict(list)
     with site.connection() as connection:
         channel = connection.channel()
-        for queue in site.management.queue_names(site.vhost, "^(?!rabbit-chx[.])"):  # no lock of an apply's
+        for queue in site.queue_names("^(?!rabbit-chx[.])"):  # no lock of an apply's
             for message in emptied(channel, queue):
                 found[int(message.body)].append(queue)
     return found

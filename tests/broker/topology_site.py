@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import uuid
 from dataclasses import replace
 from typing import Self
@@ -53,6 +54,10 @@ class Site:
         parts = urlsplit(self.broker.url)
         own = f"{user}:{password}" if user else f"{parts.username}:{parts.password}"
         return f"amqp://{own}@{parts.hostname}:{parts.port}/{quote(self.vhost, safe='')}"
+
+    def queue_names(self, pattern: str) -> list[str]:
+        names = [queue.name for queue, _ in self.management.queues(self.vhost)]
+        return [name for name in names if re.search(pattern, name)]
 
     def plan(self, *steps, changes=()) -> Plan:
         return Plan(self.vhost, steps, changes)

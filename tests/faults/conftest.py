@@ -2,7 +2,8 @@
 
     RABBIT_CHX_FAULT_RELEASES=4.3 pytest tests/faults        (the default)
 
-A module lists in `SMOKE` the tests that also run on RABBIT_CHX_SMOKE_RELEASES (3.10; in the long proof also 4.0).
+A module lists in `SMOKE` the tests that also run on RABBIT_CHX_SMOKE_RELEASES (3.10; in the long proof also 4.0), and in
+`ALSO` releases for single tests.
 """
 
 from __future__ import annotations
@@ -33,9 +34,12 @@ SMOKE_RELEASES = os.environ.get("RABBIT_CHX_SMOKE_RELEASES", "4.0,3.10" if LONG 
 
 def pytest_generate_tests(metafunc):
     if "broker" in metafunc.fixturenames:
-        smoke = metafunc.function.__name__ in getattr(metafunc.module, "SMOKE", ())
-        releases = dict.fromkeys([*RELEASES, *(SMOKE_RELEASES if smoke else [])])
-        metafunc.parametrize("broker", list(releases), indirect=True, scope="session")
+        name, releases = metafunc.function.__name__, list(RELEASES)
+        others = getattr(metafunc.module, "ALSO", {}).get(name, [])
+        if name in getattr(metafunc.module, "SMOKE", ()):
+            others = [*others, *SMOKE_RELEASES]
+        releases += [pytest.param(each, marks=pytest.mark.long) for each in others if each not in RELEASES]
+        metafunc.parametrize("broker", releases, indirect=True, scope="session")
 
 
 def pytest_collection_modifyitems(items):

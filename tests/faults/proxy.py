@@ -40,6 +40,7 @@ class Proxy:
         """Bytes that were held back."""
         self._target = (parts.hostname, parts.port)
         self._pairs: list[_Pair] = []
+        self._flowing = True
         self._closing = threading.Event()
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port = self._listener.getsockname()[1]
@@ -82,6 +83,20 @@ class Proxy:
         for pair in self._pairs:
             pair.flowing.set()
 
+    def partition(self) -> None:
+        """Let nothing through in either direction, new connections included, until `heal`."""
+        self._flowing = False
+        for pair in self._pairs:
+            pair.flowing.clear()
+            pair.answering.clear()
+
+    def heal(self) -> None:
+        """End the partition; what was sent meanwhile arrives late."""
+        self._flowing = True
+        for pair in self._pairs:
+            pair.flowing.set()
+            pair.answering.set()
+
     def _accept(self) -> None:
         while not self._closing.is_set():
             try:
@@ -94,20 +109,24 @@ class Proxy:
                 _reset(client)
                 continue
             self.connections += 1
-            self._pairs.append(_Pair(self, client, server))
+            self._pairs.append(_Pair(self, client, server, flowing=self._flowing))
 
 
 class _Pair:
     """One connection through the proxy."""
 
-    def __init__(self, proxy: Proxy, client: socket.socket, server: socket.socket) -> None:
+    def __init__(
+        self, proxy: Proxy, client: socket.socket, server: socket.socket, *, flowing: bool = True
+    ) -> None:
         self._proxy = proxy
         self._client, self._server = client, server
         self._lock = threading.Lock()
         self.ended = False
         self._orphaned = False
-        self.flowing = threading.Event()
-        self.flowing.set()
+        self.flowing, self.answering = threading.Event(), threading.Event()
+        if flowing:
+            self.flowing.set()
+            self.answering.set()
         self._left = proxy.random.randint(*proxy.cut_after) if proxy.cut_after else None
         self._threads = [
             threading.Thread(target=self._to_broker, daemon=True),
@@ -124,6 +143,7 @@ class _Pair:
                 _reset(self._client)
                 _reset(self._server)
         self.flowing.set()
+        self.answering.set()
         return news
 
     def orphan(self) -> None:
@@ -168,6 +188,7 @@ class _Pair:
     def _from_broker(self) -> None:
         with suppress(OSError):
             while data := self._server.recv(_CHUNK):
+                self.answering.wait()
                 if self._orphaned:
                     continue
                 if self._proxy.delay:
@@ -177,6 +198,7 @@ class _Pair:
                 except OSError:
                     if not self._orphaned:
                         raise
+        self.answering.wait()
         if not self._orphaned:
             self.end()
 

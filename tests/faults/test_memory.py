@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from tests.programs import ran
 from tests.proof import LONG, book
 
 pytestmark = [pytest.mark.broker, pytest.mark.long]
@@ -53,13 +53,7 @@ print(json.dumps({"idle": idle / 1024, "peak": kib("VmHWM") / 1024, "confirmed":
 )
 def test_the_peak_stays_near_the_idle_process(broker, topology, count, size):
     used = topology(queues=1, x_max_length=1_000)  # drops the oldest, to spare the broker's memory
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, broker.url, used.exchange, str(count), str(size)],
-        capture_output=True,
-        check=False,
-        text=True,
-        timeout=600,
-    )
+    done = ran([sys.executable, "-c", PROGRAM, broker.url, used.exchange, str(count), str(size)], timeout=600)
     assert done.returncode == 0, done.stderr
     seen = json.loads(done.stdout)
     growth = seen["peak"] - seen["idle"]

@@ -142,18 +142,6 @@ def test_a_host_that_is_down(url, log):
     assert len(log(level=logging.WARNING)) == 1
 
 
-def test_hosts_where_no_broker_answers(broker, url):
-    with closing(socket.create_server(("127.0.0.1", 0))) as silent:
-        for host, port in (
-            ("127.0.0.1", silent.getsockname()[1]),
-            ("no-such-host.invalid", 5672),
-            ("127.0.0.1", urlsplit(broker.management_url).port),
-        ):
-            text = refusal(Publisher(url(host=host, port=port), timeouts=BRIEF))
-            assert f"{host}:{port}" in text
-            assert "attempt" in text
-
-
 def test_closing_in_the_middle_of_a_handshake(url, caplog):
     with closing(socket.create_server(("127.0.0.1", 0))) as listener:
         publisher = Publisher(url(host="127.0.0.1", port=listener.getsockname()[1]))

@@ -91,6 +91,7 @@ INTERCEPTORS = "persistent_term:{read}(message_interceptors{more})."
 STAMP = "[{rabbit_msg_interceptor_timestamp, #{overwrite => true, incoming => true}}]"
 
 
+@pytest.mark.long
 def test_a_returned_message_is_recognised_when_the_broker_adds_a_header(broker, topology):
     """Message interceptors add headers with the time and the node."""
     used = topology(queues=1)
@@ -108,6 +109,7 @@ def test_a_returned_message_is_recognised_when_the_broker_adds_a_header(broker, 
         broker.eval(INTERCEPTORS.format(read="put", more=f", {before}"))
 
 
+@pytest.mark.long
 def test_a_fully_returned_batch_of_large_bodies_is_fast(broker):
     count, started = 64, time.monotonic()
     returned, totals = publish(
@@ -123,6 +125,7 @@ def test_a_fully_returned_batch_of_large_bodies_is_fast(broker):
     assert passes >= 2  # each was tried again
 
 
+@pytest.mark.long
 def test_a_fully_returned_window_of_small_messages_is_fast(broker):
     returned, _ = publish(
         broker,

@@ -9,7 +9,6 @@ from __future__ import annotations
 import secrets
 import ssl
 from dataclasses import replace
-from functools import partial
 from urllib.parse import urlsplit
 
 import pika
@@ -24,7 +23,6 @@ from tests.faults.proxy import Proxy
 from tests.faults.tls_clients import CLIENTS, Access, CommandFailed
 from tests.inbox import Inbox
 from tests.proof import SEED
-from tests.tls import UNKNOWN_AUTHORITY
 
 pytestmark = [
     pytest.mark.long,
@@ -170,45 +168,6 @@ def refusal(url, context):
     with pytest.raises(BrokerUnavailable) as caught:
         within(5, publisher.open, "opening")
     return str(caught.value)
-
-
-def without_certificate(authority, version):
-    context = authority.context(client=None)
-    context.maximum_version = version
-    return context
-
-
-REQUIRED = ["CERTIFICATE_REQUIRED", "HANDSHAKE_FAILURE"]
-BAD = {
-    "another authority": ("good", lambda its: its.context(ca="other-ca"), UNKNOWN_AUTHORITY),
-    "an authority that the system does not know": ("good", lambda _: None, UNKNOWN_AUTHORITY),
-    "an expired certificate": ("expired", lambda its: its.context(), ["certificate has expired"]),
-    "a certificate of another host": ("elsewhere", lambda its: its.context(), ["not valid for"]),
-    **{
-        f"no client certificate, {version.name}": ("good", partial(without_certificate, version=version), REQUIRED)
-        for version in VERSIONS
-    },
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("case", BAD)
-def test_bad_tls_is_refused_at_once_and_named(listener, authority, case):
-    shown, context, words = BAD[case]
-    listener.serve(shown)
-    try:
-        text = refusal(listener.url, context(authority))
-    finally:
-        listener.serve("good")
-    assert "TLS with the broker at" in text
-    assert any(each in text for each in words), text
-    if words is UNKNOWN_AUTHORITY:
-        assert "to trust the CA that issued its certificate, pass --tls-ca-cert-file" in text
-
-
-def test_tls_to_a_port_without(broker, authority):
-    text = refusal(broker.url.replace("amqp://", "amqps://"), authority.context())
-    assert "TLS with the broker at" in text
-    assert "is this a port without TLS?" in text
 
 
 def test_no_tls_to_a_port_with(listener, log):

@@ -13,8 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, NoReturn
 
-from hypothesis import example, given, seed, settings
-from hypothesis import strategies as st
+from hypothesis import example, given, seed, settings, strategies as st
 
 from rabbit_chx.errors import InvalidValue, RabbitChxError
 from tests.canary import found

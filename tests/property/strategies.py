@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from hypothesis import strategies as st
 
-from rabbit_chx import Release, Ring, RingBinding, Store, ToExchange
+from rabbit_chx import Release, Ring, RingBinding, ToExchange
 
 if TYPE_CHECKING:
     from rabbit_chx.ring import Destination
@@ -19,21 +19,6 @@ RELEASES = ["3.8.35", "3.9.21", "3.10.8", "3.12.14", "3.13.0", "3.13.7", "4.0.5"
 """One on each side of everything that changed."""
 
 MODERN = [text for text in RELEASES if Release.parse(text).first_binding_wins]
-SERIES = [(3, 8), (3, 9), (3, 10), (3, 11), (3, 12), (3, 13), (4, 0), (4, 1), (4, 2), (4, 3)]
-
-
-@st.composite
-def releases(draw: st.DrawFn) -> Release:
-    series = draw(st.sampled_from(SERIES))
-    stores = [
-        store
-        for store in Store
-        if (store is Store.MNESIA or series >= (3, 13)) and (store is Store.KHEPRI or series < (4, 3))
-    ]
-    major, minor = series
-    return Release.parse(f"{major}.{minor}.{draw(st.integers(0, 999))}", store=draw(st.sampled_from(stores)))
-
-
 # ---- messages
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=60)

@@ -34,8 +34,7 @@ from rabbit_chx.topology.planning.plan import plan
 from rabbit_chx.topology.planning.what_if import assume_applied
 from rabbit_chx.urls import BrokerUrl
 from tests.proof import LONG
-from tests.property import hostile_commands as commands
-from tests.property import hostile_input as hostile
+from tests.property import hostile_commands as commands, hostile_input as hostile
 from tests.property.hostile import fuzz
 from tests.property.strategies import ANYTHING
 
@@ -66,6 +65,7 @@ def used(topology: Topology) -> Topology:
     return topology
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("format_", ["yaml", "json"])
 def test_the_text_of_a_topology_file(format_):
     fuzz(
@@ -78,6 +78,7 @@ def test_the_text_of_a_topology_file(format_):
     )
 
 
+@pytest.mark.long
 def test_the_bytes_of_a_topology_file(tmp_path):
     def tried(file):
         name, data = file
@@ -87,6 +88,7 @@ def test_the_bytes_of_a_topology_file(tmp_path):
     fuzz("topology files, bytes", hostile.files(), tried, examples=200)
 
 
+@pytest.mark.long
 def test_definitions():
     fuzz(
         "definitions.json",
@@ -148,6 +150,7 @@ def test_header_values(client):
     fuzz(f"header values, {client}", ANYTHING, tried, examples=200)
 
 
+@pytest.mark.long
 def test_messages_for_a_publisher():
     # They are never opened, so valid messages raise BrokerUnavailable.
     publishers = [

@@ -5,14 +5,12 @@ from __future__ import annotations
 import math
 
 from hypothesis import assume, given, settings
-from hypothesis import strategies as st
 
-from rabbit_chx import ConsistentHashExchange, Ring, moved, shares
-from tests.property.strategies import DESTINATIONS, small_rings, weighted
+from rabbit_chx import Ring, moved, shares
+from tests.property.strategies import DESTINATIONS, small_rings
 
 # Each example counts two million keys a few times.
 few = settings(max_examples=12)
-KEYS = [f"key-{i}" for i in range(2_000)]
 
 
 @few
@@ -58,14 +56,6 @@ def test_the_way_back_moves_as_much(old: Ring, new: Ring) -> None:
 
 @few
 @given(small_rings())
-def test_nothing_moves_from_a_ring_to_itself(ring: Ring) -> None:
-    movement = moved(ring, ring)
-    assert movement.share == 0
-    assert movement.flows == {(name, name): share for name, share in shares(ring).items()}
-
-
-@few
-@given(small_rings())
 def test_shares_sum_to_exactly_one_and_are_near_the_weights(ring: Ring) -> None:
     parts = shares(ring)
     assert sum(parts.values()) == math.fsum(parts.values()) == 1
@@ -75,27 +65,3 @@ def test_shares_sum_to_exactly_one_and_are_near_the_weights(ring: Ring) -> None:
 
 
 # The same laws on larger rings, on a sample of keys: the table of a size is drawn only as far as it is asked for.
-
-
-@given(weighted(least=1, most=20, weights=30), DESTINATIONS, st.integers(1, 30))
-def test_appending_to_a_large_ring_moves_keys_to_the_new_destination_only(
-    bindings, destination, weight
-) -> None:
-    ring = Ring.of(bindings)
-    assume(destination not in ring.destinations)
-    before, after = ConsistentHashExchange(ring), ConsistentHashExchange(ring.bind(destination, weight))
-    old = [before.destinations[i] for i in before.route_many(KEYS)]
-    new = [after.destinations[i] for i in after.route_many(KEYS)]
-    assert {there for here, there in zip(old, new, strict=True) if here != there} <= {destination}
-    assert destination in new  # of 2,000 keys, at least one in 600 buckets
-
-
-@given(weighted(least=2, most=20, weights=30))
-def test_unbinding_the_last_of_a_large_ring_moves_its_keys_only(bindings) -> None:
-    ring = Ring.of(bindings)
-    last, _ = bindings[-1]
-    before, after = ConsistentHashExchange(ring), ConsistentHashExchange(ring.unbind(last))
-    old = [before.destinations[i] for i in before.route_many(KEYS)]
-    new = [after.destinations[i] for i in after.route_many(KEYS)]
-    assert {here for here, there in zip(old, new, strict=True) if here != there} <= {last}
-    assert last not in new

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import HealthCheck, example, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, example, given, settings, strategies as st
 
 from rabbit_chx.ring import ToExchange
 from rabbit_chx.topology.model import (
@@ -89,6 +88,7 @@ def test_a_plan_leads_where_it_should_and_the_next_one_is_empty(first, second, p
     reached(second, broker, prune=prune)
 
 
+@pytest.mark.long
 @few
 @given(topologies(), topologies(), st.data())
 def test_a_plan_that_was_cut_off_is_taken_up_again(first, second, data) -> None:
@@ -98,6 +98,7 @@ def test_a_plan_that_was_cut_off_is_taken_up_again(first, second, data) -> None:
     reached(second, broker, prune=False)
 
 
+@pytest.mark.long
 @few
 @given(topologies(), topologies())
 def test_the_way_in_place_ends_in_the_files_order(first, second) -> None:
@@ -107,6 +108,7 @@ def test_the_way_in_place_ends_in_the_files_order(first, second) -> None:
     assert broker.rings["ring"].runs == order
 
 
+@pytest.mark.long
 @few
 @given(
     topologies(), topologies(), st.lists(st.tuples(st.sampled_from(QUEUES), st.integers(4, 5)), max_size=2)
@@ -120,6 +122,7 @@ def test_double_and_dead_bindings_do_not_survive_a_plan(first, second, doubles) 
     reached(second, broker, prune=False)
 
 
+@pytest.mark.long
 @few
 @given(st.lists(st.integers(1, 2500), min_size=1, max_size=4), st.booleans())
 @example([100] * 2, False)

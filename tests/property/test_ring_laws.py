@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import pytest
-from hypothesis import assume, given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
-from rabbit_chx import ConsistentHashExchange, InvalidValue, Ring, RingBinding, ToExchange, moved, shares
-from rabbit_chx.errors import RingUnknown
+from rabbit_chx import ConsistentHashExchange, InvalidValue, Ring, RingBinding, ToExchange
 from tests.property.strategies import (
     ANYTHING,
     COMMANDS,
@@ -82,13 +79,6 @@ def test_every_bucket_belongs_to_a_binding_and_every_binding_has_buckets_or_is_d
         assert ring.bucket_map.count(destination) in weights
 
 
-@given(lived_in_rings(), DESTINATIONS, st.integers(1, 5))
-def test_unbinding_undoes_a_bind_of_something_new(ring: Ring, destination, weight: int) -> None:
-    assume(all(binding.destination != destination for binding in ring.bindings))
-    assert ring.bind(destination, weight).unbind(destination, weight) == ring
-    assert ring.bind(destination, weight).delete(destination) == ring
-
-
 @given(lived_in_rings())
 def test_a_restart_on_khepri_keeps_all_buckets_and_a_second_one_changes_nothing(ring: Ring) -> None:
     once = ring.after_restart()
@@ -115,49 +105,7 @@ def test_a_ring_read_back_from_its_buckets_is_the_same_ring(ring: Ring, release:
     assert Ring.read(ring.bucket_map, release=release).bucket_map == ring.bucket_map
 
 
-@given(
-    weighted(least=2, most=6),
-    st.sampled_from(["3.10.8", "3.13.7", "4.0.5", "4.1.8"]),
-    st.none() | st.integers(2, 64),
-)
-def test_an_unknown_ring_answers_nothing_and_never_guesses(
-    bindings, release: str, workers: int | None
-) -> None:
-    ring = Ring.of(bindings, release=release, store="mnesia").after_restart(worker_pool_size=workers)
-    exchange = ConsistentHashExchange(ring)
-    by_header = ConsistentHashExchange(ring, hash_header="h")
-    for question in (
-        lambda: ring.bucket_map,
-        lambda: ring.destinations,
-        lambda: ring.dead,
-        lambda: len(ring),
-        lambda: shares(ring),
-        lambda: moved(ring, ring),
-        lambda: exchange.route("a"),
-        lambda: exchange.route("a", explain=True),
-        lambda: exchange.route_many(["a"]),
-        lambda: exchange.bucket_many([]),
-        lambda: exchange.destinations,
-        lambda: by_header.route(headers={}),
-        lambda: by_header.route_many([]),
-        lambda: ring.bind("another").bucket_map,
-        lambda: ring.unbind(bindings[0][0]).bucket_map,
-        lambda: ring.after_restart(worker_pool_size=workers).bucket_map,
-    ):
-        with pytest.raises(RingUnknown):
-            question()
-    assert {binding.destination for binding in ring.bindings} == {destination for destination, _ in bindings}
-
-
 # ---- what callers hand over
-
-
-@given(st.integers(1, 10_000), st.sampled_from(["", "+"]), st.integers(0, 20))
-def test_a_weight_may_have_a_sign_and_leading_zeros(weight: int, sign: str, zeros: int) -> None:
-    text = f"{sign}{'0' * zeros}{weight}"
-    binding = RingBinding.of("q0", text)
-    assert (binding.key, binding.weight) == (text, weight)
-    assert RingBinding.of("q0", weight) == RingBinding("q0", str(weight))
 
 
 @given(st.text(max_size=8) | st.text("0123456789+-_ .e", max_size=6) | ANYTHING)

@@ -5,8 +5,7 @@ from __future__ import annotations
 
 import numpy as np
 import pyarrow as pa
-from hypothesis import example, given
-from hypothesis import strategies as st
+from hypothesis import example, given, strategies as st
 
 from rabbit_chx import ConsistentHashExchange, ModulusHashExchange, RabbitChxError, SuperStream, ToExchange
 from rabbit_chx.fields import CLIENTS

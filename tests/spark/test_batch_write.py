@@ -26,7 +26,7 @@ def numbers(spark, count, partitions=2):
     )
 
 
-ROWS = 1_000_000 if LONG else 30_000
+MANY = 1_000_000 if LONG else 30_000
 
 
 def message_of(number: int) -> Delivery:
@@ -38,23 +38,24 @@ def message_of(number: int) -> Delivery:
     return Delivery(key, present + values, b"%d" % number)
 
 
-def test_many_rows_arrive_once_and_unchanged(spark, broker, inbox):
-    frame = numbers(spark, ROWS, 16).selectExpr(
+@pytest.mark.parametrize("count", [5_000, pytest.param(MANY, marks=pytest.mark.long)])
+def test_many_rows_arrive_once_and_unchanged(spark, broker, inbox, count):
+    frame = numbers(spark, count, 16 if count == MANY else 4).selectExpr(
         "value",
         "key",
         "concat('m-', value) as message_id",
         "named_struct('k', key, 'n', cast(value as int)) as headers",
     )
     writer(frame, broker, exchange=inbox.exchange).save()
-    assert len(inbox) == ROWS
-    times, different = bytearray(ROWS), []
-    for one in deliveries(broker.url, inbox.queue, ROWS):
+    assert len(inbox) == count
+    times, different = bytearray(count), []
+    for one in deliveries(broker.url, inbox.queue, count):
         number = int(one.body)
         times[number] += 1
         if one != message_of(number):
             different.append(one)
     assert different[:3] == []
-    assert times.count(1) == ROWS
+    assert times.count(1) == count
 
 
 def test_maps_arrays_and_timestamps_arrive_as_headers_and_properties(spark, broker, inbox):

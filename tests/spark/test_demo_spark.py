@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 import sys
 
 import pytest
+
+from tests.programs import ran
 
 pytestmark = [pytest.mark.spark, pytest.mark.broker, pytest.mark.long]
 
@@ -21,14 +22,11 @@ ASTRAY = {
 
 
 def test_the_demo_writes_from_spark_and_finds_every_row_where_it_was_told(rabbitmq_broker, tmp_path):
-    done = subprocess.run(
+    done = ran(
         [sys.executable, "-m", "rabbit_chx", "demo", "--spark"],
         env={**os.environ, **ASTRAY, "RABBIT_CHX_BROKER_URL": rabbitmq_broker.url},
         cwd=tmp_path,
-        capture_output=True,
-        text=True,
         timeout=400,
-        check=False,
     )
     assert (done.returncode, done.stderr) == (0, "")
     rows = re.findall(r"^ *orders\.\d +([\d,]+) +([\d,]+)", done.stdout, re.MULTILINE)

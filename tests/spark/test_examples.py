@@ -7,7 +7,6 @@ import json
 import os
 import re
 import runpy
-import subprocess
 import sys
 
 import matplotlib.pyplot as plt
@@ -16,6 +15,7 @@ from matplotlib.axes import Axes
 
 from rabbit_chx import Spread
 from rabbit_chx.report import Report
+from tests.programs import ran
 from tests.unit.test_examples import EXAMPLES, NOTEBOOKS, SPARK
 
 pytestmark = [pytest.mark.spark, pytest.mark.broker, pytest.mark.long]
@@ -48,11 +48,8 @@ def test_an_example_runs_as_a_user_runs_it(rabbitmq_broker, name, rows):
     here = {"AMQP_URL": rabbitmq_broker.url, "SPARK_LOCAL_IP": "127.0.0.1"}
     if "connect" in name:
         here["SPARK_TESTING"] = "1"  # has the server take a free port, and not 15002
-    done = subprocess.run(
+    done = ran(
         [sys.executable, EXAMPLES / name],
-        capture_output=True,
-        text=True,
-        check=False,
         timeout=400,
         env={name: value for name, value in os.environ.items() if name != "PYSPARK_PYTHON"} | here,
     )

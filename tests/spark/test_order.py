@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
@@ -19,6 +18,7 @@ from rabbit_chx import ConsistentHashExchange, InvalidValue
 from spark_connector.ordering import order_for
 from spark_connector.queue_column import queue_of
 from tests.deliveries import deliveries
+from tests.programs import ran
 from tests.spark import two_executors
 
 pytestmark = [
@@ -125,7 +125,7 @@ def site(rabbitmq_broker):
             for queue in two_executors.queues(exchange):
                 channel.queue_declare(queue, durable=True)
                 channel.queue_bind(queue, exchange, "1")
-        program = subprocess.run(
+        program = ran(
             [
                 sys.executable,
                 "-m",
@@ -136,10 +136,7 @@ def site(rabbitmq_broker):
             ],
             cwd=REPOSITORY,
             env={**os.environ, "PYSPARK_PYTHON": sys.executable},
-            capture_output=True,
-            text=True,
             timeout=500,
-            check=False,
         )
         assert program.returncode == 0, program.stderr[-2_000:]
         yield Site(rabbitmq_broker.url, prefix, channel)

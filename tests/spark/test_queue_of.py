@@ -125,7 +125,10 @@ def test_queue_of_works_on_a_stream(spark, keys, tmp_path):
     assert found == {key: exchange.route(key) for key in KEYS}
 
 
-@pytest.mark.parametrize(("key", "shown"), [("NULL", "got None"), ("repeat('k', 256)", "256 bytes")])
+@pytest.mark.parametrize(
+    ("key", "shown"),
+    [("NULL", "got None"), pytest.param("repeat('k', 256)", "256 bytes", marks=pytest.mark.long)],
+)
 def test_a_key_that_cannot_be_sent_fails_the_job_with_a_clear_error(spark, key, shown):
     df = spark.range(1).select(F.expr(key).cast("string").alias("routing_key"))
     with pytest.raises(PythonException, match=rf"invalid routing key: .*{shown}"):

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from tests.programs import ran
 
 pytestmark = [pytest.mark.spark, pytest.mark.broker, pytest.mark.long]
 
@@ -31,13 +32,10 @@ def broker(rabbitmq_broker):
 def test_the_lines_write_to_the_exchange(spark, broker, monkeypatch):
     monkeypatch.setenv("AMQP_URL", broker.url)
     monkeypatch.setenv("RABBITMQ_MANAGEMENT_URL", broker.management_url)
-    done = subprocess.run(
+    done = ran(
         [Path(sys.executable).with_name("rabbit-chx"), "apply", "examples/topology.yaml", "--yes"],
         cwd=ROOT,
-        capture_output=True,
-        text=True,
         timeout=120,
-        check=False,
     )
     assert done.returncode == 0, done.stderr
     names: dict[str, object] = {}

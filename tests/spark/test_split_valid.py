@@ -67,6 +67,7 @@ def test_a_body_may_have_16_mib_unless_an_option_says_otherwise(spark):
     assert [part.count() for part in split_valid(df, exchange="x", maxMessageBytes=128 << 20)] == [2, 0]
 
 
+@pytest.mark.long
 def test_text_that_is_not_utf8(spark):
     df = frame(spark, "value binary, raw binary", [{"value": b"x", "raw": raw} for raw in NO_UTF8 + UTF8])
     text, key = F.col("raw").cast("string"), F.lit("k").alias("routing_key")
@@ -122,6 +123,7 @@ def test_a_null_body_may_be_an_empty_message(spark):
     assert len(assert_agrees(df, nullValue="empty")) == 1
 
 
+@pytest.mark.long
 def test_headers_as_a_struct_and_times_in_them(spark):
     moments = [None, BEFORE_1970, EPOCH, LAST_MOMENT]
     rows = [{"value": b"x", "routing_key": "k", "at": moment} for moment in moments]
@@ -136,6 +138,7 @@ def test_headers_as_a_struct_and_times_in_them(spark):
     assert len(assert_agrees(df.select(*base, F.create_map(F.lit("at"), "at").alias("headers")))) == 1
 
 
+@pytest.mark.long
 def test_the_size_of_headers_to_the_byte(spark):
     schema = "value binary, routing_key string, size int"
     df = frame(spark, schema, [{**FINE, "size": size} for size in range(MOST_HEADERS - 60, MOST_HEADERS)])

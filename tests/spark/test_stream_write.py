@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import pika
@@ -10,6 +9,7 @@ import pytest
 
 from spark_connector import foreach_batch
 from tests.deliveries import deliveries
+from tests.faults.load import wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.broker]
 
@@ -46,25 +46,19 @@ def run_out(query):
         query.stop()
 
 
-def wait_until(condition):
-    deadline = time.monotonic() + DEADLINE
-    while not condition():
-        assert time.monotonic() < deadline, "condition not met in time"
-        time.sleep(0.1)
-
-
 def progressed(query):
     """The number of rows that a query reports as written."""
     return sum(max(one["sink"]["numOutputRows"], 0) for one in query.recentProgress)
 
 
+@pytest.mark.long
 def test_a_restarted_query_loses_no_row(spark, broker, inbox, tmp_path):
     found: set[int] = set()
     recorded = 0
     for _ in range(2):
         frame = rates(spark).selectExpr("cast(value as string) as value", "'k' as routing_key")
         query = stream(frame, broker, tmp_path, exchange=inbox.exchange).start()
-        wait_until(lambda query=query: query.exception() or progressed(query) >= 300)
+        wait_until(lambda query=query: query.exception() or progressed(query) >= 300, "300 rows", DEADLINE)
         query.stop()
         assert query.exception() is None
         recorded += progressed(query)
@@ -122,7 +116,9 @@ def commits_of_a_continuous_query(writer, checkpoint) -> list[str]:
         writer.option("checkpointLocation", str(checkpoint)).trigger(continuous="500 milliseconds").start()
     )
     try:
-        wait_until(lambda: query.exception() or len(numbered(checkpoint / "offsets")) >= 4)
+        wait_until(
+            lambda: query.exception() or len(numbered(checkpoint / "offsets")) >= 4, "four epochs", DEADLINE
+        )
         assert query.exception() is None
         return numbered(checkpoint / "commits")
     finally:
@@ -186,7 +182,9 @@ def test_a_stateful_stream_of_200_tasks_opens_one_connection_for_each_worker(
     frame = frame.selectExpr("cast(value as string) as value", "'k' as key")
     before = int(broker.eval(created))
     query = stream(frame, broker, tmp_path, exchange=inbox.exchange, taskHeaders="true").start()
-    wait_until(lambda: query.exception() or len(numbered(tmp_path / "commits")) >= 3)
+    wait_until(
+        lambda: query.exception() or len(numbered(tmp_path / "commits")) >= 3, "three commits", DEADLINE
+    )
     opened = int(broker.eval(created)) - before
     query.stop()
     assert query.exception() is None

@@ -103,24 +103,9 @@ KEY_LISTS = [
 
 # (key, kind, name) of bindings, in the order of lists:usort/1 over #binding{} records
 SORTED_BINDINGS = [
-    ("+5", "queue", "a"),
-    ("007", "queue", "q9"),
-    ("01", "queue", "q0"),
-    ("1", "exchange", "zz"),
-    ("1", "queue", "B"),
-    ("1", "queue", "a"),
-    ("1", "queue", "q"),
-    ("1", "queue", "q0"),
-    ("1", "queue", "q1"),
-    ("1", "queue", "q10"),
-    ("1", "queue", "z"),
-    ("1", "queue", "é"),
-    ("1", "queue", "\ufffd"),
-    ("1", "queue", "\U0001f600"),
-    ("10", "queue", "q0"),
-    ("10000", "queue", "b"),
-    ("2", "queue", "q0"),
-    ("3", "exchange", "a"),
-    ("3", "queue", "a"),
+    ("+5", "queue", "a"), ("007", "queue", "q9"), ("01", "queue", "q0"), ("1", "exchange", "zz"), ("1", "queue", "B"),
+    ("1", "queue", "a"), ("1", "queue", "q"), ("1", "queue", "q0"), ("1", "queue", "q1"), ("1", "queue", "q10"),
+    ("1", "queue", "z"), ("1", "queue", "é"), ("1", "queue", "\ufffd"), ("1", "queue", "\U0001f600"),
+    ("10", "queue", "q0"), ("10000", "queue", "b"), ("2", "queue", "q0"), ("3", "exchange", "a"), ("3", "queue", "a"),
     ("9999", "queue", "b"),
-]
+]  # fmt: skip

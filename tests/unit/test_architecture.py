@@ -29,19 +29,24 @@ MOST_LINES_OF_A_FUNCTION = 40  # with its docstring
 MANY_OPTIONS = "one parameter for each option of the command line"
 DOCUMENTED = "the docstring explains every argument"
 LONG_FUNCTIONS = {
-    "rabbit_chx.broker.applying.aio_driver._connect": "one argument for each setting of a connection",
     "rabbit_chx.broker.applying.apply.apply": DOCUMENTED,
+    "rabbit_chx.broker.amqp.connect": "one argument for each setting of a connection",
     "rabbit_chx.broker.amqp.parameters_of": "one argument for each setting of a connection",
     "rabbit_chx.broker.reading.reader.read": DOCUMENTED,
+    "rabbit_chx.consuming.options.__init__": "one argument for each option of a group",
+    "rabbit_chx.consuming.scaling.carry_out": DOCUMENTED,
+    "rabbit_chx.consuming.member.run": "one loop, from connection to connection",
     "rabbit_chx.broker.reasons.why_down": "one case for each way in which a connection fails",
     "rabbit_chx.cli.options.broker_options": MANY_OPTIONS,
     "rabbit_chx.cli.publish.publish": MANY_OPTIONS,
+    "rabbit_chx.cli.rebalance.rebalance": MANY_OPTIONS,
+    "rabbit_chx.cli.scale.scale": MANY_OPTIONS,
     "rabbit_chx.cli.report.report": MANY_OPTIONS,
     "rabbit_chx.cli.route.route": MANY_OPTIONS,
     "rabbit_chx.inference.infer": DOCUMENTED,
     "rabbit_chx.publishing.access.check_access": DOCUMENTED,
     "rabbit_chx.publishing.publisher.__init__": DOCUMENTED,
-    "rabbit_chx.report.contents.report": DOCUMENTED,
+    "rabbit_chx.report.contents.report": "one argument for each part of the page",
     "rabbit_chx.topology.planning.what_if.what_if": DOCUMENTED,
 }
 """Longer functions, each with the reason."""
@@ -53,6 +58,7 @@ MAY_IMPORT = {
     "rabbit_chx.report": {MIRROR, "rabbit_chx.topology"},
     "rabbit_chx.broker": {MIRROR, "rabbit_chx.topology"},
     "rabbit_chx.publishing": {MIRROR, "rabbit_chx.broker"},
+    "rabbit_chx.consuming": {MIRROR, "rabbit_chx.topology", "rabbit_chx.broker"},
     "rabbit_chx.testing": {MIRROR},
     "pyspark_rabbitmq": {"spark_connector"},
 }
@@ -67,12 +73,13 @@ PUBLIC = {
     "rabbit_chx.topology",
     "rabbit_chx.broker",
     "rabbit_chx.publishing",
+    "rabbit_chx.consuming",
     "rabbit_chx.report",
     "rabbit_chx.testing",
 }
 """What users import: the files behind them are loaded when a name is first used, so these export from any layer."""
 
-SCALAR_PATH = {"errors", "kernel", "kernel.terms", "kernel.phash2", "kernel.exs1024", "kernel.jump"} | {
+SCALAR_PATH = {"errors", "kernel", "kernel.terms", "kernel.phash2", "kernel.jump"} | {
     *("releases", "fields", "protocols", "ring", "hashing", "exchange"),
 }
 """What routes one message: it must not wait for NumPy."""

@@ -8,8 +8,7 @@ from unittest import mock
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from rabbit_chx.kernel import Atom, batch, jump_consistent_hash, phash2
 from rabbit_chx.kernel.batch import block_hash_column, phash2_column, phash2_lists_column
@@ -81,11 +80,6 @@ def test_a_column_of_bytes_is_hashed_as_it_is(kind: str, keys: list[bytes]) -> N
     check(OF_BYTES[kind](keys), keys)
 
 
-def test_text_and_bytes_may_share_a_list() -> None:
-    keys = [key for pair in zip(ASCII, BYTES, strict=True) for key in pair] + TEXT
-    check(keys, keys)
-
-
 @pytest.mark.parametrize("dtype", ["S", "U"])
 @pytest.mark.parametrize("keys", [ASCII, ASCII[5:6] * 40, ["", ""], ASCII[:1] * 20], ids=len)
 def test_numpy_text_of_a_fixed_width_is_hashed_without_its_padding(dtype: str, keys: list[str]) -> None:
@@ -107,11 +101,6 @@ def test_fixed_size_binaries_are_hashed_at_any_offset(width: int) -> None:
     column = pa.array(keys, pa.binary(width))
     check(column, keys)
     check(column.slice(3, 30), keys[3:33])
-
-
-@pytest.mark.parametrize("dtype", ["S3", "U3", object, float])
-def test_an_empty_numpy_column_has_no_hashes(dtype) -> None:
-    check(np.array([], dtype), [])
 
 
 @pytest.mark.parametrize(
@@ -164,13 +153,6 @@ def test_rows_of_one_length_are_hashed(length: int) -> None:
     check(keys, keys)
 
 
-@pytest.mark.parametrize("rows", [1, 2, 15, 16, 17, 18, 33])
-@pytest.mark.parametrize("lengths", [[21], [5, 60], [0, 12], [0], [11, 12, 13], [300, 1]], ids=str)
-def test_any_number_of_rows_is_hashed(rows: int, lengths: list[int]) -> None:
-    keys = [RANDOM.randbytes(lengths[row % len(lengths)]) for row in range(rows)]
-    check(keys, keys)
-
-
 @pytest.mark.parametrize("extra", [-1, 0, 1, 16, 17])
 @pytest.mark.parametrize("lengths", [[7], [0, 3, 14]], ids=["even", "uneven"])
 def test_rows_on_both_sides_of_a_block_of_rows_are_hashed(extra: int, lengths: list[int]) -> None:
@@ -192,16 +174,6 @@ def test_a_few_long_keys_among_short_ones_are_hashed() -> None:
     for few in (1, 15, 16, 17, 18):
         keys = shuffled(BYTES + [RANDOM.randbytes(5_000 + row) for row in range(few)])
         check(keys, keys)
-
-
-def test_uneven_keys_above_32_kilobytes_are_hashed() -> None:
-    keys = [RANDOM.randbytes(33_000 + 7 * row) for row in range(20)]
-    check(keys, keys)
-
-
-def test_a_few_keys_of_a_megabyte_are_hashed() -> None:
-    keys = [RANDOM.randbytes(2**20), b"short", RANDOM.randbytes(2**20 + 5)]
-    check(keys, keys)
 
 
 @pytest.mark.parametrize("step", [0, 1], ids=["even", "uneven"])
@@ -352,16 +324,6 @@ def test_the_table_holds_the_buckets_of_the_scalar_path(buckets: int) -> None:
     keys = [0, 1, SEEDS - 1, SEEDS, 2**27 - 1, *(RANDOM.randrange(2**27) for _ in range(300))]
     found = BucketTable(buckets)[np.array(keys, np.uint32)]
     assert found.tolist() == [jump_consistent_hash(key, buckets) for key in keys]
-
-
-def test_the_table_holds_the_buckets_of_the_plugin_itself() -> None:
-    of_size: dict[int, list[tuple[int, int]]] = {}
-    for key, buckets, bucket in vectors.rows("jump.jsonl"):
-        if buckets > 1 and int(key) < 2**63:
-            of_size.setdefault(buckets, []).append((int(key), bucket))
-    for buckets, pairs in of_size.items():
-        keys = np.array([key for key, _ in pairs], np.int64)
-        assert BucketTable(buckets)[keys].tolist() == [bucket for _, bucket in pairs], buckets
 
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"])

@@ -21,6 +21,7 @@ import renew
 from packaging.version import Version
 
 from spark_connector.java import INSTALLED_BY_MAKE
+from tests.programs import ran
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 
@@ -91,10 +92,10 @@ def test_the_wrapper_leaves_out_the_module_alone(tmp_path):
     link.symlink_to(place)
     given = ["-cp", "a b:*", "--add-modules=jdk.incubator.vector", "--add-modules=other", "", "$HOME '\""]
     for program in (wrapper, link / "bin" / "java"):
-        done = subprocess.run([program, *given], capture_output=True, text=True, check=False)
+        done = ran([program, *given])
         assert done.returncode == 3
         assert done.stdout == "<-cp><a b:*><--add-modules=other><><$HOME '\">"
-        assert subprocess.run([program], capture_output=True, text=True, check=False).stdout == "<>"
+        assert ran([program]).stdout == "<>"
 
 
 # --- pins and hashes ----------------------------------------------------------------------------------------

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from tests.programs import ran
 from tests.verbs import ORDERS
 
 HERE = Path(sys.executable).parent
@@ -47,9 +47,7 @@ def offered(shell: str, *words: str, folder: Path) -> set[str]:
         "fish": ["fish", "--no-config", "-c", FISH, " ".join(words)],
     }
     environment = os.environ | {"PATH": f"{HERE}:{os.environ['PATH']}"}
-    done = subprocess.run(
-        command[shell], capture_output=True, text=True, cwd=folder, env=environment, timeout=60, check=False
-    )
+    done = ran(command[shell], cwd=folder, env=environment, timeout=60)
     assert (done.returncode, done.stderr) == (0, "")
     return set(done.stdout.split())
 
@@ -65,7 +63,7 @@ def folder(tmp_path):
     ("words", "expected"),
     [
         (["rabbit-chx", "pl"], {"plan"}),
-        (["rabbit-chx", "r"], {"route", "ring", "report"}),
+        (["rabbit-chx", "r"], {"route", "ring", "report", "rebalance"}),
         (["rabbit-chx", "ring", "--wor"], {"--worker-pool-size"}),
         (["rabbit-chx", "parity", "--store", ""], {"mnesia", "khepri"}),
         (["rabbit-chx", "ring", "--release", "3.1"], {"3.10", "3.11", "3.12", "3.13"}),

@@ -1,6 +1,7 @@
 """``--output json`` prints what docs/output.md says, no more and no less.
 
-The verbs that need a broker are held to the same page by tests/broker/test_topology_commands.py and test_publish_command.py.
+The verbs that need a broker are held to the same page by tests/broker/test_topology_commands.py, test_publish_command.py and
+test_groups.py.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from rabbit_chx.cli.spark import executor_check
 from tests.json_lines import PAGE, documented, printed
 from tests.verbs import EVENTS, ORDERS, SLOTS
 
-ON_A_BROKER = {"parity", "publish"}
+ON_A_BROKER = {"group", "parity", "publish", "rebalance", "scale"}
 SPARK = {"host", "process", "python", "packages", "seconds"}
 HASHED = """
 schema: 1
@@ -44,7 +45,7 @@ def rows(run):
 
 def test_the_page_has_every_verb_with_json_and_no_other() -> None:
     verbs = verbs_with_json()
-    assert len(verbs) == 10
+    assert len(verbs) == 13
     assert {
         verb for verb in cli.list_commands(click.Context(cli)) if f"\n## {verb}\n" in PAGE.read_text()
     } == verbs
@@ -116,7 +117,7 @@ def test_check(rows, write) -> None:
 def test_doctor(rows) -> None:
     assert printed("doctor", rows("doctor", ())) == {"check": documented("doctor")["check"] - SPARK}
     answer = {"host": "node-8", "process": 4711, "python": "3.11.7", "packages": {}, "seconds": 0.1}
-    of_spark = set(executor_check(answer | {"faults": {}, "broker": "open"}, "", "rabbit").details)
+    of_spark = set(executor_check(answer | {"faults": {}, "broker": "rabbit"}, "").details)
     assert of_spark == SPARK
     assert of_spark < documented("doctor")["check"]
 

@@ -7,9 +7,8 @@ import sys
 import pytest
 
 from rabbit_chx import Ring
-from rabbit_chx.cli import demo, spark
+from rabbit_chx.cli import demo
 from rabbit_chx.errors import MissingDependency
-from rabbit_chx.testing import sources
 from rabbit_chx.testing.node import CannotSupply
 
 
@@ -18,8 +17,7 @@ def no_broker(monkeypatch):
     def available(release):
         raise CannotSupply("no broker can be had")
 
-    monkeypatch.setattr(sources, "available", available)
-    monkeypatch.setattr("rabbit_chx.testing.available", available)  # where another test has loaded it
+    monkeypatch.setattr(demo, "available", available)
 
 
 def test_without_pyspark_a_line_says_how_to_get_it(run, monkeypatch):
@@ -34,14 +32,14 @@ def test_without_a_java_a_line_says_what_is_missing(run, monkeypatch):
     def absent():
         raise MissingDependency("there is no Java")
 
-    monkeypatch.setattr(spark, "checked_java", absent)
+    monkeypatch.setattr(demo, "checked_java", absent)
     done = run("demo", "--spark")
     assert done.code == 0
     assert done.out.splitlines()[1:] == ["Skipped: there is no Java"]
 
 
 def test_without_a_broker_the_prediction_is_still_shown(run, monkeypatch):
-    monkeypatch.setattr(spark, "checked_java", lambda: None)
+    monkeypatch.setattr(demo, "checked_java", lambda: None)
     done = run("demo")
     assert done.code == 0
     assert "Predicted: 10,000 keys over 4 weighted queues" in done.out
@@ -49,7 +47,7 @@ def test_without_a_broker_the_prediction_is_still_shown(run, monkeypatch):
 
 
 def test_a_part_that_fails_makes_the_exit_code(run, monkeypatch):
-    monkeypatch.setattr(demo, "_spark_part", lambda out, release: 1)
+    monkeypatch.setattr(demo, "_spark_part", lambda release: 1)
     assert run("demo", "--spark").code == 1
     assert run("demo").code == 1
     assert run("demo", "--online").code == 0

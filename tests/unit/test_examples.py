@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from tests.programs import ran
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 TABLE = (EXAMPLES / "README.md").read_text()
@@ -23,12 +24,13 @@ DECLARING = needing("a broker with permission to declare")
 SHARDING = needing("a broker with rabbitmq_sharding")
 TOPOLOGY = needing("a broker and its HTTP API")
 HANDOVER = needing("a broker with permission to declare and bind")
+WORKERS = needing("a broker and ordered queues")
 SPARK = needing("a broker and Spark")
 NOTEBOOKS = needing("Spark")
 
 
 def test_the_table_names_every_example() -> None:
-    named = OFFLINE + ONLINE + DECLARING + SHARDING + TOPOLOGY + HANDOVER + SPARK + NOTEBOOKS
+    named = OFFLINE + ONLINE + DECLARING + SHARDING + TOPOLOGY + HANDOVER + WORKERS + SPARK + NOTEBOOKS
     assert sorted(named) == sorted(
         path.name for path in EXAMPLES.iterdir() if path.suffix in {".py", ".ipynb"}
     )
@@ -36,8 +38,6 @@ def test_the_table_names_every_example() -> None:
 
 @pytest.mark.parametrize("name", OFFLINE)
 def test_example_runs_without_a_broker(name: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-W", "error", EXAMPLES / name], capture_output=True, text=True, check=False
-    )
+    done = ran([sys.executable, "-W", "error", EXAMPLES / name])
     assert done.returncode == 0, done.stderr
     assert done.stdout

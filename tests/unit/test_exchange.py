@@ -150,39 +150,10 @@ def test_from_3_13_on_the_bare_value_is_hashed(value, client, term, hash_, of_7,
     assert_lands(term, hash_, of_7, of_16, HEADER, message, "4.3.6")
 
 
-@pytest.mark.parametrize(
-    ("release", "value", "client", "queue"),
-    [
-        ("3.10.8", 1, "pika", 13),
-        ("3.10.8", 1, "aio-pika", 1),
-        ("3.10.8", 1, "py-amqp", 13),
-        ("3.10.8", 0.1, "aio-pika", 6),
-        ("3.10.8", 0.1, "py-amqp", 10),
-        ("3.10.8", 0.5, "aio-pika", 4),
-        ("3.10.8", 0.5, "py-amqp", 9),
-        ("4.3.6", 1, "pika", 3),
-        ("4.3.6", 1, "aio-pika", 3),
-        ("4.3.6", 1, "py-amqp", 3),
-        ("4.3.6", 0.1, "aio-pika", 14),
-        ("4.3.6", 0.1, "py-amqp", 9),
-        ("4.3.6", 0.5, "aio-pika", 11),
-        ("4.3.6", 0.5, "py-amqp", 11),
-    ],
-)
-def test_a_header_lands_where_real_brokers_put_it(release: str, value: float, client, queue: int) -> None:
-    assert exchange(release=release, **HEADER).route(headers={"h": value}, client=client) == f"q{queue}"
-
-
 @pytest.mark.parametrize("release", ["3.10.8", "3.12.14", "3.13.7", "4.0.5", "4.3.6"])
 @pytest.mark.parametrize("headers", [None, {}, {"other": "h"}, {"H": 1}, defaultdict(int)])
 def test_a_message_without_the_header_is_routed_by_the_atom_undefined(release: str, headers) -> None:
     assert_lands(Atom("undefined"), 45914356, 1, 1, HEADER, {"headers": headers}, release)
-
-
-def test_null_and_missing_differ_up_to_3_12_only() -> None:
-    for release, same in (("3.10.8", False), ("3.12.14", False), ("3.13.0", True), ("4.3.6", True)):
-        null = exchange(release=release, **HEADER).route(headers={"h": None}, explain=True)
-        assert (null.term == Atom("undefined")) is same, release
 
 
 @pytest.mark.parametrize("release", ["3.13.0", "3.13.3", "3.13.6"])
@@ -288,12 +259,6 @@ def test_with_one_bucket_nothing_is_hashed_and_with_none_nothing_is_routed(argum
     ):
         with pytest.raises(Unroutable, match="mandatory"):
             call()
-
-
-def test_every_message_has_a_routing_key_which_may_be_given_along() -> None:
-    message = {"headers": {"h": "acme"}}
-    x = exchange(SEVEN, **HEADER)
-    assert x.route("anything", **message) == x.route(**message) == "q4"
 
 
 # ---- evidence, and the exchange as a value

@@ -13,8 +13,7 @@ import pamqp.encode
 import pika.compat
 import pika.data
 import pytest
-from hypothesis import example, given
-from hypothesis import strategies as st
+from hypothesis import example, given, strategies as st
 
 from rabbit_chx import BrokerWouldFail, InvalidValue
 from rabbit_chx.fields import CLIENTS, Field, encode, seconds

@@ -27,7 +27,6 @@ CALLS = {
     "bindings": lambda management: management.bindings("v"),
     "queue": lambda management: management.queue("v", "q"),
     "queues": lambda management: management.queues("v"),
-    "queue names": lambda management: management.queue_names("v", "q"),
     "policies": lambda management: management.policies("v"),
 }
 
@@ -140,30 +139,25 @@ def test_a_list_without_end_is_given_up():
     page = {"items": [{"name": "q"}], "page_count": 10**9}
     with answering(lambda: [HEAD + json.dumps(page).encode()]) as (url, requests):
         with pytest.raises(BrokerUnavailable, match="lists more than 400 queues"):
-            Management(url).queue_names("v", "q")
+            Management(url)._pages(["queues", "v"], dict)
         assert len(requests) == 400
 
 
 RANDOM = random.Random(20)
 SHAPES = [
-    b"[" * 200_000,
-    b'{"a":' * 200_000,
-    b'[{"a":' * 200_000,
-    b"[[]]",
-    b"[1]",
-    b"[null]",
-    b'[{"name":1}]',
-    b"null",
-    b"7",
-    b'"text"',
-    b"{}",
-    b"\xff",
-    b"[\xff]",
-    b"",
-    b'{"items":7}',
-    b'{"items":[7],"page_count":1}',
-    b'{"items":[{}],"page_count":"x"}',
-    b'{"name":[],"tags":[[]],"product_name":[],"exchange_types":[7]}',
+    *(b"[" * 200_000, b'{"a":' * 200_000, b'[{"a":' * 200_000, b"[[]]", b"[1]", b"[null]", b'[{"name":1}]'),
+    *(
+        b"null",
+        b"7",
+        b'"text"',
+        b"{}",
+        b"\xff",
+        b"[\xff]",
+        b"",
+        b'{"items":7}',
+        b'{"items":[7],"page_count":1}',
+    ),
+    *(b'{"items":[{}],"page_count":"x"}', b'{"name":[],"tags":[[]],"product_name":[],"exchange_types":[7]}'),
     *(bytes(RANDOM.choices(b'[]{}",:0ae\\ntru', k=RANDOM.randrange(80))) for _ in range(40)),
 ]
 
@@ -180,14 +174,6 @@ def test_an_answer_of_another_shape_is_not_a_management_api(call):
                 assert not shape.strip(b"[], "), shape
 
 
-def test_the_command_line_says_so_too(monkeypatch, capsys, tmp_path):
-    (tmp_path / "x.yaml").write_text("schema: 1\nqueues: {q: {}}\n")
-    monkeypatch.delenv("AMQP_URL", raising=False)
-    with answering(lambda: [HEAD + b"[" * 200_000]) as (url, _):
-        code = _exit_code(["check", str(tmp_path / "x.yaml"), "-U", "amqp://h", "--management-url", url])
-    assert (code, "is not a management API" in capsys.readouterr().err) == (1, True)
-
-
 # -- where a password goes ---------------------------------------------------------------------------
 
 
@@ -201,11 +187,6 @@ def test_the_password_of_an_amqps_url_stays_protected(url):
     Management.of("amqps://me:sesame@broker", url, insecure=True)
     Management.of("amqps://me:sesame@broker", url.replace("://", "://own:password@"))
     Management.of("amqp://me:sesame@broker", url)
-
-
-def test_the_default_management_url_takes_the_password_along():
-    Management.of("amqps://me:sesame@broker")
-    Management.of("amqps://me:sesame@broker", "https://broker:443/rabbit")
 
 
 def test_a_proxy_in_the_environment_is_ignored_and_one_that_is_named_is_used(monkeypatch):

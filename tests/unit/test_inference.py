@@ -48,32 +48,11 @@ def test_a_queue_that_was_not_seen_may_be_dead_so_that_sizes_differ() -> None:
     assert str(found) == "2 rings of 3 or 7 buckets explain the pairs; more pairs are needed"
 
 
-def test_a_dead_binding_is_found_out() -> None:
-    found = infer(pairs_of(NAMES), [*sorted(NAMES), "ghost"])
-    (ring,) = [ring for ring in found.rings if len(ring) == 7]
-    assert ring.bucket_map == tuple(NAMES)
-    assert ring.dead == (RingBinding("ghost"),)
-    if found.ring is ring:
-        assert str(found) == "the ring is known: 7 buckets; listed but dead: ghost"
-
-
-def test_of_two_bindings_of_a_queue_the_one_that_counts_is_found_out() -> None:
-    buckets = ["x", "x", "x", "y", "z", "z", "z"]
-    found = infer(pairs_of(buckets), [("x", 3), ("x", 1), ("y", 1), ("z", "3"), ("z", 9)])
-    assert [ring.bucket_map for ring in found.rings if len(ring) == 7] == [tuple(buckets)]
-    assert all(ring.bindings[1] == RingBinding("x", "1") for ring in found.rings)
-
-
 def test_destinations_may_be_exchanges() -> None:
     buckets = [ToExchange("s1"), *NAMES[1:6], ToExchange("s2")]
     found = infer(pairs_of(buckets), [*NAMES[1:6], ToExchange("s2"), ToExchange("s1")])
     assert found.ring is not None
     assert found.ring.bucket_map == tuple(buckets)
-
-
-def test_one_queue_explains_everything() -> None:
-    found = infer([(f"k{i}", "only") for i in range(50)], {"only": 3})
-    assert found.ring == Ring.of({"only": 3})
 
 
 def test_the_ring_found_can_be_used_and_belongs_to_the_release() -> None:

@@ -7,7 +7,7 @@ from itertools import islice
 import pytest
 
 from rabbit_chx.kernel import Atom, jump_consistent_hash, phash2
-from rabbit_chx.kernel.exs1024 import uniforms
+from rabbit_chx.kernel.jump import uniforms
 from rabbit_chx.kernel.terms import format_term
 from tests import vectors
 

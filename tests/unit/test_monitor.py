@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from rabbit_chx import ConsistentHashExchange, DeliveryMonitor, Ring, infer
+from rabbit_chx import ConsistentHashExchange, DeliveryMonitor, Ring
 from tests.unit.erlang import SEVEN
 
 UNKNOWN = Ring.of(["q0", "q1"], release="3.10.8").after_restart()
@@ -46,14 +46,6 @@ def test_a_message_at_its_queue_is_expected_and_at_another_one_drift() -> None:
     assert list(observer.pairs) == [("a", "q6"), ("a", "q0"), ("customer-42", "q0")]
 
 
-@pytest.mark.parametrize("other", ["", "invoices", "Orders"])
-def test_messages_of_another_exchange_say_nothing(other: str) -> None:
-    observer = watch()
-    assert observer.observe(method("a", other), "q0", properties()) is None
-    assert counts(observer) == (0, 0, 0, 1)
-    assert not observer.pairs
-
-
 def test_a_dead_lettered_message_says_nothing_about_the_queue_it_is_in() -> None:
     observer = watch()
     assert observer.observe(method("a"), "q0", properties(headers={"x-death": [{"queue": "q6"}]})) is None
@@ -85,11 +77,6 @@ def test_properties_are_judged_and_collected(part: str) -> None:
     assert ("m-1", "q6") in observer.pairs
 
 
-def test_a_timestamp_is_judged() -> None:
-    observer = watch(hash_property="timestamp")
-    assert observer.observe(method(), "q5", properties(timestamp=1_700_000_000)) is True
-
-
 @pytest.mark.parametrize("ring", [Ring.of(["q0", "q1"], release="3.10.8"), UNKNOWN], ids=["known", "unknown"])
 def test_what_could_have_been_sent_in_several_ways_is_no_evidence(ring: Ring) -> None:
     # An integer: whether pika sent it or aio-pika makes a difference on 3.10, and the consumer cannot see it.
@@ -97,17 +84,6 @@ def test_what_could_have_been_sent_in_several_ways_is_no_evidence(ring: Ring) ->
     assert observer.observe(method(), "q1", properties(headers={"tenant": 1})) is None
     assert counts(observer) == (0, 0, 1, 0)
     assert not observer.pairs
-
-
-def test_under_an_unknown_ring_pairs_are_collected_until_infer_knows_it() -> None:
-    observer = DeliveryMonitor(ConsistentHashExchange(UNKNOWN), name="orders")
-    truth = ConsistentHashExchange(Ring.of(["q1", "q0"], release="3.10.8"))
-    for i in range(20):
-        assert observer.observe(method(f"key-{i}"), truth.route(f"key-{i}"), properties()) is None
-    assert counts(observer) == (0, 0, 20, 0)
-    found = infer(observer.pairs, UNKNOWN.bindings, release="3.10.8")
-    assert found.ring is not None
-    assert found.ring.bucket_map == ("q1", "q0")
 
 
 def test_an_exchange_without_a_bucket_judges_nothing() -> None:

@@ -24,6 +24,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 from pins import read_constraints
 
+from tests.programs import ran
 from tests.wheels import installed, write_wheel
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -240,7 +241,7 @@ def test_the_wheel_has_a_bill_of_what_the_package_needs(built):
 def tracked(*folders: str) -> set[str]:
     """What git has of these; a checkout without git, such as the unpacked archive, cannot tell."""
     command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "--", *folders]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    done = ran(command, cwd=ROOT)
     if done.returncode:
         pytest.skip("this checkout has no git, which alone knows what is ignored")
     return {name for name in done.stdout.splitlines() if (ROOT / name).is_file()}
@@ -307,14 +308,7 @@ def bare(built, tmp_path_factory):
 
 def in_the_bare(programs: Path, *command: str) -> subprocess.CompletedProcess[str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
-    return subprocess.run(
-        [programs / command[0], *command[1:]],
-        cwd=programs.parent,
-        env=kept,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    return ran([programs / command[0], *command[1:]], cwd=programs.parent, env=kept)
 
 
 def test_the_wheel_works_in_an_environment_without_any_extra(bare):

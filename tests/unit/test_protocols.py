@@ -37,6 +37,7 @@ def test_nobody_knows_how_a_plugin_is_configured(release, arguments, message) ->
         (HEADER, {"headers": {"h": 2**64}}, "amqp10", InvalidValue),
         (HEADER, {"headers": {"h": 5}}, "mqtt", InvalidValue),
         (HEADER, {"headers": {"h": True}}, "stomp", InvalidValue),
+        (HEADER, {"headers": {"h": 0.5}}, "stomp", InvalidValue),
         (ID, {"message_id": 2**64}, "amqp10", InvalidValue),
         (ID, {"message_id": -1}, "amqp10", InvalidValue),
         (ID, {"message_id": "a"}, "mqtt", InvalidValue),

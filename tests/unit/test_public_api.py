@@ -8,7 +8,6 @@ import importlib
 import inspect
 import pickle
 import pydoc
-import subprocess
 import sys
 import typing
 from functools import cache
@@ -18,6 +17,7 @@ from typing import Any
 import pytest
 
 import rabbit_chx
+from tests.programs import ran
 
 ROOT = Path(__file__).parents[2]
 FACES = (
@@ -25,6 +25,7 @@ FACES = (
     "rabbit_chx.topology",
     "rabbit_chx.broker",
     "rabbit_chx.publishing",
+    "rabbit_chx.consuming",
     "rabbit_chx.report",
     "rabbit_chx.testing",
 )
@@ -32,6 +33,7 @@ LAZY_FACES = (
     "rabbit_chx",
     "rabbit_chx.topology",
     "rabbit_chx.broker",
+    "rabbit_chx.consuming",
     "rabbit_chx.testing",
     "spark_connector",
 )
@@ -40,7 +42,7 @@ LOWER_FACES = ("rabbit_chx", "rabbit_chx.kernel", "rabbit_chx.hashing", "rabbit_
 WITH_EXAMPLES = [
     *("errors", "exchange", "fields", "hashing", "inference", "kernel", "markup", "monitor", "movement"),
     *("names", "partitioning", "protocols", "releases", "ring", "skew", "text"),
-    *("kernel.exs1024", "kernel.jump", "kernel.phash2", "kernel.terms"),
+    *("kernel.jump", "kernel.phash2", "kernel.terms"),
 ]
 FOREIGN = {
     *("numpy", "pika", "aio_pika", "amqp", "click", "rich", "pyarrow", "mmh3", "matplotlib", "pytest"),
@@ -51,9 +53,7 @@ FOREIGN = {
 def loaded_after(*statements: str) -> set[str]:
     """The modules that a fresh interpreter has loaded after these statements."""
     script = "; ".join(["import sys", *statements, "print(*sys.modules)"])
-    done = subprocess.run(
-        [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True, timeout=60
-    )
+    done = ran([sys.executable, "-c", script], cwd=ROOT, check=True, timeout=60)
     return set(done.stdout.split())
 
 
@@ -107,9 +107,12 @@ def test_shares_is_a_function_whichever_name_of_its_module_is_imported_first(fir
     loaded_after(check, "import rabbit_chx; assert callable(rabbit_chx.shares)")
 
 
-def test_no_module_has_the_name_of_an_exported_function() -> None:
-    modules = {path.stem for path in Path(rabbit_chx.__file__).parent.iterdir()}
-    assert not modules & set(rabbit_chx.__all__)
+@pytest.mark.parametrize("face", FACES)
+def test_no_module_has_the_name_of_an_exported_function(face: str) -> None:
+    module = importlib.import_module(face)
+    assert module.__file__ is not None
+    modules = {path.stem for path in Path(module.__file__).parent.iterdir()}
+    assert not modules & set(module.__all__)
 
 
 # ---- whatever a function takes or returns can be imported from where the function is
@@ -162,7 +165,15 @@ def classes_in(annotation: object) -> set[type]:
 
 def exported_by(faces: tuple[str, ...]) -> set[int]:
     modules = map(importlib.import_module, faces)
-    return {id(getattr(module, name)) for module in modules for name in module.__all__}
+    return {id(getattr(module, name)) for module in modules for name in public_names(module)}
+
+
+def public_names(module: Any) -> list[str]:
+    """What a package exports; of any other module, what it defines without an underscore."""
+    own = (
+        name for name, value in vars(module).items() if getattr(value, "__module__", "") == module.__name__
+    )
+    return getattr(module, "__all__", None) or [name for name in own if not name.startswith("_")]
 
 
 @pytest.mark.parametrize("face", FACES)

@@ -209,13 +209,6 @@ def test_credentials_of_another_kind_are_refused_and_never_quoted(credentials):
     assert "geheim" not in str(caught.value)
 
 
-def test_a_password_in_a_bad_url_is_nowhere_in_the_error():
-    with pytest.raises(InvalidValue) as caught:
-        parameters_of("amqp://u:geheim@h:port")
-    assert "geheim" not in str(caught.value)
-    assert caught.value.__context__ is None
-
-
 # -- returns -------------------------------------------------------------------------------------------------
 
 

@@ -11,8 +11,7 @@ from types import SimpleNamespace
 
 import pika
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from pika import frame, spec
 
 from rabbit_chx.publishing import connection as module

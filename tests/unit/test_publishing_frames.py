@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pika
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from pika import frame, spec
 
 from rabbit_chx.errors import InvalidValue
@@ -51,12 +50,6 @@ messages = st.builds(
 @given(st.lists(messages, max_size=8), st.sampled_from([8 + 1, 8 + 7, 4096, FRAME_MAX]))
 def test_a_batch_is_byte_for_byte_what_pika_would_send(batch: list[Message], frame_max: int) -> None:
     assert encode(batch, frame_max=frame_max) == b"".join(as_pika_sends_it(one, frame_max) for one in batch)
-
-
-@pytest.mark.parametrize("size", [0, 1, FRAME_MAX - 9, FRAME_MAX - 8, FRAME_MAX - 7, 3 * FRAME_MAX])
-def test_bodies_are_split_at_the_negotiated_frame_size(size: int) -> None:
-    one = message(b"x", b"k", encode_properties({}, frame_max=FRAME_MAX), b"b" * size)
-    assert encode([one], frame_max=FRAME_MAX) == as_pika_sends_it(one, FRAME_MAX)
 
 
 def test_messages_are_persistent_by_default() -> None:

@@ -63,6 +63,11 @@ SERVERS = {
     "silence": (send(b""), "confirmed nothing"),
 }  # fmt: skip
 
+AT_ONCE = [
+    name for name, (_, reason) in SERVERS.items() if reason not in {"confirmed nothing", "blocked publishing"}
+]
+"""The servers whose connection ends before any timeout."""
+
 
 def outcome(server: AmqpServer, *, may_confirm: bool = False) -> tuple[str, float, int]:
     """Publish to a server; return the error, the seconds until it came, and by how much the memory grew at most.
@@ -94,7 +99,10 @@ def _peak(*, reset: bool = False) -> int:
     return next(int(line.split()[1]) << 10 for line in lines if line.startswith("VmHWM:"))
 
 
-@pytest.mark.parametrize("name", SERVERS)
+@pytest.mark.parametrize(
+    "name",
+    [*AT_ONCE, *(pytest.param(name, marks=pytest.mark.long) for name in SERVERS if name not in AT_ONCE)],
+)
 def test_a_hostile_server_loses_its_connection(name: str) -> None:
     behave, reason = SERVERS[name]
     with AmqpServer(behave) as server:
@@ -128,6 +136,7 @@ def spoiled() -> Iterator[bytes]:
         yield bytes(data)
 
 
+@pytest.mark.long
 def test_spoiled_frames_end_within_the_timeouts() -> None:
     for data in itertools.islice(spoiled(), 200 if LONG else 3):
         with AmqpServer(send(data)) as server:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 from html.parser import HTMLParser
 from math import sqrt
 from operator import ne
@@ -16,6 +15,7 @@ from rabbit_chx import ConsistentHashExchange, InvalidValue, Ring, ToExchange
 from rabbit_chx.cli.report import report as command
 from rabbit_chx.report import Parity, report
 from rabbit_chx.topology.file.load import loads
+from tests.programs import ran
 from tests.unit.complaints import complaint
 
 FILE = """
@@ -252,12 +252,8 @@ def test_a_browser_lays_it_out_within_its_window(pictures, tmp_path, width) -> N
     )
     (tmp_path / "page.html").write_text(measured)
     own = [f"--user-data-dir={tmp_path / 'profile'}", f"--window-size={width},900", "--dump-dom"]
-    done = subprocess.run(
-        [pictures.CHROMIUM, *pictures.QUIET, *own, (tmp_path / "page.html").as_uri()],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=True,
+    done = ran(
+        [pictures.CHROMIUM, *pictures.QUIET, *own, (tmp_path / "page.html").as_uri()], timeout=120, check=True
     )
     found = json.loads(re.search(r'data-measured="([^"]*)"', done.stdout)[1].replace("&quot;", '"'))
     assert found["page"] <= found["window"], found

@@ -41,44 +41,10 @@ def test_a_weight_is_an_integer_or_the_text_that_erlang_reads_as_one(weight, key
 
 
 WRONG_WEIGHTS = [
-    *(
-        0,
-        -1,
-        1.5,
-        1.0,
-        10_001,
-        10**9,
-        True,
-        False,
-        None,
-        float("nan"),
-        1 + 0j,
-        b"1",
-        [1],
-        np.float64(1),
-        np.True_,
-    ),
-    *(
-        "abc",
-        "",
-        " 1",
-        "1 ",
-        "1\n",
-        "1_0",
-        "0",
-        "-0",
-        "-1",
-        "+",
-        "++1",
-        "1.0",
-        "1e3",
-        "0x1",
-        "#",
-        "10001",
-        "9" * 5_000,
-    ),
-    *("\uff11", "\u0661", "\u00b2", "\u2160", "\ud800", "0" * 255 + "1"),
-]
+    *(0, -1, 1.5, 1.0, 10_001, 10**9, True, False, None, float("nan"), 1 + 0j, b"1", [1], np.float64(1), np.True_),
+    *("", " 1", "1 ", "1\n", "9" * 5_000, "\uff11", "\u0661", "\u00b2", "\u2160", "\ud800", "0" * 255 + "1"),
+    *["abc", "1_0", "0", "-0", "-1", "+", "++1", "1.0", "1e3", "0x1", "#", "10001"],
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("weight", WRONG_WEIGHTS, ids=lambda weight: ascii(weight)[:20])
@@ -136,12 +102,6 @@ def test_what_cannot_be_the_name_of_a_destination_is_refused(name: object) -> No
         error = complaint(call)
         assert error.what == "destination"
         assert error.got is name
-
-
-@pytest.mark.parametrize("name", ["x" * 255, "é" * 127, " ", "a b", "\x00", "\U0001f600"])
-def test_a_name_may_be_any_text_of_255_bytes(name: str) -> None:
-    ring = Ring.of([name, "q1"], release="3.10.8")
-    assert set(ring.after_restart(worker_pool_size=1).destinations) == {name, "q1"}
 
 
 @pytest.mark.parametrize(

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 import warnings
 from pathlib import Path
 
 import pytest
 
-from rabbit_chx.broker.reading.erlang_rings import ring_expression
-from rabbit_chx.errors import BrokerUnavailable, InvalidValue
+from rabbit_chx.broker.reading.erlang_rings import rings_expression
+from rabbit_chx.errors import BrokerUnavailable, InvalidValue, RingUnknown
 from rabbit_chx.testing import Broker, Source, available, cleanup, local_node, sources
 from rabbit_chx.testing.node import CannotSupply
+from tests.programs import ran
 
 pytest_plugins = "pytester"
 
@@ -219,15 +219,23 @@ def test_an_expression_gets_the_dot_that_erlang_wants(monkeypatch):
 
 
 def test_the_ring_is_looked_for_in_the_virtual_host_of_the_url(monkeypatch):
-    fake = FakeNode(ctl="done")
+    fake = FakeNode(ctl="ring eA==\n0 queue cQ==\ndone")
     fake.url = "amqp://user:geheim@here:5672/vh%2F1"
     supply(monkeypatch, docker=fake)
     with Broker() as broker:
-        assert broker.ring("x") == []
-        assert broker.ring("x", vhost="other") == []
-    assert [done[1] for done in fake.done[1:3]] == [
-        ring_expression("x", vhost) for vhost in ("vh/1", "other")
-    ]
+        assert broker.ring("x") == broker.ring("x", vhost="other") == ["q"]
+        with pytest.raises(
+            InvalidValue, match=r"got 'direct', expected an x-consistent-hash exchange of .* 'vh/1'"
+        ):
+            broker.ring("direct")
+    asked = [done[1] for done in fake.done[1:3]]
+    assert asked == [rings_expression(vhost) for vhost in ("vh/1", "other")]
+
+
+def test_a_ring_with_a_hole_is_an_error(monkeypatch):
+    supply(monkeypatch, docker=FakeNode(ctl="ring eA==\n1 queue cQ==\ndone"))
+    with Broker() as broker, pytest.raises(RingUnknown, match="bucket 1 where 0 should be"):
+        broker.ring("x")
 
 
 # --- the pytest plugin, and the project's own rule for CI ---------------------------------------------------
@@ -239,9 +247,7 @@ def test_the_plugin_loads_nothing_heavy():
         heavy = {"pika", "numpy", "testcontainers", "docker", "rabbit_chx.testing.broker"}
         print(sorted(heavy & set(sys.modules)))
     """
-    done = subprocess.run(
-        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
-    )
+    done = ran([sys.executable, "-c", program], cwd=ROOT, check=True)
     assert done.stdout == "[]\n"
 
 

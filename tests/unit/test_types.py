@@ -7,17 +7,21 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 import rabbit_chx
+from tests.programs import ran
+
+pytestmark = pytest.mark.long
 
 ROOT = Path(__file__).parents[2]
 INTERNAL = (  # no user meets these
     "rabbit_chx.cli.",
+    *(f"rabbit_chx.consuming.{name}." for name in ("async_member", "async_workers", "member", "workers")),
+    *(f"rabbit_chx.consuming.{name}." for name in ("interruptions", "lanes")),
     "rabbit_chx.publishing.connection.",
     "rabbit_chx.testing.external_node.",
     "rabbit_chx.topology.file.bindings.",
@@ -30,7 +34,7 @@ INTERNAL = (  # no user meets these
 @pytest.fixture(scope="module")
 def symbols(tmp_path_factory) -> list[dict]:
     """What pyright says of every name that the package lets out."""
-    done = subprocess.run(
+    done = ran(
         [
             Path(sys.executable).parent / "basedpyright",
             *("--pythonpath", sys.executable, "--verifytypes", "rabbit_chx", "--ignoreexternal"),
@@ -38,9 +42,6 @@ def symbols(tmp_path_factory) -> list[dict]:
         ],
         cwd=tmp_path_factory.mktemp("elsewhere"),
         env=os.environ | {"PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        check=False,
         timeout=300,
     )
     return json.loads(done.stdout)["typeCompleteness"]["symbols"]

@@ -7,57 +7,36 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from rabbit_chx.broker.applying.protocol import NO_ROUTE, TIMEOUT, Driver, Lost, Refused
-from rabbit_chx.broker.reasons import why_down, why_external_refused, why_rejected, why_unreachable
-from rabbit_chx.broker.tls import warn_if_unchecked
-from rabbit_chx.errors import BrokerUnavailable, InvalidValue, MissingDependency
-from rabbit_chx.urls import BrokerUrl
+from rabbit_chx.broker.amqp_async import connect
+from rabbit_chx.broker.applying.protocol import NO_ROUTE, TIMEOUT, Driver, Lost, OnChannel, Refused
+from rabbit_chx.broker.management import Management
+from rabbit_chx.broker.reasons import why_down
+from rabbit_chx.errors import InvalidValue
 
-try:
-    import aio_pika
-    from aiormq.abc import ChannelFrame, DeliveredMessage
-    from aiormq.exceptions import (
-        AMQPError,
-        AuthenticationError,
-        ChannelClosed,
-        ChannelInvalidStateError,
-        ConnectionClosed,
-        DeliveryError,
-        InvalidFrameError,
-        ProbableAuthenticationError,
-    )
-    from pamqp import commands as spec
-except ImportError as missing:
-    raise MissingDependency("this needs aio-pika: `pip install 'rabbit-chx[aio]'`") from missing
+# isort: split
+# After amqp_async, which says how to install aio-pika.
+import aio_pika
+from aiormq.abc import AbstractChannel, AbstractConnection, ChannelFrame, DeliveredMessage
+from aiormq.exceptions import (
+    AMQPError,
+    ChannelClosed,
+    ChannelInvalidStateError,
+    ConnectionClosed,
+    DeliveryError,
+)
+from pamqp import commands as spec
+from pamqp.base import Frame
+from pamqp.exceptions import CLASS_MAPPING
 
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-
-    from aiormq.abc import AbstractChannel, AbstractConnection
-    from pamqp.base import Frame
-
-    from rabbit_chx.broker.applying.protocol import OnChannel
-    from rabbit_chx.broker.management import Management
-
-__all__ = ["AioDriver", "as_pika_writes", "opened"]
-
-# aiormq has a class for each reply code and drops the number; the reply text begins with the name.
+# aiormq drops the number of a reply code; the reply text begins with the name. Codes below 400 report no error of ours.
 _CODES: Final = {
-    "ACCESS_REFUSED": 403,
-    "NOT_FOUND": 404,
-    "RESOURCE_LOCKED": 405,
-    "PRECONDITION_FAILED": 406,
-    "FRAME_ERROR": 501,
-    "SYNTAX_ERROR": 502,
-    "COMMAND_INVALID": 503,
-    "CHANNEL_ERROR": 504,
-    "UNEXPECTED_FRAME": 505,
-    "NOT_ALLOWED": 530,
-    "NOT_IMPLEMENTED": 540,
-    "INTERNAL_ERROR": 541,
+    error.name.replace("-", "_"): code  # type: ignore[attr-defined]
+    for code, error in CLASS_MAPPING.items()
+    if code > 400
 }
 _NO_WAIT: Final[dict[str, Any]] = {
     "exchange_declare": spec.Exchange.Declare,
@@ -67,8 +46,6 @@ _NO_WAIT: Final[dict[str, Any]] = {
     "queue_bind": spec.Queue.Bind,
 }
 """The commands to which a broker need not answer: `queue.unbind` is not among them."""
-_PATIENCE: Final = 5.0
-"""Seconds for a connection, as with pika."""
 
 
 @asynccontextmanager
@@ -79,7 +56,7 @@ async def opened(given: object, tls: ssl.SSLContext | None = None) -> AsyncItera
     elif isinstance(given, aio_pika.abc.AbstractChannel):
         yield (await given.get_underlay_channel()).connection
     elif isinstance(given, str):
-        async with await _connect(given, tls) as connection:
+        async with await connect(given, name="rabbit-chx topology", tls=tls) as connection:
             assert connection.transport is not None  # it has just connected
             yield connection.transport.connection
     else:
@@ -91,47 +68,14 @@ async def opened(given: object, tls: ssl.SSLContext | None = None) -> AsyncItera
         )
 
 
-async def _connect(url: str, tls: ssl.SSLContext | None) -> aio_pika.abc.AbstractConnection:
-    """A connection as `rabbit_chx.broker.amqp.connect` makes it, or the same error."""
-    broker, where = BrokerUrl.parse(url), str(BrokerUrl.parse(url))
-    if broker.tls:
-        warn_if_unchecked(tls, where)
-    user, password = broker.login
-    query: dict[str, Any] = {"auth": "external"} if broker.external else {}
-    if "heartbeat" in broker.parameters:
-        query["heartbeat"] = str(broker.parameters["heartbeat"])
-    connection: aio_pika.abc.AbstractConnection
-    try:
-        connection = await aio_pika.connect(
-            host=broker.host,
-            port=broker.port,
-            login=user,
-            password=password,
-            virtualhost=broker.vhost,
-            ssl=broker.tls,
-            ssl_context=(tls or ssl.create_default_context()) if broker.tls else None,
-            timeout=broker.parameters.get("socket_timeout", _PATIENCE),
-            client_properties={"connection_name": "rabbit-chx topology"},
-            **query,
-        )
-    except ProbableAuthenticationError as error:
-        reason = why_rejected(403, str(error), where)
-    except AuthenticationError:
-        reason = why_external_refused(where)
-    except ConnectionClosed as error:
-        reason = why_rejected(int(error.args[0]), str(error.args[-1]), where)
-    except InvalidFrameError as error:
-        refused = "Connection.OpenOk" in str(
-            error
-        )  # aiormq keeps nothing of what the broker says to Connection.Open
-        reason = why_rejected(530, "", where) if refused else why_unreachable(error, where)
-    except AMQPError as error:
-        reason = why_unreachable(error.__cause__ or error, where)
-    except OSError as error:
-        reason = why_unreachable(error, where)
-    else:
-        return connection
-    raise BrokerUnavailable(str(reason))
+def why_closed(error: BaseException, who: str) -> Refused | Lost:
+    """What an exception of aiormq means for the command or the connection that it ended."""
+    if not isinstance(error, (ChannelClosed, ConnectionClosed)):
+        return Lost(str(why_down(error, who.removeprefix("the broker at "))))
+    text = str(error.args[-1])
+    if code := _CODES.get(text.partition(" ")[0]):
+        return Refused(code, text)
+    return Lost(f"{who} closed it: {' '.join(map(str, error.args))}")
 
 
 class AioDriver(Driver):
@@ -178,12 +122,7 @@ class AioDriver(Driver):
         closing = self._channel.closing if self._channel is not None else None
         if isinstance(error, ChannelInvalidStateError) and closing is not None and closing.done():
             error = closing.exception() or error  # why the channel was closed before this command was sent
-        if not isinstance(error, (ChannelClosed, ConnectionClosed)):
-            return Lost(str(why_down(error, self._where)))
-        text = str(error.args[-1])
-        if code := _CODES.get(text.partition(" ")[0]):
-            return Refused(code, text)
-        return Lost(f"the broker at {self._where} closed it: {' '.join(map(str, error.args))}")
+        return why_closed(error, f"the broker at {self._where}")
 
     async def _drop(self) -> None:
         with suppress(Exception):

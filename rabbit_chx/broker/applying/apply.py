@@ -15,25 +15,22 @@ import getpass
 import os
 import secrets
 import socket
+from collections.abc import Callable, Generator
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from rabbit_chx.broker.applying.plan_commands import Applied, check_plan, plan_commands
-from rabbit_chx.broker.applying.protocol import TIMEOUT
+from rabbit_chx.broker.applying.protocol import TIMEOUT, Command, Driver
+from rabbit_chx.topology.planning.steps import Plan, Step
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import Callable, Generator
 
     from aio_pika.abc import AbstractChannel, AbstractConnection
     from pika import BlockingConnection
     from pika.adapters.blocking_connection import BlockingChannel
 
-    from rabbit_chx.broker.applying.protocol import Command, Driver
     from rabbit_chx.broker.management import Management
-    from rabbit_chx.topology.planning.steps import Plan, Step
-
-__all__ = ["Applied", "apply", "apply_async"]
 
 
 def apply(
@@ -124,14 +121,14 @@ def _commands(
     check_plan(plan, driver.vhost, seen=driver.has_management)
     if dry_run:
         return Applied(remaining=plan.steps)
-    holder, token = _holder() if holder is None else holder, 1 + secrets.randbelow(2**31 - 1)
+    holder, token = lock_holder() if holder is None else holder, 1 + secrets.randbelow(2**31 - 1)
     seen = driver.has_management
     return (
         yield from plan_commands(plan, holder=holder, token=token, seen=seen, record=record, on_step=on_step)
     )
 
 
-def _holder() -> str:
+def lock_holder() -> str:
     """Who applies, for the error of a second apply."""
     try:
         user = getpass.getuser()

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import re
 import shlex
-from typing import TYPE_CHECKING, Any
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any
 
 from rabbit_chx.broker.applying.lock import LOCK
 from rabbit_chx.broker.permissions import DEFAULT_EXCHANGE, Needs, why_denied
@@ -20,15 +21,9 @@ from rabbit_chx.topology.planning.steps import (
     DeclareQueue,
     DeleteExchange,
     DeleteQueue,
+    Step,
     Unbind,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
-
-    from rabbit_chx.topology.planning.steps import Step
-
-__all__ = ["needs_of", "why_refused"]
 
 _INEQUIVALENT = re.compile(
     r"inequivalent arg '(.*?)' for (queue|exchange) '(.*)' in vhost '.*': received (.*) but current is (.*)",
@@ -42,14 +37,9 @@ _NOT_FOUND = re.compile(r"no (queue|exchange) '(.*)' in vhost '(.*)'", re.DOTALL
 def why_refused(
     code: int, text: str, step: Step | None, steps: Sequence[Step], rings: Collection[str] = ()
 ) -> str:
-    """Explain a refusal: what was refused, why, and what helps.
+    """Explain the refusal of a step of a plan: what was refused, why, and what helps.
 
-    Args:
-        code: the reply code; 0 if the client could not send the command.
-        text: the reply text.
-        step: the step that was refused, if it was one.
-        steps: all steps of the plan.
-        rings: the exchanges whose order is recorded.
+    Code 0 means that the client could not send the command. ``rings`` are the exchanges whose order is recorded.
     """
     at = needs_of([step] if step is not None else [], rings)
     if denied := why_denied(text, needs_of(steps, rings), at=at, what="the plan"):

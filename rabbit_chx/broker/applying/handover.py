@@ -27,36 +27,21 @@ from __future__ import annotations
 
 import secrets
 import time
+from collections.abc import Awaitable, Callable, Collection, Generator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from rabbit_chx.broker.applying.protocol import NO_ROUTE, Lost, OnChannel, Pause, Refused
-from rabbit_chx.broker.permissions import DEFAULT_EXCHANGE, Beginning, Needs, why_denied
+from rabbit_chx.broker.applying.protocol import NO_ROUTE, Command, Lost, OnChannel, Pause, Refused
+from rabbit_chx.broker.permissions import DEFAULT_EXCHANGE, Beginning, Needs, Resources, why_denied
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue, RabbitChxError
+from rabbit_chx.ring import Destination
 from rabbit_chx.topology.planning.drain_order import drain_stages
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Collection, Generator, Mapping
-
     from aio_pika.abc import AbstractChannel, AbstractConnection, AbstractIncomingMessage
     from pika import BasicProperties, BlockingConnection
     from pika.adapters.blocking_connection import BlockingChannel
     from pika.spec import Basic
 
-    from rabbit_chx.broker.applying.protocol import Command
-    from rabbit_chx.broker.permissions import Resources
-    from rabbit_chx.ring import Destination
-
-__all__ = [
-    "MARKER",
-    "NotDrained",
-    "drain",
-    "drain_async",
-    "drain_in_order",
-    "drain_in_order_async",
-    "is_marker",
-    "pass_marker",
-    "pass_marker_async",
-]
 
 MARKER: Final = "x-rabbit-chx-marker"
 """The header that distinguishes a marker from a message; its value belongs to one drain."""
@@ -99,11 +84,14 @@ class _Drain:
     def headers(self, queue: str) -> dict[str, Any]:
         return {MARKER: self._id, _QUEUE: queue}
 
-    def passed(self, headers: Mapping[str, Any] | None) -> None:
-        """Take an answer; answers to an earlier drain and repeated answers change nothing."""
+    def passed(self, headers: Mapping[str, Any] | None) -> str | None:
+        """Take an answer, and return its queue; None for an answer to an earlier drain, and for a repeated answer."""
         headers = headers or {}
-        if headers.get(MARKER) == self._id:
-            self.waiting.discard(str(headers.get(_QUEUE)))
+        queue = str(headers.get(_QUEUE))
+        if headers.get(MARKER) != self._id or queue not in self.waiting:
+            return None
+        self.waiting.remove(queue)
+        return queue
 
     def not_in_time(self, timeout: float) -> NotDrained:
         queues = tuple(sorted(self.waiting))
@@ -114,7 +102,15 @@ class _Drain:
         )
 
 
-def _drain(queues: Collection[str], timeout: float, settle: float) -> Generator[Command, Any, None]:
+def drain_commands(
+    queues: Collection[str],
+    timeout: float,
+    settle: float,
+    *,
+    on_passed: Callable[[str], object] = lambda _: None,
+    meanwhile: Callable[[], object] = lambda: None,
+) -> Generator[Command, Any, None]:
+    """The commands of a drain; ``meanwhile`` is called again and again until the last queue has passed its marker."""
     state = _Drain(queues)
     deadline = time.monotonic() + timeout
     replies = ""
@@ -127,9 +123,10 @@ def _drain(queues: Collection[str], timeout: float, settle: float) -> Generator[
         while state.waiting and time.monotonic() < deadline:
             answer = yield OnChannel("basic_get", {"queue": replies})
             if answer is None:
+                meanwhile()
                 yield Pause(_POLL)
-            else:
-                state.passed(answer.headers)
+            elif passed := state.passed(answer.headers):
+                on_passed(passed)
         yield OnChannel("queue_delete", {"queue": replies})
     except (Refused, Lost) as error:
         words = str(error.args[-1])
@@ -197,7 +194,7 @@ def drain(
     from rabbit_chx.broker.applying.pika_driver import PikaDriver, opened
 
     with opened(connection_or_channel) as connection:
-        PikaDriver(connection).run(_drain(queues, timeout, settle))
+        PikaDriver(connection).run(drain_commands(queues, timeout, settle))
 
 
 def drain_in_order(
@@ -222,7 +219,7 @@ def drain_in_order(
         NotDrained: a consumer did not reach its marker in time; queues not yet released must stay held.
         InvalidValue: there is no such order, because two queues gain keys from each other.
     """
-    for losing, gaining in _stages(waits):
+    for losing, gaining in stages(waits):
         if losing:
             drain(connection_or_channel, losing, timeout=timeout, settle=settle)
         for queue in gaining:
@@ -230,10 +227,10 @@ def drain_in_order(
         settle = 0.0
 
 
-def _stages(waits: Mapping[Destination, Collection[Destination]]) -> list[tuple[list[str], list[str]]]:
+def stages(waits: Mapping[Destination, Collection[Destination]]) -> list[tuple[list[str], list[str]]]:
     """What to drain and what to release then, stage by stage; each queue is drained once."""
-    stages = drain_stages(waits)
-    if stages is None:
+    found = drain_stages(waits)
+    if found is None:
         raise InvalidValue(
             "queues to drain in order",
             ", ".join(sorted(map(str, waits))),
@@ -242,7 +239,7 @@ def _stages(waits: Mapping[Destination, Collection[Destination]]) -> list[tuple[
         )
     drained: set[str] = set()
     plan = []
-    for stage in stages:
+    for stage in found:
         losing = {str(loser) for gainer in stage for loser in waits[gainer]} - drained
         drained |= losing
         plan.append((sorted(losing), sorted(map(str, stage))))
@@ -276,7 +273,7 @@ async def drain_async(
     from rabbit_chx.broker.applying.aio_driver import AioDriver, opened
 
     async with opened(connection_or_channel) as connection:
-        await AioDriver(connection).carry_out(_drain(queues, timeout, settle))
+        await AioDriver(connection).carry_out(drain_commands(queues, timeout, settle))
 
 
 async def drain_in_order_async(
@@ -288,7 +285,7 @@ async def drain_in_order_async(
     settle: float = 1.0,
 ) -> None:
     """As `drain_in_order`, with a connection or a channel of aio-pika; ``release`` is awaited."""
-    for losing, gaining in _stages(waits):
+    for losing, gaining in stages(waits):
         if losing:
             await drain_async(connection_or_channel, losing, timeout=timeout, settle=settle)
         for queue in gaining:

@@ -7,18 +7,12 @@ ends, however that happens. Its arguments name the holder, which the management 
 from __future__ import annotations
 
 import shlex
+from collections.abc import Generator
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from rabbit_chx.broker.applying.protocol import Lost, OnChannel, OverHttp, Refused, Surprise
+from rabbit_chx.broker.applying.protocol import Command, Lost, OnChannel, OverHttp, Refused, Surprise
 from rabbit_chx.errors import BrokerUnavailable
-
-if TYPE_CHECKING:
-    from collections.abc import Generator
-
-    from rabbit_chx.broker.applying.protocol import Command
-
-__all__ = ["LOCK", "release_lock", "take_lock"]
 
 LOCK: Final = "rabbit-chx.lock"
 

@@ -7,30 +7,20 @@ order unknown; it is never wrong.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping
 
 from rabbit_chx.broker.applying.protocol import OnChannel
 from rabbit_chx.broker.reading.order_record import ORDER_EXCHANGE, OrderRecord, anchor, entry, order_exchange
 from rabbit_chx.broker.reading.ring_order import OrderEvidence, ring_of
 from rabbit_chx.errors import InvalidValue
-from rabbit_chx.ring import RingBinding, ToExchange
-from rabbit_chx.topology.model import Binding
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from rabbit_chx.ring import Ring
-    from rabbit_chx.topology.model import Exchange
-
-__all__ = ["OrderWriter", "bind_command", "declare_exchange"]
+from rabbit_chx.ring import Ring, RingBinding, ToExchange
+from rabbit_chx.topology.model import Binding, Exchange
 
 
 class OrderWriter:
     """Keeps the record of one virtual host while a plan is applied.
 
-    Args:
-        evidence: what the virtual host showed before the first step.
-        rings: the rings that the plan knows; elsewhere the record itself tells the order.
+    ``rings`` are those that the plan knows; elsewhere the record itself tells the order.
     """
 
     def __init__(self, evidence: OrderEvidence, rings: Mapping[str, Ring]) -> None:

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 import signal
+import ssl
 import threading
+from collections.abc import Callable, Coroutine, Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any, TypeVar
+from types import FrameType
+from typing import Any, Final, TypeVar
+from weakref import WeakSet
 
 from pika import BasicProperties, BlockingConnection
 from pika.adapters.blocking_connection import BlockingChannel
+from pika.channel import Channel
 from pika.exceptions import (
     AMQPError,
     ChannelClosedByBroker,
@@ -21,20 +27,11 @@ from pika.exceptions import (
 )
 
 from rabbit_chx.broker.amqp import connect
-from rabbit_chx.broker.applying.protocol import NO_ROUTE, TIMEOUT, Driver, Lost, OnChannel, Refused
+from rabbit_chx.broker.applying.protocol import NO_ROUTE, TIMEOUT, Command, Driver, Lost, OnChannel, Refused
+from rabbit_chx.broker.management import Management
 from rabbit_chx.broker.reasons import why_down
 from rabbit_chx.broker.timed_connection import TimedConnection
 from rabbit_chx.errors import InvalidValue
-
-if TYPE_CHECKING:
-    import ssl
-    from collections.abc import Callable, Coroutine, Generator, Iterator, Sequence
-    from types import FrameType
-
-    from rabbit_chx.broker.applying.protocol import Command
-    from rabbit_chx.broker.management import Management
-
-__all__ = ["PikaDriver", "at_once", "opened", "uninterrupted"]
 
 _T = TypeVar("_T")
 
@@ -63,6 +60,17 @@ def opened(
             "a BlockingConnection or BlockingChannel of pika, or an AMQP URL",
             "With aio-pika: await apply_async(...)",
         )
+
+
+_UNLOGGED: Final[WeakSet[Channel]] = WeakSet()
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    """Whether pika's warning is not about a refusal that a driver raises as an error."""
+    return not (isinstance(record.args, tuple) and record.args and record.args[-1] in _UNLOGGED)
+
+
+logging.getLogger("pika.channel").addFilter(_is_news)
 
 
 class PikaDriver(Driver):
@@ -128,6 +136,7 @@ class PikaDriver(Driver):
     def _send(self, commands: Sequence[OnChannel]) -> Any:
         if self._channel is None or self._channel.is_closed:
             self._channel = self._connection.channel()
+            _UNLOGGED.add(self._channel._impl)  # noqa: SLF001 - what pika's log calls the channel
             self._channel.confirm_delivery()
         *first, last = commands
         for command in first:

@@ -10,38 +10,32 @@ skipped, so a plan that stopped can be applied again.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Generator, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from rabbit_chx.broker.applying.broker_errors import why_refused
 from rabbit_chx.broker.applying.lock import release_lock, take_lock
 from rabbit_chx.broker.applying.order_writer import OrderWriter
-from rabbit_chx.broker.applying.protocol import Lost, OnChannel, OverHttp, Refused, Surprise
+from rabbit_chx.broker.applying.protocol import Command, Lost, OnChannel, OverHttp, Refused, Surprise
 from rabbit_chx.broker.applying.step_commands import StepCommands, batches
 from rabbit_chx.broker.reading.order_record import ORDER_EXCHANGE, OrderRecord
 from rabbit_chx.broker.reading.ring_order import OrderEvidence
 from rabbit_chx.errors import ApplyStopped, BrokerUnavailable
 from rabbit_chx.releases import Release
-from rabbit_chx.topology.model import CONSISTENT_HASH
+from rabbit_chx.topology.model import CONSISTENT_HASH, Exchange
 from rabbit_chx.topology.planning.steps import (
     Bind,
     ClearPolicy,
     DeclareExchange,
     DeleteExchange,
     DeleteQueue,
+    Plan,
     SetPolicy,
+    Step,
     Unbind,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable
-
-    from rabbit_chx.broker.applying.protocol import Command
-    from rabbit_chx.topology.model import Exchange
-    from rabbit_chx.topology.planning.steps import Plan, Step
-
-__all__ = ["Applied", "check_plan", "plan_commands"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +63,11 @@ def check_plan(plan: Plan, vhost: str, *, seen: bool) -> None:
             f"the plan is for virtual host {plan.vhost!r}, but the connection leads to {vhost!r}: "
             "open one to the plan's"
         )
-    blind = [step for step in plan.steps if isinstance(step, (SetPolicy, ClearPolicy)) or _asks_type(step)]
+    blind = [
+        step
+        for step in plan.steps
+        if isinstance(step, (SetPolicy, ClearPolicy)) or (isinstance(step, DeleteQueue) and not step.force)
+    ]
     if blind and not seen:
         reasons.append(
             f"it cannot be done over AMQP alone: {'; '.join(map(str, blind))}; policies are set over HTTP, and "
@@ -77,10 +75,6 @@ def check_plan(plan: Plan, vhost: str, *, seen: bool) -> None:
         )
     if reasons:
         raise ApplyStopped("; ".join(reasons), remaining=plan.steps)
-
-
-def _asks_type(step: Step) -> bool:
-    return isinstance(step, DeleteQueue) and not step.force
 
 
 def plan_commands(
@@ -91,20 +85,19 @@ def plan_commands(
     seen: bool,
     record: bool = True,
     on_step: Callable[[Step], object] | None = None,
+    lock: bool = True,
 ) -> Generator[Command, Any, Applied]:
-    """All commands of a plan, from taking the lock to releasing it.
+    """All commands of a plan that passed `check_plan`, from taking the lock to releasing it.
 
-    Args:
-        plan: checked by `check_plan`.
-        holder: what the lock says of its holder; may be empty.
-        token: a number that no other apply has.
-        seen: whether there is a management API to read back with.
-        record: whether to record the order of rings on the broker; this needs ``seen``.
-        on_step: called with each step that is done or was found done.
+    ``token`` is a number that no other apply has. ``seen`` says whether there is a management API to read back with;
+    to record the order of rings needs one, too. Without ``lock``, the caller holds the
+    lock.
     """
     if not plan.steps:
         return Applied()
     work = StepCommands(plan.vhost, seen=seen, records=record and seen)
+    if not lock:
+        return (yield from _all_steps(plan, work, on_step))
     try:
         yield from take_lock(plan.vhost, holder, token, seen=seen)
     except _TROUBLE as trouble:

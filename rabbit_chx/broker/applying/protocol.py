@@ -8,29 +8,12 @@ that the generator can still release the lock.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
-
-    from rabbit_chx.broker.management import Management
-
-__all__ = [
-    "NO_ROUTE",
-    "TIMEOUT",
-    "Command",
-    "Driver",
-    "Lost",
-    "OnChannel",
-    "OverHttp",
-    "Pause",
-    "Pipelined",
-    "Refused",
-    "Surprise",
-    "carry_out",
-]
+from rabbit_chx.broker.management import Management
 
 _T = TypeVar("_T")
 
@@ -126,11 +109,7 @@ async def carry_out(commands: Generator[Command, Any, _T], do: Callable[[Command
 class Driver(ABC):
     """Runs generators of commands on a new channel of a connection, which is left open.
 
-    Args:
-        management: for what goes over HTTP.
-        timeout: seconds for the answer to a command; then the connection is dropped.
-        vhost: of the connection.
-        where: the address, for errors.
+    ``timeout`` are the seconds for the answer to a command; then the connection is dropped.
     """
 
     def __init__(self, management: Management | None, timeout: float, vhost: str, where: str) -> None:

@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 from rabbit_chx.broker.applying.protocol import Surprise
+from rabbit_chx.topology.model import Binding, Exchange, Queue
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from rabbit_chx.topology.model import Binding, Exchange, Queue
-
-    Listed = Mapping[object, Binding]
-    """Bindings by their identity."""
-
-__all__ = ["check_bindings", "check_exchange", "check_queue"]
+Listed = Mapping[object, Binding]
+"""Bindings by their identity."""
 
 
 def check_exchange(wanted: Exchange, found: Exchange | None) -> None:

@@ -8,14 +8,17 @@ are compared with all that the exchange had before, so that changes of other pro
 
 from __future__ import annotations
 
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
-from rabbit_chx.broker.applying.order_writer import bind_command, declare_exchange
-from rabbit_chx.broker.applying.protocol import OnChannel, OverHttp, Pipelined, Refused, Surprise
+from rabbit_chx.broker.applying.order_writer import OrderWriter, bind_command, declare_exchange
+from rabbit_chx.broker.applying.protocol import Command, OnChannel, OverHttp, Pipelined, Refused, Surprise
 from rabbit_chx.broker.applying.read_back import check_bindings, check_exchange, check_queue
-from rabbit_chx.topology.model import CONSISTENT_HASH
+from rabbit_chx.releases import Release
+from rabbit_chx.ring import Destination
+from rabbit_chx.topology.model import CONSISTENT_HASH, Binding, Exchange, Policy, Queue
 from rabbit_chx.topology.planning.steps import (
     Bind,
     ClearPolicy,
@@ -24,23 +27,12 @@ from rabbit_chx.topology.planning.steps import (
     DeleteExchange,
     DeleteQueue,
     SetPolicy,
+    Step,
     Unbind,
 )
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-
-    from rabbit_chx.broker.applying.order_writer import OrderWriter
-    from rabbit_chx.broker.applying.protocol import Command
-    from rabbit_chx.releases import Release
-    from rabbit_chx.ring import Destination
-    from rabbit_chx.topology.model import Binding, Exchange, Policy, Queue
-    from rabbit_chx.topology.planning.steps import Step
-
-    _Listed = dict[object, Binding]
-    """Bindings by their identity."""
-
-__all__ = ["StepCommands", "batches"]
+_Listed = dict[object, Binding]
+"""Bindings by their identity."""
 
 _Sent: TypeAlias = tuple[int, Refused | None]
 """How many steps were carried out, and why the next one was refused."""
@@ -103,9 +95,17 @@ class StepCommands:
             case DeleteQueue(name=name, force=force):
                 yield from self._delete_queue(name, force=force)
             case SetPolicy(policy=policy):
-                yield from self._set_policy(policy)
+                yield from self._change_policy(
+                    OverHttp("put_policy", (self.vhost, policy)),
+                    lambda listed: policy in listed,
+                    f"the broker lists no policy {policy.name!r} with this definition",
+                )
             case ClearPolicy(name=name):
-                yield from self._clear_policy(name)
+                yield from self._change_policy(
+                    OverHttp("delete_policy", (self.vhost, name)),
+                    lambda listed: all(each.name != name for each in listed),
+                    f"the broker still lists policy {name!r}",
+                )
 
     def _send(self, commands: Sequence[Sequence[OnChannel]]) -> Generator[Command, Any, _Sent]:
         """Send the commands of several steps, and return how many steps were carried out.
@@ -229,7 +229,7 @@ class StepCommands:
         before = yield from self._list({step.binding.source for step in batch})
         commands, surprise = self._commands(batch, before)
         count, refused = yield from self._send(commands)
-        yield from self._check_bindings(batch[:count], before)
+        yield from self._check_bindings(batch[:count], [bool(own) for own in commands[:count]], before)
         if trouble := refused or surprise:
             raise trouble
 
@@ -303,15 +303,11 @@ class StepCommands:
         return found
 
     def _check_bindings(
-        self, batch: Sequence[Bind | Unbind], before: Mapping[str, _Listed]
+        self, batch: Sequence[Bind | Unbind], worked: list[bool], before: Mapping[str, _Listed]
     ) -> Generator[Command, Any, None]:
         """Compare what the exchanges have now with what they had before and these steps."""
         expected = {source: dict(listed) for source, listed in before.items()}
-        worked = []
         for step in batch:
-            worked.append(
-                (step.binding.identity in expected[step.binding.source]) is isinstance(step, Unbind)
-            )
             _change(expected[step.binding.source], step)
         changed = sorted({step.binding.source for step, did in zip(batch, worked, strict=True) if did})
         self._listed |= yield from self._read_bindings(changed)
@@ -328,18 +324,6 @@ class StepCommands:
             self.unverified.append(doubt)
 
     # -- policies ----------------------------------------------------------------------------------
-
-    def _set_policy(self, wanted: Policy) -> Generator[Command, Any, None]:
-        problem = f"the broker lists no policy {wanted.name!r} with this definition"
-        change = OverHttp("put_policy", (self.vhost, wanted))
-        yield from self._change_policy(change, lambda listed: wanted in listed, problem)
-
-    def _clear_policy(self, name: str) -> Generator[Command, Any, None]:
-        problem = f"the broker still lists policy {name!r}"
-        change = OverHttp("delete_policy", (self.vhost, name))
-        yield from self._change_policy(
-            change, lambda listed: all(each.name != name for each in listed), problem
-        )
 
     def _change_policy(
         self, change: OverHttp, is_done: Callable[[list[Policy]], bool], problem: str

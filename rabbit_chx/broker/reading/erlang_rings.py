@@ -1,92 +1,52 @@
-"""The Erlang expression that prints the rings of a node, and the parser for what it prints.
+"""The Erlang expression that prints the rings of a virtual host, and the parser for what it prints.
 
 RabbitMQ's own command for this crashes as soon as a destination is an exchange, so the node is asked
 through ``rabbitmqctl eval`` for ``rabbit_exchange_type_consistent_hash:ring_state/2`` (the same shape in
-3.10, 4.0 and 4.3: ``{ok, #chx_hash_ring{bucket_map}}``), and prints one line a bucket::
+3.10, 4.0 and 4.3: ``{ok, #chx_hash_ring{bucket_map}}``), and prints a line for each ring and one for each bucket::
 
+    ring b3JkZXJz
     0 queue b3JkZXJzLTE=
     1 exchange c2xvdC03
     done
 
-For all rings of a virtual host, a line ``ring b3JkZXJz`` comes before the buckets of each. Names go in as Erlang bytes
-and come out as base64, so any name survives. This file opens no connection.
+Names go in as Erlang bytes and come out as base64, so any name survives. This file opens no connection.
 """
 
 from __future__ import annotations
 
 import base64
 import binascii
+from collections.abc import Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from rabbit_chx.errors import InvalidValue, RingUnknown
-from rabbit_chx.ring import ToExchange
+from rabbit_chx.ring import Destination, ToExchange
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from rabbit_chx.ring import Destination
-
-__all__ = ["parse_ring", "parse_rings", "ring_expression", "rings_expression"]
-
-_SHOW: Final = """
+_EXPRESSION: Final = """
 VHost = {vhost},
-Show = fun(Name) ->
-    Buckets = case rabbit_exchange_type_consistent_hash:ring_state(VHost, Name) of
-                  {{ok, Ring}} -> lists:keysort(1, maps:to_list(element(3, Ring)));
-                  {{error, not_found}} -> []
-              end,
-    io:put_chars([io_lib:format("~b ~s ~s~n", [Bucket, Kind, base64:encode(Destination)])
-                  || {{Bucket, {{resource, _, Kind, Destination}}}} <- Buckets])
-end,
-"""
-_ONE: Final = """
-Name = {name},
-case rabbit_exchange:lookup(rabbit_misc:r(VHost, exchange, Name)) of
-    {{error, not_found}} ->
-        io:put_chars("missing\\n");
-    {{ok, Exchange}} ->
-        case rabbit_exchange:info(Exchange, [type]) of
-            [{{type, 'x-consistent-hash'}}] -> Show(Name);
-            [{{type, Type}}] -> io:format("type ~s~n", [Type])
-        end
-end,
-done.
-"""
-_ALL: Final = """
-[begin io:put_chars(["ring ", base64:encode(Name), "\\n"]), Show(Name) end
+[begin
+     io:put_chars(["ring ", base64:encode(Name), "\\n"]),
+     Buckets = case rabbit_exchange_type_consistent_hash:ring_state(VHost, Name) of
+                   {{ok, Ring}} -> lists:keysort(1, maps:to_list(element(3, Ring)));
+                   {{error, not_found}} -> []
+               end,
+     io:put_chars([io_lib:format("~b ~s ~s~n", [Bucket, Kind, base64:encode(Destination)])
+                   || {{Bucket, {{resource, _, Kind, Destination}}}} <- Buckets])
+ end
  || [{{name, {{resource, _, _, Name}}}}, {{type, 'x-consistent-hash'}}]
         <- rabbit_exchange:info_all(VHost, [name, type])],
 done.
 """
 
 
-def ring_expression(exchange: str, vhost: str) -> str:
-    """Return the Erlang expression whose output `parse_ring` reads."""
-    return _on_one_line((_SHOW + _ONE).format(vhost=_erlang_binary(vhost), name=_erlang_binary(exchange)))
-
-
 def rings_expression(vhost: str) -> str:
-    """Return the Erlang expression whose output `parse_rings` reads."""
-    return _on_one_line((_SHOW + _ALL).format(vhost=_erlang_binary(vhost)))
-
-
-def parse_ring(text: str, *, exchange: str = "", vhost: str = "/") -> list[Destination]:
-    """Return the destination of every bucket in order.
-
-    ``exchange`` and ``vhost`` only name the ring in errors.
-    """
-    lines = text.split("\n")
-    if lines[0] == "missing" or lines[0].startswith("type "):
-        raise InvalidValue(
-            "exchange to read the ring of",
-            exchange,
-            f"the name of an x-consistent-hash exchange in the virtual host {vhost!r}",
-            "there is no such exchange" if lines[0] == "missing" else f"it is of {lines[0]}",
-        )
-    if lines[-1] != "done":
-        raise RingUnknown(f"the ring of exchange {exchange!r} was not read to its end")
-    return _buckets(lines[:-1], exchange)
+    """Return the Erlang expression whose output `parse_rings` reads; nothing in it needs escaping."""
+    try:
+        encoded = vhost.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        raise InvalidValue("name", vhost, "text without lone surrogates") from None
+    return " ".join(_EXPRESSION.format(vhost=f"<<{','.join(map(str, encoded))}>>").split())
 
 
 def parse_rings(text: str, *, vhost: str = "/") -> dict[str, list[Destination] | RingUnknown]:
@@ -124,16 +84,3 @@ def _buckets(lines: Sequence[str], exchange: str) -> list[Destination]:
 
 def _decoded(name: str) -> str:
     return base64.b64decode(name, validate=True).decode("utf-8", "surrogateescape")
-
-
-def _on_one_line(expression: str) -> str:
-    return " ".join(expression.split())
-
-
-def _erlang_binary(text: str) -> str:
-    """Return a text as an Erlang binary, byte by byte, so that nothing needs escaping."""
-    try:
-        encoded = text.encode("utf-8", "surrogateescape")
-    except UnicodeEncodeError:
-        raise InvalidValue("name", text, "text without lone surrogates") from None
-    return f"<<{','.join(map(str, encoded))}>>"

@@ -11,18 +11,13 @@ from __future__ import annotations
 
 import shlex
 import subprocess
+from collections.abc import Sequence
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final, Protocol
 
 from rabbit_chx.broker.reading.erlang_rings import parse_rings, rings_expression
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue, RingUnknown
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from rabbit_chx.ring import Destination
-
-__all__ = ["NodeAccess", "NodeCommand", "read_rings", "read_worker_pool_size"]
+from rabbit_chx.ring import Destination
 
 _EXAMPLE: Final = "docker exec NAME rabbitmqctl eval, or ssh HOST sudo rabbitmqctl eval"
 _SHOWN: Final = 500

@@ -17,18 +17,12 @@ It cannot show that somebody unbound a destination and bound it again with the s
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from rabbit_chx.ring import ToExchange
+from rabbit_chx.ring import Destination, ToExchange
 from rabbit_chx.topology.model import Binding, Exchange
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from rabbit_chx.ring import Destination
-
-__all__ = ["CLUSTER", "ORDER_EXCHANGE", "OrderRecord", "anchor", "entry", "order_exchange"]
 
 ORDER_EXCHANGE: Final = "rabbit-chx.order"
 CLUSTER: Final = "x-cluster"

@@ -11,30 +11,22 @@ from __future__ import annotations
 
 import secrets
 import time
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from pika import BasicProperties
+from pika import BasicProperties, BlockingConnection
+from pika.adapters.blocking_connection import BlockingChannel
 from pika.exceptions import AMQPError, UnroutableError
 
 from rabbit_chx.broker.permissions import Needs
 from rabbit_chx.broker.reasons import why_refused
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue, Unroutable
 from rabbit_chx.hashing import hash_on
-from rabbit_chx.ring import ToExchange
+from rabbit_chx.ring import Destination, ToExchange
 from rabbit_chx.topology.graph import alternates_of, reachable
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from pika import BlockingConnection
-    from pika.adapters.blocking_connection import BlockingChannel
-
-    from rabbit_chx.ring import Destination
-    from rabbit_chx.topology.model import Observed, Topology
-
-__all__ = ["destinations_by_queue", "probe"]
+from rabbit_chx.topology.model import Observed, Topology
 
 _TICK: Final = 0.2
 _PATIENCE: Final = 10.0

@@ -10,36 +10,36 @@ bound to a consistent-hash exchange stay, since they have buckets. Nothing is ch
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from rabbit_chx.broker.amqp import server_version
-from rabbit_chx.broker.permissions import Needs
-from rabbit_chx.broker.reading.node import read_rings, read_worker_pool_size
+from rabbit_chx.broker.management import Management
+from rabbit_chx.broker.permissions import Needs, Resources
+from rabbit_chx.broker.reading.node import NodeAccess, read_rings, read_worker_pool_size
 from rabbit_chx.broker.reading.order_record import ORDER_EXCHANGE, OrderRecord
 from rabbit_chx.broker.reading.ring_order import CHANGED, OrderEvidence, in_ring_order, learn, ring_of
 from rabbit_chx.broker.reasons import why_refused
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue, RingUnknown
 from rabbit_chx.releases import Release, Store
-from rabbit_chx.ring import Ring, ToExchange
-from rabbit_chx.topology.model import CONSISTENT_HASH, Observed, Topology
+from rabbit_chx.ring import Destination, Ring, ToExchange
+from rabbit_chx.topology.model import (
+    CONSISTENT_HASH,
+    OWN,
+    RESERVED,
+    Binding,
+    Exchange,
+    Observed,
+    Queue,
+    RingSource,
+    Topology,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
     import pika
 
-    from rabbit_chx.broker.management import Management
-    from rabbit_chx.broker.permissions import Resources
-    from rabbit_chx.broker.reading.node import NodeAccess
-    from rabbit_chx.ring import Destination
-    from rabbit_chx.topology.model import Binding, Exchange, Queue, RingSource
-
-__all__ = ["count_messages", "read", "read_existence"]
-
-_OURS: Final = "rabbit-chx."
-_RESERVED: Final = "amq."
 _NOT_FOUND: Final = 404
 
 
@@ -68,12 +68,15 @@ def read(
     exchanges = management.exchanges(vhost)
     counted = management.queues(vhost)
     topology = _topology(vhost, exchanges, [queue for queue, _ in counted], bindings)
+    policies = sorted(management.policies(vhost), key=lambda policy: policy.name)
     parsed = Release.parse(version, store=store)
-    evidence = order_evidence(management, parsed, overview.cluster, exchanges, bindings)
+    order = next((exchange for exchange in exchanges if exchange.name == ORDER_EXCHANGE), None)
+    record = OrderRecord.read(bindings)
+    evidence = OrderEvidence(parsed, order, overview.cluster, _count_nodes(management), record)
     rings, sources, unreadable = _rings(topology, evidence, node, management)
     kept = {queue.name for queue in topology.queues}
     observed = Observed(
-        topology=in_ring_order(_with_policies(topology, management), rings),
+        topology=in_ring_order(replace(topology, policies=tuple(policies)), rings),
         release=parsed,
         product=overview.product,
         exchange_types=overview.exchange_types,
@@ -87,23 +90,6 @@ def read(
     return observed if pairs is None else learn(observed, pairs)
 
 
-def order_evidence(
-    management: Management,
-    release: Release,
-    cluster: str,
-    exchanges: Iterable[Exchange],
-    bindings: Iterable[Binding],
-) -> OrderEvidence:
-    """What exchanges and bindings of a virtual host show of the order of its rings."""
-    found = next((exchange for exchange in exchanges if exchange.name == ORDER_EXCHANGE), None)
-    return OrderEvidence(release, found, cluster, _count_nodes(management), OrderRecord.read(bindings))
-
-
-def _with_policies(topology: Topology, management: Management) -> Topology:
-    policies = sorted(management.policies(topology.vhost), key=lambda policy: policy.name)
-    return replace(topology, policies=tuple(policies))
-
-
 def _topology(
     vhost: str, exchanges: list[Exchange], queues: list[Queue], bindings: list[Binding]
 ) -> Topology:
@@ -113,10 +99,10 @@ def _topology(
     kept_queues = [
         queue
         for queue in queues
-        if not queue.name.startswith(_OURS) and (not queue.exclusive or queue.name in in_rings)
+        if not queue.name.startswith(OWN) and (not queue.exclusive or queue.name in in_rings)
     ]
     there: set[Destination] = {queue.name for queue in kept_queues}
-    there |= {ToExchange(exchange.name) for exchange in exchanges if not exchange.name.startswith(_OURS)}
+    there |= {ToExchange(exchange.name) for exchange in exchanges if not exchange.name.startswith(OWN)}
     kept_bindings = [
         bound
         for bound in bindings
@@ -132,7 +118,7 @@ def _topology(
             if ToExchange(exchange.name) in there
             and exchange.name
             # A predeclared exchange counts only if it is used.
-            and (not exchange.name.startswith(_RESERVED) or exchange.name in used)
+            and (not exchange.name.startswith(RESERVED) or exchange.name in used)
         ),
         queues=tuple(sorted(kept_queues, key=lambda queue: queue.name)),
         bindings=tuple(kept_bindings),

@@ -14,26 +14,17 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from operator import itemgetter
-from typing import TYPE_CHECKING, Final
+from typing import Any, Final
 
 from rabbit_chx.broker.reading.order_record import CLUSTER, ORDER_EXCHANGE, OrderRecord
 from rabbit_chx.errors import Contradiction, InvalidValue, RingUnknown, Unpredictable
 from rabbit_chx.inference import infer
-from rabbit_chx.releases import Store
-from rabbit_chx.ring import Ring, ToExchange
-from rabbit_chx.topology.model import BIND_SEQUENCE
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
-    from typing import Any
-
-    from rabbit_chx.releases import Release
-    from rabbit_chx.ring import Destination, RingBinding
-    from rabbit_chx.topology.model import Binding, Exchange, Observed, RingSource, Topology
-
-__all__ = ["CHANGED", "OrderEvidence", "in_ring_order", "learn", "ring_of"]
+from rabbit_chx.releases import Release, Store
+from rabbit_chx.ring import Destination, Ring, RingBinding, ToExchange
+from rabbit_chx.topology.model import BIND_SEQUENCE, Binding, Exchange, Observed, RingSource, Topology
 
 CHANGED: Final = "it changed while it was read"
 _NO_SOURCE: Final = (
@@ -101,11 +92,7 @@ def ring_of(
 ) -> tuple[Ring, RingSource]:
     """The ring of one exchange, and how its order is known.
 
-    Args:
-        bindings: all bindings of the exchange.
-        listed: the same bindings as a ring holds them.
-        evidence: of the virtual host.
-        on_node: the buckets as the node has them, if it was asked.
+    ``listed`` are the same bindings as a ring holds them, and ``on_node`` the buckets of the node, if it was asked.
     """
 
     def unknown(why: str) -> tuple[Ring, RingSource]:
@@ -163,13 +150,9 @@ def in_ring_order(topology: Topology, rings: Mapping[str, Ring]) -> Topology:
 
 
 def learn(observed: Observed, pairs: Mapping[str, Iterable[tuple[Any, Destination]]]) -> Observed:
-    """Work out unknown rings from observed messages, and correct those that a record gave.
+    """Work out unknown rings from observed messages, and correct those that a record gave, but not those of a node.
 
-    Args:
-        observed: the virtual host as it was read.
-        pairs: by exchange, the value that was hashed and the destination that received the message.
-
-    What the node itself said is left alone.
+    ``pairs`` has, by exchange, the values that were hashed and the destinations that received them.
     """
     rings, sources = dict(observed.rings), dict(observed.ring_sources)
     possible = dict(observed.possible_rings)

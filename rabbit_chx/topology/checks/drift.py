@@ -7,29 +7,24 @@ programs may have made them. Any division of slots by the weights of the queues 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from rabbit_chx.ring import Ring
-from rabbit_chx.topology.checks.lint_rules import named
+from rabbit_chx.ring import Ring, named
 from rabbit_chx.topology.diff import (
     BindingDifference,
+    DestinationDifference,
+    Difference,
     MissingType,
     ObjectDifference,
+    Property,
     RingDifference,
     SlotsDifference,
     diff,
     weight_of,
 )
-from rabbit_chx.topology.model import Exchange, Policy
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from rabbit_chx.topology.diff import DestinationDifference, Difference, Property
-    from rabbit_chx.topology.model import Binding, Observed, Topology
-
-__all__ = ["KINDS", "Drift", "drift"]
+from rabbit_chx.topology.model import Binding, Exchange, Observed, Policy, Topology
 
 KINDS: Final = (
     "missing-type",
@@ -95,9 +90,12 @@ def _drifts(
             if strict or difference.wanted is not None:
                 yield from _object(difference)
         case BindingDifference():
-            seen = observed.bindings_seen and difference.source not in missing
+            seen = observed.bindings_seen and difference.binding.source not in missing
             if seen and (strict or not difference.optional):
-                yield _binding(difference)
+                kind, where = "extra" if difference.wanted is None else "missing", _where(difference.binding)
+                key = _key_and_arguments(difference.binding)
+                text = f"missing (expected {key})" if difference.wanted else f"{key}: not in the file"
+                yield Drift(f"{kind}-binding", where, text)
         case RingDifference() if difference.exchange not in missing:
             if observed.bindings_seen:
                 yield from map(_destination, difference.destinations)
@@ -133,14 +131,6 @@ def _property(where: str, changed: Property, *, is_policy: bool) -> Drift:
 
 
 # Bindings
-
-
-def _binding(difference: BindingDifference) -> Drift:
-    binding = difference.wanted or difference.found
-    assert binding is not None
-    if difference.wanted is not None:
-        return Drift("missing-binding", _where(binding), f"missing (expected {_key_and_arguments(binding)})")
-    return Drift("extra-binding", _where(binding), f"{_key_and_arguments(binding)}: not in the file")
 
 
 def _destination(difference: DestinationDifference) -> Drift:

@@ -7,23 +7,16 @@ module does no IO.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator
 
 from rabbit_chx.errors import RabbitChxError, Unpredictable
 from rabbit_chx.releases import Release, Store
+from rabbit_chx.ring import Destination, Ring
 from rabbit_chx.topology.checks.lint_rules import RULES, Finding
+from rabbit_chx.topology.checks.ordered_queues import ordered_findings
 from rabbit_chx.topology.checks.release_settings import release_findings
-from rabbit_chx.topology.diff import MissingType, SlotsDifference, diff, other_product
-from rabbit_chx.topology.model import CONSISTENT_HASH, MODULUS_HASH
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from rabbit_chx.ring import Destination, Ring
-    from rabbit_chx.topology.diff import Difference
-    from rabbit_chx.topology.model import Observed, Topology
-
-__all__ = ["Finding", "lint"]
+from rabbit_chx.topology.diff import Difference, MissingType, SlotsDifference, diff, other_product
+from rabbit_chx.topology.model import CONSISTENT_HASH, MODULUS_HASH, Observed, Topology
 
 
 def lint(
@@ -37,6 +30,7 @@ def lint(
     target = observed.release if observed else Release.parse(release) if release else None
     findings = [finding for rule in RULES for finding in rule(topology)]
     findings += release_findings(topology, target)
+    findings += ordered_findings(topology, target, observed)
     if observed is not None:
         findings += _live_findings(topology, observed)
     return tuple(sorted(findings, key=lambda finding: finding.severity))  # stable, and "error" < "warning"
@@ -61,13 +55,10 @@ def _live_findings(topology: Topology, observed: Observed) -> Iterator[Finding]:
 
 
 def _modulus_order(topology: Topology, observed: Observed) -> Iterator[Finding]:
-    release = observed.release
-    if release.modulus_sorts_destinations or release.store is not Store.KHEPRI:
-        return
     for exchange in topology.exchanges:
-        if exchange.type == MODULUS_HASH:
+        if exchange.type == MODULUS_HASH and observed.release.modulus_has_no_order:
             message = (
-                f"RabbitMQ {release} on Khepri numbers the destinations of {MODULUS_HASH} in no defined order. Upgrade "
+                f"RabbitMQ {observed.release} on Khepri numbers the destinations of {MODULUS_HASH} in no defined order. Upgrade "
                 f"to 4.3, or use {CONSISTENT_HASH}"
             )
             yield Finding("error", "modulus-order", f"exchange {exchange.name!r}", message)

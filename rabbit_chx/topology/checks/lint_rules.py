@@ -8,33 +8,33 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from difflib import get_close_matches
 from math import gcd
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import Any, Final, Literal
 
 from rabbit_chx.errors import InvalidValue
 from rabbit_chx.hashing import hash_on
 from rabbit_chx.names import VALID_NAME, name_flaw
 from rabbit_chx.releases import MAX_WEIGHT
-from rabbit_chx.ring import ToExchange, parse_weight
+from rabbit_chx.ring import ToExchange, named
+from rabbit_chx.topology.diff import weight_of
 from rabbit_chx.topology.graph import reachable
-from rabbit_chx.topology.model import CONSISTENT_HASH, MODULUS_HASH, Queue
+from rabbit_chx.topology.model import (
+    CONSISTENT_HASH,
+    HASHING,
+    MODULUS_HASH,
+    Binding,
+    Exchange,
+    Queue,
+    Topology,
+)
+from rabbit_chx.topology.slot_division import MOST_SLOTS, SLOTS_PER_QUEUE, recommended_count
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from rabbit_chx.ring import Destination
-    from rabbit_chx.topology.model import Binding, Exchange, Topology
-
-__all__ = ["RULES", "Finding", "invalid_names", "named"]
-
-_HASHING: Final = (CONSISTENT_HASH, MODULUS_HASH)
 _MANY_BUCKETS: Final = 500
 _COSTS: Final = ((8, 6.0), (800, 31.0), (8_000, 291.0))
 """Numbers of buckets, and the measured CPU time of the broker per message on 4.3, in microseconds."""
-_SLOTS_A_QUEUE: Final = 16
-_MANY_SLOTS: Final = 256
 
 _HASH_ARGUMENTS: Final = ("hash-header", "hash-property")
 _OTHER_NAMES: Final = dict.fromkeys(("hash-on", "hash-key", "hash-by", "header"), "hash-header") | {
@@ -67,13 +67,6 @@ def _warning(code: str, where: str, message: str) -> Finding:
     return Finding("warning", code, where, message)
 
 
-def named(thing: Exchange | Destination) -> str:
-    """The kind and name of an exchange or a queue, as in messages."""
-    if isinstance(thing, str):
-        return f"queue {thing!r}"
-    return f"exchange {thing.name!r}"
-
-
 # -- names -------------------------------------------------------------------------------------------
 
 
@@ -97,7 +90,7 @@ def invalid_names(topology: Topology) -> Iterator[Finding]:
 def _binding_keys(topology: Topology) -> Iterator[Finding]:
     for exchange, bound in _ring_bindings(topology):
         where = f"binding of {named(bound.destination)} to {named(exchange)}"
-        if _weight(bound) is not None:
+        if isinstance(weight_of(bound), int):
             continue
         if re.fullmatch(r"\+?[0-9]{1,255}", bound.key, re.ASCII) and int(bound.key) > MAX_WEIGHT:
             hint = f"Use small weights with the same ratio, at most {MAX_WEIGHT:,}"
@@ -121,7 +114,8 @@ def _double_bindings(topology: Topology) -> Iterator[Finding]:
 
 def _many_buckets(topology: Topology) -> Iterator[Finding]:
     for exchange in topology.hash_exchanges:
-        weights = [_weight(bound) or 0 for bound in topology.bindings_from(exchange.name)]
+        found = map(weight_of, topology.bindings_from(exchange.name))
+        weights = [weight for weight in found if isinstance(weight, int)]
         buckets = sum(weights)
         if buckets > _MANY_BUCKETS:
             divisor = gcd(*weights)
@@ -140,13 +134,6 @@ def _ring_bindings(topology: Topology) -> Iterator[tuple[Exchange, Binding]]:
     for exchange in topology.hash_exchanges:
         for bound in topology.bindings_from(exchange.name):
             yield exchange, bound
-
-
-def _weight(bound: Binding) -> int | None:
-    try:
-        return parse_weight(bound.key, of=bound.destination)
-    except InvalidValue:
-        return None
 
 
 # -- arguments of exchanges --------------------------------------------------------------------------
@@ -227,16 +214,16 @@ def _slots(topology: Topology) -> Iterator[Finding]:
     for slots in topology.slots:
         where, queues = f"exchange {slots.exchange!r}", len(slots.queues)
         top = topology.exchange(slots.exchange)
-        if slots.count < _SLOTS_A_QUEUE * queues:
+        if slots.count < SLOTS_PER_QUEUE * queues:
             message = (
-                f"shares are coarse with fewer than {_SLOTS_A_QUEUE} slots per queue, and the number of slots cannot be "
-                f"changed in place. Use {_enough(queues)} instead of {slots.count}"
+                f"shares are coarse with fewer than {SLOTS_PER_QUEUE} slots per queue, and the number of slots cannot be "
+                f"changed in place. Use {recommended_count(queues)} instead of {slots.count}"
             )
             yield _warning("few-slots", where, message)
-        if slots.count > _MANY_SLOTS:
-            message = f"{slots.count} slots cost broker time for every message. Use at most {_MANY_SLOTS}"
+        if slots.count > MOST_SLOTS:
+            message = f"{slots.count} slots cost broker time for every message. Use at most {MOST_SLOTS}"
             yield _warning("many-slots", where, message)
-        if top is None or top.type not in _HASHING:
+        if top is None or top.type not in HASHING:
             message = f"the top exchange of slots does not hash. Use {MODULUS_HASH}, or {CONSISTENT_HASH} for a header"
             yield _error("slots-top", where, message)
         elif top.alternate is not None:
@@ -244,10 +231,6 @@ def _slots(topology: Topology) -> Iterator[Finding]:
                 "its alternate exchange receives nothing: every message finds a slot. Set that of the slots"
             )
             yield _warning("slots-alternate", where, message)
-
-
-def _enough(queues: int) -> int:
-    return min(_MANY_SLOTS, max(64, 1 << (_SLOTS_A_QUEUE * queues - 1).bit_length()))
 
 
 # -- queues and durability ---------------------------------------------------------------------------
@@ -271,7 +254,7 @@ def _drop_head(topology: Topology) -> Iterator[Finding]:
 
 def _targets(topology: Topology) -> set[str]:
     """The queues bound directly to hash exchanges or to their slots."""
-    hashing = {each.name for each in topology.exchanges if each.type in _HASHING}
+    hashing = {each.name for each in topology.exchanges if each.type in HASHING}
     bound = {each.destination for each in topology.bindings if each.source in hashing}
     of_slots = {name for slots in topology.slots for name in slots.queues}
     return {destination for destination in bound if isinstance(destination, str)} | of_slots
@@ -292,7 +275,7 @@ def _transient(topology: Topology) -> Iterator[Finding]:
 def _short_lived(topology: Topology) -> Iterator[Finding]:
     targets = _targets(topology)
     for exchange in topology.exchanges:
-        if exchange.auto_delete and exchange.type in _HASHING:
+        if exchange.auto_delete and exchange.type in HASHING:
             message = "auto-delete removes it with its last binding, even during a weight change. Remove auto-delete"
             yield _warning("short-lived", named(exchange), message)
     for queue in topology.queues:
@@ -326,14 +309,14 @@ def _co_partitioned(topology: Topology) -> Iterator[Finding]:
 def _shape(topology: Topology, name: str) -> tuple[Any, ...] | None:
     """Everything that determines the number of a key's destination; None for exchanges that do not hash."""
     exchange, slots = topology.exchange(name), topology.slots_of(name)
-    if exchange is None or exchange.type not in _HASHING:
+    if exchange is None or exchange.type not in HASHING:
         return None
     if slots is not None:
         return (exchange.type, slots.count, tuple(slots.queues.values()))
     bindings = topology.bindings_from(name)
     if exchange.type == MODULUS_HASH:
         return (exchange.type, len(bindings))
-    return (exchange.type, tuple(_weight(bound) for bound in bindings))
+    return (exchange.type, tuple(map(weight_of, bindings)))
 
 
 RULES: Final = (

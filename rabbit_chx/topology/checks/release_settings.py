@@ -6,19 +6,13 @@ The broker validates in ``rabbit_policy:validation/5`` and in the ``check_argume
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from rabbit_chx.releases import Release
 from rabbit_chx.topology.checks.lint_rules import Finding
-from rabbit_chx.topology.model import Topology
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from rabbit_chx.releases import Release
-    from rabbit_chx.topology.model import Policy, Queue
-
-__all__ = ["SETTINGS", "Setting", "release_findings", "release_refusals"]
+from rabbit_chx.topology.model import Policy, Queue, Topology
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +120,13 @@ def _finding(setting: Setting, name: str, where: str, release: Release | None) -
 def _older_policy(policy: Policy, release: Release | None) -> Iterator[Finding]:
     if release and policy.apply_to in _TYPED_POLICIES and _version(release) < _TYPED_POLICIES_FROM:
         message = f"RabbitMQ before 3.12 refuses apply-to: {policy.apply_to}. Use queues"
+        yield Finding("error", "refused-setting", f"policy {policy.name!r}", message)
+
+    limit = policy.definition.get("delivery-limit")
+    if release and not release.has_default_delivery_limit and isinstance(limit, int) and limit < 0:
+        message = (
+            f"RabbitMQ before 4.0 refuses delivery-limit: {limit}. Leave it out: there is no limit by default"
+        )
         yield Finding("error", "refused-setting", f"policy {policy.name!r}", message)
 
 

@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 from rabbit_chx.errors import InvalidValue, Unquoted
-from rabbit_chx.ring import ToExchange, parse_weight
+from rabbit_chx.ring import Destination, ToExchange, parse_weight
+from rabbit_chx.topology.file.lookup import Lookup
+from rabbit_chx.topology.file.problems import Path
+from rabbit_chx.topology.file.schema import File, FileBinding, FileDestination, FileExchange
 from rabbit_chx.topology.model import BIND_SEQUENCE, CONSISTENT_HASH, HASHING, MODULUS_HASH, Binding, Slots
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from rabbit_chx.ring import Destination
-    from rabbit_chx.topology.file.lookup import Lookup
-    from rabbit_chx.topology.file.problems import Path
-    from rabbit_chx.topology.file.schema import File, FileBinding, FileDestination, FileExchange
-
-__all__ = ["Bindings"]
 
 
 class Bindings:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, get_args
 
 from rabbit_chx.errors import InvalidValue, Unquoted
@@ -21,19 +21,7 @@ from rabbit_chx.topology.model import RESERVED, Binding, Exchange, Policy, Queue
 from rabbit_chx.topology.slot_division import divide
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
     from rabbit_chx.topology.file.schema import DefinedBinding, DefinedQueue, Definitions
-
-__all__ = [
-    "from_definitions",
-    "left_out",
-    "looks_like_definitions",
-    "only",
-    "read_definitions",
-    "to_definitions",
-    "unordered_rings",
-]
 
 
 def looks_like_definitions(value: Any) -> bool:

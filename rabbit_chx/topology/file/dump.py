@@ -8,21 +8,27 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from rabbit_chx.errors import InvalidValue
 from rabbit_chx.ring import ToExchange
 from rabbit_chx.text import UNPRINTABLE
 from rabbit_chx.topology.file.ranges import fold, literal
-from rabbit_chx.topology.model import CONSISTENT_HASH, HASH_PROPERTIES, MODULUS_HASH, RESERVED, Topology
+from rabbit_chx.topology.model import (
+    CONSISTENT_HASH,
+    HASH_PROPERTIES,
+    MODULUS_HASH,
+    RESERVED,
+    Binding,
+    Exchange,
+    Queue,
+    Topology,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
     from rabbit_chx.topology.file.load import Format
-    from rabbit_chx.topology.model import Binding, Exchange, Queue
-
-__all__ = ["dumps", "json_text"]
 
 _WIDTH: Final = 100
 
@@ -32,7 +38,25 @@ def dumps(topology: Topology, format: Format) -> str:  # noqa: A002 - the word t
     if format not in ("yaml", "json"):
         raise InvalidValue("format", format, "yaml or json")
     value = _file(topology)
-    return json_text(value) if format == "json" else "\n".join(_yaml(value, 0)) + "\n"
+    return json_text(value) if format == "json" else yaml_text(value)
+
+
+def yaml_text(value: Mapping[str, Any]) -> str:
+    """A file, or a part of one, as YAML."""
+    return "\n".join(_yaml(value, 0)) + "\n"
+
+
+def excerpt(topology: Topology, exchange: str) -> str:
+    """The part of a file, as YAML, that declares an exchange, its bindings and the queues that these lead to."""
+    slots = topology.slots_of(exchange)
+    named = {
+        *(slots.queues if slots else ()),
+        *(each.destination for each in topology.bindings_from(exchange)),
+    }
+    part = replace(topology, queues=tuple(each for each in topology.queues if each.name in named))
+    values = _file(part)
+    shown = {"exchanges": {exchange: values["exchanges"][exchange]}, "queues": values.get("queues", {})}
+    return "\n".join(_yaml(_given(shown), 0)) + "\n"
 
 
 def json_text(value: Any) -> str:

@@ -4,33 +4,25 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any, TypeVar
 
 from rabbit_chx.names import name_flaw
 from rabbit_chx.releases import MAX_WEIGHT
-from rabbit_chx.ring import ToExchange, parse_weight
-from rabbit_chx.topology.model import CONSISTENT_HASH, RESERVED, Exchange, Policy, Queue, Topology
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
-
-    from rabbit_chx.ring import Destination, Ring
-    from rabbit_chx.topology.model import Binding
-
-__all__ = ["Export", "by_name", "exportable"]
-
-_NOT_DECLARED: Final = (RESERVED, "rabbit-chx.")
+from rabbit_chx.ring import Destination, Ring, ToExchange, parse_weight
+from rabbit_chx.topology.model import (
+    CONSISTENT_HASH,
+    OWN,
+    RESERVED,
+    Binding,
+    Exchange,
+    Policy,
+    Queue,
+    Topology,
+)
 
 _Named = TypeVar("_Named", Exchange, Queue, Policy)
-
-
-@dataclass(frozen=True, slots=True)
-class Export:
-    """A topology for a file, and what of the broker it does not show."""
-
-    topology: Topology
-    notes: tuple[str, ...]
 
 
 def _natural(name: str) -> tuple[Any, ...]:
@@ -44,8 +36,12 @@ def by_name(objects: Iterable[_Named]) -> tuple[_Named, ...]:
     return tuple(sorted(objects, key=lambda each: _natural(each.name)))
 
 
-def exportable(topology: Topology, rings: Mapping[str, Ring] | None = None) -> Export:
-    """The topology for a file, in an order that depends only on names, and on bind order within an exchange.
+def exportable(
+    topology: Topology, rings: Mapping[str, Ring] | None = None
+) -> tuple[Topology, tuple[str, ...]]:
+    """The topology for a file, and notes on what it does not show.
+
+    The order depends only on names, and on bind order within an exchange.
 
     Left out are the broker's own exchanges (their bindings stay), exclusive queues and those that the broker named,
     default bindings, names that a file cannot hold, and bindings that have no effect on a ring.
@@ -66,13 +62,13 @@ def exportable(topology: Topology, rings: Mapping[str, Ring] | None = None) -> E
     kept = replace(
         topology, exchanges=exchanges, queues=queues, bindings=tuple(bindings), policies=policies, slots=slots
     )
-    return Export(kept, tuple(notes))
+    return kept, tuple(notes)
 
 
 def _kept(kind: str, objects: Iterable[_Named], notes: list[str]) -> Iterator[_Named]:
     """The objects that a file can declare."""
     for each in objects:
-        if not each.name or (kind != "policy" and each.name.startswith(_NOT_DECLARED)):
+        if not each.name or (kind != "policy" and each.name.startswith((RESERVED, OWN))):
             continue
         flaw = name_flaw(each.name)
         if flaw:

@@ -7,17 +7,11 @@ from __future__ import annotations
 
 import json
 import re
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Container
+from typing import Any, Final
 
 from rabbit_chx.errors import Unquoted
-from rabbit_chx.topology.file.problems import MAX_DEPTH, Document, Positions
-
-if TYPE_CHECKING:
-    from collections.abc import Container
-
-    from rabbit_chx.topology.file.problems import Path
-
-__all__ = ["read_json"]
+from rabbit_chx.topology.file.problems import MAX_DEPTH, Document, Path, Positions
 
 # In valid JSON commas and colons can be skipped: the order of the other tokens says it all.
 _TOKEN: Final = re.compile(r'"(?:[^"\\]|\\.)*"|[][{}]|[^][{}",:\s]+')

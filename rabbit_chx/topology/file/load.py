@@ -8,34 +8,18 @@ violate the schema are reported and left out, then the rest is checked as a whol
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from copy import deepcopy
 from itertools import takewhile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 from rabbit_chx.errors import InvalidValue, MissingDependency, Unquoted
 from rabbit_chx.topology.file.definitions import looks_like_definitions, only, read_definitions
 from rabbit_chx.topology.file.json_reader import read_json
-from rabbit_chx.topology.file.problems import Document, InvalidTopology, Problem, check_values
+from rabbit_chx.topology.file.problems import Document, Path as FilePath, check_values
 from rabbit_chx.topology.file.yaml_reader import read_yaml
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from rabbit_chx.topology.file.problems import Path as FilePath
-    from rabbit_chx.topology.model import Topology
-
-__all__ = [
-    "MAX_BYTES",
-    "Format",
-    "InvalidTopology",
-    "Problem",
-    "load",
-    "loads",
-    "parse",
-    "read_file",
-    "topologies",
-]
+from rabbit_chx.topology.model import Topology
 
 Format: TypeAlias = Literal["yaml", "json"]
 

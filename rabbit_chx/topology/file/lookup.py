@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, Literal
+from collections.abc import Collection
+from typing import Any, Final, Literal
 
 from rabbit_chx.errors import InvalidValue, Unquoted
 from rabbit_chx.names import VALID_NAME, name_flaw
-from rabbit_chx.topology.file.problems import did_you_mean
+from rabbit_chx.topology.file.problems import Document, Path, did_you_mean
 from rabbit_chx.topology.file.ranges import expand
 from rabbit_chx.topology.model import RESERVED
-
-if TYPE_CHECKING:
-    from collections.abc import Collection
-
-    from rabbit_chx.topology.file.problems import Document, Path
-
-__all__ = ["MAX_NAMES", "Lookup"]
 
 MAX_NAMES: Final = 100_000
 """The number of queue names in a file with ranges expanded, references included."""

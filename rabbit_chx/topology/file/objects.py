@@ -6,31 +6,26 @@ still count as declared.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterator
+from typing import Any, Final
 
 from rabbit_chx.errors import Unquoted
 from rabbit_chx.topology.file.bindings import Bindings
 from rabbit_chx.topology.file.lookup import Lookup
-from rabbit_chx.topology.file.problems import did_you_mean
-from rabbit_chx.topology.file.schema import FileQueue
+from rabbit_chx.topology.file.problems import Document, Path, did_you_mean
+from rabbit_chx.topology.file.schema import File, FileExchange, FileQueue
 from rabbit_chx.topology.model import (
     CONSISTENT_HASH,
+    DELIVERY_LIMIT,
     HASH_PROPERTIES,
     HASHING,
     RESERVED,
+    SINGLE_ACTIVE_CONSUMER,
     Exchange,
     Policy,
     Queue,
     Topology,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from rabbit_chx.topology.file.problems import Document, Path
-    from rabbit_chx.topology.file.schema import File, FileExchange
-
-__all__ = ["build_topology"]
 
 _TYPES_OF: Final = {
     "hash_header": (CONSISTENT_HASH,),
@@ -89,8 +84,8 @@ def _queues_of(path: Path, names: tuple[str, ...], entry: FileQueue, document: D
     if "x-queue-type" in arguments:
         got = repr(arguments["x-queue-type"])
         document.report_key((*path, "arguments", "x-queue-type"), got, "the key type instead")
-    if is_single and "x-single-active-consumer" in arguments:
-        document.report_key((*path, "arguments", "x-single-active-consumer"), *_BOTH)
+    if is_single and SINGLE_ACTIVE_CONSUMER in arguments:
+        document.report_key((*path, "arguments", SINGLE_ACTIVE_CONSUMER), *_BOTH)
     if kind == "stream" and is_single:
         got = Unquoted("true for a stream")
         document.report((*path, "single-active-consumer"), got, "a quorum or classic queue")
@@ -101,7 +96,9 @@ def _queues_of(path: Path, names: tuple[str, ...], entry: FileQueue, document: D
         expected = f"false: a {kind} queue is never deleted automatically"
         document.report((*path, "auto-delete"), Unquoted("true"), expected, hint)
     if is_single:
-        arguments["x-single-active-consumer"] = True
+        arguments[SINGLE_ACTIVE_CONSUMER] = True
+    if entry.preset == "ordered":
+        arguments.setdefault(DELIVERY_LIMIT, -1)
     for name in names:
         yield Queue(name, kind, entry.durable, entry.auto_delete, arguments=arguments)
 

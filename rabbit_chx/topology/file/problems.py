@@ -6,27 +6,13 @@ import json
 import math
 import re
 from bisect import bisect_right
+from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeAlias
+from typing import Any, Final, NoReturn, TypeAlias
 
 from rabbit_chx.errors import InvalidValue, Unquoted
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Iterable, Iterator
-
-__all__ = [
-    "MAX_DEPTH",
-    "Document",
-    "InvalidTopology",
-    "Path",
-    "Positions",
-    "Problem",
-    "check_values",
-    "did_you_mean",
-    "dotted",
-]
 
 Path: TypeAlias = tuple[str | int, ...]
 """The path from the top of a file to a value: keys of mappings and indices of lists."""

@@ -7,16 +7,12 @@ to the name is doubled.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Final, TypeVar
+from collections.abc import Iterable, Iterator
+from typing import Final, TypeVar
 
 from rabbit_chx.errors import InvalidValue
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
 _Value = TypeVar("_Value")
-
-__all__ = ["MAX_RANGE", "expand", "fold", "literal"]
 
 MAX_RANGE: Final = 10_000
 """The number of names in one range."""

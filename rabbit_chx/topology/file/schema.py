@@ -14,22 +14,9 @@ from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, field_val
 from pydantic_core import PydanticCustomError
 
 from rabbit_chx.releases import MAX_WEIGHT
-
-__all__ = [
-    "MAX_SLOTS",
-    "SCHEMA_FILE",
-    "Definitions",
-    "File",
-    "FileBinding",
-    "FileDestination",
-    "FileExchange",
-    "FilePolicy",
-    "FileQueue",
-    "json_schema",
-]
+from rabbit_chx.topology.slot_division import MOST_SLOTS
 
 SCHEMA_FILE: Final = Path(__file__).with_name("topology.schema.json")
-MAX_SLOTS: Final = 256
 _PLUGGED: Final = ["x-random", "x-local-random", "x-recent-history"]
 _TYPES: Final = ["x-consistent-hash", "x-modulus-hash", "direct", "fanout", "topic", "headers", *_PLUGGED]
 
@@ -132,7 +119,7 @@ class FileExchange(Entry):
     """Queues and exchanges bound to a hash exchange, in bind order; use it instead of queues."""
     bindings: list[FileBinding] | None = None
     """Bindings with keys and arguments, in bind order; for a hash exchange instead of queues."""
-    slots: Annotated[int, Field(ge=1, le=MAX_SLOTS)] | None = None
+    slots: Annotated[int, Field(ge=1, le=MOST_SLOTS)] | None = None
     """The number of slot exchanges between a hash exchange and its queues, which share them by weight; 64 suits most."""
     alternate_exchange: Text | None = None
     """The exchange for messages that match no binding; with slots, that of every slot."""
@@ -148,7 +135,7 @@ class FileQueue(Entry):
     type: Literal["quorum", "classic", "stream"] | None = None
     """The queue type; the default is quorum."""
     preset: Literal["ordered"] | None = None
-    """ordered: a quorum queue with a single active consumer, so that messages are processed in order."""
+    """ordered: a quorum queue with a single active consumer and no delivery limit, so that messages are processed in order."""
     single_active_consumer: bool = False
     """Whether only one consumer at a time receives messages."""
     durable: bool = True

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
 
 from rabbit_chx.errors import InvalidValue, Unquoted
 from rabbit_chx.releases import MAX_WEIGHT
-from rabbit_chx.topology.file.problems import did_you_mean, dotted
+from rabbit_chx.topology.file.problems import Document, Path, did_you_mean, dotted
 from rabbit_chx.topology.file.schema import (
-    MAX_SLOTS,
     Entry,
     File,
     FileBinding,
@@ -19,13 +19,7 @@ from rabbit_chx.topology.file.schema import (
     FilePolicy,
     FileQueue,
 )
-
-if TYPE_CHECKING:
-    from pydantic_core import ErrorDetails
-
-    from rabbit_chx.topology.file.problems import Document, Path
-
-__all__ = ["validated"]
+from rabbit_chx.topology.slot_division import MOST_SLOTS
 
 _Model = TypeVar("_Model", bound=BaseModel)
 
@@ -39,7 +33,7 @@ _EXPECTED: Final = {
     "null": "a value",
     "missing": "a value",
 } | dict.fromkeys(("dict_type", "model_type", "model_attributes_type"), "a mapping")
-_NUMBERS: Final = {"schema": "1", "priority": "an integer", "slots": f"an integer from 1 to {MAX_SLOTS}"}
+_NUMBERS: Final = {"schema": "1", "priority": "an integer", "slots": f"an integer from 1 to {MOST_SLOTS}"}
 _UNIONS: Final = {
     "queues": "names with weights, or a list of names",
     "co-partitioned-with": "a name, or a list of names",

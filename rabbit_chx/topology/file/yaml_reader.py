@@ -7,17 +7,11 @@ text, ``no`` is false or text. Aliases are expanded up to a limit; tags, merge k
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, Final
+from types import ModuleType
+from typing import Any, Final
 
 from rabbit_chx.errors import InvalidValue, MissingDependency, Unquoted
-from rabbit_chx.topology.file.problems import MAX_DEPTH, Document, Positions
-
-if TYPE_CHECKING:
-    from types import ModuleType
-
-    from rabbit_chx.topology.file.problems import Path
-
-__all__ = ["MAX_VALUES", "read_yaml"]
+from rabbit_chx.topology.file.problems import MAX_DEPTH, Document, Path, Positions
 
 MAX_VALUES: Final = 200_000
 """The number of values in a file, with aliases expanded."""
@@ -45,10 +39,6 @@ _HINTS: Final = {
     "tab": _INDENT,
     "mapping values are not allowed": "Quote text that contains a colon",
 }
-
-
-def _is_ambiguous(text: str) -> bool:
-    return bool(_AMBIGUOUS.fullmatch(text)) and not _INTEGER.fullmatch(text) and not _FLOAT.fullmatch(text)
 
 
 def read_yaml(text: str, name: str) -> Document:
@@ -177,7 +167,7 @@ class _Builder:
             return int(text[:25])  # enough digits to see that it is out of range
         if _FLOAT.fullmatch(text):
             return float(text)
-        if _is_ambiguous(text):
+        if _AMBIGUOUS.fullmatch(text):
             of_number, of_truth = "a number is written as 10 or 1.5", "a truth value is true or false"
             hint = f"Text needs quotes: {text!r}; {of_number if text[-1] in '0123456789_.' else of_truth}"
             expected = "a value that every YAML reader understands alike"

@@ -7,25 +7,14 @@ a broker never changes in place. This module does no IO.
 from __future__ import annotations
 
 import re
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
 
-from rabbit_chx.movement import keys_of, moved_among, shares
+from rabbit_chx.movement import MovementTracker, keys_of, moved_among, shares
 from rabbit_chx.ring import Ring, ToExchange
-from rabbit_chx.topology.model import CONSISTENT_HASH, MODULUS_HASH, Binding
-from rabbit_chx.topology.planning.steps import Bind, DeclareExchange, Strategy, Unbind
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
-
-    from rabbit_chx.movement import MovementTracker
-    from rabbit_chx.topology.model import Exchange, Topology
-    from rabbit_chx.topology.planning.ring_paths import Case
-    from rabbit_chx.topology.planning.steps import Step
-
-__all__ = ["blue_green", "next_name"]
-
-_HASHING: Final = (CONSISTENT_HASH, MODULUS_HASH)
+from rabbit_chx.topology.model import HASHING, MODULUS_HASH, Binding, Exchange, Topology
+from rabbit_chx.topology.planning.ring_paths import Case
+from rabbit_chx.topology.planning.steps import Bind, DeclareExchange, Step, Strategy, Unbind
 
 
 def next_name(name: str, taken: Collection[str] = ()) -> str:
@@ -44,11 +33,7 @@ def next_name(name: str, taken: Collection[str] = ()) -> str:
 def blue_green(case: Case, exchange: Exchange, there: Topology, tracker: MovementTracker | None) -> Strategy:
     """The blue/green strategy: it has no intermediate rings, and leaves the old exchange to be deleted by hand.
 
-    Args:
-        case: the current and the wanted ring.
-        exchange: the declaration of the exchange.
-        there: the topology that holds the upstream bindings.
-        tracker: counts moved keys from the current ring; None if that ring is unknown.
+    ``there`` holds the upstream bindings, and ``tracker`` is None if the current ring is unknown.
     """
     name = next_name(case.exchange, [each.name for each in there.exchanges])
     after = Ring.of(case.target, release=case.before.release)
@@ -98,7 +83,7 @@ def _moved_by_steps(
 ) -> tuple[float | None, float | None]:
     """The shares that binding the new exchange and unbinding the old one move; None if unknown."""
     source = there.exchange(bound.source)
-    if source is None or source.type not in _HASHING:
+    if source is None or source.type not in HASHING:
         return 0.0, moved
     if len(there.bindings_from(source.name)) > 1:
         return None, None
@@ -127,9 +112,9 @@ def _at_the_switch(old: str, new: str, upstream: Sequence[Binding], there: Topol
         found = there.exchange(source)
         kind = "" if found is None else found.type
         others = [bound for bound in there.bindings_from(source) if bound.destination != ToExchange(old)]
-        if kind in _HASHING and not others:
+        if kind in HASHING and not others:
             said = "no message is lost or duplicated"
-        elif kind in _HASHING:
+        elif kind in HASHING:
             said = "it has other destinations too, and some of its keys move between them"
         else:
             said = "messages go to both while both are bound: pause publishers, or accept duplicates"

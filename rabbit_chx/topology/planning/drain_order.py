@@ -8,19 +8,13 @@ This module does no IO.
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from rabbit_chx.movement import moved
-from rabbit_chx.topology.planning.steps import Bind, Unbind
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
-
-    from rabbit_chx.ring import Destination, Ring
-    from rabbit_chx.topology.planning.steps import Plan, RingChange
-
-__all__ = ["drain_first", "drain_first_in", "drain_stages"]
+from rabbit_chx.ring import Destination, Ring
+from rabbit_chx.topology.planning.steps import Bind, Plan, RingChange, Unbind
 
 _MOST_RINGS: Final = 8
 """The most steps of one exchange that are compared exactly; each comparison counts all keys."""
@@ -95,13 +89,22 @@ def _of_ring(
     if all(isinstance(step, Bind) for step in steps) and not set(new) & set(old):
         # The first appended queue gains keys from all others; each later one follows its predecessor.
         return {new[0]: frozenset(old)} | {one: frozenset({before}) for before, one in pairwise(new)}
+    if all(isinstance(step, Unbind) for step in steps) and new == list(reversed(old))[: len(new)]:
+        # The last-bound goes first; the next one gains some of its keys, and then gives all to those that stay.
+        staying = dict.fromkeys(change.after.destinations, frozenset(new))
+        return staying | {one: frozenset({before}) for before, one in pairwise(new)}
     every = frozenset({*old, *change.after.destinations})
     return {one: every - {one} for one in every}
 
 
 def _of_slot(steps: Sequence[Bind | Unbind]) -> Mapping[Destination, frozenset[Destination]]:
-    """The keys of a slot move directly from its old queue to its new one."""
-    taken = {step.binding.destination for step in steps if isinstance(step, Unbind)}
+    """The keys of a slot move directly from its old queue to its new one, which an earlier change may have bound."""
+    unbinds = [step for step in steps if isinstance(step, Unbind)]
+    taken = {step.binding.destination for step in unbinds}
+    stay = {one for step in unbinds for one in step.stay}
     given = {step.binding.destination for step in steps if isinstance(step, Bind)}
+    if stay & taken:  # of three queues, those that stay shift when one is unbound
+        every = frozenset(stay | taken)
+        return {one: every - {one} for one in every}
     losers = frozenset(one for one in taken - given if isinstance(one, str))
-    return {one: losers for one in given - taken if isinstance(one, str) and losers}
+    return {one: losers for one in (given | stay) - taken if isinstance(one, str) and losers}

@@ -12,30 +12,41 @@ left alone unless the caller asks for the strategy ``in place``, because reorder
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator, Sequence
 
 from rabbit_chx.movement import moved
-from rabbit_chx.releases import Store
-from rabbit_chx.ring import ToExchange
+from rabbit_chx.releases import Release, Store
+from rabbit_chx.ring import Ring
 from rabbit_chx.topology.checks.lint_rules import invalid_names
+from rabbit_chx.topology.checks.ordered_queues import as_declared, limit_notes
 from rabbit_chx.topology.checks.release_settings import release_refusals
 from rabbit_chx.topology.diff import (
     BindingDifference,
+    Difference,
     MissingType,
     ObjectDifference,
+    Property,
     RingDifference,
-    SlotsDifference,
     diff,
     is_shard,
     other_product,
     ring_of,
 )
-from rabbit_chx.topology.graph import reachable
-from rabbit_chx.topology.model import CONSISTENT_HASH, MODULUS_HASH, Exchange, Policy, Queue, wire_text
+from rabbit_chx.topology.model import (
+    CONSISTENT_HASH,
+    HASHING,
+    MODULUS_HASH,
+    Exchange,
+    Observed,
+    Policy,
+    Queue,
+    Topology,
+    wire_text,
+)
 from rabbit_chx.topology.planning.blue_green import next_name
 from rabbit_chx.topology.planning.modulus_change import change_modulus
-from rabbit_chx.topology.planning.ring_change import Limits, Part, case_of, change_ring, repairs
-from rabbit_chx.topology.planning.slots import SlotScale, slot_notes, slot_objections, slot_steps
+from rabbit_chx.topology.planning.ring_change import Part, Request, change_ring
+from rabbit_chx.topology.planning.slot_changes import plan_slots
 from rabbit_chx.topology.planning.steps import (
     Bind,
     ClearPolicy,
@@ -45,18 +56,9 @@ from rabbit_chx.topology.planning.steps import (
     DeleteQueue,
     Plan,
     SetPolicy,
+    Step,
     Unbind,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
-
-    from rabbit_chx.ring import Destination, Ring
-    from rabbit_chx.topology.diff import Difference, Property
-    from rabbit_chx.topology.model import Observed, Slots, Topology
-    from rabbit_chx.topology.planning.steps import Step
-
-__all__ = ["plan"]
 
 _LEADS_ON = {"alternate-exchange", "dead-letter-exchange", "shards-per-node"}
 """With these keys a policy of a queue or exchange in use leads to objects that may still have to be declared."""
@@ -82,8 +84,10 @@ def plan(
         max_moved: the largest share of an exchange's keys that a change in place may send to other queues at any
             moment.
     """
-    part = _part(wanted, observed, Limits(strategy, prune, force, max_moved))
-    part.notes += _restart_notes(wanted, part, observed)
+    request = Request(wanted, observed, strategy, prune, force, max_moved)
+    part = _part(request)
+    part.notes += _restart_notes(part, request)
+    part.notes += limit_notes(request.wanted, request.observed)
     part.notes += [f"not seen: {what}" for what in observed.unseen]
     return Plan(
         wanted.vhost,
@@ -96,55 +100,36 @@ def plan(
     )
 
 
-def _part(wanted: Topology, observed: Observed, limits: Limits) -> Part:
+def _part(request: Request) -> Part:
     """All steps, in order."""
-    whole = wanted.expanded()
-    differences = diff(wanted, observed)
-    objections = _objections(differences, whole, observed)
-    waiting = _backlog_counter(observed)
-    part = Part(refusals=[*objections.values(), *_general_objections(wanted, whole, observed)])
-    part.steps += _declarations(differences)
+    differences = diff(request.wanted, request.observed)
+    objections = _objections(differences, request)
+    part = Part(refusals=[*objections.values(), *_general_objections(request)])
+    part.steps += _declarations(differences, request.observed.release)
     blocked = {name for kind, name in objections if kind is Exchange}
-    blocked |= _plan_slots(part, wanted, whole, differences, observed, waiting)
+    blocked |= plan_slots(part, differences, request)
     for source, group in _by_source(differences):
         if source not in blocked:
-            is_top = wanted.slots_of(source) is not None
-            part += _bindings(source, group, whole, observed, limits, waiting, is_top=is_top)
-    if limits.prune:
-        part.steps += [Unbind(each.found) for each in _optional(differences) if each.found is not None]
-        part += _prune(differences, observed, limits, waiting)
-    part.notes += _shard_notes(whole, observed)
+            part += _bindings(source, group, request)
+    if request.prune:
+        part += _prune(differences, request)
+    part.notes += _shard_notes(request)
     return part
 
 
-def _general_objections(wanted: Topology, whole: Topology, observed: Observed) -> Iterator[str]:
+def _general_objections(request: Request) -> Iterator[str]:
     """The reasons why this broker, or its release, cannot hold the topology."""
+    observed = request.observed
     if product := other_product(observed):
         yield f"{product}: no prediction holds for it. Use RabbitMQ"
-    yield from (f"{each.where}: {each.message}" for each in invalid_names(wanted))
-    yield from release_refusals(whole, observed.topology, observed.release)
-
-
-def _backlog_counter(observed: Observed) -> Callable[[Iterable[Destination]], int | None]:
-    """A function that counts the messages in queues, and in queues behind exchanges; None if any count is unknown."""
-    unknown = {queue.name for queue in observed.topology.queues} - observed.backlog.keys()
-    filled = {name: count for name, count in observed.backlog.items() if count}
-    chained = any(isinstance(each.destination, ToExchange) for each in observed.topology.bindings)
-
-    def waiting(destinations: Iterable[Destination]) -> int | None:
-        # A plan of thousands of steps asks for thousands of queues each time, most of which are empty.
-        listed = set(destinations)
-        if chained:
-            listed = reachable(observed.topology, listed)
-        return sum(filled[name] for name in filled.keys() & listed) if unknown.isdisjoint(listed) else None
-
-    return waiting
+    yield from (f"{each.where}: {each.message}" for each in invalid_names(request.wanted))
+    yield from release_refusals(request.whole, observed.topology, observed.release)
 
 
 # Exchanges, queues and policies
 
 
-def _declarations(differences: Iterable[Difference]) -> Iterator[Step]:
+def _declarations(differences: Iterable[Difference], release: Release) -> Iterator[Step]:
     """Set policies, declare exchanges and queues; an alternate exchange precedes the exchanges that name it."""
     missing = [
         each.wanted
@@ -164,13 +149,11 @@ def _declarations(differences: Iterable[Difference]) -> Iterator[Step]:
     policies = [policy for policy in changed if isinstance(policy, Policy)]
     yield from (SetPolicy(policy) for policy in policies if not _LEADS_ON & set(policy.definition))
     yield from (DeclareExchange(exchange) for exchange in ordered.values())
-    yield from (DeclareQueue(queue) for queue in missing if isinstance(queue, Queue))
+    yield from (DeclareQueue(as_declared(queue, release)) for queue in missing if isinstance(queue, Queue))
     yield from (SetPolicy(policy) for policy in policies if _LEADS_ON & set(policy.definition))
 
 
-def _objections(
-    differences: Iterable[Difference], whole: Topology, observed: Observed
-) -> dict[tuple[type, str], str]:
+def _objections(differences: Iterable[Difference], request: Request) -> dict[tuple[type, str], str]:
     """The objects that the broker cannot declare, or that exist with other properties, each with the reason."""
     lacking = {each.type: each.reason for each in differences if isinstance(each, MissingType)}
     found: dict[tuple[type, str], str] = {}
@@ -181,16 +164,20 @@ def _objections(
         assert isinstance(each, ObjectDifference)
         key = (type(thing), thing.name)
         if each.found is not None:
-            found[key] = _objection(thing, each.properties, whole, observed.topology)
+            found[key] = _objection(thing, each.properties, request)
         elif isinstance(thing, Exchange) and thing.type in lacking:
             found[key] = f"exchange {thing.name!r}: {lacking[thing.type]}"
     return found
 
 
-def _objection(thing: Exchange | Queue, changed: Sequence[Property], whole: Topology, there: Topology) -> str:
+def _objection(thing: Exchange | Queue, changed: Sequence[Property], request: Request) -> str:
     kind = "exchange" if isinstance(thing, Exchange) else "queue"
-    taken = [*getattr(whole, f"{kind}s"), *getattr(there, f"{kind}s")]
-    name = next_name(thing.name, [each.name for each in taken])
+    taken = [
+        each.name
+        for topology in (request.whole, request.observed.topology)
+        for each in getattr(topology, f"{kind}s")
+    ]
+    name = next_name(thing.name, taken)
     replace = "switch over to it" if kind == "exchange" else "drain the old one"
     differences = ", ".join(map(_shown, changed))
     return (
@@ -204,53 +191,6 @@ def _shown(changed: Property) -> str:
     return f"{what} is {wire_text(changed.found)}, the file says {wire_text(changed.wanted)}"
 
 
-# Slots
-
-
-def _plan_slots(
-    part: Part,
-    wanted: Topology,
-    whole: Topology,
-    differences: Iterable[Difference],
-    observed: Observed,
-    waiting: Callable[[Iterable[Destination]], int | None],
-) -> set[str]:
-    """Add the steps of all slots, and return the top exchanges that cannot be planned."""
-    refused = set()
-    for slots in wanted.slots:
-        reasons = list(slot_objections(slots, _top(slots, whole), observed))
-        part.refusals += reasons
-        if reasons:
-            refused.add(slots.exchange)
-    for each in differences:
-        if isinstance(each, SlotsDifference) and each.slots.exchange not in refused:
-            part += _slots(each, _top(each.slots, whole), observed, waiting)
-    return refused
-
-
-def _top(slots: Slots, whole: Topology) -> Exchange:
-    return whole.exchange(slots.exchange) or Exchange(slots.exchange, MODULUS_HASH)
-
-
-def _slots(
-    difference: SlotsDifference,
-    top: Exchange,
-    observed: Observed,
-    waiting: Callable[[Iterable[Destination]], int | None],
-) -> Part:
-    flows = bool(observed.topology.bindings_from(top.name))
-    scale = SlotScale(difference.slots, top, observed) if flows else None
-    part = Part(notes=list(slot_notes(difference)))
-    total = 0.0
-    for ring in difference.rings:
-        steps, share = slot_steps(case_of(ring, waiting), repairs(ring), top.name, scale)
-        part.steps += steps
-        total += share or 0.0
-    if total:
-        part.slot_moves[top.name] = total
-    return part
-
-
 # Bindings
 
 
@@ -261,35 +201,27 @@ def _by_source(
     groups: dict[str, list[BindingDifference | RingDifference]] = {}
     for each in differences:
         if isinstance(each, BindingDifference):
-            groups.setdefault(each.source, []).append(each)
+            groups.setdefault(each.binding.source, []).append(each)
         elif isinstance(each, RingDifference):
             groups.setdefault(each.exchange, []).append(each)
     return groups.items()
 
 
-def _bindings(
-    source: str,
-    group: Sequence[BindingDifference | RingDifference],
-    whole: Topology,
-    observed: Observed,
-    limits: Limits,
-    waiting: Callable[[Iterable[Destination]], int | None],
-    *,
-    is_top: bool,
-) -> Part:
+def _bindings(source: str, group: Sequence[BindingDifference | RingDifference], request: Request) -> Part:
     """The steps for the bindings of one exchange."""
-    exchange = whole.exchange(source) or observed.topology.exchange(source)
+    there = request.observed.topology
+    exchange = request.whole.exchange(source) or there.exchange(source)
     if isinstance(group[0], RingDifference):
         assert exchange is not None
-        return change_ring(group[0], exchange, observed, limits, case_of(group[0], waiting))
+        return change_ring(group[0], exchange, request)
     plain = [each for each in group if isinstance(each, BindingDifference)]
     missing = [each.wanted for each in plain if each.wanted is not None]
     extra = [each.found for each in plain if each.found is not None]
     if exchange is not None and exchange.type == MODULUS_HASH:
-        found = observed.topology.bindings_from(source)
-        return change_modulus(found, missing, [] if is_top else extra, observed.release, limits, waiting)
-    part = Part(steps=[Bind(binding) for binding in missing])
-    if extra and not limits.prune:
+        is_top = request.wanted.slots_of(source) is not None
+        return change_modulus(there.bindings_from(source), missing, [] if is_top else extra, request)
+    part = Part([Bind(binding) for binding in missing])
+    if extra and not request.prune:
         some = ", ".join(repr(str(binding.destination)) for binding in extra[:3]) + ", ..." * (len(extra) > 3)
         part.notes.append(
             f"exchange {source!r}: {len(extra)} bindings that the file does not name are left alone ({some}); "
@@ -298,49 +230,41 @@ def _bindings(
     return part
 
 
-def _optional(differences: Iterable[Difference]) -> Iterator[BindingDifference]:
-    return (each for each in differences if isinstance(each, BindingDifference) and each.optional)
-
-
-def _shard_notes(whole: Topology, observed: Observed) -> Iterator[str]:
-    for exchange in whole.hash_exchanges:
-        if any(is_shard(each.destination) for each in observed.topology.bindings_from(exchange.name)):
+def _shard_notes(request: Request) -> Iterator[str]:
+    for exchange in request.whole.hash_exchanges:
+        bindings = request.observed.topology.bindings_from(exchange.name)
+        if any(is_shard(each.destination) for each in bindings):
             yield f"exchange {exchange.name!r}: its bindings belong to the sharding plugin and are left alone"
 
 
 # Deletions
 
 
-def _prune(
-    differences: Sequence[Difference],
-    observed: Observed,
-    limits: Limits,
-    waiting: Callable[[Iterable[Destination]], int | None],
-) -> Part:
-    """Delete the policies, exchanges and queues that the file does not name, in this order."""
+def _prune(differences: Sequence[Difference], request: Request) -> Part:
+    """Remove the bindings, policies, exchanges and queues that the file does not name, in this order."""
+    optional = [each for each in differences if isinstance(each, BindingDifference) and each.optional]
+    part = Part([Unbind(each.found) for each in optional if each.found is not None])
     extra = [each.found for each in differences if isinstance(each, ObjectDifference) and not each.wanted]
-    part = Part(steps=[ClearPolicy(each.name) for each in extra if isinstance(each, Policy)])
+    part.steps += [ClearPolicy(each.name) for each in extra if isinstance(each, Policy)]
     exchanges = [each for each in extra if isinstance(each, Exchange)]
     for exchange in exchanges:  # before any deletion, which removes bindings too
-        part.steps += _emptied(exchange, observed, waiting)
+        part.steps += _emptied(exchange, request)
     part.steps += [DeleteExchange(exchange.name) for exchange in exchanges]
     for queue in (each for each in extra if isinstance(each, Queue)):
-        part.steps.append(DeleteQueue(queue.name, force=limits.force))
-        messages = observed.backlog.get(queue.name, 0)
-        if messages and not limits.force:
+        part.steps.append(DeleteQueue(queue.name, force=request.force))
+        messages = request.observed.backlog.get(queue.name, 0)
+        if messages and not request.force:
             part.refusals.append(
                 f"queue {queue.name!r} is not in the file and holds {messages} messages: drain it first, or use force"
             )
     return part
 
 
-def _emptied(
-    exchange: Exchange, observed: Observed, waiting: Callable[[Iterable[Destination]], int | None]
-) -> Iterator[Unbind]:
+def _emptied(exchange: Exchange, request: Request) -> Iterator[Unbind]:
     """Unbind everything from an exchange, which cannot be deleted while it has bindings."""
-    for binding in reversed(observed.topology.bindings_from(exchange.name)):
-        if exchange.type in {CONSISTENT_HASH, MODULUS_HASH}:
-            at_risk = waiting([binding.destination])
+    for binding in reversed(request.observed.topology.bindings_from(exchange.name)):
+        if exchange.type in HASHING:
+            at_risk = request.waiting([binding.destination])
             yield Unbind(binding, exchange_moved=exchange.name, moved=None, at_risk=at_risk)
         else:
             yield Unbind(binding)
@@ -349,28 +273,26 @@ def _emptied(
 # Restarts
 
 
-def _restart_notes(wanted: Topology, part: Part, observed: Observed) -> Iterator[str]:
+def _restart_notes(part: Part, request: Request) -> Iterator[str]:
     """Describe the effect of a node restart on the planned rings."""
-    rings = {each.name: _after(each.name, wanted, part, observed) for each in wanted.hash_exchanges}
+    observed = request.observed
+    rings = {each.name: _after(each.name, part, request) for each in request.wanted.hash_exchanges}
     rings = {name: ring for name, ring in rings.items() if len(ring.bindings) > 1}
-    if not rings:
-        return
-    release = observed.release
-    if release.store is Store.KHEPRI:
-        yield f"RabbitMQ {release} on Khepri keeps the order of its rings over a restart"
+    if rings and observed.release.store is Store.KHEPRI:
+        yield f"RabbitMQ {observed.release} on Khepri keeps the order of its rings over a restart"
         return
     for name, ring in rings.items():
         yield f"exchange {name!r}: {_after_restart(ring, observed.worker_pool_size)}"
 
 
-def _after(exchange: str, wanted: Topology, part: Part, observed: Observed) -> Ring:
+def _after(exchange: str, part: Part, request: Request) -> Ring:
     change = next((each for each in part.changes if each.exchange == exchange), None)
     if change is not None:
         return change.after
-    there = observed.topology.exchange(exchange)
-    if there is None or there.type != CONSISTENT_HASH or not observed.topology.bindings_from(exchange):
-        return wanted.ring(exchange, observed.release)
-    return ring_of(exchange, observed)
+    there = request.observed.topology.exchange(exchange)
+    if there and there.type == CONSISTENT_HASH and request.observed.topology.bindings_from(exchange):
+        return ring_of(exchange, request.observed)
+    return request.wanted.ring(exchange, request.observed.release)
 
 
 def _after_restart(ring: Ring, worker_pool_size: int | None) -> str:

@@ -3,36 +3,37 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final, Self
+from functools import cached_property
+from typing import Final, Self
 
 from rabbit_chx.errors import InvalidValue, Unpredictable
 from rabbit_chx.movement import moved
-from rabbit_chx.ring import Ring
-from rabbit_chx.topology.planning.blue_green import blue_green, next_name
+from rabbit_chx.ring import Destination, Ring, ToExchange
+from rabbit_chx.topology.diff import RingDifference
+from rabbit_chx.topology.graph import reachable
+from rabbit_chx.topology.model import Exchange, Observed, Topology
+from rabbit_chx.topology.planning.blue_green import blue_green
 from rabbit_chx.topology.planning.ring_paths import Case, path_to, ring_strategies
 from rabbit_chx.topology.planning.slots import slots_strategy
-from rabbit_chx.topology.planning.steps import Bind, RingChange, Strategy, Unbind
+from rabbit_chx.topology.planning.steps import Bind, DeclareExchange, RingChange, Step, Strategy, Unbind
 from rabbit_chx.topology.slot_division import recommended_count
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from rabbit_chx.ring import Destination
-    from rabbit_chx.topology.diff import RingDifference
-    from rabbit_chx.topology.model import Exchange, Observed, Topology
-    from rabbit_chx.topology.planning.steps import Step
-
-__all__ = ["STRATEGIES", "Limits", "Part", "case_of", "change_ring", "repairs", "strategies"]
 
 STRATEGIES: Final = ("append", "in place", "remove-last", "swap", "blue/green", "slots")
 """The names of all strategies."""
+_UNKNOWN: Final = (
+    "the order of its ring is unknown, so what moves is unknown too: read it from the node, or infer it from observed "
+    "messages"
+)
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """The options of `plan`."""
+@dataclass(frozen=True)
+class Request:
+    """What one call of `plan` is given, and what follows from it."""
 
+    wanted: Topology
+    observed: Observed
     strategy: str | None = None
     prune: bool = False
     force: bool = False
@@ -43,6 +44,32 @@ class Limits:
             raise InvalidValue("strategy", self.strategy, "one of " + ", ".join(STRATEGIES))
         if not isinstance(self.max_moved, (int, float)) or not 0 <= self.max_moved <= 1:
             raise InvalidValue("max_moved", self.max_moved, "a share from 0 to 1")
+
+    @cached_property
+    def whole(self) -> Topology:
+        """The wanted topology with its slots listed."""
+        return self.wanted.expanded()
+
+    @cached_property
+    def waiting(self) -> Callable[[Iterable[Destination]], int | None]:
+        """A function that counts the messages in queues, and in queues behind exchanges; None if any count is unknown."""
+        there, backlog = self.observed.topology, self.observed.backlog
+        unknown = {queue.name for queue in there.queues} - backlog.keys()
+        filled = {name: count for name, count in backlog.items() if count}
+        chained = any(isinstance(each.destination, ToExchange) for each in there.bindings)
+
+        def waiting(destinations: Iterable[Destination]) -> int | None:
+            # A plan of thousands of steps asks for thousands of queues each time, most of which are empty.
+            listed = reachable(there, destinations) if chained else set(destinations)
+            return (
+                sum(filled[name] for name in filled.keys() & listed) if unknown.isdisjoint(listed) else None
+            )
+
+        return waiting
+
+    def exceeds(self, share: float | None) -> bool:
+        """Whether a change that moves this share needs the caller's consent."""
+        return not self.force and (share is None or share > self.max_moved)
 
 
 @dataclass(slots=True)
@@ -94,11 +121,8 @@ def case_of(
             each.kind in {"duplicate", "dead", "arguments"} or (each.kind == "extra" and len(each.found) > 1)
         )
     )
-    return Case(difference.exchange, ring, difference.wanted, spoiled | set(_dead(ring)), waiting)
-
-
-def _dead(ring: Ring) -> list[Destination]:
-    return [] if ring.runs is None else [binding.destination for binding in ring.dead]
+    dead = {binding.destination for binding in ring.dead} if ring.known else set()
+    return Case(difference.exchange, ring, difference.wanted, spoiled | dead, waiting)
 
 
 def strategies(case: Case, exchange: Exchange, there: Topology) -> tuple[Strategy, ...]:
@@ -111,11 +135,9 @@ def strategies(case: Case, exchange: Exchange, there: Topology) -> tuple[Strateg
     return (*found, blue_green(case, exchange, there, tracker), *([over_slots] if over_slots else []))
 
 
-def change_ring(
-    difference: RingDifference, exchange: Exchange, observed: Observed, limits: Limits, case: Case
-) -> Part:
+def change_ring(difference: RingDifference, exchange: Exchange, request: Request) -> Part:
     """The steps for one ring, or the reason why there are none."""
-    name = difference.exchange
+    name, case = difference.exchange, case_of(difference, request.waiting)
     try:
         difference.ring.refuse_duplicates()
     except Unpredictable as reason:
@@ -130,26 +152,27 @@ def change_ring(
     if case.before.runs == ():
         path = path_to(case, case.target)
         return Part(
-            steps=[kind(binding) for kind, binding in path.commands]
+            [kind(binding) for kind, binding in path.commands]
         )  # an empty exchange has no keys to move
     part = Part(steps=list(repairs(difference)))
     if all(each.keep for each in difference.destinations):
         if case.before.runs == case.target and not difference.why_unknown:
             return part
-        if limits.strategy != "in place" or difference.why_unknown:
+        if request.strategy != "in place" or difference.why_unknown:
             part.left_alone.append(_order_note(case, difference.why_unknown))
             return part
-    found = strategies(case, exchange, observed.topology)
-    chosen = _chosen(found, limits.strategy)
+    found = strategies(case, exchange, request.observed.topology)
+    chosen = _chosen(found, request.strategy)
     if chosen is None:
-        return Part(refusals=[_no_such_strategy(name, found, limits.strategy)])
+        return Part(refusals=[_no_such_strategy(name, found, request.strategy)])
     found = tuple(replace(each, chosen=each is chosen) for each in found)
     after = case.before if chosen.after is None else chosen.after
     part.steps += chosen.steps
     part.changes.append(RingChange(name, case.before, after, chosen.moved, chosen.moved_between, found))
-    part.notes += _notes(case, chosen, observed)
-    if _exceeds(chosen, limits):
-        part.refusals.append(_refusal(name, chosen, found, limits))
+    part.notes += _notes(case, chosen)
+    unbinds = any(isinstance(step, Unbind) for step in chosen.steps)
+    if unbinds and chosen.name != "blue/green" and request.exceeds(chosen.moved_between):
+        part.refusals.append(_refusal(name, chosen, found, request.max_moved))
     return part
 
 
@@ -184,24 +207,13 @@ def _no_such_strategy(exchange: str, found: tuple[Strategy, ...], name: str | No
     return f"exchange {exchange!r}: the strategy {name!r} is not possible here, but {possible}{slots}"
 
 
-def _exceeds(chosen: Strategy, limits: Limits) -> bool:
-    if limits.force or chosen.name == "blue/green":
-        return False
-    unbinds = any(isinstance(step, Unbind) for step in chosen.steps)
-    return unbinds and (chosen.moved_between is None or chosen.moved_between > limits.max_moved)
-
-
-def _refusal(exchange: str, chosen: Strategy, found: tuple[Strategy, ...], limits: Limits) -> str:
+def _refusal(exchange: str, chosen: Strategy, found: tuple[Strategy, ...], most: float) -> str:
     others = "; ".join(_offer(each) for each in found if each.name != chosen.name) or "none"
     if chosen.moved_between is None:
-        return (
-            f"exchange {exchange!r}: the order of its ring is unknown, so what this change moves is unknown too: read "
-            f"it from the node (or infer it from observed messages), take another strategy, or use force. "
-            f"Other strategies: {others}"
-        )
+        return f"exchange {exchange!r}: {_UNKNOWN}, take another strategy, or use force. Other strategies: {others}"
     return (
         f"exchange {exchange!r}: changing it {chosen.name} sends {chosen.moved_between:.2%} of its keys elsewhere at "
-        f"some moment, which exceeds the limit of {limits.max_moved:.0%}: take another strategy, raise the limit, or "
+        f"some moment, which exceeds the limit of {most:.0%}: take another strategy, raise the limit, or "
         f"use force. Other strategies: {others}"
     )
 
@@ -212,19 +224,16 @@ def _offer(strategy: Strategy) -> str:
     return f"{strategy.name} ({strategy.moved:.2%} in the end, {strategy.moved_between:.2%} on the way)"
 
 
-def _notes(case: Case, chosen: Strategy, observed: Observed) -> list[str]:
+def _notes(case: Case, chosen: Strategy) -> list[str]:
     notes = []
     if chosen.order is not None:
         notes.append(f"exchange {case.exchange!r}: write this order into the file: {', '.join(chosen.order)}")
     if chosen.name == "blue/green":
-        name = next_name(case.exchange, [each.name for each in observed.topology.exchanges])
+        new = next(step.exchange for step in chosen.steps if isinstance(step, DeclareExchange))
         notes.append(
-            f"exchange {case.exchange!r}: replace it with {name!r} in the file; the old exchange stays until nothing "
+            f"exchange {case.exchange!r}: replace it with {new.name!r} in the file; the old exchange stays until nothing "
             f"publishes to it and you delete it. {chosen.summary}"
         )
     if case.before.runs is None:
-        notes.append(
-            f"exchange {case.exchange!r}: the order of its ring is unknown, so what moves is unknown too: read it from "
-            "the node, or infer it from observed messages"
-        )
+        notes.append(f"exchange {case.exchange!r}: {_UNKNOWN}")
     return notes

@@ -7,24 +7,17 @@ and binding. This module does no IO.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import Final, TypeAlias
 
 from rabbit_chx.movement import MovementTracker, TrackedMovement, first_buckets
-from rabbit_chx.ring import Ring
+from rabbit_chx.ring import Destination, Ring
 from rabbit_chx.topology.diff import weight_of
 from rabbit_chx.topology.model import Binding, as_ring_bindings
-from rabbit_chx.topology.planning.steps import Bind, Strategy, Unbind
+from rabbit_chx.topology.planning.steps import Bind, Step, Strategy, Unbind
 from rabbit_chx.topology.planning.tail_order import fewest_moved
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
-
-    from rabbit_chx.ring import Destination
-    from rabbit_chx.topology.planning.steps import Step
-
-__all__ = ["Case", "Path", "Runs", "path_to", "ring_strategies"]
 
 _FEW: Final = 4
 """Shifted destinations are bound again too if more than this many times as many are unbound below them."""
@@ -205,9 +198,7 @@ def ring_strategies(
 ) -> tuple[tuple[Strategy, ...], MovementTracker | None]:
     """The strategies that change the exchange in place; the first ends in the file's order.
 
-    Args:
-        case: the current and the wanted ring.
-        sizes: numbers of buckets that the returned tracker must support.
+    The returned tracker supports these ``sizes`` too, and is None if the current ring is unknown.
     """
     direct = path_to(case, case.target)
     if case.before.runs is None:

@@ -6,37 +6,23 @@ exactly one of the two queues, and moves only the keys of that slot. This module
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final
+
+import numpy as np
+from numpy.typing import NDArray
 
 from rabbit_chx.kernel.table import SEEDS
-from rabbit_chx.movement import keys_of, moved, moved_among, shares
-from rabbit_chx.partitioning import ModulusHashExchange
-from rabbit_chx.releases import Release, Store
-from rabbit_chx.ring import Ring, ToExchange
-from rabbit_chx.topology.diff import is_shard
-from rabbit_chx.topology.model import CONSISTENT_HASH, MODULUS_HASH
-from rabbit_chx.topology.planning.ring_paths import path_to
-from rabbit_chx.topology.planning.steps import Bind, Strategy
+from rabbit_chx.movement import MovementTracker, keys_of, moved, moved_among, shares
+from rabbit_chx.partitioning import HASHES, ModulusHashExchange
+from rabbit_chx.releases import Release
+from rabbit_chx.ring import Destination, Ring, ToExchange
+from rabbit_chx.topology.diff import SlotsDifference, is_shard
+from rabbit_chx.topology.model import CONSISTENT_HASH, HASHING, MODULUS_HASH, Exchange, Observed, Slots
+from rabbit_chx.topology.planning.ring_paths import Case, Path, Runs, path_to
+from rabbit_chx.topology.planning.steps import Bind, Step, Strategy, Unbind
 from rabbit_chx.topology.slot_division import divide, recommended_count
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
-
-    import numpy as np
-    from numpy.typing import NDArray
-
-    from rabbit_chx.movement import MovementTracker
-    from rabbit_chx.ring import Destination
-    from rabbit_chx.topology.diff import SlotsDifference
-    from rabbit_chx.topology.model import Exchange, Observed, Slots
-    from rabbit_chx.topology.planning.ring_paths import Case, Path, Runs
-    from rabbit_chx.topology.planning.steps import Step
-
-__all__ = ["SlotScale", "modulus_shares", "slot_notes", "slot_objections", "slot_steps", "slots_strategy"]
-
-_HASHES: Final = 1 << 27
-"""The number of values of phash2."""
 
 
 def modulus_shares(slots: Slots, release: Release) -> dict[Destination, float]:
@@ -44,7 +30,7 @@ def modulus_shares(slots: Slots, release: Release) -> dict[Destination, float]:
     bindings = [(bound.destination, bound.key) for bound in slots.top_bindings]
     counted = ModulusHashExchange(bindings, release=release).destinations
     count = len(counted)
-    return {slot: len(range(place, _HASHES, count)) / _HASHES for place, slot in enumerate(counted)}
+    return {slot: len(range(place, HASHES, count)) / HASHES for place, slot in enumerate(counted)}
 
 
 def slot_steps(
@@ -58,7 +44,8 @@ def slot_steps(
         share = 0.0 if scale is None else scale(case.exchange, before, after)
         losers = before.destinations if kind is Bind and before.known else (binding.destination,)
         at_risk = 0 if share == 0.0 else case.waiting(losers)
-        steps.append(kind(binding, exchange_moved=top, moved=share, at_risk=at_risk))
+        step = kind(binding, exchange_moved=top, moved=share, at_risk=at_risk)
+        steps.append(replace(step, stay=after.destinations) if isinstance(step, Unbind) else step)
     total = scale(case.exchange, rings[0][0], rings[-1][1]) if scale is not None and rings else 0.0
     return tuple(steps), total
 
@@ -134,12 +121,12 @@ def slot_notes(difference: SlotsDifference) -> Iterator[str]:
 def slot_objections(slots: Slots, top: Exchange, observed: Observed) -> Iterator[str]:
     """The reasons why these slots cannot be planned."""
     release = observed.release
-    if top.type == MODULUS_HASH and not release.modulus_sorts_destinations and release.store is Store.KHEPRI:
+    if top.type == MODULUS_HASH and release.modulus_has_no_order:
         yield (
             f"exchange {top.name!r}: x-modulus-hash of RabbitMQ {release} on Khepri counts its destinations in an "
             f"undefined order; give it the type {CONSISTENT_HASH}, or use 4.3 or later"
         )
-    if top.type not in {MODULUS_HASH, CONSISTENT_HASH}:
+    if top.type not in HASHING:
         yield f"exchange {top.name!r} of type {top.type} cannot have slots: use {MODULUS_HASH} or {CONSISTENT_HASH}"
     there = observed.topology
     bound = [binding.destination for binding in there.bindings_from(top.name)]

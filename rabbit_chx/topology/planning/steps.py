@@ -6,31 +6,12 @@ out.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar, TypeAlias
+from typing import ClassVar, TypeAlias
 
-from rabbit_chx.topology.model import wire_text
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from rabbit_chx.ring import Ring
-    from rabbit_chx.topology.model import Binding, Exchange, Policy, Queue
-
-__all__ = [
-    "Bind",
-    "ClearPolicy",
-    "DeclareExchange",
-    "DeclareQueue",
-    "DeleteExchange",
-    "DeleteQueue",
-    "Plan",
-    "RingChange",
-    "SetPolicy",
-    "Step",
-    "Strategy",
-    "Unbind",
-]
+from rabbit_chx.ring import Destination, Ring, named
+from rabbit_chx.topology.model import Binding, Exchange, Policy, Queue, wire_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +65,8 @@ class Unbind(_Step):
     """``queue.unbind`` or ``exchange.unbind``, with the key and arguments of the binding."""
 
     binding: Binding
+    stay: tuple[Destination, ...] = field(default=(), kw_only=True)
+    """What is bound to a slot after this step, and gains the keys."""
 
     destructive: ClassVar[bool] = True
 
@@ -209,9 +192,5 @@ class Plan:
 
 
 def _shown(binding: Binding, preposition: str) -> str:
-    to_queue = isinstance(binding.destination, str)
-    kind, name = (
-        ("queue", binding.destination) if to_queue else ("exchange", getattr(binding.destination, "name", ""))
-    )
-    text = f"{kind} {name!r} {preposition} exchange {binding.source!r} with key {binding.key!r}"
+    text = f"{named(binding.destination)} {preposition} exchange {binding.source!r} with key {binding.key!r}"
     return text + (f" and arguments {wire_text(dict(binding.arguments))}" if binding.arguments else "")

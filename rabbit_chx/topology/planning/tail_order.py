@@ -7,20 +7,15 @@ a greedy order is improved by local search.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import permutations
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from numpy.typing import NDArray
-
-    from rabbit_chx.movement import MovementTracker
-    from rabbit_chx.ring import Destination
-
-__all__ = ["fewest_moved"]
+from rabbit_chx.movement import MovementTracker
+from rabbit_chx.ring import Destination
 
 _TRY_ALL: Final = 7
 _IMPROVE: Final = 50
@@ -33,11 +28,8 @@ def fewest_moved(
 ) -> tuple[Destination, ...]:
     """The order of the tail that leaves the most keys on their current destinations.
 
-    Args:
-        walker: counts keys from the current ring.
-        head: the number of buckets before the tail, which do not change.
-        tail: the destinations to order, with their weights; those already bound come first, in their current order.
-        starts: the first bucket of each bound destination in the current ring.
+    The ``head`` buckets before the tail do not change. The tail holds weights; destinations that are bound already
+    come first in it, in their current order, and have their first buckets in ``starts``.
     """
     names = tuple(tail)
     search = _Search(walker, head, tail, starts)

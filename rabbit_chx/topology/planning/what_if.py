@@ -8,13 +8,22 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from rabbit_chx.errors import InvalidValue
-from rabbit_chx.releases import Release
-from rabbit_chx.ring import check_destination, each, parse_weight
-from rabbit_chx.topology.model import CONSISTENT_HASH, MODULUS_HASH, Binding, Observed, Topology
+from rabbit_chx.releases import NEWEST, Release
+from rabbit_chx.ring import Destination, check_destination, each, parse_weight
+from rabbit_chx.topology.model import (
+    HASHING,
+    MODULUS_HASH,
+    Binding,
+    Exchange,
+    Observed,
+    Slots,
+    Topology,
+)
 from rabbit_chx.topology.planning.modulus_change import modulus_moved
 from rabbit_chx.topology.planning.plan import plan
 from rabbit_chx.topology.planning.ring_change import strategies
@@ -22,18 +31,10 @@ from rabbit_chx.topology.planning.ring_paths import Case
 from rabbit_chx.topology.planning.steps import Bind, Strategy, Unbind
 from rabbit_chx.topology.slot_division import divide
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from rabbit_chx.ring import Destination
-    from rabbit_chx.topology.model import Exchange, Slots
-
-__all__ = ["assume_applied", "what_if"]
-
 _MOST_NEW: Final = 1000
 
 
-def assume_applied(topology: Topology, release: str | Release = "4.3") -> Observed:
+def assume_applied(topology: Topology, release: str | Release = NEWEST) -> Observed:
     """The state of a broker to which only this topology was applied.
 
     Slots are divided among their queues as by a first apply, and rings are in bind order.
@@ -59,7 +60,7 @@ def what_if(
     add: int | Sequence[str] = 0,
     remove: Sequence[str] = (),
     weights: Mapping[str, int] | None = None,
-    release: str | Release = "4.3",
+    release: str | Release = NEWEST,
 ) -> tuple[Strategy, ...]:
     """The strategies for a change of one exchange's queues; the first ends in the order of the changed file.
 
@@ -72,26 +73,25 @@ def what_if(
         release: the release of the broker.
     """
     found = topology.exchange(exchange)
-    kinds = {CONSISTENT_HASH, MODULUS_HASH}
-    if found is None or found.type not in kinds:
+    if found is None or found.type not in HASHING:
         raise InvalidValue(
             "exchange",
             exchange,
-            "one of " + (", ".join(x.name for x in topology.exchanges if x.type in kinds) or "none"),
+            "one of " + (", ".join(x.name for x in topology.exchanges if x.type in HASHING) or "none"),
             "Only an exchange that hashes has keys to move",
         )
     parsed = Release.parse(release)
     slots = topology.slots_of(exchange)
     if slots:
-        after = _changed(exchange, dict(slots.queues.items()), add, remove, weights or {})
+        after = changed_weights(exchange, dict(slots.queues.items()), add, remove, weights or {})
         return (_slots_strategy(slots, found, after, parsed),)
     bindings = topology.bindings_from(exchange)
     if found.type == MODULUS_HASH:
         keys = {binding.destination: binding.key for binding in bindings}
-        alike = _changed(exchange, dict.fromkeys(keys, 1), add, remove, weights or {})
+        alike = changed_weights(exchange, dict.fromkeys(keys, 1), add, remove, weights or {})
         return (_modulus_strategy(found, bindings, alike, parsed),)
     before = {b.destination: parse_weight(b.key, of=b.destination) for b in bindings}
-    target = _changed(exchange, before, add, remove, weights or {})
+    target = changed_weights(exchange, before, add, remove, weights or {})
     if target == before:
         return ()
     wanted = tuple(Binding(exchange, destination, str(weight)) for destination, weight in target.items())
@@ -100,7 +100,7 @@ def what_if(
     return (replace(first, chosen=True), *others)
 
 
-def _changed(
+def changed_weights(
     exchange: str,
     now: Mapping[Destination, int],
     add: int | Sequence[str],

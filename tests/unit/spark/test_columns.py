@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 
 import pytest
 from pyspark.sql import types as t
 
 from spark_connector.columns import AMQP_TAGS, COLUMNS, Headers, amqp_tag, layout_of
+from tests.programs import ran
 from tests.unit.complaints import complaint
 
 TEXT, BYTES = t.StringType(), t.BinaryType()
@@ -130,7 +130,5 @@ def test_columns_and_options_are_known_without_spark() -> None:
         "import sys, spark_connector, spark_connector.columns, spark_connector.options, pyspark_rabbitmq; "
         "print(*sys.modules)"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60
-    )
+    done = ran([sys.executable, "-c", script], check=True, timeout=60)
     assert not {"pyspark", "pyarrow"} & set(done.stdout.split())

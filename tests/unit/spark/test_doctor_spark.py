@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 
@@ -11,25 +10,26 @@ from rich.console import Console
 
 from rabbit_chx import InvalidValue, __version__
 from rabbit_chx.cli import doctor, tables
-from rabbit_chx.cli.doctor_check import Check
+from rabbit_chx.cli.options import pairs
+from rabbit_chx.cli.output import Check
 from rabbit_chx.cli.spark import (
     executor_check,
     executors_check,
     java_check,
-    pairs,
     reason_in,
     without_token,
     write_options,
 )
 from spark_connector.java import Java
+from tests.programs import ran
 
 PACKAGES = {"rabbit-chx": __version__, "numpy": "2.4.6", "pyarrow": "26.0.1", "pika": "1.4.4"}
 
 
-def executor(packages=PACKAGES, faults=(), broker="", seconds=0.0) -> Check:
+def executor(packages=PACKAGES, faults=(), broker="", refused="", seconds=0.0) -> Check:
     answer = {"host": "node-8", "process": 4711, "python": "3.11.7", "packages": packages}
-    answer |= {"faults": dict(faults), "broker": broker, "seconds": seconds}
-    return executor_check(answer, "install it", "rabbit:5672")
+    answer |= {"faults": dict(faults), "broker": broker, "refused": refused, "seconds": seconds}
+    return executor_check(answer, "install it")
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_a_long_error_is_reduced_to_its_reason(text, reason):
 
 
 def test_an_executor_that_reaches_the_broker_is_fine():
-    check = executor(broker="open", seconds=0.0123)
+    check = executor(broker="rabbit:5672", seconds=0.0123)
     assert check.state == "ok"
     assert check.found.startswith(
         f"node-8, process 4711: Python 3.11.7, rabbit-chx {__version__}, numpy 2.4.6"
@@ -79,7 +79,7 @@ def test_an_executor_that_reaches_the_broker_is_fine():
         ({"faults": {"numpy": "missing"}}, "numpy: missing", "install it"),
         ({"packages": {"rabbit-chx": "0.0.1"}}, f"rabbit-chx: 0.0.1, but {__version__} on", "install it"),
         ({"packages": {"pyspark": "3.9.1"}}, "pyspark: 3.9.1, but ", "install it"),
-        ({"broker": "Connection refused"}, "Connection refused", "can that machine reach the broker"),
+        ({"refused": "Connection refused"}, "Connection refused", "can that machine reach the broker"),
     ],
 )
 def test_the_fault_of_an_executor_is_shown_with_a_hint(answer, fault, hint):
@@ -120,7 +120,7 @@ def test_the_command_line_is_checked_before_anything_starts(option, reason):
         write_options("amqp://etl:sesame@rabbit", None, [option])
     assert reason in str(caught.value)
     with pytest.raises(InvalidValue, match="NAME=VALUE"):
-        pairs("--conf", ["spark.x"])
+        pairs("--conf", ["spark.x"], "NAME=VALUE")
 
 
 def test_the_password_file_is_passed_to_executors_unless_an_option_names_a_password():
@@ -141,7 +141,7 @@ def test_brackets_are_not_markup_and_a_command_fits_80_columns(monkeypatch, caps
 
 def test_without_pyspark_the_install_command_is_shown():
     program = "import sys; sys.modules['pyspark'] = None; from rabbit_chx.cli import main; main(['doctor', '--spark'])"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    done = ran([sys.executable, "-c", program])
     assert done.returncode == 1
     assert "pyspark is not installed" in done.stdout
     assert "pip install 'rabbit-chx[spark]'" in done.stdout
@@ -152,5 +152,5 @@ def test_doctor_without_spark_loads_no_part_of_it():
         "import sys; from rabbit_chx.cli import _exit_code; _exit_code(['doctor']); "
         "sys.exit(' '.join({'pyspark', 'spark_connector', 'rabbit_chx.cli.spark'} & set(sys.modules)))"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    done = ran([sys.executable, "-c", program])
     assert done.stderr == "\n"

@@ -117,8 +117,3 @@ def test_keys_that_may_be_hot_are_those_of_the_highest_estimates():
     ]
     assert _likely(found, 2) == {"z": 2, "x": 0}
     assert _likely(found, 0) == {}
-
-
-def test_exact_shares_are_those_of_the_ring():
-    exchange = ConsistentHashExchange({"q0": 1, "q1": 3})
-    assert Prediction.of("k", exchange).exact_shares == pytest.approx((0.25, 0.75), abs=1e-3)

@@ -9,7 +9,8 @@ import pytest
 
 from rabbit_chx import ToExchange
 from rabbit_chx.topology.file.definitions import from_definitions, to_definitions
-from rabbit_chx.topology.file.load import InvalidTopology, load, loads
+from rabbit_chx.topology.file.load import load, loads
+from rabbit_chx.topology.file.problems import InvalidTopology
 from rabbit_chx.topology.model import Binding, Exchange, Policy, Queue, Slots, Topology
 
 POLICY = {

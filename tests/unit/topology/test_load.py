@@ -67,7 +67,9 @@ def test_a_byte_order_mark_of_utf_8_is_no_part_of_the_text(tmp_path):
     assert load(path).vhost == "v"
 
 
-ORDERED = Queue("a", "quorum", arguments={"x-single-active-consumer": True})
+SINGLE = Queue("a", "quorum", arguments={"x-single-active-consumer": True})
+ORDERED = Queue("a", "quorum", arguments={"x-single-active-consumer": True, "x-delivery-limit": -1})
+LIMITED = Queue("a", "quorum", arguments={"x-single-active-consumer": True, "x-delivery-limit": 9})
 
 
 @pytest.mark.parametrize(
@@ -78,8 +80,9 @@ ORDERED = Queue("a", "quorum", arguments={"x-single-active-consumer": True})
         ("{type: classic, durable: false, auto-delete: true}", Queue("a", durable=False, auto_delete=True)),
         ("{type: stream}", Queue("a", "stream")),
         ("{preset: ordered}", ORDERED),
-        ("{single-active-consumer: true}", ORDERED),
+        ("{single-active-consumer: true}", SINGLE),
         ("{type: quorum, preset: ordered}", ORDERED),
+        ("{preset: ordered, arguments: {x-delivery-limit: 9}}", LIMITED),
     ],
 )
 def test_a_queue_is_a_quorum_queue_unless_it_says_otherwise(written, queue):

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import pickle
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from rabbit_chx.errors import InvalidValue
-from rabbit_chx.topology.file.load import InvalidTopology, load, loads
+from rabbit_chx.topology.file.load import load, loads
+from rabbit_chx.topology.file.problems import InvalidTopology
+from tests.programs import ran
 
 
 def problems(text: str, format_: str = "yaml") -> list[str]:
@@ -239,7 +240,8 @@ def test_among_many_names_only_the_first_problems_suggest_one():
 
 MEMORY = """
 import json, sys
-from rabbit_chx.topology.file.load import InvalidTopology, load
+from rabbit_chx.topology.file.load import load
+from rabbit_chx.topology.file.problems import InvalidTopology
 row = {"vhost": "/", "destination_type": "queue", "routing_key": "1", "arguments": {}}
 queues = [{"name": f"q.{i:05}", "vhost": "/", "durable": True, "auto_delete": False, "arguments": {}} for i in range(20000)]
 bindings = [row | {"source": f"x.{i}", "destination": f"q.{i:05}"} for i in range(20000)]
@@ -257,7 +259,7 @@ print(problems, peak)
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the peak is read as on Linux")
 def test_20_000_problems_of_one_file_take_less_than_200_megabytes(tmp_path):
     command = [sys.executable, "-c", MEMORY, str(tmp_path / "definitions.json")]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
+    done = ran(command, check=True, timeout=120)
     count, peak = map(int, done.stdout.split())
     assert count == 20_000
     assert peak < 200_000, f"{peak} kB"

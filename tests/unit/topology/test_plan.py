@@ -81,14 +81,6 @@ def test_exchanges_that_lead_to_each_other_in_a_circle_are_planned_all_the_same(
     assert not plan(wanted, made(wanted).seen())
 
 
-def test_a_build_that_was_cut_off_goes_on() -> None:
-    for done in range(10):
-        broker = Broker().carry_out(plan(FOUR, Observed()).steps[:done])
-        rest = plan(FOUR, broker.seen())
-        assert not rest.refusals
-        assert broker.carry_out(rest.steps).rings["x"].destinations == tuple("abcd")
-
-
 # ---- rings
 
 

@@ -7,7 +7,7 @@ import base64
 import pytest
 
 from rabbit_chx import ConsistentHashExchange
-from rabbit_chx.broker.management import Overview
+from rabbit_chx.broker.management_rows import Overview
 from rabbit_chx.broker.reading.reader import read
 from rabbit_chx.errors import BrokerUnavailable
 from rabbit_chx.releases import Store

@@ -212,16 +212,6 @@ def test_an_apply_that_was_cut_off_is_finished_without_further_moves() -> None:
         assert not plan(over("abcdef"), broker.seen())
 
 
-def test_a_build_that_was_cut_off_is_finished() -> None:
-    wanted = over("ab", count=16)
-    steps = plan(wanted, Observed()).steps
-    for done in range(0, len(steps), 5):
-        broker = Broker().carry_out(steps[:done])
-        rest = plan(wanted, broker.seen())
-        assert not rest.refusals
-        assert not plan(wanted, broker.carry_out(rest.steps).seen())
-
-
 def test_empty_and_unfinished_and_torn_slots_are_repaired() -> None:
     wanted = over("ab", count=16)
     broker = made(wanted)

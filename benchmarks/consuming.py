@@ -1,0 +1,201 @@
+"""Compare a group of one member with plain pika on the same queues, and measure how long a queue stands still.
+
+    python benchmarks/consuming.py [--release 4.3] [--messages 20000] [--size 100] [--rounds 5] [--json]
+
+All consume the same backlog of eight quorum queues with a single active consumer, each queue on a channel of its own with
+the same prefetch, and call the same handler; the order changes in each round. Pika acknowledges each message, as in its
+documentation, or, as a second way, all that it has handled since it last looked at its socket. The time runs
+from the first message to the last. CPU time is that of this process; broker and client share the cores. Ratios are medians
+of the ratios within a round.
+
+Then members in processes of their own handle a message every few milliseconds on each queue, while one of them joins, is
+stopped and is killed. A queue stands still from the last message of the one member to the first of the other.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import resource
+import statistics
+import time
+from collections.abc import Callable
+from functools import partial
+from itertools import count
+from typing import Any
+
+import pika
+from ways.consuming import EXCHANGE, QUEUES, declare, handovers
+
+from rabbit_chx.consuming import Group
+from rabbit_chx.publishing import Publisher
+from rabbit_chx.testing import Broker
+
+LEAST_RATE, MOST_CPU = 0.9, 1.3
+PREFETCHES = (50, 200)
+
+
+class Stopwatch:
+    """A handler that measures the time from the first to the last of so many messages, and then calls `done`."""
+
+    def __init__(self, messages: int) -> None:
+        self.done: Callable[[], None] = lambda: None
+        self.finished = False
+        self._messages = messages
+        self._numbers = count(1)
+
+    def __call__(self, _: object) -> None:
+        number = next(self._numbers)
+        if number == 1:
+            self._started = time.perf_counter(), cpu()
+        if number == self._messages:
+            (since, used), self._started = self._started, (time.perf_counter(), cpu())
+            self.rate = (number - 1) / (self._started[0] - since)
+            self.microseconds = (self._started[1] - used) / (number - 1) * 1e6
+            self.finished = True
+            self.done()
+
+
+def cpu() -> float:
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_utime + used.ru_stime
+
+
+def plain(url: str, prefetch: int, handler: Stopwatch, *, at_once: bool = False) -> None:
+    """Consume with pika as its documentation does, or acknowledge once for all that was handled meanwhile."""
+    handled: dict[Any, int] = {}
+    with pika.BlockingConnection(pika.URLParameters(url)) as connection:
+
+        def on_message(channel: Any, method: Any, _: Any, body: bytes) -> None:
+            handler(body)
+            if at_once:
+                handled[channel] = method.delivery_tag
+            else:
+                channel.basic_ack(method.delivery_tag)
+
+        for queue in QUEUES:
+            channel = connection.channel()
+            channel.basic_qos(prefetch_count=prefetch)
+            channel.basic_consume(queue, on_message)
+        while not handler.finished:
+            connection.process_data_events(time_limit=1)
+            for channel, tag in handled.items():
+                channel.basic_ack(tag, multiple=True)
+            handled.clear()
+
+
+def group(url: str, prefetch: int, handler: Stopwatch) -> None:
+    """Consume as the only member of a group."""
+    member = Group(url, exchange=EXCHANGE, name="benchmark", queues=QUEUES, prefetch=prefetch)
+    handler.done = member.stop
+    member.run(handler)
+
+
+PLAIN, BATCHED = "pika", "pika, acks in batches"
+WAYS = {PLAIN: plain, BATCHED: partial(plain, at_once=True), "group": group}
+
+
+def run(broker: Broker, messages: int, size: int, rounds: int) -> dict[int, dict[str, list[Stopwatch]]]:
+    """Have each way consume the same backlog in each round."""
+    found: dict[int, dict[str, list[Stopwatch]]] = {each: {way: [] for way in WAYS} for each in PREFETCHES}
+    for number in range(rounds + 1):  # the first one warms up the broker
+        for prefetch, ways in found.items():
+            order = list(WAYS)
+            random.Random(number * prefetch).shuffle(order)
+            for way in order:
+                with Publisher(broker.url, EXCHANGE) as publisher:
+                    publisher.publish_many(
+                        [b"x" * size] * messages, [f"key-{row}" for row in range(messages)]
+                    )
+                handler = Stopwatch(messages)
+                WAYS[way](broker.url, prefetch, handler)
+                assert not waiting(broker), f"{way} left messages behind"
+                if number:
+                    ways[way].append(handler)
+    return found
+
+
+def waiting(broker: Broker) -> int:
+    with broker.connection() as connection:
+        channel = connection.channel()
+        return sum(channel.queue_declare(queue, passive=True).method.message_count for queue in QUEUES)
+
+
+def report_of(found: dict[int, dict[str, list[Stopwatch]]]) -> list[dict[str, Any]]:
+    rows = []
+    for prefetch, ways in found.items():
+        for way, turns in ways.items():
+            row = {
+                "prefetch": prefetch,
+                "way": way,
+                "messages_per_second": statistics.median(turn.rate for turn in turns),
+                "cpu_microseconds": statistics.median(turn.microseconds for turn in turns),
+            }
+            for name, other in (("pika", ways[PLAIN]), ("batches", ways[BATCHED])):
+                pairs = list(zip(turns, other, strict=True))
+                row[f"rate_to_{name}"] = statistics.median(ours.rate / its.rate for ours, its in pairs)
+                row[f"cpu_to_{name}"] = statistics.median(
+                    ours.microseconds / its.microseconds for ours, its in pairs
+                )
+            rows.append(row)
+    return rows
+
+
+def as_text(report: dict[str, Any]) -> str:
+    lines = [
+        (
+            f"RabbitMQ {report['rabbitmq']}, {len(QUEUES)} queues, {report['messages']:,} messages of {report['size']} bytes, "
+            f"median of {report['rounds']} rounds, {report['cores']} cores"
+        ),
+        "",
+        (
+            f"{'prefetch':<9} {'way':<22} {'msg/s':>8} {'CPU us/msg':>11} {'x pika: rate':>13} {'CPU':>5} "
+            f"{'x batches: rate':>16} {'CPU':>5}"
+        ),
+    ]
+    lines += [
+        f"{row['prefetch']:<9} {row['way']:<22} {row['messages_per_second']:>8,.0f} {row['cpu_microseconds']:>11.1f} "
+        f"{row['rate_to_pika']:>13.2f} {row['cpu_to_pika']:>5.2f} "
+        f"{row['rate_to_batches']:>16.2f} {row['cpu_to_batches']:>5.2f}"
+        for row in report["ways"]
+    ]
+    lines += [
+        f"bars, x pika: rate >= {LEAST_RATE}, CPU <= {MOST_CPU}",
+        "",
+        "a queue stands still, ms: median (longest)",
+    ]
+    lines += [
+        f"{what:<44} {statistics.median(gaps):>7.0f} ({max(gaps):.0f})"
+        for what, gaps in report["handovers"].items()
+    ]
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--release", default=None, help="4.0 or later")
+    parser.add_argument("--messages", type=int, default=20_000, help="of one turn")
+    parser.add_argument("--size", type=int, default=100, help="bytes of a body")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    with Broker(release=options.release) as broker:
+        declare(broker)
+        report = {
+            "rabbitmq": broker.version,
+            "messages": options.messages,
+            "size": options.size,
+            "rounds": options.rounds,
+            "cores": os.cpu_count(),
+            "ways": report_of(run(broker, options.messages, options.size, options.rounds)),
+            "handovers": handovers(broker, options.rounds),
+        }
+    print(json.dumps(report) if options.json else as_text(report))
+
+
+if __name__ == "__main__":
+    main()

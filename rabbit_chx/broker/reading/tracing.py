@@ -1,0 +1,128 @@
+"""Sample the messages that reach an exchange, by the broker's firehose tracer.
+
+The broker counts messages of an exchange only where they were published, so the exchanges behind it, such as slots,
+have no rates (3.10.8, 4.0.5, 4.3.6). A second queue on a hash exchange would take keys from the first. The tracer changes
+no route: it publishes a copy of each message to ``amq.rabbitmq.trace``, with the queues that the message went to
+(rabbit_trace.erl, tap_in/6). It costs the broker one more publish a message, so it is on only as long as needed.
+
+It is never turned on over HTTP: ``PUT /api/vhosts/NAME`` also resets the description, the tags and, on 4.3, the default
+queue type of the virtual host.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pika import BasicProperties, BlockingConnection
+from pika.exceptions import AMQPError
+
+from rabbit_chx.broker.permissions import Beginning, Needs, Resources
+from rabbit_chx.broker.reading.node import NodeAccess
+from rabbit_chx.broker.reasons import why_refused
+from rabbit_chx.errors import BrokerUnavailable
+
+_TRACE: Final = "amq.rabbitmq.trace"
+_QUEUE: Final = {"x-queue-type": "classic", "x-max-length": 10_000, "x-max-length-bytes": 64 << 20}
+"""The queue of copies drops the oldest, so that a slow network costs the broker no memory."""
+_PREFETCH: Final = 1_000
+_TICK: Final = 0.2
+_OWN: Final[Resources] = {("queue", Beginning("amq.gen-"))}
+_NEEDS: Final = Needs(configure=_OWN, write=_OWN, read={*_OWN, ("exchange", _TRACE)})
+
+
+@dataclass(frozen=True, slots=True)
+class TracedMessage:
+    """A message as it was published, without its body."""
+
+    exchange: str
+    """The exchange that it was published to."""
+    keys: tuple[str, ...]
+    """Its routing key, followed by the keys of CC and BCC."""
+    headers: Mapping[str, Any]
+    properties: Mapping[str, Any]
+    queues: frozenset[str]
+    """The queues that it was routed to."""
+
+
+@contextmanager
+def traced(node: NodeAccess, vhost: str) -> Iterator[None]:
+    """Turn the tracer of a virtual host on, on all nodes of the cluster, unless it is on; turn it off again afterwards."""
+    name = f"<<{','.join(str(byte) for byte in vhost.encode())}>>"
+    if node.eval(f"rabbit_trace:enabled({name}).").strip() == "true":
+        yield
+        return
+    node.eval(f"rpc:multicall(rabbit_trace, start, [{name}]), started.")
+    try:
+        yield
+    finally:
+        node.eval(f"rpc:multicall(rabbit_trace, stop, [{name}]), stopped.")
+
+
+def sample(
+    connection: BlockingConnection,
+    exchanges: Collection[str],
+    *,
+    seconds: float,
+    most: int,
+    advance: Callable[[float], object] = lambda _: None,
+) -> Iterator[TracedMessage]:
+    """The traced messages that are published to these exchanges, for some seconds or until there are enough.
+
+    Args:
+        connection: of pika, to the virtual host that is traced.
+        exchanges: the names of the exchanges.
+        seconds: the length of the sample.
+        most: the number of messages that are enough.
+        advance: called with the seconds that have passed since the last call.
+    """
+    try:
+        yield from _sample(connection, exchanges, seconds, most, advance)
+    except AMQPError as error:
+        raise BrokerUnavailable(f"the tracer cannot be read: {why_refused(error, _NEEDS)}") from None
+
+
+def _sample(
+    connection: BlockingConnection,
+    exchanges: Collection[str],
+    seconds: float,
+    most: int,
+    advance: Callable[[float], object],
+) -> Iterator[TracedMessage]:
+    channel = connection.channel()
+    queue = channel.queue_declare("", exclusive=True, arguments=_QUEUE).method.queue
+    for exchange in exchanges:
+        channel.queue_bind(queue, _TRACE, f"publish.{exchange}")
+    channel.basic_qos(prefetch_count=_PREFETCH)
+    count, started = 0, time.monotonic()
+    last = started
+    for method, properties, _ in channel.consume(queue, inactivity_timeout=_TICK):
+        now = time.monotonic()
+        if now - last >= _TICK:
+            advance(now - last)
+            last = now
+        if method is not None:
+            yield _message(properties)
+            count += 1
+            if count % (_PREFETCH // 2) == 0:
+                channel.basic_ack(method.delivery_tag, multiple=True)
+        if count >= most or now - started >= seconds:
+            break
+    channel.queue_delete(queue)
+    channel.close()
+
+
+def _message(properties: BasicProperties) -> TracedMessage:
+    """The message that a trace describes."""
+    about = properties.headers or {}
+    own = dict(about.get("properties") or {})
+    return TracedMessage(
+        str(about.get("exchange_name", "")),
+        tuple(map(str, about.get("routing_keys") or [""])),
+        own.pop("headers", None) or {},
+        own,
+        frozenset(map(str, about.get("routed_queues") or ())),
+    )

@@ -1,0 +1,64 @@
+"""Carry out plans while members of a group consume, for ``scale`` and ``rebalance --apply``."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from rabbit_chx.cli.broker_access import BrokerAccess
+from rabbit_chx.cli.changes import counted
+from rabbit_chx.cli.output import echo, notice, print_json
+from rabbit_chx.cli.verb import Exit
+from rabbit_chx.consuming.scaling import Done, carry_out
+from rabbit_chx.errors import InvalidValue, RabbitChxError, Unquoted
+from rabbit_chx.topology.planning.steps import Plan
+
+
+def check_can_ask(verb: str, instead: str, hint: str, *, yes: bool) -> None:
+    """Refuse a run that could not ask for confirmation."""
+    if not (yes or sys.stdin.isatty()):
+        raise InvalidValue(
+            "input", Unquoted(f"stdin, which is not a terminal, so `{verb}` cannot ask"), instead, hint
+        )
+
+
+def agreed(plans: Sequence[Plan]) -> bool:
+    """Ask whether to apply the plans."""
+    count = sum(len(plan.steps) for plan in plans)
+    return click.confirm(f"Apply {counted(count, 'step')}?", err=True)
+
+
+def carry_out_plans(live: BrokerAccess, plans: Sequence[Plan], output: str, **options: Any) -> Exit:
+    """Carry out the plans one after the other, and print what is done; ``options`` are those of `carry_out`."""
+    management = live.management()
+    assert management is not None
+    count = 0
+
+    def tell(done: Done) -> None:
+        nonlocal count
+        count += 1
+        if output == "json":
+            print_json("done", what=done.what, queue=done.queue or None, step=done.step and str(done.step))
+        else:
+            echo(str(done))
+
+    try:
+        for plan in plans:
+            with live.amqp(plan.vhost) as connection:
+                carry_out(plan, connection, management, on_done=tell, **options)
+    except RabbitChxError as stopped:
+        notice("Error", str(stopped))
+        _print_unfinished(count)
+        return Exit.PARTLY if count else Exit.FAILED
+    except KeyboardInterrupt:
+        _print_unfinished(count)
+        raise
+    return Exit.FINE
+
+
+def _print_unfinished(count: int) -> None:
+    if count:
+        echo("Not finished: run the same command again. Queues that are held stay held until then.", err=True)

@@ -1,0 +1,188 @@
+"""``rabbit-chx rebalance``: measure the load of each slot, and find the fewest slots to move."""
+
+from __future__ import annotations
+
+from math import sqrt
+
+import click
+
+from rabbit_chx.cli.broker_access import BrokerAccess, topology_options
+from rabbit_chx.cli.carry_out import agreed, carry_out_plans, check_can_ask
+from rabbit_chx.cli.changes import print_plan
+from rabbit_chx.cli.options import check_names, exchange_option, keys_option, output_option, raw_option
+from rabbit_chx.cli.output import echo, notice
+from rabbit_chx.cli.plan import parse_new_weight
+from rabbit_chx.cli.rebalance_output import Outcome, print_outcome
+from rabbit_chx.cli.slot_load import Measurement, count_keys, measure
+from rabbit_chx.cli.verb import Exit, option, verb
+from rabbit_chx.errors import InvalidValue
+from rabbit_chx.topology.model import Observed, Slots, Topology
+from rabbit_chx.topology.planning.slot_changes import move_rounds, plan_moves, queue_of_slots, slots_behind
+from rabbit_chx.topology.planning.steps import Plan
+from rabbit_chx.topology.rebalancing import Rebalancing, rebalance as find_moves
+from rabbit_chx.topology.slot_counts import SlotCounts
+
+
+@verb(
+    examples=[
+        "rabbit-chx rebalance topology.yaml -x tenants \\\n    --node 'docker exec NAME rabbitmqctl eval'",
+        "rabbit-chx rebalance topology.yaml -x tenants --sample 60 --target 1.1",
+        "cut -f1 orders.tsv | rabbit-chx rebalance topology.yaml -x tenants --keys -",
+    ],
+    exit_codes={
+        Exit.FINE: "no moves needed, or with --apply: moved",
+        Exit.FAILED: "refused, declined or failed",
+        Exit.DIFFERENT: "moves proposed",
+        Exit.PARTLY: "with --apply: stopped after some steps; the same command goes on",
+    },
+)
+@topology_options
+@exchange_option(help="The exchange with slots, if the file has several.")
+@option(
+    "--target",
+    type=float,
+    default=1.2,
+    show_default=True,
+    metavar="RATIO",
+    help="The highest allowed load of a queue, as a multiple of its fair share (max/mean).",
+)
+@option(
+    "--weight",
+    "weights",
+    multiple=True,
+    metavar="QUEUE=W",
+    callback=check_names,
+    help="The capacity of a queue relative to others, whose default is then 1. Without this option, the weights of "
+    "FILE, unless they add up to the number of slots: then they are slot counts, and all queues are equal.",
+)
+@option(
+    "--sample",
+    type=click.FloatRange(1, 3600),
+    default=30.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long to trace messages. The virtual host must be traced (rabbitmqctl trace_on); --node traces it for "
+    "this long, on all nodes.",
+)
+@keys_option(help="Count these keys instead, one per line; - is stdin.")
+@raw_option
+@option(
+    "--apply",
+    "apply_it",
+    is_flag=True,
+    help="Move the slots while members of a group consume, and break no key's order: hold, switch, drain, release.",
+)
+@option("-y", "--yes", is_flag=True, help="With --apply: do not ask for confirmation.")
+@output_option
+def rebalance(
+    *,
+    topologies: tuple[Topology, ...],
+    live: BrokerAccess,
+    exchange: str | None,
+    target: float,
+    weights: tuple[str, ...],
+    sample: float,
+    keys_file: str | None,
+    raw: bool,
+    apply_it: bool,
+    yes: bool,
+    output: str,
+) -> int:
+    """Measure the load of each slot, and show the fewest slots to move for an even load. Only --apply moves them.
+
+    The broker has no counters of slots, so their messages are traced for a while: the broker copies each message that
+    is published, and the mirror tells its slot.
+    """
+    wanted, name = _choose(topologies, exchange)
+    slots = slots_behind(wanted, name)
+    capacity = _capacity(slots, weights)
+    if apply_it:
+        check_can_ask("rebalance --apply", "--yes", "Without --apply, nothing is changed", yes=yes)
+        # This finishes what an interrupted call left held.
+        if code := carry_out_plans(live, [Plan(wanted.vhost)], output):
+            return code
+    observed = _read(live, wanted)
+    queue_of = queue_of_slots(slots, observed)
+    counts, measured = SlotCounts(slots, wanted, observed), Measurement()
+    if keys_file is not None:
+        count_keys(counts, keys_file, raw=raw)
+    else:
+        measured = measure(live, observed, name, queue_of, counts, sample)
+    found = find_moves(counts.of_slot, queue_of, capacity, target)
+    print_outcome(Outcome(slots, capacity, queue_of, counts, found, measured.seconds), output)
+    _print_doubts(found, counts, measured)
+    plans = _print_plans(found, wanted, name, observed, output)
+    if any(plan.refusals for plan in plans):
+        return Exit.FAILED
+    if apply_it and plans:
+        return carry_out_plans(live, plans, output) if yes or agreed(plans) else Exit.FAILED
+    return Exit.DIFFERENT if plans else Exit.FINE
+
+
+def _read(live: BrokerAccess, wanted: Topology) -> Observed:
+    if live.amqp_only:
+        raise click.UsageError("rebalance needs the bindings of slots, which --amqp-only cannot list")
+    return live.read(wanted)
+
+
+def _choose(topologies: tuple[Topology, ...], exchange: str | None) -> tuple[Topology, str]:
+    """The topology and the exchange with slots: the named one, or the only one."""
+    having = [(wanted, slots.exchange) for wanted in topologies for slots in wanted.slots]
+    if exchange is None and len(having) != 1:
+        names = ", ".join(name for _, name in having) or "no exchange of the file has slots"
+        raise click.UsageError(f"missing --exchange: {names}")
+    chosen = [pair for pair in having if exchange in (None, pair[1])]
+    if len(chosen) > 1:
+        raise click.UsageError(
+            f"several virtual hosts have an exchange {exchange!r}: choose one with --vhost"
+        )
+    return chosen[0] if chosen else (topologies[0], str(exchange))
+
+
+def _capacity(slots: Slots, weights: tuple[str, ...]) -> dict[str, int]:
+    """The capacity of each queue."""
+    if not weights:
+        are_counts = sum(slots.queues.values()) == slots.count
+        return dict.fromkeys(slots.queues, 1) if are_counts else dict(slots.queues)
+    given = dict(map(parse_new_weight, weights))
+    for queue in given:
+        if queue not in slots.queues:
+            raise InvalidValue(
+                "queue of --weight",
+                queue,
+                f"a queue of exchange {slots.exchange!r}: {', '.join(slots.queues)}",
+            )
+    return dict.fromkeys(slots.queues, 1) | given
+
+
+def _print_doubts(found: Rebalancing, counts: SlotCounts, measured: Measurement) -> None:
+    """Print the reasons to doubt the measurement, on standard error."""
+    error = 2 * sqrt((len(found.before) - 1) / counts.total)
+    if error > (found.target - 1) / 2:
+        notice(
+            "Note",
+            f"{counts.total:,} messages are few: by chance alone, a queue may seem to have {error:.0%} more or less than "
+            "it has",
+        )
+    if measured.elsewhere:
+        share = measured.elsewhere / (measured.elsewhere + counts.total)
+        notice(
+            "Warning",
+            f"{measured.elsewhere:,} messages ({share:.1%}) did not reach the predicted queue and are not counted: "
+            "`rabbit-chx parity` compares the mirror with the broker",
+        )
+
+
+def _print_plans(
+    found: Rebalancing, wanted: Topology, exchange: str, observed: Observed, output: str
+) -> list[Plan]:
+    """Print and return the plan of each round."""
+    rounds = move_rounds(found.moves)
+    plans = []
+    for number, moves in enumerate(rounds, start=1):
+        plan = plan_moves(wanted, exchange, {move.slot: move.to_queue for move in moves}, observed)
+        plans.append(plan)
+        if len(rounds) > 1 and output == "table":
+            echo(f"Round {number} of {len(rounds)}, because queues would otherwise wait for each other:")
+        print_plan(plan, output)
+    return plans

@@ -1,0 +1,140 @@
+"""Print the load of queues and the moves of slots, as tables or as JSON lines."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rabbit_chx.cli.changes import counted
+from rabbit_chx.cli.output import echo, print_json
+from rabbit_chx.cli.tables import Bar, Table, show
+from rabbit_chx.topology.file.dump import yaml_text
+from rabbit_chx.topology.file.ranges import literal
+from rabbit_chx.topology.model import Slots
+from rabbit_chx.topology.rebalancing import Rebalancing
+from rabbit_chx.topology.slot_counts import SlotCounts
+from rabbit_chx.topology.slot_division import quotas
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What was measured, and what follows from it."""
+
+    slots: Slots
+    capacity: dict[str, int]
+    queue_of: dict[str, str]
+    counts: SlotCounts
+    found: Rebalancing
+    seconds: float
+    """The length of the sample; 0 for a file of keys."""
+
+    @property
+    def new_weights(self) -> dict[str, int] | None:
+        """The weights to write into the file; None if those of the file describe the new division too."""
+        after = self.found.slots
+        return None if quotas(self.slots.count, self.slots.queues, after) == after else after
+
+
+def print_outcome(outcome: Outcome, output: str) -> None:
+    """Print everything but the steps."""
+    (_print_as_json if output == "json" else _print)(outcome)
+
+
+def _print_as_json(outcome: Outcome) -> None:
+    found, counts = outcome.found, outcome.counts
+    for queue, before in found.before.items():
+        after = found.after[queue]
+        print_json(
+            "queue",
+            queue=queue,
+            weight=outcome.capacity[queue],
+            slots=before.slots,
+            load=before.share,
+            over_fair_share=before.level,
+            slots_after=after.slots,
+            load_after=after.share,
+            over_fair_share_after=after.level,
+        )
+    for move in found.moves:
+        print_json("move", slot=move.slot, queue=move.from_queue, to=move.to_queue, load=move.share)
+    for slot, share in found.hot.items():
+        key, times = counts.hottest_key(slot)
+        print_json(
+            "hot_slot",
+            slot=slot,
+            queue=outcome.queue_of[slot],
+            load=share,
+            key=key,
+            key_load=times / counts.total,
+        )
+    print_json(
+        "rebalancing",
+        exchange=outcome.slots.exchange,
+        messages=counts.total,
+        seconds=outcome.seconds or None,
+        target=found.target,
+        max_over_mean=found.max_before,
+        max_over_mean_after=found.max_after,
+        met=found.met,
+        load_moved=found.share,
+        fewest=found.fewest,
+        weights=outcome.new_weights,
+    )
+
+
+def _print(outcome: Outcome) -> None:
+    found = outcome.found
+    numbers = ("slots", "load", "of fair share", "slots after", "load after", "of fair share after")
+    shown = Table("queue", *numbers, right=numbers)
+    largest = max(each.share for each in found.before.values())
+    for queue, before in found.before.items():
+        cells: list[str] = []
+        for each in (before, found.after[queue]):
+            cells += [str(each.slots), f"{each.share:.2%}", f"{each.level:.2f}"]
+        shown.add_row(queue, *cells, Bar(before.share, largest))
+    moves = Table("slot", "from", "to", "load", right=("load",), folds=("slot", "from", "to"))
+    for move in found.moves:
+        moves.add_row(move.slot, move.from_queue, move.to_queue, f"{move.share:.2%}")
+    during = f" in {outcome.seconds:.0f} seconds" if outcome.seconds else ""
+    title = f"Exchange {outcome.slots.exchange!r}: {outcome.counts.total:,} messages{during} in {outcome.slots.count} slots"
+    show(shown, *[moves] * bool(found.moves), _verdict(found), *_hot(outcome), title=title)
+    if found.moves:
+        _print_file(outcome)
+
+
+def _verdict(found: Rebalancing) -> str:
+    now = f"The fullest queue gets {found.max_before:.2f} times its fair share (target {found.target:g})"
+    if not found.moves:
+        return f"{now}: no move is needed." if found.met else f"{now}: no move of slots makes it less."
+    moves = counted(len(found.moves), "move")
+    then = f"{now}. {moves} of {found.share:.2%} of the load bring{'s' * (len(found.moves) == 1)} it to {found.max_after:.2f}"
+    if found.fewest:
+        return f"{then}; fewer moves cannot do that."
+    return f"{then}. These are the fewest moves found; fewer may be possible."
+
+
+def _hot(outcome: Outcome) -> list[str]:
+    found, counts = outcome.found, outcome.counts
+    said = []
+    for slot, share in found.hot.items():
+        key, times = counts.hottest_key(slot)
+        said.append(
+            f"Slot {slot!r} alone has {share:.2%} of the load, more than {found.target:g} times the fair share of any "
+            f"queue: no move helps. {times / counts.of_slot[slot]:.0%} of it is the key {key!r}; only a finer key, or a "
+            "separate queue for this one, spreads it."
+        )
+    return said
+
+
+def _print_file(outcome: Outcome) -> None:
+    weights = outcome.new_weights
+    if weights is None:
+        echo("The file stays as it is: its weights describe the new division too.")
+        return
+    queues = {literal(queue): count for queue, count in weights.items()}
+    echo(
+        "Write these numbers of slots into the file after the moves; before, `apply` would move other slots:"
+    )
+    echo(yaml_text({"exchanges": {literal(outcome.slots.exchange): {"queues": queues}}}).rstrip())
+    if len(set(outcome.capacity.values())) > 1:
+        given = " ".join(f"--weight {queue}={weight}" for queue, weight in outcome.capacity.items())
+        echo(f"From then on, pass the capacities to rebalance: {given}")

@@ -1,0 +1,149 @@
+"""Measure the load of slots: from a file of keys, or from the messages that the broker traces."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
+
+from rabbit_chx.broker.management import Management
+from rabbit_chx.broker.reading.node import NodeCommand
+from rabbit_chx.broker.reading.tracing import sample, traced
+from rabbit_chx.cli.broker_access import BrokerAccess
+from rabbit_chx.cli.key_file import key_columns
+from rabbit_chx.cli.progress import progress
+from rabbit_chx.errors import BrokerUnavailable
+from rabbit_chx.exchange import ConsistentHashExchange
+from rabbit_chx.ring import ToExchange
+from rabbit_chx.topology.graph import reachable
+from rabbit_chx.topology.model import Observed, Topology
+from rabbit_chx.topology.slot_counts import SlotCounts
+
+MOST_TRACED = 100_000
+"""Messages that are enough: 256 slots then have 400 each."""
+_SILENCE = 11.0
+"""Seconds without a trace after which the counters of the broker, which it updates every 5 seconds, are compared."""
+
+
+def count_keys(counts: SlotCounts, path: str, *, raw: bool) -> None:
+    """Count the keys of a file."""
+    mirror = counts.mirror
+    part = mirror.hash_on.part if isinstance(mirror, ConsistentHashExchange) else "routing_key"
+    for column in key_columns(path, raw=raw, title="Counting"):
+        keys = [column[row] for row in range(len(column))]
+        if part in {"headers", "timestamp"}:  # hashed by type
+            texts = [key.decode("utf-8", "surrogateescape") for key in keys]
+            is_time = part == "timestamp"
+            counts.add_keys([int(text) if is_time and text.isdecimal() else text for text in texts])
+        else:
+            counts.add_keys(keys)
+
+
+@dataclass
+class Measurement:
+    """Messages that were traced."""
+
+    seconds: float = 0.0
+    elsewhere: int = 0
+    """Messages to the exchange that did not reach the predicted queue."""
+
+
+def measure(
+    live: BrokerAccess,
+    observed: Observed,
+    exchange: str,
+    queue_of: dict[str, str],
+    counts: SlotCounts,
+    seconds: float,
+) -> Measurement:
+    """Count the messages that the broker routes to each slot."""
+    management, vhost = live.management(), observed.topology.vhost
+    assert management is not None
+    watch = _Watch(management, vhost, frozenset(queue_of.values()))
+    if live.node is None:
+        watch.check_tracing()
+    sources = sources_of(observed.topology, exchange)
+    with ExitStack() as stack:
+        connection = stack.enter_context(live.amqp(vhost))
+        watch.advance = stack.enter_context(progress("Measuring", round(seconds)))
+        if live.node is not None:
+            stack.enter_context(traced(NodeCommand(live.node), vhost))
+        messages = sample(connection, sources, seconds=seconds, most=MOST_TRACED, advance=watch.tick)
+        for message in messages:
+            watch.traced += 1
+            slot, key = counts.route(message.keys, message.headers, message.properties)
+            if slot is not None and queue_of[slot] in message.queues:
+                counts.add(slot, key)
+            elif message.exchange == exchange:
+                watch.found.elsewhere += 1
+    if not watch.traced:
+        watch.check_traffic()
+    return watch.found
+
+
+def sources_of(topology: Topology, exchange: str) -> list[str]:
+    """The exchanges from which a message may come to an exchange, and the exchange itself."""
+    end = ToExchange(exchange)
+    names = [each.name for each in topology.exchanges if each.name and not each.internal]
+    return [name for name in names if end in reachable(topology, [ToExchange(name)], alternates=True)]
+
+
+@dataclass
+class _Watch:
+    """Tells an exchange without messages from one whose messages are not traced."""
+
+    management: Management
+    vhost: str
+    queues: frozenset[str]
+    traced: int = 0
+    found: Measurement = field(default_factory=Measurement)
+    advance: Callable[[int], object] = lambda _: None
+    """Shows the seconds that have passed."""
+
+    def __post_init__(self) -> None:
+        self._before = self._published()
+        self._asked = False
+
+    def _published(self) -> int:
+        return sum(
+            count for queue, count in self.management.published(self.vhost).items() if queue in self.queues
+        )
+
+    def check_tracing(self) -> None:
+        """Raise if the tracer is known to be off; only administrators are told."""
+        on = True
+        with suppress(BrokerUnavailable):
+            on = self.management.tracing(self.vhost)
+        if not on:
+            raise self._off()
+
+    def tick(self, passed: float) -> None:
+        """Ask the counters once, if nothing was traced for long."""
+        whole = int(self.found.seconds)
+        self.found.seconds += passed
+        self.advance(int(self.found.seconds) - whole)
+        if not self.traced and not self._asked and self.found.seconds > _SILENCE:
+            self._asked = True
+            if self._published() > self._before:
+                raise self._off()
+
+    def check_traffic(self) -> None:
+        """Raise the reason why nothing was traced."""
+        if self._published() > self._before:
+            raise self._off()
+        raise BrokerUnavailable(
+            f"no message was published within {self.found.seconds:.0f} seconds: measure while messages flow, with "
+            "--sample for longer, or pass a sample of keys with --keys. If messages do flow, the tracer is off: "
+            f"`{self._command('trace_on')}` turns it on"
+        )
+
+    def _off(self) -> BrokerUnavailable:
+        return BrokerUnavailable(
+            f"messages of virtual host {self.vhost!r} are not traced, so the load of its slots cannot be measured: turn "
+            f"the tracer on with `{self._command('trace_on')}` on each node and off again with "
+            f"`{self._command('trace_off')}`, or pass --node, which does both, or --keys with a sample of keys"
+        )
+
+    def _command(self, verb: str) -> str:
+        return f"rabbitmqctl {verb} -p {shlex.quote(self.vhost)}"

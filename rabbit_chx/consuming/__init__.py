@@ -1,0 +1,42 @@
+"""Consume the queues of a hash exchange with a group of workers, each key in order.
+
+def handle(message):
+    print(message.routing_key, message.body)
+
+Group("amqp://user:password@host", exchange="orders", name="billing").run(handle)
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rabbit_chx.faces import lazy_face
+
+if TYPE_CHECKING:
+    from rabbit_chx.broker.credentials import Credentials as Credentials
+    from rabbit_chx.broker.management import Management as Management
+    from rabbit_chx.consuming.async_group import AsyncGroup as AsyncGroup
+    from rabbit_chx.consuming.group import Group as Group
+    from rabbit_chx.consuming.messages import Message as Message
+    from rabbit_chx.consuming.roll_call import (
+        MemberStatus as MemberStatus,
+        QueueStatus as QueueStatus,
+        members as members,
+    )
+    from rabbit_chx.errors import BrokerUnavailable as BrokerUnavailable, InvalidValue as InvalidValue
+    from rabbit_chx.urls import BrokerUrl as BrokerUrl
+
+if not TYPE_CHECKING:
+    __all__, __getattr__, __dir__ = lazy_face(
+        __name__,
+        {
+            "rabbit_chx.broker.credentials": "Credentials",
+            "rabbit_chx.broker.management": "Management",
+            "rabbit_chx.consuming.async_group": "AsyncGroup",
+            "rabbit_chx.consuming.group": "Group",
+            "rabbit_chx.consuming.roll_call": "MemberStatus QueueStatus members",
+            "rabbit_chx.consuming.messages": "Message",
+            "rabbit_chx.errors": "BrokerUnavailable InvalidValue",
+            "rabbit_chx.urls": "BrokerUrl",
+        },
+    )

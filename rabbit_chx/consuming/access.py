@@ -1,0 +1,45 @@
+"""What a member must be allowed to do, and why its work on a connection ended."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Final
+
+from pika.exceptions import ChannelClosedByBroker
+
+from rabbit_chx.broker.applying.protocol import Lost, Refused
+from rabbit_chx.broker.permissions import DEFAULT_EXCHANGE, Beginning, Needs, why_denied
+from rabbit_chx.broker.reasons import why_down
+from rabbit_chx.consuming.seats import SEATS
+from rabbit_chx.consuming.settings import Settings
+from rabbit_chx.errors import BrokerUnavailable
+
+HOLDS: Final = "rabbit-chx.hold."
+"""How the names of the queues begin whose deletion releases held queues."""
+
+_DENIED: Final = 403
+
+
+def needs_of(settings: Settings, queues: Collection[str]) -> Needs:
+    """The permissions of a member that consumes these queues."""
+    seats = ("queue", Beginning(f"{SEATS}{settings.name}."))
+    needs = Needs(configure={seats}, read={seats, *(("queue", name) for name in queues)})
+    needs.write = {("exchange", DEFAULT_EXCHANGE), ("queue", Beginning(HOLDS))}
+    if settings.parking_queue is not None:
+        needs.write.add(("queue", settings.parking_queue))
+    return needs
+
+
+def why_ended(error: Exception, settings: Settings, queues: Collection[str]) -> BrokerUnavailable:
+    """Why a connection is of no more use; permanent if another one would end the same way."""
+    if isinstance(error, BrokerUnavailable):
+        return error
+    refusal = error if isinstance(error, Refused) else None
+    if isinstance(error, ChannelClosedByBroker):
+        refusal = Refused(error.reply_code, error.reply_text)
+    if refusal is not None:
+        denied = why_denied(refusal.text, needs_of(settings, queues), what="a member")
+        ended = BrokerUnavailable(denied or f"the broker refused it: {refusal.code} {refusal.text}")
+        ended.permanent = refusal.code == _DENIED
+        return ended
+    return BrokerUnavailable(str(error) if isinstance(error, Lost) else str(why_down(error, "the broker")))

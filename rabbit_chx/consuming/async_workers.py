@@ -1,0 +1,175 @@
+"""Who handles messages in an event loop: tasks that call the handler, or loops of the program that ask for messages."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable
+from contextlib import nullcontext
+from time import monotonic
+from typing import Any, Final, Protocol, TypeAlias
+
+from rabbit_chx.consuming.lanes import Lane
+from rabbit_chx.consuming.messages import Kind, Message, kind_of
+from rabbit_chx.consuming.workers import Progress
+
+Taken: TypeAlias = tuple[Lane, Any, Message]
+"""A message that somebody works on, with its lane and the channel that delivered it."""
+_TURN: Final = 0.005
+"""Seconds after which messages that are handled without waiting let the event loop go on."""
+
+
+class _Owner(Protocol):
+    """What the member is told."""
+
+    def on_progress(self) -> None: ...
+    def on_error(self, error: BaseException) -> None: ...
+    def on_interruption(self, lane: Lane, channel: Any, message: Message, error: Exception | None) -> None:
+        """A message was not handled; the lane stays busy until the owner submits it again."""
+
+
+class AsyncWorkers(Progress):
+    """Gives out the messages of lanes: of each lane one at a time, and to each lane its turn."""
+
+    def __init__(
+        self, handler: Callable[[Message], Awaitable[object]] | None, concurrency: int, heartbeat: int
+    ) -> None:
+        super().__init__(nullcontext())
+        self.handler: Final = handler
+        self._concurrency = concurrency
+        self._heartbeat = heartbeat
+        self._ready: deque[Lane] = deque()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._stopped = False
+        self._ended = False
+        self._error: BaseException | None = None
+        self._turn_ends = 0.0
+        self._owner: _Owner
+
+    def start(self, owner: _Owner) -> None:
+        """Begin to tell the member what happens."""
+        self._owner = owner
+
+    def stop(self) -> None:
+        """Give out no more messages."""
+        self._stopped = True
+        while self._ready:
+            self._ready.popleft().busy = False
+        if self.handler is None:
+            self._wake(len(self._waiting))
+
+    async def end(self) -> None:
+        """Cancel what still runs; it gets a second to clean up."""
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=1.0)
+
+    def fail(self, error: BaseException | None) -> None:
+        """Give nothing out any more, and raise this error to those who ask."""
+        self._error = error
+        self._ended = True
+        self.stop()
+
+    def submit(self, lane: Lane) -> None:
+        """Have a busy lane worked on."""
+        if self._stopped:
+            lane.busy = False
+            self._owner.on_progress()
+            return
+        self._ready.append(lane)
+        if self.handler is None:
+            self._wake(1)
+        elif len(self._tasks) < self._concurrency:
+            task = asyncio.create_task(self._work(self.handler), name="rabbit-chx handler")
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    def _take(self) -> Taken | None:
+        """The first message that can be handled now."""
+        while self._ready:
+            lane = self._ready.popleft()
+            channel, message = lane.channel, lane.take()
+            if message is None:
+                self._owner.on_progress()
+            elif monotonic() - self.heard > self._heartbeat or kind_of(message.headers) is not Kind.MESSAGE:
+                self._owner.on_interruption(lane, channel, message, None)
+            else:
+                return lane, channel, message
+        return None
+
+    def done(self, taken: Taken) -> None:
+        """A message is handled. Whoever says so takes the next one, so nobody else is woken for the lane."""
+        lane, channel, message = taken
+        self.finished(lane, channel, message)
+        self._owner.on_progress()
+        if self._stopped:
+            lane.busy = False
+        else:
+            self._ready.append(lane)
+
+    # ---- tasks
+
+    async def _work(self, handler: Callable[[Message], Awaitable[object]]) -> None:
+        while (taken := self._take()) is not None:
+            try:
+                await handler(taken[2])
+            except Exception as error:  # noqa: BLE001 - whatever the handler raises
+                self._owner.on_interruption(*taken, error)
+            except BaseException as error:
+                if not isinstance(error, asyncio.CancelledError):
+                    self._owner.on_error(error)  # such as SystemExit
+                    taken[0].busy = False
+                    return
+                task = asyncio.current_task()
+                if task is None or task.cancelling():
+                    raise
+                self._owner.on_interruption(*taken, RuntimeError(f"the handler was cancelled: {error!r}"))
+            else:
+                self.done(taken)
+                await self._let_others()
+
+    async def _let_others(self) -> None:
+        """Let the event loop receive and acknowledge, from time to time."""
+        if monotonic() > self._turn_ends:
+            await asyncio.sleep(0)
+            self._turn_ends = monotonic() + _TURN
+
+    # ---- loops of the program
+
+    async def next(self) -> Taken | None:
+        """Wait for a message; None after `stop`."""
+        await self._let_others()
+        while (taken := self._take()) is None:
+            if self._error is not None:
+                raise self._error
+            if self._stopped:
+                return None
+            await self._wait()
+        return taken
+
+    def give_back(self, taken: Taken) -> None:
+        """A message was not handled: it is the next one of its lane again."""
+        lane, channel, message = taken
+        lane.put_back(message, channel)
+        self.submit(lane)
+
+    async def _wait(self) -> None:
+        woken = asyncio.get_running_loop().create_future()
+        self._waiting.append(woken)
+        try:
+            await woken
+        except asyncio.CancelledError:
+            if woken.done() and not woken.cancelled():
+                self._wake(1)
+            else:
+                self._waiting.remove(woken)
+            raise
+
+    def _wake(self, most: int) -> None:
+        while most and self._waiting:
+            woken = self._waiting.popleft()
+            if not woken.done():
+                woken.set_result(None)
+                most -= 1

@@ -1,0 +1,115 @@
+"""Holds: queues that gain keys by a change, and must not be consumed further than they were filled before it.
+
+A hold is a durable queue, ``rabbit-chx.hold.<token>``, and a marker in the queue that it holds. The member that reaches
+the marker waits until the hold has been deleted, and so does the next one if it dies. The hold records what must be
+drained first among its arguments, which the broker keeps and does not read, so that a change can be finished whatever
+has interrupted it. The generators yield commands for a driver and do no IO.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Generator, Iterable, Mapping
+from dataclasses import asdict, dataclass, fields
+from datetime import UTC, datetime
+from typing import Any, Final, Self
+
+from rabbit_chx.broker.applying.protocol import NO_ROUTE, Command, OnChannel, Refused
+from rabbit_chx.broker.management import Management
+from rabbit_chx.consuming.access import HOLDS
+from rabbit_chx.consuming.messages import HOLD
+from rabbit_chx.errors import InvalidValue
+
+_RECORD: Final = "x-rabbit-chx-record"
+_LONGEST: Final = 100_000
+"""Bytes of a record: the arguments of a queue must fit into one frame."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """One queue that is held."""
+
+    name: str
+    queue: str
+    losing: tuple[str, ...] = ()
+    """The queues that are drained before this one is released."""
+    removed: tuple[str, ...] = ()
+    """Those of them that are deleted then."""
+    groups: tuple[str, ...] = ()
+    """The groups whose members consume the queues."""
+    since: str = ""
+
+    @classmethod
+    def of(
+        cls, queue: str, losing: Iterable[str], removed: Iterable[str] = (), groups: Iterable[str] = ()
+    ) -> Self:
+        """A new hold, which is not on the broker yet."""
+        losers = sorted(losing)
+        return cls(
+            f"{HOLDS}{secrets.token_hex(8)}",
+            queue,
+            tuple(losers),
+            tuple(sorted({*removed} & {*losers})),
+            tuple(sorted(groups)),
+            f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC",
+        )
+
+    @classmethod
+    def read(cls, name: str, arguments: Mapping[str, Any]) -> Self:
+        """The hold that a queue with this name and these arguments is."""
+        try:
+            found = json.loads(arguments[_RECORD])
+            values = {each.name: found[each.name] for each in fields(cls) if each.name in found}
+            listed = {key: tuple(map(str, value)) for key, value in values.items() if type(value) is list}
+            return cls(**{**values, **listed, "name": name, "queue": str(found["queue"])})
+        except (KeyError, ValueError, TypeError, RecursionError):
+            raise InvalidValue(
+                f"arguments of queue {name!r}",
+                dict(arguments),
+                "those of a hold",
+                "Delete the queue if no member waits for it",
+            ) from None
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """The arguments of its queue."""
+        record = json.dumps({name: value for name, value in asdict(self).items() if name != "name"})
+        if len(record) > _LONGEST:
+            raise InvalidValue(
+                f"number of queues that queue {self.queue!r} gains keys from",
+                len(self.losing),
+                "fewer",
+                "Change the number of queues in several steps",
+            )
+        return {"x-queue-type": "classic", _RECORD: record}
+
+
+def holds_on(management: Management, vhost: str) -> list[Hold]:
+    """The holds of a virtual host, which an interrupted change has left behind."""
+    found = [queue for queue, _ in management.queues(vhost) if queue.name.startswith(HOLDS)]
+    return [Hold.read(queue.name, queue.arguments) for queue in sorted(found, key=lambda queue: queue.name)]
+
+
+def hold_commands(hold: Hold) -> Generator[Command, Any, None]:
+    """Hold a queue: when this is done, everything that is routed to it from now on waits."""
+    yield OnChannel("queue_declare", {"queue": hold.name, "durable": True, "arguments": hold.arguments})
+    properties = {"headers": {HOLD: hold.name}, "delivery_mode": 2}
+    marker = {"exchange": "", "routing_key": hold.queue, "body": b"", "mandatory": True}
+    try:
+        yield OnChannel("basic_publish", {**marker, "properties": properties})
+    except Refused as refused:
+        if refused.code != NO_ROUTE:
+            raise
+        yield from release_commands(hold)
+        raise InvalidValue(
+            "queue to hold",
+            hold.queue,
+            "an existing queue that accepts messages",
+            "The broker returned the marker",
+        ) from None
+
+
+def release_commands(hold: Hold) -> Generator[Command, Any, None]:
+    """Release a queue; that its hold is already gone is no error."""
+    yield OnChannel("queue_delete", {"queue": hold.name})

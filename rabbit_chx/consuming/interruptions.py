@@ -1,0 +1,192 @@
+"""What happens to a message that is not simply handled: it is a marker, it failed, or it may no longer be the member's.
+
+The generators yield commands for a driver of pika or aio-pika. All of this runs in the thread of the connection, or of
+the event loop.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Generator, Iterable
+from contextlib import AbstractContextManager
+from itertools import count
+from time import monotonic
+from typing import Any, Protocol
+
+from rabbit_chx.broker.applying.protocol import Command
+from rabbit_chx.consuming.lanes import Lane
+from rabbit_chx.consuming.logs import Log, log
+from rabbit_chx.consuming.messages import HOLD, Kind, Message, kind_of
+from rabbit_chx.consuming.queues import exists, park
+from rabbit_chx.consuming.settings import Settings
+
+
+class _Workers(Protocol):
+    """Those who work on lanes."""
+
+    heard: float
+
+    @property
+    def lock(self) -> AbstractContextManager[Any]: ...
+    def submit(self, lane: Lane) -> None: ...
+    def finished(self, lane: Lane, channel: Any, message: Message) -> None: ...
+
+
+class _Owner(Protocol):
+    """The member, which talks to the broker in the order in which it is told to."""
+
+    def acknowledge(self) -> None:
+        """Acknowledge everything that is done with."""
+
+    def reject(self, channel: Any, message: Message) -> None:
+        """Dead-letter a message."""
+
+    def pass_marker(self, channel: Any, message: Message) -> None:
+        """Answer the marker of a drain, and acknowledge it."""
+
+    def fail(self, error: BaseException) -> None:
+        """Stop, with this error."""
+
+
+class Interruptions:
+    """The lanes of one connection that wait for something."""
+
+    def __init__(self, settings: Settings, workers: _Workers, owner: _Owner) -> None:
+        self._settings = settings
+        self._workers = workers
+        self._owner = owner
+        self._log = Log(settings)
+        self._retries: list[tuple[float, int, Lane, Any]] = []
+        self._numbers = count()
+
+    def deal_with(
+        self, lane: Lane, channel: Any, message: Message, error: Exception | None
+    ) -> Generator[Command, Any, None]:
+        """Decide what to do with a message that was not handled."""
+        if error is not None:
+            yield from self._on_failure(lane, channel, message, error)
+        elif kind_of(message.headers) is not Kind.MESSAGE:
+            self._on_marker(lane, channel, message)
+        elif self._pause(lane, channel, message):
+            # The broker was silent for so long that it may have given the message to another member.
+            yield from self.listen(lane.queue)
+            self._resume(lane, channel)
+
+    def listen(self, queue: str) -> Generator[Command, Any, None]:
+        """Wait for a sign of the broker: an answer tells that it knew the connection when the question was sent."""
+        asked = monotonic()
+        yield from exists(queue)
+        self._workers.heard = max(self._workers.heard, asked)
+
+    # ---- failures
+
+    def _on_failure(
+        self, lane: Lane, channel: Any, message: Message, error: Exception
+    ) -> Generator[Command, Any, None]:
+        """Try again later, or do what the settings say."""
+        settings = self._settings
+        failures = lane.failures + 1
+        if failures < settings.attempts:
+            if self._pause(lane, channel, message):
+                lane.failures = failures
+                delay = settings.delay(failures)
+                text = "%r failed (attempt %d of %d), again in %g s: %r"
+                log.warning(text, message, failures, settings.attempts, delay, error)
+                heapq.heappush(self._retries, (monotonic() + delay, next(self._numbers), lane, channel))
+        elif settings.on_failure == "stop":
+            error.add_note(f"The handler failed {failures} times with {message!r}, which stays in its queue.")
+            self._owner.fail(error)
+            self._workers.submit(lane)
+        else:
+            log.error("%r failed %d times (%s): %r", message, failures, settings.on_failure, error)
+            try:
+                if lane.channel is channel:
+                    yield from self._give_up(lane, channel, message)
+            except BaseException:
+                # Most of all because the connection is lost: no later message may be handled before this one.
+                self._pause(lane, channel, message)
+                raise
+            self._workers.submit(lane)
+
+    def retry(self) -> None:
+        """Have messages handled again whose time has come."""
+        while self._retries and self._retries[0][0] <= monotonic():
+            *_, lane, channel = heapq.heappop(self._retries)
+            self._resume(lane, channel)
+
+    def until_retry(self, most: float) -> float:
+        """Seconds until the next attempt, at most ``most``."""
+        return max(0.0, min(most, self._retries[0][0] - monotonic())) if self._retries else most
+
+    def _give_up(self, lane: Lane, channel: Any, message: Message) -> Generator[Command, Any, None]:
+        """Dead-letter or park a message, in its turn."""
+        if self._settings.parking_queue is None:
+            self._owner.acknowledge()
+            self._owner.reject(channel, message)
+            self._settled(lane, channel, message)
+        else:
+            yield from park(self._settings.parking_queue, message)
+            self._workers.finished(lane, channel, message)
+
+    # ---- markers
+
+    def _on_marker(self, lane: Lane, channel: Any, message: Message) -> None:
+        """Answer a marker, after acknowledging what was before it, or hold the lane."""
+        if lane.channel is not channel:
+            self._workers.submit(lane)
+        elif kind_of(message.headers) is Kind.HOLD:
+            if self._pause(lane, channel, message):
+                lane.hold = message.headers[HOLD]
+                self._log.held(lane.queue)
+        else:
+            try:
+                self._owner.acknowledge()
+                self._owner.pass_marker(channel, message)
+            except BaseException:  # the connection is lost: the marker comes again
+                self._pause(lane, channel, message)
+                raise
+            self._settled(lane, channel, message)
+            self._workers.submit(lane)
+
+    def release(self, lanes: Iterable[Lane]) -> Generator[Command, Any, None]:
+        """Let the held lanes go on whose holds are gone."""
+        lanes = list(lanes)
+        there = {}
+        for hold in {lane.hold for lane in lanes if lane.hold}:
+            there[hold] = yield from exists(hold)
+        for lane in lanes:
+            if lane.hold is None or there.get(lane.hold, True):
+                continue
+            self._log.released(lane.queue)
+            channel = lane.channel
+            with self._workers.lock:
+                lane.hold = None
+                marker = lane.take()
+            if marker is not None:
+                self._workers.finished(lane, channel, marker)
+            self._resume(lane, channel)
+
+    # ---- lanes
+
+    def _pause(self, lane: Lane, channel: Any, message: Message) -> bool:
+        """Put a message back to the front of its lane, which waits; False if it is no longer this member's."""
+        with self._workers.lock:
+            if lane.put_back(message, channel):
+                lane.paused = True
+                return True
+        self._workers.submit(lane)
+        return False
+
+    def _resume(self, lane: Lane, channel: Any) -> None:
+        """Have the lane worked on again, unless it was detached meanwhile."""
+        with self._workers.lock:
+            if lane.channel is not channel or not lane.paused:
+                return
+            lane.paused = False
+        self._workers.submit(lane)
+
+    def _settled(self, lane: Lane, channel: Any, message: Message) -> None:
+        """The broker was told about a message already."""
+        with self._workers.lock:
+            if lane.finish(message, channel):
+                lane.acked = lane.done

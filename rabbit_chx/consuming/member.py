@@ -1,0 +1,388 @@
+"""One member of a group on pika: the thread that owns its connection.
+
+It delivers into lanes, on which `Workers` work. What they want from the broker is done here, in the order in which they
+ask for it.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections import deque
+from collections.abc import Callable, Collection, Generator
+from contextlib import suppress
+from functools import partial
+from itertools import count
+from time import monotonic
+from typing import Any, Final, TypeVar
+
+from pika import BasicProperties, BlockingConnection, spec
+from pika.adapters.blocking_connection import BlockingChannel
+from pika.exceptions import AMQPError
+
+from rabbit_chx.broker.amqp import expecting_refusals, server_version
+from rabbit_chx.broker.applying.handover import pass_marker
+from rabbit_chx.broker.applying.pika_driver import PikaDriver
+from rabbit_chx.broker.applying.protocol import Command, Lost, Refused
+from rabbit_chx.consuming.access import why_ended
+from rabbit_chx.consuming.channels import close_in_one_step
+from rabbit_chx.consuming.chores import Chores
+from rabbit_chx.consuming.interruptions import Interruptions
+from rabbit_chx.consuming.lanes import Lane, assign
+from rabbit_chx.consuming.logs import Log
+from rabbit_chx.consuming.messages import Message
+from rabbit_chx.consuming.queues import check_access, exists, fit_queues
+from rabbit_chx.consuming.releases import check_release, keeps_dead_consumers
+from rabbit_chx.consuming.seats import consumer_tag, looks_lower, next_try, seat_queue, take_seat
+from rabbit_chx.consuming.settings import Settings
+from rabbit_chx.consuming.sources import QueueSource
+from rabbit_chx.consuming.status import Question, status
+from rabbit_chx.consuming.workers import Workers
+from rabbit_chx.errors import BrokerUnavailable, RabbitChxError
+
+_T = TypeVar("_T")
+
+_TICK: Final = 0.5
+_LOOK_EVERY: Final = 30.0
+_MOVE_AFTER: Final = 10.0
+
+
+class Member:
+    """One run of a member."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        connect: Callable[[], BlockingConnection],
+        source: QueueSource,
+        handler: Callable[[Message], object],
+    ) -> None:
+        self._settings = settings
+        self._log = Log(settings)
+        self._connect = connect
+        self._source = source
+        self._workers = Workers(handler, settings.concurrency, settings.heartbeat)
+        self._lanes: dict[str, Lane] = {}
+        self._calls: deque[Callable[[], None]] = deque()
+        self._stop = self._workers.stopping
+        self._connection: BlockingConnection | None = None
+        self._woken = False
+        self._bytes = 0
+        self._error: BaseException | None = None
+        self.seat: int | None = None
+
+    # ---- from any thread
+
+    def stop(self) -> None:
+        """Finish what the handler works on, and end."""
+        self._stop.set()
+        self._wake()
+
+    def _wake(self) -> None:
+        connection = self._connection
+        if self._woken or connection is None:
+            return
+        self._woken = True
+        try:
+            connection.add_callback_threadsafe(self._on_woken)
+        except AMQPError:  # it is closed, and its thread awake
+            self._woken = False
+
+    def _on_woken(self) -> None:
+        self._woken = False
+
+    def _ask(self, function: Callable[..., None], *arguments: Any) -> None:
+        """Have the thread of the connection call a function."""
+        self._calls.append(partial(function, *arguments))
+        self._wake()
+
+    def fail(self, error: BaseException) -> None:
+        """Stop, and raise this error from `run`."""
+        self._error = self._error or error
+        self.stop()
+
+    def on_progress(self) -> None:
+        """Something can be acknowledged, or has come to an end."""
+        self._wake()
+
+    def on_error(self, error: BaseException) -> None:
+        """The handler raised what is no failure of a message, such as SystemExit."""
+        self.fail(error)
+
+    def on_interruption(self, lane: Lane, channel: Any, message: Message, error: Exception | None) -> None:
+        """A message was not handled."""
+        self._ask(self._deal_with, lane, channel, message, error)
+
+    # ---- in the thread of the connection
+
+    def run(self) -> None:
+        """Consume until `stop`, with a new connection whenever one is lost.
+
+        Raises:
+            RabbitChxError: the member cannot work here; the message says why.
+        """
+        tried = 0
+        self._workers.start(self)
+        try:
+            while not self._stop.is_set():
+                try:
+                    with self._connect() as self._connection:
+                        tried = 0
+                        self._consume(self._connection)
+                except (AMQPError, OSError, Lost, Refused, BrokerUnavailable) as error:
+                    ended = why_ended(error, self._settings, self._lanes)
+                    if ended.permanent:
+                        raise ended from None
+                    self._log.lost(ended)
+                finally:
+                    self._connection, self.seat = None, None
+                    with self._workers.lock:
+                        for lane in self._lanes.values():
+                            lane.detach()
+                self._stop.wait(next_try(tried, random.random()))  # noqa: S311 - not for secrets
+                tried += 1
+        finally:
+            self._workers.end()
+        if self._error is not None:
+            raise self._error
+
+    def _consume(self, connection: BlockingConnection) -> None:
+        """Work with one connection to its end, or until the member has stopped."""
+        self._release = server_version(connection)
+        check_release(self._release, self._settings)
+        self._keeps_dead = keeps_dead_consumers(self._release)
+        self._driver = PikaDriver(connection)
+        self._workers.heard = monotonic()
+        self._interruptions = Interruptions(self._settings, self._workers, self)
+        names = self._find_seat(connection)
+        if self.seat is None:
+            return
+        self._run(check_access(self._settings, self.seat))
+        self._control = connection.channel()
+        self._listen()
+        self._use(names)
+        self._log.consuming(len(names), self.seat)
+        try:
+            self._until_stopped(connection)
+        finally:
+            with suppress(AMQPError):
+                close_in_one_step(
+                    {lane.channel: lane.to_displace for lane in self._lanes.values()}, self._settings.prefetch
+                )
+
+    def _deal_with(self, lane: Lane, channel: Any, message: Message, error: Exception | None) -> None:
+        self._run(self._interruptions.deal_with(lane, channel, message, error))
+
+    def _free(self) -> None:
+        self._run(self._interruptions.release(self._lanes.values()))
+
+    def _until_stopped(self, connection: BlockingConnection) -> None:
+        chores = Chores(
+            {
+                self._free: _TICK,
+                self._inspect: 2 * _TICK,
+                self._look: _LOOK_EVERY,
+                self._move: _MOVE_AFTER,
+            }
+        )
+        while not self._stop.is_set():
+            connection.process_data_events(time_limit=self._interruptions.until_retry(_TICK))
+            self._turn()
+            for chore in chores.due():
+                chore()
+        self._finish(connection)
+
+    def _find_seat(self, connection: BlockingConnection) -> tuple[str, ...]:
+        """Stand by until there is a free seat or the member is stopped, and return the queues."""
+        for tried in count():
+            names = self._fit({*self._lanes, *self._source()}, strict=not self._lanes)
+            self._lanes = {name: self._lanes.get(name) or Lane(name) for name in names}
+            self.seat = self._run(take_seat(self._settings.name, len(names)))
+            if self.seat is not None or self._stop.is_set():
+                break
+            if not tried:
+                self._log.standing_by(len(names))
+            until = monotonic() + next_try(tried, random.random())  # noqa: S311
+            while monotonic() < until and not self._stop.is_set():
+                connection.process_data_events(time_limit=_TICK)
+        return names
+
+    def _turn(self) -> None:
+        """What is to be done after each batch of events."""
+        connection = self._connection
+        assert connection is not None
+        received = connection._impl.bytes_received  # noqa: SLF001 - nothing else tells that the broker is there
+        if received != self._bytes:
+            self._bytes, self._workers.heard = received, monotonic()
+        while self._calls:
+            self._calls.popleft()()
+        self.acknowledge()
+        self._interruptions.retry()
+        for lane in [each for each in self._lanes.values() if each.leaving and each.is_idle]:
+            self._consume_again(lane)
+
+    def acknowledge(self) -> None:
+        """Acknowledge everything that is done with."""
+        for lane, channel, tag in self._workers.progress():
+            if channel is not None and channel.is_open:
+                channel.basic_ack(tag, multiple=True)
+                lane.acked = tag
+
+    def reject(self, channel: Any, message: Message) -> None:
+        """Dead-letter a message."""
+        channel.basic_reject(message.tag, requeue=False)
+
+    def pass_marker(self, channel: Any, message: Message) -> None:
+        """Answer the marker of a drain, and acknowledge it."""
+        pass_marker(channel, spec.Basic.Deliver(delivery_tag=message.tag), message.properties)
+
+    def _finish(self, connection: BlockingConnection) -> None:
+        """Wait for the handlers; closing the connection then gives everything else back to the broker."""
+        deadline = monotonic() + self._settings.stop_timeout
+        while not all(lane.is_idle for lane in self._lanes.values()) and monotonic() < deadline:
+            connection.process_data_events(time_limit=0.05)
+            self._turn()
+        self._turn()
+        self._log.late(self._lanes.values())
+
+    def _run(self, commands: Generator[Command, Any, _T]) -> _T:
+        with expecting_refusals():
+            return self._driver.run(commands)
+
+    # -- queues
+
+    def _fit(self, names: Collection[str], *, strict: bool = False) -> tuple[str, ...]:
+        """Those of the queues that are fit for a group; if strict, each of them must be."""
+        fit = fit_queues(names, self._settings, self._release, self._lanes, strict=strict)
+        return self._run(fit)
+
+    def _use_if_fit(self, names: Collection[str]) -> None:
+        """Consume queues that are new, if they are fit for a group."""
+        if new := {*names} - self._lanes.keys():
+            self._use(self._fit(new))
+
+    def _use(self, names: Collection[str]) -> None:
+        """Consume these queues too; the broker says which queues are no longer there."""
+        for lane, priority in assign(self._lanes, names, self.seat or 0):
+            self._subscribe(lane, priority)
+
+    def _consume_again(self, lane: Lane) -> None:
+        """Close the channel, by which the broker takes back what is not handled, and consume with another priority."""
+        self.acknowledge()
+        with self._workers.lock:
+            channel = lane.detach()
+        # All members do this at the same time, so that even one that waits may become active for a moment.
+        close_in_one_step({channel: lane.queue if lane.careful else ""}, self._settings.prefetch)
+        self._subscribe(lane, lane.priority)
+
+    def _subscribe(self, lane: Lane, priority: int) -> None:
+        assert self._connection is not None
+        channel = self._connection.channel()
+        channel.basic_qos(prefetch_count=self._settings.prefetch)
+        channel.add_on_cancel_callback(
+            lambda _: self._calls.append(partial(self._on_cancelled, lane, channel))
+        )
+        with self._workers.lock:
+            lane.attach(channel, priority, careful=self._keeps_dead)
+        channel.basic_consume(
+            lane.queue,
+            partial(self._on_delivery, lane),
+            consumer_tag=consumer_tag(self._settings.name, self.seat or 0),
+            arguments=self._settings.consumer_arguments(priority),
+        )
+
+    def _on_cancelled(self, lane: Lane, channel: Any) -> None:
+        """The broker has cancelled the consumer: the queue was deleted, or cannot be consumed at the moment."""
+        if lane.channel is not channel:
+            return
+        with self._workers.lock:
+            lane.detach()
+        close_in_one_step({channel: ""}, self._settings.prefetch)
+        if self._run(exists(lane.queue)):
+            self._log.cancelled(lane.queue)
+            self._subscribe(lane, lane.priority)
+            return
+        self._log.deleted(lane.queue)
+        del self._lanes[lane.queue]
+        self._use(())
+
+    # -- deliveries
+
+    def _on_delivery(
+        self,
+        lane: Lane,
+        channel: BlockingChannel,
+        method: spec.Basic.Deliver,
+        properties: BasicProperties,
+        body: bytes,
+    ) -> None:
+        message = Message(
+            body,
+            method.routing_key,
+            queue=lane.queue,
+            exchange=method.exchange,
+            redelivered=method.redelivered,
+            properties=properties,
+            tag=method.delivery_tag,
+        )
+        with self._workers.lock:
+            begin = lane.channel is channel and lane.add(message)
+        if begin:
+            self._workers.submit(lane)
+
+    # -- questions, and what is done now and then
+
+    def _on_question(
+        self, channel: BlockingChannel, _: Any, properties: BasicProperties, body: bytes
+    ) -> None:
+        if not properties.reply_to:
+            return
+        question = Question.of(body)
+        if question.queues:
+            self._calls.append(partial(self._use_if_fit, question.queues))
+        answer = status(self._settings.name, self.seat or 0, self._lanes.values())
+        channel.basic_publish(
+            "", properties.reply_to, answer, BasicProperties(correlation_id=properties.correlation_id)
+        )
+
+    def _inspect(self) -> None:
+        """Take samples for the rates, and consume again where the broker has closed a channel."""
+        now = monotonic()
+        for lane in list(self._lanes.values()):
+            lane.sample(now)
+            if lane.channel is not None and lane.channel.is_closed:
+                self._log.closed(lane.queue)
+                with self._workers.lock:
+                    lane.detach()
+                self._subscribe(lane, lane.priority)
+
+    def _look(self) -> None:
+        """Ask the source of the queues again, in a thread of its own, since an answer over HTTP takes time."""
+        threading.Thread(target=self._look_now, name="rabbit-chx queues", daemon=True).start()
+
+    def _look_now(self) -> None:
+        try:
+            names = self._source()
+        except RabbitChxError as error:
+            self._log.unreadable(error)
+        else:
+            self._ask(self._use_if_fit, names)
+
+    def _move(self) -> None:
+        """Take a lower seat if one has been free for some time; those in high seats try more often."""
+        assert self.seat is not None
+        if not looks_lower(self.seat, len(self._lanes), random.random()):  # noqa: S311
+            return
+        seat = self._run(take_seat(self._settings.name, self.seat))
+        if seat is None:
+            return
+        self._log.moving(self.seat, seat)
+        self._control.queue_delete(seat_queue(self._settings.name, self.seat))
+        self.seat = seat
+        self._listen()
+        self._use(())
+
+    def _listen(self) -> None:
+        """Take questions at the seat."""
+        queue = seat_queue(self._settings.name, self.seat or 0)
+        self._control.basic_consume(queue, self._on_question, auto_ack=True)

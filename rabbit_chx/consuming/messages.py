@@ -1,0 +1,104 @@
+"""What a member receives: messages for the handler, and the markers by which queues are drained and held."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+from typing import Any, Final
+
+from rabbit_chx.broker.applying.handover import is_marker
+
+HOLD: Final = "x-rabbit-chx-hold"
+"""The header of a marker that holds its queue; its value is the name of the queue whose deletion releases it."""
+
+
+_PROPERTIES: Final = (
+    *(
+        "content_type",
+        "content_encoding",
+        "headers",
+        "delivery_mode",
+        "priority",
+        "correlation_id",
+        "reply_to",
+    ),
+    *("expiration", "message_id", "timestamp", "user_id", "app_id", "cluster_id"),
+    *("type", "message_type"),  # of pika and of pamqp
+)
+
+
+class Kind(Enum):
+    """What a delivery is."""
+
+    MESSAGE = "message"
+    """For the handler."""
+    DRAIN = "drain"
+    """To be answered and acknowledged after all earlier messages."""
+    HOLD = "hold"
+    """Everything behind it waits until the queue that it names has been deleted."""
+
+
+def kind_of(headers: Mapping[str, Any] | None) -> Kind:
+    """What a delivery with these headers is."""
+    if headers:
+        if is_marker(headers):
+            return Kind.DRAIN
+        if isinstance(headers.get(HOLD), str):
+            return Kind.HOLD
+    return Kind.MESSAGE
+
+
+class Message:
+    """A message from one of the group's queues."""
+
+    __slots__ = ("body", "exchange", "properties", "queue", "redelivered", "routing_key", "tag")
+
+    def __init__(
+        self,
+        body: bytes,
+        routing_key: str,
+        *,
+        queue: str,
+        exchange: str = "",
+        redelivered: bool = False,
+        properties: Any = None,
+        tag: int = 0,
+    ) -> None:
+        self.body: Final = body
+        self.routing_key: Final = routing_key
+        self.queue: Final = queue
+        self.exchange: Final = exchange
+        self.redelivered: Final = redelivered
+        """Whether the broker has delivered it before, perhaps to a member that has already handled it."""
+        self.properties: Final = properties
+        """All properties: pika's `BasicProperties`, or pamqp's with aio-pika."""
+        self.tag: Final = tag
+        """The delivery tag on the channel of its queue."""
+
+    def __repr__(self) -> str:
+        return f"<Message of {len(self.body)} bytes with key {self.routing_key!r} from queue {self.queue!r}>"
+
+    @property
+    def headers(self) -> dict[str, Any]:
+        """The headers; empty without any."""
+        return getattr(self.properties, "headers", None) or {}
+
+    @property
+    def message_id(self) -> str | None:
+        """The property ``message_id``."""
+        return getattr(self.properties, "message_id", None)
+
+    @property
+    def correlation_id(self) -> str | None:
+        """The property ``correlation_id``."""
+        return getattr(self.properties, "correlation_id", None)
+
+    @property
+    def content_type(self) -> str | None:
+        """The property ``content_type``."""
+        return getattr(self.properties, "content_type", None)
+
+    def set_properties(self) -> dict[str, Any]:
+        """The properties that are set, by the names that the client library gives them."""
+        given = {name: getattr(self.properties, name, None) for name in _PROPERTIES}
+        return {name: value for name, value in given.items() if value is not None}

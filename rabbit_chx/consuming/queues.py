@@ -1,0 +1,247 @@
+"""What a member asks and tells the broker besides consuming. Generators of commands for a driver of pika or aio-pika."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Generator, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from rabbit_chx.broker.applying.protocol import NO_ROUTE, Command, OnChannel, Refused
+from rabbit_chx.broker.permissions import why_denied
+from rabbit_chx.consuming.access import HOLDS, needs_of
+from rabbit_chx.consuming.logs import Log
+from rabbit_chx.consuming.messages import Message
+from rabbit_chx.consuming.releases import has_default_limit
+from rabbit_chx.consuming.seats import seat_queue
+from rabbit_chx.consuming.settings import Settings
+from rabbit_chx.errors import InvalidValue, Unquoted
+from rabbit_chx.text import listed
+
+_DENIED: Final = 403
+_NOT_FOUND: Final = 404
+_LOCKED: Final = 405
+_DIFFERENT: Final = 406
+_TYPE, _SINGLE, _LIMIT, _DEAD_LETTER = (
+    *("x-queue-type", "x-single-active-consumer", "x-delivery-limit", "x-dead-letter-exchange"),
+)
+_MOST_REFUSALS: Final = 30
+_FIT: Final = "a quorum queue with a single active consumer"
+_MISSING: Final = "`rabbit-chx apply` declares the queues of a topology file"
+_REPLACE: Final = (
+    "This cannot be changed in place: declare another queue (with preset: ordered in a topology file), bind it in place "
+    "of this one, and drain this one"
+)
+
+
+def exists(queue: str) -> Generator[Command, Any, bool]:
+    """Whether a queue exists."""
+    try:
+        yield OnChannel("queue_declare", {"queue": queue, "passive": True})
+    except Refused as refused:
+        if refused.code != _NOT_FOUND:
+            raise
+        return False
+    return True
+
+
+def park(queue: str, message: Message) -> Generator[Command, Any, None]:
+    """Publish a message to another queue, and wait until the broker has confirmed it."""
+    to_queue = {"exchange": "", "routing_key": queue, "body": message.body, "mandatory": True}
+    try:
+        yield OnChannel("basic_publish", {**to_queue, "properties": message.set_properties()})
+    except Refused as refused:
+        if refused.code != NO_ROUTE:
+            raise
+        raise InvalidValue(
+            "parking_queue",
+            queue,
+            "an existing queue",
+            "The broker returned the message that was to be parked",
+        ) from None
+
+
+def check_access(settings: Settings, seat: int) -> Generator[Command, Any, None]:
+    """Try what a member does only now and then, so that a missing permission shows at once.
+
+    A member answers questions and markers through the default exchange, and looks whether a hold is still there. For
+    that, RabbitMQ 4.3.1 and later want one of the permissions on its name.
+    """
+    ours = {"exchange": "", "routing_key": seat_queue(settings.name, seat), "body": b""}
+    yield OnChannel("basic_publish", ours)
+    yield from exists(f"{HOLDS}check")
+    if settings.parking_queue is not None and not (yield from exists(settings.parking_queue)):
+        raise InvalidValue("parking_queue", settings.parking_queue, "an existing queue")
+
+
+# ---- whether queues are fit for a group
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """Which queues are fit for a group."""
+
+    fit: tuple[str, ...]
+    unfit: tuple[InvalidValue, ...]
+    """Why the others are not."""
+    warnings: tuple[str, ...]
+    """What may lose messages, and what could not be checked."""
+
+
+def check_queues(
+    names: Collection[str], settings: Settings, release: str, known: Collection[str] = ()
+) -> Generator[Command, Any, Checked]:
+    """Find out over AMQP which queues are fit for a group.
+
+    AMQP does not show the arguments of a queue, but the broker refuses to declare a queue with others than it has, and
+    names one that differs (``rabbit_misc:assert_args_equivalence/4``): they are learnt from the refusals.
+
+    Args:
+        names: of the queues.
+        settings: of the group.
+        release: of the broker.
+        known: queues that were fit before, which only have to exist.
+    """
+    found: dict[str, dict[str, Any]] = {}
+    fit: list[str] = []
+    unfit: list[InvalidValue] = []
+    denied: Refused | None = None
+    usual: dict[str, Any] = {}
+    for name in sorted(names):
+        try:
+            yield from _check_exists(name)
+            if name not in known and denied is None:
+                found[name] = usual = yield from _arguments(name, usual)
+        except InvalidValue as error:
+            unfit.append(error)
+            continue
+        except Refused as refused:
+            if refused.code != _DENIED:
+                raise
+            denied = refused
+        fit.append(name)
+    warnings = [*_limited(found, release), *_dropped(found, settings)]
+    if denied is not None:
+        warnings.append(_unchecked(denied, names, settings))
+    return Checked(tuple(fit), tuple(unfit), tuple(warnings))
+
+
+def fit_queues(
+    names: Collection[str],
+    settings: Settings,
+    release: str,
+    known: Collection[str] = (),
+    *,
+    strict: bool = False,
+) -> Generator[Command, Any, tuple[str, ...]]:
+    """Those of the queues that are fit for a group; if strict, each of them must be. The log tells of the others."""
+    found = yield from check_queues(names, settings, release, known)
+    if found.unfit and strict:
+        raise found.unfit[0]
+    for text in (*found.warnings, *(f"not consumed: {error}" for error in found.unfit)):
+        Log(settings).warn(text)
+    return found.fit
+
+
+def _check_exists(name: str) -> Generator[Command, Any, None]:
+    try:
+        if not (yield from exists(name)):
+            raise InvalidValue("queue", name, "an existing queue", _MISSING)
+    except Refused as refused:
+        if refused.code != _LOCKED:
+            raise
+        raise _unfit(name, "an exclusive queue") from None
+
+
+def _arguments(name: str, usual: Mapping[str, Any]) -> Generator[Command, Any, dict[str, Any]]:
+    """The arguments of a queue that is fit; those of another queue are tried first."""
+    arguments = {**usual, _TYPE: "quorum", _SINGLE: True}
+    for _ in range(_MOST_REFUSALS):
+        try:
+            yield OnChannel("queue_declare", {"queue": name, "durable": True, "arguments": arguments})
+        except Refused as refused:
+            if refused.code != _DIFFERENT:
+                raise
+            _learn(name, arguments, refused.text)
+        else:
+            if arguments.get(_SINGLE):
+                return arguments
+            raise _unfit(name, "a quorum queue without x-single-active-consumer")
+    raise _unfit(name, f"a queue whose arguments the broker did not accept: {arguments}")
+
+
+def _learn(name: str, arguments: dict[str, Any], text: str) -> None:
+    """Change the arguments as a refusal says; raise if the queue is not fit."""
+    differs = re.search(
+        r"inequivalent arg '(.*?)' for queue .*: received (.*) but current is (.*)", text, re.DOTALL
+    )
+    if differs is None:
+        raise _unfit(name, f"a queue that the broker does not declare again: {text}")
+    argument, _, current = differs.groups()
+    value = re.fullmatch(r"(?:the value )?'(.*?)'(?: of type '(\w+)')?", current, re.DOTALL)
+    match argument:
+        case "x-queue-type":
+            raise _unfit(name, "a stream" if "'stream'" in current else "a classic queue")
+        case "durable" | "auto_delete" | "exclusive":
+            raise _unfit(name, "a classic queue that is not durable or is deleted automatically")
+        case "x-single-active-consumer":  # of any type: another refusal tells which
+            arguments[argument] = False
+            if value is None:
+                del arguments[argument]
+        case _ if value is None:
+            del arguments[argument]
+        case _:
+            arguments[argument] = _typed(value[1], value[2], arguments.get(argument))
+
+
+def _typed(text: str, kind: str | None, ours: Any) -> Any:
+    """A value as the broker shows it: without its type if ours has the same type."""
+    if kind == "bool" or isinstance(ours, bool):
+        return text == "true"
+    is_number = kind not in {None, "longstr"} or isinstance(ours, int)
+    return int(text) if is_number and re.fullmatch(r"-?\d+", text) else text
+
+
+def _unfit(name: str, what: str) -> InvalidValue:
+    return InvalidValue(f"queue {name!r}", Unquoted(what), _FIT, _REPLACE)
+
+
+# ---- what does no harm yet
+
+
+def _limited(found: Mapping[str, Mapping[str, Any]], release: str) -> Iterator[str]:
+    default = has_default_limit(release)
+    limited = [
+        name
+        for name, arguments in found.items()
+        if (_LIMIT in arguments or default) and not (default and arguments.get(_LIMIT, 20) < 0)
+    ]
+    if not limited:
+        return
+    advice = (
+        "Set delivery-limit: -1 in the policy of these queues (AMQP does not show policies: ignore this if one sets it), "
+        "and replace queues whose argument has another value"
+        if default
+        else f"Use queues without {_LIMIT}, and no policy with delivery-limit"
+    )
+    yield (
+        f"{listed(limited)}: a delivery limit applies ({_LIMIT}; 20 by default from RabbitMQ 4.0 on), so the broker drops "
+        "or dead-letters messages that were returned more often, such as by members that ended, even if no handler has "
+        f"seen them. {advice}"
+    )
+
+
+def _dropped(found: Mapping[str, Mapping[str, Any]], settings: Settings) -> Iterator[str]:
+    without = [name for name, arguments in found.items() if _DEAD_LETTER not in arguments]
+    if settings.on_failure == "dead-letter" and without:
+        yield (
+            f"{listed(without)}: no argument {_DEAD_LETTER}, so the broker drops failed messages unless a policy sets "
+            "dead-letter-exchange, which AMQP does not show"
+        )
+
+
+def _unchecked(denied: Refused, names: Collection[str], settings: Settings) -> str:
+    needs = needs_of(settings, names)
+    needs.configure.update(("queue", name) for name in names)
+    why = why_denied(denied.text, needs, what="a member that checks its queues") or denied.text
+    return f"not checked whether each queue is {_FIT}: {why}"

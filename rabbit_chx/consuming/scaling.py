@@ -1,0 +1,384 @@
+"""Carry out a plan that moves keys while members of a group consume, and break no key's order.
+
+    with connect("amqp://user:password@host") as connection:
+        carry_out(plan(wanted, read(management, "/")), connection, management, on_done=print)
+
+1. hold: a marker in each queue that gains keys; the member that reaches it waits (`rabbit_chx.consuming.holds`);
+2. switch: the steps of the plan;
+3. drain the queues that lose keys, by markers that members answer when they have handled everything before them;
+4. release the queues that gain keys, stage by stage.
+
+Whatever interrupts this, the queues stay held until `carry_out` is called again, which first finishes what it finds.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import takewhile
+from time import monotonic
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from rabbit_chx.broker.applying.apply import lock_holder
+from rabbit_chx.broker.applying.handover import NotDrained, drain_commands, stages
+from rabbit_chx.broker.applying.lock import LOCK, release_lock, take_lock
+from rabbit_chx.broker.applying.pika_driver import PikaDriver, uninterrupted
+from rabbit_chx.broker.applying.plan_commands import check_plan, plan_commands
+from rabbit_chx.broker.applying.protocol import Command, Lost, OnChannel, OverHttp, Refused, Surprise
+from rabbit_chx.broker.management import Management
+from rabbit_chx.broker.permissions import DEFAULT_EXCHANGE, Beginning, Needs, why_denied
+from rabbit_chx.consuming.access import HOLDS
+from rabbit_chx.consuming.holds import Hold, hold_commands, holds_on, release_commands
+from rabbit_chx.consuming.queues import exists
+from rabbit_chx.consuming.roll_call import MemberStatus, members
+from rabbit_chx.consuming.seats import SEATS
+from rabbit_chx.errors import ApplyStopped, BrokerUnavailable, InvalidValue, RabbitChxError
+from rabbit_chx.ring import Destination
+from rabbit_chx.topology.planning.drain_order import drain_first_in, drain_stages
+from rabbit_chx.topology.planning.steps import Bind, Plan, Step, Unbind
+
+if TYPE_CHECKING:
+    from pika import BlockingConnection
+
+_NOT_EMPTY: Final = 406
+_TELL_EVERY: Final = 3.0
+_LONGEST_WAIT_FOR_MEMBERS: Final = 30.0
+_ANSWER_IN: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """Something that `carry_out` has done."""
+
+    what: Literal["step", "hold", "drain", "delete", "keep", "release"]
+    queue: str = ""
+    step: Step | None = None
+
+    def __str__(self) -> str:
+        return _SENTENCES[self.what].format(queue=self.queue, step=self.step)
+
+
+_SENTENCES: Final = {
+    "step": "{step}",
+    "hold": "hold queue {queue!r}",
+    "drain": "drained queue {queue!r}",
+    "delete": "delete queue {queue!r}",
+    "keep": "queue {queue!r} is not deleted, because it is not empty",
+    "release": "release queue {queue!r}",
+}
+
+
+class NotConsumed(RabbitChxError):
+    """Nobody would consume some queues, so nothing was switched."""
+
+    def __init__(self, message: str, queues: tuple[str, ...]) -> None:
+        super().__init__(message, queues)
+        self.queues = queues
+
+    def _text(self) -> str:
+        return str(self.args[0])
+
+
+def waits_of(plan: Plan) -> dict[str, frozenset[str]]:
+    """The queues that gain keys by a plan, each with those that are drained first.
+
+    Raises:
+        InvalidValue: no such order keeps the order of all keys, or none is known; the hint says what to do.
+    """
+    for exchange, flaw, hint in _flaws(plan):
+        raise InvalidValue(
+            f"change of exchange {exchange!r}", flaw, "a change that can keep keys in order", hint
+        )
+    waits = drain_first_in(plan)
+    named = {one for gainer, losers in waits.items() for one in (gainer, *losers)}
+    behind = sorted(str(one) for one in named if not isinstance(one, str))
+    if behind:
+        raise InvalidValue(
+            "change",
+            f"keys that move between exchanges ({', '.join(behind)})",
+            "keys that move between queues",
+            "Only queues can be held and drained",
+        )
+    if drain_stages(waits) is None:
+        mutual = sorted(str(one) for one in waits.keys() & set().union(*waits.values()))
+        raise InvalidValue(
+            "change",
+            f"queues that gain keys from each other ({', '.join(mutual)})",
+            "a change that can keep keys in order",
+            "On a ring append queues at its end, or remove the last-bound ones; with slots any queue can come and go. "
+            "`rabbit-chx plan` shows the alternatives",
+        )
+    return {str(gainer): frozenset(map(str, losers)) for gainer, losers in waits.items()}
+
+
+def _flaws(plan: Plan) -> Iterator[tuple[str, str, str]]:
+    """The exchanges whose moving keys are not known, each with the reason and a hint."""
+    rings = {change.exchange for change in plan.changes}
+    for change in plan.changes:
+        if change.before.bindings and not (change.before.known and change.after.known):
+            why = f"a ring of unknown order ({change.before.why_unknown})"
+            yield change.exchange, why, "Read it from the node, or infer it from observed messages"
+    for step in plan.steps:
+        if isinstance(step, (Bind, Unbind)) and step.moved != 0 and step.binding.source not in rings:
+            source = step.binding.source
+            if step.exchange_moved == source:  # otherwise it is a slot
+                yield (
+                    source,
+                    "another number of queues of an x-modulus-hash exchange, which moves keys between all of them",
+                    "Give it slots under a new name, which moves only the keys of the new queues",
+                )
+
+
+def carry_out(
+    plan: Plan,
+    connection: BlockingConnection,
+    management: Management,
+    *,
+    group: str | None = None,
+    removed: Collection[str] = (),
+    on_done: Callable[[Done], object] = lambda _: None,
+    timeout: float = 300.0,
+    settle: float = 1.0,
+    record: bool = True,
+    holder: str | None = None,
+) -> None:
+    """Finish what an interrupted call has left held, and carry out a plan without breaking the order of any key.
+
+    Args:
+        plan: for the virtual host of the connection; it may be empty.
+        connection: of pika.
+        management: of the same broker.
+        group: whose members consume the queues; by default every group whose members consume one of them now.
+        removed: queues that are deleted when they have lost all keys and are empty.
+        on_done: called with everything that is done.
+        timeout: seconds for the drain of one stage.
+        settle: seconds between the switch and the markers, for messages that are still on their way.
+        record: record the order of rings on the broker.
+        holder: what the lock says of its holder, as for `apply`.
+
+    Raises:
+        InvalidValue: no order of steps keeps the order of keys.
+        NotConsumed: nobody consumes one of the queues; nothing was switched.
+        NotDrained: a member did not get to its marker in time; the queues stay held until the next call.
+        ApplyStopped: the plan was not applied to its end.
+        BrokerUnavailable: the broker is gone, or refuses something.
+    """
+    waits = waits_of(plan)
+    driver = PikaDriver(connection, management)
+    check_plan(plan, driver.vhost, seen=True)
+    change = _Change(connection, management, driver, on_done, timeout, settle, {group} if group else set())
+    with _locked(driver, lock_holder() if holder is None else holder):
+        change.finish(holds_on(management, driver.vhost))
+        change.carry_out(plan, waits, removed, record=record)
+
+
+class _Change:
+    """One call of `carry_out`, which holds the lock."""
+
+    def __init__(
+        self,
+        connection: BlockingConnection,
+        management: Management,
+        driver: PikaDriver,
+        on_done: Callable[[Done], object],
+        timeout: float,
+        settle: float,
+        groups: set[str],
+    ) -> None:
+        self._connection = connection
+        self._management = management
+        self._driver = driver
+        self._on_done = on_done
+        self._timeout = timeout
+        self._settle = settle
+        self._groups = groups
+        self._told = 0.0
+
+    def carry_out(
+        self, plan: Plan, waits: Mapping[str, frozenset[str]], removed: Collection[str], *, record: bool
+    ) -> None:
+        """Declare, hold, switch, drain and release."""
+        binds = (Bind, Unbind)
+        first = tuple(takewhile(lambda step: not isinstance(step, binds), plan.steps))
+        losing = set().union(*waits.values())
+        if waits:
+            self._choose_groups(losing)
+            self._wait_for_members(losing - waits.keys())
+        self._apply(replace(plan, steps=first, changes=()), record=record)
+        self._wait_for_members(losing | waits.keys(), told=waits)
+        held = [Hold.of(queue, losers, removed, self._groups) for queue, losers in waits.items()]
+        for hold in held:
+            self._driver.run(hold_commands(hold))
+            self._on_done(Done("hold", hold.queue))
+        try:
+            self._apply(replace(plan, steps=plan.steps[len(first) :]), record=record)
+        except ApplyStopped:
+            with suppress(RabbitChxError, Refused, Lost):
+                self.finish(held)
+            raise
+        self.finish(held)
+
+    def _apply(self, plan: Plan, *, record: bool) -> None:
+        self._driver.run(
+            plan_commands(
+                plan,
+                holder="",
+                token=0,
+                seen=True,
+                record=record,
+                on_step=lambda step: self._on_done(Done("step", step=step)),
+                lock=False,
+            )
+        )
+
+    # ---- after the switch
+
+    def finish(self, holds: Collection[Hold]) -> None:
+        """Drain what loses keys, and release what gains keys, stage by stage."""
+        named = {hold.queue: hold for hold in holds}
+        removed = {queue for hold in holds for queue in hold.removed}
+        self._groups |= {group for hold in holds for group in hold.groups}
+        there = self._existing({queue for hold in holds for queue in (*hold.losing, hold.queue)})
+        waits: dict[Destination, Collection[Destination]] = {
+            hold.queue: [each for each in hold.losing if each in there] for hold in holds
+        }
+        settle = self._settle
+        planned = stages(waits)
+        for stage, (losing, gaining) in enumerate(planned, start=1):
+            if losing:
+                self._drain(losing, settle, told=named.keys() & there, held=named)
+                settle = 0.0
+            if stage == len(
+                planned
+            ):  # not earlier: members compute their priorities again when a queue is gone
+                for queue in sorted(self._unbound(removed & there)):
+                    self._delete(queue)
+            for queue in gaining:
+                self._driver.run(release_commands(named.pop(queue)))
+                self._on_done(Done("release", queue))
+
+    def _unbound(self, queues: set[str]) -> set[str]:
+        """Those of the queues that nothing leads to; an interrupted switch may have left the others bound."""
+        if not queues:
+            return queues
+        bindings = self._management.bindings(self._driver.vhost)
+        return queues - {str(each.destination) for each in bindings if each.source}
+
+    def _existing(self, queues: Iterable[str]) -> set[str]:
+        return {queue for queue in queues if self._driver.run(exists(queue))}
+
+    def _drain(
+        self, losing: Collection[str], settle: float, told: Collection[str], held: Iterable[str]
+    ) -> None:
+        commands = drain_commands(
+            losing,
+            self._timeout,
+            settle,
+            on_passed=lambda queue: self._on_done(Done("drain", queue)),
+            meanwhile=partial(self._tell_now_and_then, told),
+        )
+        try:
+            self._driver.run(commands)
+        except NotDrained as late:
+            raise NotDrained(
+                f"the messages of {_listed(late.queues)} were not handled within {self._timeout:g} seconds, so "
+                f"{_listed(held)} stay held: call it again to go on, with more time if there are many messages",
+                late.queues,
+            ) from None
+
+    def _delete(self, queue: str) -> None:
+        """Delete a queue that is drained and bound to nothing; its consumers are cancelled, and members drop it."""
+        deleted = self._driver.run(_delete_commands(self._driver.vhost, queue))
+        self._on_done(Done("delete" if deleted else "keep", queue))
+
+    # ---- members
+
+    def _choose_groups(self, queues: Collection[str]) -> None:
+        """Without a name, the groups whose members consume one of the queues."""
+        if self._groups:
+            return
+        names = [queue.name for queue, _ in self._management.queues(self._driver.vhost)]
+        found = {name.removeprefix(SEATS).rpartition(".")[0] for name in names if name.startswith(SEATS)}
+        self._groups = {
+            group for group in found if any({*queues} & member.queues.keys() for member in self._ask(group))
+        }
+
+    def _ask(self, group: str, told: Collection[str] = ()) -> list[MemberStatus]:
+        with uninterrupted():
+            return members(self._connection, group, timeout=_ANSWER_IN, queues=told)
+
+    def _tell(self, told: Collection[str]) -> set[str]:
+        """Tell all members of these queues, and return those that they consume already."""
+        self._told = monotonic()
+        found = [member for group in sorted(self._groups) for member in self._ask(group, told)]
+        return {queue for member in found for queue in member.queues}
+
+    def _tell_now_and_then(self, told: Collection[str]) -> None:
+        """Members that have joined since the last time learn of the queues."""
+        if monotonic() - self._told > _TELL_EVERY:
+            self._tell(told)
+
+    def _wait_for_members(self, queues: Collection[str], told: Collection[str] = ()) -> None:
+        """Wait until members consume these queues; those that they are told of may take them a moment."""
+        if not queues:
+            return
+        deadline = monotonic() + (min(self._timeout, _LONGEST_WAIT_FOR_MEMBERS) if told else 0.0)
+        while missing := {*queues} - self._tell(told):
+            if monotonic() > deadline:
+                who = (
+                    f"no member of group {_listed(self._groups)}"
+                    if self._groups
+                    else "no member of any group"
+                )
+                raise NotConsumed(
+                    f"{who} consumes {_listed(missing)}, so nothing was switched. Start members that consume the "
+                    "exchange; without rabbit_chx.consuming, use `rabbit-chx apply` and drain_in_order of "
+                    "rabbit_chx.broker",
+                    tuple(sorted(missing)),
+                )
+            self._connection.sleep(0.2)
+
+
+def _delete_commands(vhost: str, queue: str) -> Generator[Command, Any, bool]:
+    """Delete an empty queue; False if it is not empty."""
+    found = yield OnChannel("queue_declare", {"queue": queue, "passive": True})
+    if found.message_count:
+        return False
+    # Quorum queues do not support if-empty (rabbit_quorum_queue:delete/4).
+    classic = (yield OverHttp("queue", (vhost, queue))).type == "classic"
+    try:
+        yield OnChannel("queue_delete", {"queue": queue, "if_empty": classic})
+    except Refused as refused:
+        if refused.code != _NOT_EMPTY:
+            raise
+        return False
+    return True
+
+
+@contextmanager
+def _locked(driver: PikaDriver, holder: str) -> Iterator[None]:
+    """Hold the lock on the topology, and say in full sentences why the broker is gone or refuses something."""
+    own = Beginning(HOLDS)
+    try:
+        driver.run(take_lock(driver.vhost, holder, 1 + secrets.randbelow(2**31 - 1), seen=True))
+        try:
+            yield
+        finally:
+            driver.run(release_lock())
+    except (Surprise, Lost) as error:
+        raise BrokerUnavailable(str(error)) from None
+    except Refused as refused:
+        needs = Needs(
+            configure={("queue", LOCK), ("queue", own), ("queue", Beginning("amq.gen-"))},
+            write={("exchange", DEFAULT_EXCHANGE)},
+            read={("queue", Beginning("amq.gen-"))},
+        )
+        reason = why_denied(refused.text, needs, what="holding and draining queues") or refused.text
+        raise BrokerUnavailable(f"the queues cannot be scaled: {reason}") from None
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(map(repr, sorted(names)))

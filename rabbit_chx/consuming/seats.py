@@ -1,0 +1,81 @@
+"""The seats of a group: one exclusive queue for each member, which lives and dies with the member's connection.
+
+The number of a member's seat determines its priorities. The seat's queue is also the member's address: questions to the
+member are sent there. The generators yield commands for a driver of pika or aio-pika and do no IO.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Generator
+from typing import Any, Final
+
+from rabbit_chx.broker.applying.protocol import Command, OnChannel, Refused
+from rabbit_chx.errors import InvalidValue
+from rabbit_chx.names import check_name
+
+SEATS: Final = "rabbit-chx.seat."
+"""How the names of all seats' queues begin."""
+
+_LOCKED: Final = 405
+_MOST_SEATS: Final = 100_000
+_FIRST_WAIT: Final = 1.0
+_LONGEST_WAIT: Final = 30.0
+
+
+def seat_queue(group: str, seat: int) -> str:
+    """The name of a seat's queue.
+
+    >>> seat_queue("billing", 3)
+    'rabbit-chx.seat.billing.3'
+    """
+    return f"{SEATS}{group}.{seat}"
+
+
+def check_group_name(name: str) -> str:
+    """Return the name of a group whose seats have valid names."""
+    check_name("group name", name)
+    size = len(seat_queue(name, _MOST_SEATS).encode())
+    if size > 255:
+        raise InvalidValue(
+            "group name",
+            name,
+            f"at most {255 - len(seat_queue('', _MOST_SEATS))} bytes of UTF-8",
+            "The names of the seats' queues contain it",
+        )
+    return name
+
+
+def consumer_tag(group: str, seat: int) -> str:
+    """The consumer tag by which a member is recognized in the management UI."""
+    tag = f"rabbit-chx.{group}.{seat}.{socket.gethostname()}.{os.getpid()}"
+    return tag.encode()[:255].decode(errors="ignore")
+
+
+def take_seat(group: str, below: int) -> Generator[Command, Any, int | None]:
+    """Take the lowest free seat with a number less than ``below``; None if all are taken."""
+    for seat in range(below):
+        # Some virtual hosts have another default type.
+        arguments = {"x-queue-type": "classic"}
+        try:
+            yield OnChannel(
+                "queue_declare",
+                {"queue": seat_queue(group, seat), "exclusive": True, "arguments": arguments},
+            )
+        except Refused as refused:
+            if refused.code != _LOCKED:
+                raise
+        else:
+            return seat
+    return None
+
+
+def next_try(tried: int, share: float) -> float:
+    """Seconds until a member that stands by looks for a free seat again; ``share`` is random, from 0 to 1."""
+    return float(min(_FIRST_WAIT * 2 ** min(tried, 10), _LONGEST_WAIT)) * (0.5 + share / 2)
+
+
+def looks_lower(seat: int, seats: int, share: float) -> bool:
+    """Whether a member looks for a lower seat this time: those in high seats do more often; ``share`` is random."""
+    return share <= (seat + 1) / (seats + 1)

@@ -1,0 +1,96 @@
+"""The settings of a member, checked."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from inspect import iscoroutinefunction, isgeneratorfunction
+from typing import Any, Final, Literal, TypeAlias
+
+from rabbit_chx.consuming.seats import check_group_name
+from rabbit_chx.errors import InvalidValue
+from rabbit_chx.names import check_name
+
+OnFailure: TypeAlias = Literal["stop", "dead-letter", "park"]
+_ON_FAILURE: Final = ("stop", "dead-letter", "park")
+_LONGEST_BACKOFF: Final = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What the members of a group have in common, on pika as on aio-pika."""
+
+    exchange: str
+    name: str
+    prefetch: int
+    concurrency: int
+    attempts: int
+    backoff: float
+    on_failure: OnFailure
+    parking_queue: str | None
+    stop_timeout: float
+    heartbeat: int
+    failover_only: bool
+    consumer_timeout: float | None = None
+
+    def __post_init__(self) -> None:
+        check_name("exchange", self.exchange)
+        check_group_name(self.name)
+        for name, most in (
+            ("prefetch", 65_535),
+            ("concurrency", 10_000),
+            ("attempts", 1_000_000),
+            ("heartbeat", 65_535),
+        ):
+            _check_integer(name, getattr(self, name), most)
+        for name in ("backoff", "stop_timeout"):
+            _check_seconds(name, getattr(self, name))
+        if self.consumer_timeout is not None:
+            _check_seconds("consumer_timeout", self.consumer_timeout)
+        if self.on_failure not in _ON_FAILURE:
+            raise InvalidValue("on_failure", self.on_failure, " or ".join(map(repr, _ON_FAILURE)))
+        if (self.on_failure == "park") != (self.parking_queue is not None):
+            raise InvalidValue(
+                "parking_queue",
+                self.parking_queue,
+                "the name of a queue with on_failure='park', and None otherwise",
+            )
+        if self.parking_queue is not None:
+            check_name("parking_queue", self.parking_queue)
+
+    def consumer_arguments(self, priority: int) -> dict[str, Any]:
+        """The arguments of ``basic.consume``."""
+        if self.consumer_timeout is None:
+            return {"x-priority": priority}
+        return {"x-priority": priority, "x-consumer-timeout": round(self.consumer_timeout * 1000)}
+
+    def delay(self, failures: int) -> float:
+        """Seconds before a message is handled again that has failed so many times."""
+        return float(min(self.backoff * 2 ** min(failures - 1, 30), max(self.backoff, _LONGEST_BACKOFF)))
+
+
+def check_handler(handler: object, *, coroutine: bool) -> Any:
+    """Return a handler of the kind that the group calls."""
+    got = type(handler).__name__
+    if not callable(handler):
+        raise InvalidValue("handler", got, "a function that takes a message")
+    is_coroutine = any(map(iscoroutinefunction, (handler, type(handler).__call__)))
+    if is_coroutine and not coroutine:
+        raise InvalidValue(
+            "handler", "a coroutine function", "a function", "AsyncGroup takes coroutine functions"
+        )
+    if coroutine and not is_coroutine:
+        raise InvalidValue("handler", "a function", "a coroutine function", "Group takes functions")
+    if isgeneratorfunction(handler):
+        raise InvalidValue("handler", "a generator function", "a function", "A generator would never run")
+    return handler
+
+
+def _check_integer(name: str, got: object, most: int) -> None:
+    if not isinstance(got, int) or isinstance(got, bool) or not 1 <= got <= most:
+        raise InvalidValue(name, got, f"an integer from 1 to {most}")
+
+
+def _check_seconds(name: str, got: object) -> None:
+    if not isinstance(got, (int, float)) or isinstance(got, bool) or not 0 <= got < math.inf:
+        raise InvalidValue(name, got, "seconds, at least 0")

@@ -1,0 +1,110 @@
+"""The threads that run the handler, each on one lane at a time."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from queue import SimpleQueue
+from time import monotonic
+from typing import Any, Final, Protocol
+
+from rabbit_chx.consuming.lanes import Lane
+from rabbit_chx.consuming.messages import Kind, Message, kind_of
+
+_TURN: Final = 0.05
+"""Seconds that a thread works on one lane while others wait."""
+
+
+class _Owner(Protocol):
+    """What the threads report, from any of them."""
+
+    def on_progress(self) -> None: ...
+    def on_error(self, error: BaseException) -> None: ...
+    def on_interruption(self, lane: Lane, channel: Any, message: Message, error: Exception | None) -> None:
+        """A message was not handled; the lane stays busy until the owner submits it again."""
+
+
+class Progress:
+    """Which lanes have something to acknowledge."""
+
+    def __init__(self, lock: AbstractContextManager[Any]) -> None:
+        self.lock = lock
+        """Of all lanes."""
+        self.heard = 0.0
+        """When the broker last gave a sign."""
+        self._progress: set[Lane] = set()
+
+    def finished(self, lane: Lane, channel: Any, message: Message) -> None:
+        """A message is done with, so that it can be acknowledged."""
+        with self.lock:
+            if lane.finish(message, channel):
+                self._progress.add(lane)
+
+    def progress(self) -> list[tuple[Lane, Any, int]]:
+        """The lanes on which messages are done with since the last call, each with its channel and the last tag."""
+        with self.lock:
+            lanes, self._progress = self._progress, set()
+            return [(lane, lane.channel, lane.done) for lane in lanes if lane.done > lane.acked]
+
+
+class Workers(Progress):
+    """Threads that call the handler with the messages of lanes."""
+
+    def __init__(self, handler: Callable[[Message], object], threads: int, heartbeat: int) -> None:
+        super().__init__(threading.Lock())
+        self.stopping = threading.Event()
+        self._handler = handler
+        self._heartbeat = heartbeat
+        self._ready: SimpleQueue[Lane | None] = SimpleQueue()
+        self._threads = threads
+
+    def start(self, owner: _Owner) -> None:
+        """Start the threads, which end with the process if `end` does not end them."""
+        for number in range(self._threads):
+            name = f"rabbit-chx handler {number}"
+            threading.Thread(target=self._work, args=(owner,), name=name, daemon=True).start()
+
+    def end(self) -> None:
+        """Let each thread end after the message that it is at."""
+        for _ in range(self._threads):
+            self._ready.put(None)
+
+    def submit(self, lane: Lane) -> None:
+        """Have a busy lane worked on."""
+        self._ready.put(lane)
+
+    def _work(self, owner: _Owner) -> None:
+        while (lane := self._ready.get()) is not None:
+            try:
+                self._work_on(lane, owner)
+            except BaseException as error:  # noqa: BLE001 - it belongs to whoever waits for the member
+                with self.lock:
+                    lane.busy = False
+                owner.on_error(error)
+
+    def _work_on(self, lane: Lane, owner: _Owner) -> None:
+        turn_ends = monotonic() + _TURN
+        while True:
+            with self.lock:
+                channel = lane.channel
+                message = None if self.stopping.is_set() else lane.take()
+                if message is None:
+                    lane.busy = False
+            if message is None:
+                owner.on_progress()
+                return
+            silent = monotonic() - self.heard > self._heartbeat
+            if silent or kind_of(message.properties.headers) is not Kind.MESSAGE:
+                owner.on_interruption(lane, channel, message, None)
+                return
+            try:
+                self._handler(message)
+            except Exception as error:  # noqa: BLE001 - whatever the handler raises
+                owner.on_interruption(lane, channel, message, error)
+                return
+            self.finished(lane, channel, message)
+            owner.on_progress()
+            if monotonic() > turn_ends and not self._ready.empty():
+                self._ready.put(lane)
+                return

@@ -1,0 +1,134 @@
+"""What breaks the order of an ordered queue (a quorum queue with a single active consumer), or loses its messages.
+
+Observed on 3.10.8, 4.0.5 and 4.3.6; the reports of RabbitMQ's other faults are named. This module does no IO.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Final
+
+from rabbit_chx.releases import Release
+from rabbit_chx.ring import ToExchange
+from rabbit_chx.text import listed
+from rabbit_chx.topology.checks.lint_rules import Finding
+from rabbit_chx.topology.graph import reachable
+from rabbit_chx.topology.model import DELIVERY_LIMIT, Observed, Queue, Topology
+
+_DEFAULT_LIMIT: Final = 20
+_DELAYED: Final = "x-delayed-message"
+_RETRY: Final = "delayed-retry-"
+_LIMIT_KEY: Final = DELIVERY_LIMIT.removeprefix("x-")
+
+
+def ordered_findings(
+    topology: Topology, release: Release | None, observed: Observed | None
+) -> Iterator[Finding]:
+    """The hazards of a file's ordered queues; without a release, those of the newest."""
+    ordered = [queue for queue in topology.queues if queue.is_ordered]
+    if not ordered:
+        return
+    names = [queue.name for queue in ordered]
+    if limited := _limited_on(topology, observed) if observed else _limited(topology, release):
+        yield Finding("warning", "delivery-limit", listed(limited), f"{_LOSES}. {_advice(release)}")
+    delayed = [queue.name for queue in ordered if _is_delayed(queue, topology)]
+    if delayed:
+        message = (
+            "messages that are retried after a delay are overtaken by later ones. Leave delayed-retry-* out"
+        )
+        yield Finding("warning", "delayed-retry", listed(delayed), message)
+    for exchange in topology.exchanges:
+        behind = reachable(topology, [ToExchange(exchange.name)]) if exchange.type == _DELAYED else ()
+        if late := [name for name in names if name in behind]:
+            message = (
+                "its delayed messages are overtaken by later ones of the same key. Keep it apart from the ordered "
+                f"{listed(late)}"
+            )
+            yield Finding("warning", "delayed-exchange", f"exchange {exchange.name!r}", message)
+    if release is not None:
+        for code, message in release_hazards(release).items():
+            yield Finding("warning", code, listed(names), message)
+
+
+def release_hazards(release: Release) -> dict[str, str]:
+    """The faults of a release that stop the consumers of ordered queues, by the code of the finding."""
+    found = {}
+    if release.active_timeout_stops:
+        found["consumer-timeout"] = (
+            f"RabbitMQ {release} delivers nothing any more to a queue whose consumers have all exceeded consumer_timeout "
+            "(rabbitmq-server #17317). Upgrade to 4.3.6, and let no handler take that long"
+        )
+    if release.requeue_stops_takeover:
+        found["takeover"] = (
+            f"RabbitMQ {release} may deliver nothing any more after a consumer has requeued messages and another one of "
+            "higher priority joins (rabbitmq-server #14141). Upgrade to 4.2, or never requeue"
+        )
+    return found
+
+
+def _is_delayed(queue: Queue, topology: Topology) -> bool:
+    policy = topology.policy_of(queue)
+    keys = [*(name.removeprefix("x-") for name in queue.arguments), *(policy.definition if policy else ())]
+    return any(key.startswith(_RETRY) for key in keys)
+
+
+# -- the delivery limit ------------------------------------------------------------------------------
+
+_LOSES: Final = (
+    "a delivery limit applies (20 by default from RabbitMQ 4.0 on): the broker drops or dead-letters messages that were "
+    "returned more often, such as by consumers that ended, even if none has handled them"
+)
+
+
+def _limited(topology: Topology, release: Release | None) -> list[str]:
+    """The ordered queues whose messages are dropped or dead-lettered when they are returned too often."""
+    return [
+        queue.name for queue in topology.queues if queue.is_ordered and _has_limit(queue, topology, release)
+    ]
+
+
+def _has_limit(queue: Queue, topology: Topology, release: Release | None) -> bool:
+    """Whether a delivery limit applies, as in ``rabbit_quorum_queue:delivery_limit/1``: the lowest that is not negative."""
+    policy = topology.policy_of(queue)
+    if release is not None and not release.has_default_delivery_limit:
+        # Before 4.0 a limit of -1 drops what is returned once, and `apply` leaves the argument out.
+        return queue.arguments.get(DELIVERY_LIMIT, -1) != -1 or bool(
+            policy and _LIMIT_KEY in policy.definition
+        )
+    given = [queue.arguments.get(DELIVERY_LIMIT), policy.definition.get(_LIMIT_KEY) if policy else None]
+    known = [limit for limit in given if isinstance(limit, int)]
+    return not known or any(limit >= 0 for limit in known)
+
+
+def _advice(release: Release | None) -> str:
+    if release is not None and not release.has_default_delivery_limit:
+        return "Remove the limit: before RabbitMQ 4.0 there is none by default"
+    return "Use preset: ordered or x-delivery-limit: -1; for a queue that exists, a policy with delivery-limit: -1"
+
+
+def _limited_on(wanted: Topology, observed: Observed) -> list[str]:
+    """The same on a broker, after the file is applied: arguments of queues that exist stay as they are."""
+    there = observed.topology
+    queues = tuple(there.queue(queue.name) or queue for queue in wanted.queues)
+    own = {policy.name for policy in wanted.policies}
+    policies = (*wanted.policies, *(policy for policy in there.policies if policy.name not in own))
+    return _limited(replace(wanted, queues=queues, policies=policies), observed.release)
+
+
+def limit_notes(wanted: Topology, observed: Observed) -> Iterator[str]:
+    """The ordered queues of a file that will have a delivery limit on a broker."""
+    if limited := _limited_on(wanted, observed):
+        yield f"{listed(limited)}: {_LOSES}. {_advice(observed.release)}"
+
+
+def as_declared(queue: Queue, release: Release) -> Queue:
+    """A queue as a release should get it: before 4.0 an ordered queue has no limit unless one is named."""
+    if (
+        release.has_default_delivery_limit
+        or not queue.is_ordered
+        or queue.arguments.get(DELIVERY_LIMIT) != -1
+    ):
+        return queue
+    arguments = {name: value for name, value in queue.arguments.items() if name != DELIVERY_LIMIT}
+    return replace(queue, arguments=arguments)

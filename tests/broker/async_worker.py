@@ -1,0 +1,19 @@
+"""A worker in a process of its own, which prints what it handles: python -m tests.broker.async_worker URL OPTIONS."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+
+from rabbit_chx.consuming import AsyncGroup
+
+
+async def handle(message) -> None:
+    print(json.dumps([message.queue, message.body.decode()]), flush=True)
+    await asyncio.sleep(0.002)
+
+
+if __name__ == "__main__":
+    group = AsyncGroup(sys.argv[1], exchange="orders", name="billing", **json.loads(sys.argv[2]))
+    asyncio.run(group.run(handle))

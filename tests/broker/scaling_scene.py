@@ -1,0 +1,172 @@
+"""An exchange under load whose queues a group of processes consumes, and what they have handled, in which order."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+from rabbit_chx.broker.reading.reader import read
+from rabbit_chx.consuming import members
+from rabbit_chx.publishing import Publisher
+from rabbit_chx.topology import apply, loads, plan
+
+if TYPE_CHECKING:
+    from tests.broker.topology_site import Site
+
+KEYS = [f"customer-{number}" for number in range(100)]
+DEADLINE = 120.0
+GROUP = "billing"
+RING = """
+schema: 1
+vhost: "%(vhost)s"
+exchanges:
+  orders: {type: x-consistent-hash, queues: {"orders.{0..%(last)d}": 1}}
+queues:
+  "orders.{0..%(last)d}": {preset: ordered}
+"""
+SLOTS = RING.replace("queues: {", "slots: 64, queues: {", 1)
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """What the members have handled, by when they began with it."""
+
+    lines: tuple[tuple[int, str, int, str], ...]
+    published: int
+
+    @property
+    def lost(self) -> int:
+        return self.published - len({(key, number) for _, key, number, _ in self.lines})
+
+    @property
+    def out_of_order(self) -> list[tuple[str, int]]:
+        """Messages that were first handled after a later one of their key."""
+        latest: dict[str, int] = {}
+        seen: set[tuple[str, int]] = set()
+        late = []
+        for _, key, number, _ in self.lines:
+            if (key, number) not in seen and number < latest.get(key, -1):
+                late.append((key, number))
+            seen.add((key, number))
+            latest[key] = max(number, latest.get(key, -1))
+        return late
+
+    @property
+    def by_queue(self) -> Counter[str]:
+        return Counter(queue for *_, queue in self.lines)
+
+
+class Scene:
+    """An exchange with so many queues, a topology file, a publisher that goes on and on, and members."""
+
+    def __init__(
+        self, site: Site, folder: Path, text: str, *, queues: int = 8, milliseconds: float = 2
+    ) -> None:
+        self.site, self.text, self.milliseconds = site, text, milliseconds
+        self.log = folder / "handled.txt"
+        self.log.touch()
+        self.file = folder / "topology.yaml"
+        self.write(queues)
+        self.published = 0
+        self.members: list[subprocess.Popen[bytes]] = []
+        self._ended: list[subprocess.Popen[bytes]] = []
+        self._stop = threading.Event()
+        self._failure: BaseException | None = None
+        self._publisher = threading.Thread(target=self._publish, daemon=True)
+        apply(site.url(), self.planned(), management=site.management)
+
+    def write(self, queues: int) -> None:
+        self.file.write_text(self.text % {"vhost": self.site.vhost, "last": queues - 1}, encoding="utf-8")
+
+    def planned(self):
+        wanted = loads(self.file.read_text(encoding="utf-8"), format="yaml")
+        return plan(wanted, read(self.site.management, self.site.vhost), max_moved=1.0)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        if self._publisher.is_alive():
+            self._publisher.join(DEADLINE)
+        for member in (*self.members, *self._ended):
+            member.kill()
+            member.wait()
+
+    # ---- members
+
+    def start_members(self, count: int) -> None:
+        program = [sys.executable, "-m", "tests.broker.group_member"]
+        management = self.site.broker.management_url
+        arguments = [self.site.url(), "orders", GROUP, management, str(self.log), str(self.milliseconds)]
+        env = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
+        for _ in range(count):
+            self.members.append(subprocess.Popen([*program, *arguments], env=env))
+        self.wait(lambda: len(self.answers()) >= count)
+
+    def end_member(self, number: int = signal.SIGTERM) -> None:
+        """End the member that was started last."""
+        self._ended.append(self.members.pop())
+        self._ended[-1].send_signal(number)
+
+    def answers(self):
+        with self.site.connection() as connection:
+            return members(connection, GROUP)
+
+    # ---- messages
+
+    def start_publishing(self) -> None:
+        self._publisher.start()
+        self.wait(lambda: self.published >= 5 * len(KEYS))
+
+    def _publish(self) -> None:
+        """Publish a number of every key after the other, as fast as the members handle them, or a bit faster."""
+        try:
+            with Publisher(self.site.url(), exchange="orders") as publisher:
+                number = 0
+                while not self._stop.is_set():
+                    publisher.publish_many([f"{key} {number}".encode() for key in KEYS], KEYS)
+                    publisher.flush()
+                    number += 1
+                    self.published = number * len(KEYS)
+                    self._stop.wait(0.0 if self.published - self.handled() < 500 else 0.1)
+        except BaseException as error:  # noqa: BLE001 - the test fails with it
+            self._failure = error
+
+    def handled(self) -> int:
+        with self.log.open("rb") as log:
+            return sum(1 for _ in log)
+
+    def publish_on(self, messages: int) -> None:
+        """Wait until so many more are handled."""
+        least = self.handled() + messages
+        self.wait(lambda: self.handled() >= least)
+
+    def wait(self, condition) -> None:
+        deadline = time.monotonic() + DEADLINE
+        while not condition():
+            assert self._failure is None, self._failure
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+
+    def finish(self) -> Ledger:
+        """What was handled, when all that was published is."""
+        self._stop.set()
+        self._publisher.join(DEADLINE)
+        self.wait(lambda: self.ledger().lost == 0)
+        return self.ledger()
+
+    def ledger(self) -> Ledger:
+        lines = []
+        for line in self.log.read_text().splitlines():
+            when, key, number, queue = line.split()
+            lines.append((int(when), key, int(number), queue))
+        return Ledger(tuple(sorted(lines)), self.published)

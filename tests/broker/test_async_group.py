@@ -1,0 +1,357 @@
+"""Members of a group on aio-pika: sharing, order, failures, stops, markers."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import subprocess
+import sys
+import threading
+from collections import defaultdict
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+from pika import BasicProperties
+from pika.exceptions import AMQPError
+
+from rabbit_chx.broker import drain
+from rabbit_chx.consuming import AsyncGroup, members
+from tests.broker.privileges import release_of
+from tests.faults.load import wait_until, within
+
+pytestmark = [pytest.mark.broker, pytest.mark.newest_first]
+
+
+class Shop:
+    """A virtual host with an exchange and ordered queues, and members that consume them."""
+
+    def __init__(self, site):
+        self.site = site
+        self.old = release_of(site.broker) < (4, 0)
+        self.handled = []
+        self.connection = site.connection()
+        self.channel = self.connection.channel()
+        self.channel.confirm_delivery()
+        self.channel.exchange_declare("orders", "x-consistent-hash", durable=True)
+
+    def declare(self, *names, **arguments):
+        kind = {"x-queue-type": "quorum", "x-single-active-consumer": True}
+        unlimited = {} if self.old else {"x-delivery-limit": -1}  # 3.x drops what is returned once
+        for name in names:
+            self.channel.queue_declare(name, durable=True, arguments={**kind, **unlimited, **arguments})
+            self.channel.queue_bind(name, "orders", "1")
+
+    def publish(self, queue, *bodies, **properties):
+        for body in bodies:
+            self.channel.basic_publish("", queue, body.encode(), BasicProperties(**properties))
+
+    def left(self, queue):
+        """The bodies that lie in a queue, in order, which is empty afterwards."""
+        found = []
+        for method, _, body in self.channel.consume(queue, auto_ack=True, inactivity_timeout=0.3):
+            if method is None:
+                break
+            found.append(body.decode())
+        self.channel.cancel()
+        return found
+
+    @property
+    def options(self):
+        return {"failover_only": self.old, "management": self.site.broker.management_url}
+
+    def group(self, **options):
+        return AsyncGroup(self.site.url(), exchange="orders", name="billing", **{**self.options, **options})
+
+    async def handle(self, message):
+        self.handled.append(message.body.decode())
+
+    @contextmanager
+    def running(self, group, handler=None):
+        """A member that works in another thread; its error, if it ends with one, is raised at the end."""
+        run = lambda: asyncio.run(group.run(handler or self.handle))  # noqa: E731
+        thread = Raising(target=within, args=(60, run, "the member"))
+        thread.start()
+        try:
+            yield thread
+        finally:
+            group.stop()
+            thread.join()
+        if thread.error is not None:
+            raise thread.error
+
+    def wait_for(self, *bodies):
+        wait_until(lambda: set(bodies) <= set(self.handled), f"{bodies} handled; so far {self.handled[-5:]}")
+
+    def statuses(self):
+        return members(self.connection, "billing")
+
+
+class Raising(threading.Thread):
+    error = None
+
+    def run(self):
+        try:
+            super().run()
+        except BaseException as error:  # noqa: BLE001 - for the test
+            self.error = error
+
+
+class Process:
+    """A worker in a process of its own."""
+
+    def __init__(self, shop, **options):
+        worker = [sys.executable, "-m", "tests.broker.async_worker", shop.site.url()]
+        self.handled = []
+        self.process = subprocess.Popen(
+            [*worker, json.dumps({**shop.options, **options})],
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=Path(__file__).parents[2],
+        )
+        self._reader = threading.Thread(target=self._read, args=(shop,), daemon=True)
+        self._reader.start()
+
+    def _read(self, shop):
+        for line in self.process.stdout:
+            body = json.loads(line)[1]
+            self.handled.append(body)
+            shop.handled.append(body)
+
+    def end(self, number):
+        self.process.send_signal(number)
+        code = self.process.wait(30)
+        self._reader.join(10)
+        return code
+
+
+@pytest.fixture
+def shop(site):
+    shop = Shop(site)
+    yield shop
+    shop.connection.close()
+
+
+@contextmanager
+def process(shop, **options):
+    worker = Process(shop, **options)
+    try:
+        yield worker
+    finally:
+        worker.end(signal.SIGKILL)
+        worker.process.stdout.close()
+
+
+def first_sights(handled):
+    """The numbers of each key's messages, in the order in which each was seen for the first time."""
+    found = defaultdict(list)
+    for body in dict.fromkeys(handled):
+        key, number = body.split(":")
+        found[key].append(int(number))
+    return found
+
+
+def test_members_share_the_queues_and_a_killed_one_hands_over_in_order(shop):
+    queues = [f"q{number}" for number in range(4)]
+    shop.declare(*queues)
+    mine = []
+
+    async def handle(message):
+        mine.append(message.queue)
+        await shop.handle(message)
+
+    with process(shop) as other:
+        wait_until(lambda: len(shop.statuses()) == 1, "a member")
+        with shop.running(shop.group(), handle):
+            wait_until(lambda: len(shop.statuses()) == 2, "two members")
+            for number in range(100):
+                for queue in queues:
+                    shop.publish(queue, f"{queue}:{number}")
+            # Before 4.0 the first member gets all queues.
+            wait_until(lambda: len(other.handled) > 20 and (shop.old or len(mine) > 20), "both handle some")
+            other.end(signal.SIGKILL)
+            for number in range(100, 120):
+                for queue in queues:
+                    shop.publish(queue, f"{queue}:{number}")
+            shop.wait_for(*(f"{queue}:119" for queue in queues))
+    assert first_sights(shop.handled) == {queue: list(range(120)) for queue in queues}
+
+
+def test_sigterm_ends_a_worker_after_the_message_at_hand_and_gives_back_the_others_in_order(shop):
+    shop.declare("a")
+    with process(shop) as worker:
+        shop.publish("a", *(f"a:{number}" for number in range(300)))
+        wait_until(lambda: len(worker.handled) > 20, "the worker is at work")
+        assert worker.end(signal.SIGTERM) == 0
+    assert worker.handled + shop.left("a") == [f"a:{number}" for number in range(300)]
+
+
+def test_asking_for_the_next_message_acknowledges_the_one_before(shop):
+    shop.declare("a")
+    shop.publish("a", *"12345")
+    seen = []
+
+    async def work():
+        async with shop.group() as group:
+            for last in "3", "4":
+                async for message in group:
+                    seen.append(message.body.decode())
+                    if seen[-1] == last:
+                        break
+            async for message in group:
+                seen.append(message.body.decode())
+                raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        within(30, lambda: asyncio.run(work()), "the loops")
+    assert seen == ["1", "2", "3", "3", "4", "4"]
+    assert shop.left("a") == ["4", "5"]
+
+
+def test_several_tasks_get_messages_of_different_queues(shop):
+    shop.declare("a", "b", "c")
+    for queue in "abc":
+        shop.publish(queue, *(f"{queue}:{number}" for number in range(40)))
+    out, together = set(), set()
+
+    async def work(group):
+        async for message in group:
+            assert message.queue not in out
+            out.add(message.queue)
+            together.add(frozenset(out))
+            await asyncio.sleep(0.001)
+            out.discard(message.queue)
+            await shop.handle(message)
+            if len(shop.handled) == 120:
+                group.stop()
+
+    async def main():
+        async with shop.group() as group, asyncio.TaskGroup() as tasks:
+            for _ in range(5):
+                tasks.create_task(work(group))
+
+    within(30, lambda: asyncio.run(main()), "the loops")
+    assert first_sights(shop.handled) == {queue: list(range(40)) for queue in "abc"}
+    assert len(shop.handled) == 120
+    assert frozenset("abc") in together
+    assert [shop.left(queue) for queue in "abc"] == [[], [], []]
+
+
+@pytest.mark.parametrize("policy", ["stop", "dead-letter", "park"])
+def test_a_failing_message_is_tried_again_in_place_and_then_treated_as_chosen(shop, policy):
+    shop.declare("a", **{"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "failed"})
+    shop.channel.queue_declare("failed")
+    shop.publish("a", "1", "2", "3", type="order", headers={"n": 7})
+
+    async def handle(message):
+        await shop.handle(message)
+        if message.body == b"2":
+            raise KeyError("no such order")
+
+    parking = {"parking_queue": "failed"} if policy == "park" else {}
+    group = shop.group(attempts=3, backoff=0.01, on_failure=policy, **parking)
+    if policy == "stop":
+        with pytest.raises(KeyError, match="no such order") as caught, shop.running(group, handle) as thread:
+            thread.join()
+        assert "failed 3 times" in caught.value.__notes__[0]
+        assert shop.handled == ["1", "2", "2", "2"]
+        assert shop.left("a") == ["2", "3"]
+        return
+    with shop.running(group, handle):
+        shop.wait_for("3")
+    assert shop.handled == ["1", "2", "2", "2", "3"]
+    _, properties, body = shop.channel.basic_get("failed", auto_ack=True)
+    assert (body, properties.type, properties.headers["n"]) == (b"2", "order", 7)
+    assert shop.left("a") == shop.left("failed") == []
+
+
+def test_a_stop_waits_for_handlers_and_cancels_those_that_take_too_long(shop):
+    shop.declare("a", "b")
+    shop.publish("a", "a1", "a2")
+    shop.publish("b", "b1", "b2")
+    group, began, cancelled = shop.group(stop_timeout=0.5), [], []
+
+    async def handle(message):
+        began.append(message.body)
+        try:
+            await asyncio.sleep(0.1 if message.queue == "a" else 60)
+        except asyncio.CancelledError:
+            cancelled.append(message.body)
+            raise
+        await shop.handle(message)
+
+    with shop.running(group, handle):
+        wait_until(lambda: {b"a1", b"b1"} <= set(began), "both queues")
+    assert cancelled == [b"b1"]
+    assert shop.handled + shop.left("a") == ["a1", "a2"]
+    assert shop.left("b") == ["b1", "b2"]
+
+
+def test_a_cancelled_run_finishes_what_is_at_hand(shop):
+    shop.declare("a")
+    shop.publish("a", "1", "2")
+
+    async def handle(message):
+        run.cancel()
+        await asyncio.sleep(0.05)
+        await shop.handle(message)
+
+    async def main():
+        nonlocal run
+        run = asyncio.create_task(shop.group().run(handle))
+        await asyncio.wait([run])
+        assert run.cancelled()
+
+    run = None
+    within(30, lambda: asyncio.run(main()), "the run")
+    assert shop.handled == ["1"]
+    assert shop.left("a") == ["2"]
+
+
+def test_a_drain_is_answered_after_the_messages_before_it(shop):
+    shop.declare("a")
+    with shop.running(shop.group()):
+        shop.publish("a", *(f"a:{number}" for number in range(100)))
+        drain(shop.connection, ["a"], settle=0.0, timeout=30)
+        assert len(shop.handled) == 100
+    assert shop.left("a") == []
+
+
+def test_a_held_queue_waits_until_its_hold_is_deleted(shop):
+    shop.declare("a", "b")
+    shop.channel.queue_declare("rabbit-chx.hold.1", durable=True)
+    shop.publish("a", "1")
+    shop.publish("a", "", headers={"x-rabbit-chx-hold": "rabbit-chx.hold.1"})
+    shop.publish("a", "2")
+    with shop.running(shop.group()):
+        held = lambda: [each.queues["a"].hold for each in shop.statuses()] == ["rabbit-chx.hold.1"]  # noqa: E731
+        wait_until(held, "the member has reached the hold")
+        shop.publish("b", "3")
+        shop.wait_for("3")
+        assert shop.handled == ["1", "3"]
+        shop.channel.queue_delete("rabbit-chx.hold.1")
+        shop.wait_for("2")
+    assert shop.left("a") == []
+
+
+def test_a_lost_connection_is_opened_again_and_queues_come_and_go(shop):
+    shop.declare("a", "b")
+    with shop.running(shop.group(queues=["a", "b"])):
+        shop.publish("a", "1")
+        shop.wait_for("1")
+        shop.channel.queue_delete("a")
+        shop.publish("b", "2")
+        shop.wait_for("2")
+        shop.site.broker.ctl("close_all_connections", "-p", shop.site.vhost, "a test")
+        with suppress(AMQPError):
+            shop.connection.close()
+        shop.connection = shop.site.connection()
+        shop.channel = shop.connection.channel()
+        shop.publish("b", "3")
+        shop.wait_for("3")
+        shop.declare("c")
+        shop.publish("c", "4")
+        members(shop.connection, "billing", queues=["c"])
+        shop.wait_for("4")
+    assert shop.handled == ["1", "2", "3", "4"]

@@ -1,0 +1,56 @@
+"""How a member closes the channel of a queue: in order, and so that the broker forgets the consumer."""
+
+from __future__ import annotations
+
+import pytest
+
+from rabbit_chx.broker import server_version
+from rabbit_chx.consuming.channels import close_in_one_step
+from rabbit_chx.consuming.releases import keeps_dead_consumers
+from tests.faults.load import wait_until
+
+pytestmark = [pytest.mark.newest_first, pytest.mark.since_4_0, pytest.mark.broker]
+
+ARGUMENTS = {"x-queue-type": "quorum", "x-single-active-consumer": True, "x-delivery-limit": -1}
+PREFETCH = 10
+
+
+class Consumer:
+    """A consumer on a connection of its own."""
+
+    def __init__(self, site, priority: int) -> None:
+        self.connection = site.connection()
+        self.channel = self.connection.channel()
+        self.channel.basic_qos(prefetch_count=PREFETCH)
+        self.received: list[int] = []
+        arguments = {"x-priority": priority}
+        self.channel.basic_consume(
+            "q", lambda *delivery: self.received.append(int(delivery[3])), arguments=arguments
+        )
+
+    def full(self) -> bool:
+        self.connection.process_data_events(time_limit=0.05)
+        return len(self.received) >= PREFETCH
+
+    def close(self) -> None:
+        displaced = "q" if keeps_dead_consumers(server_version(self.connection)) else ""
+        close_in_one_step({self.channel: displaced}, PREFETCH)
+
+
+def test_a_consumer_that_was_closed_in_the_middle_of_a_takeover_is_forgotten(site) -> None:
+    with site.connection() as connection:
+        channel = connection.channel()
+        channel.queue_declare("q", durable=True, arguments=ARGUMENTS)
+        for number in range(3 * PREFETCH):
+            channel.basic_publish("", "q", str(number).encode())
+    first = Consumer(site, 1)
+    wait_until(first.full, "the first consumer has all that it may have")
+    second = Consumer(site, 5)
+    first.close()
+    wait_until(second.full, "the second consumer has taken over")
+    third = Consumer(site, 1)  # would come after the first one, if the broker still had it
+    second.close()
+    wait_until(third.full, "the third consumer has taken over")
+    assert first.received == second.received == third.received == list(range(PREFETCH))
+    for consumer in (first, second, third):
+        consumer.connection.close()

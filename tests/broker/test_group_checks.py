@@ -1,0 +1,255 @@
+"""What a member of a group refuses, and what it warns of: queues, permissions, releases."""
+
+from __future__ import annotations
+
+import logging
+import re
+import shlex
+import threading
+import uuid
+from contextlib import ExitStack, contextmanager
+from functools import partial
+
+import pytest
+
+from rabbit_chx.broker.permissions import Needs
+from rabbit_chx.consuming import BrokerUnavailable, Group, InvalidValue, members
+from tests.broker.privileges import PASSWORD, release_of
+from tests.faults.load import wait_until, within
+
+pytestmark = [pytest.mark.broker, pytest.mark.newest_first]
+
+SINGLE = {"x-queue-type": "quorum", "x-single-active-consumer": True}
+UNLIMITED = {**SINGLE, "x-delivery-limit": -1}
+MANY = {
+    "x-expires": 10_000_000,
+    "x-message-ttl": 10_000_000,
+    "x-dead-letter-exchange": "lost",
+    "x-dead-letter-routing-key": "it's of type 'x'",
+    "x-max-length": 10,
+    "x-max-length-bytes": 1000,
+    "x-overflow": "reject-publish",
+    "x-queue-leader-locator": "balanced",
+}
+UNFIT = {
+    "a classic queue": {"x-queue-type": "classic"},
+    "a classic queue ": {"x-single-active-consumer": True, "x-max-length": 5},
+    "a quorum queue without x-single-active-consumer": {"x-queue-type": "quorum", **MANY},
+    "a quorum queue without x-single-active-consumer ": {
+        "x-queue-type": "quorum",
+        "x-single-active-consumer": False,
+    },
+    "a stream": {"x-queue-type": "stream"},
+}
+
+
+class Shop:
+    """A virtual host, and members in it."""
+
+    def __init__(self, site):
+        self.site = site
+        self.old = release_of(site.broker) < (4, 0)
+
+    def declare(self, **queues):
+        with self.site.connection() as connection:
+            for name, arguments in queues.items():
+                connection.channel().queue_declare(name, durable=True, arguments=arguments)
+
+    def publish(self, queue, body=b"body"):
+        with self.site.connection() as connection:
+            connection.channel().basic_publish("", queue, body)
+
+    def user(self, needs):
+        """The URL of a new user with these permissions and no others, and the user's name."""
+        name = f"u{uuid.uuid4().hex[:8]}"
+        management = self.site.management
+        management._request("PUT", ["users", name], body={"password": PASSWORD, "tags": ""})
+        self.site.grant(name, *shlex.split(needs.line("/", name))[5:])
+        return self.site.url(name, PASSWORD), name
+
+    def group(self, queues, **options):
+        given = {"url": self.site.url(), "exchange": "orders", "name": "billing", "failover_only": self.old}
+        return Group(**{**given, **options}, queues=queues)
+
+    @contextmanager
+    def running(self, group, handler=lambda _: None):
+        """A member at work; its error, if it ends with one, is raised at the end."""
+        thread = threading.Thread(target=within, args=(60, lambda: group.run(handler), "the member"))
+        thread.start()
+        try:
+            yield
+        finally:
+            group.stop()
+            thread.join()
+
+    def refused(self, queues, error=InvalidValue, **options):
+        """The text with which a member ends by itself."""
+        group = self.group(queues, **options)
+        with pytest.raises(error) as caught:
+            within(30, lambda: group.run(lambda _: None), "the refusal")
+        return str(caught.value)
+
+    def seated(self, seat=0, group="billing"):
+        """Whether a member has this seat."""
+        names = self.site.queue_names("^rabbit-chx")
+        return f"rabbit-chx.seat.{group}.{seat}" in names
+
+
+@pytest.fixture
+def shop(site):
+    return Shop(site)
+
+
+@pytest.fixture
+def warnings(caplog):
+    """What the toolkit and pika log, from warnings on."""
+    caplog.set_level(logging.WARNING)
+    return lambda: [record.getMessage() for record in caplog.records]
+
+
+def test_a_member_takes_only_quorum_queues_with_a_single_active_consumer(shop):
+    shop.declare(fit=UNLIMITED)
+    for number, (what, arguments) in enumerate(UNFIT.items()):
+        shop.declare(**{f"q{number}": arguments})
+        text = shop.refused(["fit", f"q{number}"])
+        expected = (
+            f"invalid queue 'q{number}': got {what.strip()}, expected a quorum queue with a single active"
+        )
+        assert text.startswith(expected)
+    assert shop.refused(["fit", "gone"]).startswith("invalid queue: got 'gone', expected an existing queue.")
+
+
+def test_a_check_neither_creates_queues_nor_fills_the_log(shop, warnings):
+    plain = SINGLE if shop.old else UNLIMITED
+    shop.declare(a=plain, b={**plain, **MANY}, c=plain)
+    shop.refused(["a", "b", "c", "gone"])
+    assert not shop.site.queue_names("^gone$")
+    assert warnings() == []
+
+
+def test_a_delivery_limit_is_warned_of_in_one_line(shop, warnings):
+    limited = UNLIMITED if shop.old else SINGLE  # on 3.x a limit of -1 drops what is returned once
+    free = SINGLE if shop.old else UNLIMITED
+    shop.declare(a=limited, b={**SINGLE, "x-delivery-limit": 5}, c=free, d={**free, **MANY})
+    with shop.running(shop.group(list("abcd"))):
+        wait_until(warnings, "the warning")
+        wait_until(shop.seated, "the member has a seat")
+    (warning,) = warnings()
+    assert warning.startswith("group 'billing': queues 'a', 'b': a delivery limit applies")
+
+
+def test_dead_lettering_without_an_exchange_is_warned_of(shop, warnings):
+    free = SINGLE if shop.old else UNLIMITED
+    shop.declare(a=free, b={**free, **MANY})
+    with shop.running(shop.group(["a", "b"], on_failure="dead-letter")):
+        wait_until(warnings, "the warning")
+    (warning,) = warnings()
+    assert "queue 'a': no argument x-dead-letter-exchange" in warning
+
+
+def test_a_missing_parking_queue_is_refused_at_the_start(shop):
+    shop.declare(a=UNLIMITED)
+    text = shop.refused(["a"], on_failure="park", parking_queue="lot")
+    assert text == "invalid parking_queue: got 'lot', expected an existing queue"
+
+
+def test_queues_that_appear_are_consumed_if_they_are_fit(shop, warnings):
+    shop.declare(a=UNLIMITED)
+    seen = []
+    with shop.running(shop.group(["a"]), lambda message: seen.append(message.queue)):
+        wait_until(shop.seated, "the member has a seat")
+        shop.declare(b={"x-queue-type": "classic"}, c=UNLIMITED)
+        for queue in "abc":
+            shop.publish(queue)
+        with shop.site.connection() as connection:
+            assert members(connection, "billing", queues=["b", "c"])
+        wait_until(lambda: {"a", "c"} <= set(seen), "the new queue is consumed")
+    assert "b" not in seen
+    assert any("not consumed: invalid queue 'b': got a classic queue" in text for text in warnings())
+
+
+def test_of_two_groups_one_gets_all_messages_of_a_queue_until_it_ends(shop):
+    shop.declare(a=UNLIMITED)
+    seen = {"billing": [], "shipping": []}
+    groups = {name: shop.group(["a"], name=name) for name in seen}
+    with ExitStack() as running:
+        for name, group in groups.items():
+            running.enter_context(shop.running(group, seen[name].append))
+            wait_until(partial(shop.seated, group=name), "the group is there")
+        for _ in range(20):
+            shop.publish("a")
+        wait_until(lambda: sum(map(len, seen.values())) == 20, "all messages")
+        (active,) = (name for name, messages in seen.items() if messages)
+        (other,) = seen.keys() - {active}
+        groups[active].stop()
+        shop.publish("a")
+        wait_until(lambda: sum(map(len, seen.values())) == 21, "one more message")
+        if not seen[other]:  # it came before the end of the first
+            shop.publish("a")
+            wait_until(lambda: seen[other], "a message for the other group")
+
+
+def test_a_release_that_ignores_priorities_is_refused_unless_failover_is_enough(shop):
+    shop.declare(a=SINGLE if shop.old else UNLIMITED)
+    if shop.old:
+        text = shop.refused(["a"], failover_only=False)
+        assert text.startswith("invalid broker release: got '3.10.")
+        assert "failover_only=True accepts that" in text
+    seen = []
+    with shop.running(shop.group(["a"], failover_only=True), seen.append):
+        shop.publish("a")
+        wait_until(lambda: seen, "a message")
+
+
+def test_a_queue_that_vanishes_stops_nobody(shop, warnings):
+    shop.declare(a=UNLIMITED, b=UNLIMITED)
+    seen = []
+    group = shop.group(["a", "b"])
+    with shop.running(group, lambda message: seen.append((message.queue, message.body))):
+        shop.publish("a", b"1")
+        wait_until(lambda: ("a", b"1") in seen, "the first message")
+        with shop.site.connection() as connection:
+            connection.channel().queue_delete("a")
+        shop.publish("b", b"2")
+        wait_until(lambda: ("b", b"2") in seen, "the other queue goes on")
+        # A new connection finds the list of queues again, in which one is missing.
+        shop.site.broker.ctl("close_all_connections", "-p", shop.site.vhost, "a test")
+        shop.publish("b", b"3")
+        wait_until(lambda: ("b", b"3") in seen, "the other queue goes on after a reconnect")
+    assert any("not consumed: invalid queue: got 'a'" in text for text in warnings())
+
+
+# ---- permissions
+
+NEEDS = {
+    "configure": {("queue", "rabbit-chx.seat.billing.0")},
+    "write": {("exchange", "amq.default"), ("queue", "rabbit-chx.hold.check")},
+    "read": {("queue", "rabbit-chx.seat.billing.0"), ("queue", "a")},
+}
+
+
+def test_each_permission_is_needed_and_the_error_names_it(shop):
+    shop.declare(a=UNLIMITED)
+    for operation, names in NEEDS.items():
+        for kind, name in sorted(names):
+            if name.endswith("check") and release_of(shop.site.broker) < (4, 3, 1):
+                continue
+            url, user = shop.user(Needs(**{**NEEDS, operation: names - {(kind, name)}}))
+            text = shop.refused(["a"], BrokerUnavailable, url=url)
+            # 3.10 does not say which permission is missing.
+            assert re.match(
+                rf"user '{user}' has no ([a-z]+ or )*{operation}\b.* permission on {kind} '{name}'", text
+            )
+            assert f"`rabbitmqctl set_permissions -p '{shop.site.vhost}' {user} " in text
+
+
+def test_without_configure_permission_queues_are_not_checked(shop, warnings):
+    shop.declare(a=UNLIMITED)
+    url, user = shop.user(Needs(**NEEDS))
+    seen = []
+    with shop.running(shop.group(["a"], url=url), seen.append):
+        shop.publish("a")
+        wait_until(lambda: seen, "a message")
+    (warning,) = warnings()
+    assert "not checked whether each queue is a quorum queue with a single active consumer: user" in warning
+    assert re.search(rf"user '{user}' has no configure\b.* permission on queue 'a'", warning)

@@ -1,0 +1,271 @@
+"""Members of a group on a real broker: who gets which queue, what a failing handler does, and how a member ends."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pika
+import pytest
+
+from rabbit_chx.broker import connect, drain
+from rabbit_chx.consuming import Group, Message, members
+from rabbit_chx.consuming.messages import HOLD
+from tests.broker.topology_site import Site
+from tests.json_lines import documented, printed
+from tests.verbs import in_a_process
+
+pytestmark = [pytest.mark.one_release, pytest.mark.broker]
+
+QUEUES = [f"o{number}" for number in range(6)]
+ORDERED = {"x-queue-type": "quorum", "x-single-active-consumer": True, "x-delivery-limit": -1}
+DEADLINE = 30.0
+
+
+def wait_until(condition: Callable[[], object], what: str) -> None:
+    deadline = time.monotonic() + DEADLINE
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {DEADLINE:g} s: {what}"
+        time.sleep(0.02)
+
+
+class Orders:
+    """An exchange with queues, and the messages that handlers have seen."""
+
+    def __init__(self, site: Site, channel: pika.adapters.blocking_connection.BlockingChannel) -> None:
+        self.site = site
+        self.channel = channel
+        self.seen: dict[str, list[int]] = defaultdict(list)
+        self.by: Counter[str] = Counter()
+        self._lock = threading.Lock()
+        self._sent = Counter()
+
+    def send(self, messages: int, keys: int = 30) -> None:
+        for number in range(messages):
+            key = f"k{number % keys}"
+            self.channel.basic_publish("orders", key, str(self._sent[key]).encode())
+            self._sent[key] += 1
+
+    def handle(self, message: Message, who: str = "") -> None:
+        with self._lock:
+            self.seen[message.routing_key].append(int(message.body))
+            self.by[f"{who}:{message.queue}"] += 1
+
+    @property
+    def all_seen(self) -> bool:
+        return all(set(self.seen[key]) >= set(range(count)) for key, count in self._sent.items())
+
+    def assert_in_order(self, *, duplicates: bool = False) -> None:
+        for key, numbers in self.seen.items():
+            first = list(dict.fromkeys(numbers)) if duplicates else numbers
+            assert first == sorted(set(first)), key
+
+    def group(self, **settings: object) -> Group:
+        settings = {"exchange": "orders", "name": "billing", "management": self.site.management} | settings
+        return Group(self.site.url(), **settings)
+
+    def seats(self) -> list[int]:
+        with connect(self.site.url()) as connection:
+            return [member.seat for member in members(connection, "billing") if member.answered]
+
+
+@contextmanager
+def running(group: Group, handler: Callable[[Message], object]) -> Iterator[threading.Thread]:
+    """A member in a thread; whoever expects an error takes it from ``thread.error``."""
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            group.run(handler)
+        except BaseException as error:  # noqa: BLE001 - looked at by the test
+            errors.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.errors = errors
+    thread.start()
+    try:
+        yield thread
+    finally:
+        group.stop()
+        thread.join(DEADLINE)
+        assert not thread.is_alive()
+
+
+@pytest.fixture
+def orders(broker) -> Iterator[Orders]:
+    with Site(broker) as site, connect(site.url()) as connection:
+        channel = connection.channel()
+        channel.confirm_delivery()
+        channel.exchange_declare("orders", "x-consistent-hash", durable=True)
+        for queue in QUEUES:
+            channel.queue_declare(queue, durable=True, arguments=ORDERED)
+            channel.queue_bind(queue, "orders", "1")
+        yield Orders(site, channel)
+
+
+def test_members_share_the_queues_and_every_key_stays_in_order(orders) -> None:
+    orders.send(60)
+    with running(orders.group(), lambda message: orders.handle(message, "a")):
+        wait_until(lambda: orders.seats() == [0], "one member")
+        with running(orders.group(), lambda message: orders.handle(message, "b")):
+            wait_until(lambda: orders.seats() == [0, 1], "two members")
+            wait_until(lambda: orders.all_seen, "everything that was there before")
+            orders.by.clear()
+            orders.send(300)
+            wait_until(lambda: orders.all_seen, "everything")
+            assert Counter(each.partition(":")[0] for each in orders.by) == {"a": 3, "b": 3}
+            result = in_a_process("group", "billing", "-U", orders.site.url(), "--output", "json")
+            rows = [json.loads(line) for line in result.stdout.splitlines()]
+            assert printed("group", rows) == documented("group")
+            assert Counter(row["seat"] for row in rows if row["type"] == "group_queue") == {0: 3, 1: 3}
+        orders.send(60)
+        wait_until(lambda: orders.all_seen, "everything, by the member that is left")
+    orders.assert_in_order()
+
+
+def test_a_member_that_stops_gives_back_what_it_has_not_handled_in_order(orders) -> None:
+    going = threading.Event()
+    orders.send(600)
+
+    def slowly(message: Message) -> None:
+        orders.handle(message)
+        if len(orders.seen["k0"]) > 2:
+            going.set()
+        time.sleep(0.005)
+
+    group = orders.group()
+    with running(group, slowly):
+        assert going.wait(DEADLINE)
+    handled = sum(map(len, orders.seen.values()))
+    assert handled < 600
+    with running(orders.group(), orders.handle):
+        wait_until(lambda: orders.all_seen, "the rest")
+    orders.assert_in_order()
+    assert sum(map(len, orders.seen.values())) == 600
+
+
+def test_a_failing_message_is_tried_again_before_its_successors_and_then_stops_the_member(orders) -> None:
+    tried: list[int] = []
+    orders.send(20, keys=1)
+
+    def handle(message: Message) -> None:
+        tried.append(int(message.body))
+        if int(message.body) == 3:
+            raise ValueError("out of stock")
+
+    group = orders.group(attempts=3, backoff=0.05)
+    with running(group, handle) as thread:
+        thread.join(DEADLINE)
+        (error,) = thread.errors
+        assert isinstance(error, ValueError)
+        assert "The handler failed 3 times" in "".join(error.__notes__)
+    assert tried == [0, 1, 2, 3, 3, 3]
+    with running(orders.group(), orders.handle):
+        wait_until(lambda: orders.seen["k0"][-1:] == [19], "the rest")
+    assert orders.seen["k0"] == list(range(3, 20))
+
+
+@pytest.mark.parametrize("on_failure", ["park", "dead-letter"])
+def test_a_failed_message_is_put_away_in_its_turn(orders, on_failure) -> None:
+    orders.channel.queue_declare("failed", durable=True)
+    if on_failure == "dead-letter":
+        policy = {"dead-letter-exchange": "", "dead-letter-routing-key": "failed"}
+        body = {"pattern": "^o", "definition": policy, "apply-to": "queues"}
+        orders.site.management._request("PUT", ["policies", orders.site.vhost, "dlx"], body=body)
+    orders.send(20, keys=1)
+
+    def handle(message: Message) -> None:
+        if int(message.body) == 3:
+            raise ValueError("out of stock")
+        orders.handle(message)
+
+    parking = "failed" if on_failure == "park" else None
+    group = orders.group(attempts=2, backoff=0.01, on_failure=on_failure, parking_queue=parking)
+    with running(group, handle):
+        wait_until(lambda: orders.seen["k0"][-1:] == [19], "all others")
+        wait_until(
+            lambda: orders.channel.queue_declare("failed", passive=True).method.message_count,
+            "the failed one",
+        )
+    assert orders.seen["k0"] == [*range(3), *range(4, 20)]
+    assert orders.channel.basic_get("failed", auto_ack=True)[2] == b"3"
+
+
+def test_a_queue_is_held_behind_a_marker_until_its_hold_is_deleted(orders) -> None:
+    orders.channel.queue_declare("rabbit-chx.hold.test", durable=True)
+    orders.send(60)
+    with running(orders.group(), orders.handle):
+        wait_until(lambda: orders.all_seen, "what is before the markers")
+        for queue in QUEUES:
+            properties = pika.BasicProperties(headers={HOLD: "rabbit-chx.hold.test"}, delivery_mode=2)
+            orders.channel.basic_publish("", queue, b"", properties)
+        orders.send(60)
+        with connect(orders.site.url()) as connection:
+            wait_until(
+                lambda: all(
+                    queue.hold for each in members(connection, "billing") for queue in each.queues.values()
+                ),
+                "every queue held",
+            )
+        before = sum(map(len, orders.seen.values()))
+        assert before == 60
+        orders.channel.queue_delete("rabbit-chx.hold.test")
+        wait_until(lambda: orders.all_seen, "what is behind the markers")
+    orders.assert_in_order()
+
+
+def test_a_member_answers_the_markers_of_a_drain_after_everything_before_them(orders) -> None:
+    orders.send(100)
+    with running(orders.group(), orders.handle):
+        drain(orders.site.url(), QUEUES, timeout=DEADLINE, settle=0)
+        assert orders.all_seen
+
+
+def test_a_queue_that_is_deleted_is_dropped_and_one_that_is_named_is_consumed(orders) -> None:
+    with running(orders.group(), orders.handle), connect(orders.site.url()) as connection:
+        wait_until(lambda: orders.seats() == [0], "the member")
+        orders.channel.queue_declare("o6", durable=True, arguments=ORDERED)
+        orders.channel.queue_bind("o6", "orders", "1")
+        orders.channel.queue_delete("o0")
+        members(connection, "billing", queues=["o6"])
+        wanted = {*QUEUES, "o6"} - {"o0"}
+        wait_until(lambda: {*members(connection, "billing")[0].queues} == wanted, "the new set of queues")
+        orders.send(60)
+        wait_until(lambda: orders.all_seen, "everything")
+
+
+def test_the_broker_gives_a_queue_to_another_member_after_consumer_timeout(orders) -> None:
+    names, over = ["o0", "o1"], threading.Event()
+    with running(orders.group(queues=names, consumer_timeout=2.0), lambda _: over.wait(DEADLINE)):
+        wait_until(lambda: orders.seats() == [0], "the first, which hangs")
+        with running(orders.group(queues=names, consumer_timeout=2.0), orders.handle):
+            wait_until(lambda: orders.seats() == [0, 1], "the second")
+            orders.channel.basic_publish("", "o0", b"0")  # the first seat has the first queue
+            wait_until(lambda: orders.seen["o0"] == [0], "the second has handled the message")
+            over.set()
+
+
+def test_a_member_moves_to_a_lower_seat_that_has_become_free(orders, monkeypatch) -> None:
+    monkeypatch.setattr("rabbit_chx.consuming.member._MOVE_AFTER", 0.2)
+    first = orders.group()
+    with running(first, orders.handle):
+        wait_until(lambda: orders.seats() == [0], "the first")
+        with running(orders.group(), orders.handle):
+            wait_until(lambda: orders.seats() == [0, 1], "both")
+            first.stop()
+            wait_until(lambda: orders.seats() == [0], "the second in seat 0")
+            orders.send(60)
+            wait_until(lambda: orders.all_seen, "everything")
+    orders.assert_in_order()
+
+
+def test_members_without_a_seat_stand_by(orders) -> None:
+    with running(orders.group(queues=["o0"]), orders.handle):
+        wait_until(lambda: orders.seats() == [0], "the first")
+        with running(orders.group(queues=["o0"]), orders.handle) as second:
+            assert orders.seats() == [0]
+            assert not second.errors

@@ -1,0 +1,290 @@
+"""`rabbit-chx rebalance` on real brokers: the load of slots as it is traced, and what the moves do to the queues."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections import Counter
+from urllib.parse import urlsplit
+
+import pytest
+
+from rabbit_chx import ModulusHashExchange, ToExchange
+from rabbit_chx.broker.applying.apply import apply
+from rabbit_chx.broker.reading.reader import read
+from rabbit_chx.cli import _exit_code
+from rabbit_chx.consuming import Group
+from rabbit_chx.topology.file.load import load
+from rabbit_chx.topology.planning.plan import plan
+from rabbit_chx.topology.planning.slot_changes import plan_moves
+from tests.broker.erlang import container_of
+from tests.broker.topology_site import Site
+from tests.faults.load import wait_until
+from tests.json_lines import printed
+from tests.verbs import Result
+
+pytestmark = [pytest.mark.newest_first, pytest.mark.broker]
+
+TOPOLOGY = """
+schema: 1
+vhost: "VHOST"
+exchanges:
+  front:
+    type: topic
+    bindings: [{exchange: tenants, key: "#"}]
+  tenants:
+    type: x-modulus-hash
+    slots: 16
+    queues: WEIGHTS
+queues: {"t.{0..3}": QUEUES}
+"""
+EVEN = {f"t.{number}": 1 for number in range(4)}
+ORDERED = "{preset: ordered}"
+TARGET = 1.2
+
+
+class Shop:
+    """Slots on a broker, and a file that describes them."""
+
+    def __init__(self, site: Site, folder) -> None:
+        self.site = site
+        self.file = folder / "topology.yaml"
+        self.write(EVEN)
+        apply(site.url(), self.planned(), management=site.management)
+        slots = load(self.file).slots[0]
+        self.release = read(site.management, site.vhost).release
+        self.mirror = ModulusHashExchange(map(ToExchange, slots.names), release=self.release)
+
+    def write(self, weights, queues: str = "{type: classic, arguments: {x-max-length: 10}}") -> None:
+        """Write the file with these weights."""
+        text = TOPOLOGY.replace("VHOST", self.site.vhost).replace("QUEUES", queues)
+        text = text.replace("WEIGHTS", str(weights).replace("'", '"'))
+        self.file.write_text(text)
+
+    def planned(self):
+        """The plan for the file."""
+        return plan(load(self.file), read(self.site.management, self.site.vhost))
+
+    def queue_of(self) -> dict[str, str]:
+        """The queue of each slot."""
+        bounds = self.site.management.bindings(self.site.vhost)
+        return {bound.source: bound.destination for bound in bounds if ".slot." in bound.source}
+
+    def keys_with_a_full_queue(self) -> list[str]:
+        """Keys of which each occurs as often as a message should have it: one queue gets about half of them."""
+        queue_of = self.queue_of()
+        keys = [f"tenant-{number}" for number in range(400)]
+        full = [key for key in keys if queue_of[self.mirror.route(key).name] == "t.2"]
+        return keys + full * 2
+
+    def share_of_queues(self, keys) -> dict[str, float]:
+        """The share of messages that each queue gets of these keys."""
+        queue_of = self.queue_of()
+        counts = Counter(queue_of[self.mirror.route(key).name] for key in keys)
+        return {queue: count / len(keys) for queue, count in counts.items()}
+
+
+class Traffic:
+    """A publisher that sends keys in random order until it is stopped, half of them through another exchange."""
+
+    def __init__(self, site: Site, keys) -> None:
+        self._site = site
+        self._keys = keys
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+
+    def __enter__(self) -> None:
+        self._thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join(30)
+        assert not self._thread.is_alive()
+
+    def _run(self) -> None:
+        random_ = random.Random(16)
+        with self._site.connection() as connection:
+            channel = connection.channel()
+            while not self._stop.is_set():
+                for exchange in ("tenants", "front"):
+                    for key in random_.choices(self._keys, k=20):
+                        channel.basic_publish(exchange, key, b"x")
+                connection.process_data_events(0.01)
+
+
+@pytest.fixture
+def shop(site, tmp_path):
+    return Shop(site, tmp_path)
+
+
+@pytest.fixture
+def run(broker, monkeypatch, capsys):
+    monkeypatch.setenv("RABBITMQ_MANAGEMENT_URL", broker.management_url)
+
+    def run(*arguments: object, url: str = broker.url) -> Result:
+        monkeypatch.setenv("AMQP_URL", url.rpartition("/")[0] if url == broker.url else url)
+        capsys.readouterr()
+        code = _exit_code(list(map(str, arguments)))
+        return Result(code, *capsys.readouterr())
+
+    return run
+
+
+def is_traced(site: Site) -> bool:
+    name = ",".join(str(byte) for byte in site.vhost.encode())
+    return site.broker.eval(f"rabbit_trace:enabled(<<{name}>>).").strip() == "true"
+
+
+def by_type(found: Result) -> dict[str, list[dict]]:
+    rows: dict[str, list[dict]] = {}
+    for row in found.rows:
+        rows.setdefault(row["type"], []).append(row)
+    return rows
+
+
+def test_the_proposed_moves_even_out_the_load_that_was_traced(shop, site, run) -> None:
+    keys = shop.keys_with_a_full_queue()
+    before = shop.share_of_queues(keys)
+    assert max(before.values()) * 4 > 1.5
+    node = f"docker exec -u rabbitmq {container_of(site.broker)} rabbitmqctl eval"
+    with Traffic(site, keys):
+        found = run("rebalance", shop.file, "--sample", 5, "--node", node, "--output", "json")
+    assert found.code == 2, found.err
+    assert "did not reach" not in found.err
+    assert not is_traced(site)
+    printed("rebalance", found.rows)
+
+    rows = by_type(found)
+    (whole,) = rows["rebalancing"]
+    assert whole["messages"] > 500
+    for row in rows["queue"]:
+        assert row["load"] == pytest.approx(before[row["queue"]], abs=0.06)
+    assert whole["met"]
+
+    division = {row["slot"]: row["to"] for row in rows["move"]}
+    made = plan_moves(load(shop.file), "tenants", division, read(site.management, site.vhost))
+    assert [row["do"] for row in rows["step"]] == list(map(str, made.steps))
+    apply(site.url(), made, management=site.management)
+    assert max(shop.share_of_queues(keys).values()) * 4 < TARGET + 0.15  # what was traced is a sample
+
+    if whole["weights"] is not None:
+        assert shop.planned().steps  # the old file would undo the moves
+        shop.write(whole["weights"])
+    assert not shop.planned().steps
+
+
+def test_a_sample_of_keys_needs_no_traffic_and_names_the_hot_key(shop, site, run, tmp_path) -> None:
+    keys = [f"tenant-{number}" for number in range(400)] + ["tenant-7"] * 300
+    (tmp_path / "keys.txt").write_text("\n".join(keys))
+    found = run("rebalance", shop.file, "--keys", tmp_path / "keys.txt", "--output", "json")
+    assert found.code == 2, found.err
+    rows = by_type(found)
+    (hot,) = rows["hot_slot"]
+    assert (hot["slot"], hot["key"]) == (shop.mirror.route("tenant-7").name, "tenant-7")
+    assert hot["key_load"] == pytest.approx(301 / 700)
+    assert not rows["rebalancing"][0]["met"]
+    assert {row["queue"]: row["load"] for row in rows["queue"]} == pytest.approx(shop.share_of_queues(keys))
+    table = run("rebalance", shop.file, "--keys", tmp_path / "keys.txt")
+    assert "no move helps" in table.out
+    assert "'tenant-7'" in table.out
+
+
+@pytest.mark.since_4_0
+def test_applied_moves_keep_every_message_and_the_order_of_every_key(shop, site, run, tmp_path) -> None:
+    shop.write(EVEN, queues=ORDERED)
+    for queue in EVEN:
+        site.management._request("DELETE", ["queues", site.vhost, queue])
+    apply(site.url(), shop.planned(), management=site.management)
+    (tmp_path / "keys.txt").write_text("\n".join(shop.keys_with_a_full_queue()))
+    before = shop.queue_of()
+    seen: dict[str, list[int]] = {}
+    sent: Counter[str] = Counter()
+
+    def handle(message) -> None:
+        seen.setdefault(message.routing_key, []).append(int(message.body))
+
+    members = [Group(site.url(), exchange="tenants", name="g", queues=list(EVEN)) for _ in range(2)]
+    threads = [threading.Thread(target=member.run, args=(handle,), daemon=True) for member in members]
+    with site.connection() as connection:
+        channel = connection.channel()
+
+        def publish() -> None:
+            for key in map(str, range(40)):
+                channel.basic_publish("tenants", key, str(sent[key]).encode())
+                sent[key] += 1
+            connection.process_data_events(0.01)
+
+        for thread in threads:
+            thread.start()
+        publish()
+        wait_until(lambda: sum(map(len, seen.values())) >= len(sent), "the members consume")
+        done = threading.Event()
+        found: list[Result] = []
+
+        def rebalance() -> None:
+            options = ("--keys", tmp_path / "keys.txt", "--apply", "--yes", "--output", "json")
+            found.append(run("rebalance", shop.file, *options))
+            done.set()
+
+        applying = threading.Thread(target=rebalance)
+        applying.start()
+        while not done.is_set():
+            publish()
+        applying.join()
+        publish()
+    wait_until(lambda: sum(map(len, seen.values())) >= sent.total(), "everything is consumed")
+    for member in members:
+        member.stop()
+    for thread in threads:
+        thread.join(30)
+
+    assert found[0].code == 0, found[0].err
+    rows = by_type(found[0])
+    assert {row["what"] for row in rows["done"]} == {"hold", "step", "drain", "release"}
+    assert shop.queue_of() == before | {row["slot"]: row["to"] for row in rows["move"]}
+    assert seen == {key: list(range(count)) for key, count in sent.items()}
+
+
+def test_without_the_tracer_an_administrator_is_told_at_once(shop, run) -> None:
+    found = run("rebalance", shop.file)
+    assert found.code == 1
+    assert "rabbitmqctl trace_on -p" in found.err
+
+
+def test_an_unfinished_change_is_refused(shop, site, run) -> None:
+    slot, queue = next(iter(shop.queue_of().items()))
+    other = next(each for each in EVEN if each != queue)
+    with site.connection() as connection:
+        connection.channel().queue_bind(other, slot, "1")
+    found = run("rebalance", shop.file)
+    assert found.code == 64
+    assert f"slot {slot!r} with" in found.err
+    assert "apply FILE" in found.err
+
+
+@pytest.fixture
+def member(site):
+    """The URL of a user without any tag but management, who may read what is traced."""
+    site.management._request("PUT", ["users", "reader"], body={"password": "sesame", "tags": "management"})
+    site.grant("reader", "^amq\\.gen-", "^amq\\.gen-", "^(amq\\.gen-.*|amq\\.rabbitmq\\.trace)$")
+    yield f"amqp://reader:sesame@{urlsplit(site.broker.url).netloc.rpartition('@')[2]}"
+    site.management._request("DELETE", ["users", "reader"])
+
+
+@pytest.mark.long
+def test_a_user_without_tags_measures_what_others_trace(shop, site, run, member) -> None:
+    with Traffic(site, ["a", "b", "c"]):
+        found = run("rebalance", shop.file, "--sample", 20, url=member)
+        assert found.code == 1
+        assert "are not traced" in found.err
+        site.broker.ctl("trace_on", "-p", site.vhost)
+        found = run("rebalance", shop.file, "--sample", 2, "--output", "json", url=member)
+        assert found.code in {0, 2}, found.err
+        assert is_traced(site)  # whoever turned it on turns it off
+        assert by_type(found)["rebalancing"][0]["messages"]
+    site.broker.ctl("trace_off", "-p", site.vhost)
+    found = run("rebalance", shop.file, "--sample", 1, url=member)
+    assert found.code == 1
+    assert "no message was published" in found.err
+    site.grant("reader", "^$", "^$", "^$")
+    assert "set_permissions" in run("rebalance", shop.file, "--sample", 1, url=member).err

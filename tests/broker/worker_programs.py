@@ -1,0 +1,75 @@
+"""Workers as programs of their own, and an exchange with ordered queues for them."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from contextlib import contextmanager
+
+ORDERED = {"x-queue-type": "quorum", "x-single-active-consumer": True, "x-delivery-limit": -1}
+
+
+class Program:
+    """A running program, and what it has printed."""
+
+    def __init__(self, process):
+        self.text = ""
+        self._output = process.stdout
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self):
+        for line in self._output:
+            self.text += line
+
+    def found(self, pattern):
+        """What matches in the text, in order: lines of several threads may be mixed."""
+        return sorted(re.findall(pattern, self.text))
+
+
+@contextmanager
+def started(arguments, variables=()):
+    """A Python program that must end well when it gets SIGTERM."""
+    with subprocess.Popen(
+        [sys.executable, "-W", "error", *map(str, arguments)],
+        env={**os.environ, **dict(variables), "PYTHONUNBUFFERED": "1"},
+        stdout=subprocess.PIPE,
+        stderr=sys.stderr,
+        text=True,
+    ) as process:
+        try:
+            yield Program(process)
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(60) == 0
+        finally:
+            process.kill()
+
+
+@contextmanager
+def ordered_exchange(broker, exchange):
+    """Two ordered queues behind a hash exchange; called, one message is published for each of ten keys."""
+    queues = [f"{exchange}.{number}" for number in range(2)]
+    with broker.connection() as connection:
+        channel = connection.channel()
+        channel.exchange_declare(exchange, "x-consistent-hash", durable=True)
+        for name in queues:
+            channel.queue_declare(name, durable=True, arguments=ORDERED)
+            channel.queue_bind(name, exchange, "100")
+
+    def publish():
+        with broker.connection() as connection:
+            for number in range(10):
+                connection.channel().basic_publish(exchange, f"key-{number}", f"body {number}".encode())
+
+    try:
+        yield publish
+    finally:
+        with broker.connection() as connection:
+            channel = connection.channel()
+            channel.exchange_delete(exchange)
+            for name in queues:
+                channel.queue_delete(name)

@@ -1,0 +1,98 @@
+"""A worker that a test can kill, stop and cut off: a separate program, which writes down what it handles.
+
+    python -m tests.faults.group_worker '{"url": ..., "exchange": ..., "queues": [...], "file": ..., "kind": "group"}'
+
+Each line goes to the file in one write before the message is acknowledged, so a process that is killed has written exactly
+what it handled. `tests.faults.group_history.Diary` reads the lines. The kind "plain" is the control: it consumes with pika
+as a program does that knows nothing of groups, each queue with the priority that it was given.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pika
+
+from rabbit_chx.consuming import Group, Message
+from tests.faults.ledger import row_of
+
+
+class Notes:
+    """The file of one process."""
+
+    def __init__(self, file: str, pause: float) -> None:
+        self._file = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        self._pause = pause
+
+    def write(self, *words: object) -> None:
+        os.write(self._file, (" ".join(map(str, words)) + "\n").encode())
+
+    def handled(self, queue: str, key: str, body: bytes, redelivered: bool) -> None:
+        self.write("handled", time.monotonic_ns(), queue, key, row_of(body), redelivered)
+        if self._pause:
+            time.sleep(self._pause)
+
+
+class Connections(logging.Handler):
+    """Notes when the member has a connection and when it has lost it, which it logs."""
+
+    def __init__(self, notes: Notes) -> None:
+        super().__init__()
+        self._notes = notes
+
+    def emit(self, record: logging.LogRecord) -> None:
+        arguments: Any = record.args
+        if "consuming %d queues in seat" in record.msg:
+            self._notes.write("connected", arguments[2])
+        elif "moving from seat" in record.msg:
+            self._notes.write("seat", arguments[2])
+        elif "trying again" in record.msg:
+            self._notes.write("lost")
+        if record.levelno >= logging.WARNING:
+            print(record.getMessage(), file=sys.stderr, flush=True)
+
+
+def main(options: dict[str, Any]) -> None:
+    notes = Notes(options.pop("file"), options.pop("pause"))
+    {"group": run_group, "plain": run_plain}[options.pop("kind")](notes, **options)
+    notes.write("stopped")
+
+
+def run_group(notes: Notes, *, url: str, **options: Any) -> None:
+    log = logging.getLogger("rabbit_chx.consuming")
+    log.setLevel(logging.INFO)
+    log.addHandler(Connections(notes))
+
+    def handle(message: Message) -> None:
+        notes.handled(message.queue, message.routing_key, message.body, message.redelivered)
+
+    Group(url, **options).run(handle)
+
+
+def run_plain(notes: Notes, *, url: str, queues: dict[str, int], prefetch: int) -> None:
+    """Consume each queue with its priority until the process is killed."""
+    connection = pika.BlockingConnection(pika.URLParameters(url))
+    channel = connection.channel()
+    channel.basic_qos(prefetch_count=prefetch)
+
+    def on_message(queue: str) -> Callable[..., None]:
+        def handle(_: Any, method: pika.spec.Basic.Deliver, __: Any, body: bytes) -> None:
+            notes.handled(queue, method.routing_key, body, method.redelivered)
+            channel.basic_ack(method.delivery_tag)
+
+        return handle
+
+    for queue, priority in queues.items():
+        channel.basic_consume(queue, on_message(queue), arguments={"x-priority": priority})
+    notes.write("connected", 0)
+    channel.start_consuming()
+
+
+if __name__ == "__main__":
+    main(json.loads(sys.argv[1]))

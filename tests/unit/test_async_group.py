@@ -1,0 +1,84 @@
+"""What AsyncGroup refuses before it connects."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from rabbit_chx.consuming import AsyncGroup, Group, InvalidValue
+
+GIVEN = {"url": "amqp://127.0.0.1:1", "exchange": "orders", "name": "billing", "queues": ["a"]}
+
+
+async def coroutine(message) -> None: ...
+
+
+def function(message) -> None: ...
+
+
+def generator(message):
+    yield
+
+
+async def async_generator(message):
+    yield
+
+
+@pytest.mark.parametrize(
+    ("handler", "text"),
+    [
+        (function, "'a function', expected a coroutine function. Group takes functions"),
+        (generator, "'a function', expected a coroutine function"),
+        (async_generator, "'a function', expected a coroutine function"),
+        (coroutine(None), "coroutine', expected a function"),
+        (None, "NoneType', expected a function"),
+    ],
+)
+def test_a_handler_of_the_event_loop_is_a_coroutine_function(handler, text):
+    with pytest.raises(InvalidValue, match=text):
+        asyncio.run(AsyncGroup(**GIVEN).run(handler))
+    if asyncio.iscoroutine(handler):
+        handler.close()
+
+
+def test_a_handler_of_a_thread_is_no_coroutine_function():
+    with pytest.raises(InvalidValue, match="AsyncGroup takes coroutine functions"):
+        Group(**GIVEN).run(coroutine)
+
+
+@pytest.mark.parametrize("name", ["prefetch", "concurrency", "attempts", "heartbeat"])
+def test_numbers_are_checked_as_those_of_group(name):
+    for kind in Group, AsyncGroup:
+        with pytest.raises(InvalidValue, match=f"invalid {name}: got 0"):
+            kind(**GIVEN, **{name: 0})
+
+
+def test_messages_are_asked_for_inside_async_with():
+    async def ask():
+        async for _ in AsyncGroup(**GIVEN):
+            pass
+
+    with pytest.raises(InvalidValue, match="expected async for inside async with"):
+        asyncio.run(ask())
+
+
+def test_a_group_is_used_once_at_a_time():
+    async def use_twice():
+        async with AsyncGroup(**GIVEN) as group:
+            await group.run(coroutine)
+
+    with pytest.raises(InvalidValue, match="a second use of a group that runs"):
+        asyncio.run(use_twice())
+
+
+def test_a_stopped_group_ends_at_once():
+    group = AsyncGroup(**GIVEN)
+    group.stop()
+
+    async def ask():
+        await group.run(coroutine)
+        async with group:
+            return [message async for message in group]
+
+    assert asyncio.run(ask()) == []

@@ -1,0 +1,91 @@
+"""What ``rabbit-chx scale`` refuses before it touches a broker, and what it shows of one that it only reads."""
+
+from __future__ import annotations
+
+import pytest
+
+from rabbit_chx.cli.broker_access import BrokerAccess
+from rabbit_chx.topology.file.load import load
+from rabbit_chx.topology.planning.what_if import assume_applied
+
+FILE = """
+schema: 1
+exchanges:
+  ring: {type: x-consistent-hash, queues: {"r.{0..3}": 1}}
+  slots: {type: x-consistent-hash, slots: 16, queues: {"s.{0..3}": 1}}
+  flat: {type: x-modulus-hash, queues: {"f.{0..3}": 1}}
+queues:
+  "r.{0..3}": {preset: ordered}
+  "s.{0..3}": {preset: ordered}
+  "f.{0..3}": {preset: ordered}
+"""
+
+
+class NoQueues:
+    """A management API that lists no queue, so that nothing is held."""
+
+    def queues(self, _vhost: str) -> list[object]:
+        return []
+
+
+@pytest.fixture
+def file(write, monkeypatch):
+    """A file that the broker matches."""
+    path = write(FILE)
+    monkeypatch.setattr(BrokerAccess, "read", lambda _self, _wanted: assume_applied(load(path)))
+    monkeypatch.setattr(BrokerAccess, "recounted", lambda _self, observed, _queues: observed)
+    monkeypatch.setattr(BrokerAccess, "management", lambda _self: NoQueues())
+    return path
+
+
+def test_nothing_to_do(file, run) -> None:
+    found = run("scale", file, "--yes")
+    assert found.code == 0
+    assert "no changes needed" in found.out
+
+
+@pytest.mark.parametrize(("exchange", "count"), [("ring", 4), ("slots", 2)])
+def test_a_dry_run_shows_the_plan_and_its_cost(file, run, exchange, count) -> None:
+    found = run("scale", file, "-x", exchange, "--add", "2", "--dry-run", "-v")
+    assert found.code == 2
+    assert "of its keys" in found.out
+    assert f"declare quorum queue '{exchange[0]}.4'" in found.out
+    assert run("scale", file, "-x", exchange, "--to", str(count), "--dry-run").code == (count != 4) * 2
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        (("-x", "ring", "--remove", "r.0"), "queues that gain keys from each other"),
+        (("-x", "flat", "--add", "1"), "Give it slots under a new name"),
+    ],
+)
+def test_a_change_without_an_order_of_release_is_refused(file, run, options, reason) -> None:
+    found = run("scale", file, *options, "--yes")
+    assert found.code == 1
+    assert reason in found.err
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        (("--to", "3", "--add", "1", "--yes"), "--to excludes --add and --remove"),
+        (("--to", "3", "--yes"), "missing --exchange: ring, slots, flat"),
+        (("-x", "ring", "--to", "0", "--yes"), "is not in the range"),
+        (("-x", "ring", "--remove", "9", "--yes"), "fewer than the 4 queues of 'ring'"),
+        (("--yes", "--amqp-only"), "scale needs the management API"),
+        ((), "--yes or --dry-run"),
+    ],
+)
+def test_wrong_usage_is_explained(file, run, options, complaint) -> None:
+    found = run("scale", file, *options)
+    assert found.code == 64
+    assert complaint in found.err
+
+
+def test_what_is_printed_in_the_end_loads_as_the_new_number_of_queues(file, run, monkeypatch) -> None:
+    monkeypatch.setattr("rabbit_chx.cli.scale.carry_out_plans", lambda *_, **__: 0)
+    found = run("scale", file, "-x", "slots", "--to", "6", "--yes")
+    assert found.code == 0
+    assert 'queues: {"s.{0..5}": 1}' in found.out
+    assert '"s.{0..5}": {' in found.out

@@ -1,0 +1,99 @@
+"""What a hold records, and in which cases nothing can keep the order of keys."""
+
+from __future__ import annotations
+
+import pytest
+
+from rabbit_chx import InvalidValue, Ring
+from rabbit_chx.broker.applying.protocol import Refused
+from rabbit_chx.consuming.access import HOLDS
+from rabbit_chx.consuming.holds import Hold, hold_commands
+from rabbit_chx.consuming.messages import HOLD, Kind, kind_of
+from rabbit_chx.consuming.scaling import waits_of
+from rabbit_chx.ring import ToExchange
+from rabbit_chx.topology.model import Binding
+from rabbit_chx.topology.planning.steps import Bind, Plan, RingChange, Unbind
+
+
+def test_a_hold_is_read_as_it_was_recorded() -> None:
+    hold = Hold.of("q8", ["q1", "q0", "q9"], removed=["q9", "q7"], groups=["billing"])
+    assert hold.name.startswith(HOLDS)
+    assert hold.losing == ("q0", "q1", "q9")
+    assert hold.removed == ("q9",)
+    assert Hold.read(hold.name, hold.arguments) == hold
+    assert Hold.of("q8", []).name != hold.name
+
+
+@pytest.mark.parametrize("record", [None, "{", "[]", "{}", 7])
+def test_a_queue_that_is_no_hold_is_not_taken_for_one(record) -> None:
+    arguments = {} if record is None else {"x-rabbit-chx-record": record}
+    with pytest.raises(InvalidValue, match="those of a hold"):
+        Hold.read("rabbit-chx.hold.x", arguments)
+
+
+def test_a_record_that_does_not_fit_into_a_frame_is_refused() -> None:
+    with pytest.raises(InvalidValue, match="in several steps"):
+        _ = Hold.of("q", [f"{number:0200}" for number in range(1000)]).arguments
+
+
+def test_the_marker_holds_what_comes_behind_it() -> None:
+    hold = Hold.of("q8", ["q0"])
+    declared, published = hold_commands(hold)
+    assert declared.arguments["queue"] == hold.name
+    assert declared.arguments["durable"]
+    assert published.arguments["mandatory"]
+    properties = published.arguments["properties"]
+    assert properties == {"headers": {HOLD: hold.name}, "delivery_mode": 2}
+    assert kind_of(properties["headers"]) is Kind.HOLD
+
+
+def test_a_queue_that_is_gone_cannot_be_held_and_leaves_no_hold() -> None:
+    commands = hold_commands(Hold.of("q8", ["q0"]))
+    next(commands)
+    next(commands)
+    assert commands.throw(Refused(312, "NO_ROUTE")).method == "queue_delete"
+    with pytest.raises(InvalidValue, match="'q8'"):
+        next(commands)
+
+
+# ---- the order of release
+
+
+def changed(before: Ring, *steps) -> Plan:
+    ring = before
+    for step in steps:
+        do = ring.bind if isinstance(step, Bind) else ring.unbind
+        ring = do(step.binding.destination, step.binding.key)
+    return Plan("/", steps, (RingChange("x", before, ring, None, None),))
+
+
+def test_appended_queues_wait_for_those_that_lose_keys() -> None:
+    plan = changed(Ring.of(["a", "b"]), Bind(Binding("x", "c", "1")), Bind(Binding("x", "d", "1")))
+    assert waits_of(plan) == {"c": {"a", "b"}, "d": {"a", "b", "c"}}
+
+
+@pytest.mark.parametrize(
+    ("plan", "reason"),
+    [
+        (changed(Ring.of(["a", "b", "c"]), Unbind(Binding("x", "a", "1"))), "gain keys from each other"),
+        (
+            Plan("/", (Bind(Binding("m", "q", ""), exchange_moved="m", moved=0.5),)),
+            "x-modulus-hash.*slots under a new name",
+        ),
+        (
+            changed(Ring.of(["a", ToExchange("b")]), Bind(Binding("x", "c", "1"))),
+            r"between exchanges \(exchange b\)",
+        ),
+    ],
+)
+def test_a_change_without_an_order_is_refused(plan, reason) -> None:
+    with pytest.raises(InvalidValue, match=reason):
+        waits_of(plan)
+
+
+def test_an_unknown_ring_is_refused() -> None:
+    known = Ring.of(["a", "b"])
+    unknown = Ring(known.bindings, None, known.release, "the node was restarted")
+    plan = Plan("/", (Bind(Binding("x", "c", "1")),), (RingChange("x", unknown, unknown, None, None),))
+    with pytest.raises(InvalidValue, match=r"unknown order.*the node was restarted"):
+        waits_of(plan)

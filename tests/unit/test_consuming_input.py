@@ -1,0 +1,133 @@
+"""What a group refuses before it connects, and when it reads where its queues are."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+
+from rabbit_chx.broker.management import Management
+from rabbit_chx.consuming import AsyncGroup, Group, InvalidValue
+from rabbit_chx.consuming.priorities import priority
+from rabbit_chx.consuming.seats import seat_queue
+from rabbit_chx.consuming.settings import check_handler
+from rabbit_chx.consuming.sources import queue_source
+from rabbit_chx.urls import BrokerUrl
+
+URL = "amqp://user:secret@127.0.0.1:1"
+GIVEN = {"exchange": "orders", "name": "billing", "queues": ["a"]}
+FILE = """
+schema: 1
+exchanges:
+  orders: {type: x-consistent-hash, queues: [b, a]}
+  tenants: {type: x-modulus-hash, slots: 4, queues: [c]}
+  empty: {type: fanout}
+queues: {a: {preset: ordered}, b: {preset: ordered}, c: {preset: ordered}}
+"""
+
+
+@pytest.mark.parametrize("kind", [Group, AsyncGroup])
+@pytest.mark.parametrize(
+    ("wrong", "text"),
+    [
+        ({"prefetch": 0}, "invalid prefetch: got 0, expected an integer from 1 to 65535"),
+        ({"prefetch": 65_536}, "invalid prefetch: got 65536, expected"),
+        ({"prefetch": True}, "invalid prefetch: got True, expected"),
+        ({"concurrency": 0}, "invalid concurrency: got 0, expected"),
+        ({"attempts": 0}, "invalid attempts: got 0, expected"),
+        ({"heartbeat": 0}, "invalid heartbeat: got 0, expected"),
+        ({"backoff": -1}, "invalid backoff: got -1, expected seconds, at least 0"),
+        ({"stop_timeout": float("inf")}, "invalid stop_timeout: got inf, expected"),
+        ({"on_failure": "requeue"}, "invalid on_failure: got 'requeue', expected 'stop' or"),
+        ({"on_failure": "park"}, "invalid parking_queue: got None, expected the name of a queue"),
+        ({"parking_queue": "lot"}, "invalid parking_queue: got 'lot', expected"),
+        ({"queues": "a"}, "invalid queues: got 'a', expected a list of names"),
+        ({"queues": []}, "invalid queues: got [], expected a list of names"),
+        ({"queues": ["a", "q" * 256]}, "invalid queue"),
+        ({"name": ""}, "invalid group name: got ''"),
+        ({"name": "g" * 256}, "invalid group name"),
+        ({"exchange": "x" * 256}, "invalid exchange"),
+        ({"url": "http://host"}, "invalid"),
+    ],
+    ids=str,
+)
+def test_a_wrong_setting_is_refused(kind, wrong, text):
+    with pytest.raises(InvalidValue) as caught:
+        kind(**{"url": URL, **GIVEN, **wrong})
+    assert str(caught.value).startswith(text)
+    assert "secret" not in str(caught.value)
+
+
+def test_the_longest_name_of_a_group_leaves_room_for_the_number_of_a_seat():
+    least = len(seat_queue("", 100_000))
+    name = "ü" * ((255 - least) // 2)
+    Group(URL, **{**GIVEN, "name": name})
+    with pytest.raises(InvalidValue, match=f"expected at most {255 - least} bytes of UTF-8"):
+        Group(URL, **{**GIVEN, "name": name + "ü"})
+    assert len(seat_queue(name, 100_000).encode()) <= 255
+
+
+async def coroutine(_message):
+    pass
+
+
+def generator(_message):
+    yield
+
+
+class Callable:
+    async def __call__(self, _message):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("handler", "is_coroutine", "text"),
+    [
+        (None, False, "got 'NoneType', expected a function that takes a message"),
+        ("handle", True, "got 'str', expected a function that takes a message"),
+        (coroutine, False, "AsyncGroup takes coroutine functions"),
+        (partial(coroutine), False, "AsyncGroup takes coroutine functions"),
+        (Callable(), False, "AsyncGroup takes coroutine functions"),
+        (print, True, "Group takes functions"),
+        (generator, False, "A generator would never run"),
+    ],
+)
+def test_a_handler_of_the_wrong_kind_is_refused(handler, is_coroutine, text):
+    with pytest.raises(InvalidValue) as caught:
+        check_handler(handler, coroutine=is_coroutine)
+    assert text in str(caught.value)
+    assert check_handler(Callable(), coroutine=True)
+    assert check_handler(print, coroutine=False)
+
+
+def source(queues, exchange="orders"):
+    return queue_source(queues, exchange, BrokerUrl.parse(URL), lambda: Management("http://127.0.0.1:1"))
+
+
+def test_the_queues_of_a_file_are_read_again_each_time(tmp_path):
+    path = tmp_path / "topology.yaml"
+    path.write_text(FILE)
+    read = source(path)
+    assert read() == ("a", "b")
+    path.write_text(FILE.replace("[b, a]", "[b, a, c]"))
+    assert read() == ("a", "b", "c")
+    assert source(path, "tenants")() == ("c",)
+
+
+@pytest.mark.parametrize(
+    ("exchange", "text"),
+    [
+        ("order", "invalid exchange: got 'order', expected an exchange in "),
+        ("empty", "invalid exchange: got 'empty', expected an exchange with queues."),
+    ],
+)
+def test_a_file_without_the_exchange_or_without_queues_is_refused(tmp_path, exchange, text):
+    path = tmp_path / "topology.yaml"
+    path.write_text(FILE)
+    with pytest.raises(InvalidValue) as caught:
+        source(path, exchange)()
+    assert str(caught.value).startswith(text)
+
+
+def test_ten_thousand_members_each_know_their_priorities():
+    assert len({priority(seat, 0, 10_000) for seat in range(0, 10_000, 100)}) > 90

@@ -1,0 +1,208 @@
+"""A lane hands out its messages one at a time and in order, whatever happens to its channel meanwhile."""
+
+from __future__ import annotations
+
+from time import monotonic
+
+import pytest
+from hypothesis import given, strategies as st
+from pika import BasicProperties
+
+from rabbit_chx.broker import MARKER
+from rabbit_chx.consuming.interruptions import Interruptions
+from rabbit_chx.consuming.lanes import Lane
+from rabbit_chx.consuming.messages import HOLD, Kind, Message, kind_of
+from rabbit_chx.consuming.seats import seat_queue
+from rabbit_chx.consuming.settings import Settings
+from rabbit_chx.consuming.status import Question
+from rabbit_chx.consuming.workers import Workers
+from rabbit_chx.errors import InvalidValue
+
+SETTINGS = {
+    "exchange": "orders",
+    "name": "billing",
+    "prefetch": 50,
+    "concurrency": 4,
+    "attempts": 5,
+    "backoff": 1.0,
+    "on_failure": "stop",
+    "parking_queue": None,
+    "stop_timeout": 30.0,
+    "heartbeat": 10,
+    "failover_only": False,
+}
+
+
+class Broker:
+    """What a broker does with one queue: it delivers in order, and again from the first that is not acknowledged."""
+
+    def __init__(self, messages: int) -> None:
+        self.messages = messages
+        self.settled = 0
+        self.next = 0
+        self.first = 0
+
+    def connect(self, lane: Lane) -> None:
+        lane.attach(object(), 1)
+        self.next = self.first = self.settled
+
+    def deliver(self, lane: Lane) -> bool:
+        if lane.channel is None or self.next == self.messages:
+            return False
+        self.next += 1
+        return lane.add(Message(str(self.next - 1).encode(), "k", queue="q", tag=self.next - self.first))
+
+    def acknowledge(self, lane: Lane) -> None:
+        if lane.channel is not None and lane.done > lane.acked:
+            lane.acked = lane.done
+            self.settled = self.first + lane.done
+
+
+@given(st.lists(st.sampled_from(["deliver", "take", "finish", "fail", "ack", "lose", "leave"]), max_size=60))
+def test_messages_are_first_seen_in_order_and_none_is_acknowledged_before_it_is_handled(actions) -> None:
+    broker, lane, seen, handled = Broker(20), Lane("q"), [], set()
+    broker.connect(lane)
+    at_work = None
+    for action in actions:
+        if action == "deliver":
+            broker.deliver(lane)
+        elif action == "take" and lane.busy and at_work is None:
+            message, channel = lane.take(), lane.channel
+            if message is not None:
+                seen.append(int(message.body))
+                at_work = message, channel
+        elif action in {"finish", "fail"} and at_work is not None:
+            message, channel = at_work
+            at_work = None
+            if action == "finish":
+                handled.add(int(message.body))
+                lane.finish(message, channel)
+            else:
+                lane.put_back(message, channel)
+        elif action == "ack":
+            broker.acknowledge(lane)
+        elif action == "lose":
+            lane.detach()
+            broker.connect(lane)
+        elif action == "leave":
+            lane.leaving = True
+            if lane.is_idle:
+                broker.acknowledge(lane)
+                lane.detach()
+                broker.connect(lane)
+        assert set(range(broker.settled)) <= handled
+    first = list(dict.fromkeys(seen))
+    assert first == list(range(len(first)))
+
+
+def test_a_lane_that_leaves_gives_out_nothing_more() -> None:
+    lane = Lane("q")
+    lane.attach("channel", 1)
+    assert lane.add(Message(b"", "k", queue="q", tag=1))
+    lane.leaving = True
+    assert lane.take() is None
+    assert lane.is_idle
+
+
+@pytest.mark.parametrize(
+    ("headers", "kind"),
+    [
+        (None, Kind.MESSAGE),
+        ({}, Kind.MESSAGE),
+        ({"x-other": 1}, Kind.MESSAGE),
+        ({MARKER: "id"}, Kind.DRAIN),
+        ({HOLD: "rabbit-chx.hold.1"}, Kind.HOLD),
+        ({HOLD: 7}, Kind.MESSAGE),
+    ],
+)
+def test_markers_are_known_by_their_headers(headers, kind) -> None:
+    assert kind_of(headers) is kind
+
+
+@pytest.mark.parametrize("body", [b"", b"\xff", b"[]", b"7", b'{"queues": 7}', b"[" * 100_000])
+def test_whatever_is_sent_to_a_seat_counts_as_a_question(body) -> None:
+    assert Question.of(body) == Question()
+
+
+def test_a_question_may_name_queues() -> None:
+    assert Question.of(Question(("a", "b")).body) == Question(("a", "b"))
+    assert Question.of(b'{"queues": ["a", 7]}') == Question(("a",))
+
+
+def test_attempts_are_farther_and_farther_apart_up_to_a_minute() -> None:
+    assert [Settings(**SETTINGS).delay(failures) for failures in (1, 2, 3, 10, 1000)] == [1, 2, 4, 60, 60]
+    assert Settings(**SETTINGS | {"backoff": 90.0}).delay(2) == 90
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("exchange", "", "invalid exchange: got ''"),
+        ("name", "n" * 240, "invalid group name: got 'nnn"),
+        ("prefetch", 0, "invalid prefetch: got 0, expected an integer from 1 to 65535"),
+        ("concurrency", True, "invalid concurrency: got True"),
+        ("backoff", -1, "invalid backoff: got -1, expected seconds, at least 0"),
+        ("consumer_timeout", float("inf"), "invalid consumer_timeout: got inf"),
+        ("stop_timeout", float("nan"), "invalid stop_timeout: got nan"),
+        ("on_failure", "drop", "invalid on_failure: got 'drop', expected 'stop' or 'dead-letter' or 'park'"),
+        ("on_failure", "park", "invalid parking_queue: got None"),
+        ("parking_queue", "failed", "invalid parking_queue: got 'failed'"),
+    ],
+)
+def test_invalid_settings_are_refused(name, value, words) -> None:
+    with pytest.raises(InvalidValue, match=words.replace("(", r"\(")):
+        Settings(**SETTINGS | {name: value})
+
+
+def test_the_longest_name_of_a_group_leaves_room_for_its_seats() -> None:
+    longest = "n" * (255 - len(seat_queue("", 100_000)))
+    Settings(**SETTINGS | {"name": longest})
+    assert len(seat_queue(longest, 99_999)) <= 255
+
+
+class LosingConnection:
+    """A member whose connection is lost whatever it sends."""
+
+    def __init__(self) -> None:
+        self.acknowledge = self.fail = lambda *_: None
+
+    def reject(self, *_: object) -> None:
+        raise ConnectionError
+
+    pass_marker = reject
+
+
+@pytest.mark.parametrize(
+    ("headers", "error"),
+    [({MARKER: "id"}, None), ({}, ValueError("out of stock"))],
+    ids=["a marker", "a message to dead-letter"],
+)
+def test_a_connection_lost_in_the_middle_leaves_the_lane_free_for_what_is_delivered_again(
+    headers, error
+) -> None:
+    settings = Settings(**SETTINGS | {"attempts": 1, "on_failure": "dead-letter"})
+    interruptions = Interruptions(settings, Workers(print, 1, 10), LosingConnection())
+    lane, channel = Lane("q"), object()
+    lane.attach(channel, 1)
+    message = Message(b"", "k", queue="q", tag=1, properties=BasicProperties(headers=headers))
+    assert lane.add(message)
+    assert lane.take() is message
+    with pytest.raises(ConnectionError):
+        list(interruptions.deal_with(lane, channel, message, error))
+    lane.detach()
+    lane.attach(object(), 1)
+    assert lane.add(message)
+
+
+def test_a_consumer_is_displaced_if_it_may_have_messages() -> None:
+    lane = Lane("q")
+    lane.attach("channel", 1, careful=True)
+    assert lane.to_displace == "q"  # they may be on their way
+    until = monotonic() + 10
+    while lane.to_displace:
+        assert monotonic() < until
+    lane.add(Message(b"", "", queue="q", tag=1))
+    lane.acked = 1
+    assert lane.to_displace == "q"
+    lane.attach("another", 1)
+    assert not lane.to_displace

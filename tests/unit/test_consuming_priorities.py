@@ -1,0 +1,49 @@
+"""The table of priorities: even loads, and a newcomer that takes queues without moving any between others."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from rabbit_chx.consuming.priorities import owner, priorities
+
+MOST_SEATS = 16
+
+
+def owners(seats: list[int], queues: int) -> list[int]:
+    return [owner(seats, queue, queues) for queue in range(queues)]
+
+
+@pytest.mark.parametrize("queues", [1, 2, 3, 5, 7, 8, 16, 31, 64, 100, 257])
+def test_each_member_more_takes_its_share_and_moves_no_other_queue(queues: int) -> None:
+    before = owners([0], queues)
+    for members in range(2, min(queues, MOST_SEATS) + 1):
+        after = owners(list(range(members)), queues)
+        loads = Counter(after)
+        assert set(loads) == set(range(members))
+        assert max(loads.values()) - min(loads.values()) <= 1
+        assert {new for old, new in zip(before, after, strict=True) if old != new} == {members - 1}
+        before = after
+
+
+def test_a_member_more_moves_only_to_itself_whatever_seats_are_taken() -> None:
+    before, after = owners([1, 4, 5], 16), owners([1, 3, 4, 5], 16)
+    assert {new for old, new in zip(before, after, strict=True) if old != new} == {3}
+
+
+@pytest.mark.parametrize("members", [4, 5, 8])
+def test_the_queues_of_a_free_seat_go_to_several_members(members: int) -> None:
+    for gone in range(members):
+        rest = [seat for seat in range(members) if seat != gone]
+        lost = [queue for queue, seat in enumerate(owners(list(range(members)), 64)) if seat == gone]
+        heirs = Counter(owners(rest, 64)[queue] for queue in lost)
+        assert len(heirs) > 1
+        assert max(heirs.values()) < len(lost)
+
+
+def test_no_two_seats_have_the_same_priority_on_a_queue_and_all_fit_into_32_bits() -> None:
+    table = [priorities(seat, 64) for seat in range(64)]
+    for column in zip(*table, strict=True):
+        assert len(set(column)) == 64
+        assert 0 <= min(column) <= max(column) < 2**31

@@ -1,0 +1,198 @@
+"""Rebalancing: what is proposed for known loads, what is refused, and the messages of each slot in a sample."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from rabbit_chx import ModulusHashExchange, ToExchange, Unpredictable
+from rabbit_chx.topology import Bind, Unbind, plan_moves, queue_of_slots, rebalance
+from rabbit_chx.topology.model import CONSISTENT_HASH, MODULUS_HASH, Binding, Exchange, Queue, Slots, Topology
+from rabbit_chx.topology.planning.plan import plan
+from rabbit_chx.topology.planning.slot_changes import move_rounds, slots_behind
+from rabbit_chx.topology.rebalancing import Move
+from rabbit_chx.topology.slot_counts import SlotCounts
+from tests.unit.complaints import complaint
+from tests.unit.topology.broker_model import Broker
+
+TWO = {"s0": "a", "s1": "a", "s2": "a", "s3": "b"}
+
+
+def topology(top: str = MODULUS_HASH, count: int = 8, **arguments) -> Topology:
+    return Topology(
+        exchanges=(Exchange("t", top, arguments=arguments),),
+        queues=(Queue("a"), Queue("b")),
+        slots=(Slots("t", count, {"a": 1, "b": 1}),),
+    )
+
+
+def applied(wanted: Topology) -> Broker:
+    broker = Broker()
+    return broker.carry_out(plan(wanted, broker.seen()).steps)
+
+
+# ---- moves
+
+
+def test_one_move_evens_out_two_queues() -> None:
+    found = rebalance({"s0": 20, "s1": 30, "s2": 30, "s3": 20}, TWO)
+    assert [(move.from_queue, move.to_queue, move.share) for move in found.moves] == [("a", "b", 0.3)]
+    assert found.slots == {"a": 2, "b": 2}
+    assert (found.max_before, found.max_after) == pytest.approx((1.6, 1.0))
+    assert (found.met, found.fewest, found.hot) == (True, True, {})
+
+
+def test_even_load_needs_no_move() -> None:
+    found = rebalance({"s0": 10, "s1": 10, "s2": 10, "s3": 30}, TWO)
+    assert not found.moves
+    assert found.max_before == found.max_after == pytest.approx(1.0)
+
+
+def test_a_queue_of_twice_the_weight_is_due_twice_the_load() -> None:
+    rates = {"s0": 20, "s1": 20, "s2": 20, "s3": 30}
+    assert not rebalance(rates, TWO, {"a": 2, "b": 1}).moves
+    assert rebalance(rates, TWO, {"a": 1, "b": 2}).moves
+
+
+def test_a_hot_slot_is_named_and_gets_a_queue_of_its_own() -> None:
+    found = rebalance({"s0": 700, "s1": 50, "s2": 50, "s3": 200}, TWO)
+    assert found.hot == {"s0": 0.7}
+    assert {move.slot for move in found.moves} == {"s1", "s2"}
+    assert not found.met
+    assert found.max_after == pytest.approx(1.4)
+
+
+def test_a_slot_without_a_rate_has_no_load_and_stays() -> None:
+    found = rebalance({"s0": 1, "s1": 1}, TWO)
+    assert len(found.moves) == 1
+    assert found.moves[0].slot in {"s0", "s1"}
+
+
+def test_where_a_search_would_take_too_long_the_moves_are_not_called_the_fewest() -> None:
+    random_ = random.Random(3)
+    queues = [f"q{number}" for number in range(16)]
+    rates = {f"s{number:03}": random_.paretovariate(1.2) for number in range(256)}
+    queue_of = {slot: queues[place % 16] for place, slot in enumerate(rates)}
+    found = [rebalance(rates, queue_of, target=target) for target in (1.02, 1.05, 1.2)]
+    assert all(each.met or each.hot for each in found)
+    assert not all(each.fewest for each in found)
+    assert len(found[0].moves) >= len(found[1].moves) >= len(found[2].moves)
+
+
+def test_queues_that_gain_from_each_other_take_turns() -> None:
+    moves = [Move("s0", "a", "b", 0.1), Move("s1", "b", "a", 0.1), Move("s2", "a", "c", 0.1)]
+    assert move_rounds(moves) == ((moves[0], moves[2]), (moves[1],))
+
+
+@pytest.mark.parametrize("target", [1, 0.5, -1, math.nan, math.inf, "1.2", True, None])
+def test_a_target_that_no_division_could_meet_is_refused(target) -> None:
+    assert complaint(lambda: rebalance({"s0": 1}, TWO, target=target)).what == "target"
+
+
+@pytest.mark.parametrize("rates", [{}, {"s0": 0}])
+def test_no_load_is_refused(rates) -> None:
+    assert complaint(lambda: rebalance(rates, TWO)).what == "load"
+
+
+@pytest.mark.parametrize("rate", [-1, math.nan, math.inf])
+def test_a_rate_that_is_no_amount_is_refused(rate) -> None:
+    assert "s0" in complaint(lambda: rebalance({"s0": rate}, TWO)).what
+
+
+def test_slots_and_queues_that_do_not_belong_together_are_refused() -> None:
+    assert complaint(lambda: rebalance({"other": 1}, TWO)).got == "other"
+    assert complaint(lambda: rebalance({"s0": 1}, TWO, {"a": 1})).got == "b"
+    assert complaint(lambda: rebalance({"s0": 1}, TWO, {"a": 1, "b": 1, "c": 1})).got == "c"
+    assert complaint(lambda: rebalance({"s0": 1}, TWO, {"a": 0, "b": 1})).got == 0
+
+
+# ---- steps
+
+
+def test_a_moved_slot_gets_its_new_queue_before_it_loses_the_old_one() -> None:
+    wanted = topology()
+    broker = applied(wanted)
+    before = queue_of_slots(wanted.slots[0], broker.seen())
+    division = {slot: {"a": "b", "b": "a"}[before[slot]] for slot in list(before)[2:4]}
+    made = plan_moves(wanted, "t", division, broker.seen())
+    assert [type(step) for step in made.steps] == [Bind, Unbind] * 2
+    assert made.slot_moves == {"t": pytest.approx(2 / 8, abs=1e-6)}
+    broker.carry_out(made.steps)
+    assert queue_of_slots(wanted.slots[0], broker.seen()) == before | division
+
+
+def test_a_slot_with_two_queues_or_none_or_a_foreign_one_is_refused() -> None:
+    wanted = topology()
+    slots = wanted.slots[0]
+    broker = applied(wanted)
+    bound = next(bound for bound in broker.bindings if bound.source == "t.slot.0")
+    other = "b" if bound.destination == "a" else "a"
+    for changed in ([bound, Binding("t.slot.0", other, "1")], [], [Binding("t.slot.0", "foreign", "1")]):
+        broker.bindings = [each for each in broker.bindings if each.source != "t.slot.0"] + changed
+        error = complaint(lambda: queue_of_slots(slots, broker.seen()))
+        assert "t.slot.0" in error.got
+        assert "apply" in error.hint
+
+
+def test_a_queue_without_a_slot_is_refused() -> None:
+    broker = applied(topology())
+    more = Slots("t", 8, {"a": 1, "b": 1, "c": 1})
+    assert "'c'" in complaint(lambda: queue_of_slots(more, broker.seen())).got
+
+
+def test_an_exchange_without_slots_is_refused_with_what_to_use() -> None:
+    error = complaint(lambda: slots_behind(topology(), "orders"))
+    assert error.expected.endswith("slots: t")
+    assert "--strategy slots" in error.hint
+
+
+# ---- samples
+
+
+def test_keys_are_counted_by_slot_and_the_hottest_is_known() -> None:
+    wanted = topology()
+    counts = SlotCounts(wanted.slots[0], wanted, applied(wanted).seen())
+    keys = [f"key-{number}" for number in range(100)] + ["hot"] * 50
+    counts.add_keys(keys)
+    mirror = ModulusHashExchange(map(ToExchange, wanted.slots[0].names))
+    assert +counts.of_slot == Counter(mirror.route(key).name for key in keys)
+    assert counts.hottest_key(mirror.route("hot").name) == ("hot", 50)
+    assert counts.total == 150
+
+
+def test_a_message_is_counted_by_the_part_that_is_hashed() -> None:
+    wanted = topology(CONSISTENT_HASH, **{"hash-header": "tenant"})
+    observed = applied(wanted).seen()
+    counts = SlotCounts(wanted.slots[0], wanted, observed)
+    slots = {counts.route(["same"], {"tenant": f"t{number}"}, {})[0] for number in range(50)}
+    assert len(slots) > 3
+    assert counts.route(["a"], {"tenant": "x"}, {}) == counts.route(["b"], {"tenant": "x"}, {})
+    # What a broker hashes of this value depends on the client that sent it.
+    assert counts.route([""], {"tenant": 1.5}, {})[0] in {None, *wanted.slots[0].names}
+
+
+def test_cc_keys_count_where_the_broker_hashes_them() -> None:
+    wanted = topology()
+    counts = SlotCounts(wanted.slots[0], wanted, applied(wanted).seen())
+    mirror = ModulusHashExchange(map(ToExchange, wanted.slots[0].names))
+    assert counts.route(["a", "b"], {}, {})[0] == mirror.route("a", cc=["b"]).name
+
+
+def test_an_unknown_order_of_slots_is_an_error() -> None:
+    wanted = topology(CONSISTENT_HASH)
+    broker = applied(wanted)
+    observed = broker.seen()
+    rings = {name: ring for name, ring in observed.rings.items() if name != "t"}
+    with pytest.raises(Unpredictable, match="--node"):
+        SlotCounts(wanted.slots[0], wanted, replace(observed, rings=rings))
+
+
+def test_a_top_exchange_that_leads_elsewhere_is_refused() -> None:
+    wanted = topology()
+    broker = applied(wanted)
+    broker.bindings.append(Binding("t", "a", "1"))
+    assert "exchange 't'" in complaint(lambda: SlotCounts(wanted.slots[0], wanted, broker.seen())).what

@@ -1,0 +1,166 @@
+"""More or fewer queues behind one exchange, and in which order what they lose and gain is drained."""
+
+from __future__ import annotations
+
+import pytest
+
+from rabbit_chx import InvalidValue, Ring
+from rabbit_chx.topology import drain_first_in, drain_stages, dumps, loads, plan
+from rabbit_chx.topology.file.dump import excerpt
+from rabbit_chx.topology.model import Binding
+from rabbit_chx.topology.planning.scaled import scaled
+from rabbit_chx.topology.planning.steps import Bind, Plan, RingChange, Unbind
+from rabbit_chx.topology.planning.what_if import assume_applied
+
+FILE = """
+schema: 1
+exchanges:
+  ring: {type: x-consistent-hash, queues: {"r.{0..3}": 1}}
+  slots: {type: x-consistent-hash, slots: 16, queues: {"s.{0..3}": 1}}
+queues:
+  "r.{0..3}": {preset: ordered}
+  "s.{0..3}": {preset: ordered}
+"""
+
+
+def topology():
+    return loads(FILE, format="yaml")
+
+
+def queues_of(found, exchange: str) -> list[str]:
+    slots = found.slots_of(exchange)
+    return list(slots.queues) if slots else [str(each.destination) for each in found.bindings_from(exchange)]
+
+
+@pytest.mark.parametrize(("exchange", "stem"), [("ring", "r"), ("slots", "s")])
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({"to": 6}, "012345"),
+        ({"to": 4}, "0123"),
+        ({"to": 2}, "01"),
+        ({"add": 1}, "01234"),
+        ({"add": ["r.9", "s.9"]}, None),
+        ({"remove": 1}, "012"),
+        ({"add": 2, "remove": 1}, "01245"),
+    ],
+)
+def test_queues_come_last_and_go_from_the_end(exchange, stem, change, expected) -> None:
+    found = scaled(topology(), exchange, **change)
+    if expected is None:
+        assert queues_of(found, exchange)[-2:] == ["r.9", "s.9"]
+        return
+    names = [f"{stem}.{number}" for number in expected]
+    assert queues_of(found, exchange) == names
+    assert {queue.name for queue in found.queues if queue.name.startswith(stem)} == set(names)
+
+
+def test_a_new_queue_is_declared_like_the_last_and_a_removed_one_no_longer() -> None:
+    found = scaled(topology(), "slots", add=["extra"], remove=["s.0"])
+    assert found.queue("extra").declared_arguments == found.queue("s.3").declared_arguments
+    assert found.queue("s.0") is None
+    assert queues_of(found, "slots") == ["s.1", "s.2", "s.3", "extra"]
+
+
+def test_a_removed_queue_that_something_else_leads_to_stays_declared() -> None:
+    text = FILE.replace(
+        'queues:\n  "r', '  audit: {type: topic, bindings: [{queue: r.3, key: "#"}]}\nqueues:\n  "r', 1
+    )
+    found = scaled(loads(text, format="yaml"), "ring", to=3)
+    assert found.queue("r.3") is not None
+    assert queues_of(found, "ring") == ["r.0", "r.1", "r.2"]
+
+
+@pytest.mark.parametrize(
+    ("exchange", "change", "complaint"),
+    [
+        ("other", {"to": 2}, "one of ring, slots"),
+        ("ring", {"remove": 4}, "fewer than the 4 queues"),
+        ("ring", {"remove": ["nope"]}, "one of r.0"),
+        ("ring", {"add": ["r.1"]}, "not bound yet"),
+        ("ring", {"add": 1001}, "from 0 to 1000"),
+    ],
+)
+def test_what_cannot_be_changed_is_refused(exchange, change, complaint) -> None:
+    with pytest.raises(InvalidValue, match=complaint):
+        scaled(topology(), exchange, **change)
+
+
+@pytest.mark.parametrize("exchange", ["ring", "slots"])
+def test_the_excerpt_makes_the_file_say_what_was_changed(exchange) -> None:
+    found = scaled(topology(), exchange, to=6)
+    text = excerpt(found, exchange)
+    assert '.{0..5}"' in text
+    reread = loads("schema: 1\n" + text, format="yaml")
+    assert dumps(reread, "yaml") == dumps(
+        loads(dumps(scaled(only(exchange), exchange, to=6), "yaml"), format="yaml"), "yaml"
+    )
+
+
+def only(exchange: str):
+    lines = [
+        line
+        for line in FILE.splitlines()
+        if line.startswith(("schema", "exch", "queues")) or exchange[0] + ".{" in line
+    ]
+    return loads("\n".join(lines), format="yaml")
+
+
+# ---- in which order
+
+
+@pytest.mark.parametrize("count", [2, 5, 12])
+def test_the_last_bound_leave_a_ring_one_after_the_other(count) -> None:
+    names = [f"q{number}" for number in range(count + 3)]
+    before, after = Ring.of(names), Ring.of(names[:3])
+    gone = list(reversed(names[3:]))
+    steps = tuple(Unbind(Binding("x", queue, "1")) for queue in gone)
+    waits = drain_first_in(Plan("/", steps, (RingChange("x", before, after, None, None),)))
+    assert drain_stages(waits) == [*({queue} for queue in gone[1:]), set(names[:3])]
+    assert all(waits[queue] == set(gone) for queue in names[:3])
+
+
+def test_a_slot_that_an_interrupted_change_left_with_two_queues_is_drained() -> None:
+    wanted = scaled(topology(), "slots", to=5)
+    observed = assume_applied(topology())
+    planned = plan(wanted, observed)
+    first = next(step for step in planned.steps if isinstance(step, Bind))
+    left = assume_applied_after(first)
+    rest = plan(wanted, left)
+    waits = drain_first_in(rest)
+    slot = first.binding.source
+    old = next(each.destination for each in observed.topology.bindings_from(slot))
+    assert old in waits["s.4"]
+    unbinds = tuple(step for step in rest.steps if isinstance(step, Unbind) and step.binding.source == slot)
+    only_the_rest = Plan("/", unbinds)
+    assert drain_first_in(only_the_rest) == {"s.4": {old}}
+
+
+def test_a_slot_with_two_queues_that_gets_a_third_has_no_order() -> None:
+    observed = assume_applied(topology())
+    slot = topology().slots_of("slots").names[0]
+    old = next(each.destination for each in observed.topology.bindings_from(slot))
+    other = "s.1" if old != "s.1" else "s.2"
+    left = assume_applied_after(Bind(Binding(slot, other, "1")))
+    wanted = scaled(topology(), "slots", remove=[str(old), other], add=["fresh"])
+    rest = plan(wanted, left)
+    steps = tuple(
+        step for step in rest.steps if isinstance(step, (Bind, Unbind)) and step.binding.source == slot
+    )
+    assert drain_stages(drain_first_in(Plan("/", steps))) is None
+
+
+def assume_applied_after(step: Bind):
+    """The broker after this one step of a change."""
+    from dataclasses import replace
+
+    observed = assume_applied(topology())
+    bindings = (*observed.topology.bindings, step.binding)
+    slot = step.binding.source
+    ring = observed.rings[slot].bind(step.binding.destination, step.binding.key)
+    return replace(
+        observed,
+        topology=replace(observed.topology, bindings=bindings),
+        rings={**observed.rings, slot: ring},
+        ring_sources={**observed.ring_sources, slot: "node"},
+    )
