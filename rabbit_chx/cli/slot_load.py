@@ -22,8 +22,9 @@ from rabbit_chx.topology.slot_counts import SlotCounts
 
 MOST_TRACED = 100_000
 """Messages that are enough: 256 slots then have 400 each."""
-_SILENCE = 11.0
-"""Seconds without a trace after which the counters of the broker, which it updates every 5 seconds, are compared."""
+_COUNTED = 6.0
+"""Seconds until the counters of the broker, which it updates every 5 seconds, have what was published before."""
+_PATIENCE = 2 * _COUNTED + 1
 
 
 def count_keys(counts: SlotCounts, path: str, *, raw: bool) -> None:
@@ -69,7 +70,9 @@ def measure(
         watch.advance = stack.enter_context(progress("Measuring", round(seconds)))
         if live.node is not None:
             stack.enter_context(traced(NodeCommand(live.node), vhost))
-        messages = sample(connection, sources, seconds=seconds, most=MOST_TRACED, advance=watch.tick)
+        messages = sample(
+            connection, sources, seconds=seconds, patience=_PATIENCE, most=MOST_TRACED, advance=watch.tick
+        )
         for message in messages:
             watch.traced += 1
             slot, key = counts.route(message.keys, message.headers, message.properties)
@@ -100,10 +103,10 @@ class _Watch:
     found: Measurement = field(default_factory=Measurement)
     advance: Callable[[int], object] = lambda _: None
     """Shows the seconds that have passed."""
-
-    def __post_init__(self) -> None:
-        self._before = self._published()
-        self._asked = False
+    waited: float = 0.0
+    """Seconds without any message."""
+    _before: int | None = None
+    _asked: bool = False
 
     def _published(self) -> int:
         return sum(
@@ -119,24 +122,32 @@ class _Watch:
             raise self._off()
 
     def tick(self, passed: float) -> None:
-        """Ask the counters once, if nothing was traced for long."""
-        whole = int(self.found.seconds)
-        self.found.seconds += passed
-        self.advance(int(self.found.seconds) - whole)
-        if not self.traced and not self._asked and self.found.seconds > _SILENCE:
+        """Show the time; without a message, ask the counters twice."""
+        if self.traced:
+            whole = int(self.found.seconds)
+            self.found.seconds += passed
+            self.advance(int(self.found.seconds) - whole)
+            return
+        self.waited += passed
+        if self._before is None and self.waited >= _COUNTED:
+            self._before = self._published()
+        elif not self._asked and self.waited >= 2 * _COUNTED:
             self._asked = True
-            if self._published() > self._before:
-                raise self._off()
+            self._check_published()
 
     def check_traffic(self) -> None:
         """Raise the reason why nothing was traced."""
-        if self._published() > self._before:
-            raise self._off()
+        self._check_published()
         raise BrokerUnavailable(
-            f"no message was published within {self.found.seconds:.0f} seconds: measure while messages flow, with "
+            f"no message was published within {self.waited:.0f} seconds: measure while messages flow, with "
             "--sample for longer, or pass a sample of keys with --keys. If messages do flow, the tracer is off: "
             f"`{self._command('trace_on')}` turns it on"
         )
+
+    def _check_published(self) -> None:
+        """Raise if the counters have grown while no message was traced."""
+        if self._before is not None and self._published() > self._before:
+            raise self._off()
 
     def _off(self) -> BrokerUnavailable:
         return BrokerUnavailable(

@@ -67,20 +67,24 @@ def sample(
     exchanges: Collection[str],
     *,
     seconds: float,
+    patience: float,
     most: int,
     advance: Callable[[float], object] = lambda _: None,
 ) -> Iterator[TracedMessage]:
     """The traced messages that are published to these exchanges, for some seconds or until there are enough.
 
+    The seconds begin with the first message, because a busy broker takes its time to deliver it.
+
     Args:
         connection: of pika, to the virtual host that is traced.
         exchanges: the names of the exchanges.
         seconds: the length of the sample.
+        patience: how long to wait for the first message, if that is longer.
         most: the number of messages that are enough.
         advance: called with the seconds that have passed since the last call.
     """
     try:
-        yield from _sample(connection, exchanges, seconds, most, advance)
+        yield from _sample(connection, exchanges, (seconds, max(seconds, patience)), most, advance)
     except AMQPError as error:
         raise BrokerUnavailable(f"the tracer cannot be read: {why_refused(error, _NEEDS)}") from None
 
@@ -88,7 +92,7 @@ def sample(
 def _sample(
     connection: BlockingConnection,
     exchanges: Collection[str],
-    seconds: float,
+    limits: tuple[float, float],
     most: int,
     advance: Callable[[float], object],
 ) -> Iterator[TracedMessage]:
@@ -97,19 +101,20 @@ def _sample(
     for exchange in exchanges:
         channel.queue_bind(queue, _TRACE, f"publish.{exchange}")
     channel.basic_qos(prefetch_count=_PREFETCH)
-    count, started = 0, time.monotonic()
-    last = started
+    count, (seconds, patience) = 0, limits
+    last = started = time.monotonic()
     for method, properties, _ in channel.consume(queue, inactivity_timeout=_TICK):
         now = time.monotonic()
         if now - last >= _TICK:
             advance(now - last)
             last = now
         if method is not None:
+            started = started if count else now
             yield _message(properties)
             count += 1
             if count % (_PREFETCH // 2) == 0:
                 channel.basic_ack(method.delivery_tag, multiple=True)
-        if count >= most or now - started >= seconds:
+        if count >= most or now - started >= (seconds if count else patience):
             break
     channel.queue_delete(queue)
     channel.close()
