@@ -10,6 +10,9 @@
     ├── Contradiction                             no ring explains the observed pairs
     ├── PublishFailed                             messages were not confirmed
     ├── ApplyStopped                              a plan was not applied completely
+    ├── CorruptStream                             what a stream stores cannot be decoded
+    │   ├── CorruptChunk                          a chunk is damaged
+    │   └── InvalidMessage                        a message is not valid AMQP 1.0
     ├── MissingDependency (also an ImportError)   an optional package is not installed
     └── BrokerUnavailable                         no broker could be started or reached
 
@@ -28,6 +31,9 @@ __all__ = [
     "BrokerUnavailable",
     "BrokerWouldFail",
     "Contradiction",
+    "CorruptChunk",
+    "CorruptStream",
+    "InvalidMessage",
     "InvalidValue",
     "MissingDependency",
     "PublishFailed",
@@ -158,6 +164,35 @@ class ApplyStopped(RabbitChxError):
             return f"nothing was changed: {self.reason}"
         count = len(self.done) + 1 + len(self.remaining)
         return f"stopped at step {len(self.done) + 1} of {count} ({self.failed}): {self.reason}"
+
+
+class CorruptStream(RabbitChxError):
+    """What a stream stores cannot be decoded."""
+
+    what = "corrupt data"
+    """What cannot be decoded, in the message."""
+
+    def __init__(self, reason: str, stream: str, offset: int) -> None:
+        self.reason = reason
+        self.stream = stream
+        self.offset = offset
+        """Of the chunk or the message."""
+        super().__init__(reason, stream, offset)
+
+    def _text(self) -> str:
+        return f"{self.what} at offset {self.offset} of stream {self.stream!r}: {self.reason}"
+
+
+class CorruptChunk(CorruptStream):
+    """A chunk of a stream is damaged: its checksum, its header or its entries are wrong."""
+
+    what = "corrupt chunk"
+
+
+class InvalidMessage(CorruptStream):
+    """A message in a stream begins like AMQP 1.0, but is not valid AMQP 1.0."""
+
+    what = "invalid message"
 
 
 class MissingDependency(RabbitChxError, ImportError):

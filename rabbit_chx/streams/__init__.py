@@ -1,0 +1,1 @@
+"""Read and write RabbitMQ streams: the stream protocol, and chunks of messages as Arrow batches."""

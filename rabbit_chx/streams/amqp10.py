@@ -1,0 +1,252 @@
+"""The type system of AMQP 1.0: bytes to Python values, and values to text.
+
+Part 1 of the specification (amqp-core-types) defines a constructor code for each encoding of a value.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import struct
+import uuid
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+import numpy as np
+
+_DEEPEST: Final = 32
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class Malformed(Exception):
+    """The bytes are not valid AMQP 1.0; the caller knows of which message they are."""
+
+
+class Milliseconds(int):
+    """A timestamp: milliseconds since 1970."""
+
+    __slots__ = ()
+
+
+def read(data: bytes, at: int, depth: int = 0) -> tuple[Any, int]:
+    """Decode the value at ``at``; returns the value, and where the next one begins.
+
+    Integers are `int`, except that timestamps are `Milliseconds`. Strings and symbols are `str`, or `bytes` if they are
+    not UTF-8. A described value loses its descriptor; a decimal or an unknown one of fixed size is its bytes.
+    """
+    if depth > _DEEPEST:
+        raise Malformed(f"values are nested more than {_DEEPEST} deep")
+    code = byte_at(data, at)
+    if code == 0:
+        _, at = read(data, at + 1, depth + 1)
+        return read(data, at, depth + 1)
+    return read_as(code, data, at + 1, depth)
+
+
+def read_as(code: int, data: bytes, at: int, depth: int) -> tuple[Any, int]:
+    """Decode the value at ``at`` whose constructor code is known."""
+    if code in _FIXED:
+        size, decode = _FIXED[code]
+        raw, at = take(data, at, size)
+        return decode(raw), at
+    if code not in _VARIABLE:
+        raise Malformed(f"unknown constructor 0x{code:02x}")
+    width, decode_variable = _VARIABLE[code]
+    size, at = number(data, at, width)
+    raw, at = take(data, at, size)
+    return decode_variable(raw, width, depth), at
+
+
+def byte_at(data: bytes, at: int) -> int:
+    """The byte at ``at``."""
+    if at >= len(data):
+        raise Malformed("it ends within a value")
+    return data[at]
+
+
+def take(data: bytes, at: int, size: int) -> tuple[bytes, int]:
+    """The next ``size`` bytes, and where they end."""
+    if at + size > len(data):
+        raise Malformed(f"a value of {size} bytes is longer than the {len(data) - at} that are left")
+    return data[at : at + size], at + size
+
+
+def number(data: bytes, at: int, width: int) -> tuple[int, int]:
+    """An unsigned number, and where it ends."""
+    raw, at = take(data, at, width)
+    return int.from_bytes(raw, "big"), at
+
+
+def _text(raw: bytes, *_: int) -> str | bytes:
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        return raw
+
+
+def _items(raw: bytes, width: int, depth: int) -> list[Any]:
+    count, at = number(raw, 0, width)
+    items = []
+    for _ in range(count):
+        item, at = read(raw, at, depth + 1)
+        items.append(item)
+    if at != len(raw):
+        raise Malformed(f"{len(raw) - at} bytes follow the last item of a list or map")
+    return items
+
+
+def _map(raw: bytes, width: int, depth: int) -> dict[Any, Any]:
+    items = _items(raw, width, depth)
+    if len(items) % 2:
+        raise Malformed("a map has a key without a value")
+    return {_hashable(key): value for key, value in zip(items[::2], items[1::2], strict=True)}
+
+
+def _hashable(key: Any) -> Any:
+    return as_text(key) if isinstance(key, (list, dict)) else key
+
+
+def _array(raw: bytes, width: int, depth: int) -> list[Any]:
+    if depth >= _DEEPEST:
+        raise Malformed(f"values are nested more than {_DEEPEST} deep")
+    count, at = number(raw, 0, width)
+    if count > len(raw):  # items may have no bytes, so the size alone does not limit their number
+        raise Malformed(f"an array of {len(raw)} bytes has {count} items")
+    code = byte_at(raw, at)
+    at += 1
+    if code == 0:
+        _, at = read(raw, at, depth + 1)
+        code, at = byte_at(raw, at), at + 1
+    items = []
+    for _ in range(count):
+        item, at = read_as(code, raw, at, depth + 1)
+        items.append(item)
+    if at != len(raw):
+        raise Malformed(f"{len(raw) - at} bytes follow the last item of an array")
+    return items
+
+
+def _integer(raw: bytes) -> int:
+    return int.from_bytes(raw, "big")
+
+
+def _signed(raw: bytes) -> int:
+    return int.from_bytes(raw, "big", signed=True)
+
+
+def _float(raw: bytes) -> float:
+    """The double with the shortest text that is this float: 0.1 and not 0.10000000149011612."""
+    return float(str(np.frombuffer(raw, ">f4")[0]))
+
+
+def _constant(value: Any) -> Callable[[bytes], Any]:
+    return lambda _: value
+
+
+def _char(raw: bytes) -> str:
+    code = _integer(raw)
+    if code > 0x10FFFF or 0xD800 <= code <= 0xDFFF:
+        raise Malformed(f"0x{code:x} is no Unicode character")
+    return chr(code)
+
+
+_FIXED: Final[dict[int, tuple[int, Callable[[bytes], Any]]]] = {
+    0x40: (0, _constant(None)),
+    0x41: (0, _constant(True)),
+    0x42: (0, _constant(False)),
+    0x43: (0, _constant(0)),
+    0x44: (0, _constant(0)),
+    0x45: (0, lambda _: []),
+    0x50: (1, _integer),
+    0x51: (1, _signed),
+    0x52: (1, _integer),
+    0x53: (1, _integer),
+    0x54: (1, _signed),
+    0x55: (1, _signed),
+    0x56: (1, lambda raw: raw != b"\0"),
+    0x60: (2, _integer),
+    0x61: (2, _signed),
+    0x70: (4, _integer),
+    0x71: (4, _signed),
+    0x72: (4, _float),
+    0x73: (4, _char),
+    0x74: (4, bytes),
+    0x80: (8, _integer),
+    0x81: (8, _signed),
+    0x82: (8, lambda raw: struct.unpack(">d", raw)[0]),
+    0x83: (8, lambda raw: Milliseconds(_signed(raw))),
+    0x84: (8, bytes),
+    0x94: (16, bytes),
+    0x98: (16, lambda raw: uuid.UUID(bytes=raw)),
+}
+"""Constructor -> size and decoder."""
+
+_VARIABLE: Final[dict[int, tuple[int, Callable[[bytes, int, int], Any]]]] = {
+    0xA0: (1, lambda raw, *_: raw),
+    0xA1: (1, _text),
+    0xA3: (1, _text),
+    0xB0: (4, lambda raw, *_: raw),
+    0xB1: (4, _text),
+    0xB3: (4, _text),
+    0xC0: (1, _items),
+    0xC1: (1, _map),
+    0xD0: (4, _items),
+    0xD1: (4, _map),
+    0xE0: (1, _array),
+    0xF0: (4, _array),
+}
+"""Constructor -> width of the size and decoder."""
+
+
+def as_text(value: Any) -> str | None:
+    """A value as the text of a header or property.
+
+    ==========================  =================================================================================
+    string, symbol, char        the text
+    binary, text not in UTF-8   base64, which ``unbase64`` of Spark reads
+    boolean                     ``true`` or ``false``
+    integers                    decimal digits
+    float, double               the shortest digits that mean the number, ``inf``, ``-inf`` or ``nan``
+    timestamp                   ISO 8601 in UTC, ``2023-11-14T22:13:20Z``, with milliseconds if it has any;
+                                outside of the years 1 to 9999 the milliseconds since 1970 as an integer
+    uuid                        ``00112233-4455-6677-8899-aabbccddeeff``
+    decimal32, 64, 128          base64 of its bytes
+    list, array, map            JSON; what is in it follows this table, but null, booleans and numbers stay as they are
+    null                        null
+    ==========================  =================================================================================
+
+    A ``cast`` or ``unbase64`` of a header in Spark gives the value back that the sink sent.
+    """
+    plain = _plain(value)
+    return plain if isinstance(plain, str) or plain is None else json.dumps(plain, **_JSON)
+
+
+_JSON: Final[dict[str, Any]] = {"ensure_ascii": False, "separators": (",", ":")}
+
+
+def _plain(value: Any) -> Any:
+    """The value in JSON."""
+    match value:
+        case bytes():
+            return base64.b64encode(value).decode()
+        case Milliseconds():
+            return _iso(value)
+        case uuid.UUID():
+            return str(value)
+        case float() if value - value != 0:  # infinite or not a number, which JSON lacks
+            return str(value)
+        case list():
+            return [_plain(item) for item in value]
+        case dict():
+            return {as_text(key) or "": _plain(item) for key, item in value.items()}
+    return value
+
+
+def _iso(milliseconds: int) -> str:
+    try:
+        moment = _EPOCH + timedelta(milliseconds=milliseconds)
+    except OverflowError:
+        return str(int(milliseconds))
+    precision = "milliseconds" if milliseconds % 1000 else "seconds"
+    return moment.replace(tzinfo=None).isoformat(timespec=precision) + "Z"

@@ -1,0 +1,280 @@
+"""One stored message, decoded: readable, and the reference for the fast path in `columns`.
+
+Streams store AMQP 1.0. What a publisher sent over AMQP 0-9-1 is in these sections:
+
+=================  ===============================  ==================================================================
+AMQP 0-9-1         RabbitMQ 3.10                    RabbitMQ 4.0 and 4.3
+=================  ===============================  ==================================================================
+body               data                             data
+routing key        annotation x-routing-key         the same
+exchange           annotation x-exchange            the same
+delivery mode      annotation x-basic-delivery-     header: durable. A publisher that set no delivery mode is stored
+                   mode, if set                     as durable=false, so it is read as 1
+priority           annotation x-basic-priority      header: priority
+expiration         annotation x-basic-expiration    header: ttl
+type               application property             annotation x-basic-type
+                   x-basic-type
+app id             application property             properties: group-id
+                   x-basic-app-id
+reply to           properties: reply-to             the same; in 4.3 as the address ``/queues/NAME``
+other properties   properties                       the same
+headers            application properties           application properties; those that begin with ``x-`` are
+                                                    annotations
+arrays, tables     not stored                       not stored, but for ``x-`` headers, and CC as x-cc
+text not in UTF-8  as it is                         as binary
+decimals           the broker closes the connection of the publisher
+=================  ===============================  ==================================================================
+
+Publishers of AMQP 1.0 are stored by 4.0 and 4.3 with their own sections; 3.10 first makes AMQP 0-9-1 of them. Clients of
+the stream protocol (Java, Go, .NET, rstream's ``AMQPMessage``) write AMQP 1.0 without x-routing-key and x-exchange; what does
+not begin like a section of AMQP 1.0, such as the bytes that rstream's ``send`` takes, is a body and nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final
+from urllib.parse import unquote
+
+from rabbit_chx.errors import InvalidMessage
+from rabbit_chx.streams.amqp10 import Malformed, Milliseconds, as_text, byte_at, read
+
+HEADER, ANNOTATIONS, PROPERTIES, APPLICATION_PROPERTIES = 0x70, 0x72, 0x73, 0x74
+DATA, SEQUENCE, VALUE = 0x75, 0x76, 0x77
+_SECTIONS: Final = range(0x70, 0x79)
+_SYMBOLS: Final = {
+    f"amqp:{name}": code
+    for code, name in zip(
+        _SECTIONS,
+        (
+            *("header:list", "delivery-annotations:map", "message-annotations:map", "properties:list"),
+            *(
+                "application-properties:map",
+                "data:binary",
+                "amqp-sequence:list",
+                "amqp-value:*",
+                "footer:map",
+            ),
+        ),
+        strict=True,
+    )
+}
+QUEUE_ADDRESS: Final = "/queues/"
+"""What RabbitMQ 4.3 puts before the queue in reply-to; the name is percent-encoded."""
+
+PROPERTY_NAMES: Final = (
+    *(
+        "message_id",
+        "user_id",
+        "to",
+        "subject",
+        "reply_to",
+        "correlation_id",
+        "content_type",
+        "content_encoding",
+    ),
+    *("absolute_expiry_time", "timestamp", "group_id", "group_sequence", "reply_to_group_id"),
+)
+"""The fields of the section of properties, in their order."""
+ANNOTATION_OF: Final = {
+    "x-routing-key": "routing_key",
+    "x-exchange": "exchange",
+    "x-basic-type": "type",
+    "x-basic-app-id": "app_id",
+    "x-basic-delivery-mode": "delivery_mode",
+    "x-basic-priority": "priority",
+    "x-basic-expiration": "expiration",
+}
+"""What the broker adds, in annotations or application properties, and the column that it is."""
+
+
+@dataclass(slots=True)
+class StreamMessage:
+    """A message as it was published; None is what was not set."""
+
+    value: bytes | None = None
+    """The body. Text is in UTF-8, and other values of AMQP 1.0 are as text (`as_text`)."""
+    routing_key: str | None = None
+    exchange: str | None = None
+    headers: dict[str, str | None] = field(default_factory=dict)
+    message_id: str | None = None
+    correlation_id: str | None = None
+    content_type: str | None = None
+    content_encoding: str | None = None
+    reply_to: str | None = None
+    type: str | None = None
+    app_id: str | None = None
+    user_id: str | None = None
+    expiration: str | None = None
+    """In milliseconds."""
+    priority: int | None = None
+    delivery_mode: int | None = None
+    """1 (transient) or 2 (persistent)."""
+    timestamp: int | None = None
+    """In milliseconds since 1970."""
+
+
+def decode(data: bytes, stream: str, offset: int) -> StreamMessage:
+    """Decode a stored message.
+
+    Raises:
+        InvalidMessage: It begins like AMQP 1.0, but cannot be decoded.
+    """
+    if not is_amqp10(data):
+        return StreamMessage(value=data)
+    try:
+        return _message(_Sections.of(data))
+    except Malformed as error:
+        raise InvalidMessage(f"not valid AMQP 1.0: {error}", stream, offset) from None
+
+
+def is_amqp10(data: bytes) -> bool:
+    """Whether a message begins with the descriptor of a section, in one of its three forms."""
+    match data[:2]:
+        case b"\x00\x53":
+            return data[2:3] in _SECTION_BYTES
+        case b"\x00\x80":
+            return data[2:9] == bytes(7) and data[9:10] in _SECTION_BYTES
+        case b"\x00\xa3":
+            return data[3:8] == b"amqp:"
+    return False
+
+
+_SECTION_BYTES: Final = {bytes([code]) for code in _SECTIONS}
+
+
+@dataclass(slots=True)
+class _Sections:
+    """The sections of a message, as values of AMQP 1.0."""
+
+    header: list[Any] = field(default_factory=list)
+    annotations: dict[Any, Any] = field(default_factory=dict)
+    properties: list[Any] = field(default_factory=list)
+    application_properties: dict[Any, Any] = field(default_factory=dict)
+    data: list[bytes] = field(default_factory=list)
+    sequences: list[Any] = field(default_factory=list)
+    values: list[Any] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, data: bytes) -> _Sections:
+        found = cls()
+        for code, value in _sections(data):
+            kind = _KINDS.get(code)
+            if kind is not None and not isinstance(value, kind):
+                raise Malformed(f"section 0x{code:02x} has a value of the wrong type")
+            match code:
+                case 0x70:
+                    found.header = value
+                case 0x72:
+                    found.annotations = value
+                case 0x73:
+                    found.properties = value
+                case 0x74:
+                    found.application_properties = value
+                case 0x75:
+                    found.data.append(value)
+                case 0x76:
+                    found.sequences += value
+                case 0x77:
+                    found.values.append(value)
+        return found
+
+
+_KINDS: Final[dict[int, type]] = {0x70: list, 0x72: dict, 0x73: list, 0x74: dict, 0x75: bytes, 0x76: list}
+
+
+def _sections(data: bytes) -> Iterator[tuple[int, Any]]:
+    at = 0
+    while at < len(data):
+        if byte_at(data, at) != 0:
+            raise Malformed(f"byte {at} is 0x{data[at]:02x}, expected a section")
+        descriptor, at = read(data, at + 1)
+        code = _SYMBOLS.get(descriptor, -1) if isinstance(descriptor, str) else descriptor
+        if code not in _SECTIONS:
+            raise Malformed(f"a section has the unknown descriptor {descriptor!r}")
+        value, at = read(data, at)
+        yield code, value
+
+
+def _message(found: _Sections) -> StreamMessage:
+    properties = dict(zip(PROPERTY_NAMES, found.properties, strict=False))
+    durable, priority, ttl = [*found.header, None, None, None][:3]
+    annotations, application = dict(found.annotations), dict(found.application_properties)
+    added = {
+        column: first(annotations.pop(name, None), application.pop(name, None) if _is_basic(name) else None)
+        for name, column in ANNOTATION_OF.items()
+    }
+    text = {name: as_text(properties.get(name)) for name in ("message_id", "correlation_id", *_PLAIN_TEXTS)}
+    return StreamMessage(
+        value=_body(found),
+        routing_key=as_text(added["routing_key"]),
+        exchange=as_text(added["exchange"]),
+        headers={header_name(name): as_text(value) for name, value in (annotations | application).items()},
+        **text,
+        reply_to=reply_to(as_text(properties.get("reply_to"))),
+        user_id=user_id(properties.get("user_id")),
+        type=as_text(first(added["type"], properties.get("subject"))),
+        app_id=as_text(first(properties.get("group_id"), added["app_id"])),
+        expiration=as_text(first(ttl, added["expiration"])),
+        priority=small(first(priority, added["priority"])),
+        delivery_mode=small(first(_mode(durable), added["delivery_mode"])),
+        timestamp=_milliseconds(properties.get("timestamp")),
+    )
+
+
+_PLAIN_TEXTS: Final = ("content_type", "content_encoding")
+
+
+def _is_basic(name: str) -> bool:
+    return name.startswith("x-basic-")
+
+
+def first(*values: Any) -> Any:
+    """The first value that is not null."""
+    return next((value for value in values if value is not None), None)
+
+
+def header_name(name: Any) -> str:
+    """The name of a header, which may be of any type in annotations."""
+    return as_text(name) or ""
+
+
+def reply_to(address: str | None) -> str | None:
+    """The name of the queue, where RabbitMQ 4.3 made an address of it."""
+    if address is None or not address.startswith(QUEUE_ADDRESS):
+        return address
+    return unquote(address.removeprefix(QUEUE_ADDRESS))
+
+
+def user_id(value: Any) -> str | None:
+    """The name of the user, which AMQP 1.0 sends as binary."""
+    if isinstance(value, bytes):
+        try:
+            return value.decode()
+        except UnicodeDecodeError:
+            pass
+    return as_text(value)
+
+
+def small(value: Any) -> int | None:
+    """A number of one byte; None for any other value."""
+    return value if type(value) is int and 0 <= value <= 255 else None
+
+
+def _mode(durable: Any) -> int | None:
+    return {True: 2, False: 1}[durable] if isinstance(durable, bool) else None
+
+
+def _milliseconds(value: Any) -> int | None:
+    return int(value) if isinstance(value, Milliseconds) else None
+
+
+def _body(found: _Sections) -> bytes | None:
+    if found.data:
+        return b"".join(found.data)
+    value = first(*found.values, found.sequences or None)
+    if isinstance(value, bytes) or value is None:
+        return value
+    text = as_text(value)
+    return None if text is None else text.encode()

@@ -1,0 +1,137 @@
+"""The entries of a chunk: messages, and sub-entry batches, which hold messages of one publisher, compressed or not.
+
+A message is its size (32 bits) and its bytes. A batch has the top bit of its first byte set, then three bits for the
+compression, four reserved bits, the number of messages (16 bits), and the sizes of its data before and after compression.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Callable
+from typing import Final
+
+from rabbit_chx.errors import MissingDependency
+
+SIZE: Final = struct.Struct(">I")
+_BATCH: Final = struct.Struct(">BHII")
+_IS_BATCH: Final = 0x80
+_IS_BATCH_AS_SIZE: Final = 1 << 31
+
+
+class Damaged(Exception):
+    """Entries do not fit together; the caller knows of which stream they are."""
+
+
+def sized_records(data: bytes | memoryview, at: int, count: int, spans: list[int]) -> tuple[int, int]:
+    """Add starts and stops of up to ``count`` messages to ``spans``, until a batch begins.
+
+    Returns the number of messages and where the next entry begins.
+    """
+    end = len(data)
+    size_at = SIZE.unpack_from
+    for found in range(count):
+        start = at + SIZE.size
+        if start > end:
+            raise Damaged(f"{count - found} entries are missing")
+        (size,) = size_at(data, at)
+        if size >= _IS_BATCH_AS_SIZE:
+            return found, at
+        at = start + size
+        if at > end:
+            raise Damaged(f"a message of {size} bytes is longer than the {end - start} that are left")
+        spans += (start, at)
+    return count, at
+
+
+def batch_records(data: memoryview, at: int, base: int, spans: list[int]) -> tuple[int, list[bytes]]:
+    """Add the messages of the sub-entry batch at ``at`` to ``spans``.
+
+    Returns where the next entry begins, and the decompressed data, if any, whose spans count from ``base``.
+    """
+    start = at + _BATCH.size
+    if start > len(data):
+        raise Damaged("a sub-entry batch is incomplete")
+    kind, count, uncompressed, size = _BATCH.unpack_from(data, at)
+    stop = start + size
+    if stop > len(data):
+        raise Damaged(
+            f"a sub-entry batch of {size} bytes is longer than the {len(data) - start} that are left"
+        )
+    compression = kind >> 4 & 0x07
+    if not compression:
+        _inner_records(data[:stop], start, count, spans, 0)
+        return stop, []
+    if compression not in _DECOMPRESS:
+        raise Damaged(f"a sub-entry batch has the unknown compression {compression}")
+    plain = _DECOMPRESS[compression](bytes(data[start:stop]), uncompressed)
+    _inner_records(plain, 0, count, spans, base)
+    return stop, [plain]
+
+
+def _inner_records(data: bytes | memoryview, at: int, count: int, spans: list[int], base: int) -> None:
+    inner: list[int] = []
+    found, stop = sized_records(data, at, count, inner)
+    if found != count or stop != len(data):
+        raise Damaged(f"the messages of a sub-entry batch do not fill its {len(data) - at} bytes")
+    spans += [base + place for place in inner] if base else inner
+
+
+def _gunzip(data: bytes, size: int) -> bytes:
+    unzip = zlib.decompressobj(wbits=31)
+    try:
+        # One byte more than expected, so that a longer text is noticed and a bomb is not unpacked.
+        plain = unzip.decompress(data, size + 1)
+    except zlib.error:
+        raise Damaged("a sub-entry batch is not valid gzip") from None
+    return _of_size(plain, size)
+
+
+def _by_arrow(codec: str) -> Callable[[bytes, int], bytes]:
+    def decompress(data: bytes, size: int) -> bytes:
+        try:
+            import pyarrow as pa
+        except ImportError:
+            raise _missing(codec, "pyarrow") from None
+        try:
+            plain = pa.CompressedInputStream(pa.py_buffer(data), codec).read(size + 1)
+        except (OSError, pa.ArrowException):
+            raise Damaged(f"a sub-entry batch is not valid {codec}") from None
+        return _of_size(bytes(plain), size)
+
+    return decompress
+
+
+def _unsnappy(data: bytes, size: int) -> bytes:
+    try:
+        import snappy
+    except ImportError:
+        raise _missing("snappy", "python-snappy") from None
+    try:
+        plain = bytes(snappy.StreamDecompressor().decompress(data))
+    except Exception:  # noqa: BLE001 - the errors of python-snappy have no common class
+        raise Damaged("a sub-entry batch is not valid snappy") from None
+    return _of_size(plain, size)
+
+
+def _missing(codec: str, package: str) -> MissingDependency:
+    return MissingDependency(
+        f"the stream has sub-entry batches compressed with {codec}, which need {package}: pip install {package}"
+    )
+
+
+def _of_size(plain: bytes, size: int) -> bytes:
+    if len(plain) != size:
+        at_least = "more than " if len(plain) > size else ""
+        shown = f"{at_least}{min(len(plain), size)}"
+        raise Damaged(f"a sub-entry batch decompresses to {shown} bytes, expected {size}")
+    return plain
+
+
+_DECOMPRESS: Final[dict[int, Callable[[bytes, int], bytes]]] = {
+    1: _gunzip,
+    2: _unsnappy,
+    3: _by_arrow("lz4"),
+    4: _by_arrow("zstd"),
+}
+"""The values that the stream protocol defines; lz4 and snappy are in their frame formats."""

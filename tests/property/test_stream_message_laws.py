@@ -1,0 +1,104 @@
+"""Messages that Qpid Proton encodes are decoded to what was put into them."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from datetime import UTC, datetime
+
+import pytest
+from hypothesis import given, strategies as st
+
+from rabbit_chx.streams.messages import decode
+
+pytest.importorskip("proton", reason="the client for AMQP 1.0 was not built: there is no C compiler")
+
+from proton import Message, timestamp, ulong
+
+texts = st.text(
+    st.characters(codec="utf-8", exclude_characters="\0"), max_size=300
+)  # proton ends some texts at NUL
+numbers = st.integers(-(2**63), 2**63 - 1)
+simple = st.one_of(
+    texts, numbers, st.booleans(), st.none(), st.floats(allow_nan=False, allow_infinity=False), st.uuids()
+)
+
+
+def as_expected(value):
+    """Written from the table in `amqp10.as_text`."""
+    if isinstance(value, (str, type(None))):
+        return value
+    return str(value) if isinstance(value, uuid.UUID) else json.dumps(value)
+
+
+@given(
+    body=st.binary(max_size=300),
+    headers=st.dictionaries(texts.filter(lambda name: not name.startswith("x-")), simple, max_size=5),
+    properties=st.fixed_dictionaries(
+        {},
+        optional={
+            **dict.fromkeys(
+                ("content_type", "content_encoding"),
+                st.text(st.characters(codec="ascii", min_codepoint=1), min_size=1),
+            ),
+            **dict.fromkeys(("reply_to", "correlation_id", "id", "group_id", "subject"), texts),
+            "priority": st.integers(0, 9),
+            "durable": st.booleans(),
+        },
+    ),
+)
+def test_what_qpid_proton_encodes_is_read_back(body, headers, properties) -> None:
+    message = Message(body=body, inferred=True, properties=headers or None, **properties)
+    found = decode(bytes(message.encode()), "s", 0)
+    assert found.value == body
+    assert found.headers == {name: as_expected(value) for name, value in headers.items()}
+    assert (found.message_id, found.correlation_id) == (
+        properties.get("id"),
+        properties.get("correlation_id"),
+    )
+    assert (found.type, found.app_id) == (properties.get("subject"), properties.get("group_id"))
+    assert found.content_type == properties.get("content_type")
+    if "priority" in properties and properties["priority"] != 4:  # 4 is the default, which proton leaves out
+        assert found.priority == properties["priority"]
+
+
+nested = st.recursive(
+    simple,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(texts, inner, max_size=4),
+    max_leaves=10,
+)
+
+
+@given(st.lists(nested, max_size=4))
+def test_nested_values_become_json(value) -> None:
+    found = decode(bytes(Message(body=value, inferred=False).encode()), "s", 0)
+    assert found.value is not None
+    assert json.loads(found.value) == json.loads(json.dumps(value, default=str))
+
+
+@pytest.mark.parametrize(
+    ("milliseconds", "text"),
+    [
+        (0, "1970-01-01T00:00:00Z"),
+        (-1, "1969-12-31T23:59:59.999Z"),
+        (253_402_300_799_999, "9999-12-31T23:59:59.999Z"),
+        (253_402_300_800_000, "253402300800000"),
+        (2**63 - 1, "9223372036854775807"),
+    ],
+)
+def test_times_are_iso_8601_where_it_has_them(milliseconds: int, text: str) -> None:
+    message = Message(body=b"", inferred=True, properties={"at": timestamp(milliseconds)})
+    assert decode(bytes(message.encode()), "s", 0).headers == {"at": text}
+    if text.endswith("Z"):
+        moment = datetime.fromisoformat(text)
+        assert round((moment - datetime(1970, 1, 1, tzinfo=UTC)).total_seconds() * 1000) == milliseconds
+
+
+@pytest.mark.parametrize(
+    ("number", "text"), [(float("inf"), "inf"), (float("-inf"), "-inf"), (float("nan"), "nan")]
+)
+def test_numbers_that_json_lacks_are_text(number: float, text: str) -> None:
+    message = Message(body=[number], inferred=False, properties={"n": number, "id": ulong(1)})
+    found = decode(bytes(message.encode()), "s", 0)
+    assert found.headers == {"n": text, "id": "1"}
+    assert found.value == b'["%s"]' % text.encode()

@@ -1,0 +1,61 @@
+"""Chunks for tests: those that real brokers delivered, and made ones."""
+
+from __future__ import annotations
+
+import base64
+import json
+import struct
+import zlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Recorded:
+    release: str
+    publisher: str
+    messages: list[str]
+    """Their names in `tests.stream_messages`, or their bodies."""
+    chunk: bytes
+
+    def __str__(self) -> str:
+        return f"{self.release} {self.publisher} {' '.join(self.messages[:1])}"
+
+
+def _recorded(line: str) -> Recorded:
+    fields = json.loads(line)
+    return Recorded(**fields | {"chunk": base64.b64decode(fields["chunk"])})
+
+
+RECORDED = [
+    _recorded(line)
+    for line in (Path(__file__).parent / "vectors/stream_chunks.jsonl").read_text().splitlines()
+]
+
+
+def sized(data: bytes) -> bytes:
+    return struct.pack(">I", len(data)) + data
+
+
+def a_batch(compression: int, count: int, data: bytes, uncompressed: int) -> bytes:
+    """A sub-entry batch."""
+    return struct.pack(">BHII", 0x80 | compression << 4, count, uncompressed, len(data)) + data
+
+
+def a_chunk(
+    pieces: Iterable[bytes],
+    *,
+    entries: int | None = None,
+    records: int | None = None,
+    kind: int = 0,
+    offset: int = 0,
+    time: int = 0,
+) -> bytes:
+    """A chunk of these entries, with a valid checksum."""
+    pieces = list(pieces)
+    data = b"".join(pieces)
+    entries = len(pieces) if entries is None else entries
+    records = entries if records is None else records
+    header = (0x50, kind, entries, records, time, 1, offset, zlib.crc32(data), len(data), 0, 0)
+    return struct.pack(">BbHIqQQIIII", *header) + data

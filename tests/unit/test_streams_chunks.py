@@ -1,0 +1,133 @@
+"""Chunks as brokers deliver them, and damaged ones."""
+
+from __future__ import annotations
+
+import gzip
+import pickle
+import struct
+import sys
+import zlib
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, strategies as st
+
+from rabbit_chx.errors import CorruptChunk, MissingDependency
+from rabbit_chx.streams.chunks import HEADER, parse_chunk, records_of
+from tests.stream_chunks import RECORDED, a_batch, a_chunk, sized
+
+
+@pytest.mark.parametrize("one", RECORDED, ids=str)
+def test_a_recorded_chunk_is_parsed(one) -> None:
+    chunk = parse_chunk(one.chunk, "s")
+    assert chunk.type == 0
+    assert chunk.records == len(one.messages) == len(list(records_of(chunk)))
+    assert chunk.end == chunk.first_offset + len(one.messages)
+    assert 1_790_000_000_000 < chunk.timestamp_ms < 1_800_000_000_000
+
+
+@pytest.mark.parametrize(
+    "one", [one for one in RECORDED if one.publisher in {"sub-entries", "filtered"}], ids=str
+)
+def test_records_of_sub_entry_batches_keep_their_order(one) -> None:
+    assert [record.decode() for record in records_of(parse_chunk(one.chunk, "s"))] == one.messages
+
+
+@pytest.mark.parametrize("count", [0, 1, 31, 32, 100])
+@pytest.mark.parametrize("equal", [True, False])
+def test_records_are_found_whether_equally_long_or_not(count: int, equal: bool) -> None:
+    bodies = [b"x" * (5 if equal else number) for number in range(count)]
+    assert list(records_of(parse_chunk(a_chunk(map(sized, bodies)), "s"))) == bodies
+
+
+@pytest.mark.parametrize("kind", [1, 2])
+def test_tracking_chunks_have_no_records(kind: int) -> None:
+    assert not list(records_of(parse_chunk(a_chunk([b"anything"], kind=kind, records=0), "s")))
+
+
+COMPRESSED = {
+    "none": (0, bytes),
+    "gzip": (1, gzip.compress),
+    "lz4": (3, lambda data: _by_arrow(data, "lz4")),
+    "zstd": (4, lambda data: _by_arrow(data, "zstd")),
+}
+
+
+def _by_arrow(data: bytes, codec: str) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.CompressedOutputStream(sink, codec) as stream:
+        stream.write(data)
+    return sink.getvalue().to_pybytes()
+
+
+@pytest.mark.parametrize("codec", COMPRESSED)
+def test_sub_entry_batches_are_decompressed(codec: str) -> None:
+    number, compress = COMPRESSED[codec]
+    bodies = [b"body %d" % place for place in range(50)]
+    plain = b"".join(map(sized, bodies))
+    chunk = a_chunk(
+        [sized(b"before"), a_batch(number, 50, compress(plain), len(plain)), sized(b"after")], records=52
+    )
+    assert list(records_of(parse_chunk(chunk, "s"))) == [b"before", *bodies, b"after"]
+
+
+def test_snappy_is_refused_by_name_without_its_library(monkeypatch) -> None:
+    monkeypatch.setitem(sys.modules, "snappy", None)
+    chunk = parse_chunk(a_chunk([a_batch(2, 1, b"x", 5)], records=1), "s")
+    with pytest.raises(MissingDependency, match=r"snappy.*pip install python-snappy"):
+        records_of(chunk)
+
+
+GOOD = a_chunk([sized(b"one"), sized(b"two")], offset=7)
+DAMAGED = {
+    "too short for a header": (GOOD[:47], "the header alone has 48"),
+    "another version": (b"\x51" + GOOD[1:], "expected 0x50"),
+    "unknown type": (GOOD[:1] + b"\x03" + GOOD[2:], "its type is 3"),
+    "cut": (GOOD[:-1], "13 bytes follow the header, expected 14"),
+    "too long": (GOOD + b"x", "15 bytes follow the header, expected 14"),
+    "a changed byte": (GOOD[:-1] + b"X", "checksum"),
+    "more entries than data": (a_chunk([sized(b"a")], entries=2, records=2), "1 entries are missing"),
+    "fewer entries than data": (a_chunk([sized(b"a"), sized(b"b")], entries=1, records=1), "5 bytes follow"),
+    "a message beyond the end": (a_chunk([struct.pack(">I", 9) + b"a"]), "longer than the 1 that are left"),
+    "another number of records": (a_chunk([sized(b"a")], records=2), "it has 1 messages, expected 2"),
+    "half a batch": (a_chunk([b"\x80\0\1\0"]), "incomplete"),
+    "a batch beyond the end": (a_chunk([struct.pack(">BHII", 0x80, 1, 5, 500)]), "longer than the 0 that"),
+    "an unknown compression": (a_chunk([a_batch(5, 1, b"x", 1)]), "unknown compression 5"),
+    "gzip that is none": (a_chunk([a_batch(1, 1, b"xxxx", 5)]), "not valid gzip"),
+    "lz4 that is none": (a_chunk([a_batch(3, 1, b"xxxxxxxx", 5)]), "not valid lz4"),
+    "zstd that is none": (a_chunk([a_batch(4, 1, b"xxxxxxxx", 5)]), "not valid zstd"),
+    "a bomb": (a_chunk([a_batch(1, 1, gzip.compress(bytes(10**7)), 5)]), "decompresses to more than 5 bytes"),
+    "too little inside": (a_chunk([a_batch(1, 1, gzip.compress(b"abc"), 5)]), "to 3 bytes, expected 5"),
+    "a batch that is not full": (a_chunk([a_batch(0, 1, sized(b"a") + b"b", 6)]), "do not fill"),
+    "a batch within a batch": (a_chunk([a_batch(0, 1, a_batch(0, 1, sized(b"a"), 5), 16)]), "do not fill"),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGED)
+def test_a_damaged_chunk_is_an_error_that_names_the_stream(name: str) -> None:
+    data, reason = DAMAGED[name]
+    with pytest.raises(CorruptChunk, match=reason) as caught:
+        records_of(parse_chunk(data, "orders"))
+    assert caught.value.stream == "orders"
+    assert "stream 'orders'" in str(caught.value)
+    assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
+
+
+def test_the_error_tells_the_offset() -> None:
+    with pytest.raises(CorruptChunk, match=r"^corrupt chunk at offset 7 of stream 's': the checksum"):
+        parse_chunk(GOOD[:-1] + b"X", "s")
+
+
+@given(data=st.data())
+def test_changed_entries_are_read_or_refused(data) -> None:
+    """With a valid checksum, so that the entries themselves are looked at."""
+    one = data.draw(st.sampled_from([one for one in RECORDED if one.publisher in {"sub-entries", "streams"}]))
+    changed = bytearray(one.chunk)
+    for _ in range(data.draw(st.integers(1, 4))):
+        changed[data.draw(st.integers(48, len(changed) - 1))] = data.draw(st.integers(0, 255))
+    struct.pack_into(">I", changed, 32, zlib.crc32(changed[48:]))
+    try:
+        records = list(records_of(parse_chunk(changed, "s")))
+    except (CorruptChunk, MissingDependency):
+        return
+    assert len(records) == HEADER.unpack_from(changed)[3]

@@ -1,0 +1,236 @@
+"""Stored messages, decoded: what brokers of three releases store for what clients publish, and hostile bytes."""
+
+from __future__ import annotations
+
+import struct
+from contextlib import suppress
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, strategies as st
+
+from rabbit_chx.errors import InvalidMessage
+from rabbit_chx.streams.chunks import parse_chunk, records_of
+from rabbit_chx.streams.messages import StreamMessage, decode
+from tests.stream_chunks import RECORDED
+from tests.stream_messages import EXCHANGE, FROM_0_9_1, RAW, SECONDS, Sent
+
+OF_0_9_1 = {(one.release, name): one for one in RECORDED if one.publisher == "0-9-1" for name in one.messages}
+OF_STREAMS = {
+    (one.release, name): one for one in RECORDED if one.publisher == "streams" for name in one.messages
+}
+OF_1_0 = {(one.release, name): one for one in RECORDED if one.publisher == "1.0" for name in one.messages}
+
+TEXTS = {
+    "text": "käse",
+    "empty text": "",
+    "long text": "x" * 300,
+    "text that is not UTF-8": "//4=",
+    "binary": "YWJj",
+    "binary that is not UTF-8": "AP8=",
+    "true": "true",
+    "false": "false",
+    "null": None,
+    "byte": "-5",
+    "unsigned byte": "200",
+    "short": "-300",
+    "unsigned short": "60000",
+    "int": "-70000",
+    "unsigned int": "4000000000",
+    "long": "-5000000000",
+    "small long": "5",
+    "float": "0.5",
+    "double": "0.1",
+    "timestamp": "2023-11-14T22:13:20Z",
+    "x-one": "x",
+}
+"""The headers that streams keep, as text; no release keeps arrays and tables."""
+
+
+def stored(one, name: str) -> bytes:
+    chunk = parse_chunk(one.chunk, "s")
+    return list(records_of(chunk))[one.messages.index(name)]
+
+
+def expected_of(sent: Sent, name: str, release: str) -> StreamMessage:
+    old = release == "3.10"
+    properties = {"delivery_mode": None if old else 1} | sent.properties
+    if "timestamp" in properties:
+        properties["timestamp"] *= 1000
+    headers = {header: TEXTS[header] for header, _ in sent.headers if header in TEXTS}
+    if name == "header CC" and not old:
+        headers = {"x-cc": '["other"]'}
+    if name == "header x-routing-key" and old:
+        headers = {"x-routing-key": "false"}
+    exchange, key = (EXCHANGE, sent.routing_key) if name != "default exchange" else ("", f"0-9-1-{release}")
+    return StreamMessage(sent.body, key, exchange, headers, **properties)
+
+
+@pytest.mark.parametrize(("release", "name"), OF_0_9_1, ids=" ".join)
+def test_what_was_sent_over_0_9_1_is_read_back(release: str, name: str) -> None:
+    found = decode(stored(OF_0_9_1[release, name], name), "s", 0)
+    assert found == expected_of(FROM_0_9_1[name], name, release)
+
+
+ID = "00112233-4455-6677-8899-aabbccddeeff"
+OF_AMQP_1_0 = {
+    "data": StreamMessage(b"body"),
+    "empty data": StreamMessage(b""),
+    "long data": StreamMessage(b"x" * 300),
+    "value text": StreamMessage("käse".encode()),
+    "value null": StreamMessage(None),
+    "value number": StreamMessage(b"5"),
+    "value map": StreamMessage(b'{"a":1,"b":[true,null]}'),
+    "value binary": StreamMessage(b"\x00\xff"),
+    "sequence": StreamMessage(b'[1,"two"]'),
+    "every property": StreamMessage(
+        b"body",
+        message_id="id-1",
+        user_id="guest",
+        type="kind",
+        reply_to="answers",
+        correlation_id="correlation",
+        content_type="application/json",
+        content_encoding="gzip",
+        timestamp=SECONDS * 1000,
+        app_id="app",
+        delivery_mode=2,
+        priority=7,
+        expiration="60000",
+    ),
+    "numeric ids": StreamMessage(b"body", message_id="5", correlation_id="6"),
+    "uuid ids": StreamMessage(b"body", message_id=ID, correlation_id=ID),
+    "binary ids": StreamMessage(b"body", message_id="AP8=", correlation_id="AP8="),
+    "application properties": StreamMessage(
+        b"body",
+        headers={
+            "text": "käse",
+            "long text": "x" * 300,
+            "symbol": "sym",
+            "binary": "AP8=",
+            "true": "true",
+            "false": "false",
+            "null": None,
+            "byte": "-5",
+            "ubyte": "200",
+            "short": "-300",
+            "ushort": "60000",
+            "int": "-70000",
+            "small int": "5",
+            "uint": "4000000000",
+            "small uint": "5",
+            "uint 0": "0",
+            "long": "-5000000000",
+            "small long": "5",
+            "ulong": "18446744073709551615",
+            "small ulong": "5",
+            "ulong 0": "0",
+            "float": "0.1",
+            "double": "0.1",
+            "timestamp": "2023-11-14T22:13:20.123Z",
+            "uuid": ID,
+            "char": "ä",
+        },
+    ),
+    "annotations of RabbitMQ": StreamMessage(
+        b"body", headers={"x-text": "a", "x-list": '[1,"b"]', "x-map": '{"c":1}'}
+    ),
+    "annotations": StreamMessage(
+        b"body", headers={"x-text": "a", "x-list": '[1,"b"]', "x-map": '{"c":1}', "own": "d"}
+    ),
+} | {name: StreamMessage(raw) for name, raw in RAW.items()}
+
+
+@pytest.mark.parametrize(("release", "name"), OF_STREAMS, ids=" ".join)
+def test_what_a_stream_client_stored_is_read_back(release: str, name: str) -> None:
+    assert decode(stored(OF_STREAMS[release, name], name), "s", 0) == OF_AMQP_1_0[name]
+
+
+@pytest.mark.parametrize(
+    ("release", "name"), [(release, name) for release, name in OF_1_0 if release != "3.10"], ids=" ".join
+)
+def test_what_was_sent_over_1_0_is_read_back(release: str, name: str) -> None:
+    found = decode(stored(OF_1_0[release, name], name), "s", 0)
+    expected = replace(OF_AMQP_1_0[name], routing_key=f"1.0-{release}", exchange="")
+    assert found == expected
+
+
+@pytest.mark.parametrize("name", [name for release, name in OF_1_0 if release == "3.10"])
+def test_release_3_10_stores_amqp_1_0_as_its_plugin_translates_it(name: str) -> None:
+    """With sections in headers: ``x-amqp-1.0-properties``. A body of data is a body; others are the bytes of a section."""
+    found = decode(stored(OF_1_0["3.10", name], name), "s", 0)
+    assert found.type in {"binary", "amqp-1.0"}
+    assert (found.type == "binary") == ("value" not in name and name != "sequence")
+    if found.type == "binary":
+        assert found.value == OF_AMQP_1_0[name].value
+
+
+SYMBOL = b"\x00\xa3\x10amqp:data:binary"
+FORMS = {
+    "a symbol as descriptor": (SYMBOL + b"\xa0\x01x", b"x"),
+    "a long descriptor": (b"\x00\x80" + bytes(7) + b"\x75\xa0\x01x", b"x"),
+    "two sections of data": (b"\x00Su\xa0\x01a\x00Su\xb0\0\0\0\x01b", b"ab"),
+    "two sequences": (b"\x00Sv\xc0\x03\x01T\x01\x00Sv\xc0\x03\x01T\x02", b"[1,2]"),
+    "an array": (b"\x00Sw\xe0\x04\x02\x50\x01\x02", b"[1,2]"),
+    "a described value": (b"\x00Sw\x00\xa3\x01x\xa1\x01y", b"y"),
+    "an array of described values": (b"\x00Sw\xe0\x08\x02\x00\xa3\x01x\x50\x01\x02", b"[1,2]"),
+    "a decimal": (b"\x00Sw\x74abcd", b"abcd"),
+    "a footer": (b"\x00Su\xa0\x01a\x00Sx\xc1\x01\x00", b"a"),
+    "another descriptor, so no AMQP": (b"\x00Sy\xa0\x01a", b"\x00Sy\xa0\x01a"),
+    "two bytes": (b"\x00S", b"\x00S"),
+}
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_other_forms_of_amqp_1_0_are_read(name: str) -> None:
+    data, value = FORMS[name]
+    assert decode(data, "s", 0).value == value
+
+
+INVALID = {
+    "no value": (b"\x00Su", "it ends within a value"),
+    "a body beyond the end": (b"\x00Su\xa0\x05x", "longer than the 1 that are left"),
+    "half a size": (b"\x00Su\xb0\x00", "longer"),
+    "an unknown constructor": (b"\x00Su\x99", "unknown constructor 0x99"),
+    "text as data": (b"\x00Su\xa1\x01x", "section 0x75 has a value of the wrong type"),
+    "bytes after the body": (b"\x00Su\xa0\x01xx", "byte 6 is 0x78, expected a section"),
+    "an unknown section": (b"\x00Su\xa0\x01x\x00S\x01\x40", "unknown descriptor 1"),
+    "a key without a value": (b"\x00St\xc1\x04\x01\xa1\x01x", "a key without a value"),
+    "too few items": (b"\x00St\xc1\x02\x02\x40", "it ends within a value"),
+    "too many items": (b"\x00St\xc1\x03\x00\x40\x40", "2 bytes follow"),
+    "nested too deeply": (b"\x00Sw" + b"\x00S\x01" * 100 + b"\x40", "nested more than 32 deep"),
+    "an array of nothing": (b"\x00Sw\xf0\0\0\0\x05\xff\xff\xff\xff\x40", "has 4294967295 items"),
+    "half a character": (b"\x00Sw\x73\x00\x00\xd8\x00", "no Unicode character"),
+}
+
+
+@pytest.mark.parametrize("name", INVALID)
+def test_invalid_amqp_1_0_is_an_error_with_stream_and_offset(name: str) -> None:
+    data, reason = INVALID[name]
+    with pytest.raises(InvalidMessage, match=reason) as caught:
+        decode(data, "orders", 5)
+    assert str(caught.value).startswith(
+        "invalid message at offset 5 of stream 'orders': not valid AMQP 1.0: "
+    )
+
+
+def test_lists_within_lists_end_in_an_error() -> None:
+    value = b"\x40"
+    for _ in range(60):
+        value = b"\xd0" + struct.pack(">II", len(value) + 4, 1) + value
+    with pytest.raises(InvalidMessage, match="nested"):
+        decode(b"\x00Sw" + value, "s", 0)
+
+
+EVERY = [stored(one, name) for one in RECORDED if one.publisher != "sub-entries" for name in one.messages]
+
+
+@given(st.data())
+def test_changed_messages_are_read_or_refused(data) -> None:
+    changed = bytearray(data.draw(st.sampled_from(EVERY).filter(bool)))
+    for _ in range(data.draw(st.integers(1, 3))):
+        changed[data.draw(st.integers(0, len(changed) - 1))] = data.draw(st.integers(0, 255))
+    cut = data.draw(st.integers(0, len(changed)))
+    for each in (bytes(changed), bytes(changed[:cut])):
+        with suppress(InvalidMessage):
+            assert isinstance(decode(each, "s", 0), StreamMessage)
