@@ -13,6 +13,7 @@
     ├── CorruptStream                             what a stream stores cannot be decoded
     │   ├── CorruptChunk                          a chunk is damaged
     │   └── InvalidMessage                        a message is not valid AMQP 1.0
+    ├── StreamUnavailable                         a stream cannot be read or written
     ├── MissingDependency (also an ImportError)   an optional package is not installed
     └── BrokerUnavailable                         no broker could be started or reached
 
@@ -21,7 +22,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final, Literal, TypeAlias
 
 from rabbit_chx.text import printable
 
@@ -39,6 +40,7 @@ __all__ = [
     "PublishFailed",
     "RabbitChxError",
     "RingUnknown",
+    "StreamUnavailable",
     "Unpredictable",
     "Unroutable",
 ]
@@ -193,6 +195,76 @@ class InvalidMessage(CorruptStream):
     """A message in a stream begins like AMQP 1.0, but is not valid AMQP 1.0."""
 
     what = "invalid message"
+
+
+StreamProblem: TypeAlias = Literal[
+    "unreachable",
+    "tls",
+    "login",
+    "virtual host",
+    "lost",
+    "not available",
+    "no such stream",
+    "permission",
+    "already exists",
+    "truncated",
+    "beyond the end",
+    "frame too large",
+    "protocol",
+    "unsupported",
+    "refused",
+]
+"""Why a stream cannot be read or written:
+
+=================  ====================================================================================================
+unreachable        nothing accepts connections: a wrong host or port, or the plugin ``rabbitmq_stream`` is disabled
+tls                the TLS handshake failed, or only one side uses TLS
+login              the broker rejected the user, the password or the certificate
+virtual host       the virtual host does not exist, or the user has no permission in it
+lost               the connection ended, or the broker does not answer
+not available      the stream has no leader at the moment, or the node that was reached has no replica of it
+no such stream     there is no stream of this name; it may be a queue of another type
+permission         the user has no permission on the stream
+already exists     a stream or queue of this name exists
+truncated          retention removed offsets that were asked for
+beyond the end     the start lies beyond the end: the stream was deleted and created again
+frame too large    a frame exceeds the maximum that was agreed with the broker
+protocol           the peer does not speak the stream protocol, or sent a malformed or unknown frame
+unsupported        this release of RabbitMQ lacks the command
+refused            the broker refused a command for another reason, which the message contains
+=================  ====================================================================================================
+"""
+_PASSING: Final = {"unreachable", "lost", "not available"}
+
+
+class StreamUnavailable(RabbitChxError):
+    """A stream cannot be read or written; :attr:`problem` is the reason, for programs."""
+
+    def __init__(
+        self,
+        message: str,
+        problem: StreamProblem,
+        stream: str | None = None,
+        first: int | None = None,
+        end: int | None = None,
+    ) -> None:
+        self.problem: StreamProblem = problem
+        """The reason, one of `StreamProblem`."""
+        self.stream = stream
+        """The stream, if the error is about one."""
+        self.first = first
+        """The first offset that the stream has, if it is truncated."""
+        self.end = end
+        """The end of the stream, if the start lies beyond it."""
+        super().__init__(message, problem, stream, first, end)
+
+    def _text(self) -> str:
+        return str(self.args[0])
+
+    @property
+    def permanent(self) -> bool:
+        """Whether the same attempt would fail again."""
+        return self.problem not in _PASSING
 
 
 class MissingDependency(RabbitChxError, ImportError):

@@ -19,7 +19,15 @@ from rabbit_chx.errors import InvalidValue
 
 _HIDDEN: Final = "(not shown: it may contain a password)"
 _EXTERNAL: Final = "auth_mechanism=external"
-_PORTS: Final = {False: 5672, True: 5671}
+_PORTS: Final = {(False, False): 5672, (False, True): 5671, (True, False): 5552, (True, True): 5551}
+"""The default port, by whether it is for streams and by TLS."""
+_SCHEMES: Final = {
+    "amqp": (False, False),
+    "amqps": (False, True),
+    "rabbitmq-stream": (True, False),
+    "rabbitmq-stream+tls": (True, True),
+}
+"""Whether a scheme is the stream protocol, and whether it uses TLS."""
 _INTEGERS: Final = {
     "heartbeat": (0, 65_535),
     "connection_attempts": (1, 1_000),
@@ -35,7 +43,7 @@ class BrokerUrl:
 
     host: str
     port: int = 0
-    """0 stands for the default port, 5672 or (with TLS) 5671."""
+    """0 stands for the default port: 5672, or 5671 with TLS; for streams 5552 and 5551."""
     tls: bool = False
     user: str | None = None
     """None: guest."""
@@ -47,10 +55,12 @@ class BrokerUrl:
     """SASL EXTERNAL: the client certificate names the user, and there is no password."""
     parameters: Mapping[str, float] = field(default_factory=dict, hash=False)
     """The query parameters, under the names that pika gives them."""
+    streams: bool = False
+    """Whether the port is that of the stream protocol."""
 
     def __post_init__(self) -> None:
         if not self.port:
-            object.__setattr__(self, "port", _PORTS[self.tls])
+            object.__setattr__(self, "port", _PORTS[self.streams, self.tls])
 
     @classmethod
     def parse(cls, url: str | BrokerUrl) -> BrokerUrl:
@@ -64,28 +74,57 @@ class BrokerUrl:
         """
         if isinstance(url, BrokerUrl):
             return url
-        parts = _split(url, {"amqp", "amqps"})
+        return cls._parse(url, {"amqp", "amqps"}, "amqp://user:password@host:5672/vhost, or amqps://")
+
+    @classmethod
+    def for_streams(cls, url: str | BrokerUrl, *, port: int = 0) -> BrokerUrl:
+        """Parse a ``rabbitmq-stream://`` or ``rabbitmq-stream+tls://`` URL.
+
+        An ``amqp://`` or ``amqps://`` URL means the same host, user and virtual host.
+
+        Args:
+            url: the URL.
+            port: of the stream protocol; by default that of a stream URL, or 5552, or 5551 with TLS.
+
+        Raises:
+            InvalidValue: the text is not such a URL.
+        """
+        if not isinstance(url, BrokerUrl):
+            expected = (
+                "rabbitmq-stream://user:password@host:5552/vhost, rabbitmq-stream+tls://, amqp:// or amqps://"
+            )
+            url = cls._parse(url, set(_SCHEMES), expected)
+        if url.streams and not port:
+            return url
+        return replace(url, streams=True, port=port)
+
+    @classmethod
+    def _parse(cls, url: str, schemes: set[str], expected: str) -> BrokerUrl:
+        parts = _split(url, schemes)
         if parts is None or "/" in parts.path[1:]:
             raise InvalidValue(
                 "broker URL",
                 _HIDDEN,
-                "amqp://user:password@host:5672/vhost, or amqps://",
+                expected,
                 "Write special characters of user, password and virtual host as %XX (a slash as %2F)",
             )
+        streams, tls = _SCHEMES[parts.scheme]
         query = {name.lower(): value for name, value in parse_qsl(parts.query, keep_blank_values=True)}
         external = query.get("auth_mechanism", "").lower() == "external"
         if external:
             del query["auth_mechanism"]
-        if external and (parts.scheme != "amqps" or parts.username is not None):
+        if external and (not tls or parts.username is not None):
+            secure = "rabbitmq-stream+tls://host:5551" if streams else "amqps://host:5671"
             raise InvalidValue(
                 "broker URL",
                 f"{_EXTERNAL} with a user or without TLS",
-                f"amqps://host:5671/vhost?{_EXTERNAL} and a client certificate",
+                f"{secure}/vhost?{_EXTERNAL} and a client certificate",
             )
         return cls(
             host=parts.hostname or "",
             port=parts.port or 0,
-            tls=parts.scheme == "amqps",
+            tls=tls,
+            streams=streams,
             user=_decoded(parts.username),
             password=_decoded(parts.password),
             named_vhost=unquote(parts.path[1:]) or None,

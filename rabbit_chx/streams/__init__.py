@@ -1,1 +1,40 @@
-"""Read and write RabbitMQ streams: the stream protocol, and chunks of messages as Arrow batches."""
+"""Read and write RabbitMQ streams: the stream protocol, port 5552."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rabbit_chx.faces import lazy_face
+
+if TYPE_CHECKING:
+    from rabbit_chx.broker.credentials import Credentials as Credentials
+    from rabbit_chx.errors import StreamUnavailable as StreamUnavailable
+    from rabbit_chx.streams.connection import StreamConnection as StreamConnection
+    from rabbit_chx.streams.encoding import (
+        Batch as Batch,
+        OffsetSpec as OffsetSpec,
+        sub_batch as sub_batch,
+    )
+    from rabbit_chx.streams.opening import connect as connect
+    from rabbit_chx.streams.protocol import (
+        Confirms as Confirms,
+        Node as Node,
+        Refusals as Refusals,
+        StreamMetadata as StreamMetadata,
+        StreamStats as StreamStats,
+    )
+    from rabbit_chx.urls import BrokerUrl as BrokerUrl
+
+if not TYPE_CHECKING:
+    __all__, __getattr__, __dir__ = lazy_face(
+        __name__,
+        {
+            "rabbit_chx.broker.credentials": "Credentials",
+            "rabbit_chx.errors": "StreamUnavailable",
+            "rabbit_chx.streams.connection": "StreamConnection",
+            "rabbit_chx.streams.encoding": "Batch OffsetSpec sub_batch",
+            "rabbit_chx.streams.opening": "connect",
+            "rabbit_chx.streams.protocol": "Confirms Node Refusals StreamMetadata StreamStats",
+            "rabbit_chx.urls": "BrokerUrl",
+        },
+    )

@@ -155,6 +155,14 @@ class Broker:
         return self._node.management_url
 
     @property
+    def stream_url(self) -> str:
+        """The URL of the stream protocol with user and password; needs ``plugins=["rabbitmq_stream"]``."""
+        url = self._node.stream_url
+        if url is None:
+            raise BrokerUnavailable("the broker has no stream port: pass plugins=['rabbitmq_stream']")
+        return url
+
+    @property
     def username(self) -> str:
         """The user of both URLs."""
         return BrokerUrl.parse(self.url).login[0]

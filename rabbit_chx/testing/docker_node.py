@@ -28,6 +28,7 @@ from rabbit_chx.errors import BrokerUnavailable
 from rabbit_chx.testing.node import (
     READY,
     STOP_SECONDS,
+    STREAM_PLUGIN,
     CannotSupply,
     Settings,
     Source,
@@ -36,6 +37,7 @@ from rabbit_chx.testing.node import (
     free_ports,
     render_config,
     render_plugins,
+    stream_url,
     wait_for_amqp,
     wait_for_boot,
 )
@@ -43,6 +45,7 @@ from rabbit_chx.testing.node import (
 DEFAULT_RELEASE = "4.3"
 AMQP = 5672
 HTTP = 15672
+STREAMS = 5552
 LOOPBACK = "127.0.0.1"
 HOST_NAME = "rabbit-chx"
 NETWORK = "bridge"  # the default network of containers
@@ -90,6 +93,13 @@ class DockerNode:
         """The URL of the HTTP API for this machine."""
         host, port = self._address(HTTP)
         return f"http://{host}:{port}"
+
+    @property
+    def stream_url(self) -> str | None:
+        """The URL of the stream protocol for this machine; None without its plugin."""
+        if STREAM_PLUGIN not in self._settings.plugins:
+            return None
+        return stream_url(*self._address(STREAMS), self._settings)
 
     def start(self) -> None:
         """Pull the image if necessary, start the container and wait for the node."""
@@ -177,8 +187,9 @@ class DockerNode:
         # With a remote engine, the loopback interface would be that of the remote machine.
         here = docker.get_connection_mode() is ConnectionMode.docker_host and _is_loopback(docker.host())
         interface = LOOPBACK if here else "0.0.0.0"  # noqa: S104
-        amqp, http = free_ports(2)
-        ports = {f"{AMQP}/tcp": (interface, amqp), f"{HTTP}/tcp": (interface, http)}
+        exposed = [AMQP, HTTP, *([STREAMS] if STREAM_PLUGIN in self._settings.plugins else [])]
+        own = free_ports(len(exposed))
+        ports = {f"{port}/tcp": (interface, free) for port, free in zip(exposed, own, strict=True)}
         container.ports = cast("dict[str, int | None]", ports)  # Docker's library accepts pairs
         plugins, config = render_plugins(self._settings.plugins), render_config(self._settings)
         container.with_copy_into_container(plugins.encode(), "/etc/rabbitmq/enabled_plugins")

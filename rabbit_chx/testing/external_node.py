@@ -2,6 +2,7 @@
 
     RABBIT_CHX_BROKER_URL       amqp://user:password@host:5672/%2F   (amqps works too)
     RABBIT_CHX_MANAGEMENT_URL   http://host:15672                    if its HTTP API is enabled
+    RABBIT_CHX_STREAM_URL       rabbitmq-stream://user:password@host:5552/%2F   if its plugin for streams is enabled
     RABBIT_CHX_RABBITMQCTL      a command line that runs rabbitmqctl on its node, such as
                                 docker exec -u rabbitmq NAME rabbitmqctl
 
@@ -26,6 +27,7 @@ _Url = TypeVar("_Url", BrokerUrl, ManagementUrl)
 
 URL_VARIABLE = "RABBIT_CHX_BROKER_URL"
 MANAGEMENT_VARIABLE = "RABBIT_CHX_MANAGEMENT_URL"
+STREAM_VARIABLE = "RABBIT_CHX_STREAM_URL"
 RABBITMQCTL_VARIABLE = "RABBIT_CHX_RABBITMQCTL"
 
 
@@ -52,6 +54,7 @@ class ExternalNode:
     ) -> None:
         self.url = url
         self.management_url = management_url
+        self.stream_url: str | None = os.environ.get(STREAM_VARIABLE)
         self._address = address
         self._release = release
         self._config = settings.config

@@ -24,6 +24,7 @@ from rabbit_chx.errors import BrokerUnavailable
 from rabbit_chx.testing.node import (
     READY,
     STOP_SECONDS,
+    STREAM_PLUGIN,
     CannotSupply,
     Settings,
     Source,
@@ -33,6 +34,7 @@ from rabbit_chx.testing.node import (
     is_release,
     render_config,
     render_plugins,
+    stream_url,
     wait_for_amqp,
     wait_for_boot,
 )
@@ -81,7 +83,7 @@ class LocalNode:
         self._environment: dict[str, str] = {}
         self._mapper: subprocess.Popen[bytes] | None = None
         self._server: subprocess.Popen[bytes] | None = None
-        self._amqp, self._http, self._distribution, self._mapping = free_ports(4)
+        self._amqp, self._http, self._distribution, self._mapping, self._streams = free_ports(5)
 
     @property
     def url(self) -> str:
@@ -92,6 +94,15 @@ class LocalNode:
     def management_url(self) -> str | None:
         """The URL of the HTTP API on the loopback interface."""
         return f"http://{LOOPBACK}:{self._http}"
+
+    @property
+    def stream_url(self) -> str | None:
+        """The URL of the stream protocol on the loopback interface; None without its plugin."""
+        return stream_url(LOOPBACK, self._streams, self._settings) if self._has_streams else None
+
+    @property
+    def _has_streams(self) -> bool:
+        return STREAM_PLUGIN in self._settings.plugins
 
     def start(self) -> None:
         """Write the files, start the port mapper and the server, and wait for the node."""
@@ -182,6 +193,12 @@ class LocalNode:
                 ("listeners.tcp.local", f"{LOOPBACK}:{self._amqp}"),
                 ("management.tcp.ip", LOOPBACK),
                 ("management.tcp.port", str(self._http)),
+                # without the plugin the server does not know this key and does not start
+                *(
+                    [("stream.listeners.tcp.local", f"{LOOPBACK}:{self._streams}")]
+                    if self._has_streams
+                    else []
+                ),
             )
         )
         # Without these two the server would read the machine's own files of that name.

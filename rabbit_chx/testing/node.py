@@ -24,7 +24,12 @@ from rabbit_chx.errors import BrokerUnavailable, InvalidValue, RabbitChxError
 ALWAYS_ON = ("rabbitmq_management", "rabbitmq_consistent_hash_exchange")
 
 # The keys of rabbitmq.conf that determine the broker's URLs.
-OWN_KEYS = ("default_user", "default_pass", "listeners.tcp", "management.tcp.", "management.ssl.")
+OWN_KEYS = (
+    *("default_user", "default_pass", "listeners.tcp", "management.tcp.", "management.ssl."),
+    "stream.listeners.tcp",
+)
+
+STREAM_PLUGIN = "rabbitmq_stream"
 
 # The node logs this once per boot, after its listeners and plugins have started. A rabbitmq command that root runs in the
 # container before that may write the Erlang cookie first, which kills the node.
@@ -59,6 +64,10 @@ class Node(Protocol):
     @property
     def management_url(self) -> str | None:
         """The base URL of the HTTP API; None if it is disabled."""
+
+    @property
+    def stream_url(self) -> str | None:
+        """The URL of the stream protocol with user and password; None without its plugin."""
 
     def start(self) -> None:
         """Start the node and return when it accepts AMQP connections."""
@@ -157,9 +166,14 @@ def render_config(settings: Settings, *own: tuple[str, str]) -> str:
     return "".join(f"{key} = {value}\n" for key, value in (*user, *own, *settings.config))
 
 
-def amqp_url(host: str, port: int, settings: Settings) -> str:
+def amqp_url(host: str, port: int, settings: Settings, *, scheme: str = "amqp") -> str:
     """Return the URL of the virtual host ``/`` on a node with these settings."""
-    return f"amqp://{quote(settings.username, safe='')}:{quote(settings.password, safe='')}@{host}:{port}/%2F"
+    return f"{scheme}://{quote(settings.username, safe='')}:{quote(settings.password, safe='')}@{host}:{port}/%2F"
+
+
+def stream_url(host: str, port: int, settings: Settings) -> str:
+    """Return the URL of the same for the stream protocol."""
+    return amqp_url(host, port, settings, scheme="rabbitmq-stream")
 
 
 def ctl_output(arguments: tuple[str, ...], code: int | None, output: bytes, errors: bytes) -> str:

@@ -26,6 +26,7 @@ FACES = (
     "rabbit_chx.broker",
     "rabbit_chx.publishing",
     "rabbit_chx.consuming",
+    "rabbit_chx.streams",
     "rabbit_chx.report",
     "rabbit_chx.testing",
 )
@@ -34,6 +35,7 @@ LAZY_FACES = (
     "rabbit_chx.topology",
     "rabbit_chx.broker",
     "rabbit_chx.consuming",
+    "rabbit_chx.streams",
     "rabbit_chx.testing",
     "spark_connector",
 )

@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[2]
 class FakeNode:
     """A node that only notes what is done to it."""
 
-    management_url = None
+    management_url = stream_url = None
 
     def __init__(self, name="fake", error=None, ctl=""):
         self.url = f"amqp://user:geheim@{name}:5672/%2F"

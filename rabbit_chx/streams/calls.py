@@ -1,0 +1,151 @@
+"""Requests and their answers over a wire, and what the broker pushes in between."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Final, TypeVar
+
+from rabbit_chx.errors import StreamUnavailable
+from rabbit_chx.streams.encoding import close_answer, request
+from rabbit_chx.streams.protocol import (
+    OK,
+    Close,
+    Command,
+    Confirms,
+    CreditRefused,
+    Delivery,
+    Fields,
+    Frame,
+    Heartbeat,
+    MetadataUpdate,
+    Refusals,
+    Response,
+    Tune,
+    parse,
+    reason,
+)
+from rabbit_chx.streams.wire import Wire
+
+_T = TypeVar("_T")
+
+_NEEDS: Final[Mapping[Command, str]] = {
+    Command.SUBSCRIBE: "read",
+    Command.QUERY_OFFSET: "read",
+    Command.STORE_OFFSET: "read",
+    Command.STREAM_STATS: "read",
+    Command.DECLARE_PUBLISHER: "write",
+    Command.QUERY_PUBLISHER_SEQUENCE: "write",
+    Command.CREATE: "configure",
+    Command.DELETE: "configure",
+    Command.CREATE_SUPER_STREAM: "configure",
+    Command.DELETE_SUPER_STREAM: "configure",
+}
+"""The permission on the stream that a command needs."""
+
+
+class Calls:
+    """The frames of one connection, sorted by what they are."""
+
+    def __init__(self, wire: Wire, timeout: float) -> None:
+        self.wire: Wire = wire
+        self.timeout: float = timeout
+        self.deliveries: deque[Delivery] = deque()
+        self.outcomes: deque[Confirms | Refusals] = deque()
+        self.tune: Tune | None = None
+        self.on_moved: Callable[[str], None] = lambda _stream: None
+        """Called with a stream whose publishers and subscriptions the broker has removed."""
+        self._correlation = 0
+        self._answers: dict[int, Response] = {}
+
+    def send(self, frames: bytes) -> None:
+        """Send frames that the broker does not answer."""
+        self.wire.send(frames, self.timeout)
+
+    def call(
+        self, command: Command, *fields: bytes, stream: str | None = None, timeout: float | None = None
+    ) -> Fields:
+        """Send a request, and return the fields of its answer.
+
+        Raises:
+            StreamUnavailable: the broker refused it, or does not answer.
+        """
+        answer = self.answer(command, *fields, timeout=timeout)
+        if answer.code in {None, OK}:
+            return answer.fields
+        raise refusal(answer, stream, self.wire.where)
+
+    def answer(self, command: Command, *fields: bytes, timeout: float | None = None) -> Response:
+        """Send a request, and return its answer, whatever it is."""
+        self._correlation = number = self._correlation % 0xFFFF_FFFF + 1
+        self.send(request(command, number, *fields))
+        answer = self.take(lambda: self._answers.pop(number, None), timeout or self.timeout)
+        if answer is None:
+            self.wire.close()
+            raise StreamUnavailable(
+                f"the broker at {self.wire.where} did not answer {command.title} within {timeout or self.timeout:g} seconds",
+                "lost",
+            )
+        if answer.command is not command:
+            self.wire.close()
+            raise StreamUnavailable(
+                f"the broker at {self.wire.where} answered {command.title} with {answer.command.title}",
+                "protocol",
+            )
+        return answer
+
+    def take(self, found: Callable[[], _T | None], timeout: float) -> _T | None:
+        """Receive frames until there is what ``found`` returns; None if that takes longer than ``timeout``."""
+        deadline = time.monotonic() + timeout
+        while (one := found()) is None:
+            frame = self.wire.receive(deadline)
+            if frame is None:
+                return None
+            self._sort(self._parsed(frame))
+        return one
+
+    def _parsed(self, frame: memoryview) -> Frame:
+        try:
+            return parse(frame)
+        except StreamUnavailable:
+            self.wire.close()
+            raise
+
+    def _sort(self, frame: Frame) -> None:
+        match frame:
+            case Delivery():
+                self.deliveries.append(frame)
+            case Response():
+                self._answers[frame.correlation] = frame
+            case Confirms() | Refusals():
+                self.outcomes.append(frame)
+            case MetadataUpdate():
+                self.on_moved(frame.stream)
+            case Tune():
+                self.tune = frame
+            case Close():
+                raise self._closed(frame)
+            case Heartbeat() | CreditRefused():
+                pass  # a credit may cross the end of its subscription
+
+    def _closed(self, frame: Close) -> StreamUnavailable:
+        self.send(close_answer(frame.correlation))
+        self.wire.close()
+        problem, why = reason(frame.code)
+        text = f"{why} ({frame.text})" if frame.text and frame.code != OK else frame.text or why
+        return StreamUnavailable(
+            f"the broker at {self.wire.where} closed the connection: {text}",
+            "lost" if frame.code == OK else problem,
+        )
+
+
+def refusal(answer: Response, stream: str | None, where: str) -> StreamUnavailable:
+    """Make the error for an answer that is not OK."""
+    problem, text = reason(answer.code or 0)
+    if problem == "permission" and (permission := _NEEDS.get(answer.command)):
+        text = f"the user lacks the {permission} permission"
+    of = f" for stream {stream!r}" if stream is not None else ""
+    return StreamUnavailable(
+        f"the broker at {where} refused {answer.command.title}{of}: {text}", problem, stream
+    )

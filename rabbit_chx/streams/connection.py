@@ -1,0 +1,329 @@
+"""One connection of the stream protocol, for one thread: requests and their answers, and what the broker pushes.
+
+with connect("rabbitmq-stream://user:password@host/vhost") as connection:
+    connection.create("events")
+    connection.stats("events")
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from typing import Final, Self, TypeVar
+
+from rabbit_chx.broker.credentials import Credentials
+from rabbit_chx.errors import InvalidValue, StreamUnavailable
+from rabbit_chx.streams import encoding, protocol
+from rabbit_chx.streams.calls import Calls, refusal
+from rabbit_chx.streams.encoding import Batch, OffsetSpec, name, u8, u16, u64
+from rabbit_chx.streams.handshake import shake_hands
+from rabbit_chx.streams.protocol import (
+    NO_OFFSET,
+    OK,
+    Command,
+    Confirms,
+    Node,
+    Refusals,
+    StreamMetadata,
+    StreamStats,
+)
+from rabbit_chx.streams.wire import open_wire
+from rabbit_chx.urls import BrokerUrl
+
+_T = TypeVar("_T")
+
+_IDS: Final = 256
+"""Subscriptions, or publishers, of one connection."""
+_CLOSE_SECONDS: Final = 2.0
+_SINCE: Final[Mapping[Command, str]] = {
+    Command.STREAM_STATS: "3.11",
+    Command.CREATE_SUPER_STREAM: "3.13",
+    Command.DELETE_SUPER_STREAM: "3.13",
+}
+
+
+class StreamConnection:
+    """A connection to one node, for one thread; `connect` opens it."""
+
+    def __init__(
+        self,
+        url: str | BrokerUrl,
+        *,
+        tls: ssl.SSLContext | None = None,
+        credentials: Credentials | None = None,
+        name: str = "rabbit-chx",
+        timeout: float = 10.0,
+    ) -> None:
+        self.url: BrokerUrl = BrokerUrl.for_streams(url)
+        wire = open_wire(self.url, tls, timeout)
+        self._calls = Calls(wire, timeout)
+        self._calls.on_moved = self._drop
+        try:
+            peer = shake_hands(self._calls, self.url, credentials, name)
+        except BaseException:
+            wire.close()
+            raise
+        self.release: str = peer.release
+        """The release of the broker, such as ``"4.3.6"``."""
+        self.node: Node | None = peer.node
+        """The address that the node advertises."""
+        self._commands: frozenset[int] | None = None
+        self._subscriptions: dict[int, str] = {}
+        self._publishers: dict[int, str] = {}
+        self._moved: list[str] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<StreamConnection: {self._calls.wire.where}>"
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the connection is open, as far as that is known without asking."""
+        return not self._calls.wire.closed
+
+    @property
+    def frame_max(self) -> int:
+        """The agreed maximum of bytes in a frame, and so in a message that is published; 0 is no limit."""
+        return self._calls.wire.frame_max
+
+    def close(self, reason: str = "OK") -> None:
+        """Tell the broker why, and close the connection. Closing it twice does nothing."""
+        if self.is_open:
+            with suppress(StreamUnavailable):
+                self._calls.call(Command.CLOSE, u16(OK), encoding.string(reason), timeout=_CLOSE_SECONDS)
+        self._calls.wire.close()
+
+    # ---- what there is
+
+    def metadata(self, streams: Iterable[str]) -> dict[str, StreamMetadata]:
+        """Return the leader and the replicas of each stream; ``exists`` is False for a stream that is not there."""
+        return protocol.metadata(
+            self._calls.call(Command.METADATA, encoding.array(map(name, _names(streams))))
+        )
+
+    def partitions(self, super_stream: str) -> list[str]:
+        """Return the streams of a super stream in their order."""
+        encoded = name(super_stream, "super stream name")
+        return self._calls.call(Command.PARTITIONS, encoded, stream=super_stream).strings()
+
+    def route(self, super_stream: str, key: str) -> list[str]:
+        """Return the streams of a super stream that are bound with this key."""
+        fields = encoding.string(key), name(super_stream, "super stream name")
+        return self._calls.call(Command.ROUTE, *fields, stream=super_stream).strings()
+
+    @property
+    def has_stats(self) -> bool:
+        """Whether the broker answers `stats`."""
+        return self._supports(Command.STREAM_STATS)
+
+    def _supports(self, command: Command) -> bool:
+        """Whether the broker knows a command that 3.10 lacks. It is asked once, from 3.11 on."""
+        if self._commands is None and _numbers(self.release) >= (3, 11):
+            fields = self._calls.call(Command.EXCHANGE_COMMAND_VERSIONS, encoding.command_versions())
+            self._commands = protocol.commands(fields)
+        return command in (self._commands or ())
+
+    def stats(self, stream: str) -> StreamStats:
+        """Return where a stream begins and ends; from RabbitMQ 3.11 on."""
+        self._check_supports(Command.STREAM_STATS)
+        return protocol.stats(self._calls.call(Command.STREAM_STATS, name(stream), stream=stream))
+
+    def create(self, stream: str, arguments: Mapping[str, str] | None = None) -> None:
+        """Create a stream.
+
+        Args:
+            stream: its name.
+            arguments: ``max-length-bytes``, ``max-age``, ``stream-max-segment-size-bytes`` and others, as text.
+        """
+        fields = name(stream), encoding.string_map(arguments or {})
+        self._calls.call(Command.CREATE, *fields, stream=stream)
+
+    def delete(self, stream: str) -> None:
+        """Delete a stream."""
+        self._calls.call(Command.DELETE, name(stream), stream=stream)
+
+    def create_super_stream(
+        self, super_stream: str, partitions: Mapping[str, str], arguments: Mapping[str, str] | None = None
+    ) -> None:
+        """Create a super stream; from RabbitMQ 3.13 on.
+
+        Args:
+            super_stream: its name.
+            partitions: the names of its streams in order, with their binding keys, usually ``"0"``, ``"1"`` and so on.
+            arguments: of each stream, as for `create`.
+        """
+        self._check_supports(Command.CREATE_SUPER_STREAM)
+        self._calls.call(
+            Command.CREATE_SUPER_STREAM,
+            name(super_stream, "super stream name"),
+            encoding.array(map(name, partitions)),
+            encoding.array(map(encoding.string, partitions.values())),
+            encoding.string_map(arguments or {}),
+            stream=super_stream,
+        )
+
+    def delete_super_stream(self, super_stream: str) -> None:
+        """Delete a super stream with its streams; from RabbitMQ 3.13 on."""
+        self._check_supports(Command.DELETE_SUPER_STREAM)
+        encoded = name(super_stream, "super stream name")
+        self._calls.call(Command.DELETE_SUPER_STREAM, encoded, stream=super_stream)
+
+    # ---- reading
+
+    def subscribe(
+        self, stream: str, start: OffsetSpec, *, credit: int, properties: Mapping[str, str] | None = None
+    ) -> int:
+        """Subscribe to a stream, and return the number of the subscription.
+
+        Args:
+            stream: its name.
+            start: where to begin.
+            credit: how many chunks the broker may send before `credit` allows more, at most 65,535.
+            properties: of the subscription, for the broker.
+        """
+        number = _free(self._subscriptions, "subscriptions")
+        fields = u8(number), name(stream), start.encoded(), u16(credit), encoding.string_map(properties or {})
+        self._calls.call(Command.SUBSCRIBE, *fields, stream=stream)
+        self._subscriptions[number] = stream
+        return number
+
+    def credit(self, subscription: int, chunks: int) -> None:
+        """Let the broker send more chunks."""
+        self._calls.send(encoding.one_way(Command.CREDIT, u8(subscription), u16(chunks)))
+
+    def chunks(self, timeout: float) -> Iterator[tuple[int, memoryview]]:
+        """Yield the chunks of all subscriptions as they arrive, each with the number of its subscription.
+
+        A chunk is what the stream stores: a header of 48 bytes, and entries. Its memory is not used again. The iterator ends when
+        nothing has arrived for ``timeout`` seconds; another call continues.
+
+        Raises:
+            StreamUnavailable: the connection was lost, or a stream was deleted or moved.
+        """
+        while (found := self._arrived(self._calls.deliveries, timeout)) is not None:
+            yield found.subscription, found.chunk
+
+    def unsubscribe(self, subscription: int) -> list[memoryview]:
+        """End a subscription, and return its chunks that `chunks` has not yielded."""
+        stream = self._subscriptions.get(subscription)
+        self._calls.call(Command.UNSUBSCRIBE, u8(subscription), stream=stream)
+        self._subscriptions.pop(subscription, None)
+        arrived = list(self._calls.deliveries)
+        self._calls.deliveries.clear()
+        self._calls.deliveries.extend(each for each in arrived if each.subscription != subscription)
+        return [each.chunk for each in arrived if each.subscription == subscription]
+
+    def store_offset(self, reference: str, stream: str, offset: int) -> None:
+        """Store an offset under a name, in the stream; the broker does not confirm it."""
+        self._calls.send(
+            encoding.one_way(Command.STORE_OFFSET, name(reference, "reference"), name(stream), u64(offset))
+        )
+
+    def query_offset(self, reference: str, stream: str) -> int | None:
+        """Return the offset that was stored last under a name; None if there is none."""
+        answer = self._calls.answer(Command.QUERY_OFFSET, name(reference, "reference"), name(stream))
+        if answer.code == NO_OFFSET:
+            return None
+        if answer.code != OK:
+            raise refusal(answer, stream, self._calls.wire.where)
+        return answer.fields.u64()
+
+    # ---- writing
+
+    def declare_publisher(self, stream: str, publisher: str | None = None) -> int:
+        """Prepare to publish, and return the number to publish with.
+
+        Args:
+            stream: to publish to.
+            publisher: the name under which the broker drops messages whose publishing id is not higher than the last one.
+        """
+        number = _free(self._publishers, "publishers")
+        reference = name(publisher, "publisher name") if publisher is not None else encoding.string("")
+        self._calls.call(Command.DECLARE_PUBLISHER, u8(number), reference, name(stream), stream=stream)
+        self._publishers[number] = stream
+        return number
+
+    def delete_publisher(self, publisher: int) -> None:
+        """Give a number back."""
+        self._calls.call(Command.DELETE_PUBLISHER, u8(publisher), stream=self._publishers.get(publisher))
+        self._publishers.pop(publisher, None)
+
+    def query_publisher_sequence(self, publisher: str, stream: str) -> int:
+        """Return the highest publishing id that the stream remembers of a publisher; 0 if it knows none."""
+        fields = name(publisher, "publisher name"), name(stream)
+        return self._calls.call(Command.QUERY_PUBLISHER_SEQUENCE, *fields, stream=stream).u64()
+
+    def publish(self, publisher: int, messages: Iterable[tuple[int, bytes | Batch]]) -> None:
+        """Send messages, each with its publishing id; `confirms` yields what became of them.
+
+        A message is stored as it is: usually an AMQP 1.0 message. A `sub_batch` stores many messages as one entry.
+
+        Raises:
+            StreamUnavailable: the connection was lost, or a message is larger than a frame may be.
+        """
+        for frame in encoding.publish_frames(publisher, messages, self.frame_max):
+            self._calls.send(frame)
+
+    def confirms(self, timeout: float) -> Iterator[Confirms | Refusals]:
+        """Yield what became of published messages, until nothing has arrived for ``timeout`` seconds.
+
+        Raises:
+            StreamUnavailable: the connection was lost, or a stream was deleted or moved.
+        """
+        while (found := self._arrived(self._calls.outcomes, timeout)) is not None:
+            yield found
+
+    def _arrived(self, queue: deque[_T], timeout: float) -> _T | None:
+        return self._calls.take(lambda: self._unless_moved(queue), timeout)
+
+    def _unless_moved(self, queue: deque[_T]) -> _T | None:
+        if queue:
+            return queue.popleft()
+        if self._moved:
+            stream = self._moved.pop()
+            raise StreamUnavailable(
+                f"stream {stream!r} was deleted or moved to another node", "not available", stream
+            )
+        return None
+
+    def _drop(self, stream: str) -> None:
+        """Forget what the broker has removed."""
+        for numbers in (self._subscriptions, self._publishers):
+            gone = [number for number, of in numbers.items() if of == stream]
+            for number in gone:
+                del numbers[number]
+            if gone and stream not in self._moved:
+                self._moved.append(stream)
+
+    def _check_supports(self, command: Command) -> None:
+        if not self._supports(command):
+            raise StreamUnavailable(
+                f"RabbitMQ {self.release} has no {command.title}: it came with {_SINCE[command]}",
+                "unsupported",
+            )
+
+
+def _names(streams: Iterable[str]) -> list[str]:
+    if isinstance(streams, str):  # each letter would be a name
+        raise InvalidValue("streams", streams, "a list of names")
+    return list(streams)
+
+
+def _free(taken: Mapping[int, str], what: str) -> int:
+    for number in range(_IDS):
+        if number not in taken:
+            return number
+    raise InvalidValue(
+        f"number of {what}", _IDS + 1, f"at most {_IDS} on a connection", "Open another connection"
+    )
+
+
+def _numbers(release: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in release.split(".")[:2] if part.isdecimal())

@@ -1,0 +1,122 @@
+"""Opening a connection: properties, login, limits and virtual host."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from rabbit_chx.broker.amqp import version_in
+from rabbit_chx.broker.credentials import Credentials, check_credentials, login
+from rabbit_chx.broker.permissions import Needs
+from rabbit_chx.broker.reasons import why_external_refused
+from rabbit_chx.errors import BrokerUnavailable, StreamUnavailable
+from rabbit_chx.streams.calls import Calls, refusal
+from rabbit_chx.streams.encoding import binary, string, string_map, tuned
+from rabbit_chx.streams.protocol import OK, Command, Node, Response, Tune, reason
+from rabbit_chx.urls import BrokerUrl
+
+_HEARTBEAT: Final = 60
+"""Seconds, if the URL says nothing."""
+_VIRTUAL_HOST: Final = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """What the broker said of itself."""
+
+    release: str
+    node: Node | None
+    """The address that the node advertises."""
+
+
+def shake_hands(calls: Calls, url: BrokerUrl, credentials: Credentials | None, connection_name: str) -> Peer:
+    """Make a connection ready for commands.
+
+    Raises:
+        StreamUnavailable: the broker refused it.
+    """
+    own = {"product": "rabbit-chx", "connection_name": connection_name}
+    try:
+        properties = calls.call(Command.PEER_PROPERTIES, string_map(own)).string_map()
+    except StreamUnavailable as error:
+        if error.problem != "lost" or url.tls:
+            raise
+        hint = "is this the port of the stream protocol, and without TLS?"
+        raise StreamUnavailable(f"{error}; {hint}", "lost") from None
+    release = _release(properties, calls.wire.where)
+    _log_in(calls, url, credentials)
+    _agree_limits(calls, url)
+    answer = calls.answer(Command.OPEN, string(url.vhost))
+    if answer.code != OK:
+        raise _no_virtual_host(answer, url)
+    return Peer(release, _node(answer.fields.string_map()))
+
+
+def _release(properties: Mapping[str, str], where: str) -> str:
+    try:
+        return version_in(properties)
+    except BrokerUnavailable as error:
+        raise StreamUnavailable(f"{where}: {error}", "unsupported") from None
+
+
+def _log_in(calls: Calls, url: BrokerUrl, credentials: Credentials | None) -> None:
+    where = calls.wire.where
+    offered = calls.call(Command.SASL_HANDSHAKE).strings()
+    mechanism = "EXTERNAL" if url.external else "PLAIN"
+    if mechanism not in offered:
+        text = str(why_external_refused(where)) if url.external else ""
+        raise StreamUnavailable(
+            text
+            or f"the broker at {where} does not offer the SASL mechanism {mechanism}, only {', '.join(offered)}",
+            "login",
+        )
+    answer = calls.answer(Command.SASL_AUTHENTICATE, string(mechanism), binary(_proof(url, credentials)))
+    if answer.code != OK:
+        raise _rejected(answer, url, where)
+
+
+def _proof(url: BrokerUrl, credentials: Credentials | None) -> bytes:
+    check_credentials(credentials, url)
+    if url.external:
+        return b""
+    try:
+        user, password = login(credentials, url)
+    except BrokerUnavailable as error:
+        raise StreamUnavailable(str(error), "login") from None
+    return b"\0".join((b"", user.encode(), password.encode()))
+
+
+def _rejected(answer: Response, url: BrokerUrl, where: str) -> StreamUnavailable:
+    problem, text = reason(answer.code or 0)
+    if url.external:
+        text = "it rejected the client certificate: no user matches its name"
+    return StreamUnavailable(
+        f"the broker at {where} refused the login: {text}", "login" if problem == "refused" else problem
+    )
+
+
+def _agree_limits(calls: Calls, url: BrokerUrl) -> None:
+    proposed = calls.take(lambda: calls.tune, calls.timeout) or Tune(0, 0)
+    wanted = int(url.parameters.get("heartbeat", _HEARTBEAT))
+    # 0 of either side is no heartbeat; the broker's maximum stays as it is, because it says what it accepts
+    heartbeat = min(wanted, proposed.heartbeat) if wanted and proposed.heartbeat else 0
+    calls.send(tuned(proposed.frame_max, heartbeat))
+    calls.wire.frame_max = proposed.frame_max
+    calls.wire.heartbeat = float(heartbeat)
+
+
+def _no_virtual_host(answer: Response, url: BrokerUrl) -> StreamUnavailable:
+    if answer.code != _VIRTUAL_HOST:
+        return refusal(answer, None, str(url))
+    user = url.login[0]
+    allow = "" if url.external else f": `{Needs().line(url.vhost, user)}` lets it connect"
+    return StreamUnavailable(
+        f"the broker at {url} has no such virtual host, or the user has no permission in it{allow}",
+        "virtual host",
+    )
+
+
+def _node(properties: Mapping[str, str]) -> Node | None:
+    host, port = (properties.get(f"advertised_{name}", "") for name in ("host", "port"))
+    return Node(host, int(port)) if host and port.isdecimal() else None

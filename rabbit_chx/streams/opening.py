@@ -1,0 +1,106 @@
+"""Connect to a broker, and to a node that has a certain stream."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Final
+
+from rabbit_chx.broker.credentials import Credentials
+from rabbit_chx.errors import StreamUnavailable
+from rabbit_chx.streams.connection import StreamConnection
+from rabbit_chx.streams.protocol import Node
+from rabbit_chx.urls import BrokerUrl
+
+_TRIES: Final = 20
+"""Connections through a load balancer until one leads to a node with the stream."""
+
+
+def connect(
+    url: str | BrokerUrl,
+    *,
+    stream: str | None = None,
+    leader: bool = False,
+    follow_advertised: bool = False,
+    tls: ssl.SSLContext | None = None,
+    credentials: Credentials | None = None,
+    name: str = "rabbit-chx",
+    timeout: float = 10.0,
+) -> StreamConnection:
+    """Connect to the stream port of a broker.
+
+    Args:
+        url: ``rabbitmq-stream://user:password@host:5552/vhost`` or ``rabbitmq-stream+tls://``. An ``amqp://`` or ``amqps://``
+            URL means the same host, user and virtual host, and port 5552 or 5551.
+        stream: connect to a node that has this stream.
+        leader: connect to the leader of that stream, which publishers need.
+        follow_advertised: go to the address that such a node advertises. By default the address of the URL is tried several
+            times, as load balancers want it.
+        tls: the context for TLS; by default the certificate and the host name are verified.
+        credentials: user and password, where the URL does not hold them.
+        name: the connection's name in the broker's list.
+        timeout: seconds for the connection to open, and for each answer.
+
+    Raises:
+        StreamUnavailable: the connection did not open; the message says why.
+    """
+    url = BrokerUrl.for_streams(url)
+
+    def open_at(place: BrokerUrl) -> StreamConnection:
+        return StreamConnection(place, tls=tls, credentials=credentials, name=name, timeout=timeout)
+
+    if stream is None:
+        return open_at(url)
+    return _with_stream(open_at, url, stream, leader=leader, follow=follow_advertised)
+
+
+def _with_stream(
+    open_at: Callable[[BrokerUrl], StreamConnection],
+    url: BrokerUrl,
+    stream: str,
+    *,
+    leader: bool,
+    follow: bool,
+) -> StreamConnection:
+    """Open connections until one is to a node with the stream."""
+    place = url
+    for _ in range(2 if follow else _TRIES):
+        connection = open_at(place)
+        try:
+            nodes = _nodes(connection, stream, leader=leader)
+        except BaseException:
+            connection.close()
+            raise
+        if connection.node is None or connection.node in nodes:
+            return connection
+        connection.close()
+        if follow:
+            place = replace(url, host=nodes[0].host, port=nodes[0].port)
+    what = "its leader" if leader else "a replica"
+    hint = "" if follow else "; follow_advertised=True connects to it directly"
+    raise StreamUnavailable(
+        f"no connection to {url} led to a node with {what} of stream {stream!r}: {nodes[0]} has it{hint}",
+        "not available",
+        stream,
+    )
+
+
+def _nodes(connection: StreamConnection, stream: str, *, leader: bool) -> Sequence[Node]:
+    found = connection.metadata([stream])[stream]
+    if not found.exists:
+        raise no_such_stream(stream, connection.url)
+    nodes = ((found.leader,) if found.leader else ()) if leader else found.nodes
+    if not nodes:
+        raise StreamUnavailable(f"stream {stream!r} has no leader at the moment", "not available", stream)
+    return nodes
+
+
+def no_such_stream(stream: str, url: BrokerUrl) -> StreamUnavailable:
+    """Make the error for a stream that is not there."""
+    return StreamUnavailable(
+        f"virtual host {url.vhost!r} has no stream {stream!r}: it does not exist, or is a queue of another type "
+        "or a super stream",
+        "no such stream",
+        stream,
+    )

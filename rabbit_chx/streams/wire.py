@@ -1,0 +1,203 @@
+"""A socket that sends and receives frames: framing, time limits and heartbeats.
+
+A chunk is copied once, from the kernel: small frames are views into what one call received, and the rest of a large frame is
+received where it stays.
+"""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import struct
+import time
+from contextlib import suppress
+from typing import Final
+
+import numpy as np
+
+from rabbit_chx.broker.reasons import why_tls_failed, why_unreachable
+from rabbit_chx.broker.tls import warn_if_unchecked
+from rabbit_chx.errors import StreamUnavailable
+from rabbit_chx.streams.encoding import one_way
+from rabbit_chx.streams.protocol import SIZE, Command
+from rabbit_chx.urls import BrokerUrl
+
+RECEIVE: Final = 1 << 18
+"""Bytes of a buffer, unless a frame is larger."""
+_BEFORE_TUNE: Final = 1 << 20
+"""Bytes of a frame before the broker proposes a maximum."""
+_LEAST_WAIT: Final = 1e-4
+"""Seconds; 0 would mean not to wait at all, and that is another error in Python."""
+_LARGEST: Final = 1 << 30
+"""Bytes of a chunk. The agreed maximum does not count for chunks: they are larger where messages are."""
+_HEADER: Final = struct.Struct(">H3x36xI8x")
+"""Deliver up to the end of the header of its chunk: the command, and the size of the data that follows."""
+_OTHERS: Final = {
+    b"AMQP": "it speaks AMQP: the port of the stream protocol is 5552",
+    b"HTTP": "it speaks HTTP: the port of the stream protocol is 5552",
+    b"\x15\x03": "it expects TLS: use rabbitmq-stream+tls://, usually with port 5551",
+}
+"""The first bytes of peers that do not speak the stream protocol."""
+_HEARTBEAT: Final = one_way(Command.HEARTBEAT)
+_ENABLE: Final = "the stream protocol needs `rabbitmq-plugins enable rabbitmq_stream` on the broker, and port 5552 (5551 with TLS)"
+
+
+class Wire:
+    """Frames over one socket."""
+
+    def __init__(self, sock: socket.socket, where: str) -> None:
+        self.where: str = where
+        self.frame_max: int = _BEFORE_TUNE
+        """Bytes of a frame, except Deliver; 0 is no limit."""
+        self.heartbeat: float = 0.0
+        """Seconds between signs of life in both directions; 0 is none."""
+        self.closed: bool = False
+        self._socket = sock
+        self._buffer = _buffer(RECEIVE)
+        self._start = self._end = 0  # what was received and not given out yet
+        self._last_sent = self._last_received = time.monotonic()
+
+    def send(self, frames: bytes, timeout: float) -> None:
+        """Send one or more frames."""
+        self._check_open()
+        try:
+            self._socket.settimeout(timeout)
+            self._socket.sendall(frames)
+        except OSError as error:
+            raise self._lost(error) from None
+        self._last_sent = time.monotonic()
+
+    def receive(self, deadline: float) -> memoryview | None:
+        """Receive the next frame, without its size; None if none is complete by the deadline."""
+        if not self._have(SIZE.size, deadline):
+            return None
+        (size,) = SIZE.unpack_from(self._buffer, self._start)
+        if size > (self.frame_max or _LARGEST) and not self._is_chunk(size, deadline):
+            return None
+        if not self._have(SIZE.size + size, deadline):
+            return None
+        start = self._start + SIZE.size
+        self._start = start + size
+        return self._buffer[start : self._start]
+
+    def beat(self) -> None:
+        """Send a heartbeat if one is due."""
+        if self.heartbeat and time.monotonic() - self._last_sent > self.heartbeat / 2:
+            self.send(_HEARTBEAT, self.heartbeat)
+
+    def close(self) -> None:
+        """Close the socket."""
+        self.closed = True
+        with suppress(OSError):
+            self._socket.close()
+
+    def _have(self, size: int, deadline: float) -> bool:
+        """Whether this many bytes are received by the deadline."""
+        if self._start + size > len(self._buffer):
+            self._make_room(size)
+        while self._end - self._start < size:
+            if not self._fill(deadline):
+                return False
+        return True
+
+    def _make_room(self, size: int) -> None:
+        """Continue in another buffer: frames that were given out are views into this one."""
+        rest = self._buffer[self._start : self._end]
+        self._buffer = _buffer(max(RECEIVE, size))
+        self._buffer[: len(rest)] = rest
+        self._start, self._end = 0, len(rest)
+
+    def _fill(self, deadline: float) -> bool:
+        self._check_open()
+        while True:
+            self.beat()
+            wait = max(deadline - time.monotonic(), _LEAST_WAIT)
+            try:
+                self._socket.settimeout(min(wait, self.heartbeat / 2 or wait))
+                count = self._socket.recv_into(self._buffer[self._end :])
+            except TimeoutError:
+                self._check_silence()
+                if time.monotonic() >= deadline:
+                    return False
+            except OSError as error:
+                raise self._lost(error) from None
+            else:
+                if not count:
+                    raise self._lost(ConnectionError("the broker ended it"))
+                self._end += count
+                self._last_received = time.monotonic()
+                return True
+
+    def _is_chunk(self, size: int, deadline: float) -> bool:
+        """Whether a frame that is larger than agreed is a chunk, whose header says that it has this size."""
+        first = bytes(self._buffer[self._start : self._start + SIZE.size])
+        for other, text in _OTHERS.items():
+            if first.startswith(other):
+                problem = f"the server at {self.where} does not speak the stream protocol: {text}"
+                raise self._ended(StreamUnavailable(problem, "protocol"))
+        if not self._have(SIZE.size + _HEADER.size, deadline):
+            return False
+        key, data_size = _HEADER.unpack_from(self._buffer, self._start + SIZE.size)
+        if key == Command.DELIVER and _HEADER.size + data_size == size <= _LARGEST:
+            return True
+        raise self._ended(
+            StreamUnavailable(
+                f"the broker at {self.where} sent a frame of {size} bytes; the agreed maximum is {self.frame_max or _LARGEST}",
+                "frame too large",
+            )
+        )
+
+    def _check_open(self) -> None:
+        if self.closed:
+            raise StreamUnavailable(f"the connection to {self.where} is closed", "lost")
+
+    def _check_silence(self) -> None:
+        silence = time.monotonic() - self._last_received
+        if self.heartbeat and silence > 2 * self.heartbeat:
+            raise self._lost(TimeoutError(f"no sign of life for {silence:.0f} seconds"))
+
+    def _lost(self, error: OSError) -> StreamUnavailable:
+        text = str(error) or error.strerror or type(error).__name__
+        return self._ended(StreamUnavailable(f"the connection to {self.where} was lost: {text}", "lost"))
+
+    def _ended(self, error: StreamUnavailable) -> StreamUnavailable:
+        self.close()
+        return error
+
+
+def _buffer(size: int) -> memoryview:
+    """Memory that is not filled with zeros first."""
+    return np.empty(size, np.uint8).data
+
+
+def open_wire(url: BrokerUrl, tls: ssl.SSLContext | None, timeout: float) -> Wire:
+    """Connect to a port of the stream protocol, with TLS if the URL says so.
+
+    Raises:
+        StreamUnavailable: nothing accepts the connection, or TLS failed.
+    """
+    where = str(url)
+    if url.tls:
+        warn_if_unchecked(tls, where)
+    try:
+        plain = socket.create_connection((url.host, url.port), timeout)
+    except OSError as error:
+        raise StreamUnavailable(f"{why_unreachable(error, where)}; {_ENABLE}", "unreachable") from None
+    try:
+        plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock = (
+            (tls or ssl.create_default_context()).wrap_socket(plain, server_hostname=url.host)
+            if url.tls
+            else plain
+        )
+    except ssl.SSLError as error:
+        plain.close()
+        hint = "; is this a port without TLS?" if isinstance(error, ssl.SSLEOFError) else ""
+        raise StreamUnavailable(f"{why_tls_failed(error, f'the broker at {where}')}{hint}", "tls") from None
+    except OSError as error:
+        plain.close()
+        raise StreamUnavailable(
+            f"TLS with the broker at {where} failed: {str(error) or type(error).__name__}; is this a port without TLS?",
+            "tls",
+        ) from None
+    return Wire(sock, where)

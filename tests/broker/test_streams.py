@@ -1,0 +1,430 @@
+"""The stream protocol on real brokers: connections, what there is, reading and writing, and what each refusal says."""
+
+from __future__ import annotations
+
+import ssl
+import struct
+import uuid
+import zlib
+from contextlib import contextmanager
+from dataclasses import replace
+
+import pytest
+
+from rabbit_chx import InvalidValue
+from rabbit_chx.errors import StreamUnavailable
+from rabbit_chx.streams import Confirms, OffsetSpec, Refusals, connect, sub_batch
+from rabbit_chx.streams.calls import Calls
+from rabbit_chx.streams.encoding import string
+from rabbit_chx.streams.protocol import Command
+from rabbit_chx.streams.wire import open_wire
+from rabbit_chx.urls import BrokerUrl
+from tests.broker.privileges import release_of
+from tests.tls import Authority, Listener
+
+pytestmark = [pytest.mark.broker]
+
+HEADER = struct.Struct(">bbHIqQQIIII")
+SECONDS = 20
+
+
+def message(number: int, size: int = 10) -> bytes:
+    """An AMQP 1.0 message with one data section, whose body begins with its number."""
+    body = b"%010d" % number + bytes(max(size - 10, 0))
+    return b"\0Su\xb0" + struct.pack(">I", len(body)) + body
+
+
+@pytest.fixture
+def url(broker):
+    return BrokerUrl.for_streams(broker.stream_url)
+
+
+@pytest.fixture
+def connection(url):
+    with connect(url) as connection:
+        yield connection
+
+
+@pytest.fixture
+def stream(connection):
+    with a_stream(connection) as name:
+        yield name
+
+
+@contextmanager
+def a_stream(connection, **arguments):
+    name = f"s ü {uuid.uuid4().hex[:8]}"
+    connection.create(name, {key.replace("_", "-"): value for key, value in arguments.items()})
+    yield name
+    if connection.metadata([name])[name].exists:
+        connection.delete(name)
+
+
+def settle(connection, count: int) -> dict[int, int]:
+    """Wait until this many messages are confirmed or refused, and return the code of each that was refused."""
+    refused, confirmed = {}, set()
+    for outcome in connection.confirms(SECONDS):
+        match outcome:
+            case Confirms():
+                confirmed.update(outcome.publishing_ids)
+            case Refusals():
+                refused.update(outcome.codes)
+        if len(confirmed) + len(refused) >= count:
+            return refused
+    raise AssertionError(f"{len(confirmed)} of {count} messages confirmed")
+
+
+def fill(connection, stream: str, numbers, *, name=None, size=10) -> None:
+    publisher = connection.declare_publisher(stream, name)
+    connection.publish(publisher, [(number, message(number, size)) for number in numbers])
+    assert settle(connection, len(numbers)) == {}
+    connection.delete_publisher(publisher)
+
+
+def chunks_of(
+    connection, stream: str, records: int, *, start=None, credit=10
+) -> list[tuple[int, int, bytes]]:
+    """First offset, number of records and data of each chunk, until that many records were read."""
+    number = connection.subscribe(stream, start or OffsetSpec.first(), credit=credit)
+    found, read = [], 0
+    for subscription, chunk in connection.chunks(SECONDS):
+        assert subscription == number
+        connection.credit(number, 1)
+        _, kind, _, count, _, _, first, crc, size, _, _ = HEADER.unpack_from(chunk)
+        data = bytes(chunk[HEADER.size :])
+        assert (kind, len(data), zlib.crc32(data)) == (0, size, crc)
+        found.append((first, count, data))
+        read += count
+        if read >= records:
+            break
+    connection.unsubscribe(number)
+    return found
+
+
+def refused(problem: str, words: str | None = None):
+    """Expect an error with this problem."""
+
+    @contextmanager
+    def expected():
+        with pytest.raises(StreamUnavailable, match=words) as caught:
+            yield caught
+        assert caught.value.problem == problem, str(caught.value)
+        assert "geheim" not in str(caught.value)
+
+    return expected()
+
+
+# ---- connecting
+
+
+def test_a_connection_says_what_it_is_connected_to_and_closes_twice(broker, url):
+    connection = connect(url, name="it's me")
+    assert connection.release == broker.version
+    assert connection.node.port == 5552
+    assert connection.frame_max == 1 << 20
+    assert connection.is_open
+    assert broker.password not in repr(connection)
+    connection.close("enough")
+    connection.close()
+    assert not connection.is_open
+    with refused("lost", "is closed"):
+        connection.metadata(["a"])
+
+
+def test_the_url_of_another_protocol_leads_to_the_same_broker_with_another_port(broker, url):
+    with connect(BrokerUrl.for_streams(broker.url, port=url.port)) as connection:
+        assert connection.release == broker.version
+
+
+@pytest.mark.parametrize(
+    ("changed", "problem", "words"),
+    [
+        (
+            {"port": 1},
+            "unreachable",
+            "Connection refused; the stream protocol needs `rabbitmq-plugins enable",
+        ),
+        ({"password": "geheim"}, "login", "refused the login: the broker rejected the user name or password"),
+        ({"user": "nobody"}, "login", "rejected the user name or password"),
+        ({"named_vhost": "none"}, "virtual host", "'none'.* no such virtual host, or .* no permission in it"),
+        ({"tls": True}, "tls", "is this a port without TLS"),
+    ],
+)
+def test_a_connection_that_does_not_open_says_why(url, changed, problem, words):
+    with refused(problem, words):
+        connect(replace(url, **changed), tls=ssl.create_default_context())
+
+
+def test_the_port_of_amqp_or_http_is_recognised(broker, url):
+    with refused("protocol", "it speaks AMQP: the port of the stream protocol is 5552"):
+        connect(BrokerUrl.for_streams(broker.url, port=BrokerUrl.parse(broker.url).port))
+    with refused("protocol", "it speaks HTTP"):
+        connect(replace(url, port=int(broker.management_url.rpartition(":")[2])))
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory):
+    authority = Authority(tmp_path_factory.mktemp("ca"), "IP:127.0.0.1")
+    authority.issue("good")
+    authority.issue("client")
+    return authority
+
+
+def test_tls_encrypts_everything_and_external_says_what_it_lacks(url, authority):
+    listener_url = f"rabbitmq-stream://{url.host}:{url.port}"
+    with Listener(authority.server(), listener_url) as listener:
+        secure = replace(url, port=listener.port, tls=True, host="127.0.0.1")
+        with connect(secure, tls=authority.context()) as connection, a_stream(connection) as stream:
+            fill(connection, stream, range(1, 301), size=10_000)
+            assert sum(count for _, count, _ in chunks_of(connection, stream, 300)) == 300
+        with refused("tls", "failed: unable to get local issuer|failed: self-signed"):
+            connect(secure)
+        with refused("login", "EXTERNAL needs the plugin rabbitmq_auth_mechanism_ssl"):
+            connect(replace(secure, external=True, user=None, password=None), tls=authority.context())
+        with refused("lost", "is this the port of the stream protocol, and without TLS"):
+            connect(replace(secure, tls=False))
+
+
+def test_credentials_are_asked_at_each_connect_and_their_failure_is_told(url):
+    with connect(replace(url, password="geheim"), credentials=lambda: url.login) as connection:
+        assert connection.is_open
+    with refused("login", "cannot read the credentials .* KeyError"):
+        connect(url, credentials=lambda: {}["none"])
+
+
+def test_heartbeats_keep_a_connection_that_only_reads(url):
+    with connect(replace(url, parameters={"heartbeat": 1})) as connection, a_stream(connection) as stream:
+        connection.subscribe(stream, OffsetSpec.next(), credit=1)
+        assert list(connection.chunks(5)) == []  # the broker drops a client that is silent for 2 to 3 seconds
+        assert connection.metadata([stream])[stream].exists
+
+
+def test_a_connection_that_the_broker_closed_meanwhile_is_noticed_by_the_next_call(broker, url):
+    with connect(url) as connection, refused("lost", "operator|ended|reset"):
+        for _ in range(10):  # the broker lists a connection some time after it has opened
+            broker.ctl("close_all_connections", "the operator says so")
+            list(connection.chunks(2))
+
+
+def test_a_frame_larger_than_agreed_is_refused_by_both_sides(url, connection, stream):
+    publisher = connection.declare_publisher(stream)
+    with refused("frame too large", "a message of 1048576 bytes does not fit into a frame"):
+        connection.publish(publisher, [(1, bytes(1 << 20))])
+    fill(connection, stream, range(5))
+    wire = open_wire(url, None, 5)
+    wire.frame_max = 1 << 30
+    try:
+        with refused("lost", "lost"):
+            Calls(wire, 5).call(Command.PEER_PROPERTIES, string("a" * 30_000) * 100)
+    finally:
+        wire.close()
+
+
+# ---- what there is
+
+
+def test_a_stream_is_created_once(connection, stream):
+    with refused("already exists"):
+        connection.create(stream)
+
+
+def test_metadata_tells_streams_from_what_is_none(broker, connection, stream):
+    with broker.connection() as amqp:
+        amqp.channel().queue_declare("not-a-stream", durable=True)
+    found = connection.metadata([stream, "nothing", "not-a-stream"])
+    assert [(name, each.exists) for name, each in sorted(found.items())] == [
+        ("not-a-stream", False),
+        ("nothing", False),
+        (stream, True),
+    ]
+    assert found[stream].leader == connection.node
+    assert found[stream].nodes == (connection.node,)
+    with pytest.raises(InvalidValue, match="expected a list of names"):
+        connection.metadata(stream)
+
+
+def test_a_queue_or_nothing_is_no_stream_for_any_command(broker, connection):
+    with broker.connection() as amqp:
+        amqp.channel().queue_declare("not-a-stream", durable=True)
+    commands = [
+        lambda name: connection.subscribe(name, OffsetSpec.first(), credit=1),
+        connection.declare_publisher,
+        lambda name: connection.query_publisher_sequence("p", name),
+        lambda name: connection.query_offset("r", name),
+        connection.partitions,
+        lambda name: connection.route(name, "0"),
+    ]
+    for name in ("nothing", "not-a-stream"):
+        for command in commands:
+            with refused("no such stream", f"for stream '{name}'"):
+                command(name)
+    with refused("no such stream"):
+        connection.delete("nothing")
+    with refused("refused", "the broker does not accept the arguments"):
+        connection.create("not-a-stream")
+
+
+def test_the_stream_of_a_connection_must_exist(url):
+    with refused(
+        "no such stream", "virtual host '/' has no stream 'nothing': it does not exist, or is a queue of"
+    ):
+        connect(url, stream="nothing")
+
+
+def test_a_node_with_the_stream_is_found_by_its_advertised_address_or_the_url(connection, url, stream):
+    with connect(url, stream=stream, leader=True) as other:
+        assert other.node == connection.node
+
+
+def test_stats_show_the_ends_as_far_as_the_release_knows_them(broker, connection, stream):
+    if release_of(broker) < (3, 11):
+        with refused("unsupported", "RabbitMQ 3.10.8 has no StreamStats: it came with 3.11"):
+            connection.stats(stream)
+        return
+    knows_offsets = release_of(broker) >= (4, 3)
+    empty = connection.stats(stream)
+    assert (empty.first_chunk_id, empty.committed_chunk_id, empty.committed_offset) == (None, None, None)
+    fill(connection, stream, range(7))
+    found = connection.stats(stream)
+    assert (found.first_chunk_id, found.committed_offset) == (0, 6 if knows_offsets else None)
+    assert found.committed_chunk_id is not None
+
+
+def test_the_partitions_of_a_super_stream_come_in_order(broker, connection):
+    name = f"super-{uuid.uuid4().hex[:8]}"
+    partitions = {f"{name}-{number}": str(number) for number in range(12)}
+    if release_of(broker) < (3, 13):
+        with refused("unsupported", "has no CreateSuperStream: it came with 3.13"):
+            connection.create_super_stream(name, partitions)
+        with broker.connection() as amqp:
+            channel = amqp.channel()
+            channel.exchange_declare(name, "direct", durable=True, arguments={"x-super-stream": True})
+            for queue, key in reversed(partitions.items()):
+                channel.queue_declare(queue, durable=True, arguments={"x-queue-type": "stream"})
+                channel.queue_bind(queue, name, key, {"x-stream-partition-order": int(key)})
+            assert connection.partitions(name) == list(partitions)
+            assert connection.route(name, "7") == [f"{name}-7"]
+            for queue in partitions:
+                channel.queue_delete(queue)
+            channel.exchange_delete(name)
+        return
+    connection.create_super_stream(name, partitions)
+    assert connection.partitions(name) == list(partitions)
+    assert connection.route(name, "7") == [f"{name}-7"]
+    connection.delete_super_stream(name)
+    with refused("no such stream"):
+        connection.partitions(name)
+
+
+# ---- permissions
+
+
+@pytest.fixture
+def stranger(broker, url):
+    """A user without permissions on anything."""
+    name = f"u{uuid.uuid4().hex[:8]}"
+    broker.ctl("add_user", name, "geheim")
+    broker.ctl("set_permissions", name, "^$", "^$", "^$")
+    yield replace(url, user=name, password="geheim")
+    broker.ctl("delete_user", name)
+
+
+def test_a_missing_permission_is_named(stranger, stream):
+    with connect(stranger) as connection:
+        with refused("permission", "refused Subscribe for stream .*: the user lacks the read permission"):
+            connection.subscribe(stream, OffsetSpec.first(), credit=1)
+        with refused("permission", "the user lacks the write permission"):
+            connection.declare_publisher(stream)
+        with refused("permission", "the user lacks the configure permission"):
+            connection.create("another")
+
+
+# ---- reading and writing
+
+
+def test_what_is_published_is_read_in_order_and_large_chunks_arrive_whole(connection, stream):
+    fill(connection, stream, range(1, 501), size=40_000)
+    found = chunks_of(connection, stream, 500)
+    assert max(len(data) for _, _, data in found) > connection.frame_max
+    assert b"".join(data for _, _, data in found) == b"".join(
+        struct.pack(">I", len(message(number, 40_000))) + message(number, 40_000) for number in range(1, 501)
+    )
+
+
+def test_credit_bounds_what_the_broker_sends(connection, stream):
+    for number in range(6):
+        fill(connection, stream, [number])
+    number = connection.subscribe(stream, OffsetSpec.first(), credit=2)
+    assert len(list(connection.chunks(0.3))) == 2
+    connection.credit(number, 2)  # from 4.0 on the broker waits for more than half of the first credit
+    assert len(list(connection.chunks(0.3))) == 2
+    connection.credit(number, 9)
+    assert len(connection.unsubscribe(number)) == 2
+    connection.credit(number, 1)  # which the broker refuses, and nobody needs to know
+    assert connection.metadata([stream])[stream].exists
+
+
+def test_a_subscription_starts_where_it_was_told(connection, stream):
+    fill(connection, stream, [1, 2, 3])
+    fill(connection, stream, [4])
+
+    def firsts(start):
+        number = connection.subscribe(stream, start, credit=9)
+        return [HEADER.unpack_from(chunk)[6] for chunk in connection.unsubscribe(number)]
+
+    assert firsts(OffsetSpec.first())[0] == 0
+    assert firsts(OffsetSpec.last()) == [3]
+    assert firsts(OffsetSpec.next()) == []
+    assert firsts(OffsetSpec.offset(3)) == [3]
+    assert firsts(OffsetSpec.offset(99)) == []
+    assert firsts(OffsetSpec.timestamp(0))[0] == 0
+
+
+def test_a_deleted_stream_ends_its_subscription_and_its_publisher_with_an_error(connection, url, stream):
+    connection.subscribe(stream, OffsetSpec.first(), credit=9)
+    publisher = connection.declare_publisher(stream)
+    with connect(url) as other:
+        other.delete(stream)
+    with refused("not available", f"stream '{stream}' was deleted or moved"):
+        list(connection.chunks(SECONDS))
+    connection.publish(publisher, [(1, b"")])
+    assert settle(connection, 1) == {1: 18}
+
+
+def test_offsets_are_stored_under_a_name(connection, stream):
+    fill(connection, stream, range(3))
+    assert connection.query_offset("me", stream) is None
+    connection.store_offset("me", stream, 2)
+    assert connection.query_offset("me", stream) in {None, 2}  # it is stored in its own time
+    with pytest.raises(InvalidValue, match="invalid reference"):
+        connection.store_offset("", stream, 2)
+
+
+def test_a_publisher_with_a_name_stores_each_publishing_id_once(url, connection, stream):
+    assert connection.query_publisher_sequence("job", stream) == 0
+    fill(connection, stream, range(1, 101), name="job")
+    with connect(url) as other:
+        assert other.query_publisher_sequence("job", stream) == 100
+        fill(other, stream, range(51, 151), name="job")
+        assert other.query_publisher_sequence("job", stream) == 150
+    data = b"".join(data for _, _, data in chunks_of(connection, stream, 150))
+    assert data == b"".join(struct.pack(">I", 18) + message(number) for number in range(1, 151))
+
+
+def test_a_sub_entry_batch_counts_as_many_records_as_it_holds(connection, stream):
+    publisher = connection.declare_publisher(stream)
+    plain = sub_batch([message(1), message(2), message(3)])
+    connection.publish(publisher, [(1, message(0)), (2, plain)])
+    assert settle(connection, 2) == {}
+    found = chunks_of(connection, stream, 4)
+    assert sum(count for _, count, _ in found) == 4
+    assert found[-1][2].endswith(plain[3])
+
+
+def test_a_connection_has_256_publishers_and_says_so(connection, stream):
+    for _ in range(256):
+        connection.declare_publisher(stream)
+    with pytest.raises(
+        InvalidValue, match="number of publishers: got 257, expected at most 256 on a connection"
+    ):
+        connection.declare_publisher(stream)

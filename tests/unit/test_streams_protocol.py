@@ -1,0 +1,393 @@
+"""Frames of the stream protocol as values: what is sent, what is understood, and what is refused.
+
+Expected bytes are written from the protocol's document, those of answers were recorded from RabbitMQ 3.10.8, 4.0.5 and 4.3.6.
+"""
+
+from __future__ import annotations
+
+import pickle
+import socket
+import struct
+import threading
+import time
+from contextlib import suppress
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings, strategies as st
+
+from rabbit_chx import InvalidValue
+from rabbit_chx.errors import StreamUnavailable
+from rabbit_chx.streams import connect
+from rabbit_chx.streams.encoding import (
+    OffsetSpec,
+    close_answer,
+    command_versions,
+    name,
+    one_way,
+    publish_frames,
+    request,
+    string,
+    string_map,
+    sub_batch,
+    tuned,
+)
+from rabbit_chx.streams.protocol import (
+    OK,
+    Close,
+    Command,
+    Confirms,
+    CreditRefused,
+    Delivery,
+    Heartbeat,
+    MetadataUpdate,
+    Node,
+    Refusals,
+    Response,
+    Tune,
+    commands,
+    metadata,
+    parse,
+    reason,
+    stats,
+)
+from rabbit_chx.streams.wire import RECEIVE, Wire
+
+TEXT = st.text(max_size=30)
+
+
+def frame(data: bytes) -> memoryview:
+    return memoryview(data)
+
+
+def without_size(data: bytes) -> memoryview:
+    assert int.from_bytes(data[:4], "big") == len(data) - 4
+    return memoryview(data)[4:]
+
+
+# ---- what is sent
+
+
+@pytest.mark.parametrize(
+    ("built", "expected"),
+    [
+        (request(Command.DELETE, 7, name("s")), "0000000b 000e 0001 00000007 0001 73"),
+        (one_way(Command.HEARTBEAT), "00000004 0017 0001"),
+        (tuned(1024, 60), "0000000c 0014 0001 00000400 0000003c"),
+        (close_answer(9), "0000000a 8016 0001 00000009 0001"),
+        (string(None), "ffff"),
+        (string("ü"), "0002 c3bc"),
+        (string_map({"a": "b"}), "00000001 0001 61 0001 62"),
+        (OffsetSpec.first().encoded(), "0001"),
+        (OffsetSpec.last().encoded(), "0002"),
+        (OffsetSpec.next().encoded(), "0003"),
+        (OffsetSpec.offset(258).encoded(), "0004 0000000000000102"),
+        (OffsetSpec.timestamp(-1).encoded(), "0005 ffffffffffffffff"),
+    ],
+)
+def test_values_become_the_bytes_of_the_document(built: bytes, expected: str) -> None:
+    assert built == bytes.fromhex(expected)
+
+
+def test_messages_and_sub_entry_batches_share_a_frame() -> None:
+    batch = sub_batch([b"a", b"bc"], compression=1, data=b"zz")
+    (built,) = publish_frames(3, [(1, b"xyz"), (2, batch)], 1000)
+    expected = (
+        "0002 0001 03 000000020000000000000001 00000003 78797a0000000000000002 90 0002 0000000b 00000002 7a7a"
+    )
+    assert without_size(built) == bytes.fromhex(expected)
+    assert sub_batch([b"a", b"bc"])[3] == bytes.fromhex("00000001 61 00000002 6263")
+
+
+@given(sizes=st.lists(st.integers(0, 60), max_size=40), frame_max=st.integers(81, 300))
+def test_every_message_is_sent_once_in_order_in_frames_of_the_agreed_size(
+    sizes: list[int], frame_max: int
+) -> None:
+    sent = []
+    for built in publish_frames(1, enumerate(bytes([size]) * size for size in sizes), frame_max):
+        body = bytes(without_size(built))
+        assert len(body) <= frame_max
+        (count,), at = struct.unpack_from(">i", body, 5), 9
+        assert count
+        for _ in range(count):
+            number, size = struct.unpack_from(">QI", body, at)
+            sent.append((number, body[at + 12 : at + 12 + size]))
+            at += 12 + size
+        assert at == len(body)
+    assert sent == [(number, bytes([size]) * size) for number, size in enumerate(sizes)]
+
+
+def test_a_message_that_fits_into_no_frame_is_refused() -> None:
+    frames = publish_frames(1, [(1, b"a"), (2, b"b" * 100)], 100)
+    with pytest.raises(StreamUnavailable, match=r"a message of 100 bytes .* maximum is 100 bytes") as caught:
+        list(frames)
+    assert (caught.value.problem, caught.value.permanent) == ("frame too large", True)
+
+
+@pytest.mark.parametrize("text", ["", "ü" * 128, "\ud800", 5, None, b"s"])
+def test_invalid_names_are_refused(text: object) -> None:
+    with pytest.raises(InvalidValue, match=r"invalid stream name: .* expected text of 1 to 255 bytes"):
+        name(text)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("offset", [-1, 1 << 64, 1.5, "first"])
+def test_invalid_offsets_are_refused(offset: object) -> None:
+    with pytest.raises(InvalidValue, match="invalid start of a subscription"):
+        OffsetSpec.offset(offset).encoded()  # type: ignore[arg-type]
+
+
+# ---- what is understood
+
+
+@pytest.mark.parametrize(
+    ("sent", "expected"),
+    [
+        ("0017 0001", Heartbeat()),
+        ("0014 0001 00100000 0000003c", Tune(1 << 20, 60)),
+        ("0003 0001 02 00000002 0000000000000001 0000000000000002", Confirms(2, (1, 2))),
+        ("0004 0001 02 00000001 0000000000000009 0012", Refusals(2, {9: 18})),
+        ("0010 0001 0006 0001 73", MetadataUpdate(6, "s")),
+        ("0016 0001 00000005 0001 0002 6f6b", Close(5, OK, "ok")),
+        ("8009 0001 0004 07", CreditRefused(4, 7)),
+        ("0008 0001 05 5000", Delivery(5, memoryview(b"\x50\x00"))),
+    ],
+)
+def test_frames_of_a_broker_are_parsed(sent: str, expected: object) -> None:
+    assert parse(frame(bytes.fromhex(sent))) == expected
+
+
+def answer(sent: str | bytes) -> Response:
+    found = parse(frame(bytes.fromhex(sent) if isinstance(sent, str) else sent))
+    assert isinstance(found, Response)
+    return found
+
+
+def test_answers_of_3_10_about_super_streams_are_answers_without_being_marked_as_such() -> None:
+    found = answer("0019 0001 00000005 0002 00000000")
+    assert (found.command, found.correlation, found.code) == (Command.PARTITIONS, 5, 2)
+
+
+def test_metadata_names_the_nodes_of_each_stream() -> None:
+    sent = (
+        "800f 0001 00000001"
+        "00000002 0000 0001 61 000015b0 0001 0001 62 000015b1"
+        "00000003 0001 73 0001 0000 00000001 0001"
+        "0001 74 0002 ffff 00000000"
+        "0001 75 0006 ffff 00000001 0000"
+    )
+    found = metadata(answer(sent).fields)
+    a, b = Node("a", 5552), Node("b", 5553)
+    assert (found["s"].leader, found["s"].replicas, found["s"].nodes) == (a, (b,), (b, a))
+    assert (found["t"].exists, found["t"].nodes) == (False, ())
+    assert (found["u"].exists, found["u"].leader, found["u"].nodes) == (True, None, (a,))
+
+
+def test_stats_of_an_empty_stream_or_an_older_release_are_missing_and_not_negative() -> None:
+    def sent(**values: int) -> bytes:
+        pairs = b"".join(string(key) + struct.pack(">q", value) for key, value in values.items())
+        return bytes.fromhex("801c 0001 00000001 0001") + struct.pack(">i", len(values)) + pairs
+
+    found = stats(answer(sent(first_chunk_id=0, committed_chunk_id=7, something_new=1)).fields)
+    assert (found.first_chunk_id, found.committed_chunk_id, found.committed_offset) == (0, 7, None)
+    empty = stats(answer(sent(first_chunk_id=-1, committed_chunk_id=-1, committed_offset=-1)).fields)
+    assert (empty.first_chunk_id, empty.committed_chunk_id, empty.committed_offset) == (None, None, None)
+
+
+def test_a_command_counts_only_in_the_version_that_is_used_here() -> None:
+    sent = "801b 0001 00000001 0001 00000003 001c 0001 0001 001d 0002 0003 ffff 0001 0001"
+    assert commands(answer(sent).fields) == {0x1C, 0xFFFF}
+    assert len(command_versions()) == 4 + 6 * len(Command)
+
+
+@pytest.mark.parametrize("code", [*range(2, 20), 0, 99, 65535])
+def test_every_code_of_the_document_has_a_reason(code: int) -> None:
+    problem, text = reason(code)
+    assert problem
+    assert ("unknown code" in text) == (code not in range(2, 20))
+
+
+# ---- what is refused
+
+
+@pytest.mark.parametrize(
+    ("sent", "words"),
+    [
+        ("", "the frame is truncated"),
+        ("00", "the frame is truncated"),
+        ("7ffe 0001", "its command 0x7ffe is unknown"),
+        ("0000 0001", "its command 0x0000 is unknown"),
+        ("0017 0002", "Heartbeat has the unknown version 2"),
+        ("0008 0002 01 00", "Deliver has the unknown version 2"),
+        ("0008 0001", "Deliver is no command of a broker"),
+        ("0007 0001 00000001", "Subscribe is no command of a broker"),
+        ("8007 0001 0000", "Subscribe is truncated"),
+        ("0014 0001 0000", "Tune is truncated"),
+        ("0003 0001 02 7fffffff 00", "PublishConfirm is truncated: it has no room for 2147483647 elements"),
+        ("0003 0001 02 00000002 0000000000000001", "PublishConfirm is truncated"),
+        ("0010 0001 0006 0009 73", "MetadataUpdate is truncated"),
+        ("0010 0001 0006 0001 ff", "a text in MetadataUpdate is not UTF-8"),
+    ],
+)
+def test_malformed_frames_are_refused_by_name(sent: str, words: str) -> None:
+    with pytest.raises(StreamUnavailable, match=f"the broker sent a malformed frame: {words}$") as caught:
+        parse(frame(bytes.fromhex(sent)))
+    assert caught.value.problem == "protocol"
+
+
+READERS = {
+    Command.METADATA: metadata,
+    Command.STREAM_STATS: stats,
+    Command.EXCHANGE_COMMAND_VERSIONS: commands,
+    Command.OPEN: lambda fields: fields.string_map(),
+    Command.PARTITIONS: lambda fields: fields.strings(),
+    Command.QUERY_OFFSET: lambda fields: fields.u64(),
+}
+
+
+@given(data=st.binary(max_size=80))
+def test_random_bytes_are_a_frame_or_a_malformed_frame(data: bytes) -> None:
+    check_any(data)
+
+
+@given(key=st.sampled_from([*Command, *(each | 0x8000 for each in Command)]), data=st.binary(max_size=60))
+def test_random_fields_of_known_commands_are_read_or_refused(key: int, data: bytes) -> None:
+    check_any(struct.pack(">HH", key, 1) + data)
+
+
+def check_any(data: bytes) -> None:
+    with suppress(StreamUnavailable):
+        found = parse(frame(data))
+        if isinstance(found, Response) and found.command in READERS:
+            READERS[found.command](found.fields)
+
+
+@given(pairs=st.dictionaries(TEXT, TEXT, max_size=5), cut=st.integers(0, 400))
+def test_what_is_encoded_is_read_back_and_a_shorter_frame_is_refused(pairs: dict[str, str], cut: int) -> None:
+    whole = without_size(request(Command.OPEN, 1, b"\0\1", string_map(pairs)))
+    marked = b"\x80" + bytes(whole[1:])
+    assert answer(marked).fields.string_map() == pairs
+    if cut < len(marked):
+        with pytest.raises(StreamUnavailable, match="is truncated"):
+            answer(marked[:cut]).fields.string_map()
+
+
+def test_an_error_survives_the_way_from_a_spark_task_to_its_driver() -> None:
+    error = StreamUnavailable("gone", "truncated", "s", 5, 9)
+    back = pickle.loads(pickle.dumps(error))
+    assert (str(back), back.problem, back.stream, back.first, back.end) == ("gone", "truncated", "s", 5, 9)
+    assert back.permanent
+    assert not StreamUnavailable("gone", "lost").permanent
+
+
+# ---- frames over a socket
+
+
+@pytest.fixture
+def ends():
+    ours, theirs = socket.socketpair()
+    wire = Wire(ours, "broker")
+    yield wire, theirs
+    wire.close()
+    theirs.close()
+
+
+def soon() -> float:
+    return time.monotonic() + 5
+
+
+def sized(data: bytes) -> bytes:
+    return struct.pack(">I", len(data)) + data
+
+
+def chunk_frame(size: int) -> bytes:
+    header = struct.pack(">bbHIqQQIIII", 0x50, 0, 1, 1, 0, 1, 0, 0, size, 0, 0)
+    return struct.pack(">HHB", Command.DELIVER, 1, 0) + header + bytes(index % 251 for index in range(size))
+
+
+@settings(deadline=None, max_examples=50)
+@given(
+    sizes=st.lists(st.integers(0, 3 * RECEIVE) | st.integers(0, 200), min_size=1, max_size=12),
+    cuts=st.lists(st.integers(0, 3 * RECEIVE) | st.integers(0, 400), max_size=20),
+)
+def test_frames_arrive_whole_however_the_network_cuts_them_and_stay_as_they_are(
+    sizes: list[int], cuts: list[int]
+) -> None:
+    ours, theirs = socket.socketpair()
+    wire, frames = Wire(ours, "broker"), [chunk_frame(size) for size in sizes]
+
+    def send() -> None:
+        data = b"".join(map(sized, frames))
+        for start, stop in pairwise([0, *sorted(cuts), len(data)]):
+            theirs.sendall(data[start:stop])
+
+    sender = threading.Thread(target=send)
+    sender.start()
+    try:
+        received = [wire.receive(soon()) for _ in frames]
+        assert received == frames
+    finally:
+        sender.join()
+        wire.close()
+        theirs.close()
+
+
+def test_a_deadline_in_the_middle_of_a_frame_loses_nothing(ends) -> None:
+    wire, theirs = ends
+    data = sized(chunk_frame(RECEIVE))
+    theirs.sendall(data[:5000])
+    assert wire.receive(time.monotonic() + 0.01) is None
+    sender = threading.Thread(target=theirs.sendall, args=(data[5000:],))
+    sender.start()
+    assert wire.receive(soon()) == data[4:]
+    sender.join()
+
+
+@pytest.mark.parametrize(
+    ("sent", "problem", "words"),
+    [
+        (b"AMQP\0\0\x09\x01", "protocol", "it speaks AMQP: the port of the stream protocol is 5552"),
+        (b"HTTP/1.1 400 Bad Request\r\n", "protocol", "it speaks HTTP"),
+        (b"\x15\x03\x03\0\x02\x02\x16", "protocol", "it expects TLS"),
+        (struct.pack(">IHH", 1 << 21, Command.CLOSE, 1) + bytes(60), "frame too large", "maximum is 1048576"),
+        (struct.pack(">I", 1 << 21) + chunk_frame(5), "frame too large", "a frame of 2097152 bytes"),
+        (b"", "lost", "was lost: the broker ended it"),
+        (b"\0\0\0", "lost", "was lost: the broker ended it"),
+    ],
+)
+def test_peers_that_do_not_speak_the_protocol_are_told_apart(
+    ends, sent: bytes, problem: str, words: str
+) -> None:
+    wire, theirs = ends
+    theirs.sendall(sent)
+    theirs.shutdown(socket.SHUT_WR)
+    with pytest.raises(StreamUnavailable, match=words) as caught:
+        wire.receive(soon())
+    assert caught.value.problem == problem
+    assert wire.closed
+    with pytest.raises(StreamUnavailable, match="the connection to broker is closed"):
+        wire.send(b"", 1)
+
+
+def test_chunks_may_be_larger_than_the_agreed_frames(ends) -> None:
+    wire, theirs = ends
+    wire.frame_max = 1000
+    sent = chunk_frame(5000)
+    theirs.sendall(sized(sent))
+    assert wire.receive(soon()) == sent
+
+
+def test_heartbeats_are_sent_while_only_receiving_and_silence_ends_the_connection(ends) -> None:
+    wire, theirs = ends
+    wire.heartbeat = 0.05
+    with pytest.raises(StreamUnavailable, match="no sign of life") as caught:
+        wire.receive(soon())
+    assert caught.value.problem == "lost"
+    theirs.settimeout(5)
+    assert theirs.recv(8) == one_way(Command.HEARTBEAT)
+
+
+def test_a_server_that_does_not_answer_is_left_in_time() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        url = f"rabbitmq-stream://127.0.0.1:{server.getsockname()[1]}"
+        with pytest.raises(StreamUnavailable, match=r"did not answer PeerProperties within 0\.2 seconds"):
+            connect(url, timeout=0.2)
