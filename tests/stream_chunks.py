@@ -7,8 +7,13 @@ import json
 import struct
 import zlib
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
+
+from rabbit_chx.streams.chunks import Chunk, records_of
+from rabbit_chx.streams.messages import decode
 
 
 @dataclass(frozen=True)
@@ -59,3 +64,25 @@ def a_chunk(
     records = entries if records is None else records
     header = (0x50, kind, entries, records, time, 1, offset, zlib.crc32(data), len(data), 0, 0)
     return struct.pack(">BbHIqQQIIII", *header) + data
+
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def moment(milliseconds: int | None) -> datetime | None:
+    """As Arrow shows it."""
+    try:
+        return None if milliseconds is None else EPOCH + timedelta(milliseconds=milliseconds)
+    except OverflowError:
+        return None
+
+
+def expected_rows(chunk: Chunk) -> list[dict[str, Any]]:
+    """The rows of a chunk, decoded one by one."""
+    rows = []
+    for place, record in enumerate(records_of(chunk)):
+        offset = chunk.first_offset + place
+        row = asdict(decode(record, chunk.stream, offset))
+        row |= {"timestamp": moment(row["timestamp"]), "stream": chunk.stream, "offset": offset}
+        rows.append(row | {"stream_timestamp": moment(chunk.timestamp_ms)})
+    return rows

@@ -202,7 +202,7 @@ def _message(found: _Sections) -> StreamMessage:
     durable, priority, ttl = [*found.header, None, None, None][:3]
     annotations, application = dict(found.annotations), dict(found.application_properties)
     added = {
-        column: first(annotations.pop(name, None), application.pop(name, None) if _is_basic(name) else None)
+        column: first(annotations.pop(name, None), application.pop(name, None) if is_basic(name) else None)
         for name, column in ANNOTATION_OF.items()
     }
     text = {name: as_text(properties.get(name)) for name in ("message_id", "correlation_id", *_PLAIN_TEXTS)}
@@ -226,7 +226,8 @@ def _message(found: _Sections) -> StreamMessage:
 _PLAIN_TEXTS: Final = ("content_type", "content_encoding")
 
 
-def _is_basic(name: str) -> bool:
+def is_basic(name: str) -> bool:
+    """Whether RabbitMQ 3.10 keeps a property of AMQP 0-9-1 under this name."""
     return name.startswith("x-basic-")
 
 

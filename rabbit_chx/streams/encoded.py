@@ -1,0 +1,202 @@
+"""Encoded values of AMQP 1.0, one in each of many messages, read for all messages at once.
+
+Where a message holds something that a step does not expect, the step gives the message up: it is no longer `simple`, and
+what was found in it means nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+Whole = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
+Bytes = npt.NDArray[np.uint8]
+
+PADDING: Final = 16
+"""Zeros after the data, so that a look at the next bytes never leaves it."""
+_MOST_ITEMS: Final = 128
+"""Maps and lists with more items are given up: each item is a step."""
+
+NULL, TRUE, FALSE, EMPTY_LIST = 0x40, 0x41, 0x42, 0x45
+UINT_0, UBYTE, SMALL_UINT, UINT, TIMESTAMP = 0x43, 0x50, 0x52, 0x70, 0x83
+TEXTS: Final = (0xA1, 0xA3, 0xB1, 0xB3)
+BINARIES: Final = (0xA0, 0xB0)
+LISTS: Final = (EMPTY_LIST, 0xC0, 0xD0)
+MAPS: Final = (0xC1, 0xD1)
+_FIRST_VARIABLE: Final = 0xA0
+_LONG: Final = 0x10
+"""Set in constructors of values whose size has four bytes, clear where it has one: 0xA1 and 0xB1."""
+
+_BEYOND: Final = 1 << 40
+"""A size that no message has: an unknown constructor leads out of the message, where every step stops."""
+
+
+def _fixed_sizes() -> Whole:
+    sizes = np.full(256, _BEYOND, np.int64)
+    for code in (NULL, TRUE, FALSE, UINT_0, 0x44, EMPTY_LIST):
+        sizes[code] = 0
+    for first, size in {0x50: 1, 0x60: 2, 0x70: 4, 0x80: 8, 0x90: 16}.items():
+        sizes[first : first + 16] = size
+    sizes[_FIRST_VARIABLE:] = 0
+    return sizes
+
+
+_FIXED: Final = _fixed_sizes()
+
+
+@dataclass(slots=True)
+class Values:
+    """One encoded value in each of some messages."""
+
+    rows: Whole
+    """The messages, in ascending order."""
+    code: Bytes
+    start: Whole
+    """Where the value begins, after constructor and size."""
+    stop: Whole
+
+    def of(self, chosen: Flags) -> Values:
+        """Those that are chosen."""
+        if chosen.all():
+            return self
+        return Values(self.rows[chosen], self.code[chosen], self.start[chosen], self.stop[chosen])
+
+    def in_rows(self, rows: Whole) -> Values:
+        """Those in these messages, which are some of the messages of the values."""
+        return self if len(rows) == len(self.rows) else self.of(np.isin(self.rows, rows))
+
+
+def is_code(codes: Bytes, among: Collection[int]) -> Flags:
+    """Which constructors are among these."""
+    found = np.zeros(len(codes), np.bool_)
+    for code in among:
+        found |= codes == code
+    return found
+
+
+class Encoded:
+    """The bytes of many messages, and which of the messages are simple so far."""
+
+    def __init__(self, data: Bytes, count: int) -> None:
+        self.data = data
+        self.simple: Flags = np.ones(count, np.bool_)
+
+    def give_up(self, rows: Whole) -> None:
+        """These messages are not simple."""
+        self.simple[rows] = False
+
+    def values(self, rows: Whole, at: Whole, limit: Whole) -> Values:
+        """The values that begin at ``at``, and must end before ``limit``."""
+        if not (at < limit).all():
+            inside = at < limit
+            self.give_up(rows[~inside])
+            rows, at, limit = rows[inside], at[inside], limit[inside]
+        code = self.data[at]
+        found = Values(rows, code, at + 1, at + 1)
+        size = _FIXED[code]
+        variable = code >= _FIRST_VARIABLE
+        if variable.any():
+            long = variable & (code & _LONG != 0)
+            size = np.where(variable, self.data[found.start], size)
+            found.start = found.start + variable
+            if long.any():
+                size[long] = self.number(found.start[long] - 1, 4)
+                found.start = found.start + 3 * long
+        found.stop = found.start + size
+        inside = found.stop <= limit
+        if inside.all():
+            return found
+        self.give_up(rows[~inside])
+        return found.of(inside)
+
+    def number(self, at: Whole, width: int) -> Whole:
+        """The numbers of this width at these places; the last bytes of a damaged message may be `PADDING`."""
+        value = np.zeros(len(at), np.int64)
+        for place in range(width):
+            value = value << 8 | self.data[at + place]
+        return value
+
+    def only(self, values: Values, codes: Collection[int]) -> Values:
+        """The values with these constructors; messages with another one are given up."""
+        fits = is_code(values.code, codes)
+        if fits.all():
+            return values
+        self.give_up(values.rows[~fits])
+        return values.of(fits)
+
+    def unless_null(self, values: Values, codes: Collection[int]) -> Values:
+        """The values that are not null, which must have these constructors."""
+        return self.only(values.of(values.code != NULL), codes)
+
+    def are(self, values: Values, text: bytes) -> Flags:
+        """Which values have these bytes."""
+        same: Flags = values.stop - values.start == len(text)
+        left = np.flatnonzero(same)
+        start = values.start[left]
+        for place in reversed(range(len(text))):  # names with one prefix differ in their last bytes
+            equal = self.data[start + place] == text[place]
+            if not equal.all():
+                same[left[~equal]] = False
+                left, start = left[equal], start[equal]
+            if not len(left):
+                break
+        return same
+
+    def lists(self, values: Values, most: int) -> Iterator[Values]:
+        """The first items of lists, then the second ones, until number ``most``."""
+        lists, count, at = self._items(values)
+        rows, limit = lists.rows, lists.stop
+        for place in range(most):
+            if not (count > place).all():
+                going = count > place
+                rows, at, limit, count = rows[going], at[going], limit[going], count[going]
+            if not len(rows):
+                return
+            items = self.values(rows, at, limit)
+            yield items
+            rows, limit, count = _remaining(items.rows, rows, limit, count)
+            at = items.stop
+
+    def maps(self, values: Values) -> Iterator[tuple[Values, Values]]:
+        """The first names and values of maps, then the second ones, until the last."""
+        maps, count, at = self._items(values)
+        self.give_up(maps.rows[count % 2 == 1])
+        rows, limit, pairs = maps.rows, maps.stop, count // 2
+        while len(rows):
+            names = self.values(rows, at, limit)
+            rows, limit, pairs = _remaining(names.rows, rows, limit, pairs)
+            items = self.values(rows, names.stop, limit)
+            yield names.in_rows(items.rows), items
+            rows, limit, pairs = _remaining(items.rows, rows, limit, pairs)
+            at, pairs = items.stop, pairs - 1
+            self.give_up(rows[(pairs == 0) & (at != limit)])
+            if not pairs.all():
+                going = pairs > 0
+                rows, at, limit, pairs = rows[going], at[going], limit[going], pairs[going]
+
+    def _items(self, values: Values) -> tuple[Values, Whole, Whole]:
+        """The lists or maps that have items; how many each, and where the first begins."""
+        wide = values.code & _LONG != 0
+        none = values.code == EMPTY_LIST
+        width = np.where(none, 0, np.where(wide, 4, 1))
+        count = np.where(none, 0, self.data[values.start]).astype(np.int64)
+        if wide.any():
+            count[wide] = self.number(values.start[wide], 4)
+        at = values.start + width
+        odd = (at > values.stop) | (count > _MOST_ITEMS) | ((count == 0) & (at != values.stop))
+        self.give_up(values.rows[odd])
+        chosen = ~odd & (count > 0)
+        return values.of(chosen), count[chosen], at[chosen]
+
+
+def _remaining(found: Whole, rows: Whole, limit: Whole, count: Whole) -> tuple[Whole, Whole, Whole]:
+    """Of the messages, those in which a value was found."""
+    if len(found) == len(rows):
+        return rows, limit, count
+    chosen = np.isin(rows, found)
+    return rows[chosen], limit[chosen], count[chosen]

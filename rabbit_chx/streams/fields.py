@@ -1,0 +1,280 @@
+"""Where the fields of many messages are, found for all messages at once.
+
+Messages that differ in the lengths of their fields, or in which fields they have, take the same steps. What else a message
+may hold, such as numbers as headers or a second section of data, is left to `messages.decode`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+
+from rabbit_chx.streams import messages
+from rabbit_chx.streams.encoded import (
+    BINARIES,
+    FALSE,
+    LISTS,
+    MAPS,
+    NULL,
+    SMALL_UINT,
+    TEXTS,
+    TIMESTAMP,
+    TRUE,
+    UBYTE,
+    UINT,
+    UINT_0,
+    Bytes,
+    Encoded,
+    Flags,
+    Values,
+    Whole,
+)
+
+_FIRST_SECTION, _LAST_SECTION = 0x70, 0x78
+_VALUE_OF: Final = {
+    messages.HEADER: LISTS,
+    0x71: MAPS,
+    messages.ANNOTATIONS: MAPS,
+    messages.PROPERTIES: LISTS,
+    messages.APPLICATION_PROPERTIES: MAPS,
+    messages.DATA: BINARIES,
+}
+"""Section -> the constructors of its value; in the order of the sections in a message."""
+_ANNOTATED: Final = {name.encode(): column for name, column in messages.ANNOTATION_OF.items()}
+_BASIC: Final = {name: column for name, column in _ANNOTATED.items() if messages.is_basic(name.decode())}
+_SMALL_NUMBERS: Final = ("delivery_mode", "priority")
+_PROPERTY_OF: Final = {"type": "subject", "app_id": "group_id"}
+"""Columns that have another name than their property."""
+_LATER: Final = {
+    "type": ("annotation type", "application type", "subject"),
+    "app_id": ("group_id", "annotation app_id", "application app_id"),
+}
+"""Where a column is looked for, where not in the places below."""
+
+
+@dataclass(slots=True)
+class Span:
+    """A text or binary field of every message; a stop of -1 means null."""
+
+    start: Whole
+    stop: Whole
+
+    def put(self, found: Values) -> None:
+        """Set the field of these messages."""
+        self.start[found.rows] = found.start
+        self.stop[found.rows] = found.stop
+
+    def fill(self, other: Span) -> None:
+        """Where the field is null, take the other one."""
+        null = self.stop < 0
+        self.start[null] = other.start[null]
+        self.stop[null] = other.stop[null]
+
+
+@dataclass(slots=True)
+class Number:
+    """A number of every message; ``valid`` tells where it is not null."""
+
+    value: Whole
+    valid: Flags
+
+    def put(self, rows: Whole, values: Whole) -> None:
+        """Set the number of these messages."""
+        self.value[rows] = values
+        self.valid[rows] = True
+
+    def fill(self, other: Number) -> None:
+        """Where the number is null, take the other one."""
+        chosen = ~self.valid & other.valid
+        self.value[chosen] = other.value[chosen]
+        self.valid |= other.valid
+
+
+@dataclass(slots=True)
+class Found:
+    """The fields that were looked for; of the messages that are not simple, they mean nothing."""
+
+    simple: Flags
+    texts: dict[str, Span] = field(default_factory=dict)
+    """With the column ``value``, and ``ttl`` among the numbers, which is the expiration of RabbitMQ 4."""
+    numbers: dict[str, Number] = field(default_factory=dict)
+    headers: list[tuple[Values, Values]] = field(default_factory=list)
+    """Names and values, of which a message has at most one in each item of the list."""
+
+    def text(self, name: str) -> Span:
+        """The field of this name, null in all messages at first."""
+        count = len(self.simple)
+        return self.texts.setdefault(name, Span(np.zeros(count, np.int64), np.full(count, -1, np.int64)))
+
+    def number(self, name: str) -> Number:
+        """The number of this name, null in all messages at first."""
+        count = len(self.simple)
+        return self.numbers.setdefault(name, Number(np.zeros(count, np.int64), np.zeros(count, np.bool_)))
+
+
+def find(data: Bytes, starts: Whole, stops: Whole, columns: Collection[str]) -> Found:
+    """Find the fields of messages.
+
+    Args:
+        data: The bytes of all messages, and `encoded.PADDING`.
+        starts: Where each message begins, in ascending order.
+        stops: Where each message ends.
+        columns: Names of fields of `messages.StreamMessage`.
+    """
+    encoded = Encoded(data, len(starts))
+    sections = _Sections(encoded, starts, stops)
+    fields = _Fields(encoded, frozenset(columns))
+    fields.found.text("value").put(sections.bodies())
+    for section, codes in _VALUE_OF.items():
+        values = sections.read(section, codes)
+        if len(values.rows):
+            fields.read(section, values)
+    encoded.simple &= sections.ended() & (fields.found.text("value").stop >= 0)
+    fields.settle()
+    return fields.found
+
+
+class _Sections:
+    """A cursor in every message, from section to section."""
+
+    def __init__(self, encoded: Encoded, starts: Whole, stops: Whole) -> None:
+        self.encoded = encoded
+        self.at = starts.copy()
+        self.stops = stops
+        self.section = np.zeros(len(starts), np.uint8)
+        """The section at the cursor; 0 for none."""
+
+    def bodies(self) -> Values:
+        """The messages that are not AMQP 1.0, as values; the cursors of the others are at their first section."""
+        data, at = self.encoded.data, self.at
+        first, second, third = data[at], data[at + 1], data[at + 2]
+        known = (third >= _FIRST_SECTION) & (third <= _LAST_SECTION)
+        sections = (self.stops - at > 2) & (first == 0) & (second == 0x53) & known
+        other_forms = ~sections & (first == 0) & ((second == 0x80) | (second == 0xA3))
+        self.encoded.simple &= ~other_forms
+        self.section[sections] = third[sections]
+        rows = np.flatnonzero(~sections & ~other_forms)
+        bodies = Values(rows, third[rows], at[rows], self.stops[rows])
+        self.at[rows] = bodies.stop
+        return bodies
+
+    def read(self, section: int, codes: Collection[int]) -> Values:
+        """The values of this section, in the messages that have it at their cursor."""
+        rows = np.flatnonzero(self.section == section)
+        values = self.encoded.values(rows, self.at[rows] + 3, self.stops[rows])
+        values = self.encoded.only(values, codes)
+        self.at[values.rows] = values.stop
+        self._enter(values.rows)
+        return values
+
+    def _enter(self, rows: Whole) -> None:
+        data, at = self.encoded.data, self.at[rows]
+        begins = (at + 3 < self.stops[rows]) & (data[at] == 0) & (data[at + 1] == 0x53)
+        self.section[rows] = np.where(begins, data[at + 2], 0)
+
+    def ended(self) -> Flags:
+        """The messages whose cursor is at their end."""
+        ended: Flags = self.at == self.stops
+        return ended
+
+
+class _Fields:
+    """The fields of sections, where columns need them."""
+
+    def __init__(self, encoded: Encoded, columns: frozenset[str]) -> None:
+        self.encoded = encoded
+        self.columns = columns
+        self.found = Found(encoded.simple)
+        named = {_PROPERTY_OF.get(column, column) for column in columns}
+        self.properties = [name if name in named else None for name in messages.PROPERTY_NAMES]
+        while self.properties and self.properties[-1] is None:
+            self.properties.pop()
+
+    def read(self, section: int, values: Values) -> None:
+        """Read a section of some messages."""
+        match section:
+            case messages.DATA:
+                self.found.text("value").put(values)
+            case messages.HEADER:
+                self._header(values)
+            case messages.PROPERTIES:
+                self._properties(values)
+            case messages.ANNOTATIONS:
+                self._map(values, "annotation", _ANNOTATED)
+            case messages.APPLICATION_PROPERTIES:
+                self._map(values, "application", _BASIC)
+
+    def _header(self, values: Values) -> None:
+        most = 3 if "expiration" in self.columns else 2 if "priority" in self.columns else 1
+        if not self.columns & {"delivery_mode", "priority", "expiration"}:
+            return
+        for place, items in enumerate(self.encoded.lists(values, most)):
+            if place == 0 and "delivery_mode" in self.columns:
+                durable = self.encoded.unless_null(items, (TRUE, FALSE))
+                self.found.number("delivery_mode").put(durable.rows, np.where(durable.code == TRUE, 2, 1))
+            elif place == 1 and "priority" in self.columns:
+                self._small("priority", items)
+            elif place == 2:
+                self._ttl(self.encoded.unless_null(items, (UINT_0, SMALL_UINT, UINT)))
+
+    def _small(self, name: str, items: Values) -> None:
+        small = self.encoded.unless_null(items, (UBYTE,))
+        self.found.number(name).put(small.rows, self.encoded.number(small.start, 1))
+
+    def _ttl(self, items: Values) -> None:
+        number = np.where(items.code == SMALL_UINT, self.encoded.number(items.start, 1), 0)
+        wide = items.code == UINT
+        number[wide] = self.encoded.number(items.start[wide], 4)
+        self.found.number("ttl").put(items.rows, number)
+
+    def _properties(self, values: Values) -> None:
+        for name, items in zip(
+            self.properties, self.encoded.lists(values, len(self.properties)), strict=False
+        ):
+            if name == "timestamp":
+                moments = self.encoded.unless_null(items, (TIMESTAMP,))
+                self.found.number(name).put(moments.rows, self.encoded.number(moments.start, 8))
+            elif name is not None:
+                codes = BINARIES if name == "user_id" else TEXTS
+                self.found.text(name).put(self.encoded.unless_null(items, codes))
+
+    def _map(self, values: Values, source: str, annotated: dict[bytes, str]) -> None:
+        if not self.columns & {*annotated.values(), "headers"}:
+            return
+        for names, items in self.encoded.maps(values):
+            texts = self.encoded.only(names, TEXTS)
+            self._pairs(texts, items.in_rows(texts.rows), source, annotated)
+
+    def _pairs(self, names: Values, items: Values, source: str, annotated: dict[bytes, str]) -> None:
+        others = np.ones(len(names.rows), np.bool_)
+        for name, column in annotated.items():
+            if "headers" in self.columns or column in self.columns:
+                same = self.encoded.are(names, name)
+                others &= ~same
+                if column in self.columns and same.any():
+                    self._annotation(column, source, items.of(same))
+        if "headers" in self.columns and others.any():
+            texts = self.encoded.only(items.of(others), (*TEXTS, NULL))
+            self.found.headers.append((names.in_rows(texts.rows), texts))
+
+    def _annotation(self, column: str, source: str, items: Values) -> None:
+        # Of a name that occurs twice, the last value counts, even if it is null.
+        name = f"{source} {column}"
+        if column in _SMALL_NUMBERS:
+            self.found.number(name).valid[items.rows] = False
+            self._small(name, items)
+        else:
+            self.found.text(name).stop[items.rows] = -1
+            self.found.text(name).put(self.encoded.unless_null(items, TEXTS))
+
+    def settle(self) -> None:
+        """Choose among the places where a column may be, in the order in which `messages.decode` does."""
+        for column in self.columns & {*_ANNOTATED.values()}:
+            for name in _LATER.get(column, (f"annotation {column}", f"application {column}")):
+                if name in self.found.texts:
+                    self.found.text(column).fill(self.found.texts[name])
+                if name in self.found.numbers:
+                    self.found.number(column).fill(self.found.numbers[name])

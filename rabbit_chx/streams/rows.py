@@ -1,0 +1,91 @@
+"""The messages of several chunks in one buffer, with what the chunks tell of each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+
+from rabbit_chx.errors import CorruptChunk
+from rabbit_chx.streams.chunks import Chunk, records_of
+from rabbit_chx.streams.encoded import PADDING, Whole
+
+_MOST_ARROW_BYTES: Final = 2**31 - 1 - PADDING
+"""The offsets of Arrow's binary arrays have 32 bits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Messages, as slices of one buffer that ends with `PADDING`."""
+
+    stream: str
+    data: bytes
+    starts: Whole
+    """Ascending, and none before the stop of the message before."""
+    stops: Whole
+    offsets: Whole
+    times: Whole
+    """Of the chunks, in milliseconds since 1970."""
+
+    def chosen(self, start: int, end: int | None) -> Rows:
+        """The messages whose offset is in the range."""
+        first, last = np.searchsorted(self.offsets, [start, 2**62 if end is None else end]).tolist()
+        return self.slice(first, max(first, last))
+
+    def parts(self, most_rows: int) -> Iterator[Rows]:
+        """The messages in parts of at most so many, which Arrow can hold."""
+        for low in range(0, len(self.starts), most_rows):
+            yield from _small_enough(self.slice(low, low + most_rows))
+
+    def slice(self, low: int, high: int) -> Rows:
+        """The messages at these places."""
+        chosen = slice(low, high)
+        starts, stops = self.starts[chosen], self.stops[chosen]
+        return Rows(self.stream, self.data, starts, stops, self.offsets[chosen], self.times[chosen])
+
+
+def _small_enough(rows: Rows) -> Iterator[Rows]:
+    if len(rows.data) <= _MOST_ARROW_BYTES:
+        yield rows
+        return
+    base, stop, count = int(rows.starts[0]), int(rows.stops[-1]), len(rows.starts)
+    if stop - base <= _MOST_ARROW_BYTES:
+        data = rows.data[base : stop + PADDING]
+        yield replace(rows, data=data, starts=rows.starts - base, stops=rows.stops - base)
+    elif count == 1:
+        raise CorruptChunk("a message has 2 GiB or more", rows.stream, int(rows.offsets[0]))
+    else:
+        yield from _small_enough(rows.slice(0, count // 2))
+        yield from _small_enough(rows.slice(count // 2, count))
+
+
+def rows_of(chunks: Sequence[Chunk]) -> Rows | None:
+    """The messages of chunks of one stream; None if there are none."""
+    found = [(chunk, records_of(chunk)) for chunk in chunks]
+    found = [(chunk, records) for chunk, records in found if len(records.starts)]
+    if not found:
+        return None
+    counts = np.array([len(records.starts) for _, records in found])
+    before = np.cumsum([0, *(len(records.data) for _, records in found[:-1])])
+    bases = np.repeat(before, counts)
+    firsts = np.array([chunk.first_offset for chunk, _ in found]) - np.cumsum(counts) + counts
+    rows = Rows(
+        stream=chunks[0].stream,
+        data=b"".join([*(records.data for _, records in found), bytes(PADDING)]),
+        starts=np.concatenate([records.starts for _, records in found]) + bases,
+        stops=np.concatenate([records.stops for _, records in found]) + bases,
+        offsets=np.repeat(firsts, counts) + np.arange(int(counts.sum())),
+        times=np.repeat(np.array([chunk.timestamp_ms for chunk, _ in found]), counts),
+    )
+    # Decompressed messages come after all others of their chunk.
+    return rows if (rows.starts[1:] >= rows.stops[:-1]).all() else _in_order(rows)
+
+
+def _in_order(rows: Rows) -> Rows:
+    pairs = zip(rows.starts.tolist(), rows.stops.tolist(), strict=True)
+    data = b"".join([*(rows.data[start:stop] for start, stop in pairs), bytes(PADDING)])
+    sizes = rows.stops - rows.starts
+    stops = np.cumsum(sizes)
+    return replace(rows, data=data, starts=stops - sizes, stops=stops)

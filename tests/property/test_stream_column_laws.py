@@ -1,0 +1,190 @@
+"""The fast path for columns gives the rows of `messages.decode`, whatever a stream holds."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+from hypothesis import given, strategies as st
+
+from rabbit_chx.errors import CorruptChunk, InvalidMessage, MissingDependency
+from rabbit_chx.streams.chunks import parse_chunk, records_of
+from rabbit_chx.streams.columns import COLUMNS, record_batches
+from tests.stream_chunks import RECORDED, a_chunk, expected_rows, sized
+
+STORED = [record for one in RECORDED for record in records_of(parse_chunk(one.chunk, "s"))]
+
+
+# --- messages of AMQP 1.0 that no broker writes ---
+
+
+def variable(short: int, long: int, data: bytes) -> st.SearchStrategy[bytes]:
+    """A value in its form with a size of four bytes, or of one where it fits."""
+    forms = [bytes([long]) + struct.pack(">I", len(data)) + data]
+    if len(data) < 256:
+        forms.append(bytes([short, len(data)]) + data)
+    return st.sampled_from(forms)
+
+
+texts = st.one_of(
+    st.sampled_from([b"", b"key", "käse".encode(), b"\xff", b"/queues/a%20b", b"x" * 300, b"60000"]),
+    st.text(max_size=10).map(str.encode),
+)
+strings = texts.flatmap(lambda text: variable(0xA1, 0xB1, text) | variable(0xA3, 0xB3, text))
+binaries = texts.flatmap(lambda data: variable(0xA0, 0xB0, data))
+NULL = b"\x40"
+numbers = st.sampled_from(
+    [
+        *(
+            b"\x41",
+            b"\x42",
+            b"\x56\x01",
+            b"\x43",
+            b"\x44",
+            b"\x52\x07",
+            b"\x53\x07",
+            b"\x54\xff",
+            b"\x55\xff",
+        ),
+        *(b"\x50\x02", b"\x50\x01", b"\x51\xff", b"\x60\0\x07", b"\x70\0\0\xea\x60", b"\x71\0\0\0\x05"),
+        *(
+            b"\x72\x3f\0\0\0",
+            b"\x80" + b"\0" * 7 + b"\x05",
+            b"\x83" + b"\0" * 7 + b"\x05",
+            b"\x83" + b"\x7f" * 8,
+        ),
+        *(
+            b"\x73\0\0\0a",
+            b"\x98" + b"a" * 16,
+            b"\x94" + b"a" * 16,
+            b"\x00\x53\x01\x41",
+            b"\x45",
+            b"\x84" + b"a" * 8,
+        ),
+    ]
+)
+scalars = st.one_of(st.just(NULL), strings, binaries, numbers)
+
+
+def joined(items: list[bytes], short: int, long: int) -> st.SearchStrategy[bytes]:
+    data = b"".join(items)
+    forms = [bytes([long]) + struct.pack(">II", len(data) + 4, len(items)) + data]
+    if len(data) < 255 and len(items) < 256:
+        forms.append(bytes([short, len(data) + 1, len(items)]) + data)
+    return st.sampled_from(forms)
+
+
+def lists(items: st.SearchStrategy[list[bytes]]) -> st.SearchStrategy[bytes]:
+    return items.flatmap(lambda found: joined(found, 0xC0, 0xD0)) | st.just(b"\x45")
+
+
+values = st.one_of(scalars, scalars, lists(st.lists(scalars, max_size=3)))
+NAMES = [
+    "x-routing-key",
+    "x-exchange",
+    "x-basic-type",
+    "x-basic-app-id",
+    "x-basic-delivery-mode",
+    "x-basic-priority",
+]
+names = st.sampled_from([*NAMES, "x-basic-expiration", "x-one", "one", "two", "x-routing-kex"]).flatmap(
+    lambda name: variable(0xA1, 0xB1, name.encode()) | variable(0xA3, 0xB3, name.encode())
+)
+pairs = st.lists(st.tuples(names | strings | scalars, strings | values), max_size=5)
+maps = pairs.flatmap(lambda found: joined([each for pair in found for each in pair], 0xC1, 0xD1))
+headers = lists(
+    st.tuples(
+        st.sampled_from([b"\x41", b"\x42", NULL, b"\x56\x01"]),
+        st.sampled_from([b"\x50\x07", NULL, b"\x60\0\x07", b"\x41"]),
+        st.sampled_from([b"\x70\0\0\xea\x60", b"\x52\x05", b"\x43", NULL, b"\xa1\x01x"]),
+    ).flatmap(lambda items: st.integers(0, 3).map(lambda count: list(items)[:count]))
+)
+properties = lists(st.lists(strings | strings | values, max_size=14))
+sections = {0x70: headers, 0x71: maps, 0x72: maps, 0x73: properties, 0x74: maps, 0x75: binaries, 0x77: values}
+
+
+def section(code: int) -> st.SearchStrategy[bytes]:
+    return sections[code].map(lambda value: b"\x00\x53" + bytes([code]) + value)
+
+
+in_order = st.tuples(
+    *(st.one_of(st.just(b""), section(code)) for code in (0x70, 0x71, 0x72, 0x73, 0x74))
+).flatmap(lambda found: section(0x75).map(lambda body: b"".join(found) + body))
+in_any_order = st.lists(st.sampled_from(list(sections)).flatmap(section), max_size=4).map(b"".join)
+whole = st.one_of(in_order, in_order, in_order, in_any_order, st.sampled_from(STORED), st.binary(max_size=20))
+
+
+@st.composite
+def damaged(draw, messages=whole) -> bytes:
+    data = bytearray(draw(messages))
+    for _ in range(draw(st.integers(0, 2)) if data else 0):
+        data[draw(st.integers(0, len(data) - 1))] = draw(
+            st.sampled_from([0, 1, 0x40, 0x45, 0xFF]) | st.integers(0, 255)
+        )
+    return bytes(data[: draw(st.integers(0, len(data)))] if draw(st.integers(0, 9)) == 0 else data)
+
+
+def rows_of(chunks, columns=tuple(COLUMNS)):
+    batches = list(record_batches(chunks, columns, most_rows=50))
+    for batch in batches:
+        batch.validate(full=True)
+    return [row for batch in batches for row in batch.to_pylist(maps_as_pydicts="strict")]
+
+
+def outcome(read):
+    try:
+        return read()
+    except InvalidMessage as error:
+        return str(error)
+
+
+def in_chunks(messages: list[bytes], sizes: list[int]):
+    """The messages, in chunks of these sizes and one for the rest."""
+    chunks, offset = [], 0
+    for size in [*sizes, len(messages)]:
+        part = messages[:size]
+        messages = messages[size:]
+        chunks.append(parse_chunk(a_chunk(map(sized, part), offset=offset), "s"))
+        offset += len(part)
+    return chunks
+
+
+@given(st.lists(whole, max_size=12), st.lists(st.integers(0, 5), max_size=3))
+def test_batches_have_the_rows_of_their_messages(messages: list[bytes], sizes: list[int]) -> None:
+    chunks = in_chunks(messages, sizes)
+    assert outcome(lambda: rows_of(chunks)) == outcome(
+        lambda: [row for each in chunks for row in expected_rows(each)]
+    )
+
+
+@given(st.lists(damaged(), min_size=1, max_size=6), st.sampled_from([*COLUMNS, None]))
+def test_damaged_messages_are_decoded_alike_or_refused(messages: list[bytes], column: str | None) -> None:
+    """A column that does not need the damaged part of a message may be read all the same."""
+    chunks = in_chunks(messages, [])
+    columns = [column] if column else list(COLUMNS)
+    try:
+        found = rows_of(chunks, columns)
+    except InvalidMessage as error:
+        with pytest.raises(InvalidMessage):
+            expected_rows(parse_chunk(a_chunk([sized(messages[error.offset])], offset=error.offset), "s"))
+        return
+    try:
+        expected = [row for chunk in chunks for row in expected_rows(chunk)]
+    except InvalidMessage:
+        return
+    assert found == [{name: row[name] for name in columns} for row in expected]
+
+
+@given(st.data())
+def test_damaged_chunks_are_decoded_alike_or_refused(data) -> None:
+    one = data.draw(st.sampled_from([one for one in RECORDED if one.publisher in {"sub-entries", "streams"}]))
+    entries = bytearray(one.chunk[48:])
+    for _ in range(data.draw(st.integers(1, 3))):
+        entries[data.draw(st.integers(0, len(entries) - 1))] = data.draw(st.integers(0, 255))
+    count = struct.unpack_from(">H", one.chunk, 2)[0]
+    chunk = parse_chunk(a_chunk([bytes(entries)], entries=count, records=len(one.messages)), "s")
+    try:
+        expected = expected_rows(chunk)
+    except (CorruptChunk, InvalidMessage, MissingDependency):
+        return
+    assert rows_of([chunk]) == expected

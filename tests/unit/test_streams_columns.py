@@ -1,0 +1,162 @@
+"""Arrow batches of chunks: the same rows as messages that are decoded one by one."""
+
+from __future__ import annotations
+
+import gzip
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from rabbit_chx.errors import CorruptChunk, InvalidMessage, InvalidValue
+from rabbit_chx.streams.chunks import parse_chunk
+from rabbit_chx.streams.columns import COLUMNS, record_batch, record_batches, schema
+from spark_connector.columns import COLUMNS as SINK
+from tests.stream_chunks import RECORDED, a_batch, a_chunk, expected_rows, moment, sized
+
+TIME = 1_700_000_000_123
+
+
+def parsed(bodies, **more):
+    return parse_chunk(a_chunk(map(sized, bodies), **{"time": TIME} | more), "orders")
+
+
+@pytest.mark.parametrize("one", RECORDED, ids=str)
+def test_a_recorded_chunk_has_the_rows_of_its_messages(one) -> None:
+    chunk = parse_chunk(one.chunk, "orders")
+    batch = record_batch(chunk)
+    batch.validate(full=True)
+    assert batch.schema == schema()
+    assert batch.to_pylist(maps_as_pydicts="strict") == expected_rows(chunk)
+
+
+@pytest.mark.parametrize("release", ["3.10", "4.0", "4.3"])
+@pytest.mark.parametrize("publisher", ["0-9-1", "1.0", "streams"])
+def test_small_chunks_are_joined(release: str, publisher: str) -> None:
+    chunks = [
+        parse_chunk(one.chunk, "orders")
+        for one in RECORDED
+        if (one.release, one.publisher) == (release, publisher)
+    ]
+    (batch,) = record_batches(chunks)
+    batch.validate(full=True)
+    expected = [row for chunk in chunks for row in expected_rows(chunk)]
+    assert batch.to_pylist(maps_as_pydicts="strict") == expected
+
+
+@pytest.mark.parametrize("name", COLUMNS)
+def test_each_column_is_the_same_alone(name: str) -> None:
+    for one in RECORDED:
+        chunk = parse_chunk(one.chunk, "orders")
+        found = record_batch(chunk, [name]).to_pylist(maps_as_pydicts="strict")
+        assert found == [{name: row[name]} for row in expected_rows(chunk)]
+
+
+def test_columns_come_in_the_order_asked_for() -> None:
+    batch = record_batch(parsed([b"a", b"b"], offset=5), ["offset", "stream", "value", "stream_timestamp"])
+    time = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=TIME)
+    assert [tuple(row.values()) for row in batch.to_pylist()] == [
+        (5, "orders", b"a", time),
+        (6, "orders", b"b", time),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("columns", "reason"),
+    [
+        (["value", "key"], "invalid column: got 'key', expected one of value, routing_key"),
+        (["value"] * 2, "different"),
+    ],
+)
+def test_unknown_and_repeated_columns_are_refused(columns, reason: str) -> None:
+    with pytest.raises(InvalidValue, match=reason):
+        record_batch(parsed([b"a"]), columns)
+
+
+def test_the_columns_are_those_of_the_sink_and_of_the_stream() -> None:
+    """So rows that were read can be written again."""
+    assert list(COLUMNS)[-3:] == ["stream", "offset", "stream_timestamp"]
+    assert set(COLUMNS) - {"stream", "offset", "stream_timestamp"} == {column.name for column in SINK}
+
+
+RANGES = [
+    (0, None, range(10, 22)),
+    (10, 22, range(10, 22)),
+    (11, 21, range(11, 21)),
+    (15, 16, range(15, 16)),
+    (13, 18, range(13, 18)),
+    (16, 16, range(0)),
+    (22, None, range(0)),
+    (0, 10, range(0)),
+    (12, 5, range(0)),
+]
+
+
+@pytest.mark.parametrize(("start", "end", "offsets"), RANGES)
+@pytest.mark.parametrize("most_rows", [1, 3, 100])
+def test_only_offsets_of_the_range_become_rows_each_once(start, end, offsets, most_rows: int) -> None:
+    chunks = [
+        parsed([b"%d" % (offset + place) for place in range(3)], offset=offset) for offset in (10, 13, 16, 19)
+    ]
+    batches = list(record_batches(chunks, ["offset", "value"], start=start, end=end, most_rows=most_rows))
+    rows = [(row["offset"], int(row["value"])) for batch in batches for row in batch.to_pylist()]
+    assert rows == [(offset, offset) for offset in offsets]
+    assert all(0 < batch.num_rows <= most_rows for batch in batches)
+
+
+def test_holes_between_chunks_and_chunks_without_messages_are_passed_over() -> None:
+    tracking = parse_chunk(a_chunk([b"anything"], kind=1, records=0, offset=2), "orders")
+    chunks = [parsed([b"a", b"b"]), tracking, parsed([b"c"], offset=9), parsed([], offset=10)]
+    (batch,) = record_batches(chunks, ["offset", "value"])
+    assert batch.to_pydict() == {"offset": [0, 1, 9], "value": [b"a", b"b", b"c"]}
+    assert not list(record_batches([tracking]))
+    assert record_batch(tracking).num_rows == 0
+    assert record_batch(tracking).schema == schema()
+
+
+def test_compressed_messages_keep_their_place() -> None:
+    inner = b"".join(map(sized, [b"b", b"c"]))
+    chunk = a_chunk([sized(b"a"), a_batch(1, 2, gzip.compress(inner), len(inner)), sized(b"d")], records=4)
+    batch = record_batch(parse_chunk(chunk, "s"), ["offset", "value"])
+    assert batch.to_pydict() == {"offset": [0, 1, 2, 3], "value": [b"a", b"b", b"c", b"d"]}
+
+
+def test_batches_end_at_the_size_that_is_asked_for() -> None:
+    chunks = [parsed([b"x" * 1_000] * 10, offset=offset) for offset in range(0, 100, 10)]
+    batches = list(record_batches(chunks, ["value"], most_bytes=25_000))
+    assert [batch.num_rows for batch in batches] == [30, 30, 30, 10]
+
+
+def test_batches_own_what_they_show() -> None:
+    """A connection may reuse its buffer for the next chunk."""
+    data = bytearray(a_chunk([sized(b"abc")]))
+    batch = record_batch(parse_chunk(data, "s"), ["value"])
+    data[:] = bytes(len(data))
+    assert batch.to_pydict() == {"value": [b"abc"]}
+
+
+def test_an_invalid_message_is_named() -> None:
+    with pytest.raises(InvalidMessage, match="invalid message at offset 8 of stream 'orders'"):
+        record_batch(parsed([b"fine", b"\x00Su\xa0\x09x"], offset=7))
+
+
+def test_a_damaged_chunk_is_named() -> None:
+    chunk = parse_chunk(a_chunk([sized(b"a")], records=2, offset=7), "orders")
+    with pytest.raises(CorruptChunk, match="corrupt chunk at offset 7 of stream 'orders'"):
+        record_batch(chunk)
+
+
+def test_times_that_spark_lacks_are_null() -> None:
+    def message(milliseconds: int) -> bytes:
+        fields = b"\x40" * 9 + b"\x83" + milliseconds.to_bytes(8, "big", signed=True)
+        return b"\x00Ss\xc0" + bytes([len(fields) + 1, 10]) + fields + b"\x00Su\xa0\x00"
+
+    given = [
+        2**63 - 1,
+        -(2**63),
+        253_402_300_800_000,
+        253_402_300_799_999,
+        -62_135_596_800_000,
+        -62_135_596_800_001,
+    ]
+    found = record_batch(parsed(map(message, given)), ["timestamp"])["timestamp"].to_pylist()
+    assert found == [None, None, None, moment(given[3]), datetime(1, 1, 1, tzinfo=UTC), None]
