@@ -8,13 +8,20 @@ from rabbit_chx.faces import lazy_face
 
 if TYPE_CHECKING:
     from rabbit_chx.broker.credentials import Credentials as Credentials
-    from rabbit_chx.errors import StreamUnavailable as StreamUnavailable
+    from rabbit_chx.errors import (
+        CorruptChunk as CorruptChunk,
+        InvalidMessage as InvalidMessage,
+        StreamUnavailable as StreamUnavailable,
+    )
+    from rabbit_chx.streams.chunks import Chunk as Chunk
     from rabbit_chx.streams.connection import StreamConnection as StreamConnection
     from rabbit_chx.streams.encoding import (
         Batch as Batch,
         OffsetSpec as OffsetSpec,
         sub_batch as sub_batch,
     )
+    from rabbit_chx.streams.ends import Bounds as Bounds, bounds as bounds
+    from rabbit_chx.streams.messages import StreamMessage as StreamMessage
     from rabbit_chx.streams.opening import connect as connect
     from rabbit_chx.streams.protocol import (
         Confirms as Confirms,
@@ -23,6 +30,8 @@ if TYPE_CHECKING:
         StreamMetadata as StreamMetadata,
         StreamStats as StreamStats,
     )
+    from rabbit_chx.streams.publisher import StreamPublisher as StreamPublisher
+    from rabbit_chx.streams.reader import StreamReader as StreamReader
     from rabbit_chx.urls import BrokerUrl as BrokerUrl
 
 if not TYPE_CHECKING:
@@ -30,11 +39,16 @@ if not TYPE_CHECKING:
         __name__,
         {
             "rabbit_chx.broker.credentials": "Credentials",
-            "rabbit_chx.errors": "StreamUnavailable",
+            "rabbit_chx.errors": "CorruptChunk InvalidMessage StreamUnavailable",
+            "rabbit_chx.streams.chunks": "Chunk",
             "rabbit_chx.streams.connection": "StreamConnection",
             "rabbit_chx.streams.encoding": "Batch OffsetSpec sub_batch",
+            "rabbit_chx.streams.ends": "Bounds bounds",
+            "rabbit_chx.streams.messages": "StreamMessage",
             "rabbit_chx.streams.opening": "connect",
             "rabbit_chx.streams.protocol": "Confirms Node Refusals StreamMetadata StreamStats",
+            "rabbit_chx.streams.publisher": "StreamPublisher",
+            "rabbit_chx.streams.reader": "StreamReader",
             "rabbit_chx.urls": "BrokerUrl",
         },
     )

@@ -57,6 +57,8 @@ class StreamConnection:
         timeout: float = 10.0,
     ) -> None:
         self.url: BrokerUrl = BrokerUrl.for_streams(url)
+        self.timeout: float = timeout
+        """Seconds that the broker may take for an answer."""
         wire = open_wire(self.url, tls, timeout)
         self._calls = Calls(wire, timeout)
         self._calls.on_moved = self._drop

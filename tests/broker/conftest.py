@@ -16,9 +16,12 @@ import os
 import pytest
 
 from rabbit_chx.broker.management import Management
+from rabbit_chx.streams import connect
 from rabbit_chx.testing import Broker, available
 from rabbit_chx.testing.node import CannotSupply
+from rabbit_chx.urls import BrokerUrl
 from tests.broker.parity import Lab
+from tests.broker.stream_scene import delete_stream, new_stream
 from tests.broker.topology_site import FACES, Site
 from tests.proof import LONG, book
 
@@ -79,6 +82,27 @@ def lab(broker):
 @pytest.fixture
 def management(broker):
     return Management(broker.management_url, credentials=lambda: (broker.username, broker.password))
+
+
+@pytest.fixture
+def stream_url(broker):
+    return BrokerUrl.for_streams(broker.stream_url)
+
+
+@pytest.fixture
+def stream_connection(stream_url):
+    with connect(stream_url) as connection:
+        yield connection
+
+
+@pytest.fixture
+def stream(stream_url):
+    """A stream of its own, created over a connection of its own: tests close theirs."""
+    with connect(stream_url) as connection:
+        name = new_stream(connection)
+    yield name
+    with connect(stream_url) as connection:
+        delete_stream(connection, name)
 
 
 @pytest.fixture

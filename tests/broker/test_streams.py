@@ -6,79 +6,34 @@ import ssl
 import struct
 import uuid
 import zlib
-from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
 
 from rabbit_chx import InvalidValue
-from rabbit_chx.errors import StreamUnavailable
-from rabbit_chx.streams import Confirms, OffsetSpec, Refusals, connect, sub_batch
+from rabbit_chx.streams import OffsetSpec, connect, sub_batch
 from rabbit_chx.streams.calls import Calls
 from rabbit_chx.streams.encoding import string
 from rabbit_chx.streams.protocol import Command
 from rabbit_chx.streams.wire import open_wire
 from rabbit_chx.urls import BrokerUrl
 from tests.broker.privileges import release_of
+from tests.broker.stream_scene import SECONDS, a_stream, fill, message, refused, settle
 from tests.tls import Authority, Listener
 
 pytestmark = [pytest.mark.broker]
 
 HEADER = struct.Struct(">bbHIqQQIIII")
-SECONDS = 20
-
-
-def message(number: int, size: int = 10) -> bytes:
-    """An AMQP 1.0 message with one data section, whose body begins with its number."""
-    body = b"%010d" % number + bytes(max(size - 10, 0))
-    return b"\0Su\xb0" + struct.pack(">I", len(body)) + body
 
 
 @pytest.fixture
-def url(broker):
-    return BrokerUrl.for_streams(broker.stream_url)
+def url(stream_url):
+    return stream_url
 
 
 @pytest.fixture
-def connection(url):
-    with connect(url) as connection:
-        yield connection
-
-
-@pytest.fixture
-def stream(connection):
-    with a_stream(connection) as name:
-        yield name
-
-
-@contextmanager
-def a_stream(connection, **arguments):
-    name = f"s ü {uuid.uuid4().hex[:8]}"
-    connection.create(name, {key.replace("_", "-"): value for key, value in arguments.items()})
-    yield name
-    if connection.metadata([name])[name].exists:
-        connection.delete(name)
-
-
-def settle(connection, count: int) -> dict[int, int]:
-    """Wait until this many messages are confirmed or refused, and return the code of each that was refused."""
-    refused, confirmed = {}, set()
-    for outcome in connection.confirms(SECONDS):
-        match outcome:
-            case Confirms():
-                confirmed.update(outcome.publishing_ids)
-            case Refusals():
-                refused.update(outcome.codes)
-        if len(confirmed) + len(refused) >= count:
-            return refused
-    raise AssertionError(f"{len(confirmed)} of {count} messages confirmed")
-
-
-def fill(connection, stream: str, numbers, *, name=None, size=10) -> None:
-    publisher = connection.declare_publisher(stream, name)
-    connection.publish(publisher, [(number, message(number, size)) for number in numbers])
-    assert settle(connection, len(numbers)) == {}
-    connection.delete_publisher(publisher)
+def connection(stream_connection):
+    return stream_connection
 
 
 def chunks_of(
@@ -99,19 +54,6 @@ def chunks_of(
             break
     connection.unsubscribe(number)
     return found
-
-
-def refused(problem: str, words: str | None = None):
-    """Expect an error with this problem."""
-
-    @contextmanager
-    def expected():
-        with pytest.raises(StreamUnavailable, match=words) as caught:
-            yield caught
-        assert caught.value.problem == problem, str(caught.value)
-        assert "geheim" not in str(caught.value)
-
-    return expected()
 
 
 # ---- connecting

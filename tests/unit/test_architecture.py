@@ -47,6 +47,8 @@ LONG_FUNCTIONS = {
     "rabbit_chx.publishing.access.check_access": DOCUMENTED,
     "rabbit_chx.publishing.publisher.__init__": DOCUMENTED,
     "rabbit_chx.report.contents.report": "one argument for each part of the page",
+    "rabbit_chx.streams.publisher.__init__": DOCUMENTED,
+    "rabbit_chx.streams.reader.__init__": DOCUMENTED,
     "rabbit_chx.topology.planning.what_if.what_if": DOCUMENTED,
 }
 """Longer functions, each with the reason."""

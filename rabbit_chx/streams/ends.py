@@ -1,0 +1,69 @@
+"""Where a stream begins and ends, on every release.
+
+Offsets have holes: the broker stores the offsets of consumers and the names of publishers in chunks of their own, which are never
+delivered. So the end may lie behind the last message, and there may be fewer messages than ``end - first``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rabbit_chx.errors import StreamUnavailable
+from rabbit_chx.streams.chunks import Chunk, parse_chunk
+from rabbit_chx.streams.connection import StreamConnection
+from rabbit_chx.streams.encoding import OffsetSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """The offsets of a stream: every committed message is in the range, which also has offsets without a message."""
+
+    first: int
+    end: int
+    """The offset after the last one."""
+
+
+def bounds(connection: StreamConnection, stream: str) -> Bounds:
+    """Return where a stream begins and ends at the moment.
+
+    Raises:
+        StreamUnavailable: the stream does not exist, or may not be read.
+    """
+    if not connection.has_stats:
+        return _bounds_by_chunks(connection, stream)
+    stats = connection.stats(stream)
+    first, last = stats.first_chunk_id or 0, stats.committed_chunk_id
+    if last is None:
+        return Bounds(first, first)
+    if stats.committed_offset is not None:
+        return Bounds(first, stats.committed_offset + 1)
+    chunk = first_chunk(connection, stream, OffsetSpec.offset(last))
+    return Bounds(first, chunk.end if chunk else last + 1)  # a chunk that is not delivered has one offset
+
+
+def first_chunk(connection: StreamConnection, stream: str, start: OffsetSpec) -> Chunk | None:
+    """Return the first chunk from a place on; None if the stream has none there.
+
+    The broker sends a committed chunk before it answers the next request, so there is nothing to wait for.
+    """
+    found = connection.unsubscribe(connection.subscribe(stream, start, credit=1))
+    return parse_chunk(found[0], stream) if found else None
+
+
+def _bounds_by_chunks(connection: StreamConnection, stream: str) -> Bounds:
+    """The bounds where the broker does not tell them (before 3.11)."""
+    first = first_chunk(connection, stream, OffsetSpec.first())
+    if first is None:
+        return Bounds(0, 0)
+    last = first_chunk(connection, stream, OffsetSpec.last()) or _uncommitted(connection, stream)
+    return Bounds(first.first_offset, max(first.end, last.end))
+
+
+def _uncommitted(connection: StreamConnection, stream: str) -> Chunk:
+    """Wait for the last chunk, which the replicas are about to commit."""
+    number = connection.subscribe(stream, OffsetSpec.last(), credit=1)
+    for subscription, chunk in connection.chunks(connection.timeout):
+        if subscription == number:
+            connection.unsubscribe(number)
+            return parse_chunk(chunk, stream)
+    raise StreamUnavailable(f"the last chunk of stream {stream!r} is not committed", "not available", stream)

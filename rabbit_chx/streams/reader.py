@@ -1,0 +1,227 @@
+"""Read a range of offsets from a stream: each message once and in order, however often the connection is lost.
+
+with StreamReader("rabbitmq-stream://user:password@host", "events") as reader:
+first, end = reader.bounds().first, reader.bounds().end
+for batch in reader.read(first, end):
+print(batch.num_rows)
+"""
+
+from __future__ import annotations
+
+import ssl
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING, Final, Self
+
+from rabbit_chx.broker.credentials import Credentials
+from rabbit_chx.errors import InvalidValue, MissingDependency, StreamUnavailable
+from rabbit_chx.streams.chunks import Chunk, parse_chunk, records_of
+from rabbit_chx.streams.connection import StreamConnection
+from rabbit_chx.streams.encoding import OffsetSpec
+from rabbit_chx.streams.ends import Bounds, bounds, first_chunk
+from rabbit_chx.streams.messages import StreamMessage, decode
+from rabbit_chx.streams.opening import connect
+from rabbit_chx.urls import BrokerUrl
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_CREDIT: Final = 50
+"""Chunks that the broker may send ahead: those that are not read yet wait in the buffers of the sockets."""
+_QUIET: Final = 0.05
+"""Seconds without a chunk after which the reader asks whether there is another; doubled each time."""
+_PAUSE: Final = 0.1
+"""Seconds between two attempts."""
+
+
+class StreamReader:
+    """Reads one stream, over one connection at a time, in one thread."""
+
+    def __init__(
+        self,
+        url: str | BrokerUrl,
+        stream: str,
+        *,
+        columns: Sequence[str] | None = None,
+        tls: ssl.SSLContext | None = None,
+        credentials: Credentials | None = None,
+        follow_advertised: bool = False,
+        credit: int = _CREDIT,
+        timeout: float = 10.0,
+    ) -> None:
+        """Connect to a node with the stream.
+
+        Args:
+            url: as for `connect`.
+            stream: the name of the stream; read a super stream by its `partitions`.
+            columns: of the batches, from `COLUMNS`; by default all. Only these are decoded.
+            tls: as for `connect`.
+            credentials: as for `connect`.
+            follow_advertised: as for `connect`.
+            credit: how many chunks the broker may send ahead.
+            timeout: seconds for a connection to open, for an answer, and for another chunk if there is one.
+
+        Raises:
+            StreamUnavailable: there is no connection, or no such stream.
+        """
+        if not 2 <= credit <= 0xFFFF:
+            raise InvalidValue("credit", credit, "an integer from 2 to 65535")
+        self.stream = stream
+        self.columns = columns
+        self._credit = credit
+        self._timeout = timeout
+        self._connect: Callable[[], StreamConnection] = partial(
+            connect,
+            BrokerUrl.for_streams(url),
+            stream=stream,
+            follow_advertised=follow_advertised,
+            tls=tls,
+            credentials=credentials,
+            timeout=timeout,
+        )
+        self._connection = self._connect()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._connection.close()
+
+    def bounds(self) -> Bounds:
+        """Return where the stream begins and ends at the moment."""
+        return bounds(self._open(), self.stream)
+
+    def offset_at(self, timestamp_ms: int) -> int:
+        """Return the first offset of the first chunk that was stored at or after a time; the end if there is none.
+
+        Args:
+            timestamp_ms: milliseconds since 1970.
+        """
+        found = first_chunk(self._open(), self.stream, OffsetSpec.timestamp(timestamp_ms))
+        return found.first_offset if found else self.bounds().end
+
+    def read(self, start: int, end: int) -> Iterator[pa.RecordBatch]:
+        """Yield the messages with ``start <= offset < end`` as Arrow batches, each once and in order.
+
+        The iterator ends with the range: it does not wait for messages that do not exist yet. A lost connection is opened again.
+
+        Raises:
+            StreamUnavailable: the stream lacks offsets of the range, or the connection cannot be opened again.
+            CorruptChunk: a checksum is wrong.
+        """
+        try:
+            from rabbit_chx.streams.columns import COLUMNS, record_batches
+        except ImportError as error:
+            raise MissingDependency("Arrow batches need pyarrow: pip install 'rabbit-chx[arrow]'") from error
+        columns = tuple(COLUMNS) if self.columns is None else tuple(self.columns)
+        return record_batches(self.chunks(start, end), columns, start=start, end=end)
+
+    def messages(self, start: int, end: int) -> Iterator[tuple[int, StreamMessage]]:
+        """Yield the offset and the content of each message with ``start <= offset < end``, as `read` does, without pyarrow."""
+        for chunk in self.chunks(start, end):
+            for offset, stored in enumerate(records_of(chunk), chunk.first_offset):
+                if start <= offset < end:
+                    yield offset, decode(stored, self.stream, offset)
+
+    def chunks(self, start: int, end: int) -> Iterator[Chunk]:
+        """Yield the chunks with messages of a range. The first and the last may have messages outside of it."""
+        if not (isinstance(start, int) and isinstance(end, int) and 0 <= start <= end):
+            raise InvalidValue("range of offsets", (start, end), "two integers with 0 <= start <= end")
+        at, since = start, time.monotonic()
+        while at < end:
+            try:
+                for chunk in self._chunks(at, end):
+                    yield chunk
+                    at, since = chunk.end, time.monotonic()
+            except StreamUnavailable as error:
+                if error.permanent or time.monotonic() - since > self._timeout:
+                    raise
+            else:
+                return
+            self._connection.close()
+            time.sleep(_PAUSE)
+
+    def _open(self) -> StreamConnection:
+        if not self._connection.is_open:
+            self._connection = self._connect()
+        return self._connection
+
+    def _chunks(self, start: int, end: int) -> Iterator[Chunk]:
+        """Yield the chunks of a range over one connection."""
+        connection = self._open()
+        self._check_range(start, end)
+        subscription = connection.subscribe(self.stream, OffsetSpec.offset(start), credit=self._credit)
+        try:
+            for expected, chunk in self._delivered(connection, subscription, start):
+                if chunk.first_offset > expected:  # a hole, or retention
+                    self._check_first(expected, bounds(connection, self.stream))
+                if chunk.first_offset >= end:
+                    return
+                if chunk.end > expected:
+                    yield chunk
+                if chunk.end >= end:
+                    return
+        finally:
+            if connection.is_open:
+                with suppress(StreamUnavailable):
+                    connection.unsubscribe(subscription)
+
+    def _delivered(
+        self, connection: StreamConnection, subscription: int, start: int
+    ) -> Iterator[tuple[int, Chunk]]:
+        """Yield what a subscription delivers, each chunk behind the offset that is expected next, until there is no more."""
+        at, owed, lot = start, 0, max(self._credit // 4, 1)
+        quiet, waited = _QUIET, 0.0
+        while waited <= self._timeout:
+            for number, data in connection.chunks(quiet):
+                if number != subscription:
+                    continue
+                chunk = parse_chunk(data, self.stream)
+                yield at, chunk
+                at, owed = max(at, chunk.end), owed + 1
+                quiet, waited = _QUIET, 0.0
+                if owed == lot:
+                    connection.credit(subscription, lot)
+                    owed = 0
+            if first_chunk(connection, self.stream, OffsetSpec.offset(at)) is None:
+                return
+            waited += quiet
+            quiet *= 2
+        raise StreamUnavailable(
+            f"the broker sent nothing of stream {self.stream!r} from offset {at} on for {waited:.0f} seconds",
+            "lost",
+            self.stream,
+        )
+
+    def _check_range(self, start: int, end: int) -> None:
+        """Check that the stream has a range. A replica may lag behind the one that was asked where the stream ends."""
+        deadline = time.monotonic() + self._timeout
+        while (found := self.bounds()).end < end:
+            if time.monotonic() > deadline:
+                raise StreamUnavailable(
+                    f"offsets {start} to {end} lie beyond the end of stream {self.stream!r}, which is {found.end}: was it "
+                    "deleted and created again?",
+                    "beyond the end",
+                    self.stream,
+                    found.first,
+                    found.end,
+                )
+            time.sleep(_PAUSE)
+        self._check_first(start, found)
+
+    def _check_first(self, start: int, found: Bounds) -> None:
+        if start < found.first:
+            raise StreamUnavailable(
+                f"stream {self.stream!r} begins at offset {found.first}, so offsets {start} to {found.first} are lost: "
+                "retention (max-age, max-length-bytes) removed them",
+                "truncated",
+                self.stream,
+                found.first,
+                found.end,
+            )

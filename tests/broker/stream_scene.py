@@ -1,0 +1,68 @@
+"""Streams of their own for tests, and what fills and reads them below the classes under test."""
+
+from __future__ import annotations
+
+import struct
+import uuid
+from contextlib import contextmanager
+
+import pytest
+
+from rabbit_chx.errors import StreamUnavailable
+from rabbit_chx.streams import Confirms, Refusals
+
+SECONDS = 20
+
+
+def message(number: int, size: int = 10) -> bytes:
+    """An AMQP 1.0 message with one data section, whose body begins with its number."""
+    body = b"%010d" % number + bytes(max(size - 10, 0))
+    return b"\0Su\xb0" + struct.pack(">I", len(body)) + body
+
+
+@contextmanager
+def a_stream(connection, **arguments):
+    name = new_stream(connection, **arguments)
+    yield name
+    delete_stream(connection, name)
+
+
+def new_stream(connection, **arguments) -> str:
+    name = f"s ü {uuid.uuid4().hex[:8]}"
+    connection.create(name, {key.replace("_", "-"): value for key, value in arguments.items()})
+    return name
+
+
+def delete_stream(connection, name: str) -> None:
+    if connection.metadata([name])[name].exists:
+        connection.delete(name)
+
+
+def settle(connection, count: int) -> dict[int, int]:
+    """Wait until this many messages are confirmed or refused, and return the code of each that was refused."""
+    refused, confirmed = {}, set()
+    for outcome in connection.confirms(SECONDS):
+        match outcome:
+            case Confirms():
+                confirmed.update(outcome.publishing_ids)
+            case Refusals():
+                refused.update(outcome.codes)
+        if len(confirmed) + len(refused) >= count:
+            return refused
+    raise AssertionError(f"{len(confirmed)} of {count} messages confirmed")
+
+
+def fill(connection, stream: str, numbers, *, name=None, size=10) -> None:
+    publisher = connection.declare_publisher(stream, name)
+    connection.publish(publisher, [(number, message(number, size)) for number in numbers])
+    assert settle(connection, len(numbers)) == {}
+    connection.delete_publisher(publisher)
+
+
+@contextmanager
+def refused(problem: str, words: str | None = None):
+    """Expect an error with this problem."""
+    with pytest.raises(StreamUnavailable, match=words) as caught:
+        yield caught
+    assert caught.value.problem == problem, str(caught.value)
+    assert "geheim" not in str(caught.value)

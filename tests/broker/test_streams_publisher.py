@@ -1,0 +1,93 @@
+"""The publisher of streams: confirms, names that store each message once, and what other clients read."""
+
+from __future__ import annotations
+
+import pytest
+
+from rabbit_chx import InvalidValue
+from rabbit_chx.streams import StreamPublisher, StreamReader
+from tests.broker.stream_scene import refused
+from tests.unit.test_docs import marked
+
+pytestmark = [pytest.mark.broker]
+
+
+def bodies(url, stream):
+    with StreamReader(url, stream) as reader:
+        return [found.value for _, found in reader.messages(*_ends(reader))]
+
+
+def _ends(reader):
+    found = reader.bounds()
+    return found.first, found.end
+
+
+def test_the_lines_of_the_guide_publish_and_read(broker, stream_connection, capsys):
+    block = marked("streams.md", "test_the_lines_of_the_guide_publish_and_read")
+    exec(block.replace("rabbitmq-stream://user:password@host", broker.stream_url), {})
+    assert capsys.readouterr().out == "0 b'one'\n1 b'two'\n2 b'three'\n"
+    stream_connection.delete("events")
+
+
+def test_pika_reads_what_was_sent(broker, stream_url, stream):
+    sent = [b"", b"one", b"\xff" * 255, b"x" * 256, b"y" * 300_000]
+    with StreamPublisher(stream_url, stream) as publisher:
+        assert publisher.send(sent) == len(sent)
+    with broker.connection() as amqp:
+        channel = amqp.channel()
+        channel.basic_qos(prefetch_count=10)
+        arguments = {"x-stream-offset": "first"}
+        received = []
+        for method, _, body in channel.consume(stream, arguments=arguments, inactivity_timeout=20):
+            received.append(body)
+            channel.basic_ack(method.delivery_tag)
+            if len(received) == len(sent):
+                break
+        channel.cancel()
+    assert received == sent
+
+
+def test_a_name_stores_each_publishing_id_once_over_connections(stream_url, stream):
+    sent = [b"%d" % number for number in range(1, 5_001)]
+    with StreamPublisher(stream_url, stream, name="job/0") as publisher:
+        assert publisher.sequence() == 0
+        assert publisher.send(sent[:3_000], first_id=1) == 3_000
+    with StreamPublisher(stream_url, stream, name="job/0") as publisher:
+        assert publisher.sequence() == 3_000
+        assert publisher.send(sent[2_000:4_000], first_id=2_001) == 4_000
+        assert publisher.send(sent[4_000:]) == 5_000
+    assert bodies(stream_url, stream) == sent
+
+
+def test_a_name_without_ids_continues_where_it_stopped(stream_url, stream):
+    for body in (b"a", b"b"):
+        with StreamPublisher(stream_url, stream, name="job") as publisher:
+            publisher.send([body])
+    assert bodies(stream_url, stream) == [b"a", b"b"]
+
+
+def test_a_lost_connection_loses_nothing_and_under_a_name_repeats_nothing(broker, stream_url, stream):
+    def generated():
+        for number in range(60_000):
+            if number in (25_000, 45_000):
+                broker.ctl("close_all_connections", "the operator says so")
+            yield b"%d" % number
+
+    with StreamPublisher(stream_url, stream, name="job") as publisher:
+        publisher.send(generated(), first_id=1)
+    assert bodies(stream_url, stream) == [b"%d" % number for number in range(60_000)]
+
+
+def test_a_publisher_says_what_it_cannot_do(stream_connection, stream_url, stream):
+    with refused("no such stream"):
+        StreamPublisher(stream_url, "nothing")
+    with StreamPublisher(stream_url, stream, timeout=2) as publisher:
+        with pytest.raises(InvalidValue, match="invalid message body: got 'text', expected bytes"):
+            publisher.send(["text"])
+        with pytest.raises(InvalidValue, match="invalid first publishing id: got 0"):
+            publisher.send([b""], first_id=0)
+        with refused("frame too large"):
+            publisher.send([bytes(1 << 20)])
+        stream_connection.delete(stream)
+        with refused("no such stream"):
+            publisher.send([b"a"])

@@ -1,0 +1,200 @@
+"""Where streams end and what a range of offsets holds: holes, empty streams, retention, deletion and lost connections."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from rabbit_chx import InvalidValue
+from rabbit_chx.streams import Bounds, StreamReader, StreamUnavailable, bounds, connect, sub_batch
+from tests.broker.privileges import release_of
+from tests.broker.stream_scene import a_stream, fill, message, refused, settle
+from tests.faults.load import wait_until
+
+pytestmark = [pytest.mark.broker]
+
+SMALL_SEGMENTS = {"max_length_bytes": "200000", "stream_max_segment_size_bytes": "50000"}
+
+
+@pytest.fixture
+def reader(stream_url, stream):
+    with StreamReader(stream_url, stream) as reader:
+        yield reader
+
+
+def numbers(reader, start, end):
+    """The numbers in the messages of a range."""
+    return [int(found.value[:10]) for _, found in reader.messages(start, end)]
+
+
+def store_offsets(connection, stream, count=3):
+    """Make holes: each stored offset takes an offset of the stream."""
+    for number in range(count):
+        connection.store_offset(f"reader-{number}", stream, number)
+        wait_until(
+            lambda name=f"reader-{number}": connection.query_offset(name, stream) is not None,
+            "a stored offset",
+        )
+
+
+def test_an_empty_stream_has_no_messages_and_ends_at_once(reader):
+    assert reader.bounds() == Bounds(0, 0)
+    assert numbers(reader, 0, 0) == []
+    assert reader.offset_at(0) == 0
+
+
+def test_a_stream_of_one_message_has_one(reader, stream_connection, stream):
+    fill(stream_connection, stream, [5])
+    assert bounds(stream_connection, stream) == reader.bounds() == Bounds(0, 1)
+    assert numbers(reader, 0, 1) == [5]
+
+
+def test_a_range_holds_its_messages_and_no_others(reader, stream_connection, stream):
+    for start in range(0, 100, 10):
+        fill(stream_connection, stream, range(start, start + 10))
+    publisher = stream_connection.declare_publisher(stream)
+    stream_connection.publish(publisher, [(1, sub_batch([message(number) for number in range(100, 120)]))])
+    assert settle(stream_connection, 1) == {}
+    assert reader.bounds() == Bounds(0, 120)
+    for start, end in [(0, 120), (0, 1), (5, 5), (5, 47), (99, 101), (105, 110), (119, 120)]:
+        assert numbers(reader, start, end) == list(range(start, end))
+    assert [offset for offset, _ in reader.messages(95, 105)] == list(range(95, 105))
+
+
+def test_arrow_batches_hold_the_columns_that_were_asked_for(stream_url, stream_connection, stream):
+    fill(stream_connection, stream, range(50))
+    with StreamReader(stream_url, stream, columns=["offset", "value"]) as reader:
+        rows = [row for batch in reader.read(7, 43) for row in batch.to_pylist()]
+    assert rows == [{"offset": number, "value": b"%010d" % number} for number in range(7, 43)]
+
+
+def test_holes_at_the_end_and_in_the_middle_are_passed_over(reader, broker, stream_connection, stream):
+    fill(stream_connection, stream, range(10))
+    store_offsets(stream_connection, stream)
+    end = reader.bounds().end
+    assert end >= (11 if release_of(broker) >= (3, 11) else 10)  # 3.10 shows the last message only
+    assert numbers(reader, 0, end) == list(range(10))
+    assert numbers(reader, 10, end) == []
+    fill(stream_connection, stream, range(10, 20))
+    found = reader.bounds()
+    assert found.end > 20
+    assert numbers(reader, 0, found.end) == list(range(20))
+    assert numbers(reader, end, found.end) == list(range(10, 20))
+
+
+def test_a_stream_of_nothing_but_holes_has_no_messages(reader, stream_connection, stream):
+    store_offsets(stream_connection, stream, 1)
+    found = reader.bounds()
+    assert numbers(reader, found.first, found.end) == []
+
+
+def test_a_time_leads_to_the_first_chunk_that_was_stored_then_or_later(reader, stream_connection, stream):
+    times = []
+    for start in (0, 10, 20):
+        times.append(time.time_ns() // 1_000_000 + 1)
+        wait_until(lambda: time.time_ns() // 1_000_000 > times[-1], "the next millisecond")
+        fill(stream_connection, stream, range(start, start + 10))
+    last = max(reader.chunks(0, 30), key=lambda chunk: chunk.first_offset)
+    assert [reader.offset_at(each) for each in (0, *times)] == [0, 0, 10, 20]
+    assert reader.offset_at(last.timestamp_ms + 1) == 30
+
+
+@pytest.mark.parametrize("asked", [(-1, 5), (3, 2), (0.5, 2), (0, None)])
+def test_invalid_ranges_are_refused(reader, asked):
+    with pytest.raises(InvalidValue, match="invalid range of offsets"):
+        list(reader.messages(*asked))
+
+
+def test_a_reader_of_no_stream_says_so(stream_url, stream):
+    with refused("no such stream", "has no stream 'nothing'"):
+        StreamReader(stream_url, "nothing")
+    with pytest.raises(InvalidValue, match="invalid credit: got 1, expected an integer from 2"):
+        StreamReader(stream_url, stream, credit=1)
+
+
+def test_what_retention_removed_is_an_error_with_the_first_offset_that_is_left(stream_url, stream_connection):
+    with a_stream(stream_connection, **SMALL_SEGMENTS) as stream, StreamReader(stream_url, stream) as reader:
+        fill(stream_connection, stream, range(10))
+        sent = 10
+        while reader.bounds().first <= 10:
+            assert sent < 5_000, "the broker removed nothing"
+            fill(stream_connection, stream, range(sent, sent + 10), size=1000)
+            sent += 10
+        found = reader.bounds()
+        with refused("truncated", f"begins at offset {found.first}, so offsets 10 to") as caught:
+            list(reader.messages(10, found.end))
+        assert caught.value.first == found.first
+        assert numbers(reader, found.first, found.end)[-1] == sent - 1
+
+
+def test_retention_under_a_reader_is_noticed(stream_url, stream_connection):
+    with a_stream(stream_connection, **SMALL_SEGMENTS) as stream:
+        for start in range(0, 100, 10):
+            fill(stream_connection, stream, range(start, start + 10), size=1000)
+        with StreamReader(stream_url, stream, credit=2) as reader:
+            chunks = reader.chunks(0, 100)
+            first = next(chunks)
+            sent = 100
+            while reader_first(stream_url, stream) <= 60:
+                fill(stream_connection, stream, range(sent, sent + 10), size=1000)
+                sent += 10
+            # the broker may still read the segments that it has open: then nothing is missing
+            assert rest_of(chunks) in {"truncated", 100 - first.end}
+
+
+def rest_of(chunks):
+    """How many records are left, or the problem."""
+    try:
+        return sum(chunk.records for chunk in chunks)
+    except StreamUnavailable as error:
+        return error.problem
+
+
+def reader_first(url, stream):
+    with StreamReader(url, stream) as other:
+        return other.bounds().first
+
+
+def test_a_stream_that_was_deleted_or_made_again_is_an_error(stream_url, stream_connection, stream):
+    for start in range(0, 60, 10):
+        fill(stream_connection, stream, range(start, start + 10), size=2000)
+    with StreamReader(stream_url, stream, credit=2, timeout=1) as reader:
+        chunks = reader.chunks(0, 60)
+        next(chunks)
+        stream_connection.delete(stream)
+        with refused("no such stream"):
+            list(chunks)
+        stream_connection.create(stream)
+        with refused(
+            "beyond the end", "offsets 20 to 60 lie beyond the end of stream .*, which is 0"
+        ) as caught:
+            list(reader.chunks(20, 60))
+        assert caught.value.end == 0
+
+
+def test_a_lost_connection_costs_no_message_and_repeats_none(broker, stream_url, stream):
+    with connect(stream_url) as other:
+        for start in range(0, 200, 10):
+            fill(other, stream, range(start, start + 10), size=1000)
+    with StreamReader(stream_url, stream, credit=2, timeout=20) as reader:
+        found = []
+        for offset, each in reader.messages(0, 200):
+            found.append(int(each.value[:10]))
+            if offset in (15, 120):
+                broker.ctl("close_all_connections", "the operator says so")
+        assert found == list(range(200))
+
+
+def test_a_reader_without_permission_says_which(broker, stream_url, stream):
+    with StreamReader(stream_url, stream) as reader:
+        broker.ctl("set_permissions", broker.username, ".*", ".*", "^$")
+        try:
+            with (
+                connect(stream_url) as connection,
+                refused("permission", "the user lacks the read permission"),
+            ):
+                bounds(connection, stream)
+        finally:
+            broker.ctl("set_permissions", broker.username, ".*", ".*", ".*")
+        assert reader.bounds() == Bounds(0, 0)
