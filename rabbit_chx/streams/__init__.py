@@ -14,6 +14,7 @@ if TYPE_CHECKING:
         StreamUnavailable as StreamUnavailable,
     )
     from rabbit_chx.streams.chunks import Chunk as Chunk
+    from rabbit_chx.streams.columns import COLUMNS as COLUMNS
     from rabbit_chx.streams.connection import StreamConnection as StreamConnection
     from rabbit_chx.streams.encoding import (
         Batch as Batch,
@@ -41,6 +42,7 @@ if not TYPE_CHECKING:
             "rabbit_chx.broker.credentials": "Credentials",
             "rabbit_chx.errors": "CorruptChunk InvalidMessage StreamUnavailable",
             "rabbit_chx.streams.chunks": "Chunk",
+            "rabbit_chx.streams.columns": "COLUMNS",
             "rabbit_chx.streams.connection": "StreamConnection",
             "rabbit_chx.streams.encoding": "Batch OffsetSpec sub_batch",
             "rabbit_chx.streams.ends": "Bounds bounds",

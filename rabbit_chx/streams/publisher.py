@@ -118,11 +118,12 @@ class StreamPublisher:
         while lot := list(islice(rest, _LOT)):
             entries = dict(enumerate(lot, number))
             number += len(lot)
+            # also if it fails: an id that the broker may know must not be given to another message
+            self._last = max(self._last, number - 1)
             waiting |= entries
             self._publish(entries, waiting)
             self._settle(waiting, _WINDOW)
         self._settle(waiting, 0)
-        self._last = max(self._last, number - 1)
         return number - 1
 
     def _declared(self) -> int:

@@ -66,6 +66,14 @@ def test_a_name_without_ids_continues_where_it_stopped(stream_url, stream):
     assert bodies(stream_url, stream) == [b"a", b"b"]
 
 
+def test_ids_of_a_send_that_failed_are_not_given_to_other_messages(stream_url, stream):
+    with StreamPublisher(stream_url, stream, name="job") as publisher:
+        with refused("frame too large"):
+            publisher.send([b"x" * 600_000, b"y" * 600_000, bytes(1 << 20)])
+        assert publisher.send([b"z"]) == 4
+    assert bodies(stream_url, stream) in ([b"x" * 600_000, b"z"], [b"x" * 600_000, b"y" * 600_000, b"z"])
+
+
 def test_a_lost_connection_loses_nothing_and_under_a_name_repeats_nothing(broker, stream_url, stream):
     def generated():
         for number in range(60_000):
