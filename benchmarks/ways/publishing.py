@@ -132,11 +132,11 @@ def bare_socket(load: Load) -> None:
     frame_max = 131_072
     with socket.create_connection((parts.hostname, parts.port)) as sock:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        _handshake(sock, unquote(parts.username), unquote(parts.password), unquote(parts.path[1:]) or "/")
+        handshake(sock, unquote(parts.username), unquote(parts.password), unquote(parts.path[1:]) or "/")
         header = struct.pack(">HHQHB", 60, 0, len(load.body), 0x1000, 2)
-        tail = _frame(2, header)
+        tail = frame(2, header)
         for start in range(0, len(load.body), frame_max - 8):
-            tail += _frame(3, load.body[start : start + frame_max - 8])
+            tail += frame(3, load.body[start : start + frame_max - 8])
         method = struct.pack(">HHHB", 60, 40, 0, len(EXCHANGE)) + EXCHANGE.encode()
         sent, confirms, buffer = 0, Confirms(), b""
         while confirms.floor < len(load.keys):
@@ -144,7 +144,7 @@ def bare_socket(load: Load) -> None:
             if sent < end and sent - confirms.floor < WINDOW // 2:
                 pieces = []
                 for key in load.keys[sent:end]:
-                    pieces += (_frame(1, method + bytes([len(key)]) + key.encode() + b"\x01"), tail)
+                    pieces += (frame(1, method + bytes([len(key)]) + key.encode() + b"\x01"), tail)
                 sock.sendall(b"".join(pieces))
                 sent = end
             buffer += sock.recv(1 << 16)
@@ -154,19 +154,19 @@ def bare_socket(load: Load) -> None:
             buffer = buffer[whole:]
 
 
-def _frame(kind: int, payload: bytes, channel: int = 1) -> bytes:
+def frame(kind: int, payload: bytes, channel: int = 1) -> bytes:
     return struct.pack(">BHI", kind, channel, len(payload)) + payload + b"\xce"
 
 
-def _handshake(sock: socket.socket, user: str, password: str, vhost: str) -> None:
+def handshake(sock: socket.socket, user: str, password: str, vhost: str) -> None:
     def method(channel: int, class_id: int, method_id: int, arguments: bytes) -> None:
-        sock.sendall(_frame(1, struct.pack(">HH", class_id, method_id) + arguments, channel))
+        sock.sendall(frame(1, struct.pack(">HH", class_id, method_id) + arguments, channel))
         if (class_id, method_id) != (10, 31):  # tune-ok has no answer
             receive()
 
     def receive() -> None:
-        _, _, size = struct.unpack(">BHI", _exactly(sock, 7))
-        _exactly(sock, size + 1)
+        _, _, size = struct.unpack(">BHI", exactly(sock, 7))
+        exactly(sock, size + 1)
 
     sock.sendall(b"AMQP\x00\x00\x09\x01")
     receive()
@@ -181,7 +181,7 @@ def _handshake(sock: socket.socket, user: str, password: str, vhost: str) -> Non
     method(1, 85, 10, b"\0")
 
 
-def _exactly(sock: socket.socket, size: int) -> bytes:
+def exactly(sock: socket.socket, size: int) -> bytes:
     data = b""
     while len(data) < size:
         data += sock.recv(size - len(data))

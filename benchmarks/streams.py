@@ -1,0 +1,186 @@
+"""Compare ways to read all of a stream: this reader, other clients, and chunks that are thrown away.
+
+    python benchmarks/streams.py [--release 4.3] [--messages 1000000] [--size 100] [--rounds 3] [--json]
+
+Two streams hold equal messages: one was filled over AMQP 0-9-1, which makes small chunks, and one over the stream protocol,
+which makes large ones. The ways take turns, and their order changes in each round. pika and rstream, which are slow, read a tenth of the messages. Rates and
+CPU time are medians over the rounds, ratios are medians of the ratios within a round. CPU time is that of this process;
+broker and client share the cores.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import os
+import random
+import resource
+import statistics
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ways.streams import LIMIT, OURS, PIKA, SLOW, WAYS, Source
+
+from rabbit_chx.publishing import Publisher
+from rabbit_chx.streams import OffsetSpec, StreamConnection, connect
+from rabbit_chx.streams.chunks import parse_chunk, records_of
+from rabbit_chx.testing import Broker
+
+EXCHANGE = "benchmark"
+SMALL, LARGE = "small chunks", "large chunks"
+BARS = {SMALL: {LIMIT: 0.9, PIKA: 10}, LARGE: {PIKA: 10}}
+LEAST_RATE, MOST_CPU = 500_000, 2.0
+
+
+@dataclass(frozen=True)
+class Turn:
+    """What one way took in one round."""
+
+    rate: float
+    microseconds: float
+
+
+def fill_small(broker: Broker, stream: str, messages: int, size: int) -> None:
+    """Publish over AMQP 0-9-1: the broker stores what arrives together, which is a few messages."""
+    with broker.connection() as connection:
+        channel = connection.channel()
+        channel.exchange_declare(EXCHANGE, "fanout")
+        channel.queue_declare(stream, durable=True, arguments={"x-queue-type": "stream"})
+        channel.queue_bind(stream, EXCHANGE)
+    with Publisher(broker.url, EXCHANGE) as publisher:
+        publisher.publish_many([b"x" * size] * messages, [f"key-{row:07}" for row in range(messages)])
+
+
+def fill_large(broker: Broker, stream: str, like: str, messages: int) -> None:
+    """Publish the messages of another stream over the stream protocol: the broker stores thousands in a chunk."""
+    with connect(broker.stream_url, timeout=60) as connection:
+        connection.create(stream)
+        publisher = connection.declare_publisher(stream)
+        waiting = 0
+        for number, batch in enumerate(stored(broker, like, messages)):
+            connection.publish(publisher, [(number * 1000 + row, body) for row, body in enumerate(batch)])
+            waiting += len(batch) - confirmed(connection, 0)
+        while waiting:
+            if not (more := confirmed(connection, 30)):
+                raise SystemExit(f"{waiting} messages were not confirmed")
+            waiting -= more
+
+
+def confirmed(connection: StreamConnection, seconds: float) -> int:
+    """The number of messages whose confirms arrive within so many seconds, or have arrived already."""
+    outcomes = connection.confirms(seconds)
+    return sum(len(one.publishing_ids) for one in itertools.islice(outcomes, 1 if seconds else None))
+
+
+def stored(broker: Broker, stream: str, messages: int) -> Iterator[list[bytes]]:
+    """The messages of a stream as they are stored, a thousand at a time."""
+    batch: list[bytes] = []
+    with connect(broker.stream_url) as connection:
+        subscription = connection.subscribe(stream, OffsetSpec.first(), credit=20)
+        for _, chunk in connection.chunks(30):
+            connection.credit(subscription, 1)
+            batch += records_of(parse_chunk(chunk, stream))
+            while len(batch) >= 1000 or messages == len(batch) > 0:
+                yield batch[:1000]
+                messages -= len(batch[:1000])
+                del batch[:1000]
+            if messages <= 0:
+                return
+
+
+def measure(name: str, source: Source) -> Turn:
+    """Let one way read the stream, and check that it has seen every message."""
+    before, start = resource.getrusage(resource.RUSAGE_SELF), time.perf_counter()
+    seen = WAYS[name](source)
+    seconds = time.perf_counter() - start
+    after = resource.getrusage(resource.RUSAGE_SELF)
+    if seen < source.messages:
+        raise SystemExit(f"{name} saw {seen:,} of {source.messages:,} messages of {source.stream!r}")
+    used = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return Turn(seen / seconds, used / seen * 1e6)
+
+
+def run(sources: dict[str, Source], rounds: int) -> dict[str, dict[str, list[Turn]]]:
+    """Let all ways take turns."""
+    found: dict[str, dict[str, list[Turn]]] = {kind: {name: [] for name in WAYS} for kind in sources}
+    for number in range(rounds + 1):  # the first one warms up
+        for kind, source in sources.items():
+            names = list(WAYS)
+            random.Random(number).shuffle(names)
+            for name in names:
+                slow = name in SLOW
+                turn = measure(name, replace(source, messages=source.messages // 10) if slow else source)
+                if number:
+                    found[kind][name].append(turn)
+    return found
+
+
+def report_of(found: dict[str, dict[str, list[Turn]]]) -> list[dict[str, Any]]:
+    rows = []
+    for kind, ways in found.items():
+        for name, turns in ways.items():
+            ratios = [ours.rate / turn.rate for ours, turn in zip(ways[OURS], turns, strict=True)]
+            row = {
+                "stream": kind,
+                "way": name,
+                "messages_per_second": statistics.median(turn.rate for turn in turns),
+                "cpu_microseconds": statistics.median(turn.microseconds for turn in turns),
+                "this_reader_to_it": statistics.median(ratios),
+                "bar": BARS[kind].get(name),
+            }
+            rows.append(row)
+    return rows
+
+
+def as_text(report: dict[str, Any]) -> str:
+    lines = [
+        (
+            f"RabbitMQ {report['rabbitmq']}, {report['messages']:,} messages of {report['size']} bytes, "
+            f"median of {report['rounds']} rounds, {report['cores']} cores"
+        ),
+        "",
+        f"{'stream':<13} {'way':<24} {'msg/s':>11} {'CPU us/msg':>11} {'this reader / it':>17}",
+    ]
+    for row in report["ways"]:
+        bar = f" (bar: {row['bar']})" if row["bar"] else ""
+        lines.append(
+            f"{row['stream']:<13} {row['way']:<24} {row['messages_per_second']:>11,.0f} "
+            f"{row['cpu_microseconds']:>11.2f} {row['this_reader_to_it']:>17.2f}{bar}"
+        )
+    lines.append(f"bars, this reader, large chunks: >= {LEAST_RATE:,} msg/s, CPU <= {MOST_CPU:g} us")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--release", default=None)
+    parser.add_argument("--messages", type=int, default=1_000_000, help="of a stream")
+    parser.add_argument("--size", type=int, default=100, help="bytes of a body")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    with Broker(release=options.release, plugins=["rabbitmq_stream"]) as broker:
+        fill_small(broker, "small", options.messages, options.size)
+        fill_large(broker, "large", "small", options.messages)
+        sources = {
+            SMALL: Source(broker.url, broker.stream_url, "small", options.messages),
+            LARGE: Source(broker.url, broker.stream_url, "large", options.messages),
+        }
+        report = {
+            "rabbitmq": broker.version,
+            "messages": options.messages,
+            "size": options.size,
+            "rounds": options.rounds,
+            "cores": os.cpu_count(),
+            "ways": report_of(run(sources, options.rounds)),
+        }
+    print(json.dumps(report) if options.json else as_text(report))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,159 @@
+"""Five ways to read all of a stream. Each returns the number of messages that it has seen."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import pika
+import rstream
+from ways.publishing import exactly, frame, handshake
+
+from rabbit_chx.streams import OffsetSpec, StreamReader, connect
+
+COLUMNS = ["value", "routing_key"]
+_PREFETCH = 5_000
+_CREDIT = 20
+_SECONDS = 30.0
+"""Without a message for so long, a way has failed."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """A stream of a broker, and how many messages it holds."""
+
+    amqp_url: str
+    stream_url: str
+    stream: str
+    messages: int
+
+
+def ours(source: Source) -> int:
+    """Read bodies and routing keys as Arrow columns."""
+    with StreamReader(source.stream_url, source.stream, columns=COLUMNS) as reader:
+        bounds = reader.bounds()
+        return sum(batch.num_rows for batch in reader.read(bounds.first, bounds.end))
+
+
+def chunks(source: Source) -> int:
+    """The limit: receive the chunks, and read nothing but the number of messages in each header."""
+    seen = 0
+    with connect(source.stream_url) as connection:
+        subscription = connection.subscribe(source.stream, OffsetSpec.first(), credit=_CREDIT)
+        for _, chunk in connection.chunks(_SECONDS):
+            seen += int.from_bytes(chunk[4:8], "big")
+            if seen >= source.messages:
+                return seen
+            connection.credit(subscription, 1)
+    return seen
+
+
+def with_pika(source: Source) -> int:
+    """Consume as pika's documentation does, with an acknowledgement for every hundred messages."""
+    with pika.BlockingConnection(pika.URLParameters(source.amqp_url)) as connection:
+        channel = connection.channel()
+        channel.basic_qos(prefetch_count=_PREFETCH)
+        found = channel.consume(
+            source.stream, arguments={"x-stream-offset": "first"}, inactivity_timeout=_SECONDS
+        )
+        for seen, (method, _, _) in enumerate(found, 1):
+            if method is None:
+                return seen - 1
+            if seen % 100 == 0:
+                channel.basic_ack(method.delivery_tag, multiple=True)
+            if seen == source.messages:
+                break
+        channel.basic_ack(0, multiple=True)
+    return source.messages
+
+
+def with_rstream(source: Source) -> int:
+    """Consume with rstream, which decodes each message and calls back."""
+    return asyncio.run(_with_rstream(source))
+
+
+async def _with_rstream(source: Source) -> int:
+    parts = urlsplit(source.stream_url)
+    consumer = rstream.Consumer(
+        host=parts.hostname,
+        port=parts.port,
+        username=unquote(parts.username or "guest"),
+        password=unquote(parts.password or "guest"),
+        vhost=unquote(parts.path[1:]) or "/",
+        load_balancer_mode=True,
+    )
+    seen = 0
+
+    def on_message(_message: Any, _context: Any) -> None:
+        nonlocal seen
+        seen += 1
+        if seen == source.messages:
+            done.set()
+
+    done = asyncio.Event()
+    await consumer.start()
+    try:
+        first = rstream.ConsumerOffsetSpecification(rstream.OffsetType.FIRST, None)
+        await consumer.subscribe(
+            source.stream,
+            on_message,
+            decoder=rstream.amqp_decoder,
+            offset_specification=first,
+            initial_credit=_CREDIT,
+        )
+        await asyncio.wait_for(done.wait(), 600)
+    finally:
+        await consumer.close()
+    return seen
+
+
+def bare_socket(source: Source) -> int:
+    """Consume over AMQP 0-9-1 with one blocking socket: count the deliveries, and look at nothing else."""
+    parts = urlsplit(source.amqp_url)
+    with socket.create_connection((parts.hostname, parts.port), timeout=_SECONDS) as sock:
+        handshake(
+            sock, unquote(parts.username or ""), unquote(parts.password or ""), unquote(parts.path[1:]) or "/"
+        )
+        _subscribe(sock, source.stream)
+        buffer, seen, acknowledged = b"", 0, 0
+        while seen < source.messages:
+            buffer += sock.recv(1 << 18)
+            at, size = 0, len(buffer)
+            while size - at >= 8:
+                end = at + 8 + int.from_bytes(buffer[at + 3 : at + 7], "big")
+                if end > size:
+                    break
+                seen += buffer[at] == 1  # of the three frames of a delivery, the method
+                at = end
+            buffer = buffer[at:]
+            if seen - acknowledged >= _PREFETCH // 4:
+                sock.sendall(frame(1, struct.pack(">HHQB", 60, 80, seen, 1)))
+                acknowledged = seen
+    return seen
+
+
+def _subscribe(sock: socket.socket, stream: str) -> None:
+    sock.sendall(frame(1, struct.pack(">HHIHB", 60, 10, 0, _PREFETCH, 0)))
+    first = b"\x0fx-stream-offsetS" + struct.pack(">I", 5) + b"first"
+    name = bytes([len(stream)]) + stream.encode()
+    consume = struct.pack(">HHH", 60, 20, 0) + name + b"\0\0" + struct.pack(">I", len(first)) + first
+    sock.sendall(frame(1, consume))
+    for _ in range(2):  # qos-ok and consume-ok
+        _, _, size = struct.unpack(">BHI", exactly(sock, 7))
+        exactly(sock, size + 1)
+
+
+OURS, LIMIT, PIKA, RSTREAM = "this reader", "chunks, thrown away", "pika", "rstream"
+SLOW = {PIKA, RSTREAM}
+WAYS: dict[str, Callable[[Source], int]] = {
+    OURS: ours,
+    LIMIT: chunks,
+    "AMQP 0-9-1, bare socket": bare_socket,
+    PIKA: with_pika,
+    RSTREAM: with_rstream,
+}
