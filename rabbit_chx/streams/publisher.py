@@ -1,7 +1,9 @@
 """Publish to a stream, with confirms, and exactly once under a name.
 
-with StreamPublisher("rabbitmq-stream://user:password@host", "events", name="import-7") as publisher:
-publisher.send([b"one", b"two"])
+    with StreamPublisher("rabbitmq-stream://user:password@host", "events", name="import-7") as publisher:
+        publisher.send([b"one", b"two"])
+
+`send` returns when all are confirmed.
 """
 
 from __future__ import annotations

@@ -1,9 +1,11 @@
 """Read a range of offsets from a stream: each message once and in order, however often the connection is lost.
 
-with StreamReader("rabbitmq-stream://user:password@host", "events") as reader:
-first, end = reader.bounds().first, reader.bounds().end
-for batch in reader.read(first, end):
-print(batch.num_rows)
+    with StreamReader("rabbitmq-stream://user:password@host", "events") as reader:
+        bounds = reader.bounds()
+        for batch in reader.read(bounds.first, bounds.end):
+            print(batch.num_rows)
+
+`read` gives Arrow batches, `messages` one message at a time.
 """
 
 from __future__ import annotations
