@@ -25,13 +25,13 @@ from typing import Any
 from ways.streams import LIMIT, OURS, PIKA, SLOW, WAYS, Source
 
 from rabbit_chx.publishing import Publisher
-from rabbit_chx.streams import OffsetSpec, StreamConnection, connect
+from rabbit_chx.streams import OffsetSpec, Refusals, StreamConnection, connect
 from rabbit_chx.streams.chunks import parse_chunk, records_of
 from rabbit_chx.testing import Broker
 
 EXCHANGE = "benchmark"
 SMALL, LARGE = "small chunks", "large chunks"
-BARS = {SMALL: {LIMIT: 0.9, PIKA: 10}, LARGE: {PIKA: 10}}
+BARS: dict[str, dict[str, float]] = {SMALL: {LIMIT: 0.9, PIKA: 10}, LARGE: {PIKA: 10}}
 LEAST_RATE, MOST_CPU = 500_000, 2.0
 
 
@@ -71,8 +71,12 @@ def fill_large(broker: Broker, stream: str, like: str, messages: int) -> None:
 
 def confirmed(connection: StreamConnection, seconds: float) -> int:
     """The number of messages whose confirms arrive within so many seconds, or have arrived already."""
-    outcomes = connection.confirms(seconds)
-    return sum(len(one.publishing_ids) for one in itertools.islice(outcomes, 1 if seconds else None))
+    count = 0
+    for outcome in itertools.islice(connection.confirms(seconds), 1 if seconds else None):
+        if isinstance(outcome, Refusals):
+            raise SystemExit("the broker refused messages")
+        count += len(outcome.publishing_ids)
+    return count
 
 
 def stored(broker: Broker, stream: str, messages: int) -> Iterator[list[bytes]]:

@@ -1,8 +1,10 @@
 """One connection of the stream protocol, for one thread: requests and their answers, and what the broker pushes.
 
-with connect("rabbitmq-stream://user:password@host/vhost") as connection:
-    connection.create("events")
-    connection.stats("events")
+    with connect("rabbitmq-stream://user:password@host/vhost") as connection:
+        connection.create("events")
+        connection.stats("events")
+
+A lost connection is not opened again: `StreamReader` and `StreamPublisher` do that.
 """
 
 from __future__ import annotations
