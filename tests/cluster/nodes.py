@@ -26,7 +26,10 @@ from rabbit_chx.testing.docker_node import LOOPBACK, NETWORK, DockerNode, find
 from rabbit_chx.testing.node import READY, START_SECONDS, STOP_SECONDS, Settings
 
 NAMES = ("rabbit-1", "rabbit-2", "rabbit-3")
-PLUGINS = ("rabbitmq_management", "rabbitmq_consistent_hash_exchange", "rabbitmq_sharding")
+PLUGINS = (
+    *("rabbitmq_management", "rabbitmq_consistent_hash_exchange", "rabbitmq_sharding"),
+    "rabbitmq_stream",
+)
 LABEL = "rabbit-chx.cluster"
 """The label of each container, with the name of its network."""
 MEMORY = "1g"

@@ -1,0 +1,77 @@
+"""Streams on a cluster: the node that has a stream is found, and a leader that stops costs no message."""
+
+from __future__ import annotations
+
+import pytest
+
+from rabbit_chx.streams import StreamPublisher, StreamReader, connect
+from rabbit_chx.urls import BrokerUrl
+from tests.broker.stream_scene import refused
+
+SHORT = {"test_a_stream_on_one_node_is_reached_through_another"}
+ON_ONE_NODE = {"initial-cluster-size": "1", "queue-leader-locator": "client-local"}
+
+
+@pytest.fixture
+def urls(cluster):
+    """The URL of each node, which is also the address that the node advertises."""
+    found = {}
+    for member in cluster.members:
+        url = BrokerUrl.for_streams(member.stream_url)
+        for key, value in (("host", f'<<"{url.host}">>'), ("port", url.port)):
+            member.eval(f"application:set_env(rabbitmq_stream, advertised_{key}, {value}).")
+        found[member.name] = url
+    return found
+
+
+def values(url, stream):
+    with StreamReader(url, stream, follow_advertised=True, timeout=60) as reader:
+        found = reader.bounds()
+        return [message.value for _, message in reader.messages(found.first, found.end)]
+
+
+def test_a_stream_on_one_node_is_reached_through_another(urls):
+    first, second, _ = urls.values()
+    with connect(first) as connection:
+        connection.create("alone", ON_ONE_NODE)
+        home = connection.node
+    assert (home.host, home.port) == (first.host, first.port)
+    with connect(second, stream="alone", leader=True, follow_advertised=True) as connection:
+        assert connection.node == home
+    with refused("not available", "follow_advertised=True connects to it directly"):
+        connect(second, stream="alone")
+    with StreamPublisher(second, "alone", follow_advertised=True) as publisher:
+        publisher.send([b"a", b"b"])
+    assert values(second, "alone") == [b"a", b"b"]
+    with connect(second) as connection:
+        connection.delete("alone")
+
+
+def test_a_leader_that_stops_costs_no_message_and_repeats_none(cluster, urls):
+    *_, last = urls.values()
+    with connect(last) as connection:
+        connection.create("replicated")
+        leader = connection.metadata(["replicated"])["replicated"].leader
+    (stopped,) = [
+        member
+        for member in cluster.members
+        if (urls[member.name].host, urls[member.name].port) == (leader.host, leader.port)
+    ]
+    survivor = next(url for name, url in urls.items() if name != stopped.name)
+
+    def bodies():
+        for number in range(60_000):
+            if number == 30_000:
+                stopped.node.halt()
+            yield b"%d" % number
+
+    try:
+        with StreamPublisher(
+            survivor, "replicated", name="job", follow_advertised=True, timeout=90
+        ) as publisher:
+            publisher.send(bodies(), first_id=1)
+        assert values(survivor, "replicated") == [b"%d" % number for number in range(60_000)]
+    finally:
+        cluster.boot(stopped)
+    with connect(survivor) as connection:
+        connection.delete("replicated")
