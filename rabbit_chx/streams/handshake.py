@@ -9,16 +9,19 @@ from typing import Final
 from rabbit_chx.broker.amqp import version_in
 from rabbit_chx.broker.credentials import Credentials, check_credentials, login
 from rabbit_chx.broker.permissions import Needs
-from rabbit_chx.broker.reasons import why_external_refused
+from rabbit_chx.broker.reasons import why_external_refused, why_rejected
 from rabbit_chx.errors import BrokerUnavailable, StreamUnavailable
 from rabbit_chx.streams.calls import Calls, refusal
 from rabbit_chx.streams.encoding import binary, string, string_map, tuned
-from rabbit_chx.streams.protocol import OK, Command, Node, Response, Tune, reason
+from rabbit_chx.streams.protocol import OK, Command, Node, Response, Tune
 from rabbit_chx.urls import BrokerUrl
 
 _HEARTBEAT: Final = 60
 """Seconds, if the URL says nothing."""
+_AUTHENTICATION: Final = 8
 _VIRTUAL_HOST: Final = 12
+_ACCESS_REFUSED: Final = 403
+"""What AMQP 0-9-1 answers where the stream protocol answers 8."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +48,14 @@ def shake_hands(calls: Calls, url: BrokerUrl, credentials: Credentials | None, c
         hint = "is this the port of the stream protocol, and without TLS?"
         raise StreamUnavailable(f"{error}; {hint}", "lost") from None
     release = _release(properties, calls.wire.where)
+    if url.external and release.startswith(
+        "3.10."
+    ):  # rabbit_auth_mechanism_ssl:handle_response/2 gets a wrong state
+        raise StreamUnavailable(
+            f"the broker at {calls.wire.where} is RabbitMQ {release}, which fails on client certificates instead of "
+            "passwords on the stream port",
+            "unsupported",
+        )
     _log_in(calls, url, credentials)
     _agree_limits(calls, url)
     answer = calls.answer(Command.OPEN, string(url.vhost))
@@ -88,12 +99,10 @@ def _proof(url: BrokerUrl, credentials: Credentials | None) -> bytes:
 
 
 def _rejected(answer: Response, url: BrokerUrl, where: str) -> StreamUnavailable:
-    problem, text = reason(answer.code or 0)
-    if url.external:
-        text = "it rejected the client certificate: no user matches its name"
-    return StreamUnavailable(
-        f"the broker at {where} refused the login: {text}", "login" if problem == "refused" else problem
-    )
+    if answer.code != _AUTHENTICATION:
+        return refusal(answer, None, where)
+    why = why_rejected(_ACCESS_REFUSED, "EXTERNAL" if url.external else "", where)
+    return StreamUnavailable(str(why), "login")
 
 
 def _agree_limits(calls: Calls, url: BrokerUrl) -> None:

@@ -157,6 +157,10 @@ class Wire:
             raise self._lost(TimeoutError(f"no sign of life for {silence:.0f} seconds"))
 
     def _lost(self, error: OSError) -> StreamUnavailable:
+        if isinstance(error, ssl.SSLError) and not isinstance(error, ssl.SSLEOFError):
+            # TLS 1.3 refuses a client certificate after the handshake
+            text = str(why_tls_failed(error, f"the broker at {self.where}"))
+            return self._ended(StreamUnavailable(text, "tls"))
         text = str(error) or error.strerror or type(error).__name__
         return self._ended(StreamUnavailable(f"the connection to {self.where} was lost: {text}", "lost"))
 

@@ -26,6 +26,7 @@ from tests.broker.topology_site import FACES, Site
 from tests.proof import LONG, book
 
 PLUGINS = ["rabbitmq_sharding", "rabbitmq_random_exchange", "rabbitmq_stream"]
+PLUGINS += ["rabbitmq_auth_mechanism_ssl"]
 PROTOCOLS = ["rabbitmq_amqp1_0", "rabbitmq_mqtt", "rabbitmq_stomp"]
 """In containers only: a node outside one would have to share the ports of MQTT and STOMP."""
 RELEASES = os.environ.get("RABBIT_CHX_TEST_RELEASES", "3.10,4.0,4.3").split(",")

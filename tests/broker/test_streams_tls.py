@@ -1,0 +1,95 @@
+"""The stream protocol over the broker's own TLS, with client certificates instead of passwords."""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import replace
+
+import pytest
+
+from rabbit_chx.streams import connect
+from rabbit_chx.urls import BrokerUrl
+from tests.broker.privileges import release_of
+from tests.broker.stream_scene import a_stream, fill, refused
+from tests.tls import Authority
+
+pytestmark = [pytest.mark.broker, pytest.mark.newest_first]
+
+FOLDER = "/tmp/rabbit-chx-streams"
+OPTIONS = (
+    f'[{{cacertfile, "{FOLDER}/ca.pem"}}, {{certfile, "{FOLDER}/cert.pem"}}, {{keyfile, "{FOLDER}/key.pem"}}, '
+    "{verify, verify_peer}, {fail_if_no_peer_cert, true}]"
+)
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory):
+    authority = Authority(tmp_path_factory.mktemp("ca"), "IP:127.0.0.1")
+    for name in ("good", "client", "nobody"):
+        authority.issue(name)
+    return authority
+
+
+@pytest.fixture(scope="module")
+def secure(broker, authority):
+    """The URL of the stream port, which expects TLS and a client certificate, for the user of the certificate."""
+    files = {"cert.pem": "good.pem", "key.pem": "good.key", "ca.pem": "ca.pem"}
+    writes = [
+        f'ok = file:write_file("{FOLDER}/{to}", <<"{(authority.folder / file).read_text()}">>)'
+        for to, file in files.items()
+    ]
+    settings = [
+        f"application:set_env(rabbit, ssl_options, {OPTIONS})",
+        "application:set_env(rabbit, ssl_cert_login_from, common_name)",
+        "application:set_env(rabbit, auth_mechanisms, ['PLAIN', 'EXTERNAL'])",
+    ]
+    broker.eval(", ".join([f'filelib:ensure_dir("{FOLDER}/x")', *writes, *settings]))
+    listen(broker, tcp="[]", tls="[5552]")
+    broker.ctl("add_user", "client", secrets.token_hex(12))
+    broker.ctl("set_permissions", "client", ".*", ".*", ".*")
+    yield replace(BrokerUrl.for_streams(broker.stream_url), tls=True, external=True, user=None, password=None)
+    broker.ctl("delete_user", "client")
+    broker.eval("application:set_env(rabbit, auth_mechanisms, ['PLAIN', 'AMQPLAIN'])")
+    listen(broker, tcp="[5552]", tls="[]")
+
+
+def listen(broker, *, tcp, tls):
+    """Restart the plugin with other listeners."""
+    broker.eval(
+        f"application:stop(rabbitmq_stream), application:set_env(rabbitmq_stream, tcp_listeners, {tcp}), "
+        f"application:set_env(rabbitmq_stream, ssl_listeners, {tls}), ok = application:start(rabbitmq_stream)"
+    )
+
+
+def test_a_certificate_replaces_user_and_password(broker, secure, authority):
+    context = authority.context()
+    context.check_hostname = False  # Docker's host may have another address
+    if release_of(broker) < (3, 11):
+        with refused("unsupported", "fails on client certificates"):
+            connect(secure, tls=context)
+        return
+    with connect(secure, tls=context) as connection, a_stream(connection) as stream:
+        fill(connection, stream, range(10))
+    assert "user of the certificate" in repr(connection)
+
+
+@pytest.mark.parametrize(
+    ("client", "problem", "words"),
+    [
+        ("nobody", "login", "rejected the client certificate: no user matches its name"),
+        (None, "tls", "TLS with the broker at .* failed"),
+    ],
+)
+def test_another_certificate_or_none_is_refused(broker, secure, authority, client, problem, words):
+    context = authority.context(client=client)
+    context.check_hostname = False
+    if client and release_of(broker) < (3, 11):
+        problem, words = "unsupported", "fails on client certificates"
+    with refused(problem, words):
+        connect(secure, tls=context)
+
+
+def test_a_connection_without_tls_is_told_that_the_port_expects_it(secure):
+    plain = replace(secure, tls=False, external=False)
+    with refused("protocol", r"it expects TLS: use rabbitmq-stream\+tls://"):
+        connect(plain)
