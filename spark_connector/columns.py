@@ -15,7 +15,7 @@ from typing import Any, Final, Literal
 
 from rabbit_chx import InvalidValue
 from rabbit_chx.publishing import ROUTING_HEADERS
-from spark_connector.options import check_short_text, nearest
+from spark_connector.option_table import check_short_text, nearest
 
 AMQP_TAGS: Final[Mapping[str, str]] = MappingProxyType(
     {

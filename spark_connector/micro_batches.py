@@ -10,7 +10,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from rabbit_chx import InvalidValue
-from spark_connector.options import WriteOptions, as_text
+from spark_connector.option_table import as_text
+from spark_connector.options import WriteOptions
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

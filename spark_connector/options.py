@@ -1,193 +1,71 @@
-"""The options of ``format("rabbitmq")``: their table, and how text becomes values.
+"""The options of a write with ``format("rabbitmq")``, and those of the connection, which a read shares.
 
-The fields of `WriteOptions` are that table. Spark passes each value as text and each name in lower case. Unknown names,
-values out of range and contradictions are errors, which never contain a secret. This module imports neither PySpark
-nor Arrow and opens no socket.
+The fields of `WriteOptions` are the table. This module imports neither PySpark nor Arrow and opens no socket.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, fields, replace
-from difflib import get_close_matches
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from rabbit_chx import InvalidValue
 from rabbit_chx.publishing import BrokerUrl
-
-MAX_SHORT_TEXT: Final = 255
-"""Bytes in a name, a routing key or another short string of AMQP."""
-
-_SPARKS_OWN: Final = {"checkpointlocation", "queryname"}
-"""Options of Spark itself, which it also passes to the sink."""
-
-_INSTEAD: Final = {
-    "uri": "Use url: some releases of Spark print the value of uri in plans and errors",
-    "path": "Call save() or start() without a path; the option exchange says where rows go",
-    "queue": 'To write to one queue, use the default exchange: option("exchange", "").option("routingKey", NAME)',
-    "mandatory": "Leave it out: every message is mandatory",
-    "orderby": "Sort before the write: spark_connector.order_for(df, key=..., seq=...)",
-    "onreturned": "A returned message is sent again for retryTimeoutMs, then the write fails and names it",
-    "messageid": "Add a column message_id: an id that Spark generates would change with each attempt",
-}
-"""Options that people look for, and what to use instead."""
-
-
-@dataclass(frozen=True)
-class Option:
-    """A row of the table."""
-
-    name: str
-    default: str
-    expected: str
-    doc: str
-    group: str
-    aliases: tuple[str, ...]
-    secret: bool
-
-
-def _option(
-    group: str,
-    default: Any,
-    expected: str,
-    doc: str,
-    parse: Callable[[str], Any],
-    *,
-    aliases: tuple[str, ...] = (),
-    secret: bool = False,
-) -> Any:
-    """A field whose metadata are those of an `Option`; ``parse`` returns None for a text that is no such value."""
-    shown = {"expected": expected, "doc": doc, "group": group, "aliases": aliases, "secret": secret}
-    return field(default=default, repr=not secret, metadata={"shown": shown, "parse": parse})
-
-
-def _text(group: str, doc: str, default: str | None = None, **more: Any) -> Any:
-    return _option(group, default, "text", doc, str, **more)
-
-
-def _integer(group: str, default: int | None, doc: str, least: int = 1, most: int = 2**31 - 1) -> Any:
-    def parse(text: str) -> int | None:
-        digits = text.isascii() and text.isdigit()
-        return int(text) if digits and least <= int(text[:20]) <= most else None
-
-    return _option(group, default, f"an integer from {least} to {most}", doc, parse)
-
-
-def _flag(group: str, doc: str, *, default: bool | None) -> Any:
-    values = {"true": True, "false": False}
-    return _option(group, default, "true or false", doc, lambda text: values.get(text.lower()))
-
-
-def _choice(group: str, doc: str, *choices: str) -> Any:
-    values = {choice: choice for choice in choices}
-    return _option(group, choices[0], " or ".join(choices), doc, lambda text: values.get(text.lower()))
-
+from spark_connector.option_table import (
+    OptionTable,
+    check_short_text,
+    choice,
+    flag,
+    integer,
+    invalid_option,
+    option_name,
+    options_of,
+    text,
+)
 
 _CONNECTION, _TLS, _TARGET, _DELIVERY, _SAFETY = "Connection", "TLS", "Target", "Delivery", "Safety"
 _FILE = "A path on the executors, or the name of a file that Spark distributes."
 
 
 @dataclass(frozen=True, kw_only=True)
-class WriteOptions:
-    """The options of one write, checked; made by :meth:`of`."""
+class ConnectionOptions(OptionTable):
+    """How to reach the broker, and as whom."""
 
-    url: str | None = _text(
+    url: str | None = text(
         _CONNECTION,
         "amqp://user:password@host:5672/vhost or amqps://...; several, separated by commas, are tried in turn.",
         secret=True,
     )
-    host: str | None = _text(_CONNECTION, "The broker, if there is no url.")
-    port: int | None = _integer(_CONNECTION, None, "Default 5672, or 5671 with TLS.", most=65_535)
-    virtual_host: str | None = _text(_CONNECTION, "Default /.", aliases=("vhost",))
-    username: str | None = _text(_CONNECTION, "Default: the user in the url, or guest.", aliases=("user",))
-    password: str | None = _text(
+    host: str | None = text(_CONNECTION, "The broker, if there is no url.")
+    port: int | None = integer(_CONNECTION, None, "Default 5672, or 5671 with TLS.", most=65_535)
+    virtual_host: str | None = text(_CONNECTION, "Default /.", aliases=("vhost",))
+    username: str | None = text(_CONNECTION, "Default: the user in the url, or guest.", aliases=("user",))
+    password: str | None = text(
         _CONNECTION, "Part of Spark's plan; passwordEnv and passwordFile are safer.", secret=True
     )
-    password_env: str | None = _text(
+    password_env: str | None = text(
         _CONNECTION, "Environment variable of the executors that contains the password."
     )
-    password_file: str | None = _text(_CONNECTION, f"File that contains only the password. {_FILE}")
-    connection_name: str = _text(
+    password_file: str | None = text(_CONNECTION, f"File that contains only the password. {_FILE}")
+    connection_name: str = text(
         _CONNECTION, "Prefix of the connection names in the broker's list.", "rabbit-chx spark"
     )
-    connection_timeout_ms: int = _integer(
+    connection_timeout_ms: int = integer(
         _CONNECTION, 10_000, "How long a broker may take to accept a connection."
     )
-    reconnect_timeout_ms: int = _integer(_CONNECTION, 120_000, "How long to keep reconnecting.")
-    heartbeat_seconds: int = _integer(
-        _CONNECTION, 30, "Interval of heartbeats, which are sent even while Spark computes.", most=65_535
-    )
-    blocked_timeout_ms: int = _integer(
-        _CONNECTION, 900_000, "How long to wait while the broker has a memory or disk alarm."
-    )
-    tls: bool | None = _flag(_TLS, "Default: true if the url begins with amqps.", default=None)
-    tls_ca_file: str | None = _text(
+    tls: bool | None = flag(_TLS, "Default: true if the url begins with amqps.", default=None)
+    tls_ca_file: str | None = text(
         _TLS, f"CA certificates that may sign the broker's certificate. Default: the system's. {_FILE}"
     )
-    tls_cert_file: str | None = _text(_TLS, f"Client certificate. {_FILE}")
-    tls_key_file: str | None = _text(
+    tls_cert_file: str | None = text(_TLS, f"Client certificate. {_FILE}")
+    tls_key_file: str | None = text(
         _TLS, f"Private key of the client certificate, unless tlsCertFile contains it. {_FILE}"
     )
-    tls_key_password: str | None = _text(_TLS, "Password of the private key.", secret=True)
-    tls_server_name: str | None = _text(
-        _TLS, "Name in the broker's certificate, if it differs from the host."
-    )
-    tls_verify: bool = _flag(_TLS, "false accepts any certificate: for tests only.", default=True)
-    exchange: str | None = _text(_TARGET, "Exchange for all rows, unless there is a column exchange.")
-    routing_key: str | None = _text(
-        _TARGET, "Routing key for all rows, unless there is a column routing_key."
-    )
-    check_exchange: bool = _flag(
-        _TARGET,
-        "Before a batch, check on the driver that the exchange exists and that the user may publish to it.",
-        default=True,
-    )
-    persistent: bool = _flag(_DELIVERY, "Messages survive a restart of the broker.", default=True)
-    max_in_flight: int = _integer(_DELIVERY, 5_000, "How many messages of a task may be unconfirmed.")
-    confirm_timeout_ms: int = _integer(_DELIVERY, 120_000, "How long to wait if the broker confirms nothing.")
-    retry_timeout_ms: int = _integer(
-        _DELIVERY, 10_000, "How long to resend a message that no queue accepts before the write fails."
-    )
-    max_rate_per_task: int = _integer(_DELIVERY, 0, "Rows per second; 0 means no limit.", least=0)
-    task_headers: bool = _flag(
-        _DELIVERY, "Add the headers x-spark-query-id, -batch-id, -partition and -attempt.", default=False
-    )
-    max_message_bytes: int | None = _integer(
-        _DELIVERY,
-        None,
-        "The broker's max_message_size. Default 16 MiB, or 128 MiB before RabbitMQ 4; split_valid and dryRun always "
-        "assume 16 MiB.",
-    )
-    invalid_rows: str = _choice(
-        _SAFETY, "drop leaves invalid rows out, counts them and reports the first five.", "fail", "drop"
-    )
-    null_value: str = _choice(
-        _SAFETY, "A null value is an invalid row (fail) or an empty message.", "fail", "empty"
-    )
-    ignore_unknown_columns: bool = _flag(_SAFETY, "Leave unknown columns out.", default=False)
-    allow_speculation: bool = _flag(
-        _SAFETY, "Write even though speculative execution publishes rows twice.", default=False
-    )
-    dry_run: bool = _flag(
-        _SAFETY, "Check options, rows, connection and permission; publish nothing.", default=False
-    )
-
-    @classmethod
-    def of(cls, given: Mapping[str, str]) -> WriteOptions:
-        """The options as Spark hands them over: text, with names in any case."""
-        found: dict[str, str] = {}
-        for name, text in given.items():
-            if name.lower() in _SPARKS_OWN:
-                continue
-            key = _FIELD_OF.get(name.lower()) or _unknown(name)
-            if key in found:
-                raise InvalidValue(f"option {_name(key)}", "two of its names", "one of them")
-            found[key] = str(text)
-        options = cls(**{key: _value(key, text) for key, text in found.items()})
-        _check_together(options, set(found))
-        return options
+    tls_key_password: str | None = text(_TLS, "Password of the private key.", secret=True)
+    tls_server_name: str | None = text(_TLS, "Name in the broker's certificate, if it differs from the host.")
+    tls_verify: bool = flag(_TLS, "false accepts any certificate: for tests only.", default=True)
 
     @cached_property
     def urls(self) -> list[BrokerUrl]:
@@ -203,6 +81,71 @@ class WriteOptions:
         """The brokers, as shown to people."""
         return ", ".join(map(str, self.urls))
 
+    def _check(self, found: set[str]) -> None:
+        """There is one broker, one user and one password."""
+        _check_where(self, found)
+        _check_who(self, found)
+        _check_tls(self, found)
+
+
+@dataclass(frozen=True, kw_only=True)
+class WriteOptions(ConnectionOptions):
+    """The options of one write, checked."""
+
+    INSTEAD: ClassVar[Mapping[str, str]] = {
+        "uri": "Use url: some releases of Spark print the value of uri in plans and errors",
+        "path": "Call save() or start() without a path; the option exchange says where rows go",
+        "queue": 'To write to one queue, use the default exchange: option("exchange", "").option("routingKey", NAME)',
+        "mandatory": "Leave it out: every message is mandatory",
+        "orderby": "Sort before the write: spark_connector.order_for(df, key=..., seq=...)",
+        "onreturned": "A returned message is sent again for retryTimeoutMs, then the write fails and names it",
+        "messageid": "Add a column message_id: an id that Spark generates would change with each attempt",
+    }
+
+    reconnect_timeout_ms: int = integer(_CONNECTION, 120_000, "How long to keep reconnecting.")
+    heartbeat_seconds: int = integer(
+        _CONNECTION, 30, "Interval of heartbeats, which are sent even while Spark computes.", most=65_535
+    )
+    blocked_timeout_ms: int = integer(
+        _CONNECTION, 900_000, "How long to wait while the broker has a memory or disk alarm."
+    )
+    exchange: str | None = text(_TARGET, "Exchange for all rows, unless there is a column exchange.")
+    routing_key: str | None = text(_TARGET, "Routing key for all rows, unless there is a column routing_key.")
+    check_exchange: bool = flag(
+        _TARGET,
+        "Before a batch, check on the driver that the exchange exists and that the user may publish to it.",
+        default=True,
+    )
+    persistent: bool = flag(_DELIVERY, "Messages survive a restart of the broker.", default=True)
+    max_in_flight: int = integer(_DELIVERY, 5_000, "How many messages of a task may be unconfirmed.")
+    confirm_timeout_ms: int = integer(_DELIVERY, 120_000, "How long to wait if the broker confirms nothing.")
+    retry_timeout_ms: int = integer(
+        _DELIVERY, 10_000, "How long to resend a message that no queue accepts before the write fails."
+    )
+    max_rate_per_task: int = integer(_DELIVERY, 0, "Rows per second; 0 means no limit.", least=0)
+    task_headers: bool = flag(
+        _DELIVERY, "Add the headers x-spark-query-id, -batch-id, -partition and -attempt.", default=False
+    )
+    max_message_bytes: int | None = integer(
+        _DELIVERY,
+        None,
+        "The broker's max_message_size. Default 16 MiB, or 128 MiB before RabbitMQ 4; split_valid and dryRun always "
+        "assume 16 MiB.",
+    )
+    invalid_rows: str = choice(
+        _SAFETY, "drop leaves invalid rows out, counts them and reports the first five.", "fail", "drop"
+    )
+    null_value: str = choice(
+        _SAFETY, "A null value is an invalid row (fail) or an empty message.", "fail", "empty"
+    )
+    ignore_unknown_columns: bool = flag(_SAFETY, "Leave unknown columns out.", default=False)
+    allow_speculation: bool = flag(
+        _SAFETY, "Write even though speculative execution publishes rows twice.", default=False
+    )
+    dry_run: bool = flag(
+        _SAFETY, "Check options, rows, connection and permission; publish nothing.", default=False
+    )
+
     @property
     def connection(self) -> tuple[Any, ...]:
         """Equal for writes that can share a connection; it contains secrets."""
@@ -217,83 +160,20 @@ class WriteOptions:
         """The columns that options replace."""
         return frozenset(name for name in ("exchange", "routing_key") if getattr(self, name) is not None)
 
+    def _check(self, found: set[str]) -> None:
+        super()._check(found)
+        for key in ("exchange", "routing_key"):
+            if getattr(self, key) is not None:
+                check_short_text(getattr(self, key), f"option {option_name(key)}")
+
 
 _OF_CONNECTION: Final = {_CONNECTION, _TLS, _DELIVERY}
 
-
-def _name(key: str) -> str:
-    first, *rest = key.split("_")
-    return first + "".join(map(str.capitalize, rest))
+OPTIONS: Final = options_of(WriteOptions)
+"""All options of a write, for documentation."""
 
 
-_FIELDS: Final = {one.name: one for one in fields(WriteOptions)}
-_FIELD_OF: Final = {
-    name.lower(): one.name
-    for one in fields(WriteOptions)
-    for name in (_name(one.name), *one.metadata["shown"]["aliases"])
-}
-
-
-def as_text(value: object) -> str:
-    """An option's value as Spark passes it."""
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-OPTIONS: Final = tuple(
-    Option(
-        _name(one.name), default="" if one.default is None else as_text(one.default), **one.metadata["shown"]
-    )
-    for one in fields(WriteOptions)
-)
-"""All options, for documentation."""
-
-
-def nearest(name: str, known: Iterable[str]) -> str:
-    """``Did you mean X? ``, or nothing if no name is similar."""
-    by_lower = {re.sub("[_.-]", "", one).lower(): one for one in known}
-    near = get_close_matches(re.sub("[_.-]", "", name).lower(), by_lower, n=1)
-    return f"Did you mean {by_lower[near[0]]}? " if near else ""
-
-
-def _unknown(name: str) -> str:
-    names = [option.name for option in OPTIONS]
-    hint = _INSTEAD.get(re.sub("[_.-]", "", name).lower()) or nearest(name, names)
-    # Not its value, which may be a secret under a misspelt name.
-    raise InvalidValue("option name", name, f"one of {', '.join(names)}", hint.strip())
-
-
-def _value(key: str, text: str) -> Any:
-    """The text as a value of the option's type."""
-    metadata = _FIELDS[key].metadata
-    if (value := metadata["parse"](text)) is None:
-        hint = "Options ending in Ms are in milliseconds" if key.endswith("_ms") else ""
-        raise _invalid(key, text, metadata["shown"]["expected"], hint)
-    return value
-
-
-def check_short_text(text: str, what: str) -> None:
-    """Raise if AMQP cannot carry the text as a short string."""
-    if (size := len(text.encode(errors="surrogatepass"))) > MAX_SHORT_TEXT:
-        raise InvalidValue(
-            what, f"{text[:60]!r}... ({size} bytes)", f"at most {MAX_SHORT_TEXT} bytes of UTF-8"
-        )
-
-
-def _invalid(key: str, got: str, expected: str, hint: str = "") -> InvalidValue:
-    return InvalidValue(f"option {_name(key)}", got, expected, hint)
-
-
-def _check_together(options: WriteOptions, found: set[str]) -> None:
-    """Check what involves several options: there is one broker, one user and one password."""
-    _check_where(options, found)
-    _check_who(options, found)
-    _check_tls(options, found)
-    for key in ("exchange", "routing_key"):
-        if getattr(options, key) is not None:
-            check_short_text(getattr(options, key), f"option {_name(key)}")
-
-
-def _check_where(options: WriteOptions, found: set[str]) -> None:
+def _check_where(options: ConnectionOptions, found: set[str]) -> None:
     if not found & {"url", "host"}:
         raise InvalidValue(
             "broker address",
@@ -303,14 +183,16 @@ def _check_where(options: WriteOptions, found: set[str]) -> None:
             "INSERT INTO t WITH (url = '...', exchange = '...') SELECT ...",
         )
     if "url" in found and (others := sorted(found & {"host", "port", "virtual_host"})):
-        got = ["url", *map(_name, others)]
+        got = ["url", *map(option_name, others)]
         raise InvalidValue("broker address", got, "either url, or host with port and virtualHost")
     if options.url is None and (not options.host or re.search(r"[\s/?#@,]", options.host)):
-        raise _invalid("host", options.host or "", "one host name or address", "Use url for several brokers")
+        raise invalid_option(
+            "host", options.host or "", "one host name or address", "Use url for several brokers"
+        )
 
 
-def _check_who(options: WriteOptions, found: set[str]) -> None:
-    passwords = sorted(map(_name, found & {"password", "password_env", "password_file"}))
+def _check_who(options: ConnectionOptions, found: set[str]) -> None:
+    passwords = sorted(map(option_name, found & {"password", "password_env", "password_file"}))
     in_url = [BrokerUrl.parse(url) for url in _several(options.url)] if options.url is not None else []
     if any(url.password is not None for url in in_url):
         passwords.append("url")
@@ -320,18 +202,20 @@ def _check_who(options: WriteOptions, found: set[str]) -> None:
         raise InvalidValue("user", "given by username and url", "one of them")
 
 
-def _check_tls(options: WriteOptions, found: set[str]) -> None:
+def _check_tls(options: ConnectionOptions, found: set[str]) -> None:
     secure = {url.tls for url in options.urls}
     if options.url is not None and options.tls is not None and secure != {options.tls}:
-        raise _invalid("tls", str(options.tls).lower(), "the same as the url: true with amqps://, else false")
+        raise invalid_option(
+            "tls", str(options.tls).lower(), "the same as the url: true with amqps://, else false"
+        )
     needs_tls = {"tls_ca_file", "tls_cert_file", "tls_key_file", "tls_server_name", "tls_verify"}
     if secure != {True} and (given := sorted(found & needs_tls)):
         hint = "Write amqps:// in the url, or set tls=true if you use host"
-        raise InvalidValue(f"option {_name(given[0])}", "a connection without TLS", "TLS", hint)
+        raise InvalidValue(f"option {option_name(given[0])}", "a connection without TLS", "TLS", hint)
     if options.tls_cert_file is None and found & {"tls_key_file", "tls_key_password"}:
         raise InvalidValue("client certificate", "only its private key", "the option tlsCertFile as well")
     if not options.tls_verify and found & {"tls_ca_file", "tls_server_name"}:
-        raise _invalid("tls_verify", "false", "true if tlsCaFile or tlsServerName is given")
+        raise invalid_option("tls_verify", "false", "true if tlsCaFile or tlsServerName is given")
 
 
 def _several(url: str) -> list[str]:

@@ -12,7 +12,7 @@ from typing import Final, Literal, NamedTuple, TypeAlias
 
 from rabbit_chx.publishing import max_property_bytes
 from spark_connector.columns import Headers, Layout
-from spark_connector.options import MAX_SHORT_TEXT
+from spark_connector.option_table import MAX_SHORT_TEXT
 
 SIZES: Final[Mapping[str, int]] = {"t": 2, "I": 5, "l": 9, "T": 9}
 """Bytes of a field's tag and value, for the tags of fixed size."""

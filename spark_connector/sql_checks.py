@@ -17,7 +17,8 @@ from pyspark.sql import (
 from rabbit_chx import InvalidValue
 from rabbit_chx.publishing import ROUTING_HEADERS
 from spark_connector.columns import Headers, layout_of
-from spark_connector.options import WriteOptions, as_text
+from spark_connector.option_table import as_text
+from spark_connector.options import WriteOptions
 from spark_connector.rules import SIZES, Limits, Rule, row_rules
 
 _REASON: Final = "reason"

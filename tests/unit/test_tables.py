@@ -50,7 +50,7 @@ def test_every_option_of_a_write_stands_in_its_table():
     page = (ROOT / "docs" / "spark.md").read_text()
     section = re.search(r"^## Options\n(.*?)^## ", page, re.DOTALL | re.MULTILINE)[1]
     spelt = [re.sub("[A-Z]", lambda letter: f"_{letter[0].lower()}", name) for name in first_cells(section)]
-    assert spelt == [one.name for one in fields(WriteOptions)]
+    assert sorted(spelt) == sorted(one.name for one in fields(WriteOptions))
 
 
 @pytest.mark.parametrize("name", ["File", *SCHEMA["$defs"]])

@@ -7,7 +7,8 @@ import pickle
 import pytest
 
 from rabbit_chx.urls import BrokerUrl
-from spark_connector.options import OPTIONS, WriteOptions, nearest
+from spark_connector.option_table import nearest
+from spark_connector.options import OPTIONS, WriteOptions
 from tests.unit.complaints import complaint
 
 URL = "amqp://user:CANARY@host:5673/vh"

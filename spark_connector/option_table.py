@@ -1,0 +1,183 @@
+"""Tables of options: the fields of a dataclass are the table, and text becomes values.
+
+Spark passes each value as text and each name in lower case. Unknown names and values out of range are errors, which
+never contain a secret. This module imports neither PySpark nor Arrow.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, fields
+from difflib import get_close_matches
+from typing import Any, ClassVar, Final, Self
+
+from rabbit_chx import InvalidValue
+
+MAX_SHORT_TEXT: Final = 255
+"""Bytes in a name, a routing key or another short string of AMQP."""
+
+_SPARKS_OWN: Final = {"checkpointlocation", "queryname"}
+"""Options of Spark itself, which it also passes to a sink."""
+
+
+@dataclass(frozen=True)
+class Option:
+    """A row of a table."""
+
+    name: str
+    default: str
+    expected: str
+    doc: str
+    group: str
+    aliases: tuple[str, ...]
+    secret: bool
+
+
+# -- the fields of a table --------------------------------------------------------------------------
+
+
+def option(
+    group: str,
+    default: Any,
+    expected: str,
+    doc: str,
+    parse: Callable[[str], Any],
+    *,
+    aliases: tuple[str, ...] = (),
+    secret: bool = False,
+) -> Any:
+    """A field whose metadata are those of an `Option`; ``parse`` returns None for a text that is no such value."""
+    shown = {"expected": expected, "doc": doc, "group": group, "aliases": aliases, "secret": secret}
+    return field(default=default, repr=not secret, metadata={"shown": shown, "parse": parse})
+
+
+def text(group: str, doc: str, default: str | None = None, **more: Any) -> Any:
+    """A field for any text."""
+    return option(group, default, "text", doc, str, **more)
+
+
+def integer(group: str, default: int | None, doc: str, least: int = 1, most: int = 2**31 - 1) -> Any:
+    """A field for an integer between two others."""
+
+    def parse(given: str) -> int | None:
+        digits = given.isascii() and given.isdigit()
+        return int(given) if digits and least <= int(given[:20]) <= most else None
+
+    return option(group, default, f"an integer from {least} to {most}", doc, parse)
+
+
+def flag(group: str, doc: str, *, default: bool | None) -> Any:
+    """A field for true or false."""
+    values = {"true": True, "false": False}
+    return option(group, default, "true or false", doc, lambda given: values.get(given.lower()))
+
+
+def choice(group: str, doc: str, *choices: str) -> Any:
+    """A field for one of some words; the first is the default."""
+    values = {one: one for one in choices}
+    return option(group, choices[0], " or ".join(choices), doc, lambda given: values.get(given.lower()))
+
+
+# -- from text to values ----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptionTable:
+    """A dataclass whose fields are options; made by :meth:`of`."""
+
+    INSTEAD: ClassVar[Mapping[str, str]] = {}
+    """Options that people look for, in lower case without separators, and what to use instead."""
+
+    @classmethod
+    def of(cls, given: Mapping[str, str]) -> Self:
+        """The options as Spark hands them over: text, with names in any case.
+
+        Raises:
+            InvalidValue: an unknown name, a value out of range, or a contradiction.
+        """
+        keys = _keys(cls)
+        found: dict[str, str] = {}
+        for name, value in given.items():
+            if name.lower() in _SPARKS_OWN:
+                continue
+            key = keys.get(name.lower()) or cls._unknown(name)
+            if key in found:
+                raise InvalidValue(f"option {option_name(key)}", "two of its names", "one of them")
+            found[key] = str(value)
+        options = cls(**{key: _value(cls, key, value) for key, value in found.items()})
+        options._check(set(found))
+        return options
+
+    @classmethod
+    def _unknown(cls, name: str) -> str:
+        names = [one.name for one in options_of(cls)]
+        hint = cls.INSTEAD.get(re.sub("[_.-]", "", name).lower()) or nearest(name, names)
+        # Not its value, which may be a secret under a misspelt name.
+        raise InvalidValue("option name", name, f"one of {', '.join(names)}", hint.strip())
+
+    def _check(self, found: set[str]) -> None:
+        """Check what involves several options; ``found`` are the fields that were given."""
+
+
+def option_name(key: str) -> str:
+    """The name of a field's option: ``maxInFlight`` for ``max_in_flight``."""
+    first, *rest = key.split("_")
+    return first + "".join(map(str.capitalize, rest))
+
+
+def options_of(table: type[OptionTable]) -> tuple[Option, ...]:
+    """All options of a table, group by group."""
+    found = [
+        Option(
+            option_name(one.name),
+            default="" if one.default is None else as_text(one.default),
+            **one.metadata["shown"],
+        )
+        for one in fields(table)
+    ]
+    groups = list(dict.fromkeys(one.group for one in found))
+    return tuple(sorted(found, key=lambda one: groups.index(one.group)))
+
+
+def as_text(value: object) -> str:
+    """An option's value as Spark passes it."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """``Did you mean X? ``, or nothing if no name is similar."""
+    by_lower = {re.sub("[_.-]", "", one).lower(): one for one in known}
+    near = get_close_matches(re.sub("[_.-]", "", name).lower(), by_lower, n=1)
+    return f"Did you mean {by_lower[near[0]]}? " if near else ""
+
+
+def invalid_option(key: str, got: str, expected: str, hint: str = "") -> InvalidValue:
+    """The error of an option's value."""
+    return InvalidValue(f"option {option_name(key)}", got, expected, hint)
+
+
+def check_short_text(value: str, what: str) -> None:
+    """Raise if AMQP cannot carry the text as a short string."""
+    if (size := len(value.encode(errors="surrogatepass"))) > MAX_SHORT_TEXT:
+        raise InvalidValue(
+            what, f"{value[:60]!r}... ({size} bytes)", f"at most {MAX_SHORT_TEXT} bytes of UTF-8"
+        )
+
+
+def _keys(table: type[OptionTable]) -> dict[str, str]:
+    """The field of each name in lower case."""
+    return {
+        name.lower(): one.name
+        for one in fields(table)
+        for name in (option_name(one.name), *one.metadata["shown"]["aliases"])
+    }
+
+
+def _value(table: type[OptionTable], key: str, given: str) -> Any:
+    """The text as a value of the option's type."""
+    (metadata,) = (one.metadata for one in fields(table) if one.name == key)
+    if (value := metadata["parse"](given)) is None:
+        hint = "Options ending in Ms are in milliseconds" if key.endswith("_ms") else ""
+        raise invalid_option(key, given, metadata["shown"]["expected"], hint)
+    return value
