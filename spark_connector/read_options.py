@@ -1,0 +1,194 @@
+"""The options of a read with ``format("rabbitmq")``: the fields of `ReadOptions` are their table.
+
+Those of the connection are the write's. This module imports neither PySpark nor Arrow and opens no socket.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final
+
+from rabbit_chx import InvalidValue
+from spark_connector.offsets import Positions, parse_positions
+from spark_connector.option_table import (
+    check_short_text,
+    flag,
+    integer,
+    option,
+    option_name,
+    options_of,
+    text,
+)
+from spark_connector.options import OPTIONS, ConnectionOptions
+
+_SOURCE, _ROWS = "Source", "Rows"
+_SOURCES: Final = ("stream", "super_stream", "exchange")
+_SUMMARY: Final = (
+    'Add option("stream", "orders.0"), option("superStream", "orders") or option("exchange", "orders")'
+)
+
+
+def _names(given: str) -> tuple[str, ...] | None:
+    """Names separated by commas, or a JSON list of names that contain commas; None where there is none."""
+    try:
+        found = json.loads(given) if given.lstrip().startswith("[") else given.split(",")
+    except ValueError:
+        return None
+    if not found or not all(isinstance(one, str) for one in found):
+        return None
+    names = tuple(one.strip() for one in found) if "[" not in given[:1] else tuple(found)
+    return names if all(names) and len(set(names)) == len(names) else None
+
+
+def _listed(group: str, doc: str) -> Any:
+    expected = 'different names separated by commas, or a JSON list such as ["a,b", "c"]'
+    return option(group, None, expected, doc, _names)
+
+
+def _positions(doc: str, key: str, *, of_end: bool) -> Any:
+    expected = (
+        "earliest, latest, a time, or JSON by stream" if not of_end else "latest, a time, or JSON by stream"
+    )
+    return option(_ROWS, None, expected, doc, parse_positions(option_name(key), of_end=of_end))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadOptions(ConnectionOptions):
+    """The options of one read, checked."""
+
+    INSTEAD: ClassVar[Mapping[str, str]] = {
+        "uri": "Use url: some releases of Spark print the value of uri in plans and errors",
+        "path": "Call load() without a path; the options stream, superStream and exchange say what is read",
+        "subscribe": "Use stream or superStream",
+        "topic": "Use stream or superStream",
+        "streams": "Use stream, with names separated by commas",
+        "maxoffsetspertrigger": "Use maxRowsPerTrigger",
+        "startingtimestamp": 'Use startingOffsets, which also takes a time: "2026-01-31T12:00:00Z"',
+        "endingtimestamp": 'Use endingOffsets, which also takes a time: "2026-01-31T12:00:00Z"',
+    }
+
+    stream: tuple[str, ...] | None = _listed(_SOURCE, "The stream to read; several, separated by commas.")
+    super_stream: str | None = text(
+        _SOURCE, "The super stream to read: all its partitions, including those added while a query runs."
+    )
+    exchange: str | None = text(
+        _SOURCE, "Read all streams bound to this exchange, directly or through other exchanges."
+    )
+    management_url: str | None = text(
+        _SOURCE,
+        "The management API that lists the streams of exchange. Default: port 15672 of the broker, or 15671 with TLS.",
+        secret=True,
+    )
+    stream_port: int | None = integer(
+        _SOURCE, None, "The port of the stream protocol. Default 5552, or 5551 with TLS.", most=65_535
+    )
+    follow_advertised: bool = flag(
+        _SOURCE,
+        "Connect to the host and port that the broker advertises for each stream, instead of those of url or host.",
+        default=False,
+    )
+    columns: tuple[str, ...] | None = _listed(
+        _ROWS, "The columns to return, separated by commas. Default: all. Others are not decoded."
+    )
+    keys: tuple[str, ...] | None = _listed(
+        _ROWS,
+        "Return only rows with these routing keys, separated by commas, and read only the partitions of superStream that "
+        "can hold them.",
+    )
+    starting_offsets: Positions | None = _positions(  # noqa: RUF009 - a field
+        "Where a read starts. Default: earliest in a batch, latest in a new query; a restarted query goes on from its "
+        "checkpoint.",
+        "starting_offsets",
+        of_end=False,
+    )
+    ending_offsets: Positions | None = _positions(  # noqa: RUF009 - a field
+        "Where a batch ends: before this offset. Default: latest.", "ending_offsets", of_end=True
+    )
+    max_rows_per_trigger: int | None = integer(
+        _ROWS, None, "The most rows of a micro-batch, over all streams. Needs PySpark 4.2.", most=2**63 - 1
+    )
+    min_partitions: int | None = integer(
+        _ROWS, None, "Divide the rows among at least so many tasks. Default: a task for each stream."
+    )
+    fail_on_data_loss: bool = flag(
+        _ROWS,
+        "Fail if retention has deleted rows before they were read; false counts them in the log and goes on.",
+        default=True,
+    )
+
+    @property
+    def source(self) -> str:
+        """What is read, as shown to people."""
+        if self.stream is not None:
+            return "the option stream"
+        return (
+            f"super stream {self.super_stream!r}"
+            if self.super_stream is not None
+            else f"exchange {self.exchange!r}"
+        )
+
+    @classmethod
+    def _unknown(cls, name: str) -> str:
+        if name.lower() == "queue":
+            raise InvalidValue(
+                "source of a read",
+                "a queue",
+                "a stream, a super stream or an exchange",
+                "A queue cannot replay rows: bind a stream to the exchange of the queue, and read the stream",
+            )
+        if name.lower() in {one.name.lower() for one in OPTIONS} - {one.name.lower() for one in READ_OPTIONS}:
+            raise InvalidValue("option of a read", name, "no options of writes", "Leave it out")
+        return super()._unknown(name)
+
+    def _check(self, found: set[str]) -> None:
+        given = [option_name(key) for key in _SOURCES if key in found]
+        if not given:
+            raise InvalidValue(
+                "source of a read", None, "one of the options stream, superStream, exchange", _SUMMARY
+            )
+        if len(given) > 1:
+            raise InvalidValue("source of a read", f"options {' and '.join(given)}", "one of them")
+        for key in ("super_stream", "exchange"):
+            if (name := getattr(self, key)) is not None:
+                check_short_text(name, f"option {option_name(key)}")
+        super()._check(found)
+        if self.management_url is not None and self.exchange is None:
+            raise InvalidValue(
+                "option managementUrl", f"a read of {self.source}", "the option exchange as well"
+            )
+        if self.keys is not None and self.super_stream is None:
+            raise _no_keys(self)
+
+    def check_batch(self) -> None:
+        """Raise if an option is for streaming reads."""
+        if self.max_rows_per_trigger is not None:
+            raise InvalidValue(
+                "option maxRowsPerTrigger", "a batch read", "a streaming read", "Use endingOffsets in a batch"
+            )
+
+    def check_stream(self) -> None:
+        """Raise if an option is for batch reads."""
+        if self.ending_offsets is not None:
+            hint = "trigger(availableNow=True) ends a query when it has read what was there at its start"
+            raise InvalidValue("option endingOffsets", "a streaming read", "a batch read", hint)
+
+
+def _no_keys(options: ReadOptions) -> InvalidValue:
+    """Why streams cannot be chosen by key."""
+    keys = ", ".join(f"'{key}'" for key in options.keys or ())
+    where = f'Leave keys out and filter the rows: where("routing_key in ({keys})")'
+    if options.exchange is None:
+        return InvalidValue("option keys", f"a read of {options.source}", "the option superStream", where)
+    reason = "the API does not show the order of an exchange's buckets, on which the stream of a key depends"
+    return InvalidValue(
+        "option keys",
+        f"a read of {options.source}",
+        "the option superStream",
+        f"{reason[0].upper()}{reason[1:]}. {where}",
+    )
+
+
+READ_OPTIONS: Final = options_of(ReadOptions)
+"""All options of a read, for documentation."""

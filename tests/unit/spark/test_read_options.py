@@ -1,0 +1,159 @@
+"""Options of a read: one source, positions as text, and errors that say what to pass."""
+
+from __future__ import annotations
+
+import pickle
+from datetime import UTC, datetime, timedelta, timezone
+
+import pytest
+
+from spark_connector.offsets import Positions, milliseconds
+from spark_connector.options import OPTIONS, WriteOptions
+from spark_connector.read_options import READ_OPTIONS, ReadOptions
+from tests.unit.complaints import complaint
+
+URL = "amqp://user:CANARY@host:5673/vh"
+NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
+
+
+def of(**given: str) -> ReadOptions:
+    return ReadOptions.of(
+        {"url": URL, **({} if {"superStream", "exchange"} & set(given) else {"stream": "s"}), **given}
+    )
+
+
+def test_names_are_lists_and_a_json_list_can_contain_commas() -> None:
+    assert of(stream="a, b,c").stream == ("a", "b", "c")
+    assert of(stream='["a,b", " c "]').stream == ("a,b", " c ")
+    assert of(columns="value,offset").columns == ("value", "offset")
+    assert of(superStream="x", keys='["k,1"]').keys == ("k,1",)
+    for text in ("", "a,,b", "a,a", "[]", "[1]", '["a"', '["a", "a"]'):
+        assert "separated by commas" in complaint(lambda text=text: of(stream=text)).expected
+
+
+@pytest.mark.parametrize(
+    ("text", "position"),
+    [
+        ("earliest", "earliest"),
+        (" Latest ", "latest"),
+        ("2026-01-31T12:00:00Z", NOON),
+        ("2026-01-31 13:00+01:00", NOON),
+    ],
+)
+def test_one_position_counts_for_every_stream(text: str, position: object) -> None:
+    positions = of(startingOffsets=text).starting_offsets
+    assert positions is not None
+    assert positions.of("any") == position
+    positions.check_streams("startingOffsets", ["s0", "s1"])
+
+
+def test_json_gives_a_position_to_each_stream() -> None:
+    text = '{"s0": 5, "s1": "EARLIEST", "s2": "2026-01-31T12:00:00Z", "s3": 0}'
+    positions = of(startingOffsets=text).starting_offsets
+    assert positions == Positions(by_stream={"s0": 5, "s1": "earliest", "s2": NOON, "s3": 0})
+    positions.check_streams("startingOffsets", ["s0", "s1", "s2", "s3"])
+    error = complaint(lambda: positions.check_streams("startingOffsets", ["s0", "s1", "s2", "s3", "s4"]))
+    assert (error.expected, error.hint) == ("also s4", 'Add "s4": "earliest", for example')
+    error = complaint(lambda: positions.check_streams("startingOffsets", ["s0", "s1", "s22", "s3"]))
+    assert (error.got, error.hint) == ("s2", "Did you mean s22?")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "earliest, latest, a time"),
+        ("5", 'For one offset in each stream: {"STREAM": 5}'),
+        ("soon", "earliest, latest, a time"),
+        ("20260131", "For one offset"),
+        ("2026-01-31T12:00:00", "For UTC: 2026-01-31T12:00:00Z"),
+        ("2026-01-31", "For UTC: 2026-01-31T00:00Z"),
+        ("{", "The JSON is invalid"),
+        ("{" * 100_000, "The JSON is invalid"),
+        ('{"a":' * 100_000, "nested too deeply"),
+        ('{"s": -1}', '"earliest" and "latest" here'),
+        ('{"s": 1.5}', "an offset from 0 on"),
+        ('{"s": true}', "an offset from 0 on"),
+        ('{"s": null}', "an offset from 0 on"),
+        ('{"s": {"0": 1}}', "an offset from 0 on"),
+        ('{"s": 9223372036854775808}', "an offset from 0 on"),
+        ('{"s": 1, "s": 2}', "each stream once"),
+    ],
+)
+def test_an_invalid_position_is_an_error_that_names_the_option(text: str, words: str) -> None:
+    error = complaint(lambda: of(startingOffsets=text))
+    assert "startingOffsets" in error.what
+    assert words in str(error)
+
+
+def test_a_read_cannot_end_at_earliest() -> None:
+    for text in ("earliest", '{"s": "earliest"}'):
+        assert "no rows" in complaint(lambda text=text: of(endingOffsets=text)).hint
+    assert of(endingOffsets='{"s": 7}').ending_offsets == Positions(by_stream={"s": 7})
+
+
+def test_times_become_milliseconds_rounded_up() -> None:
+    assert milliseconds(NOON) == 1_769_860_800_000
+    assert milliseconds(NOON.astimezone(timezone(timedelta(hours=5)))) == 1_769_860_800_000
+    assert milliseconds(NOON + timedelta(microseconds=1)) == 1_769_860_800_001
+
+
+def test_a_read_has_one_source() -> None:
+    error = complaint(lambda: ReadOptions.of({"url": URL}))
+    assert error.expected == "one of the options stream, superStream, exchange"
+    assert 'option("superStream", "orders")' in error.hint
+    error = complaint(lambda: of(superStream="x", exchange="y"))
+    assert error.got == "options superStream and exchange"
+    error = complaint(lambda: ReadOptions.of({"url": URL, "queue": "q"}))
+    assert "A queue cannot replay rows" in error.hint
+    assert complaint(lambda: ReadOptions.of({"stream": "s"})).what == "broker address"
+    for name in ("superStream", "exchange"):
+        assert "255 bytes" in complaint(lambda name=name: of(**{name: "x" * 256})).expected
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"steam": "CANARY-2"}, "Did you mean stream?"),
+        ({"maxInFlight": "5"}, "invalid option of a read: got 'maxInFlight'"),
+        ({"subscribe": "x"}, "Use stream or superStream"),
+        ({"maxOffsetsPerTrigger": "5"}, "Use maxRowsPerTrigger"),
+        ({"startingTimestamp": "5"}, "Use startingOffsets"),
+        ({"path": "x"}, "without a path"),
+        ({"minPartitions": "0"}, "from 1"),
+        ({"managementUrl": "http://u:CANARY@h"}, "the option exchange as well"),
+        ({"keys": "a"}, "where(\"routing_key in ('a')\")"),
+        ({"exchange": "x", "keys": "a,b"}, "where(\"routing_key in ('a', 'b')\")"),
+        ({"vhost": "x"}, "either url, or host"),
+        ({"tlsCaFile": "x"}, "a connection without TLS"),
+    ],
+)
+def test_invalid_options_are_errors_that_say_what_to_do(given: dict[str, str], words: str) -> None:
+    error = complaint(lambda: of(**given))
+    assert words in str(error)
+    assert "CANARY" not in str(error)
+
+
+def test_options_of_batch_and_streaming_reads_are_told_apart() -> None:
+    assert "a streaming read" in complaint(of(maxRowsPerTrigger="5").check_batch).expected
+    assert "availableNow" in complaint(of(endingOffsets="latest").check_stream).hint
+    of(endingOffsets="latest").check_batch()
+    of(maxRowsPerTrigger="5").check_stream()
+
+
+def test_reads_and_writes_share_the_options_of_the_connection() -> None:
+    shared = {one.name for one in READ_OPTIONS if one in OPTIONS}
+    assert {"url", "host", "passwordEnv", "passwordFile", "tlsCaFile", "connectionTimeoutMs"} <= shared
+    assert of().urls == WriteOptions.of({"url": URL}).urls
+    assert all(one.doc.endswith(".") for one in READ_OPTIONS)
+    assert {one.name for one in READ_OPTIONS if one.secret} == {
+        "url",
+        "password",
+        "tlsKeyPassword",
+        "managementUrl",
+    }
+
+
+def test_options_survive_pickling_and_hide_secrets() -> None:
+    options = of(exchange="x", managementUrl="http://u:CANARY@h", startingOffsets='{"s": 1}')
+    assert pickle.loads(pickle.dumps(options)) == options
+    assert "CANARY" not in repr(options)

@@ -1,0 +1,92 @@
+"""Ranges of offsets: limited, divided, and compared with what a stream has."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, strategies as st
+
+from rabbit_chx import RabbitChxError
+from spark_connector.ranges import (
+    DataLoss,
+    OffsetRange,
+    between,
+    check_not_truncated,
+    check_present,
+    check_same_stream,
+    divided,
+    limited,
+)
+
+OFFSETS = st.integers(0, 2**62)
+MAPS = st.dictionaries(
+    st.text("abcd", min_size=1, max_size=2), st.tuples(OFFSETS, OFFSETS).map(sorted), max_size=6
+)
+
+
+def test_ranges_without_rows_are_left_out() -> None:
+    assert between({"a": 1, "b": 5}, {"a": 3, "b": 5, "new": 9}) == [OffsetRange("a", 1, 3)]
+    assert between({"a": 5}, {"a": 3}) == []
+
+
+def test_a_limit_is_shared_in_proportion() -> None:
+    assert limited({"a": 0, "b": 10}, {"a": 300, "b": 110}, 100) == {"a": 75, "b": 35}
+    assert limited({"a": 0, "b": 0, "c": 0}, {"a": 5, "b": 5, "c": 5}, 1) == {"a": 1, "b": 0, "c": 0}
+    assert limited({"a": 0}, {"a": 5}, 5) == {"a": 5}
+    assert limited({"a": 0}, {"a": 50, "new": 7}, 5) == {"a": 5, "new": 7}
+    assert limited({}, {}, 5) == {}
+
+
+@given(MAPS, st.integers(1, 2**62))
+def test_a_limit_is_used_up_and_never_exceeded(streams: dict[str, list[int]], most: int) -> None:
+    start = {name: pair[0] for name, pair in streams.items()}
+    end = {name: pair[1] for name, pair in streams.items()}
+    found = limited(start, end, most)
+    assert list(found) == list(end)  # Spark compares the text of offsets
+    assert all(start[name] <= found[name] <= end[name] for name in end)
+    waiting = sum(end.values()) - sum(start.values())
+    assert sum(found.values()) - sum(start.values()) == min(most, waiting)
+
+
+def test_long_ranges_are_divided_and_short_ones_are_not() -> None:
+    ranges = [OffsetRange("a", 0, 90), OffsetRange("b", 5, 15), OffsetRange("none", 3, 3)]
+    assert divided(ranges) == divided(ranges, 2) == ranges[:2]
+    assert divided(ranges, 4) == [
+        *(OffsetRange("a", *pair) for pair in ((0, 22), (22, 45), (45, 67), (67, 90))),
+        OffsetRange("b", 5, 15),
+    ]
+    assert divided([OffsetRange("a", 0, 2)], 100) == [OffsetRange("a", 0, 1), OffsetRange("a", 1, 2)]
+    assert divided([], 4) == []
+
+
+@given(MAPS, st.integers(1, 50))
+def test_partitions_cover_each_offset_once(streams: dict[str, list[int]], count: int) -> None:
+    whole = [OffsetRange(name, *pair) for name, pair in streams.items() if pair[1] > pair[0]]
+    found = divided(whole, count)
+    assert len(found) >= min(count, sum(one.size for one in whole))
+    assert len(found) < count + len(whole) or len(found) == len(whole)
+    for one in whole:
+        parts = [part for part in found if part.stream == one.stream]
+        assert parts[0].start == one.start
+        assert parts[-1].end == one.end
+        assert all(left.end == right.start for left, right in pairwise(parts))
+        assert all(part.size for part in parts)
+
+
+def test_a_stream_that_lost_rows_is_an_error_that_says_what_to_do() -> None:
+    check_not_truncated("s", 5, 5)
+    check_same_stream("s", 5, 5)
+    check_present({"s": 0}, ["t", "s"], "exchange 'x'")
+    for call, words in [
+        (lambda: check_not_truncated("s", 5, 9), "no longer has the offsets 5 to 8"),
+        (lambda: check_not_truncated("s", 5, 9), "failOnDataLoss=false"),
+        (lambda: check_same_stream("s", 5, 4), "was deleted and created again"),
+        (
+            lambda: check_present({"s": 0, "t": 1}, ["t"], "exchange 'x'"),
+            "'s', which the query has read, is not among",
+        ),
+    ]:
+        with pytest.raises(DataLoss, match=words):
+            call()
+    assert issubclass(DataLoss, RabbitChxError)
