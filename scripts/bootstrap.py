@@ -47,7 +47,7 @@ ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
 # The requirements of PySpark without Spark Connect, by their names in constraints.txt.
 WITHOUT_PANDAS = (
-    *("rabbit-chx", "rabbit-chx[aio]", "rabbit-chx[spark]", "rabbit-chx[testing]"),
+    *("rabbit-chx", "rabbit-chx[aio]", "rabbit-chx[spark]", "rabbit-chx[streams]", "rabbit-chx[testing]"),
     *("(build)", "(pyspark)", "amqp", "AMQPStorm", "pytest-timeout"),
 )
 # Environments for older PySparks, each with a pyarrow and a NumPy of the same age. The first has the oldest versions that

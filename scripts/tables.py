@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, Final
 from pages import filled, table
 
 from rabbit_chx.topology.file.schema import SCHEMA_FILE
-from spark_connector import AMQP_TAGS, COLUMNS, OPTIONS
+from spark_connector import AMQP_TAGS, COLUMNS, OPTIONS, READ_COLUMNS, READ_OPTIONS
+from spark_connector.read_columns import spark_schema
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -42,15 +43,23 @@ def spark_tables() -> dict[str, str]:
     """Return the tables of docs/spark.md by their marks."""
     columns = [(code(one.name, *one.aliases), ", ".join(one.types), one.doc) for one in COLUMNS]
     tags = [(spark, code(tag)) for spark, tag in AMQP_TAGS.items()]
-    options = [
-        f"### {group}\n\n{table(('option', 'expected', 'default', 'meaning'), map(_option, members))}"
-        for group, members in groupby(OPTIONS, lambda option: option.group)
-    ]
+    types = {field.name: field.dataType.simpleString() for field in spark_schema().fields}
+    read_columns = [(code(name), types[name], doc) for name, doc in READ_COLUMNS.items()]
     return {
         "columns": table(("column", "Spark types", "means"), columns),
         "header types": table(("Spark type", "AMQP tag"), tags),
-        "options": "\n\n".join(options),
+        "options": _options(OPTIONS, "###"),
+        "read columns": table(("column", "Spark type", "means"), read_columns),
+        "read options": _options([one for one in READ_OPTIONS if one not in OPTIONS], "####"),
     }
+
+
+def _options(options: Iterable[Any], heading: str) -> str:
+    """Return a table for each group of options."""
+    return "\n\n".join(
+        f"{heading} {group}\n\n{table(('option', 'expected', 'default', 'meaning'), map(_option, members))}"
+        for group, members in groupby(options, lambda option: option.group)
+    )
 
 
 def _option(option: Any) -> tuple[str, ...]:

@@ -1,6 +1,7 @@
-"""Write DataFrames to RabbitMQ with ``df.write.format("rabbitmq")``: batch and streaming, every row confirmed.
+"""Write DataFrames to RabbitMQ with every row confirmed, and read its streams: batch and streaming.
 
     df.write.format("rabbitmq").option("url", url).option("exchange", "orders").mode("append").save()
+    spark.read.format("rabbitmq").option("url", url).option("superStream", "orders").load()
 
 Names are loaded when they are first used: ``import spark_connector`` starts no JVM and imports no PySpark.
 """
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
     from spark_connector.options import OPTIONS as OPTIONS
     from spark_connector.ordering import order_for as order_for
     from spark_connector.queue_column import queue_of as queue_of, register_queue_of as register_queue_of
+    from spark_connector.ranges import DataLoss as DataLoss
+    from spark_connector.read_columns import READ_COLUMNS as READ_COLUMNS
+    from spark_connector.read_options import READ_OPTIONS as READ_OPTIONS
     from spark_connector.spread_rows import spread as spread
     from spark_connector.sql_checks import split_valid as split_valid
     from spark_connector.writer import WriteFailed as WriteFailed
@@ -34,6 +38,9 @@ if not TYPE_CHECKING:
             "spark_connector.options": "OPTIONS",
             "spark_connector.ordering": "order_for",
             "spark_connector.queue_column": "queue_of register_queue_of",
+            "spark_connector.ranges": "DataLoss",
+            "spark_connector.read_columns": "READ_COLUMNS",
+            "spark_connector.read_options": "READ_OPTIONS",
             "spark_connector.spread_rows": "spread",
             "spark_connector.sql_checks": "split_valid",
             "spark_connector.writer": "WriteFailed",

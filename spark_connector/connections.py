@@ -19,7 +19,7 @@ from typing import Any, Final
 from rabbit_chx import InvalidValue, RabbitChxError, publishing
 from rabbit_chx.errors import BrokerUnavailable
 from rabbit_chx.publishing import Credentials, Publisher, Timeouts, tls_context
-from spark_connector.options import WriteOptions
+from spark_connector.options import ConnectionOptions, WriteOptions
 
 _IDLE_SECONDS: Final = 30.0
 """Less than the minute after which Spark kills an idle worker, so that the connection is closed properly."""
@@ -92,8 +92,8 @@ def _publisher(options: WriteOptions, name: str) -> Publisher:
             blocked=options.blocked_timeout_ms / 1000,
         ),
         heartbeat=options.heartbeat_seconds,
-        credentials=_credentials(options),
-        tls=_tls(options),
+        credentials=credentials_of(options),
+        tls=tls_of(options),
         name=name,
     )
 
@@ -106,8 +106,8 @@ def check_access(options: WriteOptions, exchanges: Iterable[str]) -> None:
             exchanges,
             name=f"{options.connection_name} check",
             timeout=options.connection_timeout_ms / 1000,
-            credentials=_credentials(options),
-            tls=_tls(options),
+            credentials=credentials_of(options),
+            tls=tls_of(options),
         )
     except NotOnThisMachine:
         raise
@@ -123,7 +123,7 @@ def check_access(options: WriteOptions, exchanges: Iterable[str]) -> None:
 # -- secrets and files of this machine --------------------------------------------------------------
 
 
-def _credentials(options: WriteOptions) -> Credentials | None:
+def credentials_of(options: ConnectionOptions) -> Credentials | None:
     """The source of a password that is not in the URL; it is read at each connection attempt."""
     if options.password_file is not None:
         return _file(options.password_file, "passwordFile")
@@ -144,7 +144,8 @@ def _credentials(options: WriteOptions) -> Credentials | None:
     return None
 
 
-def _tls(options: WriteOptions) -> ssl.SSLContext | None:
+def tls_of(options: ConnectionOptions) -> ssl.SSLContext | None:
+    """The context of connections with TLS, from the files on this machine; None without TLS."""
     if not options.urls[0].tls:
         return None
     return tls_context(

@@ -1,9 +1,8 @@
-"""``format("rabbitmq")``: Spark asks here for a writer, and invalid writes are rejected before a task starts."""
+"""``format("rabbitmq")``: Spark asks here for a reader or a writer; what is invalid is rejected before a task starts."""
 
 from __future__ import annotations
 
 import logging
-from typing import NoReturn
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
@@ -13,17 +12,24 @@ from pyspark.sql.types import StructType
 from rabbit_chx import InvalidValue
 from spark_connector.columns import layout_of
 from spark_connector.connections import NotOnThisMachine, check_access
+from spark_connector.logs import log_line
 from spark_connector.options import WriteOptions
 from spark_connector.partition import WriteJob
-from spark_connector.writer import Writer, log_line
+from spark_connector.read_columns import checked_columns, spark_schema
+from spark_connector.read_options import ReadOptions
+from spark_connector.read_rows import ReadJob
+from spark_connector.readers import BatchReader, StreamingReader
+from spark_connector.writer import Writer
 
 
 class RabbitMQDataSource(DataSource):
-    """Writes DataFrames to RabbitMQ, batch and streaming.
+    """Writes DataFrames to RabbitMQ and reads them from its streams, batch and streaming.
 
         df.write.format("rabbitmq").option("url", url).option("exchange", "orders").mode("append").save()
+        spark.read.format("rabbitmq").option("url", url).option("superStream", "orders").load()
 
-    Columns are those of `spark_connector.columns.COLUMNS`, options those of `spark_connector.options.OPTIONS`.
+    Columns of a write are those of `spark_connector.columns.COLUMNS`, options those of `spark_connector.options.OPTIONS`;
+    those of a read are in `spark_connector.read_columns` and `spark_connector.read_options`.
     """
 
     @classmethod
@@ -31,14 +37,25 @@ class RabbitMQDataSource(DataSource):
         """The name of the format."""
         return "rabbitmq"
 
-    def schema(self) -> NoReturn:
-        """Reject a read: a queue has no offsets that Spark could replay."""
-        raise InvalidValue(
-            'use of format("rabbitmq")',
-            "a read",
-            "a write",
-            "Consume the queue with a client; for RabbitMQ streams there are connectors that read",
-        )
+    def schema(self) -> StructType:
+        """The columns of a read; Spark asks for them if the user gives no schema."""
+        return spark_schema(ReadOptions.of(self.options).columns)
+
+    def reader(self, schema: StructType) -> BatchReader:
+        """Check a batch read."""
+        job = self._read_job(schema)
+        job.options.check_batch()
+        return BatchReader(job)
+
+    def streamReader(self, schema: StructType) -> StreamingReader:  # noqa: N802
+        """Check a streaming read; Spark calls this for each micro-batch, so the broker is not asked."""
+        job = self._read_job(schema)
+        job.options.check_stream()
+        return StreamingReader(job)
+
+    def _read_job(self, schema: StructType) -> ReadJob:
+        options = ReadOptions.of(self.options)
+        return ReadJob(options, checked_columns(schema, options.columns))
 
     def writer(self, schema: StructType, overwrite: bool) -> Writer:  # noqa: FBT001 - Spark's signature
         """Check a batch write."""

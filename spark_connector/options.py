@@ -55,6 +55,7 @@ class ConnectionOptions(OptionTable):
     connection_timeout_ms: int = integer(
         _CONNECTION, 10_000, "How long a broker may take to accept a connection."
     )
+    reconnect_timeout_ms: int = integer(_CONNECTION, 120_000, "How long to keep reconnecting.")
     tls: bool | None = flag(_TLS, "Default: true if the url begins with amqps.", default=None)
     tls_ca_file: str | None = text(
         _TLS, f"CA certificates that may sign the broker's certificate. Default: the system's. {_FILE}"
@@ -67,13 +68,18 @@ class ConnectionOptions(OptionTable):
     tls_server_name: str | None = text(_TLS, "Name in the broker's certificate, if it differs from the host.")
     tls_verify: bool = flag(_TLS, "false accepts any certificate: for tests only.", default=True)
 
+    def address(self, url: str | BrokerUrl) -> BrokerUrl:
+        """A broker to connect to, of one of the URLs in the option ``url``."""
+        return BrokerUrl.parse(url)
+
     @cached_property
     def urls(self) -> list[BrokerUrl]:
         """The brokers to try, with a password only if the option ``url`` contains one."""
         if self.url is None:
             tls, vhost = bool(self.tls), self.virtual_host
-            return [BrokerUrl(self.host or "", self.port or 0, tls, self.username, named_vhost=vhost)]
-        urls = [BrokerUrl.parse(url) for url in _several(self.url)]
+            url = BrokerUrl(self.host or "", self.port or 0, tls, self.username, named_vhost=vhost)
+            return [self.address(url)]
+        urls = [self.address(url) for url in _several(self.url)]
         return urls if self.username is None else [replace(url, user=self.username) for url in urls]
 
     @property
@@ -102,7 +108,6 @@ class WriteOptions(ConnectionOptions):
         "messageid": "Add a column message_id: an id that Spark generates would change with each attempt",
     }
 
-    reconnect_timeout_ms: int = integer(_CONNECTION, 120_000, "How long to keep reconnecting.")
     heartbeat_seconds: int = integer(
         _CONNECTION, 30, "Interval of heartbeats, which are sent even while Spark computes.", most=65_535
     )
@@ -193,7 +198,7 @@ def _check_where(options: ConnectionOptions, found: set[str]) -> None:
 
 def _check_who(options: ConnectionOptions, found: set[str]) -> None:
     passwords = sorted(map(option_name, found & {"password", "password_env", "password_file"}))
-    in_url = [BrokerUrl.parse(url) for url in _several(options.url)] if options.url is not None else []
+    in_url = [options.address(url) for url in _several(options.url)] if options.url is not None else []
     if any(url.password is not None for url in in_url):
         passwords.append("url")
     if len(passwords) > 1:
@@ -220,4 +225,4 @@ def _check_tls(options: ConnectionOptions, found: set[str]) -> None:
 
 def _several(url: str) -> list[str]:
     """The URLs in one option. A password may contain a comma, so only a comma before another URL counts."""
-    return [one.strip() for one in re.split(r",(?=\s*amqps?://)", url)]
+    return [one.strip() for one in re.split(r",(?=\s*(?:amqps?|rabbitmq-stream(?:\+tls)?)://)", url)]

@@ -74,7 +74,7 @@ def check_not_truncated(stream: str, start: int, first: int, *, where: str = "")
     if first > start:
         raise DataLoss(
             f"stream {stream!r} no longer has the offsets {start} to {first - 1}{where}: its retention deleted them before "
-            f"they were read. To go on without them and have them counted in the log, set failOnDataLoss=false"
+            f"they were read. To continue without them, and count them in the log, set failOnDataLoss=false"
         )
 
 
@@ -82,7 +82,7 @@ def check_same_stream(stream: str, start: int, end: int) -> None:
     """Raise `DataLoss` if a stream ends before the offset from which a query goes on."""
     if end < start:
         raise DataLoss(
-            f"stream {stream!r} ends at offset {end}, but the query goes on at offset {start}: the stream was deleted and "
+            f"stream {stream!r} ends at offset {end}, but the query continues at offset {start}: the stream was deleted and "
             f"created again. Start the query with a new checkpoint"
         )
 

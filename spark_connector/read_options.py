@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
 from rabbit_chx import InvalidValue
+from rabbit_chx.publishing import BrokerUrl
 from spark_connector.offsets import Positions, parse_positions
 from spark_connector.option_table import (
     check_short_text,
@@ -98,7 +99,7 @@ class ReadOptions(ConnectionOptions):
         "can hold them.",
     )
     starting_offsets: Positions | None = _positions(  # noqa: RUF009 - a field
-        "Where a read starts. Default: earliest in a batch, latest in a new query; a restarted query goes on from its "
+        "Where a read starts. Default: earliest in a batch, latest in a new query; a restarted query continues from its "
         "checkpoint.",
         "starting_offsets",
         of_end=False,
@@ -107,16 +108,23 @@ class ReadOptions(ConnectionOptions):
         "Where a batch ends: before this offset. Default: latest.", "ending_offsets", of_end=True
     )
     max_rows_per_trigger: int | None = integer(
-        _ROWS, None, "The most rows of a micro-batch, over all streams. Needs PySpark 4.2.", most=2**63 - 1
+        _ROWS,
+        None,
+        "Maximum number of rows of a micro-batch, over all streams. Needs PySpark 4.2.",
+        most=2**63 - 1,
     )
     min_partitions: int | None = integer(
-        _ROWS, None, "Divide the rows among at least so many tasks. Default: a task for each stream."
+        _ROWS, None, "Divide the rows among at least this many tasks. Default: one task for each stream."
     )
     fail_on_data_loss: bool = flag(
         _ROWS,
-        "Fail if retention has deleted rows before they were read; false counts them in the log and goes on.",
+        "Fail if retention has deleted rows before they were read; false continues and counts them in the log.",
         default=True,
     )
+
+    def address(self, url: str | BrokerUrl) -> BrokerUrl:
+        """The address of streams, also where the URL is that of a write."""
+        return BrokerUrl.for_streams(url, port=self.stream_port or 0)
 
     @property
     def source(self) -> str:

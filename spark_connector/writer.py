@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import logging
-import sys
 from collections.abc import Iterator
 from typing import Final
 
@@ -16,10 +15,9 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamWriter, WriterCommitMessage
 
 from rabbit_chx import RabbitChxError
+from spark_connector.logs import log_line
 from spark_connector.partition import ROWS_NAMED, WriteJob, write_partition
 from spark_connector.task import Task, Written
-
-log = logging.getLogger("rabbit_chx.spark")
 
 _PROBLEMS_SHOWN: Final = 3
 _COUNTS: Final = ("rows", "confirmed", "dropped", "resent", "bytes", "connections")
@@ -81,13 +79,3 @@ class Writer(DataSourceArrowWriter, DataSourceStreamWriter):
             f"write not completed: {len(written)} of {len(messages)} partitions reported "
             f"{sum(one.confirmed for one in written)} confirmed rows; they stay in their queues",
         )
-
-
-def log_line(level: int, text: str) -> None:
-    """Log to stderr in a process without logging configuration, such as Spark's Python workers."""
-    if not log.hasHandlers():
-        handler = logging.StreamHandler(sys.stderr)
-        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
-        log.addHandler(handler)
-        log.setLevel(logging.INFO)
-    log.log(level, "%s", text)

@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from rabbit_chx.testing import Broker
 from tests.inbox import Inbox
 from tests.spark import BRIEF_JAVA
 
@@ -35,6 +36,14 @@ def spark(tmp_path_factory):
     session.sparkContext.setLogLevel("ERROR")
     yield session
     session.stop()
+
+
+@pytest.fixture(scope="session")
+def rabbitmq_broker(request):
+    """The broker of all these tests, with the stream protocol, which the fixture of the plugin lacks."""
+    release = request.config.getoption("--rabbitmq-release") or request.config.getini("rabbitmq_release")
+    with Broker(release or None, plugins=["rabbitmq_stream"]) as broker:
+        yield broker
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ import os
 import re
 import runpy
 import sys
+from urllib.parse import urlsplit
 
 import matplotlib.pyplot as plt
 import pytest
@@ -30,6 +31,7 @@ CLAIMS = {
     "spark_foreach_batch.py": r"12:00:00 30 30\n(?s:.*)12:09:00 30 30\n\d+ messages, 600 readings",
     "spark_ordered_write.py": r"20,000 changes of 100 customers, 0 customers out of order",
     "spark_queue_of.py": r"'customer-big' +4,000 +10\.00%(?s:.*)40,000 rows arrived, 0 queues differ",
+    "spark_read_stream.py": r"6,000 rows after the first run, 10,000 after the second, 10,000 of them different",
     "spark_stream.py": r"[1-9],\d{3} rows finished over a restart, 0 missing, \d+ twice",
 }
 
@@ -63,6 +65,7 @@ def test_an_example_runs_as_a_user_runs_it(rabbitmq_broker, name, rows):
 @pytest.mark.parametrize("name", CLAIMS)
 def test_an_example_does_what_it_says(spark, rabbitmq_broker, name, monkeypatch, capsys):
     monkeypatch.setenv("AMQP_URL", rabbitmq_broker.url)
+    monkeypatch.setenv("STREAM_PORT", str(urlsplit(rabbitmq_broker.stream_url).port))
     runpy.run_path(str(EXAMPLES / name))
     assert re.search(CLAIMS[name], capsys.readouterr().out)
     assert leftovers(rabbitmq_broker) == []

@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from tests.spark.conftest import PASSWORD
+from tests.spark.streams import Streams
 from tests.unit.test_docs import marked
 
 pytestmark = [pytest.mark.spark, pytest.mark.broker, pytest.mark.long]
@@ -95,3 +96,35 @@ def test_the_statements_write_a_table(at, orders, df, spark):
     spark.catalog.dropTempView("outbox")
     spark.sql("DROP TABLE mail")
     assert orders() == sorted([*rows(df), *rows(df)], key=lambda row: row["seq"])
+
+
+@pytest.fixture
+def events(rabbitmq_broker):
+    """A stream events with five messages."""
+    with Streams(rabbitmq_broker.url) as streams:
+        streams.declare("events")
+        streams.fill("events", [b"%d" % number for number in range(5)])
+        yield
+        streams.channel.queue_delete("events")
+
+
+def bodies(frame):
+    return sorted(bytes(row.value) for row in frame.select("value").collect())
+
+
+def test_the_first_lines_read_a_stream(rabbitmq_broker, events, spark):
+    rabbitmq_broker.ctl("add_user", "user", PASSWORD)
+    rabbitmq_broker.ctl("set_permissions", "user", "", "", "^events$")
+    parts, given = urlsplit(rabbitmq_broker.stream_url), {"spark": spark}
+    block = marked("spark.md", "test_the_first_lines_read_a_stream")
+    exec(block.replace("amqp://user@host", f"rabbitmq-stream://user@{parts.hostname}:{parts.port}"), given)
+    assert bodies(given["rows"]) == [b"0", b"1", b"2", b"3", b"4"]
+    rabbitmq_broker.ctl("delete_user", "user")
+
+
+def test_a_stream_is_copied_to_files(rabbitmq_broker, events, spark, tmp_path):
+    folder, checkpoint = str(tmp_path / "rows"), str(tmp_path / "checkpoint")
+    given = {"spark": spark, "url": rabbitmq_broker.stream_url, "folder": folder, "checkpoint": checkpoint}
+    exec(marked("spark.md", "test_a_stream_is_copied_to_files"), given)
+    assert given["query"].awaitTermination(100)
+    assert bodies(spark.read.parquet(folder)) == [b"0", b"1", b"2", b"3", b"4"]

@@ -143,7 +143,6 @@ def test_options_of_batch_and_streaming_reads_are_told_apart() -> None:
 def test_reads_and_writes_share_the_options_of_the_connection() -> None:
     shared = {one.name for one in READ_OPTIONS if one in OPTIONS}
     assert {"url", "host", "passwordEnv", "passwordFile", "tlsCaFile", "connectionTimeoutMs"} <= shared
-    assert of().urls == WriteOptions.of({"url": URL}).urls
     assert all(one.doc.endswith(".") for one in READ_OPTIONS)
     assert {one.name for one in READ_OPTIONS if one.secret} == {
         "url",
@@ -151,6 +150,30 @@ def test_reads_and_writes_share_the_options_of_the_connection() -> None:
         "tlsKeyPassword",
         "managementUrl",
     }
+
+
+@pytest.mark.parametrize(
+    ("given", "port", "tls"),
+    [
+        ({"url": URL}, 5552, False),
+        ({"url": "amqps://h"}, 5551, True),
+        ({"url": URL, "streamPort": "77"}, 77, False),
+        ({"url": "rabbitmq-stream://h:88"}, 88, False),
+        ({"url": "rabbitmq-stream+tls://h"}, 5551, True),
+        ({"url": "rabbitmq-stream://h:88", "streamPort": "77"}, 77, False),
+        ({"host": "h", "port": "5672"}, 5552, False),
+        ({"host": "h", "tls": "true", "streamPort": "77"}, 77, True),
+    ],
+)
+def test_the_port_is_that_of_streams(given: dict[str, str], port: int, tls: bool) -> None:
+    (url,) = ReadOptions.of({"stream": "s", **given}).urls
+    assert (url.port, url.tls, url.streams) == (port, tls, True)
+
+
+def test_several_urls_may_be_of_either_protocol() -> None:
+    urls = of(url="amqp://u:a,b@h1, rabbitmq-stream://u:a,b@h2:1").urls
+    assert [(url.host, url.port, url.password) for url in urls] == [("h1", 5552, "a,b"), ("h2", 1, "a,b")]
+    assert "amqp" in complaint(lambda: WriteOptions.of({"url": "rabbitmq-stream://h"})).expected
 
 
 def test_options_survive_pickling_and_hide_secrets() -> None:

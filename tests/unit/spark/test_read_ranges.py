@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
-
 import pytest
-from hypothesis import given, strategies as st
 
 from rabbit_chx import RabbitChxError
 from spark_connector.ranges import (
@@ -17,11 +14,6 @@ from spark_connector.ranges import (
     check_same_stream,
     divided,
     limited,
-)
-
-OFFSETS = st.integers(0, 2**62)
-MAPS = st.dictionaries(
-    st.text("abcd", min_size=1, max_size=2), st.tuples(OFFSETS, OFFSETS).map(sorted), max_size=6
 )
 
 
@@ -38,17 +30,6 @@ def test_a_limit_is_shared_in_proportion() -> None:
     assert limited({}, {}, 5) == {}
 
 
-@given(MAPS, st.integers(1, 2**62))
-def test_a_limit_is_used_up_and_never_exceeded(streams: dict[str, list[int]], most: int) -> None:
-    start = {name: pair[0] for name, pair in streams.items()}
-    end = {name: pair[1] for name, pair in streams.items()}
-    found = limited(start, end, most)
-    assert list(found) == list(end)  # Spark compares the text of offsets
-    assert all(start[name] <= found[name] <= end[name] for name in end)
-    waiting = sum(end.values()) - sum(start.values())
-    assert sum(found.values()) - sum(start.values()) == min(most, waiting)
-
-
 def test_long_ranges_are_divided_and_short_ones_are_not() -> None:
     ranges = [OffsetRange("a", 0, 90), OffsetRange("b", 5, 15), OffsetRange("none", 3, 3)]
     assert divided(ranges) == divided(ranges, 2) == ranges[:2]
@@ -58,20 +39,6 @@ def test_long_ranges_are_divided_and_short_ones_are_not() -> None:
     ]
     assert divided([OffsetRange("a", 0, 2)], 100) == [OffsetRange("a", 0, 1), OffsetRange("a", 1, 2)]
     assert divided([], 4) == []
-
-
-@given(MAPS, st.integers(1, 50))
-def test_partitions_cover_each_offset_once(streams: dict[str, list[int]], count: int) -> None:
-    whole = [OffsetRange(name, *pair) for name, pair in streams.items() if pair[1] > pair[0]]
-    found = divided(whole, count)
-    assert len(found) >= min(count, sum(one.size for one in whole))
-    assert len(found) < count + len(whole) or len(found) == len(whole)
-    for one in whole:
-        parts = [part for part in found if part.stream == one.stream]
-        assert parts[0].start == one.start
-        assert parts[-1].end == one.end
-        assert all(left.end == right.start for left, right in pairwise(parts))
-        assert all(part.size for part in parts)
 
 
 def test_a_stream_that_lost_rows_is_an_error_that_says_what_to_do() -> None:

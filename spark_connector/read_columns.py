@@ -1,0 +1,95 @@
+"""The columns of a read: what they mean, and which of them a DataFrame has.
+
+Their names and types are those of `rabbit_chx.streams.COLUMNS`; most are also columns of a write, so that rows which were
+read can be written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, Final
+
+import pyarrow as pa
+from pyspark.sql.pandas.types import from_arrow_type
+from pyspark.sql.types import StructField, StructType
+
+from rabbit_chx import InvalidValue
+from rabbit_chx.streams import COLUMNS
+from spark_connector.option_table import nearest
+
+READ_COLUMNS: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "value": "Body.",
+        "routing_key": "Null if a stream client published the message without one.",
+        "exchange": "Null if a stream client published the message.",
+        "headers": "Headers, or application properties of AMQP 1.0, as text.",
+        "message_id": "As the publisher set it, like all columns below.",
+        "correlation_id": "Matches replies to requests.",
+        "content_type": "Such as application/json.",
+        "content_encoding": "Such as gzip.",
+        "reply_to": "Queue for replies.",
+        "type": "Kind of message.",
+        "app_id": "Sending application.",
+        "user_id": "Publishing user.",
+        "expiration": "Milliseconds, as text; a stream ignores it.",
+        "priority": "0 to 255.",
+        "delivery_mode": "1 (transient) or 2 (persistent).",
+        "timestamp": "Property of the message; in whole seconds if it was published over AMQP 0-9-1.",
+        "stream": "Stream, or partition of a super stream.",
+        "offset": "Offset in the stream.",
+        "stream_timestamp": "When the broker stored the message; the same for all messages of a chunk.",
+    }
+)
+"""Every column of a read, and its meaning."""
+
+
+def spark_schema(columns: tuple[str, ...] | None = None) -> StructType:
+    """The schema of a read of these columns; None for all."""
+    names = list(READ_COLUMNS) if columns is None else columns
+    for name in names:
+        if name not in READ_COLUMNS:
+            raise _unknown("name in option columns", name)
+    return StructType([StructField(name, _type(name)) for name in names])
+
+
+def _type(name: str) -> Any:
+    return from_arrow_type(COLUMNS[name], prefer_timestamp_ntz=False)
+
+
+def _unknown(what: str, name: str) -> InvalidValue:
+    return InvalidValue(what, name, f"one of {', '.join(READ_COLUMNS)}", nearest(name, READ_COLUMNS).strip())
+
+
+def checked_columns(schema: StructType, columns: tuple[str, ...] | None) -> tuple[str, ...]:
+    """The columns of the schema that Spark passes, which is the user's where there was a ``.schema(...)``.
+
+    Raises:
+        InvalidValue: the user's schema has a column or type that a read does not have.
+    """
+    for field in schema.fields:
+        hint = f'Remove .schema(...), and cast afterwards: col("{field.name}").cast("{field.dataType.simpleString()}")'
+        if field.name not in READ_COLUMNS:
+            error = _unknown("column in the schema of a read", field.name)
+            raise InvalidValue(error.what, error.got, error.expected, error.hint or "Remove .schema(...)")
+        if field.dataType != _type(field.name):
+            expected = _type(field.name).simpleString()
+            what = f"type of column {field.name} in the schema of a read"
+            raise InvalidValue(what, field.dataType.simpleString(), expected, hint)
+        if not field.nullable:
+            raise InvalidValue(
+                f"column {field.name} in the schema of a read", "NOT NULL", "a column that can be null", hint
+            )
+    names = tuple(schema.names)
+    if columns is not None and names != columns:
+        raise InvalidValue(
+            "schema of a read", list(names), f"the option columns: {', '.join(columns)}", "Remove one of them"
+        )
+    if len(set(names)) < len(names):
+        raise InvalidValue("schema of a read", list(names), "each column once")
+    return names
+
+
+def arrow_schema(columns: tuple[str, ...]) -> pa.Schema:
+    """The schema of the batches that Spark expects."""
+    return pa.schema([(name, COLUMNS[name]) for name in columns])

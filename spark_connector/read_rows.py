@@ -1,0 +1,93 @@
+"""The rows of one range, as a Spark task reads them: Arrow batches, in order, each offset once.
+
+A connection that is lost is opened again, and the read goes on behind the last row.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from rabbit_chx.errors import StreamUnavailable
+from spark_connector.logs import log_line
+from spark_connector.ranges import OffsetRange, check_not_truncated
+from spark_connector.read_columns import arrow_schema
+from spark_connector.read_options import ReadOptions
+from spark_connector.stream_access import open_reader
+
+_PAUSE_SECONDS: Final = 0.5
+
+
+@dataclass(frozen=True)
+class ReadJob:
+    """A read, as it is shipped to the executors."""
+
+    options: ReadOptions
+    columns: tuple[str, ...]
+
+    def read(self, wanted: OffsetRange) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a range.
+
+        Raises:
+            DataLoss: retention has deleted some of them, and ``failOnDataLoss`` is true.
+            StreamUnavailable: the broker refused, or was not reached for ``reconnectTimeoutMs``.
+        """
+        start, last_seen = wanted.start, time.monotonic()
+        while start < wanted.end:
+            try:
+                for start, batch in self._batches(wanted, start):  # noqa: B007, B020 - where the next attempt goes on
+                    yield batch
+                    last_seen = time.monotonic()
+            except StreamUnavailable as error:
+                if error.problem == "truncated" and error.first is not None:
+                    start = self.skip(wanted.stream, start, min(error.first, wanted.end))
+                elif (
+                    error.permanent or time.monotonic() - last_seen > self.options.reconnect_timeout_ms / 1000
+                ):
+                    raise
+                else:
+                    time.sleep(_PAUSE_SECONDS)
+            else:
+                return
+
+    def _batches(self, wanted: OffsetRange, start: int) -> Iterator[tuple[int, pa.RecordBatch]]:
+        """Yield batches over one connection, each with the offset behind it."""
+        with open_reader(self.options, wanted.stream, self._decoded) as reader:
+            for batch in reader.read(start, wanted.end):
+                if batch.num_rows:
+                    yield batch.column("offset")[-1].as_py() + 1, self._returned(batch)
+
+    def skip(self, stream: str, start: int, first: int) -> int:
+        """Where a read goes on if retention deleted what was before ``first``; `DataLoss` if rows may not be missing."""
+        if self.options.fail_on_data_loss:
+            check_not_truncated(stream, start, first)
+        if first > start:
+            lost = {
+                "event": "data loss",
+                "stream": stream,
+                "first": start,
+                "end": first,
+                "offsets": first - start,
+            }
+            log_line(logging.WARNING, json.dumps(lost))
+        return max(start, first)
+
+    @property
+    def _decoded(self) -> tuple[str, ...]:
+        """The columns of the row and those that are needed to choose rows and to go on after a lost connection."""
+        needed = ("offset",) if self.options.keys is None else ("offset", "routing_key")
+        return self.columns + tuple(name for name in needed if name not in self.columns)
+
+    def _returned(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        if self.options.keys is not None:
+            chosen = pc.is_in(batch.column("routing_key"), pa.array(self.options.keys, pa.string()))
+            batch = batch.filter(chosen)
+        arrays = [batch.column(name) for name in self.columns]
+        return pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(self.columns))

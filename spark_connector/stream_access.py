@@ -1,0 +1,198 @@
+"""The streams of a read, seen from the driver: which there are, and where they begin and end.
+
+A connection stays open between micro-batches. One that was lost is opened again, for as long as ``reconnectTimeoutMs``.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from functools import partial
+from typing import Any, Final, Self, TypeVar
+
+from rabbit_chx import RabbitChxError, SuperStream
+from rabbit_chx.errors import BrokerUnavailable, InvalidValue, StreamUnavailable
+from rabbit_chx.streams import Bounds, StreamConnection, StreamReader, bounds, connect
+from rabbit_chx.topology import Management, ToExchange
+from spark_connector.connections import credentials_of, tls_of
+from spark_connector.offsets import EARLIEST, LATEST, Position, Positions, milliseconds
+from spark_connector.read_options import ReadOptions
+
+_PAUSE_SECONDS: Final = 0.5
+_T = TypeVar("_T")
+
+
+class StreamAccess:
+    """The streams of a read, over connections that are opened when they are first used."""
+
+    def __init__(self, options: ReadOptions) -> None:
+        self._options = options
+        self._connections: dict[str, StreamConnection] = {}
+        """By stream for streams on other nodes; under ``""`` for all others."""
+        self._types: dict[str, str] = {}
+        """The type of each queue that was bound to the option ``exchange``."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections."""
+        connections, self._connections = list(self._connections.values()), {}
+        for connection in connections:
+            with suppress(RabbitChxError):
+                connection.close()
+
+    def names(self) -> list[str]:
+        """All streams of the source, sorted."""
+        options = self._options
+        if options.stream is not None:
+            return sorted(options.stream)
+        if options.super_stream is not None:
+            return sorted(self._partitions(options.super_stream))
+        return sorted(self._bound_streams(options.exchange or ""))
+
+    def chosen(self, kept: Iterable[str] = ()) -> list[str]:
+        """The streams to read, sorted: all, or those that can hold the option ``keys``, and those that were read before."""
+        names = self.names()
+        if self._options.keys is None or self._options.super_stream is None:
+            return names
+        mirror = SuperStream(self._partitions(self._options.super_stream))
+        return sorted({*map(mirror.route, self._options.keys), *(set(kept) & set(names))})
+
+    def bounds(self, streams: Iterable[str]) -> dict[str, Bounds]:
+        """The first offset of each stream, and its end."""
+        return {stream: self._bounds(stream) for stream in streams}
+
+    def _bounds(self, stream: str) -> Bounds:
+        try:
+            return self._ask(partial(bounds, stream=stream), stream)
+        except StreamUnavailable as error:
+            if error.problem != "no such stream":
+                raise
+            raise _missing("stream", stream, "a super stream is read with the option superStream") from None
+
+    def offset(self, stream: str, position: Position, found: Bounds) -> int:
+        """A position in a stream as an offset."""
+        if isinstance(position, int):
+            return position
+        if isinstance(position, str):
+            return {EARLIEST: found.first, LATEST: found.end}[position]
+        with open_reader(self._options, stream, None) as reader:
+            return min(reader.offset_at(milliseconds(position)), found.end)
+
+    def offsets(self, positions: Positions, option: str, found: Mapping[str, Bounds]) -> dict[str, int]:
+        """The positions in all streams as offsets."""
+        positions.check_streams(option, found)
+        return {stream: self.offset(stream, positions.of(stream), ends) for stream, ends in found.items()}
+
+    # -- which streams there are ---------------------------------------------------------------------
+
+    def _partitions(self, super_stream: str) -> list[str]:
+        try:
+            return self._ask(lambda connection: connection.partitions(super_stream))
+        except StreamUnavailable as error:
+            if error.problem != "no such stream":
+                raise
+            raise _missing("super stream", super_stream, "a stream is read with the option stream") from None
+
+    def _bound_streams(self, exchange: str) -> list[str]:
+        management, vhost = _management(self._options), self._options.urls[0].vhost
+        try:
+            queues = bound_queues(management, vhost, exchange)
+            for queue in queues - set(self._types):
+                self._types[queue] = management.queue(vhost, queue).type
+        except BrokerUnavailable as error:
+            raise BrokerUnavailable(
+                f"{error}. Without the API, name the streams in the option stream"
+            ) from None
+        streams = [queue for queue in queues if self._types[queue] == "stream"]
+        if not streams:
+            hint = "Bind a stream to it, or pass the names in the option stream"
+            raise InvalidValue("option exchange", exchange, "an exchange to which a stream is bound", hint)
+        return streams
+
+    # -- connections ---------------------------------------------------------------------------------
+
+    def _ask(self, question: Callable[[StreamConnection], _T], stream: str = "") -> _T:
+        """Ask over the connection for a stream; over a new one if that was lost."""
+        deadline = time.monotonic() + self._options.reconnect_timeout_ms / 1000
+        while True:
+            try:
+                return question(self._connection(stream))
+            except StreamUnavailable as error:
+                if error.permanent:
+                    raise
+                self._drop(stream, elsewhere=error.problem == "not available")
+                if time.monotonic() > deadline:
+                    raise
+            time.sleep(_PAUSE_SECONDS)
+
+    def _connection(self, stream: str) -> StreamConnection:
+        key = stream if stream in self._connections else ""
+        if key not in self._connections:
+            self._connections[key] = connected(self._options, connect, stream=None)
+        return self._connections[key]
+
+    def _drop(self, stream: str, *, elsewhere: bool) -> None:
+        """Close the connection that failed; if the stream is on another node, open one of its own."""
+        key = stream if stream in self._connections else ""
+        if connection := self._connections.pop(key, None):
+            with suppress(RabbitChxError):
+                connection.close()
+        if elsewhere and stream:
+            with suppress(StreamUnavailable):
+                self._connections[stream] = connected(self._options, connect, stream=stream)
+
+
+def bound_queues(management: Management, vhost: str, exchange: str) -> set[str]:
+    """All queues to which an exchange can lead, directly or through other exchanges."""
+    seen, waiting, queues = {exchange}, [exchange], set()
+    while waiting:
+        for binding in management.bindings_from(vhost, waiting.pop()):
+            destination = binding.destination
+            if not isinstance(destination, ToExchange):
+                queues.add(destination)
+            elif destination.name not in seen:
+                seen.add(destination.name)
+                waiting.append(destination.name)
+    return queues
+
+
+def open_reader(options: ReadOptions, stream: str, columns: tuple[str, ...] | None) -> StreamReader:
+    """A reader of one stream, at the first address that answers."""
+    return connected(options, StreamReader, stream=stream, columns=columns)
+
+
+def connected(options: ReadOptions, opened: Callable[..., _T], **more: Any) -> _T:
+    """What a function opens at the first of the addresses that answers."""
+    *others, last = options.urls
+    given = {
+        "tls": tls_of(options),
+        "credentials": credentials_of(options),
+        "follow_advertised": options.follow_advertised,
+        "timeout": options.connection_timeout_ms / 1000,
+        **more,
+    }
+    for url in others:
+        try:
+            return opened(url, **given)
+        except StreamUnavailable as error:
+            if error.permanent:
+                raise
+    return opened(last, **given)
+
+
+def _management(options: ReadOptions) -> Management:
+    url = options.management_url
+    tls = tls_of(options) if (url or "https").startswith("https") else None
+    return Management.of(options.urls[0], url, credentials=credentials_of(options), tls=tls)
+
+
+def _missing(what: str, name: str, otherwise: str) -> InvalidValue:
+    """The error for a stream that the broker does not have."""
+    hint = f"{otherwise[0].upper()}{otherwise[1:]}; a queue cannot be read; a query whose stream was deleted needs a new checkpoint"
+    return InvalidValue(f"name of a {what}", name, f"a {what} in the virtual host", hint)

@@ -1,0 +1,353 @@
+"""``spark.read`` and ``spark.readStream`` of real streams in a real Spark."""
+
+from __future__ import annotations
+
+from collections import Counter
+from datetime import UTC, datetime, timedelta
+from urllib.parse import urlsplit
+
+import pytest
+
+from rabbit_chx import SuperStream
+from rabbit_chx.streams import StreamPublisher, bounds, connect
+from tests.faults.load import wait_until
+from tests.spark.streams import SMALL_SEGMENTS, Streams
+from tests.spark.test_batch_write import MANY, failure, writer
+
+pytestmark = [pytest.mark.spark, pytest.mark.broker]
+
+admission = pytest.mark.pyspark("4.2", "it has no read limits and no Trigger.AvailableNow for Python sources")
+DEADLINE = 200
+
+
+@pytest.fixture
+def streams(broker):
+    with Streams(broker.url) as streams:
+        yield streams
+
+
+def given(broker, **options):
+    port = urlsplit(broker.stream_url).port
+    return {
+        "url": broker.url,
+        "streamPort": str(port),
+        **{name: str(value) for name, value in options.items()},
+    }
+
+
+def read(spark, broker, **options):
+    return spark.read.format("rabbitmq").options(**given(broker, **options)).load()
+
+
+def read_stream(spark, broker, **options):
+    return spark.readStream.format("rabbitmq").options(**given(broker, **options)).load()
+
+
+def numbered(first, last):
+    return [b"%d" % number for number in range(first, last)]
+
+
+def values(frame):
+    return [int(bytes(row.value)) for row in frame.select("value").collect()]
+
+
+# ---- batches
+
+
+def test_what_a_write_put_into_streams_comes_back_and_can_be_written_again(spark, broker, streams, inbox):
+    names = [streams.stream() for _ in range(3)]
+    exchange = streams.exchange("x-consistent-hash", dict.fromkeys(names, "1"))
+    frame = spark.range(0, 3_000, 1, 4).selectExpr(
+        "encode(cast(id as string), 'utf-8') as value",
+        "concat('key-', id % 100) as routing_key",
+        "map('id', cast(id as string), 'part', 'x') as headers",
+        "concat('m-', id) as message_id",
+        "'application/json' as content_type",
+        "timestamp_seconds(1700000000 + id) as timestamp",
+    )
+    top = streams.exchange("fanout", {})
+    streams.channel.exchange_bind(exchange, top)
+    writer(frame, broker, exchange=top).save()
+    rows = read(spark, broker, exchange=top, managementUrl=broker.management_url)
+    found = rows.collect()
+    wrote = {bytes(row.value): row for row in frame.collect()}
+    assert len(found) == len(wrote) == 3_000
+    for row in found:
+        assert [row[name] for name in frame.columns] == list(wrote[bytes(row.value)])
+        assert row.exchange == top
+    assert {row.stream for row in found} == set(names)
+    assert len({(row.stream, row.routing_key) for row in found}) == 100  # each key in one stream
+    places = [(row.stream, row.offset) for row in found]
+    assert places == sorted(set(places))
+    writer(
+        rows.drop("stream", "offset", "stream_timestamp", "exchange"), broker, exchange=inbox.exchange
+    ).save()
+    again = inbox.take(3_000)
+    assert {(one.key, one.body, one.properties.message_id) for one in again} == {
+        (f"key-{n % 100}", b"%d" % n, f"m-{n}") for n in range(3_000)
+    }
+
+
+def test_a_batch_reads_from_and_to_the_positions_it_is_given(spark, broker, streams):
+    full, single, empty = streams.stream(), streams.stream(), streams.stream()
+    streams.fill(full, numbered(0, 60), message_id="m", priority=3)
+    streams.fill(single, [b"7"])
+    everything = f"{full}, {single}, {empty}"
+
+    def found(stream=full, **options):
+        return values(read(spark, broker, stream=stream, columns="value", **options))
+
+    assert sorted(found(everything)) == sorted([*range(60), 7])
+    assert found(full) == list(range(60))
+    assert found(empty) == []
+    assert found(startingOffsets="latest") == []
+    rows = read(spark, broker, stream=full, columns="offset,value,priority,message_id").collect()
+    assert [row.offset for row in rows] == sorted(row.offset for row in rows)
+    assert {(row.priority, row.message_id) for row in rows} == {(3, "m")}
+    start, end = rows[20].offset, rows[50].offset
+    positions = {
+        "startingOffsets": f'{{"{full}": {start}}}',
+        "endingOffsets": f'{{"{full}": {end}}}',
+    }
+    assert found(**positions) == list(range(20, 50))
+    assert found(**positions, minPartitions=7) == list(range(20, 50))
+    later = (datetime.now(UTC) + timedelta(hours=1)).isoformat()
+    earlier = (datetime.now(UTC) - timedelta(hours=1)).isoformat()
+    assert found(startingOffsets=later) == []
+    assert found(startingOffsets=earlier, endingOffsets=later) == list(range(60))
+    assert found(endingOffsets=earlier) == []
+
+
+def test_offsets_without_messages_are_passed_over(spark, broker, streams):
+    stream = streams.stream()
+    with connect(broker.stream_url) as connection, StreamPublisher(broker.stream_url, stream) as publisher:
+        for part in range(3):
+            publisher.send(numbered(part * 2_000, part * 2_000 + 2_000))
+            connection.store_offset(f"consumer-{part}", stream, part)
+            wait_until(
+                lambda part=part: connection.query_offset(f"consumer-{part}", stream) == part, "stored", 20
+            )
+        end = bounds(connection, stream).end
+    rows = read(spark, broker, stream=stream, columns="offset,value", minPartitions=3).collect()
+    assert [int(bytes(row.value)) for row in rows] == list(range(6_000))
+    offsets = [row.offset for row in rows]
+    assert offsets == sorted(set(offsets))
+    assert end > len(offsets)
+
+
+@pytest.mark.long
+def test_many_rows_of_large_and_small_chunks_are_read_once_and_in_order(spark, broker, streams):
+    large, small = streams.stream(), streams.stream()
+    with StreamPublisher(broker.stream_url, large) as publisher:
+        publisher.send(numbered(0, MANY))
+    exchange = streams.exchange("fanout", {small: ""})
+    numbers = spark.range(MANY, 2 * MANY, 1, 2).selectExpr(
+        "cast(id as string) as value", "'k' as routing_key"
+    )
+    writer(numbers, broker, exchange=exchange).save()
+    for count in (1, 16):
+        rows = read(
+            spark, broker, stream=f"{large},{small}", columns="value,stream,offset", minPartitions=count
+        )
+        found = rows.selectExpr("cast(cast(value as string) as bigint) as n", "stream", "offset").cache()
+        summary = found.selectExpr("count(*)", "count(distinct n)", "min(n)", "max(n)").first()
+        assert tuple(summary) == (2 * MANY, 2 * MANY, 0, 2 * MANY - 1)
+        assert found.selectExpr("count(distinct stream, offset)").first()[0] == 2 * MANY
+        in_order = found.where(found.stream == large).orderBy("offset").select("n").collect()
+        assert [row.n for row in in_order] == list(range(MANY))
+        found.unpersist()
+
+
+def test_only_the_columns_that_are_named_are_returned(spark, broker, streams):
+    stream = streams.stream()
+    streams.fill(stream, [b"7"], headers={"a": "b", "n": 5})
+    for options, schema in [
+        ({"columns": "offset,headers"}, None),
+        ({}, "offset bigint, headers map<string,string>"),
+    ]:
+        reader = spark.read.format("rabbitmq").options(**given(broker, stream=stream, **options))
+        frame = (reader.schema(schema) if schema else reader).load()
+        assert frame.columns == ["offset", "headers"]
+        assert [row.asDict() for row in frame.collect()] == [{"offset": 0, "headers": {"a": "b", "n": "5"}}]
+    row = read(spark, broker, stream=stream).collect()[0]
+    assert (bytes(row.value), row.routing_key, row.exchange, row.stream) == (b"7", stream, "", stream)
+    assert abs(row.stream_timestamp.replace(tzinfo=UTC) - datetime.now(UTC)) < timedelta(minutes=5)
+
+
+def test_keys_are_read_from_the_partitions_that_can_hold_them(spark, broker, streams):
+    name, partitions = streams.super_stream(3)
+    mirror = SuperStream(partitions)
+    for number in range(90):
+        key = f"customer-{number % 9}"
+        streams.fill(mirror.route(key), [b"%d" % number], exchange="", key=None)
+    full = read(spark, broker, superStream=name, columns="value,stream")
+    assert sorted(values(full)) == list(range(90))
+    exchange = streams.exchange("headers", {})
+    for number, partition in enumerate(partitions):
+        streams.channel.queue_bind(partition, exchange, arguments={"to": number, "x-match": "all"})
+    for number in range(100, 190):
+        key = f"customer-{number % 9}"
+        to = partitions.index(mirror.route(key))
+        streams.fill("", [b"%d" % number], exchange=exchange, key=key, headers={"to": to})
+    rows = read(spark, broker, superStream=name)
+    keys = ["customer-2", "customer-7"]
+    filtered = rows.where(rows.routing_key.isin(keys))
+    chosen = read(spark, broker, superStream=name, keys=",".join(keys))
+    assert (
+        sorted(values(chosen)) == sorted(values(filtered)) == [n for n in range(100, 190) if n % 9 in (2, 7)]
+    )
+    pruned = read(spark, broker, superStream=name, keys=",".join(keys), columns="value")
+    assert sorted(values(pruned)) == sorted(values(filtered))
+    assert {row.stream for row in chosen.collect()} == set(map(mirror.route, keys))
+
+
+def test_invalid_reads_say_in_the_first_line_what_to_do(spark, broker, streams):
+    stream = streams.stream()
+    streams.fill(stream, numbered(0, 5))
+    streams.channel.queue_declare(f"{stream}.queue", exclusive=True)
+    exchange = streams.exchange("fanout", {})
+    for change, words in [
+        ({"stream": None}, "expected one of the options stream, superStream, exchange"),
+        ({"queue": "q"}, "A queue cannot replay rows"),
+        (
+            {"stream": "nowhere"},
+            "got 'nowhere', expected a stream in the virtual host. A super stream is read with",
+        ),
+        ({"stream": f"{stream}.queue"}, "a queue cannot be read"),
+        ({"stream": None, "superStream": stream}, "A stream is read with the option stream"),
+        ({"stream": None, "exchange": exchange, "managementUrl": broker.management_url}, "a stream is bound"),
+        ({"startingOffsets": f'{{"{stream}": 99}}'}, "expected an offset from 0 to 5, where the stream ends"),
+        ({"endingOffsets": f'{{"{stream}": 99}}'}, "expected an offset from 0 to 5, where the stream ends"),
+        ({"startingOffsets": '{"other": 1}'}, "expected one of"),
+        (
+            {"startingOffsets": f'{{"{stream}": 4}}', "endingOffsets": f'{{"{stream}": 3}}'},
+            "at most where the read ends",
+        ),
+        ({"columns": "value,ofset"}, "Did you mean offset?"),
+        ({"maxRowsPerTrigger": "5"}, "expected a streaming read"),
+    ]:
+        options = {name: value for name, value in {"stream": stream, **change}.items() if value is not None}
+        text = failure(lambda options=options: read(spark, broker, **options).collect())
+        assert words in text, text[-1_500:]
+    for schema, words in [
+        ("value string", 'col("value").cast("string")'),
+        ("vaule binary", "Did you mean value?"),
+        ("value binary not null", "a column that can be null"),
+    ]:
+        reader = spark.read.format("rabbitmq").options(**given(broker, stream=stream)).schema(schema)
+        assert words in failure(lambda reader=reader: reader.load().collect())
+
+
+# ---- streams of micro-batches
+
+
+class Copy:
+    """A query that copies a stream to files, and can be started again."""
+
+    def __init__(self, spark, broker, folder, **options):
+        self._spark, self._broker, self._folder, self._options = spark, broker, folder, options
+
+    def start(self, **changes):
+        options = {"columns": "value,stream,offset", "startingOffsets": "earliest", **self._options}
+        frame = read_stream(self._spark, self._broker, **(options | changes))
+        files = frame.writeStream.format("parquet").option("path", str(self._folder / "rows"))
+        return files.option("checkpointLocation", str(self._folder / "checkpoint"))
+
+    def run(self, **changes):
+        """Read what is there; the number of rows of each micro-batch."""
+        query = self.start(**changes).trigger(availableNow=True).start()
+        try:
+            assert query.awaitTermination(DEADLINE)
+        finally:
+            query.stop()
+        return [one["numInputRows"] for one in query.recentProgress if one["numInputRows"]]
+
+    def rows(self):
+        frame = self._spark.read.parquet(str(self._folder / "rows"))
+        return sorted((row.stream, row.offset, int(bytes(row.value))) for row in frame.collect())
+
+    def values(self):
+        return [value for *_, value in self.rows()]
+
+
+def test_a_query_that_starts_again_reads_each_row_once(spark, broker, streams, tmp_path):
+    one, two = streams.stream(), streams.stream()
+    copy = Copy(spark, broker, tmp_path, stream=f"{one},{two}")
+    streams.fill(one, numbered(0, 50))
+    copy.run()
+    streams.fill(two, numbered(50, 70))
+    copy.run()
+    copy.run()
+    assert copy.values() == list(range(70))
+
+
+@admission
+def test_a_micro_batch_is_limited_and_available_now_reads_what_was_there(spark, broker, streams, tmp_path):
+    one, two = streams.stream(), streams.stream()
+    streams.fill(one, numbered(0, 100))
+    streams.fill(two, numbered(100, 120))
+    copy = Copy(spark, broker, tmp_path, stream=f"{one},{two}", maxRowsPerTrigger=30)
+    batches = copy.run()
+    assert max(batches) <= 30
+    assert sum(batches) == 120
+    assert copy.values() == list(range(120))
+    assert copy.run() == []
+
+
+def test_a_running_query_reads_what_arrives_and_streams_that_join(spark, broker, streams, tmp_path):
+    one, two = streams.stream(), streams.stream()
+    exchange = streams.exchange("direct", {one: "1"})
+    streams.fill(one, numbered(0, 10))
+    copy = Copy(spark, broker, tmp_path, exchange=exchange, managementUrl=broker.management_url)
+    query = copy.start().start()
+
+    def progress(rows):
+        seen = lambda: sum(batch["numInputRows"] for batch in query.recentProgress)  # noqa: E731
+        wait_until(lambda: query.exception() or seen() >= rows, f"{rows} rows", DEADLINE)
+        assert query.exception() is None
+
+    try:
+        progress(10)
+        streams.fill(two, numbered(10, 20))
+        streams.channel.queue_bind(two, exchange, "2")
+        progress(20)
+        streams.fill(two, numbered(20, 25))
+        progress(25)
+    finally:
+        query.stop()
+    assert Counter(copy.values()) == Counter(range(25))
+
+
+def test_rows_that_retention_deleted_fail_a_query_or_are_counted(spark, broker, streams, tmp_path):
+    stream = streams.stream(**SMALL_SEGMENTS)
+    copy = Copy(spark, broker, tmp_path, stream=stream)
+    streams.fill(stream, [body.ljust(200) for body in numbered(0, 20)])
+    copy.run()
+    streams.fill(stream, [body.ljust(1_000) for body in numbered(20, 400)])
+    wait_until(
+        lambda: read(spark, broker, stream=stream, columns="offset").first().offset > 20,
+        "retention",
+        DEADLINE,
+    )
+    assert "retention deleted them before" in failure(copy.run)
+    assert copy.values() == list(range(20))
+    copy.run(failOnDataLoss="false")
+    kept = values(read(spark, broker, stream=stream, columns="value"))
+    assert copy.values() == [*range(20), *kept]
+    assert kept == list(range(kept[0], 400))
+    options = {"stream": stream, "startingOffsets": f'{{"{stream}": 0}}'}
+    assert "failOnDataLoss=false" in failure(lambda: read(spark, broker, **options).collect())
+    assert values(read(spark, broker, **options, failOnDataLoss="false", columns="value")) == kept
+
+
+def test_a_stream_that_was_deleted_or_created_again_fails_the_query(spark, broker, streams, tmp_path):
+    stream = streams.stream()
+    copy = Copy(spark, broker, tmp_path, stream=stream)
+    streams.fill(stream, numbered(0, 20))
+    copy.run()
+    streams.channel.queue_delete(stream)
+    assert f"got '{stream}', expected a stream in the virtual host" in failure(copy.run)
+    streams.declare(stream)
+    streams.fill(stream, numbered(0, 5))
+    assert "was deleted and created again" in failure(copy.run)
+    assert copy.values() == list(range(20))

@@ -1,0 +1,110 @@
+"""Columns of a read: the types of `rabbit_chx.streams`, as Spark and its users see them."""
+
+from __future__ import annotations
+
+import pickle
+from inspect import signature
+
+import pytest
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import (
+    BinaryType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from rabbit_chx import InvalidValue
+from rabbit_chx.streams import COLUMNS
+from spark_connector import COLUMNS as WRITTEN, RabbitMQDataSource
+from spark_connector.columns import layout_of, sql_type
+from spark_connector.read_columns import READ_COLUMNS, arrow_schema, checked_columns, spark_schema
+from tests.unit.complaints import complaint
+
+OPTIONS = {"url": "amqp://user@host", "stream": "s"}
+
+
+def schema(**types: object) -> StructType:
+    return StructType([StructField(name, one) for name, one in types.items()])
+
+
+def test_every_column_of_a_stream_is_documented() -> None:
+    assert set(READ_COLUMNS) == set(COLUMNS)
+    assert all(doc.endswith(".") for doc in READ_COLUMNS.values())
+
+
+def test_batches_have_the_schema_that_spark_expects() -> None:
+    zone = (
+        {"timezone": "UTC"} if "timezone" in signature(to_arrow_schema).parameters else {}
+    )  # from PySpark 4.1
+    assert arrow_schema(tuple(READ_COLUMNS)).equals(to_arrow_schema(spark_schema(), **zone))
+    assert spark_schema(("offset", "headers")) == schema(
+        offset=LongType(), headers=MapType(StringType(), StringType())
+    )
+    assert spark_schema(("stream_timestamp", "value")) == schema(
+        stream_timestamp=TimestampType(), value=BinaryType()
+    )
+
+
+def test_rows_that_were_read_can_be_written() -> None:
+    names = tuple(name for name in READ_COLUMNS if name in {column.name for column in WRITTEN})
+    layout = layout_of(spark_schema(names))
+    assert set(layout.positions) == set(names)
+    assert set(READ_COLUMNS) - set(names) == {"stream", "offset", "stream_timestamp"}
+    assert {sql_type(field.dataType) for field in spark_schema().fields} >= {
+        "binary",
+        "string",
+        "map",
+        "timestamp",
+    }
+
+
+def test_a_schema_of_the_user_names_columns() -> None:
+    assert checked_columns(schema(offset=LongType(), value=BinaryType()), None) == ("offset", "value")
+    assert checked_columns(schema(value=BinaryType()), ("value",)) == ("value",)
+
+
+@pytest.mark.parametrize(
+    ("given", "columns", "words"),
+    [
+        (
+            schema(value=StringType()),
+            None,
+            "got 'string', expected binary. Remove .schema(...), and cast afterwards",
+        ),
+        (schema(vaule=BinaryType()), None, "Did you mean value?"),
+        (schema(x=BinaryType()), None, "Remove .schema(...)"),
+        (StructType([StructField("value", BinaryType(), nullable=False)]), None, "a column that can be null"),
+        (schema(value=BinaryType()), ("value", "offset"), "the option columns: value, offset"),
+        (StructType([StructField("value", BinaryType())] * 2), None, "each column once"),
+    ],
+)
+def test_another_schema_is_an_error_that_says_what_to_do(
+    given: StructType, columns: tuple[str, ...] | None, words: str
+) -> None:
+    assert words in str(complaint(lambda: checked_columns(given, columns)))
+
+
+def test_an_unknown_column_is_an_error_with_the_nearest_name() -> None:
+    error = complaint(lambda: RabbitMQDataSource(OPTIONS | {"columns": "value,routingkey"}).schema())
+    assert (error.got, error.hint) == ("routingkey", "Did you mean routing_key?")
+
+
+def test_readers_are_pickled_without_their_connections() -> None:
+    source = RabbitMQDataSource(OPTIONS)
+    for reader in (source.reader(source.schema()), source.streamReader(source.schema())):
+        copy = pickle.loads(pickle.dumps(reader))
+        assert type(copy) is type(reader)
+        assert copy._job == reader._job
+
+
+def test_options_for_the_other_kind_of_read_are_refused_before_the_broker_is_asked() -> None:
+    source = RabbitMQDataSource(OPTIONS | {"maxRowsPerTrigger": "5"})
+    with pytest.raises(InvalidValue, match="a streaming read"):
+        source.reader(source.schema())
+    source = RabbitMQDataSource(OPTIONS | {"endingOffsets": "latest"})
+    with pytest.raises(InvalidValue, match="availableNow"):
+        source.streamReader(source.schema())
