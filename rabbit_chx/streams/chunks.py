@@ -23,24 +23,28 @@ import struct
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from rabbit_chx.errors import CorruptChunk
-from rabbit_chx.streams.sub_entries import SIZE, Damaged, batch_records, sized_records
+from rabbit_chx.streams.sub_entries import SIZE, Damaged, Decompressed, batch_records, sized_records
 
+Whole: TypeAlias = npt.NDArray[np.int64]
+
+PADDING: Final = 16
+"""Zeros after the messages, so that a look at the next bytes never leaves them."""
 HEADER: Final = struct.Struct(">BbHIqQQIIII")
 _MAGIC_AND_VERSION: Final = 0x50
 _MESSAGES: Final = 0
 _TYPES: Final = (0, 1, 2)
+_MOST_OFFSET: Final = 2**63 - 1
 _FEW_ENTRIES: Final = 32
 """Below this number, a loop finds the entries faster than NumPy."""
 
 
-@dataclass(frozen=True, slots=True)
-class Chunk:
+class Chunk(NamedTuple):
     """A chunk whose header and checksum are valid."""
 
     stream: str
@@ -64,15 +68,18 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """The messages of a chunk, as slices of one buffer."""
+    """The messages of chunks, as slices of one buffer."""
 
-    data: bytes | memoryview
-    starts: npt.NDArray[np.int64]
-    stops: npt.NDArray[np.int64]
+    data: bytes
+    """Ends with `PADDING`."""
+    starts: Whole
+    stops: Whole
+    counts: list[int]
+    """The number of messages of each chunk."""
 
     def __iter__(self) -> Iterator[bytes]:
         for start, stop in zip(self.starts.tolist(), self.stops.tolist(), strict=True):
-            yield bytes(self.data[start:stop])
+            yield self.data[start:stop]
 
 
 def parse_chunk(data: bytes | bytearray | memoryview, stream: str) -> Chunk:
@@ -90,6 +97,8 @@ def parse_chunk(data: bytes | bytearray | memoryview, stream: str) -> Chunk:
         reason = f"it begins with 0x{magic:02x}, expected 0x50 (a chunk of version 0)"
     elif kind not in _TYPES:
         reason = f"its type is {kind}, expected 0, 1 or 2"
+    elif offset + records > _MOST_OFFSET:
+        reason = f"its offset is {offset}, expected less than 2^63"
     elif len(body) != length:
         reason = f"{len(body)} bytes follow the header, expected {length}"
     elif zlib.crc32(body) != checksum:
@@ -99,54 +108,85 @@ def parse_chunk(data: bytes | bytearray | memoryview, stream: str) -> Chunk:
     raise CorruptChunk(reason, stream, offset)
 
 
-def records_of(chunk: Chunk) -> Records:
-    """Find the messages of a chunk; chunks that track consumers and publishers have none.
+def records_of(*chunks: Chunk) -> Records:
+    """Find the messages of chunks; those that track consumers and publishers have none.
 
     Raises:
-        CorruptChunk: The entries do not fill the chunk, or are not as many as the header says.
+        CorruptChunk: The entries do not fill a chunk, or are not as many as its header says.
         MissingDependency: A sub-entry batch is compressed in a way that needs another library.
     """
-    if chunk.type != _MESSAGES:
-        return Records(b"", np.empty(0, np.int64), np.empty(0, np.int64))
-    equal = _of_equal_size(chunk) if chunk.entries >= _FEW_ENTRIES else None
-    try:
-        found = equal or _of_any_size(chunk)
-    except Damaged as damage:
-        raise CorruptChunk(str(damage), chunk.stream, chunk.first_offset) from None
-    if len(found.starts) != chunk.records:
-        reason = f"it has {len(found.starts)} messages, expected {chunk.records}"
-        raise CorruptChunk(reason, chunk.stream, chunk.first_offset)
-    return found
-
-
-def _of_equal_size(chunk: Chunk) -> Records | None:
-    """The messages of a chunk without sub-entry batches in which all are equally long."""
-    size = int.from_bytes(chunk.data[: SIZE.size], "big")
-    step = SIZE.size + size
-    if step * chunk.entries != len(chunk.data):
-        return None
-    sizes = np.frombuffer(chunk.data, np.uint8).reshape(chunk.entries, step)[:, : SIZE.size]
-    if (sizes != sizes[0]).any():
-        return None
-    starts = np.arange(SIZE.size, len(chunk.data) + 1, step, dtype=np.int64)
-    return Records(chunk.data, starts, starts + size)
-
-
-def _of_any_size(chunk: Chunk) -> Records:
-    data, count = chunk.data, chunk.entries
-    spans: list[int] = []
-    more: list[bytes] = []
+    data = b"".join([*(chunk.data for chunk in chunks), bytes(PADDING)])
+    search = _Search(data, len(data) - PADDING)
     at = 0
-    while count:
-        plain, at = sized_records(data, at, count, spans)
-        count -= plain
-        if count:  # a sub-entry batch is next
-            base = len(data) + sum(map(len, more))
-            at, decompressed = batch_records(data, at, base, spans)
-            more += decompressed
+    counts = []
+    for chunk in chunks:
+        end = at + len(chunk.data)
+        counts.append(search.chunk(chunk, at, end) if chunk.type == _MESSAGES else 0)
+        at = end
+    return search.records(counts)
+
+
+class _Search:
+    """A search for messages, chunk by chunk."""
+
+    def __init__(self, data: bytes, end: int) -> None:
+        self.data = data
+        self.decompressed = Decompressed(end)
+        self.found: list[Whole] = []
+        """Starts and stops in turn."""
+        self.spans: list[int] = []
+        """As `found`, not yet an array: chunks with few messages share one."""
+
+    def chunk(self, chunk: Chunk, at: int, end: int) -> int:
+        """Find the messages between two places."""
+        if chunk.entries < _FEW_ENTRIES or not self._of_equal_size(at, end, chunk.entries):
+            before = len(self.spans)
+            try:
+                self._of_any_size(at, end, chunk.entries)
+            except Damaged as damage:
+                raise CorruptChunk(str(damage), chunk.stream, chunk.first_offset) from None
+            count = (len(self.spans) - before) // 2
+        else:
+            count = chunk.entries
+        if count != chunk.records:
+            reason = f"it has {count} messages, expected {chunk.records}"
+            raise CorruptChunk(reason, chunk.stream, chunk.first_offset)
+        return count
+
+    def _of_equal_size(self, at: int, end: int, count: int) -> bool:
+        """Find messages that are equally long, if there is no sub-entry batch among them."""
+        size = int.from_bytes(self.data[at : at + SIZE.size], "big")
+        step = SIZE.size + size
+        if step * count != end - at:
+            return False
+        sizes = np.frombuffer(self.data, np.uint8, end - at, at).reshape(count, step)[:, : SIZE.size]
+        if (sizes != sizes[0]).any():
+            return False
+        starts = np.arange(at + SIZE.size, end + 1, step, dtype=np.int64)
+        self._flush()
+        self.found.append(np.stack([starts, starts + size], axis=1).reshape(-1))
+        return True
+
+    def _of_any_size(self, at: int, end: int, count: int) -> None:
+        while True:
+            plain, at = sized_records(self.data, at, end, count, self.spans)
+            count -= plain
+            if not count:
+                break
+            at = batch_records(self.data, at, end, self.spans, self.decompressed)
             count -= 1
-    if at != len(data):
-        raise Damaged(f"{len(data) - at} bytes follow the last entry")
-    both = np.array(spans, np.int64).reshape(-1, 2)
-    joined = b"".join([data, *more]) if more else data
-    return Records(joined, both[:, 0], both[:, 1])
+        if at != end:
+            raise Damaged(f"{end - at} bytes follow the last entry")
+
+    def _flush(self) -> None:
+        self.found.append(np.array(self.spans, np.int64))
+        self.spans = []
+
+    def records(self, counts: list[int]) -> Records:
+        """What was found."""
+        self._flush()
+        places = np.concatenate(self.found)
+        data = self.data
+        if self.decompressed.pieces:
+            data = b"".join([data[:-PADDING], *self.decompressed.pieces, bytes(PADDING)])
+        return Records(data, places[0::2], places[1::2], counts)

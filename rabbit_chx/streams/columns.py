@@ -13,11 +13,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rabbit_chx.errors import InvalidValue
-from rabbit_chx.streams.chunks import Chunk
-from rabbit_chx.streams.encoded import Flags, Values, Whole
+from rabbit_chx.streams.chunks import Chunk, Whole
+from rabbit_chx.streams.encoded import Flags
 from rabbit_chx.streams.fields import Found, find
+from rabbit_chx.streams.headers import header_maps
 from rabbit_chx.streams.messages import QUEUE_ADDRESS, StreamMessage, decode, reply_to
 from rabbit_chx.streams.rows import Rows, rows_of
+from rabbit_chx.streams.texts import Leave, slices, utf8
 
 _MOMENT: Final = pa.timestamp("us", "UTC")
 _OF_THE_MESSAGE: Final = {
@@ -47,7 +49,8 @@ Columns of the message have the names of the sink's columns; `StreamMessage` doc
 that the publisher set, ``stream_timestamp`` the time at which the broker stored the chunk of the message.
 """
 
-_MOST_ROWS: Final = 65_536
+_MOST_ROWS: Final = 16_384
+"""More rows do not fit into the cache of a processor: 65,536 took twice the time for each."""
 _MOST_BYTES: Final = 8 << 20
 _FIRST_MOMENT: Final = -62_135_596_800_000
 _LAST_MOMENT: Final = 253_402_300_799_999
@@ -131,13 +134,6 @@ def _batches(
             yield _Batch(part, checked).build()
 
 
-class _Leave(Exception):
-    """These rows are not as simple as they seemed: they have texts that are not UTF-8, or a header twice."""
-
-    def __init__(self, rows: Whole) -> None:
-        self.rows = rows
-
-
 class _Batch:
     """One batch: what is found in all messages together, completed by those that are decoded one by one."""
 
@@ -145,6 +141,7 @@ class _Batch:
         self.rows = rows
         self.schema = checked
         self.count = len(rows.starts)
+        self.data = np.frombuffer(rows.data, np.uint8)
         self.buffer = pa.py_buffer(rows.data)
 
     def build(self) -> pa.RecordBatch:
@@ -166,14 +163,13 @@ class _Batch:
         return arrays
 
     def _of_the_messages(self, wanted: list[str]) -> dict[str, pa.Array]:
-        data = np.frombuffer(self.rows.data, np.uint8)
-        found = find(data, self.rows.starts, self.rows.stops, wanted)
+        found = find(self.data, self.rows.starts, self.rows.stops, wanted)
         while True:
             single = np.flatnonzero(~found.simple)
             decoded = [self._decode(row) for row in single.tolist()]
             try:
                 return {name: self._column(name, found, single, decoded) for name in wanted}
-            except _Leave as error:
+            except Leave as error:
                 found.simple[error.rows] = False
 
     def _decode(self, row: int) -> StreamMessage:
@@ -192,7 +188,7 @@ class _Batch:
 
     def _together(self, name: str, found: Found) -> pa.Array:
         if name == "headers":
-            return self._headers(found)
+            return header_maps(self.data, self.buffer, self.count, found)
         if name == "timestamp":
             number = found.number(name)
             return _moments(number.value, number.valid)
@@ -210,73 +206,10 @@ class _Batch:
             return pa.nulls(self.count, COLUMNS[name])
         span = found.texts[name]
         valid = found.simple & (span.stop >= 0)
-        raw = _slices(self.buffer, span.start, span.stop, valid)
+        raw = slices(self.buffer, span.start, span.stop, valid)
         if name == "value":
             return raw
-        return _as_text(raw, np.arange(self.count))
-
-    def _headers(self, found: Found) -> pa.Array:
-        parts = [[part.of(found.simple[part.rows]) for part in pair] for pair in found.headers]
-        rows = np.concatenate([np.empty(0, np.int64), *(name.rows for name, _ in parts)])
-        order = np.argsort(rows, kind="stable")
-        rows = rows[order]
-        names = self._of_headers([name for name, _ in parts], rows, order)
-        values = self._of_headers([value for _, value in parts], rows, order)
-        twins = _twins(names, rows)
-        if len(twins):
-            raise _Leave(twins)
-        ends = np.zeros(self.count + 1, np.int32)
-        np.cumsum(np.bincount(rows, minlength=self.count), out=ends[1:])
-        return pa.MapArray.from_arrays(pa.array(ends), names, values)
-
-    def _of_headers(self, parts: list[Values], rows: Whole, order: Whole) -> pa.Array:
-        if not parts:
-            return pa.array([], pa.string())
-        start = np.concatenate([part.start for part in parts])[order]
-        stop = np.concatenate([part.stop for part in parts])[order]
-        valid = np.concatenate([part.code for part in parts])[order] != 0x40
-        return _as_text(_slices(self.buffer, start, stop, valid), rows)
-
-
-def _slices(buffer: pa.Buffer, start: Whole, stop: Whole, valid: Flags) -> pa.Array:
-    """Bytes between ascending places, null where they are not valid.
-
-    A binary array of all slices and all gaps between them shares the buffer; every second element is a slice.
-    """
-    places = np.flatnonzero(valid)
-    if not len(places):
-        return pa.nulls(len(valid), pa.binary())
-    edges = np.empty(2 * len(places), np.int32)
-    edges[0::2], edges[1::2] = start[places], stop[places]
-    both = pa.Array.from_buffers(pa.binary(), len(edges) - 1, [None, pa.py_buffer(edges), buffer])
-    order = np.zeros(len(valid), np.int64)
-    order[places] = np.arange(0, len(edges), 2)
-    return both.take(pa.array(order, mask=None if len(places) == len(valid) else ~valid))
-
-
-def _as_text(raw: pa.Array, rows: Whole) -> pa.Array:
-    """The slices as text, if they are; ``rows`` tells to which message each belongs."""
-    try:
-        return raw.cast(pa.string())
-    except pa.ArrowInvalid:
-        wrong = [not _is_text(one) for one in raw.to_pylist()]
-        raise _Leave(rows[np.array(wrong)]) from None
-
-
-def _is_text(raw: bytes | None) -> bool:
-    try:
-        return raw is None or raw.decode() is not None
-    except UnicodeDecodeError:
-        return False
-
-
-def _twins(names: pa.Array, rows: Whole) -> Whole:
-    """The rows in which a name occurs twice."""
-    if not len(rows):
-        return rows
-    encoded = names.dictionary_encode()
-    both = np.sort(rows * len(encoded.dictionary) + encoded.indices.to_numpy())
-    return np.unique(both[1:][both[1:] == both[:-1]] // len(encoded.dictionary))
+        return utf8(raw, np.arange(self.count))
 
 
 def _moments(milliseconds: Whole, valid: Flags) -> pa.Array:

@@ -6,19 +6,18 @@ what was found in it means nothing.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-Whole = npt.NDArray[np.int64]
-Flags = npt.NDArray[np.bool_]
-Bytes = npt.NDArray[np.uint8]
+from rabbit_chx.streams.chunks import Whole
 
-PADDING: Final = 16
-"""Zeros after the data, so that a look at the next bytes never leaves it."""
+Flags: TypeAlias = npt.NDArray[np.bool_]
+Bytes: TypeAlias = npt.NDArray[np.uint8]
+
 _MOST_ITEMS: Final = 128
 """Maps and lists with more items are given up: each item is a step."""
 
@@ -28,6 +27,27 @@ TEXTS: Final = (0xA1, 0xA3, 0xB1, 0xB3)
 BINARIES: Final = (0xA0, 0xB0)
 LISTS: Final = (EMPTY_LIST, 0xC0, 0xD0)
 MAPS: Final = (0xC1, 0xD1)
+BOOLEAN: Final = 0x56
+"""A boolean in one byte."""
+INTEGERS: Final = {
+    UINT_0: (0, False),
+    0x44: (0, False),
+    UBYTE: (1, False),
+    0x51: (1, True),
+    SMALL_UINT: (1, False),
+    0x53: (1, False),
+    0x54: (1, True),
+    0x55: (1, True),
+    0x60: (2, False),
+    0x61: (2, True),
+    UINT: (4, False),
+    0x71: (4, True),
+    0x80: (8, False),
+    0x81: (8, True),
+}
+"""Constructor -> bytes, and whether the integer is signed."""
+FEW: Final = (0x72, 0x73, 0x82, TIMESTAMP, 0x98, *BINARIES)
+"""Fractions, characters, times, UUIDs and binary, which become text one by one."""
 _FIRST_VARIABLE: Final = 0xA0
 _LONG: Final = 0x10
 """Set in constructors of values whose size has four bytes, clear where it has one: 0xA1 and 0xB1."""
@@ -79,8 +99,42 @@ def is_code(codes: Bytes, among: Collection[int]) -> Flags:
     return found
 
 
+def numbers(data: Bytes, at: Whole, width: int) -> Whole:
+    """The unsigned numbers at these places; of eight bytes, they are signed."""
+    value = np.zeros(len(at), np.int64)
+    for place in range(width):
+        value = value << 8 | data[at + place]
+    return value
+
+
+def integers(data: Bytes, values: Values) -> Whole:
+    """The numbers of values that are `INTEGERS`; as `numbers`, of eight bytes they are signed."""
+    found = np.zeros(len(values.rows), np.int64)
+    for code in np.unique(values.code).tolist():
+        width, signed = INTEGERS[code]
+        same = values.code == code
+        number = numbers(data, values.start[same], width)
+        if signed and width < 8:
+            number -= number >> (8 * width - 1) << (8 * width)
+        found[same] = number
+    return found
+
+
+def joined(parts: Sequence[Values]) -> Values:
+    """All these values, ordered by message."""
+    if not parts:
+        none = np.empty(0, np.int64)
+        return Values(none, np.empty(0, np.uint8), none, none)
+    rows = np.concatenate([part.rows for part in parts])
+    order = np.argsort(rows, kind="stable")
+    code, start, stop = (
+        np.concatenate([getattr(part, name) for part in parts])[order] for name in ("code", "start", "stop")
+    )
+    return Values(rows[order], code, start, stop)
+
+
 class Encoded:
-    """The bytes of many messages, and which of the messages are simple so far."""
+    """The bytes of many messages, followed by `chunks.PADDING`, and which of the messages are simple so far."""
 
     def __init__(self, data: Bytes, count: int) -> None:
         self.data = data
@@ -115,11 +169,8 @@ class Encoded:
         return found.of(inside)
 
     def number(self, at: Whole, width: int) -> Whole:
-        """The numbers of this width at these places; the last bytes of a damaged message may be `PADDING`."""
-        value = np.zeros(len(at), np.int64)
-        for place in range(width):
-            value = value << 8 | self.data[at + place]
-        return value
+        """The numbers of this width at these places; the last bytes of a damaged message may be padding."""
+        return numbers(self.data, at, width)
 
     def only(self, values: Values, codes: Collection[int]) -> Values:
         """The values with these constructors; messages with another one are given up."""

@@ -1,7 +1,7 @@
 """Where the fields of many messages are, found for all messages at once.
 
 Messages that differ in the lengths of their fields, or in which fields they have, take the same steps. What else a message
-may hold, such as numbers as headers or a second section of data, is left to `messages.decode`.
+may hold, such as lists as headers or a second section of data, is left to `messages.decode`.
 """
 
 from __future__ import annotations
@@ -13,9 +13,13 @@ from typing import Final
 import numpy as np
 
 from rabbit_chx.streams import messages
+from rabbit_chx.streams.chunks import Whole
 from rabbit_chx.streams.encoded import (
     BINARIES,
+    BOOLEAN,
     FALSE,
+    FEW,
+    INTEGERS,
     LISTS,
     MAPS,
     NULL,
@@ -30,7 +34,6 @@ from rabbit_chx.streams.encoded import (
     Encoded,
     Flags,
     Values,
-    Whole,
 )
 
 _FIRST_SECTION, _LAST_SECTION = 0x70, 0x78
@@ -41,10 +44,12 @@ _VALUE_OF: Final = {
     messages.PROPERTIES: LISTS,
     messages.APPLICATION_PROPERTIES: MAPS,
     messages.DATA: BINARIES,
+    messages.VALUE: (*BINARIES, *TEXTS),
 }
 """Section -> the constructors of its value; in the order of the sections in a message."""
 _ANNOTATED: Final = {name.encode(): column for name, column in messages.ANNOTATION_OF.items()}
 _BASIC: Final = {name: column for name, column in _ANNOTATED.items() if messages.is_basic(name.decode())}
+_HEADER_VALUES: Final = (*TEXTS, NULL, TRUE, FALSE, BOOLEAN, *INTEGERS, *FEW)
 _SMALL_NUMBERS: Final = ("delivery_mode", "priority")
 _PROPERTY_OF: Final = {"type": "subject", "app_id": "group_id"}
 """Columns that have another name than their property."""
@@ -119,7 +124,7 @@ def find(data: Bytes, starts: Whole, stops: Whole, columns: Collection[str]) -> 
     """Find the fields of messages.
 
     Args:
-        data: The bytes of all messages, and `encoded.PADDING`.
+        data: The bytes of all messages, and `chunks.PADDING`.
         starts: Where each message begins, in ascending order.
         stops: Where each message ends.
         columns: Names of fields of `messages.StreamMessage`.
@@ -196,8 +201,8 @@ class _Fields:
     def read(self, section: int, values: Values) -> None:
         """Read a section of some messages."""
         match section:
-            case messages.DATA:
-                self.found.text("value").put(values)
+            case messages.DATA | messages.VALUE:
+                self._body(values)
             case messages.HEADER:
                 self._header(values)
             case messages.PROPERTIES:
@@ -206,6 +211,11 @@ class _Fields:
                 self._map(values, "annotation", _ANNOTATED)
             case messages.APPLICATION_PROPERTIES:
                 self._map(values, "application", _BASIC)
+
+    def _body(self, values: Values) -> None:
+        body = self.found.text("value")
+        self.encoded.give_up(values.rows[body.stop[values.rows] >= 0])  # it has a body already
+        body.put(values)
 
     def _header(self, values: Values) -> None:
         most = 3 if "expiration" in self.columns else 2 if "priority" in self.columns else 1
@@ -257,8 +267,8 @@ class _Fields:
                 if column in self.columns and same.any():
                     self._annotation(column, source, items.of(same))
         if "headers" in self.columns and others.any():
-            texts = self.encoded.only(items.of(others), (*TEXTS, NULL))
-            self.found.headers.append((names.in_rows(texts.rows), texts))
+            items = self.encoded.only(items.of(others), _HEADER_VALUES)
+            self.found.headers.append((names.in_rows(items.rows), items))
 
     def _annotation(self, column: str, source: str, items: Values) -> None:
         # Of a name that occurs twice, the last value counts, even if it is null.

@@ -9,8 +9,7 @@ from typing import Final
 import numpy as np
 
 from rabbit_chx.errors import CorruptChunk
-from rabbit_chx.streams.chunks import Chunk, records_of
-from rabbit_chx.streams.encoded import PADDING, Whole
+from rabbit_chx.streams.chunks import PADDING, Chunk, Whole, records_of
 
 _MOST_ARROW_BYTES: Final = 2**31 - 1 - PADDING
 """The offsets of Arrow's binary arrays have 32 bits."""
@@ -63,21 +62,18 @@ def _small_enough(rows: Rows) -> Iterator[Rows]:
 
 def rows_of(chunks: Sequence[Chunk]) -> Rows | None:
     """The messages of chunks of one stream; None if there are none."""
-    found = [(chunk, records_of(chunk)) for chunk in chunks]
-    found = [(chunk, records) for chunk, records in found if len(records.starts)]
-    if not found:
+    records = records_of(*chunks)
+    if not len(records.starts):
         return None
-    counts = np.array([len(records.starts) for _, records in found])
-    before = np.cumsum([0, *(len(records.data) for _, records in found[:-1])])
-    bases = np.repeat(before, counts)
-    firsts = np.array([chunk.first_offset for chunk, _ in found]) - np.cumsum(counts) + counts
+    counts = np.array(records.counts)
+    firsts = np.array([chunk.first_offset for chunk in chunks], np.int64) - np.cumsum(counts) + counts
     rows = Rows(
         stream=chunks[0].stream,
-        data=b"".join([*(records.data for _, records in found), bytes(PADDING)]),
-        starts=np.concatenate([records.starts for _, records in found]) + bases,
-        stops=np.concatenate([records.stops for _, records in found]) + bases,
-        offsets=np.repeat(firsts, counts) + np.arange(int(counts.sum())),
-        times=np.repeat(np.array([chunk.timestamp_ms for chunk, _ in found]), counts),
+        data=records.data,
+        starts=records.starts,
+        stops=records.stops,
+        offsets=np.repeat(firsts, counts) + np.arange(len(records.starts)),
+        times=np.repeat(np.array([chunk.timestamp_ms for chunk in chunks]), counts),
     )
     # Decompressed messages come after all others of their chunk.
     return rows if (rows.starts[1:] >= rows.stops[:-1]).all() else _in_order(rows)

@@ -15,7 +15,6 @@ from rabbit_chx.errors import MissingDependency
 
 SIZE: Final = struct.Struct(">I")
 _BATCH: Final = struct.Struct(">BHII")
-_IS_BATCH: Final = 0x80
 _IS_BATCH_AS_SIZE: Final = 1 << 31
 
 
@@ -23,12 +22,27 @@ class Damaged(Exception):
     """Entries do not fit together; the caller knows of which stream they are."""
 
 
-def sized_records(data: bytes | memoryview, at: int, count: int, spans: list[int]) -> tuple[int, int]:
+class Decompressed:
+    """Decompressed data, which comes after the data of the chunks."""
+
+    def __init__(self, end: int) -> None:
+        self.end = end
+        """Where the next piece begins."""
+        self.pieces: list[bytes] = []
+
+    def add(self, piece: bytes) -> int:
+        """Add a piece; returns where it begins."""
+        start = self.end
+        self.pieces.append(piece)
+        self.end += len(piece)
+        return start
+
+
+def sized_records(data: bytes, at: int, end: int, count: int, spans: list[int]) -> tuple[int, int]:
     """Add starts and stops of up to ``count`` messages to ``spans``, until a batch begins.
 
     Returns the number of messages and where the next entry begins.
     """
-    end = len(data)
     size_at = SIZE.unpack_from
     for found in range(count):
         start = at + SIZE.size
@@ -44,37 +58,32 @@ def sized_records(data: bytes | memoryview, at: int, count: int, spans: list[int
     return count, at
 
 
-def batch_records(data: memoryview, at: int, base: int, spans: list[int]) -> tuple[int, list[bytes]]:
-    """Add the messages of the sub-entry batch at ``at`` to ``spans``.
-
-    Returns where the next entry begins, and the decompressed data, if any, whose spans count from ``base``.
-    """
+def batch_records(data: bytes, at: int, end: int, spans: list[int], decompressed: Decompressed) -> int:
+    """Add the messages of the sub-entry batch at ``at`` to ``spans``; returns where the next entry begins."""
     start = at + _BATCH.size
-    if start > len(data):
+    if start > end:
         raise Damaged("a sub-entry batch is incomplete")
     kind, count, uncompressed, size = _BATCH.unpack_from(data, at)
-    stop = start + size
-    if stop > len(data):
-        raise Damaged(
-            f"a sub-entry batch of {size} bytes is longer than the {len(data) - start} that are left"
-        )
+    stop: int = start + size
+    if stop > end:
+        raise Damaged(f"a sub-entry batch of {size} bytes is longer than the {end - start} that are left")
     compression = kind >> 4 & 0x07
     if not compression:
-        _inner_records(data[:stop], start, count, spans, 0)
-        return stop, []
+        _fill(sized_records(data, start, stop, count, spans), count, stop)
+        return stop
     if compression not in _DECOMPRESS:
         raise Damaged(f"a sub-entry batch has the unknown compression {compression}")
-    plain = _DECOMPRESS[compression](bytes(data[start:stop]), uncompressed)
-    _inner_records(plain, 0, count, spans, base)
-    return stop, [plain]
-
-
-def _inner_records(data: bytes | memoryview, at: int, count: int, spans: list[int], base: int) -> None:
+    plain = _DECOMPRESS[compression](data[start:stop], uncompressed)
     inner: list[int] = []
-    found, stop = sized_records(data, at, count, inner)
-    if found != count or stop != len(data):
-        raise Damaged(f"the messages of a sub-entry batch do not fill its {len(data) - at} bytes")
-    spans += [base + place for place in inner] if base else inner
+    _fill(sized_records(plain, 0, len(plain), count, inner), count, len(plain))
+    base = decompressed.add(plain)
+    spans += [base + place for place in inner]
+    return stop
+
+
+def _fill(found: tuple[int, int], count: int, stop: int) -> None:
+    if found != (count, stop):
+        raise Damaged("the messages of a sub-entry batch do not fill it")
 
 
 def _gunzip(data: bytes, size: int) -> bytes:
