@@ -20,8 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 import pika
 from proton.utils import BlockingConnection
 
-from rabbit_chx.fields import Field
-from tests.stream_messages import EXCHANGE, FROM_0_9_1, RAW, Sent
+from tests.stream_messages import EXCHANGE, FROM_0_9_1, RAW, Properties, sized
 from tests.vectors.stream_messages_1_0 import FROM_1_0, REFUSED
 
 USER = "guest"
@@ -64,65 +63,6 @@ def over_0_9_1(address: str, stream: str) -> list[str]:
             channel.basic_publish(exchange, key, sent.body, Properties(sent))
         channel.queue_unbind(stream, EXCHANGE)
     return list(FROM_0_9_1)
-
-
-class Properties(pika.BasicProperties):
-    """With headers of any type: pika encodes only some."""
-
-    def __init__(self, sent: Sent) -> None:
-        super().__init__(**sent.properties, headers={} if sent.headers else None)
-        self.fields = sent.headers
-
-    def encode(self) -> list[bytes]:
-        # pika encodes a table without entries as a length of 0, which is found after flags and the two first properties.
-        flags, *pieces = super().encode()
-        if not self.fields:
-            return [flags, *pieces]
-        at = pieces.index(bytes(4))
-        pieces[at] = table(self.fields)
-        return [flags, *pieces]
-
-
-def table(entries: Sequence[tuple[str, Field]]) -> bytes:
-    return sized(
-        b"".join(bytes([len(name.encode())]) + name.encode() + tagged(value) for name, value in entries)
-    )
-
-
-def sized(data: bytes) -> bytes:
-    return struct.pack(">I", len(data)) + data
-
-
-NUMBERS = {
-    "b": ">b",
-    "B": ">B",
-    "s": ">h",
-    "u": ">H",
-    "I": ">i",
-    "i": ">I",
-    "l": ">q",
-    "f": ">f",
-    "d": ">d",
-    "T": ">Q",
-}
-
-
-def tagged(value: Field) -> bytes:
-    tag = value.tag.encode()
-    match value.tag:
-        case "V":
-            return tag
-        case "t":
-            return tag + bytes([value.value])
-        case "S" | "x":
-            return tag + sized(value.value)
-        case "D":
-            return tag + struct.pack(">BI", *value.value)
-        case "A":
-            return tag + sized(b"".join(map(tagged, value.value)))
-        case "F":
-            return tag + table(value.value)
-    return tag + struct.pack(NUMBERS[value.tag], value.value)
 
 
 # --- AMQP 1.0 ---

@@ -1,0 +1,137 @@
+"""What clients publish to a stream, read back as rows."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from dataclasses import asdict
+from datetime import UTC, datetime
+
+import pika
+import pytest
+import rstream
+
+from rabbit_chx.streams import StreamReader, connect
+from rabbit_chx.urls import BrokerUrl
+from tests.broker.privileges import release_of
+from tests.stream_chunks import moment
+from tests.stream_messages import EXCHANGE, FROM_0_9_1, SECONDS, Properties, expected_of
+
+pytestmark = [pytest.mark.broker]
+
+
+@pytest.fixture
+def url(broker):
+    return BrokerUrl.for_streams(broker.stream_url)
+
+
+@pytest.fixture
+def stream(url):
+    name = f"columns {uuid.uuid4().hex[:8]}"
+    with connect(url) as connection:
+        connection.create(name)
+        yield name
+        connection.delete(name)
+
+
+def rows_of(url, stream) -> list[dict]:
+    with StreamReader(url, stream) as reader:
+        bounds = reader.bounds()
+        batches = list(reader.read(bounds.first, bounds.end))
+    return [row for batch in batches for row in batch.to_pylist(maps_as_pydicts="strict")]
+
+
+def test_messages_of_amqp_0_9_1_are_read_back(broker, url, stream) -> None:
+    before = datetime.now(UTC)
+    with pika.BlockingConnection(pika.URLParameters(broker.url)) as connection:
+        channel = connection.channel()
+        channel.confirm_delivery()
+        channel.exchange_declare(EXCHANGE, "fanout", auto_delete=True)
+        channel.queue_bind(stream, EXCHANGE)
+        for name, sent in FROM_0_9_1.items():
+            exchange, key = ("", stream) if name == "default exchange" else (EXCHANGE, sent.routing_key)
+            properties = Properties(sent)
+            properties.user_id = properties.user_id and url.user
+            channel.basic_publish(exchange, key, sent.body, properties)
+        channel.queue_unbind(stream, EXCHANGE)
+    rows = rows_of(url, stream)
+    release = "3.10" if release_of(broker) < (4,) else "4.0"
+    for offset, (name, row) in enumerate(zip(FROM_0_9_1, rows, strict=True)):
+        assert abs((row.pop("stream_timestamp") - before).total_seconds()) < 600
+        expected = asdict(expected_of(name, release, stream)) | {"stream": stream, "offset": offset}
+        expected |= {"timestamp": moment(expected["timestamp"]), "user_id": expected["user_id"] and url.user}
+        assert row == expected, name
+
+
+def written(url, publish) -> None:
+    """Publish with rstream."""
+
+    async def run() -> None:
+        producer = rstream.Producer(
+            url.host,
+            url.port,
+            username=url.user,
+            password=url.password,
+            load_balancer_mode=True,
+            default_batch_publishing_delay=0.01,
+        )
+        async with producer:
+            await publish(producer)
+
+    asyncio.run(run())
+
+
+def test_messages_of_a_stream_client_are_read_back(url, stream) -> None:
+    message = rstream.AMQPMessage(
+        body=b"in AMQP 1.0",
+        properties=rstream.Properties(
+            message_id="id-1", content_type="text/plain", creation_time=SECONDS * 1000, subject="kind"
+        ),
+        application_properties={b"text": "k\u00e4se", b"number": 5, b"true": True},
+    )
+
+    async def publish(producer) -> None:
+        for each in (message, b"no AMQP 1.0"):
+            await producer.send_wait(stream, each)
+
+    written(url, publish)
+    first, second = rows_of(url, stream)
+    assert {
+        name: value for name, value in first.items() if value is not None and name != "stream_timestamp"
+    } == {
+        "value": b"in AMQP 1.0",
+        "headers": {"text": "k\u00e4se", "number": "5", "true": "true"},
+        "message_id": "id-1",
+        "content_type": "text/plain",
+        "type": "kind",
+        "timestamp": moment(SECONDS * 1000),
+        "stream": stream,
+        "offset": 0,
+    }
+    assert (second["value"], second["headers"], second["offset"]) == (b"no AMQP 1.0", {}, 1)
+
+
+@pytest.mark.parametrize("codec", [rstream.CompressionType.No, rstream.CompressionType.Gzip])
+def test_sub_entry_batches_of_a_stream_client_are_read_back(url, stream, codec) -> None:
+    bodies = [b"body %d" % number for number in range(100)]
+
+    async def publish(producer) -> None:
+        confirmed = asyncio.Event()
+
+        async def settle(_) -> None:
+            confirmed.set()
+
+        await producer.send_wait(stream, b"before")
+        await producer.send_sub_entry(
+            stream,
+            [rstream.AMQPMessage(body=body) for body in bodies],
+            codec,
+            on_publish_confirm=settle,
+        )
+        await asyncio.wait_for(confirmed.wait(), 20)
+        await producer.send_wait(stream, b"after")
+
+    written(url, publish)
+    rows = rows_of(url, stream)
+    assert [row["value"] for row in rows] == [b"before", *bodies, b"after"]
+    assert [row["offset"] for row in rows] == list(range(102))
