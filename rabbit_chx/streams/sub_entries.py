@@ -26,7 +26,7 @@ class Decompressed:
     """Decompressed data, which comes after the data of the chunks."""
 
     def __init__(self, end: int) -> None:
-        self.end = end
+        self.end: int = end
         """Where the next piece begins."""
         self.pieces: list[bytes] = []
 

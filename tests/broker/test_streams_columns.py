@@ -55,7 +55,7 @@ def test_messages_of_amqp_0_9_1_are_read_back(broker, url, stream) -> None:
             channel.basic_publish(exchange, key, sent.body, properties)
         channel.queue_unbind(stream, EXCHANGE)
     rows = rows_of(url, stream)
-    release = "3.10" if release_of(broker) < (4,) else "4.0"
+    release = ".".join(map(str, release_of(broker)[:2]))
     for offset, (name, row) in enumerate(zip(FROM_0_9_1, rows, strict=True)):
         assert abs((row.pop("stream_timestamp") - before).total_seconds()) < 600
         expected = asdict(expected_of(name, release, stream)) | {"stream": stream, "offset": offset}
