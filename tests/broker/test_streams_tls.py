@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from rabbit_chx.streams import connect
+from rabbit_chx.streams import OffsetSpec, connect
+from rabbit_chx.streams.ends import first_chunk
 from rabbit_chx.urls import BrokerUrl
 from tests.broker.privileges import release_of
 from tests.broker.stream_scene import a_stream, fill, refused
@@ -70,6 +71,9 @@ def test_a_certificate_replaces_user_and_password(broker, secure, authority):
         return
     with connect(secure, tls=context) as connection, a_stream(connection) as stream:
         fill(connection, stream, range(10))
+        chunk = first_chunk(connection, stream, OffsetSpec.last())
+        assert chunk
+        assert chunk.end == 10
     assert "user of the certificate" in repr(connection)
 
 

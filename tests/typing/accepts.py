@@ -28,6 +28,7 @@ from rabbit_chx import (
 )
 from rabbit_chx.kernel import jump_consistent_hash, phash2
 from rabbit_chx.publishing import Failure, Publisher, Totals
+from rabbit_chx.streams import OffsetSpec, StreamMessage, StreamPublisher, StreamReader, connect
 from rabbit_chx.topology import Management, Observed, Plan, Topology, drift, lint, load, plan, read
 
 if TYPE_CHECKING:
@@ -98,6 +99,21 @@ with Publisher("amqp://localhost", "orders", on_failure=keep) as publisher:
     assert_type(publisher.publish(b"body", "customer-42"), int)
     assert_type(publisher.publish_many([b"one", b"two"], ["a", "b"]), range)
     assert_type(publisher.flush(), Totals)
+
+# --- streams ------------------------------------------------------------------------------------------------
+
+with StreamPublisher("rabbitmq-stream://localhost", "events", name="job") as streamed:
+    assert_type(streamed.send([b"one", b"two"], first_id=1), int)
+
+with StreamReader("rabbitmq-stream://localhost", "events", columns=["value"]) as reader:
+    assert_type(reader.bounds().end, int)
+    for offset, message in reader.messages(0, 10):
+        assert_type(offset, int)
+        assert_type(message, StreamMessage)
+
+with connect("rabbitmq-stream://localhost", stream="events") as connection:
+    assert_type(connection.partitions("orders"), list[str])
+    assert_type(connection.subscribe("events", OffsetSpec.first(), credit=10), int)
 
 # --- pictures -----------------------------------------------------------------------------------------------
 
