@@ -1,8 +1,7 @@
 """The commands that keep the record of the order in which rings were bound. No connection is opened here.
 
-Commands for an entry come right before the bind or unbind that they belong to, on the same channel. So if an apply
-breaks off between the two, the record has an entry too many, which a reader ignores, or one too few, which leaves the
-order unknown; it is never wrong.
+An entry is made right before its binding, and taken back right after it, on the same channel. So if an apply breaks off
+between the two, the record has an entry too many, which a reader ignores and the next apply takes back.
 """
 
 from __future__ import annotations
@@ -87,7 +86,7 @@ class OrderWriter:
         return commands
 
     def unbind(self, bound: Binding) -> list[OnChannel]:
-        """Take back the entry of a binding that is about to go."""
+        """Take back the entry of a binding that is gone."""
         return self._drop(bound.source, {(bound.destination, bound.key)})
 
     def delete_exchange(self, name: str) -> list[OnChannel]:

@@ -249,9 +249,10 @@ class StepCommands:
             own = [_command(step)]
             if self.types.get(bound.source) == CONSISTENT_HASH:
                 try:
-                    own = [*self._recorded(step, same, now[bound.source].values()), *own]
+                    before_it, after_it = self._recorded(step, same, now[bound.source].values())
                 except Surprise as surprise:
                     return commands, surprise
+                own = [*before_it, *own, *after_it]
             commands.append(own)
             _change(now[bound.source], step)
             same.append(bound) if is_bind else same.remove(bound)
@@ -259,18 +260,18 @@ class StepCommands:
 
     def _recorded(
         self, step: Bind | Unbind, same: Sequence[Binding], now: Iterable[Binding]
-    ) -> list[OnChannel]:
-        """The commands before a change of a ring that keep the record; ``same`` are those of this destination."""
+    ) -> tuple[list[OnChannel], list[OnChannel]]:
+        """The commands before and after a change of a ring that keep the record; ``same`` are those of this destination."""
         bound = step.binding
         if isinstance(step, Bind):
             self._refuse_second_binding(bound, same)
         if self.order is None:
-            return []
+            return [], []
         adopted = self.order.adopt(bound.source, now)
         if isinstance(step, Bind):
-            return [*adopted, *self.order.bind(bound)]
+            return [*adopted, *self.order.bind(bound)], []
         is_last = sum(each.key == bound.key for each in same) == 1
-        return [*adopted, *(self.order.unbind(bound) if is_last else ())]
+        return adopted, self.order.unbind(bound) if is_last else []
 
     def _refuse_second_binding(self, bound: Binding, same: Sequence[Binding]) -> None:
         """From 4.3 on, bindings of one destination that differ only in their arguments share its buckets."""
