@@ -66,7 +66,7 @@ class Member:
         self._calls: deque[Callable[[], None]] = deque()
         self._stop = self._workers.stopping
         self._connection: BlockingConnection | None = None
-        self._woken = False
+        self._woken: BlockingConnection | None = None
         self._bytes = 0
         self._error: BaseException | None = None
         self.seat: int | None = None
@@ -80,16 +80,16 @@ class Member:
 
     def _wake(self) -> None:
         connection = self._connection
-        if self._woken or connection is None:
+        if connection is None or connection is self._woken:
             return
-        self._woken = True
+        self._woken = connection  # and not just True: a connection that is lost never calls
         try:
             connection.add_callback_threadsafe(self._on_woken)
         except AMQPError:  # it is closed, and its thread awake
-            self._woken = False
+            self._woken = None
 
     def _on_woken(self) -> None:
-        self._woken = False
+        self._woken = None
 
     def _ask(self, function: Callable[..., None], *arguments: Any) -> None:
         """Have the thread of the connection call a function."""

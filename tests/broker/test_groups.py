@@ -14,6 +14,7 @@ import pytest
 
 from rabbit_chx.broker import connect, drain
 from rabbit_chx.consuming import Group, Message, members
+from rabbit_chx.consuming.member import Member
 from rabbit_chx.consuming.messages import HOLD
 from tests.broker.topology_site import Site
 from tests.json_lines import documented, printed
@@ -146,6 +147,21 @@ def test_a_member_that_stops_gives_back_what_it_has_not_handled_in_order(orders)
         wait_until(lambda: orders.all_seen, "the rest")
     orders.assert_in_order()
     assert sum(map(len, orders.seen.values())) == 600
+
+
+def test_a_handler_wakes_the_new_connection_after_the_old_one_was_lost_before_it_woke(orders) -> None:
+    url = orders.site.url()
+    member = Member(orders.group()._settings, lambda: connect(url), lambda: QUEUES, print)
+    woken: list[bool] = []
+    member._on_woken = lambda: woken.append(True)
+    with connect(url) as old, connect(url) as new:
+        member._connection = old
+        member.on_progress()
+        old.close()
+        member._connection = new
+        member.on_progress()
+        new.process_data_events(time_limit=5)
+    assert woken
 
 
 def test_a_failing_message_is_tried_again_before_its_successors_and_then_stops_the_member(orders) -> None:
