@@ -110,17 +110,26 @@ def connect(
 
 @contextmanager
 def expecting_refusals() -> Iterator[None]:
-    """Keep pika from warning that the broker closes a channel, where that is one of the expected answers."""
-    logger = logging.getLogger("pika.channel")
-    logger.addFilter(_nothing)
+    """Keep pika from warning that the broker closes a channel or returns a message, where that is an expected answer."""
+    quiet = {
+        logging.getLogger("pika.channel"): _nothing,
+        logging.getLogger("pika.adapters.blocking_connection"): _no_return,
+    }
+    for logger, rule in quiet.items():
+        logger.addFilter(rule)
     try:
         yield
     finally:
-        logger.removeFilter(_nothing)
+        for logger, rule in quiet.items():
+            logger.removeFilter(rule)
 
 
 def _nothing(_record: logging.LogRecord) -> bool:
     return False
+
+
+def _no_return(record: logging.LogRecord) -> bool:
+    return "message was returned" not in str(record.msg)
 
 
 def server_version(connection: pika.BlockingConnection) -> str:

@@ -200,7 +200,7 @@ class AsyncMember:
         names = await self._find_seat()
         if self.seat is None:
             return
-        await self._link.carry_out(check_access(self._settings, self.seat))
+        await self._link.carry_out(check_access(self._settings, self.seat, names))
         self._control = await self._link.open_channel()
         await self._answer_questions(self.seat)
         await self._use(names)

@@ -157,7 +157,7 @@ class Member:
         names = self._find_seat(connection)
         if self.seat is None:
             return
-        self._run(check_access(self._settings, self.seat))
+        self._run(check_access(self._settings, self.seat, names))
         self._control = connection.channel()
         self._listen()
         self._use(names)

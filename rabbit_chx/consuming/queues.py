@@ -7,13 +7,13 @@ from collections.abc import Collection, Generator, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from rabbit_chx.broker.applying.protocol import NO_ROUTE, Command, OnChannel, Refused
+from rabbit_chx.broker.applying.protocol import NO_ROUTE, Command, OnChannel, Pause, Refused
 from rabbit_chx.broker.permissions import why_denied
 from rabbit_chx.consuming.access import HOLDS, needs_of
 from rabbit_chx.consuming.logs import Log
 from rabbit_chx.consuming.messages import Message
 from rabbit_chx.consuming.releases import has_default_limit
-from rabbit_chx.consuming.seats import seat_queue
+from rabbit_chx.consuming.seats import is_taken
 from rabbit_chx.consuming.settings import Settings
 from rabbit_chx.errors import InvalidValue, Unquoted
 from rabbit_chx.text import listed
@@ -26,6 +26,7 @@ _TYPE, _SINGLE, _LIMIT, _DEAD_LETTER = (
     *("x-queue-type", "x-single-active-consumer", "x-delivery-limit", "x-dead-letter-exchange"),
 )
 _MOST_REFUSALS: Final = 30
+_SECOND_LOOK: Final = 1.0
 _FIT: Final = "a quorum queue with a single active consumer"
 _MISSING: Final = "`rabbit-chx apply` declares the queues of a topology file"
 _REPLACE: Final = (
@@ -61,17 +62,51 @@ def park(queue: str, message: Message) -> Generator[Command, Any, None]:
         ) from None
 
 
-def check_access(settings: Settings, seat: int) -> Generator[Command, Any, None]:
+def check_access(settings: Settings, seat: int, queues: Collection[str]) -> Generator[Command, Any, None]:
     """Try what a member does only now and then, so that a missing permission shows at once.
 
     A member answers questions and markers through the default exchange, and looks whether a hold is still there. For
     that, RabbitMQ 4.3.1 and later want one of the permissions on its name.
     """
-    ours = {"exchange": "", "routing_key": seat_queue(settings.name, seat), "body": b""}
-    yield OnChannel("basic_publish", ours)
+    yield from is_taken(settings.name, seat)
     yield from exists(f"{HOLDS}check")
     if settings.parking_queue is not None and not (yield from exists(settings.parking_queue)):
         raise InvalidValue("parking_queue", settings.parking_queue, "an existing queue")
+    if seat == 0:
+        yield from _warn_of_strangers(settings, queues)
+
+
+def _warn_of_strangers(settings: Settings, queues: Collection[str]) -> Generator[Command, Any, None]:
+    """Warn if queues have consumers although this is the only member of the group.
+
+    The broker counts one consumer of a queue with a single active consumer, however many wait, so only the first member
+    can tell. A member that has just ended may still be counted: its queues have the benefit of a second look.
+    """
+    consumed = yield from _consumed(queues)
+    for seat in range(1, len(queues)) if consumed else ():
+        if (yield from is_taken(settings.name, seat)):
+            return
+    if consumed:
+        yield Pause(_SECOND_LOOK)
+        consumed = yield from _consumed(consumed)
+    if consumed:
+        Log(settings).warn(
+            f"{listed(consumed)}: consumed by others, such as another group, although this is the only member of the "
+            "group. Each queue has one active consumer, so one of the groups gets nothing. Give each group queues of its "
+            "own"
+        )
+
+
+def _consumed(queues: Collection[str]) -> Generator[Command, Any, list[str]]:
+    found = []
+    for queue in sorted(queues):
+        try:
+            if (yield OnChannel("queue_declare", {"queue": queue, "passive": True})).consumer_count:
+                found.append(queue)
+        except Refused as refused:
+            if refused.code != _NOT_FOUND:
+                raise
+    return found
 
 
 # ---- whether queues are fit for a group

@@ -11,7 +11,7 @@ import socket
 from collections.abc import Generator
 from typing import Any, Final
 
-from rabbit_chx.broker.applying.protocol import Command, OnChannel, Refused
+from rabbit_chx.broker.applying.protocol import NO_ROUTE, Command, OnChannel, Refused
 from rabbit_chx.errors import InvalidValue
 from rabbit_chx.names import check_name
 
@@ -56,6 +56,8 @@ def consumer_tag(group: str, seat: int) -> str:
 def take_seat(group: str, below: int) -> Generator[Command, Any, int | None]:
     """Take the lowest free seat with a number less than ``below``; None if all are taken."""
     for seat in range(below):
+        if (yield from is_taken(group, seat)):
+            continue
         # Some virtual hosts have another default type.
         arguments = {"x-queue-type": "classic"}
         try:
@@ -69,6 +71,22 @@ def take_seat(group: str, below: int) -> Generator[Command, Any, int | None]:
         else:
             return seat
     return None
+
+
+def is_taken(group: str, seat: int) -> Generator[Command, Any, bool]:
+    """Whether a member has a seat.
+
+    A message that asks nothing is sent there. To declare the queue instead would cost a channel and an error in the log of
+    the broker for each seat that is taken.
+    """
+    nothing = {"exchange": "", "routing_key": seat_queue(group, seat), "body": b"", "mandatory": True}
+    try:
+        yield OnChannel("basic_publish", {**nothing, "properties": {"expiration": "0"}})
+    except Refused as refused:
+        if refused.code != NO_ROUTE:
+            raise
+        return False
+    return True
 
 
 def next_try(tried: int, share: float) -> float:

@@ -89,6 +89,11 @@ class Shop:
             within(30, lambda: group.run(lambda _: None), "the refusal")
         return str(caught.value)
 
+    def consumed(self, queue):
+        """Whether a queue has an active consumer."""
+        with self.site.connection() as connection:
+            return connection.channel().queue_declare(queue, passive=True).method.consumer_count
+
     def seated(self, seat=0, group="billing"):
         """Whether a member has this seat."""
         names = self.site.queue_names("^rabbit-chx")
@@ -168,7 +173,7 @@ def test_queues_that_appear_are_consumed_if_they_are_fit(shop, warnings):
     assert any("not consumed: invalid queue 'b': got a classic queue" in text for text in warnings())
 
 
-def test_of_two_groups_one_gets_all_messages_of_a_queue_until_it_ends(shop):
+def test_of_two_groups_one_gets_all_messages_of_a_queue_until_it_ends(shop, warnings):
     shop.declare(a=UNLIMITED)
     seen = {"billing": [], "shipping": []}
     groups = {name: shop.group(["a"], name=name) for name in seen}
@@ -176,6 +181,10 @@ def test_of_two_groups_one_gets_all_messages_of_a_queue_until_it_ends(shop):
         for name, group in groups.items():
             running.enter_context(shop.running(group, seen[name].append))
             wait_until(partial(shop.seated, group=name), "the group is there")
+            wait_until(partial(shop.consumed, "a"), "its queue is consumed")
+        wait_until(lambda: "consumed by others" in "".join(warnings()), "the warning")
+        (warning,) = (text for text in warnings() if "consumed by others" in text)
+        assert warning.startswith("group 'shipping': queue 'a': consumed by others, such as another group")
         for _ in range(20):
             shop.publish("a")
         wait_until(lambda: sum(map(len, seen.values())) == 20, "all messages")
@@ -187,6 +196,21 @@ def test_of_two_groups_one_gets_all_messages_of_a_queue_until_it_ends(shop):
         if not seen[other]:  # it came before the end of the first
             shop.publish("a")
             wait_until(lambda: seen[other], "a message for the other group")
+
+
+def test_members_of_one_group_are_no_strangers_to_each_other(shop, warnings):
+    shop.declare(a=SINGLE if shop.old else UNLIMITED, b=SINGLE if shop.old else UNLIMITED)
+    with ExitStack() as running:
+        first = shop.group(["a", "b"])
+        running.enter_context(shop.running(first))
+        wait_until(shop.seated, "the first member has a seat")
+        running.enter_context(shop.running(shop.group(["a", "b"])))
+        wait_until(partial(shop.seated, 1), "the second member has a seat")
+        first.stop()
+        wait_until(lambda: not shop.seated(), "the first has ended")
+        running.enter_context(shop.running(shop.group(["a", "b"])))
+        wait_until(shop.seated, "its successor has its seat")
+    assert not [text for text in warnings() if "consumed by others" in text]
 
 
 def test_a_release_that_ignores_priorities_is_refused_unless_failover_is_enough(shop):
