@@ -47,6 +47,10 @@ class Needs:
     write: Resources = field(default_factory=set)
     read: Resources = field(default_factory=set)
 
+    def __or__(self, other: Needs) -> Needs:
+        """The permissions that two works need together."""
+        return Needs(self.configure | other.configure, self.write | other.write, self.read | other.read)
+
     def on(self, kind: str, name: str) -> list[str]:
         """The needed permissions on one resource."""
         return [each for each in ("configure", "write", "read") if _holds(getattr(self, each), kind, name)]
@@ -55,6 +59,9 @@ class Needs:
         """The command that grants these permissions and no others."""
         patterns = " ".join(shlex.quote(_pattern(names)) for names in (self.configure, self.write, self.read))
         return f"rabbitmqctl set_permissions -p {shlex.quote(vhost)} {shlex.quote(user)} {patterns}"
+
+
+NOTHING: Final = Needs()
 
 
 def why_denied(text: str, needs: Needs, *, at: Needs | None = None, what: str = "this") -> str:

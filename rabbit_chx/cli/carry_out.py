@@ -12,8 +12,10 @@ from rabbit_chx.cli.broker_access import BrokerAccess
 from rabbit_chx.cli.changes import counted
 from rabbit_chx.cli.output import echo, notice, print_json
 from rabbit_chx.cli.verb import Exit
+from rabbit_chx.consuming.holds import holds_on
 from rabbit_chx.consuming.scaling import Done, carry_out
 from rabbit_chx.errors import InvalidValue, RabbitChxError, Unquoted
+from rabbit_chx.topology.model import Topology
 from rabbit_chx.topology.planning.steps import Plan
 
 
@@ -29,6 +31,17 @@ def agreed(plans: Sequence[Plan]) -> bool:
     """Ask whether to apply the plans."""
     count = sum(len(plan.steps) for plan in plans)
     return click.confirm(f"Apply {counted(count, 'step')}?", err=True)
+
+
+def print_held(live: BrokerAccess, wanted: Topology) -> bool:
+    """Print which queues an interrupted call has left held; whether there are any."""
+    management = live.management()
+    assert management is not None
+    held = holds_on(management, wanted.vhost)
+    if held:
+        names = ", ".join(repr(hold.queue) for hold in held)
+        notice("Note", f"an interrupted change left queues held, which is finished first: {names}")
+    return bool(held)
 
 
 def carry_out_plans(live: BrokerAccess, plans: Sequence[Plan], output: str, **options: Any) -> Exit:

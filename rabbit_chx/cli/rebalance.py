@@ -7,7 +7,7 @@ from math import sqrt
 import click
 
 from rabbit_chx.cli.broker_access import BrokerAccess, topology_options
-from rabbit_chx.cli.carry_out import agreed, carry_out_plans, check_can_ask
+from rabbit_chx.cli.carry_out import agreed, carry_out_plans, check_can_ask, print_held
 from rabbit_chx.cli.changes import print_plan
 from rabbit_chx.cli.options import check_names, exchange_option, keys_option, output_option, raw_option
 from rabbit_chx.cli.output import echo, notice
@@ -17,7 +17,13 @@ from rabbit_chx.cli.slot_load import Measurement, count_keys, measure
 from rabbit_chx.cli.verb import Exit, option, verb
 from rabbit_chx.errors import InvalidValue
 from rabbit_chx.topology.model import Observed, Slots, Topology
-from rabbit_chx.topology.planning.slot_changes import move_rounds, plan_moves, queue_of_slots, slots_behind
+from rabbit_chx.topology.planning.slot_changes import (
+    move_rounds,
+    plan_moves,
+    queue_of_slots,
+    slots_behind,
+    unfinished_moves,
+)
 from rabbit_chx.topology.planning.steps import Plan
 from rabbit_chx.topology.rebalancing import Rebalancing, rebalance as find_moves
 from rabbit_chx.topology.slot_counts import SlotCounts
@@ -98,8 +104,7 @@ def rebalance(
     capacity = _capacity(slots, weights)
     if apply_it:
         check_can_ask("rebalance --apply", "--yes", "Without --apply, nothing is changed", yes=yes)
-        # This finishes what an interrupted call left held.
-        if code := carry_out_plans(live, [Plan(wanted.vhost)], output):
+        if code := _finish(live, wanted, slots, output):
             return code
     observed = _read(live, wanted)
     queue_of = queue_of_slots(slots, observed)
@@ -117,6 +122,21 @@ def rebalance(
     if apply_it and plans:
         return carry_out_plans(live, plans, output) if yes or agreed(plans) else Exit.FAILED
     return Exit.DIFFERENT if plans else Exit.FINE
+
+
+def _finish(live: BrokerAccess, wanted: Topology, slots: Slots, output: str) -> Exit:
+    """Finish what an interrupted call left: queues that are held, and slots with an old and a new queue."""
+    if print_held(live, wanted) and (code := carry_out_plans(live, [Plan(wanted.vhost)], output)):
+        return code
+    observed = _read(live, wanted)
+    left = unfinished_moves(slots, observed)
+    if not left:
+        return Exit.FINE
+    notice(
+        "Note",
+        f"an interrupted change left slots with two queues, which is finished first: {', '.join(left)}",
+    )
+    return carry_out_plans(live, [plan_moves(wanted, slots.exchange, left, observed)], output)
 
 
 def _read(live: BrokerAccess, wanted: Topology) -> Observed:

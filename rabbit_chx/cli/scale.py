@@ -8,15 +8,14 @@ from typing import Any
 import click
 
 from rabbit_chx.cli.broker_access import BrokerAccess, for_each_vhost, topology_options
-from rabbit_chx.cli.carry_out import agreed, carry_out_plans, check_can_ask
+from rabbit_chx.cli.carry_out import agreed, carry_out_plans, check_can_ask, print_held
 from rabbit_chx.cli.changes import read_and_print
 from rabbit_chx.cli.completion import queues
 from rabbit_chx.cli.options import check_names, exchange_option, output_option, the_exchange
 from rabbit_chx.cli.output import echo, notice, print_json
 from rabbit_chx.cli.plan import parse_new, planned
 from rabbit_chx.cli.verb import Exit, bundle, option, verb
-from rabbit_chx.consuming.holds import holds_on
-from rabbit_chx.consuming.scaling import waits_of
+from rabbit_chx.consuming.waits import waits_of
 from rabbit_chx.errors import InvalidValue
 from rabbit_chx.topology.checks.lint import lint
 from rabbit_chx.topology.file.dump import excerpt
@@ -116,7 +115,7 @@ def scale(
         raise click.UsageError("scale needs the management API, which --amqp-only leaves out")
 
     def scale_one(wanted: Topology) -> int:
-        held = _print_held(live, wanted)
+        held = print_held(live, wanted)
         observed = read_and_print(live, wanted, verbose=verbose)
         made = planned(wanted, observed, live, output, verbose=verbose, max_moved=1.0)
         refused = _is_refused(wanted, made)
@@ -135,17 +134,6 @@ def scale(
     if changed and code in (Exit.FINE, Exit.PARTLY):
         _print_file(topologies[0], changed, output)
     return code
-
-
-def _print_held(live: BrokerAccess, wanted: Topology) -> bool:
-    """Print which queues an interrupted call has left held; whether there are any."""
-    management = live.management()
-    assert management is not None
-    held = holds_on(management, wanted.vhost)
-    if held:
-        names = ", ".join(repr(hold.queue) for hold in held)
-        notice("Note", f"an interrupted change left queues held, which is finished first: {names}")
-    return bool(held)
 
 
 def _is_refused(wanted: Topology, made: Plan) -> bool:

@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import Final
 
 from pika.exceptions import ChannelClosedByBroker
 
+from rabbit_chx.broker.applying.broker_errors import needs_of as needs_of_steps
+from rabbit_chx.broker.applying.lock import LOCK
 from rabbit_chx.broker.applying.protocol import Lost, Refused
 from rabbit_chx.broker.permissions import DEFAULT_EXCHANGE, Beginning, Needs, why_denied
 from rabbit_chx.broker.reasons import why_down
 from rabbit_chx.consuming.seats import SEATS
 from rabbit_chx.consuming.settings import Settings
 from rabbit_chx.errors import BrokerUnavailable
+from rabbit_chx.topology.model import CONSISTENT_HASH, Exchange
+from rabbit_chx.topology.planning.steps import DeclareExchange, Plan
 
 HOLDS: Final = "rabbit-chx.hold."
 """How the names of the queues begin whose deletion releases held queues."""
 
+_ANSWERS: Final = ("queue", Beginning("amq.gen-"))
+_HOLDING: Final = Needs(
+    configure={("queue", LOCK), ("queue", Beginning(HOLDS)), _ANSWERS},
+    write={("exchange", DEFAULT_EXCHANGE)},
+    read={_ANSWERS},
+)
 _DENIED: Final = 403
 
 
@@ -28,6 +38,19 @@ def needs_of(settings: Settings, queues: Collection[str]) -> Needs:
     if settings.parking_queue is not None:
         needs.write.add(("queue", settings.parking_queue))
     return needs
+
+
+def needs_of_change(plan: Plan, exchanges: Iterable[Exchange], deleted: Collection[str]) -> Needs:
+    """The permissions for a plan that is carried out while members consume.
+
+    Args:
+        plan: which is carried out.
+        exchanges: those that there are.
+        deleted: queues that are deleted when they are drained.
+    """
+    declared = (step.exchange for step in plan.steps if isinstance(step, DeclareExchange))
+    rings = {each.name for each in (*exchanges, *declared) if each.type == CONSISTENT_HASH}
+    return needs_of_steps(plan.steps, rings) | _HOLDING | Needs({("queue", name) for name in deleted})
 
 
 def why_ended(error: Exception, settings: Settings, queues: Collection[str]) -> BrokerUnavailable:

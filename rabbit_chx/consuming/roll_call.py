@@ -20,8 +20,8 @@ from pika import BasicProperties, BlockingConnection
 from pika.adapters.blocking_connection import BlockingChannel
 from pika.exceptions import ChannelClosedByBroker
 
-from rabbit_chx.broker.permissions import DEFAULT_EXCHANGE, Needs
-from rabbit_chx.broker.reasons import why_refused
+from rabbit_chx.broker.applying.protocol import Refused
+from rabbit_chx.broker.permissions import DEFAULT_EXCHANGE, Needs, why_denied
 from rabbit_chx.consuming.seats import check_group_name, seat_queue
 from rabbit_chx.consuming.status import Question
 from rabbit_chx.errors import BrokerUnavailable
@@ -74,15 +74,28 @@ def members(
         timeout: seconds for the answers.
         queues: queues that the members should consume from now on, besides those that they know.
     """
+    try:
+        return ask(connection, group, timeout=timeout, queues=queues)
+    except Refused as refused:
+        needs = Needs(write={("exchange", DEFAULT_EXCHANGE)})
+        why = why_denied(refused.text, needs, what="asking members") or refused.text
+        raise BrokerUnavailable(f"the members cannot be asked: {why}") from None
+
+
+def ask(
+    connection: BlockingConnection, group: str, *, timeout: float, queues: Collection[str] = ()
+) -> list[MemberStatus]:
+    """As `members`, for callers that explain a refusal themselves.
+
+    Raises:
+        Refused: the broker closed the channel.
+    """
     check_group_name(group)
     channel = connection.channel()
     try:
         return _asked(channel, group, Question(tuple(queues)), timeout)
     except ChannelClosedByBroker as error:
-        needs = Needs(write={("exchange", DEFAULT_EXCHANGE)})
-        raise BrokerUnavailable(
-            f"the members cannot be asked: {why_refused(error, needs, what='asking members')}"
-        ) from None
+        raise Refused(error.reply_code, error.reply_text) from None
     finally:
         if channel.is_open:
             channel.close()

@@ -23,21 +23,20 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from rabbit_chx.broker.applying.apply import lock_holder
-from rabbit_chx.broker.applying.handover import NotDrained, drain_commands, stages
-from rabbit_chx.broker.applying.lock import LOCK, release_lock, take_lock
+from rabbit_chx.broker.applying.handover import NotDrained, check_replies, marker_commands, stages
+from rabbit_chx.broker.applying.lock import release_lock, take_lock
 from rabbit_chx.broker.applying.pika_driver import PikaDriver, uninterrupted
 from rabbit_chx.broker.applying.plan_commands import check_plan, plan_commands
 from rabbit_chx.broker.applying.protocol import Command, Lost, OnChannel, OverHttp, Refused, Surprise
 from rabbit_chx.broker.management import Management
-from rabbit_chx.broker.permissions import DEFAULT_EXCHANGE, Beginning, Needs, why_denied
-from rabbit_chx.consuming.access import HOLDS
+from rabbit_chx.broker.permissions import Needs, why_denied
+from rabbit_chx.consuming.access import needs_of_change
 from rabbit_chx.consuming.holds import Hold, hold_commands, holds_on, release_commands
-from rabbit_chx.consuming.queues import exists
-from rabbit_chx.consuming.roll_call import MemberStatus, members
+from rabbit_chx.consuming.roll_call import MemberStatus, ask
 from rabbit_chx.consuming.seats import SEATS
-from rabbit_chx.errors import ApplyStopped, BrokerUnavailable, InvalidValue, RabbitChxError
+from rabbit_chx.consuming.waits import waits_of
+from rabbit_chx.errors import ApplyStopped, BrokerUnavailable, RabbitChxError
 from rabbit_chx.ring import Destination
-from rabbit_chx.topology.planning.drain_order import drain_first_in, drain_stages
 from rabbit_chx.topology.planning.steps import Bind, Plan, Step, Unbind
 
 if TYPE_CHECKING:
@@ -82,56 +81,6 @@ class NotConsumed(RabbitChxError):
         return str(self.args[0])
 
 
-def waits_of(plan: Plan) -> dict[str, frozenset[str]]:
-    """The queues that gain keys by a plan, each with those that are drained first.
-
-    Raises:
-        InvalidValue: no such order keeps the order of all keys, or none is known; the hint says what to do.
-    """
-    for exchange, flaw, hint in _flaws(plan):
-        raise InvalidValue(
-            f"change of exchange {exchange!r}", flaw, "a change that can keep keys in order", hint
-        )
-    waits = drain_first_in(plan)
-    named = {one for gainer, losers in waits.items() for one in (gainer, *losers)}
-    behind = sorted(str(one) for one in named if not isinstance(one, str))
-    if behind:
-        raise InvalidValue(
-            "change",
-            f"keys that move between exchanges ({', '.join(behind)})",
-            "keys that move between queues",
-            "Only queues can be held and drained",
-        )
-    if drain_stages(waits) is None:
-        mutual = sorted(str(one) for one in waits.keys() & set().union(*waits.values()))
-        raise InvalidValue(
-            "change",
-            f"queues that gain keys from each other ({', '.join(mutual)})",
-            "a change that can keep keys in order",
-            "On a ring append queues at its end, or remove the last-bound ones; with slots any queue can come and go. "
-            "`rabbit-chx plan` shows the alternatives",
-        )
-    return {str(gainer): frozenset(map(str, losers)) for gainer, losers in waits.items()}
-
-
-def _flaws(plan: Plan) -> Iterator[tuple[str, str, str]]:
-    """The exchanges whose moving keys are not known, each with the reason and a hint."""
-    rings = {change.exchange for change in plan.changes}
-    for change in plan.changes:
-        if change.before.bindings and not (change.before.known and change.after.known):
-            why = f"a ring of unknown order ({change.before.why_unknown})"
-            yield change.exchange, why, "Read it from the node, or infer it from observed messages"
-    for step in plan.steps:
-        if isinstance(step, (Bind, Unbind)) and step.moved != 0 and step.binding.source not in rings:
-            source = step.binding.source
-            if step.exchange_moved == source:  # otherwise it is a slot
-                yield (
-                    source,
-                    "another number of queues of an x-modulus-hash exchange, which moves keys between all of them",
-                    "Give it slots under a new name, which moves only the keys of the new queues",
-                )
-
-
 def carry_out(
     plan: Plan,
     connection: BlockingConnection,
@@ -170,9 +119,14 @@ def carry_out(
     driver = PikaDriver(connection, management)
     check_plan(plan, driver.vhost, seen=True)
     change = _Change(connection, management, driver, on_done, timeout, settle, {group} if group else set())
-    with _locked(driver, lock_holder() if holder is None else holder):
-        change.finish(holds_on(management, driver.vhost))
-        change.carry_out(plan, waits, removed, record=record)
+    deleted = {*removed, *(each for hold in holds_on(management, driver.vhost) for each in hold.removed)}
+    needs = needs_of_change(plan, management.exchanges(driver.vhost), deleted)
+    with _explained(needs), _locked(driver, lock_holder() if holder is None else holder):
+        found = holds_on(management, driver.vhost)
+        if found or waits:
+            driver.run(_try_replies())
+        change.finish(found)
+        change.carry_out(plan, waits, removed, record=record, needs=needs)
 
 
 class _Change:
@@ -198,7 +152,13 @@ class _Change:
         self._told = 0.0
 
     def carry_out(
-        self, plan: Plan, waits: Mapping[str, frozenset[str]], removed: Collection[str], *, record: bool
+        self,
+        plan: Plan,
+        waits: Mapping[str, frozenset[str]],
+        removed: Collection[str],
+        *,
+        record: bool,
+        needs: Needs,
     ) -> None:
         """Declare, hold, switch, drain and release."""
         binds = (Bind, Unbind)
@@ -207,21 +167,21 @@ class _Change:
         if waits:
             self._choose_groups(losing)
             self._wait_for_members(losing - waits.keys())
-        self._apply(replace(plan, steps=first, changes=()), record=record)
+        self._apply(replace(plan, steps=first, changes=()), record=record, needs=needs)
         self._wait_for_members(losing | waits.keys(), told=waits)
         held = [Hold.of(queue, losers, removed, self._groups) for queue, losers in waits.items()]
         for hold in held:
             self._driver.run(hold_commands(hold))
             self._on_done(Done("hold", hold.queue))
         try:
-            self._apply(replace(plan, steps=plan.steps[len(first) :]), record=record)
+            self._apply(replace(plan, steps=plan.steps[len(first) :]), record=record, needs=needs)
         except ApplyStopped:
             with suppress(RabbitChxError, Refused, Lost):
                 self.finish(held)
             raise
         self.finish(held)
 
-    def _apply(self, plan: Plan, *, record: bool) -> None:
+    def _apply(self, plan: Plan, *, record: bool, needs: Needs) -> None:
         self._driver.run(
             plan_commands(
                 plan,
@@ -231,6 +191,7 @@ class _Change:
                 record=record,
                 on_step=lambda step: self._on_done(Done("step", step=step)),
                 lock=False,
+                also=needs,
             )
         )
 
@@ -267,13 +228,13 @@ class _Change:
         bindings = self._management.bindings(self._driver.vhost)
         return queues - {str(each.destination) for each in bindings if each.source}
 
-    def _existing(self, queues: Iterable[str]) -> set[str]:
-        return {queue for queue in queues if self._driver.run(exists(queue))}
+    def _existing(self, queues: set[str]) -> set[str]:
+        return queues & {queue.name for queue, _ in self._management.queues(self._driver.vhost)}
 
     def _drain(
         self, losing: Collection[str], settle: float, told: Collection[str], held: Iterable[str]
     ) -> None:
-        commands = drain_commands(
+        commands = marker_commands(
             losing,
             self._timeout,
             settle,
@@ -308,7 +269,7 @@ class _Change:
 
     def _ask(self, group: str, told: Collection[str] = ()) -> list[MemberStatus]:
         with uninterrupted():
-            return members(self._connection, group, timeout=_ANSWER_IN, queues=told)
+            return ask(self._connection, group, timeout=_ANSWER_IN, queues=told)
 
     def _tell(self, told: Collection[str]) -> set[str]:
         """Tell all members of these queues, and return those that they consume already."""
@@ -358,26 +319,32 @@ def _delete_commands(vhost: str, queue: str) -> Generator[Command, Any, bool]:
     return True
 
 
+def _try_replies() -> Generator[Command, Any, None]:
+    """Find out whether a drain is permitted, before anything is held for it."""
+    replies = yield from check_replies()
+    yield OnChannel("queue_delete", {"queue": replies})
+
+
 @contextmanager
 def _locked(driver: PikaDriver, holder: str) -> Iterator[None]:
-    """Hold the lock on the topology, and say in full sentences why the broker is gone or refuses something."""
-    own = Beginning(HOLDS)
+    """Hold the lock on the topology."""
+    driver.run(take_lock(driver.vhost, holder, 1 + secrets.randbelow(2**31 - 1), seen=True))
     try:
-        driver.run(take_lock(driver.vhost, holder, 1 + secrets.randbelow(2**31 - 1), seen=True))
-        try:
-            yield
-        finally:
-            driver.run(release_lock())
+        yield
+    finally:
+        driver.run(release_lock())
+
+
+@contextmanager
+def _explained(needs: Needs) -> Iterator[None]:
+    """Say in full sentences why the broker is gone or refuses something."""
+    try:
+        yield
     except (Surprise, Lost) as error:
         raise BrokerUnavailable(str(error)) from None
     except Refused as refused:
-        needs = Needs(
-            configure={("queue", LOCK), ("queue", own), ("queue", Beginning("amq.gen-"))},
-            write={("exchange", DEFAULT_EXCHANGE)},
-            read={("queue", Beginning("amq.gen-"))},
-        )
-        reason = why_denied(refused.text, needs, what="holding and draining queues") or refused.text
-        raise BrokerUnavailable(f"the queues cannot be scaled: {reason}") from None
+        reason = why_denied(refused.text, needs, what="the change") or refused.text
+        raise BrokerUnavailable(f"the queues cannot be changed: {reason}") from None
 
 
 def _listed(names: Iterable[str]) -> str:

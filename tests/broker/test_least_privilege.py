@@ -205,6 +205,5 @@ def test_every_verb_that_asks_a_broker_is_on_the_page():
         for name in cli.list_commands(click.Context(cli))
         if any(each.name == "url" for each in cli.get_command(click.Context(cli), name).params)
     }
-    # import --url reads what check reads, and the others do what plan, apply, drain and group do.
-    verbs -= {"import", "rebalance", "scale"}
+    verbs -= {"import"}  # with --url it reads what check reads
     assert {shlex.split(what)[1] for what in sections() if what.startswith("rabbit-chx ")} == verbs

@@ -9,7 +9,7 @@ from rabbit_chx.broker.applying.protocol import Refused
 from rabbit_chx.consuming.access import HOLDS
 from rabbit_chx.consuming.holds import Hold, hold_commands
 from rabbit_chx.consuming.messages import HOLD, Kind, kind_of
-from rabbit_chx.consuming.scaling import waits_of
+from rabbit_chx.consuming.waits import waits_of
 from rabbit_chx.ring import ToExchange
 from rabbit_chx.topology.model import Binding
 from rabbit_chx.topology.planning.steps import Bind, Plan, RingChange, Unbind

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from rabbit_chx.broker.applying.lock import LOCK
-from rabbit_chx.broker.permissions import DEFAULT_EXCHANGE, Needs, why_denied
+from rabbit_chx.broker.permissions import DEFAULT_EXCHANGE, NOTHING, Needs, why_denied
 from rabbit_chx.broker.reading.order_record import ORDER_EXCHANGE
 from rabbit_chx.plugins import why_refused_type
 from rabbit_chx.ring import ToExchange
@@ -35,14 +35,20 @@ _NOT_FOUND = re.compile(r"no (queue|exchange) '(.*)' in vhost '(.*)'", re.DOTALL
 
 
 def why_refused(
-    code: int, text: str, step: Step | None, steps: Sequence[Step], rings: Collection[str] = ()
+    code: int,
+    text: str,
+    step: Step | None,
+    steps: Sequence[Step],
+    rings: Collection[str] = (),
+    also: Needs = NOTHING,
 ) -> str:
     """Explain the refusal of a step of a plan: what was refused, why, and what helps.
 
-    Code 0 means that the client could not send the command. ``rings`` are the exchanges whose order is recorded.
+    Code 0 means that the client could not send the command. ``rings`` are the exchanges whose order is recorded, and
+    ``also`` is what the caller needs for other work.
     """
     at = needs_of([step] if step is not None else [], rings)
-    if denied := why_denied(text, needs_of(steps, rings), at=at, what="the plan"):
+    if denied := why_denied(text, needs_of(steps, rings) | also, at=at, what="the plan"):
         unrecorded = ", or apply without a record of the order" if f"'{ORDER_EXCHANGE}'" in text else ""
         return denied + unrecorded
     if found := _INEQUIVALENT(text):

@@ -102,7 +102,26 @@ class _Drain:
         )
 
 
-def drain_commands(
+def drain_commands(queues: Collection[str], timeout: float, settle: float) -> Generator[Command, Any, None]:
+    """The commands of a drain, with the broker's refusals explained."""
+    try:
+        yield from marker_commands(queues, timeout, settle)
+    except (Refused, Lost) as error:
+        words = str(error.args[-1])
+        own: Resources = {("queue", Beginning("amq.gen-"))}
+        needs = Needs(configure=own, write={("exchange", DEFAULT_EXCHANGE)}, read=own)
+        reason = why_denied(words, needs, what="a drain") or words
+        raise BrokerUnavailable(f"the queues cannot be drained: {reason}") from None
+
+
+def check_replies() -> Generator[Command, Any, str]:
+    """The queue for the answers to markers; refused later, it would leave markers behind."""
+    replies = (yield OnChannel("queue_declare", {"queue": "", "exclusive": True})).queue
+    yield OnChannel("basic_get", {"queue": replies})
+    return str(replies)
+
+
+def marker_commands(
     queues: Collection[str],
     timeout: float,
     settle: float,
@@ -113,27 +132,18 @@ def drain_commands(
     """The commands of a drain; ``meanwhile`` is called again and again until the last queue has passed its marker."""
     state = _Drain(queues)
     deadline = time.monotonic() + timeout
-    replies = ""
-    try:
-        replies = (yield OnChannel("queue_declare", {"queue": "", "exclusive": True})).queue
-        yield OnChannel("basic_get", {"queue": replies})  # refused, it would leave markers behind
-        yield Pause(settle)
-        for queue in sorted(state.waiting):
-            yield from _publish_marker(queue, state.headers(queue), replies)
-        while state.waiting and time.monotonic() < deadline:
-            answer = yield OnChannel("basic_get", {"queue": replies})
-            if answer is None:
-                meanwhile()
-                yield Pause(_POLL)
-            elif passed := state.passed(answer.headers):
-                on_passed(passed)
-        yield OnChannel("queue_delete", {"queue": replies})
-    except (Refused, Lost) as error:
-        words = str(error.args[-1])
-        own: Resources = {("queue", Beginning("amq.gen-"))}
-        needs = Needs(configure=own, write={("exchange", DEFAULT_EXCHANGE)}, read=own)
-        reason = why_denied(words, needs, what="a drain") or words
-        raise BrokerUnavailable(f"the queues cannot be drained: {reason}") from None
+    replies = yield from check_replies()
+    yield Pause(settle)
+    for queue in sorted(state.waiting):
+        yield from _publish_marker(queue, state.headers(queue), replies)
+    while state.waiting and time.monotonic() < deadline:
+        answer = yield OnChannel("basic_get", {"queue": replies})
+        if answer is None:
+            meanwhile()
+            yield Pause(_POLL)
+        elif passed := state.passed(answer.headers):
+            on_passed(passed)
+    yield OnChannel("queue_delete", {"queue": replies})
     if state.waiting:
         raise state.not_in_time(timeout)
 

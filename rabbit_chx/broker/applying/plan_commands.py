@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 from rabbit_chx.broker.applying.broker_errors import why_refused
@@ -20,6 +21,7 @@ from rabbit_chx.broker.applying.lock import release_lock, take_lock
 from rabbit_chx.broker.applying.order_writer import OrderWriter
 from rabbit_chx.broker.applying.protocol import Command, Lost, OnChannel, OverHttp, Refused, Surprise
 from rabbit_chx.broker.applying.step_commands import StepCommands, batches
+from rabbit_chx.broker.permissions import NOTHING, Needs
 from rabbit_chx.broker.reading.order_record import ORDER_EXCHANGE, OrderRecord
 from rabbit_chx.broker.reading.ring_order import OrderEvidence
 from rabbit_chx.errors import ApplyStopped, BrokerUnavailable
@@ -86,34 +88,39 @@ def plan_commands(
     record: bool = True,
     on_step: Callable[[Step], object] | None = None,
     lock: bool = True,
+    also: Needs = NOTHING,
 ) -> Generator[Command, Any, Applied]:
     """All commands of a plan that passed `check_plan`, from taking the lock to releasing it.
 
     ``token`` is a number that no other apply has. ``seen`` says whether there is a management API to read back with;
     to record the order of rings needs one, too. Without ``lock``, the caller holds the
-    lock.
+    lock. ``also`` is what the caller needs for other work, and errors name it with what the steps need.
     """
     if not plan.steps:
         return Applied()
     work = StepCommands(plan.vhost, seen=seen, records=record and seen)
+    why = partial(_why, plan=plan, work=work, also=also)
     if not lock:
-        return (yield from _all_steps(plan, work, on_step))
+        return (yield from _all_steps(plan, work, on_step, why))
     try:
         yield from take_lock(plan.vhost, holder, token, seen=seen)
     except _TROUBLE as trouble:
         if isinstance(trouble, Refused) and seen:  # to name all permissions that are missing
             with suppress(BrokerUnavailable):
                 work.know_types((yield OverHttp("exchanges", (plan.vhost,))))
-        raise ApplyStopped(_why(trouble, None, plan, work), remaining=plan.steps) from None
+        raise ApplyStopped(why(trouble, None), remaining=plan.steps) from None
     try:
-        return (yield from _all_steps(plan, work, on_step))
+        return (yield from _all_steps(plan, work, on_step, why))
     finally:
         # The driver throws in whatever ends its work, so the lock is released in every case.
         yield from release_lock()
 
 
 def _all_steps(
-    plan: Plan, work: StepCommands, on_step: Callable[[Step], object] | None
+    plan: Plan,
+    work: StepCommands,
+    on_step: Callable[[Step], object] | None,
+    why: Callable[[Exception, Step | None], str],
 ) -> Generator[Command, Any, Applied]:
     at: Step | None = None
     try:
@@ -130,7 +137,7 @@ def _all_steps(
         begun = len(work.worked)
         failed = None if at is None else plan.steps[begun]
         raise ApplyStopped(
-            _why(trouble, failed, plan, work),
+            why(trouble, failed),
             done=plan.steps[:begun],
             failed=failed,
             remaining=plan.steps[begun + (failed is not None) :],
@@ -173,11 +180,11 @@ def _evidence(vhost: str, exchanges: Iterable[Exchange]) -> Generator[Command, A
 _TROUBLE: Final = (Refused, Lost, Surprise, BrokerUnavailable)
 
 
-def _why(trouble: Exception, step: Step | None, plan: Plan, work: StepCommands) -> str:
+def _why(trouble: Exception, step: Step | None, plan: Plan, work: StepCommands, also: Needs) -> str:
     match trouble:
         case Refused():
             rings = _rings(plan, work) if work.records else set()
-            return why_refused(trouble.code, trouble.text, step, plan.steps, rings)
+            return why_refused(trouble.code, trouble.text, step, plan.steps, rings, also)
         case Lost() if step is not None:
             return f"{trouble}; whether this step was still done is not known: plan again"
         case BrokerUnavailable() if step is not None:

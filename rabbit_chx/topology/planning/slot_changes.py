@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
@@ -90,12 +91,29 @@ def queue_of_slots(slots: Slots, observed: Observed) -> dict[str, str]:
     return found
 
 
+def unfinished_moves(slots: Slots, observed: Observed) -> dict[str, str]:
+    """The slots that an interrupted change has left with several queues, each with the one that is to stay.
+
+    That is the one with the fewest slots, since a change gives slots to such queues.
+    """
+    bound = {
+        slot: {each.destination for each in observed.topology.bindings_from(slot)} for slot in slots.names
+    }
+    counts = Counter(queue for queues in bound.values() for queue in queues)
+    return {
+        slot: str(min(queues, key=lambda queue: (counts[queue], str(queue))))
+        for slot, queues in bound.items()
+        if len(queues) > 1 and queues <= slots.queues.keys()
+    }
+
+
 def _unfinished(slots: Slots, got: str) -> InvalidValue:
     return InvalidValue(
         f"slots of exchange {slots.exchange!r} on the broker",
         Unquoted(got),
         "one queue of the file for each slot, and a slot for each queue",
-        "`rabbit-chx apply FILE` finishes an interrupted change",
+        "`rabbit-chx rebalance FILE --apply` finishes an interrupted move while members of a group consume, and "
+        "`rabbit-chx apply FILE` any interrupted change without them",
     )
 
 

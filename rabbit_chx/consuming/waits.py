@@ -1,0 +1,59 @@
+"""Which queues a plan must hold until which others are drained, and which plans cannot keep order. No IO."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rabbit_chx.errors import InvalidValue
+from rabbit_chx.topology.planning.drain_order import drain_first_in, drain_stages
+from rabbit_chx.topology.planning.steps import Bind, Plan, Unbind
+
+
+def waits_of(plan: Plan) -> dict[str, frozenset[str]]:
+    """The queues that gain keys by a plan, each with those that are drained first.
+
+    Raises:
+        InvalidValue: no such order keeps the order of all keys, or none is known; the hint says what to do.
+    """
+    for exchange, flaw, hint in _flaws(plan):
+        raise InvalidValue(
+            f"change of exchange {exchange!r}", flaw, "a change that can keep keys in order", hint
+        )
+    waits = drain_first_in(plan)
+    named = {one for gainer, losers in waits.items() for one in (gainer, *losers)}
+    behind = sorted(str(one) for one in named if not isinstance(one, str))
+    if behind:
+        raise InvalidValue(
+            "change",
+            f"keys that move between exchanges ({', '.join(behind)})",
+            "keys that move between queues",
+            "Only queues can be held and drained",
+        )
+    if drain_stages(waits) is None:
+        mutual = sorted(str(one) for one in waits.keys() & set().union(*waits.values()))
+        raise InvalidValue(
+            "change",
+            f"queues that gain keys from each other ({', '.join(mutual)})",
+            "a change that can keep keys in order",
+            "On a ring append queues at its end, or remove the last-bound ones; with slots any queue can come and go. "
+            "`rabbit-chx plan` shows the alternatives",
+        )
+    return {str(gainer): frozenset(map(str, losers)) for gainer, losers in waits.items()}
+
+
+def _flaws(plan: Plan) -> Iterator[tuple[str, str, str]]:
+    """The exchanges whose moving keys are not known, each with the reason and a hint."""
+    rings = {change.exchange for change in plan.changes}
+    for change in plan.changes:
+        if change.before.bindings and not (change.before.known and change.after.known):
+            why = f"a ring of unknown order ({change.before.why_unknown})"
+            yield change.exchange, why, "Read it from the node, or infer it from observed messages"
+    for step in plan.steps:
+        if isinstance(step, (Bind, Unbind)) and step.moved != 0 and step.binding.source not in rings:
+            source = step.binding.source
+            if step.exchange_moved == source:  # otherwise it is a slot
+                yield (
+                    source,
+                    "another number of queues of an x-modulus-hash exchange, which moves keys between all of them",
+                    "Give it slots under a new name, which moves only the keys of the new queues",
+                )

@@ -1,0 +1,110 @@
+"""`scale` and `rebalance --apply` with the permissions of docs/permissions.md, and with each of them taken away.
+
+What fails for want of a permission may have done something already. With the permission, the same command finishes it.
+"""
+
+from __future__ import annotations
+
+import threading
+from contextlib import contextmanager
+
+import pytest
+
+from rabbit_chx.consuming import Group
+from rabbit_chx.consuming.roll_call import members
+from rabbit_chx.topology import apply, load, plan, read
+from rabbit_chx.topology.planning.slot_changes import plan_moves
+from tests.broker.privileges import Grant, Shop, check_complaint, run_cli, sections
+from tests.faults.load import wait_until
+
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.since_4_0,
+    pytest.mark.broker,
+    pytest.mark.proves(
+        "Permissions",
+        "`scale` and `rebalance --apply` with exactly what docs/permissions.md names",
+        "each fails with any one of them taken away",
+    ),
+]
+
+CHANGES = {
+    what: grant
+    for what, grant in sections().items()
+    if what.startswith(("rabbit-chx scale", "rabbit-chx rebalance"))
+}
+TOPOLOGY = """
+exchanges:
+  orders: {type: x-consistent-hash, queues: [a, b]}
+  tenants: {type: x-modulus-hash, slots: 4, queues: {d: 3, e: 1}}
+queues: {a: {preset: ordered}, b: {preset: ordered}, d: {preset: ordered}, e: {preset: ordered}}
+"""
+ONLY_WITHOUT_RECORD = {("write", "orders"), ("write", r"tenants\.slot\.2")}
+"""What the first record of an exchange's order takes; here `apply` has made it."""
+EVERYTHING = Grant(".*", ".*", ".*", "management")
+
+
+@pytest.fixture(scope="module")
+def shop(broker, tmp_path_factory):
+    """A ring of two queues and slots of which one queue has too many, with a member of a group on each exchange."""
+    with Shop(broker, tmp_path_factory.mktemp("shop")) as shop:
+        file = shop.write("topology.yaml", TOPOLOGY)
+        (shop.folder / "keys.txt").write_text("\n".join(f"tenant-{number}" for number in range(1000)))
+        apply(shop.url(), plan(load(file), read(shop.management, shop.vhost)), management=shop.management)
+        with consumed(shop, "orders"), consumed(shop, "tenants"):
+            yield shop
+
+
+@contextmanager
+def consumed(shop, exchange):
+    member = Group(shop.url(), exchange=exchange, name=exchange, management=shop.management)
+    thread = threading.Thread(target=member.run, args=(lambda _: None,))
+    thread.start()
+    try:
+        with shop.connection() as connection:
+            wait_until(lambda: members(connection, exchange), "a member is there", 30, pause=0.1)
+        yield
+    finally:
+        member.stop()
+        thread.join(30)
+
+
+def slots_of(shop):
+    bounds = shop.management.bindings(shop.vhost)
+    return {bound.source: bound.destination for bound in bounds if bound.source.startswith("tenants.slot.")}
+
+
+def restore(shop, slots, capsys, monkeypatch):
+    """The exchanges as they were, by a user who may do everything."""
+    shop.allow(EVERYTHING)
+    moved = {slot: queue for slot, queue in slots.items() if slots_of(shop)[slot] != queue}
+    observed = read(shop.management, shop.vhost)
+    if moved:
+        planned = plan_moves(load(shop.folder / "topology.yaml"), "tenants", moved, observed)
+        apply(shop.url(), planned, management=shop.management)
+    with shop.environment(monkeypatch):
+        code, text = run_cli("rabbit-chx scale topology.yaml --yes", capsys)
+    assert code == 0, text
+
+
+@pytest.mark.parametrize("command", CHANGES)
+def test_it_takes_what_the_page_says_and_nothing_less(command, shop, capsys, monkeypatch):
+    grant, slots = CHANGES[command], slots_of(shop)
+    before = shop.seen()
+    for less in grant.weaker():
+        shop.allow(less.left)
+        with shop.environment(monkeypatch):
+            code, text = run_cli(command, capsys)
+            if (less.missing, less.name) not in ONLY_WITHOUT_RECORD:
+                assert code in {1, 3}, f"{less}: {text}"
+                check_complaint(text, less, shop, grant)
+                shop.allow(grant)
+                code, text = run_cli(command, capsys)
+            assert code == 0, f"{less}: {text}"
+        assert shop.seen() != before, less
+        restore(shop, slots, capsys, monkeypatch)
+        assert shop.seen() == before, less
+
+
+def test_both_commands_are_on_the_page():
+    assert {what.split()[1] for what in CHANGES} == {"scale", "rebalance"}
