@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -15,8 +16,10 @@ from typing import TYPE_CHECKING, Self
 
 from rabbit_chx.broker.reading.reader import read
 from rabbit_chx.consuming import members
+from rabbit_chx.consuming.access import HOLDS
 from rabbit_chx.publishing import Publisher
 from rabbit_chx.topology import apply, loads, plan
+from tests.json_lines import printed
 
 if TYPE_CHECKING:
     from tests.broker.topology_site import Site
@@ -73,6 +76,7 @@ class Scene:
         self.site, self.text, self.milliseconds = site, text, milliseconds
         self.log = folder / "handled.txt"
         self.log.touch()
+        self._reader, self._handled, self._lock = self.log.open("rb"), 0, threading.Lock()
         self.file = folder / "topology.yaml"
         self.write(queues)
         self.published = 0
@@ -100,6 +104,7 @@ class Scene:
         for member in (*self.members, *self._ended):
             member.kill()
             member.wait()
+        self._reader.close()
 
     # ---- members
 
@@ -121,6 +126,20 @@ class Scene:
         with self.site.connection() as connection:
             return members(connection, GROUP)
 
+    def state(self) -> str:
+        """What members and queues are at, for the report of a failure."""
+        rows = [
+            f"seat {each.seat}: {name}: {found}"
+            for each in self.answers()
+            for name, found in each.queues.items()
+        ]
+        path = ["queues", self.site.vhost]
+        found = self.site.management._request("GET", path)
+        rows += [
+            f"{each['name']}: {each.get('messages')} messages, {each.get('consumers')}" for each in found
+        ]
+        return "\n".join(["", *rows])
+
     # ---- messages
 
     def start_publishing(self) -> None:
@@ -128,7 +147,7 @@ class Scene:
         self.wait(lambda: self.published >= 5 * len(KEYS))
 
     def _publish(self) -> None:
-        """Publish a number of every key after the other, as fast as the members handle them, or a bit faster."""
+        """Publish a number of every key after the other, as fast as the members handle them, or a bit faster as long as few wait."""
         try:
             with Publisher(self.site.url(), exchange="orders") as publisher:
                 number = 0
@@ -137,13 +156,15 @@ class Scene:
                     publisher.flush()
                     number += 1
                     self.published = number * len(KEYS)
-                    self._stop.wait(0.0 if self.published - self.handled() < 500 else 0.1)
+                    behind = self.published - self.handled()
+                    self._stop.wait(0.0 if behind < 500 else 0.1 if behind < 3000 else 0.5)
         except BaseException as error:  # noqa: BLE001 - the test fails with it
             self._failure = error
 
     def handled(self) -> int:
-        with self.log.open("rb") as log:
-            return sum(1 for _ in log)
+        with self._lock:
+            self._handled += self._reader.read().count(b"\n")
+            return self._handled
 
     def publish_on(self, messages: int) -> None:
         """Wait until so many more are handled."""
@@ -164,9 +185,60 @@ class Scene:
         self.wait(lambda: self.ledger().lost == 0)
         return self.ledger()
 
+    def assert_clean(self, queues: int) -> None:
+        """So many queues are there, each of them empty, and nothing of a change: no hold, no lock, no pending step."""
+        found = [queue.name for queue, _ in self.site.management.queues(self.site.vhost)]
+        expected = [f"orders.{number}" for number in range(queues)]
+        assert sorted(name for name in found if name.startswith("orders.")) == sorted(expected)
+        assert not [name for name in found if name.startswith(HOLDS)]
+        with self.site.connection() as connection:
+            channel = connection.channel()
+            for name in expected:
+                assert channel.queue_declare(name, passive=True).method.message_count == 0, name
+        self.write(queues)
+        assert not self.planned().steps
+
     def ledger(self) -> Ledger:
         lines = []
         for line in self.log.read_text().splitlines():
             when, key, number, queue = line.split()
             lines.append((int(when), key, int(number), queue))
         return Ledger(tuple(sorted(lines)), self.published)
+
+
+def scale(
+    scene: Scene, *options: str, kill_after: int = 0, kill_in: float = 0.0, verb: str = "scale"
+) -> tuple[int, list[str], str]:
+    """Run the command; return its exit code, what it did, and its errors.
+
+    It is killed after so many things that it did, or so many seconds.
+    """
+    program = [sys.executable, "-m", "rabbit_chx", verb, str(scene.file), "-U", scene.site.url()]
+    env = os.environ | {
+        "RABBITMQ_MANAGEMENT_URL": scene.site.broker.management_url,
+        "PYTHONPATH": str(Path(__file__).parents[2]),
+    }
+    done: list[str] = []
+    with subprocess.Popen(
+        [*program, "--yes", "--output", "json", *options],
+        env=env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as running:
+        assert running.stdout is not None
+        assert running.stderr is not None
+        timer = threading.Timer(kill_in, running.kill)
+        if kill_in:
+            timer.start()
+        for line in running.stdout:
+            if not line.endswith("\n"):
+                break  # killed in the middle of it
+            row = json.loads(line)
+            printed(verb, [row])
+            done += [row["what"]] if row["type"] == "done" else []
+            if kill_after and len(done) == kill_after:
+                running.kill()
+        errors = running.stderr.read()
+        timer.cancel()
+    return running.returncode, done, errors

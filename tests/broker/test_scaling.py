@@ -5,19 +5,14 @@ The control shows what the holds are for: the same change without them breaks th
 
 from __future__ import annotations
 
-import json
-import os
-import signal
-import subprocess
-import sys
-from pathlib import Path
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from rabbit_chx.consuming import members
 from rabbit_chx.topology import apply
-from tests.broker.scaling_scene import GROUP, RING, SLOTS, Scene
-from tests.json_lines import printed
+from tests.broker.scaling_scene import GROUP, RING, SLOTS, Scene, scale
+from tests.proof import LONG, book
 
 pytestmark = [
     pytest.mark.newest_first,
@@ -27,49 +22,13 @@ pytestmark = [
 ]
 
 WAYS = pytest.mark.parametrize("scene", [RING, SLOTS], ids=["ring", "slots"], indirect=True)
+MANY = 30_000 if LONG else 2_000
 
 
 @pytest.fixture
 def scene(request, site, tmp_path):
     with Scene(site, tmp_path, getattr(request, "param", RING)) as scene:
         yield scene
-
-
-def scale(scene: Scene, *options: str, kill_after: int = 0) -> tuple[int, list[str], str]:
-    """Run the command; return its exit code, what it did, and its errors. Kill it after so many things, if any."""
-    url, management = scene.site.url(), scene.site.broker.management_url
-    program = [
-        sys.executable,
-        "-m",
-        "rabbit_chx",
-        "scale",
-        str(scene.file),
-        "-U",
-        url,
-        "--yes",
-        "--output",
-        "json",
-    ]
-    env = os.environ | {"RABBITMQ_MANAGEMENT_URL": management, "PYTHONPATH": str(Path(__file__).parents[2])}
-    done: list[str] = []
-    with subprocess.Popen(
-        [*program, *options], env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as running:
-        assert running.stdout is not None
-        for line in running.stdout:
-            row = json.loads(line)
-            printed("scale", [row])
-            done += [row["what"]] if row["type"] == "done" else []
-            if kill_after and len(done) == kill_after:
-                running.send_signal(signal.SIGKILL)
-        errors = running.stderr.read() if running.stderr else ""
-    return running.returncode, done, errors
-
-
-def queues_there(scene: Scene) -> list[str]:
-    return sorted(
-        queue.name for queue, _ in scene.site.management.queues(scene.site.vhost) if not queue.exclusive
-    )
 
 
 @WAYS
@@ -87,6 +46,35 @@ def test_scaling_under_load_keeps_the_order_of_every_key(scene) -> None:
     ledger = scene.finish()
     assert not ledger.out_of_order
     assert all(ledger.by_queue[f"orders.{number}"] for number in range(12))
+
+
+@WAYS
+@pytest.mark.long
+def test_queues_and_members_come_and_go_at_once(scene) -> None:
+    """From 8 to 12 and to 6 queues, and meanwhile from 2 to 6 and to 3 members."""
+    scene.start_members(2)
+    scene.start_publishing()
+    scene.publish_on(MANY)
+    with ThreadPoolExecutor() as pool:
+        growing = pool.submit(scale, scene, "--to", "12")
+        for _ in range(4):
+            scene.start_members(1)
+        code, _, errors = growing.result()
+        assert code == 0, errors
+        scene.publish_on(MANY)
+        assert len(scene.answers()) == 6
+        shrinking = pool.submit(scale, scene, "--to", "6")
+        for _ in range(3):
+            scene.end_member()
+            scene.publish_on(200)
+        code, _, errors = shrinking.result()
+        assert code == 0, errors
+    scene.publish_on(MANY)
+    ledger = scene.finish()
+    book(f"{ledger.published:,} messages while queues went from 8 to 12 to 6 and members from 2 to 6 to 3")
+    assert not ledger.out_of_order
+    assert len(scene.answers()) == 3
+    scene.assert_clean(6)
 
 
 def test_without_holds_the_order_breaks(scene) -> None:

@@ -1,0 +1,117 @@
+"""`rabbit-chx scale` and `rebalance --apply` are killed (SIGKILL) under load and called again.
+
+No key's order breaks, and nothing is left behind.
+"""
+
+from __future__ import annotations
+
+import signal
+from itertools import count
+
+import pytest
+
+from tests.broker.scaling_scene import KEYS, RING, SLOTS, Scene, scale
+from tests.proof import LONG, dice
+
+pytestmark = [
+    pytest.mark.newest_first,
+    pytest.mark.since_4_0,
+    pytest.mark.broker,
+    pytest.mark.proves(
+        "Consumers",
+        "`scale` and `rebalance` killed (SIGKILL) and called again",
+        "without holds the order breaks",
+    ),
+    pytest.mark.timeout(1800),
+]
+
+FEW_SLOTS = SLOTS.replace("64", "12")
+WAYS = pytest.mark.parametrize("scene", [RING, FEW_SLOTS], ids=["ring", "slots"], indirect=True)
+KILLED = -signal.SIGKILL
+KILLS = 40 if LONG else 4
+
+
+@pytest.fixture
+def scene(request, site, tmp_path):
+    with Scene(site, tmp_path, request.param, queues=4) as scene:
+        scene.start_members(2)
+        scene.start_publishing()
+        yield scene
+        ledger = scene.finish()
+        assert not ledger.out_of_order
+        scene.assert_clean(4)
+
+
+def finish(scene: Scene, to: int) -> None:
+    code, _, errors = scale(scene, "--to", str(to))
+    assert code == 0, errors + scene.state()
+
+
+@WAYS
+def test_killed_at_any_time_it_goes_on_when_called_again(scene) -> None:
+    random = dice("kills of scale")
+    killed = 0
+    while killed < KILLS:
+        for to in (6, 4):
+            for tried in count():
+                kill_in = random.uniform(0.5, 3 + tried)
+                code, _, errors = scale(scene, "--to", str(to), kill_in=kill_in)
+                if code != KILLED:
+                    break
+                killed += 1
+            assert code == 0, errors
+            scene.publish_on(100)
+
+
+@WAYS
+@pytest.mark.long
+def test_killed_after_each_thing_that_it_does_it_finishes_when_called_again(scene) -> None:
+    left = {6, 4}
+    for number in count(1):
+        for to in (6, 4):
+            code, done, errors = scale(scene, "--to", str(to), kill_after=number if to in left else 0)
+            if code == KILLED:
+                finish(scene, to)
+            else:
+                assert code == 0, errors
+                left -= {to} if len(done) < number else set()
+        if not left:
+            break
+
+
+@WAYS
+@pytest.mark.long
+def test_killed_in_each_call_it_goes_on_from_where_it_was(scene) -> None:
+    for to in (6, 4):
+        for number in count(1):
+            code, done, errors = scale(scene, "--to", str(to), kill_after=number)
+            if len(done) < number:
+                assert code == 0, errors
+                break
+            assert code in {0, KILLED}, errors
+
+
+@pytest.mark.parametrize("scene", [FEW_SLOTS], ids=["slots"], indirect=True)
+@pytest.mark.long
+def test_rebalance_killed_after_each_thing_that_it_does_it_finishes_when_called_again(
+    scene, tmp_path
+) -> None:
+    random, keys = dice("kills of rebalance"), tmp_path / "keys.txt"
+    killed = 0
+    for number in range(1, 13):
+        keys.write_text("\n".join(key for key in KEYS for _ in range(random.choice((1, 1, 8)))))
+        options = ("--keys", str(keys), "--apply")
+        code, _, errors = scale(scene, *options, verb="rebalance", kill_after=number)
+        if code == KILLED:
+            killed += 1
+            code, _, errors = scale(scene, *options, verb="rebalance")
+        assert code == 0, errors
+        slots = [
+            each.source
+            for each in scene.site.management.bindings(scene.site.vhost)
+            if ".slot." in each.source
+        ]
+        assert len(slots) == len(set(slots)) == 12
+        scene.publish_on(100)
+    assert killed >= 4
+    finish(scene, 4)
