@@ -48,13 +48,13 @@ def read_as(code: int, data: bytes, at: int, depth: int) -> tuple[Any, int]:
     """Decode the value at ``at`` whose constructor code is known."""
     if code in _FIXED:
         size, decode = _FIXED[code]
-        raw, at = take(data, at, size)
+        raw, at = _take(data, at, size)
         return decode(raw), at
     if code not in _VARIABLE:
         raise Malformed(f"unknown constructor 0x{code:02x}")
     width, decode_variable = _VARIABLE[code]
-    size, at = number(data, at, width)
-    raw, at = take(data, at, size)
+    size, at = _number(data, at, width)
+    raw, at = _take(data, at, size)
     return decode_variable(raw, width, depth), at
 
 
@@ -65,16 +65,16 @@ def byte_at(data: bytes, at: int) -> int:
     return data[at]
 
 
-def take(data: bytes, at: int, size: int) -> tuple[bytes, int]:
+def _take(data: bytes, at: int, size: int) -> tuple[bytes, int]:
     """The next ``size`` bytes, and where they end."""
     if at + size > len(data):
         raise Malformed(f"a value of {size} bytes is longer than the {len(data) - at} that are left")
     return data[at : at + size], at + size
 
 
-def number(data: bytes, at: int, width: int) -> tuple[int, int]:
+def _number(data: bytes, at: int, width: int) -> tuple[int, int]:
     """An unsigned number, and where it ends."""
-    raw, at = take(data, at, width)
+    raw, at = _take(data, at, width)
     return int.from_bytes(raw, "big"), at
 
 
@@ -86,7 +86,7 @@ def _text(raw: bytes, *_: int) -> str | bytes:
 
 
 def _items(raw: bytes, width: int, depth: int) -> list[Any]:
-    count, at = number(raw, 0, width)
+    count, at = _number(raw, 0, width)
     items = []
     for _ in range(count):
         item, at = read(raw, at, depth + 1)
@@ -110,7 +110,7 @@ def _hashable(key: Any) -> Any:
 def _array(raw: bytes, width: int, depth: int) -> list[Any]:
     if depth >= _DEEPEST:
         raise Malformed(f"values are nested more than {_DEEPEST} deep")
-    count, at = number(raw, 0, width)
+    count, at = _number(raw, 0, width)
     if count > len(raw):  # items may have no bytes, so the size alone does not limit their number
         raise Malformed(f"an array of {len(raw)} bytes has {count} items")
     code = byte_at(raw, at)

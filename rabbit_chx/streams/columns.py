@@ -106,25 +106,6 @@ def record_batches(
     yield from _batches(waiting, checked, start, end, most_rows)
 
 
-def record_batch(
-    chunk: Chunk, columns: Sequence[str] = tuple(COLUMNS), *, start: int = 0, end: int | None = None
-) -> pa.RecordBatch:
-    """Turn a chunk into one batch; see `record_batches`."""
-    checked = schema(columns)
-    batches = list(record_batches([chunk], columns, start=start, end=end, most_rows=2**62))
-    if len(batches) == 1:
-        return batches[0]
-    return (
-        pa.Table.from_batches(batches, checked).combine_chunks().to_batches()[0]
-        if batches
-        else _empty(checked)
-    )
-
-
-def _empty(checked: pa.Schema) -> pa.RecordBatch:
-    return pa.RecordBatch.from_pylist([], checked)
-
-
 def _batches(
     chunks: list[Chunk], checked: pa.Schema, start: int, end: int | None, most_rows: int
 ) -> Iterator[pa.RecordBatch]:

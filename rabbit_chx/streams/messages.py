@@ -202,7 +202,7 @@ def _message(found: _Sections) -> StreamMessage:
     durable, priority, ttl = [*found.header, None, None, None][:3]
     annotations, application = dict(found.annotations), dict(found.application_properties)
     added = {
-        column: first(annotations.pop(name, None), application.pop(name, None) if is_basic(name) else None)
+        column: _first(annotations.pop(name, None), application.pop(name, None) if is_basic(name) else None)
         for name, column in ANNOTATION_OF.items()
     }
     text = {name: as_text(properties.get(name)) for name in ("message_id", "correlation_id", *_PLAIN_TEXTS)}
@@ -210,15 +210,15 @@ def _message(found: _Sections) -> StreamMessage:
         value=_body(found),
         routing_key=as_text(added["routing_key"]),
         exchange=as_text(added["exchange"]),
-        headers={header_name(name): as_text(value) for name, value in (annotations | application).items()},
+        headers={_header_name(name): as_text(value) for name, value in (annotations | application).items()},
         **text,
         reply_to=reply_to(as_text(properties.get("reply_to"))),
-        user_id=user_id(properties.get("user_id")),
-        type=as_text(first(added["type"], properties.get("subject"))),
-        app_id=as_text(first(properties.get("group_id"), added["app_id"])),
-        expiration=as_text(first(ttl, added["expiration"])),
-        priority=small(first(priority, added["priority"])),
-        delivery_mode=small(first(_mode(durable), added["delivery_mode"])),
+        user_id=_user_id(properties.get("user_id")),
+        type=as_text(_first(added["type"], properties.get("subject"))),
+        app_id=as_text(_first(properties.get("group_id"), added["app_id"])),
+        expiration=as_text(_first(ttl, added["expiration"])),
+        priority=_small(_first(priority, added["priority"])),
+        delivery_mode=_small(_first(_mode(durable), added["delivery_mode"])),
         timestamp=_milliseconds(properties.get("timestamp")),
     )
 
@@ -231,12 +231,12 @@ def is_basic(name: str) -> bool:
     return name.startswith("x-basic-")
 
 
-def first(*values: Any) -> Any:
+def _first(*values: Any) -> Any:
     """The first value that is not null."""
     return next((value for value in values if value is not None), None)
 
 
-def header_name(name: Any) -> str:
+def _header_name(name: Any) -> str:
     """The name of a header, which may be of any type in annotations."""
     return as_text(name) or ""
 
@@ -248,7 +248,7 @@ def reply_to(address: str | None) -> str | None:
     return unquote(address.removeprefix(QUEUE_ADDRESS))
 
 
-def user_id(value: Any) -> str | None:
+def _user_id(value: Any) -> str | None:
     """The name of the user, which AMQP 1.0 sends as binary."""
     if isinstance(value, bytes):
         try:
@@ -258,7 +258,7 @@ def user_id(value: Any) -> str | None:
     return as_text(value)
 
 
-def small(value: Any) -> int | None:
+def _small(value: Any) -> int | None:
     """A number of one byte; None for any other value."""
     return value if type(value) is int and 0 <= value <= 255 else None
 
@@ -274,7 +274,7 @@ def _milliseconds(value: Any) -> int | None:
 def _body(found: _Sections) -> bytes | None:
     if found.data:
         return b"".join(found.data)
-    value = first(*found.values, found.sequences or None)
+    value = _first(*found.values, found.sequences or None)
     if isinstance(value, bytes) or value is None:
         return value
     text = as_text(value)

@@ -5,15 +5,20 @@ from __future__ import annotations
 import gzip
 from datetime import UTC, datetime, timedelta
 
+import pyarrow as pa
 import pytest
 
 from rabbit_chx.errors import CorruptChunk, InvalidMessage, InvalidValue
 from rabbit_chx.streams.chunks import parse_chunk
-from rabbit_chx.streams.columns import COLUMNS, record_batch, record_batches, schema
+from rabbit_chx.streams.columns import COLUMNS, record_batches, schema
 from spark_connector.columns import COLUMNS as SINK
 from tests.stream_chunks import RECORDED, a_batch, a_chunk, expected_rows, moment, sized
 
 TIME = 1_700_000_000_123
+
+
+def table_of(chunk, columns=tuple(COLUMNS)) -> pa.Table:
+    return pa.Table.from_batches(record_batches([chunk], columns), schema(columns))
 
 
 def parsed(bodies, **more):
@@ -23,7 +28,7 @@ def parsed(bodies, **more):
 @pytest.mark.parametrize("one", RECORDED, ids=str)
 def test_a_recorded_chunk_has_the_rows_of_its_messages(one) -> None:
     chunk = parse_chunk(one.chunk, "orders")
-    batch = record_batch(chunk)
+    batch = table_of(chunk)
     batch.validate(full=True)
     assert batch.schema == schema()
     assert batch.to_pylist(maps_as_pydicts="strict") == expected_rows(chunk)
@@ -47,12 +52,12 @@ def test_small_chunks_are_joined(release: str, publisher: str) -> None:
 def test_each_column_is_the_same_alone(name: str) -> None:
     for one in RECORDED:
         chunk = parse_chunk(one.chunk, "orders")
-        found = record_batch(chunk, [name]).to_pylist(maps_as_pydicts="strict")
+        found = table_of(chunk, [name]).to_pylist(maps_as_pydicts="strict")
         assert found == [{name: row[name]} for row in expected_rows(chunk)]
 
 
 def test_columns_come_in_the_order_asked_for() -> None:
-    batch = record_batch(parsed([b"a", b"b"], offset=5), ["offset", "stream", "value", "stream_timestamp"])
+    batch = table_of(parsed([b"a", b"b"], offset=5), ["offset", "stream", "value", "stream_timestamp"])
     time = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=TIME)
     assert [tuple(row.values()) for row in batch.to_pylist()] == [
         (5, "orders", b"a", time),
@@ -69,7 +74,7 @@ def test_columns_come_in_the_order_asked_for() -> None:
 )
 def test_unknown_and_repeated_columns_are_refused(columns, reason: str) -> None:
     with pytest.raises(InvalidValue, match=reason):
-        record_batch(parsed([b"a"]), columns)
+        table_of(parsed([b"a"]), columns)
 
 
 def test_the_columns_are_those_of_the_sink_and_of_the_stream() -> None:
@@ -109,14 +114,14 @@ def test_holes_between_chunks_and_chunks_without_messages_are_passed_over() -> N
     (batch,) = record_batches(chunks, ["offset", "value"])
     assert batch.to_pydict() == {"offset": [0, 1, 9], "value": [b"a", b"b", b"c"]}
     assert not list(record_batches([tracking]))
-    assert record_batch(tracking).num_rows == 0
-    assert record_batch(tracking).schema == schema()
+    assert table_of(tracking).num_rows == 0
+    assert table_of(tracking).schema == schema()
 
 
 def test_compressed_messages_keep_their_place() -> None:
     inner = b"".join(map(sized, [b"b", b"c"]))
     chunk = a_chunk([sized(b"a"), a_batch(1, 2, gzip.compress(inner), len(inner)), sized(b"d")], records=4)
-    batch = record_batch(parse_chunk(chunk, "s"), ["offset", "value"])
+    batch = table_of(parse_chunk(chunk, "s"), ["offset", "value"])
     assert batch.to_pydict() == {"offset": [0, 1, 2, 3], "value": [b"a", b"b", b"c", b"d"]}
 
 
@@ -129,20 +134,20 @@ def test_batches_end_at_the_size_that_is_asked_for() -> None:
 def test_batches_own_what_they_show() -> None:
     """A connection may reuse its buffer for the next chunk."""
     data = bytearray(a_chunk([sized(b"abc")]))
-    batch = record_batch(parse_chunk(data, "s"), ["value"])
+    batch = table_of(parse_chunk(data, "s"), ["value"])
     data[:] = bytes(len(data))
     assert batch.to_pydict() == {"value": [b"abc"]}
 
 
 def test_an_invalid_message_is_named() -> None:
     with pytest.raises(InvalidMessage, match="invalid message at offset 8 of stream 'orders'"):
-        record_batch(parsed([b"fine", b"\x00Su\xa0\x09x"], offset=7))
+        table_of(parsed([b"fine", b"\x00Su\xa0\x09x"], offset=7))
 
 
 def test_a_damaged_chunk_is_named() -> None:
     chunk = parse_chunk(a_chunk([sized(b"a")], records=2, offset=7), "orders")
     with pytest.raises(CorruptChunk, match="corrupt chunk at offset 7 of stream 'orders'"):
-        record_batch(chunk)
+        table_of(chunk)
 
 
 def test_times_that_spark_lacks_are_null() -> None:
@@ -158,5 +163,5 @@ def test_times_that_spark_lacks_are_null() -> None:
         -62_135_596_800_000,
         -62_135_596_800_001,
     ]
-    found = record_batch(parsed(map(message, given)), ["timestamp"])["timestamp"].to_pylist()
+    found = table_of(parsed(map(message, given)), ["timestamp"])["timestamp"].to_pylist()
     assert found == [None, None, None, moment(given[3]), datetime(1, 1, 1, tzinfo=UTC), None]
