@@ -119,7 +119,7 @@ class StreamReader:
         """
         try:
             from rabbit_chx.streams.columns import COLUMNS, record_batches
-        except ImportError as error:
+        except ModuleNotFoundError as error:
             raise MissingDependency("Arrow batches need pyarrow: pip install 'rabbit-chx[arrow]'") from error
         columns = tuple(COLUMNS) if self.columns is None else tuple(self.columns)
         return record_batches(self.chunks(start, end), columns, start=start, end=end)

@@ -78,6 +78,7 @@ def test_the_url_of_another_protocol_leads_to_the_same_broker_with_another_port(
         assert connection.release == broker.version
 
 
+@pytest.mark.newest_first
 @pytest.mark.parametrize(
     ("changed", "problem", "words"),
     [
@@ -97,6 +98,7 @@ def test_a_connection_that_does_not_open_says_why(url, changed, problem, words):
         connect(replace(url, **changed), tls=ssl.create_default_context())
 
 
+@pytest.mark.newest_first
 def test_the_port_of_amqp_or_http_is_recognised(broker, url):
     with refused("protocol", "it speaks AMQP: the port of the stream protocol is 5552"):
         connect(BrokerUrl.for_streams(broker.url, port=BrokerUrl.parse(broker.url).port))
@@ -131,6 +133,7 @@ def test_tls_encrypts_everything_and_external_says_what_it_lacks(broker, url, au
             connect(replace(secure, tls=False))
 
 
+@pytest.mark.newest_first
 def test_credentials_are_asked_at_each_connect_and_their_failure_is_told(url):
     with connect(replace(url, password="geheim"), credentials=lambda: url.login) as connection:
         assert connection.is_open
@@ -138,6 +141,7 @@ def test_credentials_are_asked_at_each_connect_and_their_failure_is_told(url):
         connect(url, credentials=lambda: {}["none"])
 
 
+@pytest.mark.newest_first
 def test_heartbeats_keep_a_connection_that_only_reads(url):
     with connect(replace(url, parameters={"heartbeat": 1})) as connection, a_stream(connection) as stream:
         connection.subscribe(stream, OffsetSpec.next(), credit=1)
@@ -367,6 +371,7 @@ def test_a_sub_entry_batch_counts_as_many_records_as_it_holds(connection, stream
     assert found[-1][2].endswith(plain[3])
 
 
+@pytest.mark.newest_first
 def test_a_connection_has_256_publishers_and_says_so(connection, stream):
     for _ in range(256):
         connection.declare_publisher(stream)

@@ -9,7 +9,7 @@ from rabbit_chx.streams import StreamPublisher, StreamReader
 from tests.broker.stream_scene import refused
 from tests.unit.test_docs import marked
 
-pytestmark = [pytest.mark.broker]
+pytestmark = [pytest.mark.broker, pytest.mark.newest_first]
 
 
 def bodies(url, stream):
