@@ -1,4 +1,4 @@
-"""Spark Connect: the same writes from a session that has no JVM of its own, batch, stream and ``foreachBatch``."""
+"""Spark Connect: the same writes and reads from a session that has no JVM of its own, batch, stream and ``foreachBatch``."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pytest
 
 from tests.inbox import Inbox
 from tests.programs import ran
+from tests.spark.streams import Streams
 
 pytestmark = [pytest.mark.spark, pytest.mark.broker, pytest.mark.long]
 
@@ -20,7 +21,7 @@ from pyspark.sql import SparkSession
 from spark_connector import foreach_batch, register
 from rabbit_chx.cli.spark import ask_executors
 
-url, exchange = sys.argv[1:]
+url, exchange, stream_url, stream_name = sys.argv[1:]
 options = {"url": url, "exchange": exchange}
 session = SparkSession.builder.remote("local[2]").config("spark.ui.enabled", "false")
 for name in ("spark.driver.host", "spark.driver.bindAddress"):
@@ -56,6 +57,15 @@ run(stream().format("rabbitmq").options(**options).start())
 kind = "foreach"
 run(stream().foreachBatch(foreach_batch(**options)).start())
 
+reading = {"url": stream_url, "stream": stream_name, "columns": "value,offset", "startingOffsets": "earliest"}
+rows = spark.read.format("rabbitmq").options(**reading).load()
+assert sorted(int(row.value) for row in rows.collect()) == list(range(5))
+copied = spark.readStream.format("rabbitmq").options(**reading).load().writeStream.format("parquet")
+folder = tempfile.mkdtemp()
+copied = copied.option("path", folder + "/rows").option("checkpointLocation", folder + "/checkpoint")
+assert copied.trigger(availableNow=True).start().awaitTermination(100)
+assert spark.read.parquet(folder + "/rows").count() == 5
+
 answers, expected = ask_executors(spark, {"url": url})
 assert expected is None and [one["refused"] for one in answers] == [""], answers
 spark.stop()
@@ -68,11 +78,14 @@ ENVIRONMENT = {
 }
 
 
-def test_batch_and_stream_writes_work_over_connect(rabbitmq_broker, tmp_path):
+def test_batch_and_stream_writes_and_reads_work_over_connect(rabbitmq_broker, tmp_path):
     pytest.importorskip("grpc")
-    with Inbox(rabbitmq_broker.url) as inbox:
+    with Inbox(rabbitmq_broker.url) as inbox, Streams(rabbitmq_broker.url) as streams:
+        stream = streams.stream()
+        streams.fill(stream, [b"%d" % number for number in range(5)])
+        arguments = [rabbitmq_broker.url, inbox.exchange, rabbitmq_broker.stream_url, stream]
         done = ran(
-            [sys.executable, "-W", "ignore", "-c", PROGRAM, rabbitmq_broker.url, inbox.exchange],
+            [sys.executable, "-W", "ignore", "-c", PROGRAM, *arguments],
             env=os.environ | ENVIRONMENT,
             cwd=tmp_path,
             timeout=500,
