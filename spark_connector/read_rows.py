@@ -21,6 +21,7 @@ from spark_connector.ranges import OffsetRange, check_not_truncated
 from spark_connector.read_columns import arrow_schema
 from spark_connector.read_options import ReadOptions
 from spark_connector.stream_access import open_reader
+from spark_connector.task import Task
 
 _PAUSE_SECONDS: Final = 0.5
 
@@ -59,7 +60,8 @@ class ReadJob:
 
     def _batches(self, wanted: OffsetRange, start: int) -> Iterator[tuple[int, pa.RecordBatch]]:
         """Yield batches over one connection, each with the offset behind it."""
-        with open_reader(self.options, wanted.stream, self._decoded) as reader:
+        name = Task.current().connection_name(self.options.connection_name)
+        with open_reader(self.options, wanted.stream, self._decoded, name) as reader:
             for batch in reader.read(start, wanted.end):
                 if batch.num_rows:
                     yield batch.column("offset")[-1].as_py() + 1, self._returned(batch)

@@ -81,7 +81,7 @@ class StreamAccess:
             return position
         if isinstance(position, str):
             return {EARLIEST: found.first, LATEST: found.end}[position]
-        with open_reader(self._options, stream, None) as reader:
+        with connected(self._options, StreamReader, stream=stream) as reader:
             return min(reader.offset_at(milliseconds(position)), found.end)
 
     def offsets(self, positions: Positions, option: str, found: Mapping[str, Bounds]) -> dict[str, int]:
@@ -162,9 +162,9 @@ def bound_queues(management: Management, vhost: str, exchange: str) -> set[str]:
     return queues
 
 
-def open_reader(options: ReadOptions, stream: str, columns: tuple[str, ...] | None) -> StreamReader:
-    """A reader of one stream, at the first address that answers."""
-    return connected(options, StreamReader, stream=stream, columns=columns)
+def open_reader(options: ReadOptions, stream: str, columns: tuple[str, ...], name: str) -> StreamReader:
+    """A reader of one stream, at the first address that answers; ``name`` is its connection's."""
+    return connected(options, StreamReader, stream=stream, columns=columns, name=name)
 
 
 def connected(options: ReadOptions, opened: Callable[..., _T], **more: Any) -> _T:
@@ -174,6 +174,7 @@ def connected(options: ReadOptions, opened: Callable[..., _T], **more: Any) -> _
         "tls": tls_of(options),
         "credentials": credentials_of(options),
         "follow_advertised": options.follow_advertised,
+        "name": f"{options.connection_name} driver",
         "timeout": options.connection_timeout_ms / 1000,
         **more,
     }

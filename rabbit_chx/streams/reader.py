@@ -51,6 +51,7 @@ class StreamReader:
         credentials: Credentials | None = None,
         follow_advertised: bool = False,
         credit: int = _CREDIT,
+        name: str = "rabbit-chx",
         timeout: float = 10.0,
     ) -> None:
         """Connect to a node with the stream.
@@ -63,6 +64,7 @@ class StreamReader:
             credentials: as for `connect`.
             follow_advertised: as for `connect`.
             credit: how many chunks the broker may send ahead.
+            name: as for `connect`.
             timeout: seconds for a connection to open, for an answer, and for another chunk if there is one.
 
         Raises:
@@ -81,6 +83,7 @@ class StreamReader:
             follow_advertised=follow_advertised,
             tls=tls,
             credentials=credentials,
+            name=name,
             timeout=timeout,
         )
         self._connection = self._connect()
