@@ -32,7 +32,7 @@ FAULT_HEAD: Final = (
 CHECK_HEAD: Final = ("what", "release", "cases", "wrong", "seconds", "what would have been seen")
 FAULT_AREAS: Final = ("Publisher", "Consumers", "Topology", "Cluster", "Spark")
 CHECK_AREAS: Final = (
-    *("Routing", "Ring", "Kernel", "Publisher", "Consumers", "Topology", "Spark"),
+    *("Routing", "Ring", "Kernel", "Publisher", "Consumers", "Streams", "Topology", "Spark"),
     *("Input", "Secrets", "TLS", "Permissions"),
 )
 

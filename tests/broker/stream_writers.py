@@ -1,0 +1,104 @@
+"""Those who write into one stream: each puts values there in order, and returns when all are confirmed."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from urllib.parse import unquote, urlsplit
+
+from rstream import AMQPMessage, CompressionType, Consumer, ConsumerOffsetSpecification, OffsetType, Producer
+
+from rabbit_chx.publishing import Publisher
+from rabbit_chx.streams import StreamPublisher
+from tests.broker.stream_scene import SECONDS
+
+NAME = "exactly-what-was-written"
+"""rstream cannot open a stream whose name is not ASCII."""
+LOT = 100
+"""Messages of a sub-entry batch."""
+LOTS = 50
+"""Lots that wait for their confirms: rstream puts what waits into one frame, and does not look at its size."""
+
+
+def over_amqp(broker, stream: str, values: list[bytes]) -> None:
+    with Publisher(broker.url) as publisher:
+        publisher.publish_many(values, stream)
+
+
+def over_stream_protocol(broker, stream: str, values: list[bytes]) -> None:
+    with StreamPublisher(broker.stream_url, stream) as publisher:
+        publisher.send(values)
+
+
+def with_rstream(
+    broker, stream: str, values: list[bytes], compression: CompressionType | None = None
+) -> None:
+    """Publish with rstream: message by message, or in sub-entry batches."""
+    asyncio.run(asyncio.wait_for(_publish(broker, stream, values, compression), 10 * SECONDS))
+
+
+async def _publish(broker, stream, values, compression) -> None:
+    messages = [AMQPMessage(body=value) for value in values]
+    lots = [messages[start : start + LOT] for start in range(0, len(messages), LOT)]
+    async with Producer(**_place(broker), default_batch_publishing_delay=0.05) as producer:
+        for start in range(0, len(lots), LOTS):
+            await _confirmed(producer, stream, lots[start : start + LOTS], compression)
+
+
+async def _confirmed(producer, stream, lots, compression) -> None:
+    """Publish some lots, and wait until each message or each sub-entry batch is confirmed."""
+    waiting = sum(map(len, lots)) if compression is None else len(lots)
+    done = asyncio.Event()
+
+    def confirm(status) -> None:
+        nonlocal waiting
+        assert status.is_confirmed, status
+        waiting -= 1
+        if not waiting:
+            done.set()
+
+    for lot in lots:
+        if compression is None:
+            await producer.send_batch(stream, lot, on_publish_confirm=confirm)
+        else:
+            await producer.send_sub_entry(stream, lot, compression, on_publish_confirm=confirm)
+    await done.wait()
+
+
+WRITERS = {
+    "our publisher over AMQP": over_amqp,
+    "our publisher over the stream protocol": over_stream_protocol,
+    "rstream": with_rstream,
+    "rstream, sub-entry batches": partial(with_rstream, compression=CompressionType.No),
+    "rstream, sub-entry batches with gzip": partial(with_rstream, compression=CompressionType.Gzip),
+}
+
+
+def read_with_rstream(broker, stream: str, count: int) -> list[tuple[int, bytes]]:
+    """The offset and the encoded message of each record, as another client sees them."""
+    return asyncio.run(asyncio.wait_for(_read(broker, stream, count), 10 * SECONDS))
+
+
+async def _read(broker, stream, count) -> list[tuple[int, bytes]]:
+    found: list[tuple[int, bytes]] = []
+    done = asyncio.Event()
+
+    def keep(message, context) -> None:
+        found.append((context.offset, bytes(message)))
+        if len(found) == count:
+            done.set()
+
+    async with Consumer(**_place(broker)) as consumer:
+        first = ConsumerOffsetSpecification(OffsetType.FIRST, None)
+        await consumer.subscribe(stream, keep, offset_specification=first)
+        await done.wait()
+    return found
+
+
+def _place(broker) -> dict:
+    parts = urlsplit(broker.stream_url)
+    assert parts.hostname
+    assert parts.port
+    login = {"username": unquote(parts.username or ""), "password": unquote(parts.password or "")}
+    # As behind a load balancer: the host that the broker advertises may not be reachable.
+    return {"host": parts.hostname, "port": parts.port, "load_balancer_mode": True, **login}

@@ -1,0 +1,112 @@
+"""What several clients wrote into one stream is read back exactly: each offset once, in order, with its value.
+
+rstream, which reads the same stream, says which offsets there are.
+"""
+
+from __future__ import annotations
+
+import time
+from bisect import bisect_left
+from contextlib import contextmanager
+from itertools import pairwise
+
+import pytest
+
+from rabbit_chx.streams import StreamReader, bounds, connect
+from tests.broker.stream_writers import NAME, WRITERS, over_amqp, over_stream_protocol, read_with_rstream
+from tests.faults.load import wait_until
+from tests.proof import LONG, Check, book, dice
+
+pytestmark = [pytest.mark.broker, pytest.mark.newest_first]
+
+ROWS = 1_000_000 if LONG else 100_000
+PARTS = 20
+"""Each part of the rows is of one client; a tracked offset behind it makes a hole."""
+RANGES = 40
+SEGMENTS = {"stream-max-segment-size-bytes": "500000"}
+LARGE = 1_000_000
+"""Bytes of one message of each part, close to the largest frame."""
+LESS = 50_000
+"""The same of parts that rstream writes."""
+OURS = (over_amqp, over_stream_protocol)
+
+
+def parts(random, writers):
+    """The values of each part: unlike lengths, one without a byte, and a large one."""
+    for part, writer in enumerate(writers):
+        numbers = range(part * ROWS // PARTS, (part + 1) * ROWS // PARTS)
+        values = [b"%d " % number + b"x" * random.choice((0, 0, 0, 3, 60, 300)) for number in numbers]
+        values[random.randrange(len(values))] = b""
+        values[random.randrange(len(values))] = (b"%d " % part).ljust(LARGE if writer in OURS else LESS, b"y")
+        yield values
+
+
+def written(broker, stream, random) -> list[bytes]:
+    """Write all parts, and return their values in the order of the stream."""
+    writers = [*WRITERS.values()] * (PARTS // len(WRITERS))
+    random.shuffle(writers)
+    everything = []
+    with connect(broker.stream_url) as connection:
+        for number, (write, values) in enumerate(zip(writers, parts(random, writers), strict=True)):
+            write(broker, stream, values)
+            everything += values
+            name = f"reader-{number}"
+            connection.store_offset(name, stream, number)
+            wait_until(lambda name=name: connection.query_offset(name, stream) is not None, "a stored offset")
+    return everything
+
+
+def read(broker, stream, ranges):
+    """The offsets and values of ranges, one after another; readers of different credits take turns."""
+    readers = [
+        StreamReader(broker.stream_url, stream, columns=["offset", "value"], credit=credit)
+        for credit in (2, 50)
+    ]
+    found = []
+    try:
+        for number, (start, end) in enumerate(ranges):
+            for batch in readers[number % 2].read(start, end):
+                found += zip(*(column.to_pylist() for column in batch.columns), strict=True)
+    finally:
+        for reader in readers:
+            reader.close()
+    return found
+
+
+@contextmanager
+def a_named_stream(connection):
+    connection.create(NAME, SEGMENTS)
+    yield NAME
+    connection.delete(NAME)
+
+
+def test_what_five_clients_wrote_is_read_once_in_order_with_its_values(broker, stream_connection):
+    started, random = time.monotonic(), dice("five writers", broker.version)
+    with a_named_stream(stream_connection) as stream:
+        values = written(broker, stream, random)
+        oracle = read_with_rstream(broker, stream, len(values))
+        assert all(raw.endswith(value) for (_, raw), value in zip(oracle, values, strict=True))
+        rows = [(offset, value) for (offset, _), value in zip(oracle, values, strict=True)]
+        offsets = [offset for offset, _ in rows]
+        ends = bounds(stream_connection, stream)
+        assert ends.first == 0
+        assert ends.end > len(rows), "the stream has no holes"
+
+        cuts = [0, *sorted(random.sample(range(1, ends.end), RANGES)), ends.end]
+        found = read(broker, stream, pairwise(cuts))
+        inside = [sorted(random.choices(range(ends.end + 1), k=2)) for _ in range(RANGES // 4)]
+        wrong = sum(
+            read(broker, stream, [(start, end)])
+            != rows[bisect_left(offsets, start) : bisect_left(offsets, end)]
+            for start, end in inside
+        )
+        what = f"five clients write into one stream, {len(cuts) - 1} ranges tile it, {len(inside)} lie in it"
+        control = f"rstream reads the same offsets, {ends.end - len(rows):,} of which are holes"
+        missed = 0 if found == rows else len(set(rows) ^ set(found)) or 1
+        seconds = time.monotonic() - started
+        book(
+            Check("Streams", what, broker.version, len(rows) + len(inside), missed + wrong, seconds, control)
+        )
+    assert not wrong
+    assert [offset for offset, _ in found] == offsets
+    assert found == rows
