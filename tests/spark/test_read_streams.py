@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from urllib.parse import urlsplit
 
 import pytest
 
 from rabbit_chx import SuperStream
+from rabbit_chx.errors import StreamUnavailable
 from rabbit_chx.streams import StreamPublisher, bounds, connect
 from tests.faults.load import wait_until
 from tests.spark.streams import SMALL_SEGMENTS, Streams
@@ -342,18 +344,18 @@ def test_a_query_continues_when_the_broker_has_restarted(spark, broker, tmp_path
     stream, url = "read-restart", broker.stream_url
 
     def fill(first, last):
-        with StreamPublisher(url, stream) as publisher:
-            publisher.send(numbered(first, last))
+        with suppress(StreamUnavailable), StreamPublisher(url, stream) as publisher:
+            return publisher.send(numbered(first, last))
 
     with connect(url) as connection:
         connection.create(stream)
-    fill(0, 10)
+    wait_until(lambda: fill(0, 10), "a leader", DEADLINE)
     copy = Copy(spark, broker, tmp_path, stream=stream)
     query = copy.start().start()
     try:
         progress(query, 10)
         broker.restart_app()
-        fill(10, 20)
+        wait_until(lambda: fill(10, 20), "a leader", DEADLINE)
         progress(query, 20)
     finally:
         query.stop()
