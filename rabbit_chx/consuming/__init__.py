@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from rabbit_chx.consuming.async_group import AsyncGroup as AsyncGroup
     from rabbit_chx.consuming.group import Group as Group
     from rabbit_chx.consuming.messages import Message as Message
+    from rabbit_chx.consuming.queue_reader import Batch as Batch, QueueReader as QueueReader
     from rabbit_chx.consuming.roll_call import (
         MemberStatus as MemberStatus,
         QueueStatus as QueueStatus,
@@ -34,6 +35,7 @@ if not TYPE_CHECKING:
             "rabbit_chx.broker.management": "Management",
             "rabbit_chx.consuming.async_group": "AsyncGroup",
             "rabbit_chx.consuming.group": "Group",
+            "rabbit_chx.consuming.queue_reader": "Batch QueueReader",
             "rabbit_chx.consuming.roll_call": "MemberStatus QueueStatus members",
             "rabbit_chx.consuming.messages": "Message",
             "rabbit_chx.errors": "BrokerUnavailable InvalidValue",

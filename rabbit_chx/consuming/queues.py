@@ -207,26 +207,34 @@ def _arguments(name: str, usual: Mapping[str, Any]) -> Generator[Command, Any, d
 
 def _learn(name: str, arguments: dict[str, Any], text: str) -> None:
     """Change the arguments as a refusal says; raise if the queue is not fit."""
-    differs = re.search(
-        r"inequivalent arg '(.*?)' for queue .*: received (.*) but current is (.*)", text, re.DOTALL
-    )
+    differs = difference(text)
     if differs is None:
         raise _unfit(name, f"a queue that the broker does not declare again: {text}")
-    argument, _, current = differs.groups()
-    value = re.fullmatch(r"(?:the value )?'(.*?)'(?: of type '(\w+)')?", current, re.DOTALL)
-    match argument:
+    match differs[0]:
         case "x-queue-type":
-            raise _unfit(name, "a stream" if "'stream'" in current else "a classic queue")
+            raise _unfit(name, "a stream" if "'stream'" in differs[1] else "a classic queue")
         case "durable" | "auto_delete" | "exclusive":
             raise _unfit(name, "a classic queue that is not durable or is deleted automatically")
-        case "x-single-active-consumer":  # of any type: another refusal tells which
-            arguments[argument] = False
-            if value is None:
-                del arguments[argument]
-        case _ if value is None:
-            del arguments[argument]
-        case _:
-            arguments[argument] = _typed(value[1], value[2], arguments.get(argument))
+    adjust(arguments, *differs)
+
+
+def difference(text: str) -> tuple[str, str] | None:
+    """The argument that a refused declaration is about, and what the broker says of the queue's value."""
+    found = re.search(
+        r"inequivalent arg '(.*?)' for queue .*: received .* but current is (.*)", text, re.DOTALL
+    )
+    return None if found is None else (found[1], found[2])
+
+
+def adjust(arguments: dict[str, Any], argument: str, current: str) -> None:
+    """Give an argument the value that a refusal names."""
+    value = re.fullmatch(r"(?:the value )?'(.*?)'(?: of type '(\w+)')?", current, re.DOTALL)
+    if value is None:
+        del arguments[argument]
+    elif argument == _SINGLE:  # of any type: another refusal tells which
+        arguments[argument] = False
+    else:
+        arguments[argument] = _typed(value[1], value[2], arguments.get(argument))
 
 
 def _typed(text: str, kind: str | None, ours: Any) -> Any:
@@ -244,13 +252,15 @@ def _unfit(name: str, what: str) -> InvalidValue:
 # ---- what does no harm yet
 
 
+def limit_applies(arguments: Mapping[str, Any], release: str) -> bool:
+    """Whether a quorum queue with these arguments drops messages that were returned often, unless a policy prevents it."""
+    default = has_default_limit(release)
+    return (_LIMIT in arguments or default) and not (default and arguments.get(_LIMIT, 20) < 0)
+
+
 def _limited(found: Mapping[str, Mapping[str, Any]], release: str) -> Iterator[str]:
     default = has_default_limit(release)
-    limited = [
-        name
-        for name, arguments in found.items()
-        if (_LIMIT in arguments or default) and not (default and arguments.get(_LIMIT, 20) < 0)
-    ]
+    limited = [name for name, arguments in found.items() if limit_applies(arguments, release)]
     if not limited:
         return
     advice = (

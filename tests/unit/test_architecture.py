@@ -34,6 +34,7 @@ LONG_FUNCTIONS = {
     "rabbit_chx.broker.amqp.parameters_of": "one argument for each setting of a connection",
     "rabbit_chx.broker.reading.reader.read": DOCUMENTED,
     "rabbit_chx.consuming.options.__init__": "one argument for each option of a group",
+    "rabbit_chx.consuming.queue_reader.__init__": "one argument for each setting of a connection",
     "rabbit_chx.consuming.scaling.carry_out": DOCUMENTED,
     "rabbit_chx.consuming.member.run": "one loop, from connection to connection",
     "rabbit_chx.broker.reasons.why_down": "one case for each way in which a connection fails",

@@ -1,0 +1,127 @@
+"""A reader of one queue on real brokers: order, acknowledgements, lost connections, and queues that cannot be read."""
+
+from __future__ import annotations
+
+from time import monotonic
+from urllib.parse import urlsplit
+from uuid import uuid4
+
+import pika
+import pytest
+
+from rabbit_chx.consuming import QueueReader
+from rabbit_chx.errors import RabbitChxError
+
+KINDS = {"classic": {}, "quorum": {"x-queue-type": "quorum"}}
+DEADLINE = 60.0
+
+
+@pytest.fixture
+def channel(broker):
+    with pika.BlockingConnection(pika.URLParameters(broker.url + "?heartbeat=0")) as connection:
+        channel = connection.channel()
+        channel.confirm_delivery()
+        yield channel
+
+
+@pytest.fixture
+def declare(channel):
+    """Declare a queue with these arguments and some numbered messages."""
+    names = []
+
+    def declare(count=0, **arguments):
+        names.append(f"read-{uuid4().hex[:6]}")
+        channel.queue_declare(names[-1], durable=True, arguments=arguments)
+        for number in range(count):
+            channel.basic_publish("", names[-1], b"%d" % number)
+        return names[-1]
+
+    yield declare
+    for name in names:
+        channel.queue_delete(name)
+
+
+def taken(reader, count):
+    """So many messages, as batches."""
+    batches, end = [], monotonic() + DEADLINE
+    while sum(len(each.messages) for each in batches) < count:
+        assert monotonic() < end, batches
+        batches.append(reader.take(count))
+    return [each for each in batches if each.messages]
+
+
+def bodies(batches):
+    return [int(message.body) for each in batches for message in each.messages]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_messages_come_in_order_and_go_back_in_order(broker, channel, declare, kind):
+    queue = declare(30, **KINDS[kind])
+    with QueueReader(broker.url, queue, prefetch=20) as reader:
+        first = taken(reader, 10)
+        assert bodies(first) == list(range(10))
+        reader.acknowledge(first[-1])
+        assert bodies(taken(reader, 5)) == list(range(10, 15))
+        assert reader.waiting() <= 10
+    rest = [channel.basic_get(queue, auto_ack=True)[2] for _ in range(20)]
+    assert [int(body) for body in rest] == list(range(10, 30))
+
+
+def test_what_a_lost_connection_delivered_is_not_acknowledged_on_the_next(broker, declare):
+    queue = declare(10, **KINDS["quorum"])
+    with QueueReader([broker.url], queue, prefetch=10, name="to be cut") as reader:
+        before = taken(reader, 4)
+        listed = broker.ctl("list_connections", "pid", "client_properties").splitlines()
+        (pid,) = (line.split("\t")[0] for line in listed if '"to be cut"' in line)
+        broker.ctl("close_connection", pid, "by the test")
+        again = taken(reader, 10)
+        assert bodies(again) == list(range(10))
+        assert all(message.redelivered for message in again[0].messages[:4])
+        reader.acknowledge(before[-1])
+        reader.acknowledge(again[-1])
+        end = monotonic() + DEADLINE
+        while reader.waiting() and monotonic() < end:
+            pass
+    with QueueReader(broker.url, queue) as reader:
+        assert not reader.take(1, wait=2.0, quiet=1.0).messages
+
+
+def test_a_queue_that_cannot_be_read_is_an_error_that_says_why(broker, declare):
+    with pika.BlockingConnection(pika.URLParameters(broker.url + "?heartbeat=0")) as owner:
+        own = owner.channel().queue_declare("", exclusive=True).method.queue
+        stream = declare(**{"x-queue-type": "stream", "x-max-age": "1D"})
+        for queue, words in [
+            ("nowhere", "expected an existing queue"),
+            (own, "expected a queue that is not exclusive"),
+            (stream, "got a stream"),
+        ]:
+            with QueueReader(broker.url, queue) as reader, pytest.raises(RabbitChxError, match=words):
+                taken(reader, 1)
+
+
+def test_a_reader_needs_only_the_permission_to_read(broker, declare):
+    queue, name = declare(3, **KINDS["quorum"]), f"reader-{uuid4().hex[:6]}"
+    parts = urlsplit(broker.url)
+    url = f"amqp://{name}:secret@{parts.hostname}:{parts.port}"
+    broker.ctl("add_user", name, "secret")
+    try:
+        for read, words in (("^$", f"no read permission on queue '{queue}'"), (queue, "")):
+            broker.ctl("set_permissions", name, "^$", "^$", read)
+            with QueueReader(url, queue) as reader:
+                if not words:
+                    assert bodies(taken(reader, 3)) == [0, 1, 2]
+                    continue
+                with pytest.raises(RabbitChxError, match=words):
+                    taken(reader, 1)
+    finally:
+        broker.ctl("delete_user", name)
+
+
+@pytest.mark.since_4_0
+def test_a_delivery_limit_is_in_the_log(broker, declare, caplog):
+    limits = {declare(1, **KINDS["quorum"]): True, declare(1): False}
+    limits[declare(1, **KINDS["quorum"], **{"x-delivery-limit": -1})] = False
+    for queue, warned in limits.items():
+        with QueueReader(broker.url, queue) as reader:
+            taken(reader, 1)
+        assert (f"queue '{queue}': a delivery limit applies" in caplog.text) is warned
