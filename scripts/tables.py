@@ -16,6 +16,7 @@ from pages import filled, table
 
 from rabbit_chx.topology.file.schema import SCHEMA_FILE
 from spark_connector import AMQP_TAGS, COLUMNS, OPTIONS, READ_COLUMNS, READ_OPTIONS
+from spark_connector.queue_options import QUEUE_OPTIONS
 from spark_connector.read_columns import spark_schema
 
 if TYPE_CHECKING:
@@ -51,6 +52,7 @@ def spark_tables() -> dict[str, str]:
         "options": _options(OPTIONS, "###"),
         "read columns": table(("column", "Spark type", "means"), read_columns),
         "read options": _options([one for one in READ_OPTIONS if one not in OPTIONS], "####"),
+        "queue options": _options([one for one in QUEUE_OPTIONS if one not in OPTIONS], "####"),
     }
 
 

@@ -15,7 +15,9 @@ from spark_connector.connections import NotOnThisMachine, check_access
 from spark_connector.logs import log_line
 from spark_connector.options import WriteOptions
 from spark_connector.partition import WriteJob
-from spark_connector.read_columns import checked_columns, spark_schema
+from spark_connector.queue_options import QueueOptions, no_batch_of_a_queue
+from spark_connector.queue_source import QueueJob, QueueStreamReader
+from spark_connector.read_columns import QUEUE_COLUMNS, checked_columns, spark_schema
 from spark_connector.read_options import ReadOptions
 from spark_connector.read_rows import ReadJob
 from spark_connector.readers import BatchReader, StreamingReader
@@ -23,7 +25,7 @@ from spark_connector.writer import Writer
 
 
 class RabbitMQDataSource(DataSource):
-    """Writes DataFrames to RabbitMQ and reads them from its streams, batch and streaming.
+    """Writes DataFrames to RabbitMQ and reads them from its streams, batch and streaming, or streaming from a queue.
 
         df.write.format("rabbitmq").option("url", url).option("exchange", "orders").mode("append").save()
         spark.read.format("rabbitmq").option("url", url).option("superStream", "orders").load()
@@ -39,16 +41,25 @@ class RabbitMQDataSource(DataSource):
 
     def schema(self) -> StructType:
         """The columns of a read; Spark asks for them if the user gives no schema."""
+        if "queue" in self.options:
+            return spark_schema(QueueOptions.of(self.options).columns, QUEUE_COLUMNS)
         return spark_schema(ReadOptions.of(self.options).columns)
 
     def reader(self, schema: StructType) -> BatchReader:
         """Check a batch read."""
+        if "queue" in self.options:
+            raise no_batch_of_a_queue()
         job = self._read_job(schema)
         job.options.check_batch()
         return BatchReader(job)
 
-    def streamReader(self, schema: StructType) -> StreamingReader:  # noqa: N802
+    def streamReader(self, schema: StructType) -> StreamingReader | QueueStreamReader:  # noqa: N802
         """Check a streaming read; Spark calls this for each micro-batch, so the broker is not asked."""
+        if "queue" in self.options:
+            options = QueueOptions.of(self.options)
+            return QueueStreamReader(
+                QueueJob(options, checked_columns(schema, options.columns, QUEUE_COLUMNS))
+            )
         job = self._read_job(schema)
         job.options.check_stream()
         return StreamingReader(job)

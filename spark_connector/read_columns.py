@@ -41,27 +41,41 @@ READ_COLUMNS: Final[Mapping[str, str]] = MappingProxyType(
         "stream_timestamp": "When the broker stored the message; the same for all messages of a chunk.",
     }
 )
-"""Every column of a read, and its meaning."""
+"""Every column of a read of streams, and its meaning."""
+
+_OF_STREAMS: Final = ("stream", "offset", "stream_timestamp")
+
+QUEUE_COLUMNS: Final[Mapping[str, str]] = MappingProxyType(
+    {name: meaning for name, meaning in READ_COLUMNS.items() if name not in _OF_STREAMS}
+    | {"redelivered": "Whether the broker has delivered the message before; the row may be there already."}
+)
+"""Every column of a read of a queue, and its meaning."""
+
+_TYPES: Final[Mapping[str, pa.DataType]] = MappingProxyType({**COLUMNS, "redelivered": pa.bool_()})
 
 
-def spark_schema(columns: tuple[str, ...] | None = None) -> StructType:
-    """The schema of a read of these columns; None for all."""
-    names = list(READ_COLUMNS) if columns is None else columns
+def spark_schema(
+    columns: tuple[str, ...] | None = None, known: Mapping[str, str] = READ_COLUMNS
+) -> StructType:
+    """The schema of a read of these columns; None for all that are known."""
+    names = list(known) if columns is None else columns
     for name in names:
-        if name not in READ_COLUMNS:
-            raise _unknown("name in option columns", name)
+        if name not in known:
+            raise _unknown("name in option columns", name, known)
     return StructType([StructField(name, _type(name)) for name in names])
 
 
 def _type(name: str) -> Any:
-    return from_arrow_type(COLUMNS[name], prefer_timestamp_ntz=False)
+    return from_arrow_type(_TYPES[name], prefer_timestamp_ntz=False)
 
 
-def _unknown(what: str, name: str) -> InvalidValue:
-    return InvalidValue(what, name, f"one of {', '.join(READ_COLUMNS)}", nearest(name, READ_COLUMNS).strip())
+def _unknown(what: str, name: str, known: Mapping[str, str]) -> InvalidValue:
+    return InvalidValue(what, name, f"one of {', '.join(known)}", nearest(name, known).strip())
 
 
-def checked_columns(schema: StructType, columns: tuple[str, ...] | None) -> tuple[str, ...]:
+def checked_columns(
+    schema: StructType, columns: tuple[str, ...] | None, known: Mapping[str, str] = READ_COLUMNS
+) -> tuple[str, ...]:
     """The columns of the schema that Spark passes, which is the user's where there was a ``.schema(...)``.
 
     Raises:
@@ -69,8 +83,8 @@ def checked_columns(schema: StructType, columns: tuple[str, ...] | None) -> tupl
     """
     for field in schema.fields:
         hint = f'Remove .schema(...), and cast afterwards: col("{field.name}").cast("{field.dataType.simpleString()}")'
-        if field.name not in READ_COLUMNS:
-            error = _unknown("column in the schema of a read", field.name)
+        if field.name not in known:
+            error = _unknown("column in the schema of a read", field.name, known)
             raise InvalidValue(error.what, error.got, error.expected, error.hint or "Remove .schema(...)")
         if field.dataType != _type(field.name):
             expected = _type(field.name).simpleString()
@@ -92,4 +106,4 @@ def checked_columns(schema: StructType, columns: tuple[str, ...] | None) -> tupl
 
 def arrow_schema(columns: tuple[str, ...]) -> pa.Schema:
     """The schema of the batches that Spark expects."""
-    return pa.schema([(name, COLUMNS[name]) for name in columns])
+    return pa.schema([(name, _TYPES[name]) for name in columns])

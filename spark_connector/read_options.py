@@ -43,7 +43,8 @@ def _names(given: str) -> tuple[str, ...] | None:
     return names if all(names) and len(set(names)) == len(names) else None
 
 
-def _listed(group: str, doc: str) -> Any:
+def listed(group: str, doc: str) -> Any:
+    """A field for different names."""
     expected = 'different names separated by commas, or a JSON list such as ["a,b", "c"]'
     return option(group, None, expected, doc, _names)
 
@@ -70,7 +71,7 @@ class ReadOptions(ConnectionOptions):
         "endingtimestamp": 'Use endingOffsets, which also takes a time: "2026-01-31T12:00:00Z"',
     }
 
-    stream: tuple[str, ...] | None = _listed(_SOURCE, "The stream to read; several, separated by commas.")
+    stream: tuple[str, ...] | None = listed(_SOURCE, "The stream to read; several, separated by commas.")
     super_stream: str | None = text(
         _SOURCE, "The super stream to read: all its partitions, including those added while a query runs."
     )
@@ -90,10 +91,10 @@ class ReadOptions(ConnectionOptions):
         "Connect to the host and port that the broker advertises for each stream, instead of those of url or host.",
         default=False,
     )
-    columns: tuple[str, ...] | None = _listed(
+    columns: tuple[str, ...] | None = listed(
         _ROWS, "The columns to return, separated by commas. Default: all. Others are not decoded."
     )
-    keys: tuple[str, ...] | None = _listed(
+    keys: tuple[str, ...] | None = listed(
         _ROWS,
         "Return only rows with these routing keys, separated by commas, and read only the partitions of superStream that "
         "can hold them.",
@@ -139,13 +140,6 @@ class ReadOptions(ConnectionOptions):
 
     @classmethod
     def _unknown(cls, name: str) -> str:
-        if name.lower() == "queue":
-            raise InvalidValue(
-                "source of a read",
-                "a queue",
-                "a stream, a super stream or an exchange",
-                "A queue cannot replay rows: bind a stream to the exchange of the queue, and read the stream",
-            )
         if name.lower() in {one.name.lower() for one in OPTIONS} - {one.name.lower() for one in READ_OPTIONS}:
             raise InvalidValue("option of a read", name, "no options of writes", "Leave it out")
         return super()._unknown(name)
@@ -154,7 +148,7 @@ class ReadOptions(ConnectionOptions):
         given = [option_name(key) for key in _SOURCES if key in found]
         if not given:
             raise InvalidValue(
-                "source of a read", None, "one of the options stream, superStream, exchange", _SUMMARY
+                "source of a read", None, "one of the options stream, superStream, exchange, queue", _SUMMARY
             )
         if len(given) > 1:
             raise InvalidValue("source of a read", f"options {' and '.join(given)}", "one of them")

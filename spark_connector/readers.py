@@ -8,15 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from importlib import import_module
-from importlib.util import find_spec
-from typing import Any, Final
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 
 from rabbit_chx import InvalidValue
 from rabbit_chx.streams import Bounds
+from spark_connector.admission import AvailableNow, limits
 from spark_connector.offsets import EARLIEST, LATEST, Positions
 from spark_connector.ranges import (
     OffsetRange,
@@ -28,12 +27,6 @@ from spark_connector.ranges import (
 )
 from spark_connector.read_rows import ReadJob
 from spark_connector.stream_access import StreamAccess
-
-_NAME: Final = "pyspark.sql.streaming.datasource"
-_limits: Any = import_module(_NAME) if find_spec(_NAME) else None
-"""Read limits and Trigger.AvailableNow; None before PySpark 4.2, which ends such a query after one micro-batch."""
-
-_AvailableNow: Any = _limits.SupportsTriggerAvailableNow if _limits else object
 
 
 @dataclass(frozen=True)
@@ -94,11 +87,11 @@ def _beyond(option: str, stream: str, offset: int, bounds: Bounds) -> InvalidVal
     return InvalidValue(f"offset of stream {stream!r} in option {option}", offset, expected)
 
 
-class StreamingReader(DataSourceStreamReader, _AvailableNow):  # type: ignore[misc]
+class StreamingReader(DataSourceStreamReader, AvailableNow):  # type: ignore[misc]
     """The reader of ``spark.readStream``. It lives in a Python process of the driver, and Spark pickles a copy for tasks."""
 
     def __init__(self, job: ReadJob) -> None:
-        if job.options.max_rows_per_trigger is not None and _limits is None:
+        if job.options.max_rows_per_trigger is not None and limits is None:
             hint = "Leave it out: a micro-batch reads all rows that are there"
             raise InvalidValue("option maxRowsPerTrigger", "PySpark before 4.2", "PySpark 4.2 or newer", hint)
         self._job = job
@@ -128,7 +121,7 @@ class StreamingReader(DataSourceStreamReader, _AvailableNow):  # type: ignore[mi
     def getDefaultReadLimit(self) -> Any:  # noqa: N802
         """The limit of a micro-batch."""
         most = self._job.options.max_rows_per_trigger
-        return _limits.ReadAllAvailable() if most is None else _limits.ReadMaxRows(most)
+        return limits.ReadAllAvailable() if most is None else limits.ReadMaxRows(most)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Remember where the streams end: the query reads to there."""

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
         InvalidMessage as InvalidMessage,
         StreamUnavailable as StreamUnavailable,
     )
+    from rabbit_chx.streams.amqp10 import Milliseconds as Milliseconds, as_text as as_text
     from rabbit_chx.streams.chunks import Chunk as Chunk
     from rabbit_chx.streams.columns import COLUMNS as COLUMNS
     from rabbit_chx.streams.connection import StreamConnection as StreamConnection
@@ -43,6 +44,7 @@ if not TYPE_CHECKING:
             "rabbit_chx.errors": "CorruptChunk InvalidMessage StreamUnavailable",
             "rabbit_chx.streams.chunks": "Chunk",
             "rabbit_chx.streams.columns": "COLUMNS",
+            "rabbit_chx.streams.amqp10": "Milliseconds as_text",
             "rabbit_chx.streams.connection": "StreamConnection",
             "rabbit_chx.streams.encoding": "Batch OffsetSpec sub_batch",
             "rabbit_chx.streams.ends": "Bounds bounds",

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 from urllib.parse import urlsplit
 
+import pika
 import pytest
 
+from rabbit_chx.topology.file.load import loads
 from tests.spark.conftest import PASSWORD
 from tests.spark.streams import Streams
 from tests.unit.test_docs import marked
@@ -128,3 +130,25 @@ def test_a_stream_is_copied_to_files(rabbitmq_broker, events, spark, tmp_path):
     exec(marked("spark.md", "test_a_stream_is_copied_to_files"), given)
     assert given["query"].awaitTermination(100)
     assert bodies(spark.read.parquet(folder)) == [b"0", b"1", b"2", b"3", b"4"]
+
+
+@pytest.mark.pyspark(
+    "4.2", "Trigger.AvailableNow ends after a micro-batch of a Python source, which nothing acknowledges"
+)
+def test_a_queue_is_copied_to_files(rabbitmq_broker, spark, tmp_path):
+    folder, checkpoint = str(tmp_path / "rows"), str(tmp_path / "checkpoint")
+    given = {"spark": spark, "url": rabbitmq_broker.url, "folder": folder, "checkpoint": checkpoint}
+    with pika.BlockingConnection(pika.URLParameters(rabbitmq_broker.url)) as connection:
+        channel = connection.channel()
+        channel.queue_declare("orders.0", durable=True)
+        for number in range(5):
+            channel.basic_publish("", "orders.0", b"%d" % number)
+        exec(marked("spark.md", "test_a_queue_is_copied_to_files"), given)
+        assert given["query"].awaitTermination(100)
+        assert channel.queue_delete("orders.0").method.message_count == 0
+    assert bodies(spark.read.parquet(folder)) == [b"0", b"1", b"2", b"3", b"4"]
+
+
+def test_the_topology_has_a_stream_beside_its_queues():
+    topology = loads(marked("spark.md", "test_the_topology_has_a_stream_beside_its_queues"), format="yaml")
+    assert {queue.type for queue in topology.queues} == {"quorum", "stream"}

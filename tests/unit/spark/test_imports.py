@@ -7,7 +7,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[3]
 PUBLIC = {"rabbit_chx", "rabbit_chx.errors", "rabbit_chx.faces"} | {
-    f"rabbit_chx.{name}" for name in ("kernel", "publishing", "streams", "topology")
+    f"rabbit_chx.{name}" for name in ("consuming", "kernel", "publishing", "streams", "topology")
 }
 ON_SPARK = {"pyspark", "pyspark_rabbitmq", "spark_connector"}
 

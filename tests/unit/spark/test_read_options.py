@@ -99,12 +99,10 @@ def test_times_become_milliseconds_rounded_up() -> None:
 
 def test_a_read_has_one_source() -> None:
     error = complaint(lambda: ReadOptions.of({"url": URL}))
-    assert error.expected == "one of the options stream, superStream, exchange"
+    assert error.expected == "one of the options stream, superStream, exchange, queue"
     assert 'option("superStream", "orders")' in error.hint
     error = complaint(lambda: of(superStream="x", exchange="y"))
     assert error.got == "options superStream and exchange"
-    error = complaint(lambda: ReadOptions.of({"url": URL, "queue": "q"}))
-    assert "A queue cannot replay rows" in error.hint
     assert complaint(lambda: ReadOptions.of({"stream": "s"})).what == "broker address"
     for name in ("superStream", "exchange"):
         assert "255 bytes" in complaint(lambda name=name: of(**{name: "x" * 256})).expected

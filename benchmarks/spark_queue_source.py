@@ -1,0 +1,75 @@
+"""Measure reading a queue through Spark, at least once, into a sink that keeps nothing.
+
+    python benchmarks/spark_queue_source.py [--rows 200000] [--kind quorum] [--most 10000] [--release 4.3]
+
+The messages have 100 bytes. The time is that of the query with availableNow, including its start; the rate without it is that
+of the micro-batches from the second on, by Spark's own times. A queue that is not empty afterwards ends the run with exit
+code 1. Spark, the driver's Python and the broker share the cores.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+from time import perf_counter
+
+from pyspark.sql import SparkSession
+
+from rabbit_chx.publishing import Publisher
+from rabbit_chx.testing import Broker
+
+QUEUE = "measured"
+BODY = b"x" * 100
+
+
+def main() -> int:
+    """Fill a queue, read it, and print the rates."""
+    options = _options()
+    with Broker(options.release) as broker, broker.connection() as connection:
+        channel = connection.channel()
+        arguments = {"x-queue-type": options.kind}
+        channel.queue_declare(QUEUE, durable=True, arguments=arguments)
+        with Publisher(broker.url) as publisher:
+            for _ in range(options.rows):
+                publisher.publish(BODY, QUEUE, exchange="")
+        began = perf_counter()
+        rates = _read(broker.url, str(options.most))
+        seconds = perf_counter() - began
+        left = channel.queue_declare(QUEUE, passive=True).method.message_count
+    print(f"{options.rows:,} rows of a {options.kind} queue in {seconds:.1f} s, {left} left")
+    print(f"micro-batches from the second on: {rates:,.0f} rows/s")
+    return 1 if left else 0
+
+
+def _read(url: str, most: str) -> float:
+    """Read the queue until it is empty; rows a second of the micro-batches behind the first."""
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    settings = {"spark.ui.enabled": "false", "spark.driver.bindAddress": "127.0.0.1"}
+    spark = SparkSession.builder.master("local[2]").config(map=settings).getOrCreate()
+    with tempfile.TemporaryDirectory() as checkpoint:
+        rows = spark.readStream.format("rabbitmq").option("maxRowsPerTrigger", most)
+        rows = rows.option("url", url).option("queue", QUEUE).load()
+        query = rows.writeStream.format("noop").option("checkpointLocation", checkpoint)
+        running = query.trigger(availableNow=True).start()
+        running.awaitTermination()
+        found = [one for one in running.recentProgress if one["numInputRows"]][1:]
+    spark.stop()
+    milliseconds = sum(one["durationMs"]["triggerExecution"] for one in found)
+    return 1_000 * sum(one["numInputRows"] for one in found) / max(milliseconds, 1)
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--rows", type=int, default=200_000)
+    parser.add_argument("--kind", choices=("classic", "quorum"), default="quorum")
+    parser.add_argument("--most", type=int, default=10_000)
+    parser.add_argument("--release", default="4.3")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,69 @@
+"""The options of a read of a queue: the fields of `QueueOptions` are their table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Final
+
+from rabbit_chx import InvalidValue
+from rabbit_chx.errors import Unquoted
+from spark_connector.option_table import check_short_text, integer, options_of, text
+from spark_connector.options import OPTIONS, ConnectionOptions
+from spark_connector.read_options import READ_OPTIONS, ReadOptions, listed
+
+_SOURCE, _ROWS = "Source", "Rows"
+_BATCH_HINT: Final = "trigger(availableNow=True) ends when the queue is empty. Or bind a stream to the exchange of the queue, and read that"
+
+
+@dataclass(frozen=True, kw_only=True)
+class QueueOptions(ConnectionOptions):
+    """The options of a streaming read of a queue, checked."""
+
+    INSTEAD: ClassVar[Mapping[str, str]] = {**ReadOptions.INSTEAD, "prefetch": "Use maxRowsPerTrigger"}
+
+    heartbeat_seconds: int = integer(
+        "Connection", 30, "Interval of heartbeats, which are sent even while Spark computes.", most=65_535
+    )
+    queue: str = text(_SOURCE, "The classic or quorum queue to read, in a streaming read.", "")
+    columns: tuple[str, ...] | None = listed(
+        _ROWS, "The columns to return, separated by commas. Default: all."
+    )
+    max_rows_per_trigger: int = integer(
+        _ROWS,
+        10_000,
+        "The most rows of a micro-batch. The broker sends up to twice as many messages ahead, to the driver.",
+        most=32_767,
+    )
+    min_partitions: int = integer(
+        _ROWS,
+        1,
+        "Divide the rows of a micro-batch among so many tasks; only one keeps the order of the queue.",
+    )
+
+    @classmethod
+    def _unknown(cls, name: str) -> str:
+        known = {one.name.lower() for one in READ_OPTIONS + OPTIONS}
+        if name.lower() in {"stream", "superstream", "exchange"}:
+            raise InvalidValue("source of a read", f"options {name} and queue", "one of them")
+        if name.lower() in known - {one.name.lower() for one in QUEUE_OPTIONS}:
+            raise InvalidValue(
+                "option of a read of a queue", name, "no options of writes or of streams", "Leave it out"
+            )
+        return super()._unknown(name)
+
+    def _check(self, found: set[str]) -> None:
+        super()._check(found)
+        if not self.queue:
+            raise InvalidValue("option queue", self.queue, "the name of a queue")
+        check_short_text(self.queue, "option queue")
+
+
+def no_batch_of_a_queue() -> InvalidValue:
+    """The error of a batch read, which cannot tell when its rows are in safety."""
+    got = Unquoted("spark.read, after which nothing can acknowledge the messages")
+    return InvalidValue("read of a queue", got, "spark.readStream", _BATCH_HINT)
+
+
+QUEUE_OPTIONS: Final = options_of(QueueOptions)
+"""All options of a read of a queue, for documentation."""

@@ -1,0 +1,116 @@
+"""Messages of a queue as rows: Arrow batches on the driver, shipped to tasks inside their partitions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from decimal import Decimal
+from itertools import pairwise
+from typing import Any, Final
+
+import pyarrow as pa
+from pyspark.sql.datasource import InputPartition
+
+from rabbit_chx.consuming import Message
+from rabbit_chx.streams import Milliseconds, as_text
+from spark_connector.read_columns import arrow_schema
+
+_LAST_SECOND: Final = 253_402_300_799
+"""Of the year 9999; neither Python nor Spark has later times."""
+_MICROSECONDS: Final = 1_000_000
+
+
+@dataclass(frozen=True)
+class RowsPartition(InputPartition):
+    """Rows of one task, as a stream of Arrow."""
+
+    rows: bytes
+
+
+def partitions(messages: Sequence[Message], columns: tuple[str, ...], count: int) -> list[RowsPartition]:
+    """Divide messages among at most ``count`` partitions, each with rows that follow each other."""
+    cuts = [len(messages) * number // count for number in range(count + 1)]
+    return [
+        RowsPartition(_packed(record_batch(messages[start:end], columns)))
+        for start, end in pairwise(cuts)
+        if end > start
+    ]
+
+
+def _packed(batch: pa.RecordBatch) -> bytes:
+    sink = pa.BufferOutputStream()
+    compression = "lz4" if pa.Codec.is_available("lz4") else None
+    with pa.ipc.new_stream(
+        sink, batch.schema, options=pa.ipc.IpcWriteOptions(compression=compression)
+    ) as stream:
+        stream.write_batch(batch)
+    return bytes(sink.getvalue())
+
+
+def rows(partition: InputPartition) -> Iterator[pa.RecordBatch]:
+    """The rows of a task; none for the partition that Spark makes up if there are no rows at all."""
+    if isinstance(partition, RowsPartition):
+        with pa.ipc.open_stream(partition.rows) as stream:
+            yield from stream
+
+
+def record_batch(messages: Sequence[Message], columns: tuple[str, ...]) -> pa.RecordBatch:
+    """One row for each message, in order."""
+    schema = arrow_schema(columns)
+    arrays = [pa.array(map(_value_of(field.name), messages), field.type) for field in schema]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _value_of(column: str) -> Callable[[Message], Any]:
+    return _OF_MESSAGE.get(column) or (lambda message: getattr(message.properties, column))
+
+
+def _text_of(column: str) -> Callable[[Message], Any]:
+    return lambda message: as_text(getattr(message.properties, column))
+
+
+_TEXTS: Final = (
+    *(
+        "message_id",
+        "correlation_id",
+        "content_type",
+        "content_encoding",
+        "reply_to",
+        "type",
+        "app_id",
+        "user_id",
+    ),
+    "expiration",
+)
+_OF_MESSAGE: Final[Mapping[str, Callable[[Message], Any]]] = {
+    "value": lambda message: message.body,
+    "routing_key": lambda message: as_text(message.routing_key),
+    "exchange": lambda message: as_text(message.exchange),
+    "redelivered": lambda message: message.redelivered,
+    "headers": lambda message: [
+        (as_text(name), as_text(plain(value))) for name, value in message.headers.items()
+    ],
+    "timestamp": lambda message: _microseconds(message.properties.timestamp),
+    **{name: _text_of(name) for name in _TEXTS},
+}
+
+
+def plain(value: Any) -> Any:
+    """A value of a header as pika decodes it, in the types that `as_text` takes."""
+    match value:
+        case datetime():
+            return Milliseconds(round(value.timestamp() * 1_000))
+        case Decimal():
+            return str(value)
+        case bytearray():
+            return bytes(value)
+        case list():
+            return [plain(item) for item in value]
+        case dict():
+            return {name: plain(item) for name, item in value.items()}
+    return value
+
+
+def _microseconds(seconds: int | None) -> int | None:
+    return None if seconds is None or seconds > _LAST_SECOND else seconds * _MICROSECONDS

@@ -1,0 +1,150 @@
+"""``spark.readStream`` of a queue, at least once: the driver receives, and acknowledges what Spark has finished.
+
+Executors could not acknowledge what they did not receive, so the connection is one of the driver, in the Python process
+of the query, and rows travel to the tasks inside their partitions.
+
+A micro-batch is finished when Spark asks where the next one ends: it does so only after the sink has written the rows and
+the checkpoint says so. `commit`, which Spark calls later, tells no more, and of the last micro-batch before a pause it
+tells nothing: its messages would wait until the broker's ``consumer_timeout`` sent them again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from time import monotonic
+from typing import Any, Final
+from uuid import uuid4
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+
+from rabbit_chx.consuming import Batch, QueueReader
+from spark_connector.admission import AvailableNow, limits
+from spark_connector.connections import credentials_of, tls_of
+from spark_connector.handed_out import HandedOut
+from spark_connector.logs import log_line, show
+from spark_connector.queue_options import QueueOptions
+from spark_connector.queue_rows import RowsPartition, partitions, rows
+
+_MOST_BYTES: Final = 32 << 20
+"""Of the bodies of a micro-batch: Spark sends a task in one message, of at most 128 MiB by default."""
+_WAIT: Final = 1.0
+_PATIENCE: Final = 10.0
+"""How long a query with availableNow waits for messages that the broker has and does not deliver."""
+
+
+@dataclass(frozen=True)
+class QueueJob:
+    """A read of a queue, as Spark pickles it."""
+
+    options: QueueOptions
+    columns: tuple[str, ...]
+
+
+class QueueStreamReader(DataSourceStreamReader, AvailableNow):  # type: ignore[misc]
+    """The reader of ``spark.readStream`` with the option queue. Spark pickles a copy for the tasks."""
+
+    def __init__(self, job: QueueJob) -> None:
+        self._job = job
+        self._handed_out = HandedOut(uuid4().hex)
+        self._reader: QueueReader | None = None
+        self._planned: Mapping[str, Any] | None = None
+        self._until_empty = False
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"job": self._job}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(state["job"])  # type: ignore[misc]
+
+    # -- on the driver -------------------------------------------------------------------------------
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        """Where a new query starts; Spark asks twice."""
+        return self._handed_out.start
+
+    def getDefaultReadLimit(self) -> Any:  # noqa: N802
+        """The limit of a micro-batch."""
+        return limits.ReadMaxRows(self._job.options.max_rows_per_trigger)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """The query ends when the queue is empty."""
+        self._until_empty = True
+
+    def latestOffset(self, start: dict[str, Any] | None = None, limit: Any = None) -> dict[str, Any]:  # noqa: N802
+        """Acknowledge what Spark has finished, and hand out what has come meanwhile.
+
+        Before PySpark 4.2 Spark does not say where the next micro-batch starts: it starts where the last one that was
+        planned ended.
+        """
+        self._acknowledge(self._planned if start is None else start)
+        most = min(getattr(limit, "max_rows", 2**31), self._job.options.max_rows_per_trigger)
+        batch = self._take(most)
+        if self._until_empty:
+            batch = self._unless_empty(batch, most)
+        end = self._handed_out.add(batch)
+        return end if batch.messages or start is None else start
+
+    def _unless_empty(self, batch: Batch, most: int) -> Batch:
+        """Wait for messages as long as the broker has some for this query."""
+        reader, end = self._opened(), monotonic() + _PATIENCE
+        while not batch.messages:
+            waiting = reader.waiting()
+            batch = self._take(most)  # what the broker sent before it counted
+            if waiting == 0:
+                break
+            if waiting is None:
+                end = monotonic() + _PATIENCE
+            elif monotonic() > end:
+                text = f"queue {self._job.options.queue!r} has {waiting} messages that the broker does not deliver here; the query ends"
+                log_line(logging.WARNING, text)
+                break
+        return batch
+
+    def partitions(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[RowsPartition]:
+        """Pack the rows of a micro-batch; those of an earlier session are none, as the broker delivers them again."""
+        self._planned = end
+        messages = self._handed_out.between(start, end)
+        return partitions(messages, self._job.columns, self._job.options.min_partitions)
+
+    def commit(self, end: Mapping[str, Any]) -> None:
+        """Acknowledge the messages of a finished micro-batch."""
+        self._acknowledge(end)
+
+    def stop(self) -> None:
+        """Close the connection: the broker takes back in order what was not acknowledged."""
+        if self._reader is not None:
+            self._reader.close()
+
+    def _acknowledge(self, end: Mapping[str, Any] | None) -> None:
+        batch = self._handed_out.finished(end)
+        if batch is not None:
+            self._opened().acknowledge(batch)
+
+    def _take(self, most: int) -> Batch:
+        return self._opened().take(most, most_bytes=_MOST_BYTES, wait=_WAIT)
+
+    def _opened(self) -> QueueReader:
+        if self._reader is None:
+            options = self._job.options
+            show("rabbit_chx.consuming")
+            self._reader = QueueReader(
+                options.urls,
+                options.queue,
+                prefetch=2 * options.max_rows_per_trigger,
+                name=f"{options.connection_name} driver",
+                heartbeat=options.heartbeat_seconds,
+                timeout=options.connection_timeout_ms / 1000,
+                reconnect=options.reconnect_timeout_ms / 1000,
+                credentials=credentials_of(options),
+                tls=tls_of(options),
+            ).open()
+        return self._reader
+
+    # -- in a task -----------------------------------------------------------------------------------
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Read the rows of one partition; called in a Python worker."""
+        return rows(partition)

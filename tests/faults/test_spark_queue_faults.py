@@ -1,0 +1,105 @@
+"""A queue that Spark reads while its driver is killed: no message is lost, and duplicates are of two micro-batches a kill."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+
+import pytest
+
+from rabbit_chx.publishing import Publisher
+from tests.faults.spark_load import SLOW
+from tests.faults.spark_programs import Program
+from tests.proof import LONG, book, dice
+
+pytestmark = [pytest.mark.spark, pytest.mark.broker, pytest.mark.long, pytest.mark.one_release]
+
+KILLS = 20 if LONG else 2
+MOST = 1_000
+"""Rows of a micro-batch."""
+RATE = 500
+QUEUE = "read-by-spark"
+
+
+class Load(threading.Thread):
+    """Publishes numbers, each confirmed, until it is told to stop."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(daemon=True, name="load")
+        self._url = url
+        self._ended = threading.Event()
+        self.count = 0
+        self.start()
+
+    def run(self) -> None:
+        with Publisher(self._url) as publisher:
+            while not self._ended.wait(0.2):
+                for _ in range(RATE // 5):
+                    publisher.publish(b"%d" % self.count, QUEUE, exchange="")
+                    self.count += 1
+                publisher.flush()
+
+    def stop(self) -> int:
+        self._ended.set()
+        self.join(SLOW)
+        return self.count
+
+
+@pytest.fixture
+def queue(broker):
+    import pika
+
+    with pika.BlockingConnection(pika.URLParameters(broker.url + "?heartbeat=0")) as connection:
+        channel = connection.channel()
+        limits = {"x-queue-type": "quorum", "x-delivery-limit": 1_000_000}
+        channel.queue_declare(QUEUE, durable=True, arguments=limits)
+        yield lambda: channel.queue_declare(QUEUE, passive=True).method.message_count
+        channel.queue_delete(QUEUE)
+
+
+def test_a_driver_that_is_killed_again_and_again_loses_no_message(spark, broker, queue, tmp_path):
+    moments = dice("kills of a driver that reads a queue")
+    read = {"url": broker.url, "queue": QUEUE, "columns": "value", "maxRowsPerTrigger": str(MOST)}
+    commits = tmp_path / "checkpoint" / "commits"
+
+    def done() -> int:
+        return len([one for one in commits.glob("*") if one.name.isdigit()])
+
+    def begin(number: int) -> Program:
+        program = Program("local[2]", tmp_path / f"driver-{number}")
+        program.order(read=read, folder=str(tmp_path))
+        return program
+
+    load = Load(broker.url)
+    for number in range(KILLS):
+        program = begin(number)
+        try:
+            before, more = done(), moments.randint(1, 6)
+            program.until(lambda before=before, more=more: done() >= before + more, f"{more} micro-batches")
+            work_on(moments.random())
+        finally:
+            program.stop()
+    count = load.stop()
+    program = begin(KILLS)
+    try:
+        program.until(lambda: not queue() and found(spark, tmp_path).keys() >= set(range(count)), "the rest")
+    finally:
+        program.stop()
+    table = found(spark, tmp_path)
+    lost = set(range(count)) - table.keys()
+    again = table.total() - len(table)
+    book(
+        f"Spark reads a quorum queue: {count:,} messages, {KILLS} kills of the driver, {len(lost)} lost, {again:,} rows twice"
+    )
+    assert not lost
+    assert again <= KILLS * 2 * MOST
+
+
+def work_on(seconds: float) -> None:
+    """Let the query work for a moment, so that the kill meets it anywhere in a micro-batch."""
+    threading.Event().wait(seconds)
+
+
+def found(spark, folder) -> Counter:
+    rows = spark.read.parquet(str(folder / "rows")).collect()
+    return Counter(int(bytes(row.value)) for row in rows)

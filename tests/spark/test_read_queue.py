@@ -1,0 +1,196 @@
+"""``spark.readStream`` of real queues in a real Spark: at least once, acknowledged when a micro-batch is finished."""
+
+from __future__ import annotations
+
+from collections import Counter
+from datetime import UTC, datetime
+from urllib.parse import urlsplit
+from uuid import uuid4
+
+import pika
+import pytest
+
+from tests.faults.load import wait_until
+from tests.spark.streams import Streams
+from tests.spark.test_batch_write import failure
+
+pytestmark = [pytest.mark.spark, pytest.mark.broker]
+
+admission = pytest.mark.pyspark(
+    "4.2", "it has no read limits, and Trigger.AvailableNow ends after a micro-batch"
+)
+DEADLINE = 200
+KINDS = {"classic": {}, "quorum": {"x-queue-type": "quorum", "x-delivery-limit": 1_000_000}}
+
+
+@pytest.fixture
+def channel(broker):
+    with pika.BlockingConnection(pika.URLParameters(broker.url + "?heartbeat=0")) as connection:
+        channel = connection.channel()
+        channel.confirm_delivery()
+        yield channel
+
+
+@pytest.fixture
+def queue(request, channel):
+    """A quorum queue, unless the test wants another kind."""
+    arguments = KINDS[getattr(request, "param", "quorum")]
+    name = f"read-{uuid4().hex[:6]}"
+    channel.queue_declare(name, durable=True, arguments=arguments)
+    yield name
+    channel.queue_delete(name)
+
+
+def fill(channel, queue, numbers, **properties):
+    for number in numbers:
+        channel.basic_publish("", queue, b"%d" % number, pika.BasicProperties(**properties))
+
+
+def ready(channel, queue):
+    return channel.queue_declare(queue, passive=True).method.message_count
+
+
+def unacknowledged(broker, queue):
+    listed = broker.ctl("list_queues", "name", "messages_unacknowledged")
+    return dict(line.split("\t") for line in listed.splitlines())[queue] != "0"
+
+
+def close_connections(broker, name):
+    listed = broker.ctl("list_connections", "pid", "client_properties")
+    pids = [line.split("\t")[0] for line in listed.splitlines() if f'"{name}"' in line]
+    assert pids, listed
+    for pid in pids:
+        broker.ctl("close_connection", pid, "by the test")
+
+
+class Collected:
+    """A query that collects the rows of each micro-batch in the order of the DataFrame, and can be started again."""
+
+    def __init__(self, spark, broker, folder, queue, **options):
+        self._spark, self._folder = spark, folder
+        self._options = {"url": broker.url, "queue": queue, **options}
+        self.columns = ["value", "redelivered"]
+        self.rows: list = []
+        self.batches: list[list] = []
+        self.broken = False
+
+    def frame(self):
+        options = {**self._options, "columns": ",".join(self.columns)}
+        return self._spark.readStream.format("rabbitmq").options(**options).load()
+
+    def writer(self):
+        written = self.frame().writeStream.foreachBatch(self._add)
+        return written.option("checkpointLocation", str(self._folder / "checkpoint"))
+
+    def _add(self, frame, _):
+        if rows := frame.collect():
+            self.batches.append(rows)
+            self.rows += rows
+        if self.broken:
+            raise RuntimeError("broken on purpose")
+
+    def run(self):
+        """Read until the queue is empty."""
+        query = self.writer().trigger(availableNow=True).start()
+        try:
+            assert query.awaitTermination(DEADLINE)
+        finally:
+            query.stop()
+
+    @property
+    def values(self):
+        return [int(bytes(row.value)) for row in self.rows]
+
+
+@admission
+@pytest.mark.parametrize("queue", [pytest.param("classic", marks=pytest.mark.long), "quorum"], indirect=True)
+def test_each_row_comes_once_and_in_order_and_is_acknowledged(spark, broker, channel, queue, tmp_path):
+    fill(channel, queue, range(250))
+    collected = Collected(spark, broker, tmp_path, queue, maxRowsPerTrigger="100")
+    collected.run()
+    assert collected.values == list(range(250))
+    assert max(map(len, collected.batches)) <= 100
+    wait_until(lambda: ready(channel, queue) == 0, "everything is acknowledged")
+    collected.run()
+    fill(channel, queue, range(250, 260))
+    collected.run()
+    assert collected.values == list(range(260))
+    assert ready(channel, queue) == 0
+
+
+@admission
+def test_a_query_that_stops_goes_on_without_a_loss(spark, broker, channel, queue, tmp_path):
+    """What Spark had not finished comes again, after the micro-batch of the checkpoint was repeated without rows."""
+    fill(channel, queue, range(200))
+    collected = Collected(spark, broker, tmp_path, queue, maxRowsPerTrigger="50")
+    collected.broken = True
+    assert "broken on purpose" in failure(collected.run)
+    assert collected.values == list(range(50))
+    collected.broken = False
+    collected.run()
+    assert collected.values == [*range(50), *range(200)]
+    assert ready(channel, queue) == 0
+
+
+def test_a_lost_connection_is_opened_again_and_nothing_is_lost(spark, broker, channel, queue, tmp_path):
+    collected = Collected(spark, broker, tmp_path, queue, maxRowsPerTrigger="50", connectionName="to be cut")
+    query = collected.writer().start()
+    try:
+        fill(channel, queue, range(120))
+        wait_until(lambda: query.exception() or len(collected.values) >= 120, "rows", DEADLINE)
+        close_connections(broker, "to be cut driver")
+        fill(channel, queue, range(120, 300))
+        wait_until(lambda: query.exception() or set(collected.values) == set(range(300)), "rows", DEADLINE)
+        assert query.exception() is None
+    finally:
+        query.stop()
+    assert set(collected.values) == set(range(300))
+    again = [value for value, count in Counter(collected.values).items() if count > 1]
+    assert len(again) <= 100
+
+
+def test_a_query_that_is_idle_has_acknowledged_all_its_rows(spark, broker, channel, queue, tmp_path):
+    """Spark commits a micro-batch when it plans the next one, which may take longer than consumer_timeout."""
+    collected = Collected(spark, broker, tmp_path, queue)
+    query = collected.writer().start()
+    try:
+        for last in (20, 25):
+            fill(channel, queue, range(last - 5, last))
+            wait_until(lambda last=last: query.exception() or last - 1 in collected.values, "rows", DEADLINE)
+            wait_until(lambda: not unacknowledged(broker, queue), "acknowledgements", DEADLINE, pause=0.5)
+    finally:
+        query.stop()
+    assert collected.values == list(range(15, 25))
+
+
+@admission
+def test_the_rows_of_a_queue_are_those_of_a_stream_beside_it(spark, broker, channel, queue, tmp_path):
+    with Streams(broker.url) as streams:
+        stream = streams.stream()
+        both = streams.exchange("fanout", {stream: ""})
+        channel.queue_bind(queue, both)
+        properties = dict.fromkeys(("message_id", "correlation_id", "content_type", "type", "app_id"), "text")
+        headers = {"s": "ü", "b": True, "i": -5, "n": None, "t": datetime(2026, 1, 31, tzinfo=UTC)}
+        more = {"timestamp": 1_700_000_000, "priority": 3, "delivery_mode": 2, "headers": headers}
+        streams.fill("", [b"", b"\x00\xff"], exchange=both, key="a.key", **properties, **more)
+        options = {"url": broker.url, "streamPort": str(urlsplit(broker.stream_url).port), "stream": stream}
+        beside = (
+            spark.read.format("rabbitmq")
+            .options(**options)
+            .load()
+            .drop("stream", "offset", "stream_timestamp")
+        )
+        collected = Collected(spark, broker, tmp_path, queue)
+        collected.columns = beside.columns
+        collected.run()
+        assert collected.rows == beside.collect()
+        assert {one for row in collected.rows for one in row.headers} == headers.keys()
+
+
+def test_invalid_reads_say_in_the_first_line_what_to_do(spark, broker, queue, tmp_path):
+    """The other errors of a queue are those of its reader: tests/broker/test_queue_reader.py."""
+    query = Collected(spark, broker, tmp_path, "nowhere").writer().start()
+    text = failure(lambda: query.awaitTermination(DEADLINE))
+    assert "invalid queue: got 'nowhere', expected an existing queue" in text, text[-1_500:]
+    frame = lambda: spark.read.format("rabbitmq").options(url=broker.url, queue=queue).load().collect()  # noqa: E731
+    assert "expected spark.readStream" in failure(frame)

@@ -1,0 +1,79 @@
+"""What a read of a queue keeps until it is acknowledged: offsets and batches, without a broker and without Spark."""
+
+from __future__ import annotations
+
+import pytest
+
+from rabbit_chx import RabbitChxError
+from rabbit_chx.consuming import Batch, Message
+from spark_connector.handed_out import HandedOut
+
+EARLIER = {"session": "earlier", "rows": 70}
+
+
+def batch(first: int, count: int, connection: int = 0) -> Batch:
+    messages = [Message(b"%d" % tag, "key", queue="q", tag=tag) for tag in range(first, first + count)]
+    return Batch(tuple(messages), connection)
+
+
+def at(rows: int) -> dict[str, object]:
+    return {"session": "this", "rows": rows}
+
+
+def tags(messages: list[Message]) -> list[int]:
+    return [message.tag for message in messages]
+
+
+def last(done: Batch | None) -> tuple[int, int] | None:
+    """The connection and the tag that are acknowledged."""
+    return None if done is None else (done.connection, done.messages[-1].tag)
+
+
+@pytest.fixture
+def handed_out() -> HandedOut:
+    """Rows 0 to 3, and 3 to 5 after a lost connection, whose tags begin again."""
+    found = HandedOut("this")
+    assert found.add(batch(1, 3)) == at(3)
+    assert found.add(batch(1, 2, connection=1)) == at(5)
+    assert found.add(Batch((), 1)) == found.offset == at(5)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "expected"),
+    [
+        (at(0), at(3), [1, 2, 3]),
+        (at(3), at(5), [1, 2]),
+        (at(0), at(5), [1, 2, 3, 1, 2]),
+        (at(5), at(5), []),
+        (EARLIER, at(3), [1, 2, 3]),
+        (EARLIER, {**EARLIER, "rows": 90}, []),
+        ({**EARLIER, "session": "before that"}, EARLIER, []),
+    ],
+)
+def test_a_range_has_the_rows_of_this_session(handed_out, start, end, expected) -> None:
+    for _ in range(2):  # Spark may plan a micro-batch again
+        assert tags(handed_out.between(start, end)) == expected
+
+
+def test_rows_that_are_no_longer_kept_are_an_error_and_never_left_out(handed_out) -> None:
+    assert last(handed_out.finished(at(3))) == (0, 3)
+    assert tags(handed_out.between(at(3), at(5))) == [1, 2]
+    for start, end in ((at(0), at(5)), (at(3), at(6)), (at(2), at(5))):
+        with pytest.raises(RabbitChxError, match="Start the query again"):
+            handed_out.between(start, end)
+
+
+@pytest.mark.parametrize(
+    ("ends", "acknowledged"),
+    [
+        ([at(0), at(2)], [None, None]),
+        ([at(3), at(3), at(5)], [(0, 3), None, (1, 2)]),
+        ([at(5), at(3)], [(1, 2), None]),
+        ([None, EARLIER, {**EARLIER, "rows": 3}], [None, None, None]),
+    ],
+)
+def test_only_what_this_session_has_finished_is_acknowledged_and_only_once(
+    handed_out, ends, acknowledged
+) -> None:
+    assert [last(handed_out.finished(end)) for end in ends] == acknowledged

@@ -1,0 +1,129 @@
+"""Messages of a queue as rows: the columns of a stream's rows, and the same text for each header."""
+
+from __future__ import annotations
+
+import pickle
+from datetime import UTC, datetime
+from decimal import Decimal
+
+import pika
+import pyarrow as pa
+import pytest
+
+from rabbit_chx.consuming import Message
+from spark_connector.options import ConnectionOptions
+from spark_connector.queue_options import QUEUE_OPTIONS, QueueOptions, no_batch_of_a_queue
+from spark_connector.queue_rows import partitions, record_batch, rows
+from spark_connector.read_columns import QUEUE_COLUMNS
+from tests.unit.complaints import complaint
+
+URL = "amqp://user:CANARY@host:5673/vh"
+ALL = tuple(QUEUE_COLUMNS)
+
+
+def message(body: bytes = b"x", **properties: object) -> Message:
+    return Message(
+        body,
+        "key",
+        queue="q",
+        exchange="orders",
+        redelivered=body == b"again",
+        properties=pika.BasicProperties(**properties),
+    )
+
+
+def test_a_row_has_what_the_publisher_set_and_null_for_the_rest() -> None:
+    texts = (
+        "message_id",
+        "correlation_id",
+        "content_type",
+        "content_encoding",
+        "reply_to",
+        "type",
+        "app_id",
+        "user_id",
+    )
+    given = {name: f"a {name}" for name in texts} | {"expiration": "5", "priority": 3, "delivery_mode": 2}
+    full, empty = record_batch(
+        [message(**given, timestamp=1_700_000_000, headers={"a": "b"}), message(b"again")], ALL
+    ).to_pylist()
+    fixed = {"routing_key": "key", "exchange": "orders"}
+    time = datetime(2023, 11, 14, 22, 13, 20, tzinfo=UTC)
+    assert full == {
+        **given,
+        **fixed,
+        "value": b"x",
+        "headers": [("a", "b")],
+        "timestamp": time,
+        "redelivered": False,
+    }
+    nothing = dict.fromkeys([*given, "timestamp"])
+    assert empty == {**nothing, **fixed, "value": b"again", "headers": [], "redelivered": True}
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ("text", "text"),
+        (b"\xff", "/w=="),
+        (True, "true"),
+        (-5, "-5"),
+        (1.5, "1.5"),
+        (None, None),
+        (Decimal("1.50"), "1.50"),
+        (datetime(2023, 11, 14, 22, 13, 20, tzinfo=UTC), "2023-11-14T22:13:20Z"),
+        ([1, {"at": datetime(2023, 11, 14, tzinfo=UTC)}], '[1,{"at":"2023-11-14T00:00:00Z"}]'),
+    ],
+)
+def test_a_header_becomes_the_text_that_a_stream_has_for_it(value: object, text: str | None) -> None:
+    (row,) = record_batch([message(headers={"h": value})], ("headers",)).to_pylist()
+    assert row == {"headers": [("h", text)]}
+
+
+def test_a_time_that_spark_cannot_show_is_null() -> None:
+    found = record_batch([message(timestamp=each) for each in (2**63, 2**64 - 1, 0)], ("timestamp",))
+    assert found.column("timestamp").to_pylist() == [None, None, datetime(1970, 1, 1, tzinfo=UTC)]
+
+
+@pytest.mark.parametrize(("count", "sizes"), [(1, [5]), (2, [2, 3]), (9, [1] * 5)])
+def test_partitions_hold_the_rows_in_their_order(count: int, sizes: list[int]) -> None:
+    found = partitions([message(b"%d" % number) for number in range(5)], ("value", "routing_key"), count)
+    tables = [pa.Table.from_batches(rows(pickle.loads(pickle.dumps(one)))) for one in found]
+    assert [table.num_rows for table in tables] == sizes
+    assert [body for table in tables for body in table.column("value").to_pylist()] == [
+        b"%d" % n for n in range(5)
+    ]
+    assert partitions([], ("value",), count) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"stream": "s"}, "got 'options stream and queue', expected one of them"),
+        ({"startingoffsets": "earliest"}, "no options of writes or of streams"),
+        ({"routingkey": "k"}, "no options of writes or of streams"),
+        ({"prefetch": "5"}, "Use maxRowsPerTrigger"),
+        ({"maxrowspertriger": "5"}, "Did you mean maxRowsPerTrigger?"),
+        ({"maxrowspertrigger": "40000"}, "an integer from 1 to 32767"),
+        ({"minpartitions": "0"}, "an integer from 1 to"),
+        ({"queue": ""}, "the name of a queue"),
+        ({"queue": "q" * 256}, "at most 255 bytes"),
+    ],
+)
+def test_an_option_that_a_queue_does_not_have_is_an_error(change: dict[str, str], words: str) -> None:
+    error = complaint(lambda: QueueOptions.of({"url": URL, "queue": "q", **change}))
+    assert words in str(error)
+    assert "CANARY" not in str(error)
+
+
+def test_the_options_are_those_of_the_connection_and_a_few_more() -> None:
+    options = QueueOptions.of({"url": URL, "QUEUE": "orders.0", "columns": "value, redelivered"})
+    assert (options.queue, options.max_rows_per_trigger) == ("orders.0", 10_000)
+    assert options.columns == ("value", "redelivered")
+    assert "CANARY" not in repr(options)
+    assert isinstance(options, ConnectionOptions)
+    assert len({one.name for one in QUEUE_OPTIONS}) == len(QUEUE_OPTIONS)
+
+
+def test_a_batch_read_is_refused_with_what_to_do() -> None:
+    assert "expected spark.readStream. trigger(availableNow=True)" in str(no_batch_of_a_queue())
