@@ -50,7 +50,7 @@ def pytest_collection_modifyitems(items):
 
 @pytest.fixture(scope="session")
 def broker(request):
-    broker = Broker(request.param, plugins=["rabbitmq_auth_mechanism_ssl"])
+    broker = Broker(request.param, plugins=["rabbitmq_auth_mechanism_ssl", "rabbitmq_stream"])
     try:
         broker.start()
     except CannotSupply as reason:

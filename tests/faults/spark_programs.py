@@ -22,6 +22,7 @@ import pytest
 
 from tests.faults.load import wait_until
 from tests.faults.spark_load import SLOW, SMALL, numbered, stream
+from tests.faults.spark_read import copy
 from tests.spark import BRIEF_JAVA
 
 REPOSITORY = Path(__file__).parents[2]
@@ -45,6 +46,8 @@ def main(master: str, folder: str) -> None:
                 frame.write.format("rabbitmq").options(**order["options"]).mode("append").save()
             elif "read" in order:
                 copied(spark, order["read"], order["folder"]).awaitTermination()
+            elif "copy" in order:
+                copy(spark, order["copy"], order["options"])
             else:
                 query = stream(spark, order["folder"], order["checkpoint"], order["options"])
                 query.start().awaitTermination()
@@ -162,7 +165,11 @@ class Program:
 
     def complaint(self) -> str:
         """The end of what it wrote to stderr."""
-        return self._errors.read_text(errors="replace")[-3_000:]
+        return self.errors()[-3_000:]
+
+    def errors(self) -> str:
+        """All that it wrote to stderr."""
+        return self._errors.read_text(errors="replace")
 
     # -- its processes
 

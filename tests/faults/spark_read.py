@@ -1,0 +1,151 @@
+"""Reads of streams for fault tests: what is published, the query that copies it into a table, and the table.
+
+Each stream has the numbers from 0 on, in order, so a row of the table is known by its stream and its number.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter, defaultdict
+from contextlib import ExitStack, suppress
+from itertools import pairwise
+from pathlib import Path
+from typing import NamedTuple
+
+from rabbit_chx.streams import StreamPublisher
+from tests.faults.load import PATIENCE
+from tests.faults.spark_load import SLOW
+
+LOT = 50
+PAUSE = 0.1
+"""Each stream gets a lot of messages, then the feed pauses."""
+
+
+def body(number: int, size: int = 100) -> bytes:
+    return b"%d " % number + b"x" * size
+
+
+class Feed(threading.Thread):
+    """Publishes to streams until `end`, under names: the broker stores each message once, whatever happens to a connection."""
+
+    def __init__(self, url: str, streams: list[str]) -> None:
+        super().__init__(daemon=True, name="feed")
+        self._url = url
+        self.sent = dict.fromkeys(streams, 0)
+        self._ending = threading.Event()
+        self._error: Exception | None = None
+        self.start()
+
+    def run(self) -> None:
+        try:
+            self._publish()
+        except Exception as error:  # noqa: BLE001 - raised by end
+            self._error = error
+
+    def _publish(self) -> None:
+        with ExitStack() as stack:
+            publishers = [
+                stack.enter_context(StreamPublisher(self._url, stream, name="feed", timeout=PATIENCE))
+                for stream in self.sent
+            ]
+            while not self._ending.wait(PAUSE):
+                for publisher in publishers:
+                    first = self.sent[publisher.stream]
+                    publisher.send(map(body, range(first, first + LOT)))
+                    self.sent[publisher.stream] += LOT
+
+    def end(self) -> dict[str, int]:
+        """Stop, and return how many messages are confirmed in each stream."""
+        self._ending.set()
+        self.join(SLOW)
+        assert not self.is_alive(), "the feed hangs"
+        if self._error:
+            raise self._error
+        return self.sent
+
+
+# -- the query, in the program that is killed -----------------------------------------------------------
+
+
+def copy(spark, folder: str, options: dict[str, str]) -> None:
+    """Copy streams into a table until `stop` says that all is published; then read what is left."""
+
+    def write():
+        rows = spark.readStream.format("rabbitmq").options(**options).load()
+        files = rows.writeStream.format("parquet").option("path", f"{folder}/rows")
+        return files.option("checkpointLocation", f"{folder}/checkpoint")
+
+    query = write().trigger(processingTime="100 milliseconds").start()
+    while not Path(folder, "stop").exists():
+        if query.awaitTermination(0.1):
+            raise RuntimeError("the query ended by itself")
+    query.stop()
+    write().trigger(availableNow=True).start().awaitTermination()
+
+
+def stop(folder: Path) -> None:
+    (folder / "stop").touch()
+
+
+def committed(folder: Path) -> int:
+    """How many micro-batches are recorded as done."""
+    return sum(one.name.isdigit() for one in (folder / "checkpoint" / "commits").glob("*"))
+
+
+def readers(pids: list[int], port: int) -> list[int]:
+    """Those of the processes that have a connection to a port."""
+    return [pid for pid in pids if _sockets(pid) & _connections(pid, port)]
+
+
+def _sockets(pid: int) -> set[str]:
+    found = set()
+    with suppress(OSError):  # it has ended
+        for each in Path(f"/proc/{pid}/fd").iterdir():
+            with suppress(OSError):
+                found.add(str(each.readlink()).removeprefix("socket:[").removesuffix("]"))
+    return found
+
+
+def _connections(pid: int, port: int) -> set[str]:
+    """The sockets of all established connections to a port of 127.0.0.1."""
+    with suppress(OSError):
+        rows = [line.split() for line in Path(f"/proc/{pid}/net/tcp").read_text().splitlines()[1:]]
+        return {row[9] for row in rows if row[2].endswith(f":{port:04X}") and row[3] == "01"}
+    return set()
+
+
+# -- the table ------------------------------------------------------------------------------------------
+
+
+class Row(NamedTuple):
+    """One row of the table."""
+
+    offset: int
+    number: int
+
+
+def table(spark, folder: Path) -> dict[str, list[Row]]:
+    """The rows of each stream by offset. In each file they must be in this order already."""
+    place = "_metadata.file_name as file", "_metadata.row_index as row"
+    number = "cast(split(cast(value as string), ' ')[0] as bigint) as number"
+    frame = spark.read.parquet(str(folder / "rows")).selectExpr("stream", "offset", number, *place)
+    streams, files = defaultdict(list), defaultdict(list)
+    for row in frame.orderBy("file", "row").collect():
+        streams[row.stream].append(Row(row.offset, row.number))
+        files[row.file, row.stream].append(row.offset)
+    assert all(one < other for offsets in files.values() for one, other in pairwise(offsets))
+    return {stream: sorted(rows) for stream, rows in streams.items()}
+
+
+class Outcome(NamedTuple):
+    """What a table lacks and has too often, as pairs of a stream and a number."""
+
+    lost: set[tuple[str, int]]
+    unexpected: set[tuple[str, int]]
+    duplicated: int
+
+
+def compare(sent: dict[str, int], found: dict[str, list[Row]]) -> Outcome:
+    wanted = {(stream, number) for stream, count in sent.items() for number in range(count)}
+    counts = Counter((stream, row.number) for stream, rows in found.items() for row in rows)
+    return Outcome(wanted - set(counts), set(counts) - wanted, counts.total() - len(counts))
