@@ -18,6 +18,7 @@ from typing import Any, Final
 
 import aio_pika
 from aiormq.abc import AbstractChannel, DeliveredMessage
+from aiormq.exceptions import ChannelNotFoundEntity
 from pamqp.commands import Basic
 
 from rabbit_chx.broker.amqp import version_in
@@ -37,8 +38,6 @@ from rabbit_chx.consuming.settings import Settings
 from rabbit_chx.consuming.sources import QueueSource
 from rabbit_chx.consuming.status import Question, status
 from rabbit_chx.errors import BrokerUnavailable, RabbitChxError
-
-_Call = Callable[[], Awaitable[object]]
 
 _TICK: Final = 0.5
 _LOOK_EVERY: Final = 30.0
@@ -62,7 +61,7 @@ class AsyncMember:
         self.workers = AsyncWorkers(handler, settings.concurrency, settings.heartbeat)
         self._patience = settings.stop_timeout
         self._lanes: dict[str, Lane] = {}
-        self._calls: deque[_Call] = deque()
+        self._calls: deque[Callable[[], Awaitable[object]]] = deque()
         self._woken = asyncio.Event()
         self._some_leave = False
         self._stopped = False
@@ -335,9 +334,11 @@ class AsyncMember:
         """The broker has cancelled the consumer: the queue was deleted, or cannot be consumed at the moment."""
         await self._link.close({lane.detach(): ""}, self._settings.prefetch)
         if await self._link.carry_out(exists(lane.queue)):
-            self._log.cancelled(lane.queue)
-            await self._subscribe(lane, lane.priority)
-            return
+            with suppress(ChannelNotFoundEntity):  # the broker cancels consumers before it deletes a queue
+                await self._subscribe(lane, lane.priority)
+                self._log.cancelled(lane.queue)
+                return
+            lane.detach()
         self._log.deleted(lane.queue)
         del self._lanes[lane.queue]
         await self._use(())

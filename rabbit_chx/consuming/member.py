@@ -18,7 +18,7 @@ from typing import Any, Final, TypeVar
 
 from pika import BasicProperties, BlockingConnection, spec
 from pika.adapters.blocking_connection import BlockingChannel
-from pika.exceptions import AMQPError
+from pika.exceptions import AMQPError, ChannelClosedByBroker
 
 from rabbit_chx.broker.amqp import expecting_refusals, server_version
 from rabbit_chx.broker.applying.handover import pass_marker
@@ -299,9 +299,18 @@ class Member:
             lane.detach()
         close_in_one_step({channel: ""}, self._settings.prefetch)
         if self._run(exists(lane.queue)):
-            self._log.cancelled(lane.queue)
-            self._subscribe(lane, lane.priority)
-            return
+            try:
+                self._subscribe(lane, lane.priority)
+            except ChannelClosedByBroker as refused:
+                if (
+                    refused.reply_code != spec.NOT_FOUND
+                ):  # the broker cancels consumers before it deletes a queue
+                    raise
+            else:
+                self._log.cancelled(lane.queue)
+                return
+            with self._workers.lock:
+                lane.detach()
         self._log.deleted(lane.queue)
         del self._lanes[lane.queue]
         self._use(())

@@ -27,6 +27,9 @@ pytestmark = [
 
 FEW_SLOTS, MORE_SLOTS = SLOTS.replace("64", "8"), SLOTS.replace("64", "12")
 WAYS = pytest.mark.parametrize("scene", [RING, FEW_SLOTS], ids=["ring", "slots"], indirect=True)
+STEPWISE = (
+    WAYS if LONG else pytest.mark.parametrize("scene", [FEW_SLOTS], ids=["slots"], indirect=True)
+)  # a ring takes 12 minutes
 KILLED = -signal.SIGKILL
 KILLS = 40 if LONG else 4
 
@@ -63,8 +66,9 @@ def test_killed_at_any_time_it_goes_on_when_called_again(scene) -> None:
             scene.publish_on(100)
 
 
-@WAYS
+@STEPWISE
 @pytest.mark.long
+@pytest.mark.one_release
 def test_killed_after_each_thing_that_it_does_it_finishes_when_called_again(scene) -> None:
     left = {6, 4}
     for number in count(1):
@@ -79,8 +83,9 @@ def test_killed_after_each_thing_that_it_does_it_finishes_when_called_again(scen
             break
 
 
-@WAYS
+@STEPWISE
 @pytest.mark.long
+@pytest.mark.one_release
 def test_killed_in_each_call_it_goes_on_from_where_it_was(scene) -> None:
     for to in (6, 4):
         for number in count(1):
@@ -93,6 +98,7 @@ def test_killed_in_each_call_it_goes_on_from_where_it_was(scene) -> None:
 
 @pytest.mark.parametrize("scene", [MORE_SLOTS], ids=["slots"], indirect=True)
 @pytest.mark.long
+@pytest.mark.one_release
 def test_rebalance_killed_after_each_thing_that_it_does_it_finishes_when_called_again(
     scene, tmp_path
 ) -> None:
