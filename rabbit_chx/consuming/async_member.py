@@ -207,7 +207,7 @@ class AsyncMember:
         await self._until_stopped()
 
     async def _until_stopped(self) -> None:
-        chores: Chores[_Call] = Chores(
+        chores: Chores[Callable[[], Awaitable[object]]] = Chores(
             {
                 self._free: _TICK,
                 self._inspect: 2 * _TICK,
