@@ -35,7 +35,6 @@ _PAUSE: Final = 1.0
 _QUIET: Final = 0.05
 _ANSWER: Final = 10.0
 _NOT_FOUND: Final = 404
-_LATE: Final = "delivery acknowledgement"
 _STREAM_OFFSET: Final = "x-stream-offset"
 _MOST_PREFETCH: Final = 65_535
 
@@ -45,6 +44,10 @@ class Batch(NamedTuple):
 
     messages: tuple[Message, ...]
     connection: int
+
+
+class _TakenBack(Exception):
+    """The broker took back what it had delivered, on a connection that is in order."""
 
 
 class QueueReader:
@@ -109,6 +112,7 @@ class QueueReader:
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="rabbit-chx queue reader", daemon=True)
         self._warned = False
+        self._acknowledged = True
 
     # ---- from the thread of the user
 
@@ -203,7 +207,7 @@ class QueueReader:
             try:
                 with self._opened() as self._connection:
                     self._consume(self._connection)
-            except (AMQPError, OSError, Lost, Refused, RabbitChxError) as error:
+            except (AMQPError, OSError, Lost, Refused, RabbitChxError, _TakenBack) as error:
                 if self._was_open():
                     lost_at = monotonic()
                 ended = self._why(error)
@@ -252,8 +256,7 @@ class QueueReader:
         while self._calls:
             self._calls.popleft()()
         if self._channel is not None and self._channel.is_closed and connection.is_open:
-            # Only a call on a closed channel raises the reason.
-            self._channel.basic_qos(prefetch_count=self._prefetch)
+            raise _TakenBack
 
     def _on_message(
         self, _: BlockingChannel, method: spec.Basic.Deliver, properties: BasicProperties, body: bytes
@@ -278,6 +281,7 @@ class QueueReader:
     def _acknowledge(self, tag: int, connection: int) -> None:
         if connection == self._number and self._channel is not None and self._channel.is_open:
             self._channel.basic_ack(tag, multiple=True)
+            self._acknowledged = True
 
     def _count(self, answer: list[int], answered: threading.Event) -> None:
         try:
@@ -289,8 +293,8 @@ class QueueReader:
             answered.set()
 
     def _cancelled(self) -> None:
-        """The broker has cancelled the consumer: the queue was deleted, or its node is down."""
-        raise Lost(f"the broker cancelled the consumer of queue {self._queue!r}")
+        """The broker has cancelled the consumer: it took too long, or the queue was deleted or moved."""
+        raise _TakenBack
 
     def _was_open(self) -> bool:
         return self._channel is not None
@@ -312,6 +316,8 @@ class QueueReader:
         """Why a connection is of no more use."""
         if isinstance(error, RabbitChxError):
             return error
+        if isinstance(error, _TakenBack):
+            return self._why_taken_back()
         if isinstance(error, (Refused, ChannelClosedByBroker)):
             code, text = error.args[:2]
             if code == _NOT_FOUND and "no queue" in text:
@@ -320,13 +326,18 @@ class QueueReader:
         if isinstance(error, Lost):
             return BrokerUnavailable(str(error))
         reason = why_down(error, "the broker", needs=Needs(read={("queue", self._queue)}))
-        late = (
-            "; consumer_timeout is the longest time between a delivery and its acknowledgement"
-            if _LATE in reason.text
-            else ""
-        )
-        unavailable = BrokerUnavailable(f"{reason}{late}")
+        unavailable = BrokerUnavailable(str(reason))
         unavailable.permanent = reason.permanent
+        return unavailable
+
+    def _why_taken_back(self) -> BrokerUnavailable:
+        """The first time, the same messages are read again; a second time in a row would repeat for ever."""
+        unavailable = BrokerUnavailable(
+            f"the broker took back the messages of queue {self._queue!r} that were not acknowledged: consumer_timeout limits how "
+            "long they may be held. Read fewer at a time (in Spark with maxRowsPerTrigger), or increase consumer_timeout"
+        )
+        unavailable.permanent = not self._acknowledged
+        self._acknowledged = False
         return unavailable
 
 

@@ -14,6 +14,7 @@ from rabbit_chx.errors import RabbitChxError
 
 KINDS = {"classic": {}, "quorum": {"x-queue-type": "quorum"}}
 DEADLINE = 60.0
+SLOW = 200.0
 
 
 @pytest.fixture
@@ -41,9 +42,9 @@ def declare(channel):
         channel.queue_delete(name)
 
 
-def taken(reader, count):
+def taken(reader, count, patience=DEADLINE):
     """So many messages, as batches."""
-    batches, end = [], monotonic() + DEADLINE
+    batches, end = [], monotonic() + patience
     while sum(len(each.messages) for each in batches) < count:
         assert monotonic() < end, batches
         batches.append(reader.take(count))
@@ -125,3 +126,19 @@ def test_a_delivery_limit_is_in_the_log(broker, declare, caplog):
         with QueueReader(broker.url, queue) as reader:
             taken(reader, 1)
         assert (f"queue '{queue}': a delivery limit applies" in caplog.text) is warned
+
+
+@pytest.mark.one_release
+def test_messages_that_are_held_too_long_come_once_more_and_then_are_an_error(broker, declare):
+    """Before 4.3 the broker looks once a minute."""
+    queue = declare(3, **KINDS["quorum"])
+    before = broker.ctl("eval", "{ok, Time} = application:get_env(rabbit, consumer_timeout), Time.")
+    broker.ctl("eval", "application:set_env(rabbit, consumer_timeout, 3000).")
+    try:
+        with QueueReader(broker.url, queue) as reader:
+            assert bodies(taken(reader, 3, SLOW)) == [0, 1, 2]
+            assert bodies(taken(reader, 3, SLOW)) == [0, 1, 2]
+            with pytest.raises(RabbitChxError, match="increase consumer_timeout"):
+                taken(reader, 3, SLOW)
+    finally:
+        broker.ctl("eval", f"application:set_env(rabbit, consumer_timeout, {before}).")
