@@ -31,6 +31,8 @@ CLAIMS = {
     "spark_foreach_batch.py": r"12:00:00 30 30\n(?s:.*)12:09:00 30 30\n\d+ messages, 600 readings",
     "spark_ordered_write.py": r"20,000 changes of 100 customers, 0 customers out of order",
     "spark_queue_of.py": r"'customer-big' +4,000 +10\.00%(?s:.*)40,000 rows arrived, 0 queues differ",
+    "spark_read_keys.py": r"10,000 rows, 100 customers with 100 rows each, 0 not on the predicted stream\n(?s:.*)"
+    r"100 rows of customer-42 on one stream of 4, 100 on all of them\n(?s:.*)100 rows copied",
     "spark_read_stream.py": r"6,000 rows after the first run, 10,000 after the second, 10,000 of them different",
     "spark_stream.py": r"[1-9],\d{3} rows finished over a restart, 0 missing, \d+ twice",
 }
