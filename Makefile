@@ -41,7 +41,7 @@ demo: .venv/.demo ## predict, publish to a throw-away broker, compare; then the 
 	$(call bootstrap,java)
 	@$(BIN)/rabbit-chx demo --spark
 
-test: lint ## lint, types and tests on real brokers and a real Spark (about 13 minutes)
+test: lint ## lint, types and tests on real brokers and a real Spark (about 10 minutes)
 	$(call bootstrap,broker)
 	$(call bootstrap,java)
 	@$(BIN)/python -m pytest $(LANES) -m "not long" --durations 20

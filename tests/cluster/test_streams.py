@@ -8,6 +8,8 @@ from rabbit_chx.streams import StreamPublisher, StreamReader, connect
 from rabbit_chx.urls import BrokerUrl
 from tests.broker.stream_scene import refused
 
+pytestmark = pytest.mark.long
+
 SHORT = {"test_a_stream_on_one_node_is_reached_through_another"}
 ON_ONE_NODE = {"initial-cluster-size": "1", "queue-leader-locator": "client-local"}
 
