@@ -23,6 +23,7 @@ from spark_connector.option_table import (
     text,
 )
 from spark_connector.options import OPTIONS, ConnectionOptions
+from spark_connector.stream_keys import no_keys
 
 _SOURCE, _ROWS = "Source", "Rows"
 _SOURCES: Final = ("stream", "super_stream", "exchange")
@@ -96,8 +97,8 @@ class ReadOptions(ConnectionOptions):
     )
     keys: tuple[str, ...] | None = listed(
         _ROWS,
-        "Return only rows with these routing keys, separated by commas, and read only the partitions of superStream that "
-        "can hold them.",
+        "Return only rows with these routing keys, separated by commas, and read only the streams of superStream or "
+        "exchange that can hold them.",
     )
     starting_offsets: Positions | None = _positions(  # noqa: RUF009 - a field
         "Where a read starts. Default: earliest in a batch, latest in a new query; a restarted query continues from its "
@@ -160,8 +161,8 @@ class ReadOptions(ConnectionOptions):
             raise InvalidValue(
                 "option managementUrl", f"a read of {self.source}", "the option exchange as well"
             )
-        if self.keys is not None and self.super_stream is None:
-            raise _no_keys(self)
+        if self.keys is not None and self.stream is not None:
+            raise no_keys(self.keys, self.source)
 
     def check_batch(self) -> None:
         """Raise if an option is for streaming reads."""
@@ -175,21 +176,6 @@ class ReadOptions(ConnectionOptions):
         if self.ending_offsets is not None:
             hint = "trigger(availableNow=True) ends a query when it has read what was there at its start"
             raise InvalidValue("option endingOffsets", "a streaming read", "a batch read", hint)
-
-
-def _no_keys(options: ReadOptions) -> InvalidValue:
-    """Why streams cannot be chosen by key."""
-    keys = ", ".join(f"'{key}'" for key in options.keys or ())
-    where = f'Leave keys out and filter the rows: where("routing_key in ({keys})")'
-    if options.exchange is None:
-        return InvalidValue("option keys", f"a read of {options.source}", "the option superStream", where)
-    reason = "the API does not show the order of an exchange's buckets, on which the stream of a key depends"
-    return InvalidValue(
-        "option keys",
-        f"a read of {options.source}",
-        "the option superStream",
-        f"{reason[0].upper()}{reason[1:]}. {where}",
-    )
 
 
 READ_OPTIONS: Final = options_of(ReadOptions)

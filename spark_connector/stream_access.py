@@ -14,10 +14,11 @@ from typing import Any, Final, Self, TypeVar
 from rabbit_chx import RabbitChxError, SuperStream
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue, StreamUnavailable
 from rabbit_chx.streams import Bounds, StreamConnection, StreamReader, bounds, connect
-from rabbit_chx.topology import Management, ToExchange
+from rabbit_chx.topology import Management, ToExchange, read
 from spark_connector.connections import credentials_of, tls_of
 from spark_connector.offsets import EARLIEST, LATEST, Position, Positions, milliseconds
 from spark_connector.read_options import ReadOptions
+from spark_connector.stream_keys import streams_of_keys
 
 _PAUSE_SECONDS: Final = 0.5
 _T = TypeVar("_T")
@@ -58,10 +59,16 @@ class StreamAccess:
     def chosen(self, kept: Iterable[str] = ()) -> list[str]:
         """The streams to read, sorted: all, or those that can hold the option ``keys``, and those that were read before."""
         names = self.names()
-        if self._options.keys is None or self._options.super_stream is None:
+        if self._options.keys is None:
             return names
-        mirror = SuperStream(self._partitions(self._options.super_stream))
-        return sorted({*map(mirror.route, self._options.keys), *(set(kept) & set(names))})
+        return sorted(set(names) & {*self._of_keys(self._options.keys), *kept})
+
+    def _of_keys(self, keys: Iterable[str]) -> set[str]:
+        options = self._options
+        if options.super_stream is not None:
+            return set(map(SuperStream(self._partitions(options.super_stream)).route, keys))
+        observed = read(_management(options), options.urls[0].vhost)
+        return streams_of_keys(keys, observed, options.exchange or "")
 
     def bounds(self, streams: Iterable[str]) -> dict[str, Bounds]:
         """The first offset of each stream, and its end."""

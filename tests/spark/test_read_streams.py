@@ -12,6 +12,16 @@ import pytest
 from rabbit_chx import SuperStream
 from rabbit_chx.errors import StreamUnavailable
 from rabbit_chx.streams import StreamPublisher, bounds, connect
+from rabbit_chx.topology import (
+    Binding,
+    Exchange,
+    Management,
+    Queue,
+    Topology,
+    apply,
+    plan,
+    read as read_topology,
+)
 from tests.faults.load import wait_until
 from tests.spark.streams import SMALL_SEGMENTS, Streams
 from tests.spark.test_batch_write import MANY, failure, writer
@@ -201,6 +211,31 @@ def test_keys_are_read_from_the_partitions_that_can_hold_them(spark, broker, str
     pruned = read(spark, broker, superStream=name, keys=",".join(keys), columns="value")
     assert sorted(values(pruned)) == sorted(values(filtered))
     assert {row.stream for row in chosen.collect()} == set(map(mirror.route, keys))
+
+
+def test_keys_are_read_from_the_streams_to_which_a_hash_exchange_routes_them(spark, broker, streams):
+    names, exchange = [streams.stream() for _ in range(3)], streams.exchange("x-consistent-hash", {})
+    wanted = Topology(
+        exchanges=(Exchange(exchange, "x-consistent-hash"),),
+        queues=tuple(Queue(name, "stream") for name in names),
+        bindings=tuple(Binding(exchange, name, "1") for name in names),
+    )
+    management = Management.of(broker.url, broker.management_url)
+    apply(broker.url, plan(wanted, read_topology(management, "/")), management=management)
+    frame = spark.range(900).selectExpr("string(id) as value", "concat('customer-', id % 90) as routing_key")
+    writer(frame, broker, exchange=exchange).save()
+    source = {"exchange": exchange, "managementUrl": broker.management_url}
+    rows, one = read(spark, broker, **source), read(spark, broker, **source, keys="customer-7")
+    assert (
+        sorted(values(one))
+        == sorted(values(rows.where("routing_key = 'customer-7'")))
+        == list(range(7, 900, 90))
+    )
+    assert (rows.rdd.getNumPartitions(), one.rdd.getNumPartitions()) == (3, 1)
+    unrecorded = streams.exchange("x-consistent-hash", dict.fromkeys(names, "1"))
+    source["exchange"] = unrecorded
+    text = failure(lambda: read(spark, broker, **source, keys="customer-7").collect())
+    assert "where(\"routing_key in ('customer-7')\")" in text
 
 
 def test_invalid_reads_say_in_the_first_line_what_to_do(spark, broker, streams):

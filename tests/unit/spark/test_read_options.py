@@ -120,7 +120,6 @@ def test_a_read_has_one_source() -> None:
         ({"minPartitions": "0"}, "from 1"),
         ({"managementUrl": "http://u:CANARY@h"}, "the option exchange as well"),
         ({"keys": "a"}, "where(\"routing_key in ('a')\")"),
-        ({"exchange": "x", "keys": "a,b"}, "where(\"routing_key in ('a', 'b')\")"),
         ({"vhost": "x"}, "either url, or host"),
         ({"tlsCaFile": "x"}, "a connection without TLS"),
     ],

@@ -1,0 +1,56 @@
+"""Which streams can hold the rows of a routing key: the mirror's answer. Values in, values out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from rabbit_chx import AnyOf, InvalidValue, RabbitChxError
+from rabbit_chx.topology import Exchange, Observed, Router, ToExchange, Topology
+
+
+def streams_of_keys(keys: Iterable[str], observed: Observed, exchange: str) -> set[str]:
+    """The queues to which an exchange routes messages with these routing keys.
+
+    Raises:
+        InvalidValue: the route depends on more than the key, or on the unknown order of a ring.
+    """
+    chosen = tuple(keys)
+    if other := next(_routed_otherwise(observed.topology, exchange), None):
+        raise no_keys(
+            chosen, f"exchange {exchange!r}", f"Exchange {other!r} does not route by the routing key"
+        )
+    router = Router(observed.topology, release=observed.release, rings=observed.rings)
+    try:
+        found = [one for key in chosen for one in router.route(exchange, key)]
+    except RabbitChxError as error:
+        raise no_keys(chosen, f"exchange {exchange!r}", str(error)) from None
+    return {str(name) for one in found for name in (one.destinations if isinstance(one, AnyOf) else [one])}
+
+
+def no_keys(keys: Iterable[str], source: str, reason: str = "") -> InvalidValue:
+    """The error for a source whose streams cannot be chosen by key."""
+    listed = ", ".join(f"'{key}'" for key in keys)
+    where = f'Leave keys out and filter the rows: where("routing_key in ({listed})")'
+    expected = "the option superStream, or an exchange whose routes are known"
+    return InvalidValue(
+        "option keys", f"a read of {source}", expected, f"{reason}. {where}" if reason else where
+    )
+
+
+def _routed_otherwise(topology: Topology, exchange: str) -> Iterator[str]:
+    """The exchanges on the way that look at headers or properties."""
+    seen, waiting = {exchange}, [exchange]
+    while waiting:
+        found = topology.exchange(waiting.pop())
+        if found is None:
+            continue
+        if not _by_key(found):
+            yield found.name
+        for binding in topology.bindings_from(found.name):
+            if isinstance(binding.destination, ToExchange) and binding.destination.name not in seen:
+                seen.add(binding.destination.name)
+                waiting.append(binding.destination.name)
+
+
+def _by_key(exchange: Exchange) -> bool:
+    return exchange.type != "headers" and exchange.hash_header is None and exchange.hash_property is None
