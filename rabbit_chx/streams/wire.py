@@ -35,7 +35,7 @@ _HEADER: Final = struct.Struct(">H3x36xI8x")
 _OTHERS: Final = {
     b"AMQP": "it speaks AMQP: the port of the stream protocol is 5552",
     b"HTTP": "it speaks HTTP: the port of the stream protocol is 5552",
-    b"\x15\x03": "it expects TLS: use rabbitmq-stream+tls://, usually with port 5551",
+    b"\x15\x03": "it expects TLS: use amqps:// or rabbitmq-stream+tls://, usually with port 5551",
 }
 """The first bytes of peers that do not speak the stream protocol."""
 _HEARTBEAT: Final = one_way(Command.HEARTBEAT)
