@@ -1,10 +1,10 @@
-"""Measure reading a queue through Spark, at least once, into a sink that keeps nothing.
+"""Measure how fast Spark reads a queue, into the sink noop.
 
     python benchmarks/spark_queue_source.py [--rows 200000] [--kind quorum] [--most 10000] [--release 4.3]
 
-The messages have 100 bytes. The time is that of the query with availableNow, including its start; the rate without it is that
-of the micro-batches from the second on, by Spark's own times. A queue that is not empty afterwards ends the run with exit
-code 1. Spark, the driver's Python and the broker share the cores.
+Each message has 100 bytes. The first rate is that of the whole query with availableNow, including its start; the second one
+is that of the micro-batches from the second on, by the durations that Spark reports. The exit code is 1 if the queue is not
+empty afterwards. Spark, the driver's Python and the broker share the cores.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def main() -> int:
 
 
 def _read(url: str, most: str) -> float:
-    """Read the queue until it is empty; rows a second of the micro-batches behind the first."""
+    """Read the queue until it is empty; return the rows per second of the micro-batches after the first."""
     os.environ["PYSPARK_PYTHON"] = sys.executable
     settings = {"spark.ui.enabled": "false", "spark.driver.bindAddress": "127.0.0.1"}
     spark = SparkSession.builder.master("local[2]").config(map=settings).getOrCreate()

@@ -1,4 +1,4 @@
-"""A hash exchange in front of streams: count by key, check each row's stream, and read one key from the stream that has it."""
+"""Streams bound to a hash exchange: count by key, check each row's stream, and read one key from its stream."""
 
 import os
 import sys
@@ -52,9 +52,8 @@ history = rows_of([exchange.route("customer-42")]).where("routing_key = 'custome
 found, expected = history.count(), rows.where("routing_key = 'customer-42'").count()
 print(f"{found} rows of customer-42 on one stream of {len(weights)}, {expected} on all of them")
 
-copied = history.drop("stream").withColumn(
-    "routing_key", F.lit(copies)
-)  # the default exchange routes to a queue
+# The default exchange routes to the queue that the routing key names.
+copied = history.drop("stream").withColumn("routing_key", F.lit(copies))
 copied.write.format("rabbitmq").option("url", url).option("exchange", "").mode("append").save()
 
 with connect(url) as connection:

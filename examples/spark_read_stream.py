@@ -30,7 +30,7 @@ def publish(first: int, last: int) -> None:
 
 
 def copy(folder: Path) -> int:
-    """Copy what is new in the stream to Parquet files; return the number of rows in the files."""
+    """Copy new rows of the stream to Parquet files, and return the number of rows in the files."""
     rows = (
         spark.readStream.format("rabbitmq")
         .option("url", url)

@@ -1,4 +1,4 @@
-"""Limits of micro-batches, which PySpark has from 4.2 on."""
+"""Read limits and Trigger.AvailableNow of Python sources, which PySpark supports from 4.2 on."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Final
 
 _NAME: Final = "pyspark.sql.streaming.datasource"
 limits: Any = import_module(_NAME) if find_spec(_NAME) else None
-"""Read limits and Trigger.AvailableNow; None before PySpark 4.2, which ends such a query after one micro-batch."""
+"""PySpark's classes for them; None before 4.2, where a query with Trigger.AvailableNow ends after one micro-batch."""
 
 AvailableNow: Any = limits.SupportsTriggerAvailableNow if limits else object
 """The base class of a reader that knows where a query with Trigger.AvailableNow ends."""

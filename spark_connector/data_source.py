@@ -1,4 +1,4 @@
-"""``format("rabbitmq")``: Spark asks here for a reader or a writer; what is invalid is rejected before a task starts."""
+"""``format("rabbitmq")``: Spark gets its readers and writers here; invalid options and schemas fail before a task starts."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class RabbitMQDataSource(DataSource):
         return BatchReader(job)
 
     def streamReader(self, schema: StructType) -> StreamingReader | QueueStreamReader:  # noqa: N802
-        """Check a streaming read; Spark calls this for each micro-batch, so the broker is not asked."""
+        """Check a streaming read; Spark calls this for each micro-batch, so it does not ask the broker."""
         if "queue" in self.options:
             options = QueueOptions.of(self.options)
             return QueueStreamReader(

@@ -1,9 +1,9 @@
-"""What a read of a queue has handed to Spark and not acknowledged: offsets in, messages and batches out. Values only.
+"""The messages that a read of a queue has handed to Spark and not yet acknowledged. Values in, values out.
 
-An offset is ``{"session": ..., "rows": 120}``: how many rows this run of a query has handed out. A session is one run.
-Offsets of an earlier one stand for no rows at all: its messages were acknowledged, or the broker delivers them again, which
-makes them rows of this session. If they were rows of the repeated micro-batch as well, a sink that knows that micro-batch
-would leave them out, and they would be acknowledged all the same.
+An offset is ``{"session": ..., "rows": 120}``: the number of rows that a session, one run of the query, has handed out.
+A micro-batch that ends in an earlier session has no rows: its messages were acknowledged, or the broker redelivers them, and
+then they are rows of this session. If the repeated micro-batch returned them as well, a sink that has already written that
+micro-batch would skip the rows, and the reader would acknowledge their messages.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class _Part(NamedTuple):
 
 @dataclass
 class HandedOut:
-    """The batches of one session, from the oldest that is not finished on."""
+    """The batches of one session that Spark has not finished, oldest first."""
 
     session: str
     _rows: int = 0
@@ -37,18 +37,18 @@ class HandedOut:
 
     @property
     def offset(self) -> dict[str, Any]:
-        """The offset behind the last row."""
+        """The offset after the last row."""
         return {"session": self.session, "rows": self._rows}
 
     def add(self, batch: Batch) -> dict[str, Any]:
-        """Hand out a batch, and return the offset behind it."""
+        """Add a batch, and return the offset after it."""
         if batch.messages:
             start, self._rows = self._rows, self._rows + len(batch.messages)
             self._parts.append(_Part(start, self._rows, batch))
         return self.offset
 
     def between(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[Message]:
-        """The messages of a range; none if it is of another session."""
+        """The messages of a range; none if it ends in another session."""
         if end["session"] != self.session:
             return []
         first = self._of(start)
@@ -60,13 +60,13 @@ class HandedOut:
         ]
         if len(found) != end["rows"] - first:
             raise RabbitChxError(
-                f"Spark asks for the rows {first} to {end['rows']} of a queue, of which {len(found)} are kept: the others are "
-                "acknowledged. Start the query again; the broker then delivers what was not"
+                f"Spark requested the rows {first} to {end['rows']} of a queue, but only {len(found)} are kept: the others are "
+                "acknowledged. Restart the query: the broker redelivers all messages that were not acknowledged"
             )
         return found
 
     def finished(self, end: Mapping[str, Any] | None) -> Batch | None:
-        """Forget all batches up to an offset, and return the last one, with which they are acknowledged."""
+        """Forget all batches up to an offset, and return the last one; to acknowledge it acknowledges the others."""
         if end is None or end["session"] != self.session:
             return None
         done = [part for part in self._parts if part.end <= end["rows"]]

@@ -16,7 +16,7 @@ def log_line(level: int, text: str) -> None:
 
 
 def show(name: str) -> None:
-    """Have another log of the toolkit appear in such a process as well; it has a handler that drops everything."""
+    """Send another logger of the toolkit to stderr in such a process, where its own handler drops all records."""
     other = logging.getLogger(name)
     if logging.getLogger().handlers or any(type(one) is logging.StreamHandler for one in other.handlers):
         return

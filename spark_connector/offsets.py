@@ -1,10 +1,10 @@
-"""Where a read starts and ends: text of an option in, positions out; and the positions of a stream as offsets.
+"""Parse the positions where a read starts and ends, and check them. Values in, values out.
 
     earliest, latest                                       for every stream
     2026-01-31T12:00:00Z                                   a time, for every stream
     {"s0": 5, "s1": "earliest", "s2": "2026-01-31T12:00Z"}  by stream
 
-This module is values in, values out.
+Only the broker knows the offset of a time, so `stream_access` turns positions into offsets.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Position: TypeAlias = str | int | datetime
 _FORMS: Final = (
     'earliest, latest, a time such as 2026-01-31T12:00:00Z, or JSON such as {"s0": 5, "s1": "earliest"}'
 )
-_BY_STREAM: Final = "an offset from 0 on, earliest, latest, or a time such as 2026-01-31T12:00:00Z"
+_BY_STREAM: Final = "an offset of 0 or more, earliest, latest, or a time such as 2026-01-31T12:00:00Z"
 _MOST: Final = 2**63 - 1
 _MILLISECOND: Final = timedelta(milliseconds=1)
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -35,7 +35,7 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True)
 class Positions:
-    """One position for every stream, or one for each."""
+    """One position for all streams, or a position for each stream."""
 
     everywhere: Position | None = None
     by_stream: Mapping[str, Position] = field(default_factory=dict)
@@ -45,7 +45,7 @@ class Positions:
         return self.by_stream[stream] if self.everywhere is None else self.everywhere
 
     def check_streams(self, option: str, streams: Iterable[str]) -> None:
-        """Raise unless positions by stream name exactly these streams, as Kafka's source demands of partitions."""
+        """Raise unless positions by stream name exactly these streams; Kafka's source requires the same of partitions."""
         if self.everywhere is not None:
             return
         known = list(streams)
@@ -55,7 +55,7 @@ class Positions:
         if missing := [name for name in known if name not in self.by_stream]:
             hint = f'Add "{missing[0]}": "earliest", for example'
             raise InvalidValue(
-                f"streams in option {option}", sorted(self.by_stream), f"also {', '.join(missing)}", hint
+                f"streams in option {option}", sorted(self.by_stream), f"{', '.join(missing)} as well", hint
             )
 
 
@@ -95,7 +95,7 @@ def _json_object(option: str, text: str) -> dict[str, Any]:
 
 
 def _position(what: str, given: Any, expected: str, *, of_end: bool, hint: str = "") -> Position:
-    """One position. A bool is an int for Python, but no offset."""
+    """Parse one position. To Python a bool is an int, but it is not an offset."""
     if type(given) is int and 0 <= given <= _MOST and "stream" in what:
         return given
     if type(given) is int and given < 0:
@@ -103,7 +103,7 @@ def _position(what: str, given: Any, expected: str, *, of_end: bool, hint: str =
     if isinstance(given, str) and given.lower() in {EARLIEST, LATEST}:
         if of_end and given.lower() == EARLIEST:
             raise InvalidValue(
-                what, given, "latest, or where the read ends", "From earliest to earliest there are no rows"
+                what, given, "latest, a time or an offset", "A read that ends at earliest has no rows"
             )
         return given.lower()
     if isinstance(given, str) and (time := _time(what, given)):
@@ -112,23 +112,23 @@ def _position(what: str, given: Any, expected: str, *, of_end: bool, hint: str =
 
 
 def _time(what: str, text: str) -> datetime | None:
-    """A time of ISO 8601; None where the text is none."""
+    """Parse a time in ISO 8601; None if the text is not one."""
     try:
         time = datetime.fromisoformat(text)
     except ValueError:
         return None
-    if "-" not in text:  # 20260131 is a date to Python, and might be an offset
+    if "-" not in text:  # Python parses 20260131 as a date, but it may be an offset
         return None
     if time.tzinfo is None:
         raise InvalidValue(
             what,
             text,
-            "a time with its distance from UTC",
+            "a time with a UTC offset",
             f"For UTC: {text if 'T' in text else f'{text}T00:00'}Z",
         )
     return time
 
 
 def milliseconds(time: datetime) -> int:
-    """Milliseconds since 1970, rounded up, as chunks of a stream carry them."""
+    """Milliseconds since 1970, rounded up: the unit of the timestamps of chunks."""
     return -((_EPOCH - time) // _MILLISECOND)

@@ -1,4 +1,4 @@
-"""Tables of options: the fields of a dataclass are the table, and text becomes values.
+"""Tables of options, each the fields of a dataclass, and the parser that turns text into their values.
 
 Spark passes each value as text and each name in lower case. Unknown names and values out of range are errors, which
 never contain a secret. This module imports neither PySpark nor Arrow.
@@ -47,7 +47,7 @@ def option(
     aliases: tuple[str, ...] = (),
     secret: bool = False,
 ) -> Any:
-    """A field whose metadata are those of an `Option`; ``parse`` returns None for a text that is no such value."""
+    """A field with the metadata of an `Option`; ``parse`` returns None for invalid text."""
     shown = {"expected": expected, "doc": doc, "group": group, "aliases": aliases, "secret": secret}
     return field(default=default, repr=not secret, metadata={"shown": shown, "parse": parse})
 
@@ -58,7 +58,7 @@ def text(group: str, doc: str, default: str | None = None, **more: Any) -> Any:
 
 
 def integer(group: str, default: int | None, doc: str, least: int = 1, most: int = 2**31 - 1) -> Any:
-    """A field for an integer between two others."""
+    """A field for an integer from ``least`` to ``most``."""
 
     def parse(given: str) -> int | None:
         digits = given.isascii() and given.isdigit()
@@ -74,7 +74,7 @@ def flag(group: str, doc: str, *, default: bool | None) -> Any:
 
 
 def choice(group: str, doc: str, *choices: str) -> Any:
-    """A field for one of some words; the first is the default."""
+    """A field for one of several words; the first is the default."""
     values = {one: one for one in choices}
     return option(group, choices[0], " or ".join(choices), doc, lambda given: values.get(given.lower()))
 
@@ -84,7 +84,7 @@ def choice(group: str, doc: str, *choices: str) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class OptionTable:
-    """A dataclass whose fields are options; made by :meth:`of`."""
+    """A dataclass whose fields are options; :meth:`of` creates it."""
 
     INSTEAD: ClassVar[Mapping[str, str]] = {}
     """Options that people look for, in lower case without separators, and what to use instead."""
@@ -113,7 +113,7 @@ class OptionTable:
     def _unknown(cls, name: str) -> str:
         names = [one.name for one in options_of(cls)]
         hint = cls.INSTEAD.get(re.sub("[_.-]", "", name).lower()) or nearest(name, names)
-        # Not its value, which may be a secret under a misspelt name.
+        # The value is not shown: it may be a secret under a misspelt name.
         raise InvalidValue("option name", name, f"one of {', '.join(names)}", hint.strip())
 
     def _check(self, found: set[str]) -> None:
@@ -153,7 +153,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 
 def invalid_option(key: str, got: str, expected: str, hint: str = "") -> InvalidValue:
-    """The error of an option's value."""
+    """The error for an invalid value of an option."""
     return InvalidValue(f"option {option_name(key)}", got, expected, hint)
 
 

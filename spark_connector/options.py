@@ -69,7 +69,7 @@ class ConnectionOptions(OptionTable):
     tls_verify: bool = flag(_TLS, "false accepts any certificate: for tests only.", default=True)
 
     def address(self, url: str | BrokerUrl) -> BrokerUrl:
-        """A broker to connect to, of one of the URLs in the option ``url``."""
+        """Parse one of the URLs in the option ``url``."""
         return BrokerUrl.parse(url)
 
     @cached_property
@@ -88,7 +88,7 @@ class ConnectionOptions(OptionTable):
         return ", ".join(map(str, self.urls))
 
     def _check(self, found: set[str]) -> None:
-        """There is one broker, one user and one password."""
+        """Check that the options name one broker, one user and one password."""
         _check_where(self, found)
         _check_who(self, found)
         _check_tls(self, found)

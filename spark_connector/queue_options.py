@@ -13,7 +13,10 @@ from spark_connector.options import OPTIONS, ConnectionOptions
 from spark_connector.read_options import READ_OPTIONS, ReadOptions, listed
 
 _SOURCE, _ROWS = "Source", "Rows"
-_BATCH_HINT: Final = "trigger(availableNow=True) ends when the queue is empty. Or bind a stream to the exchange of the queue, and read that"
+_BATCH_HINT: Final = (
+    "With trigger(availableNow=True) the query ends when the queue is empty. Or bind a stream to the exchange of the "
+    "queue, and read the stream"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,13 +35,13 @@ class QueueOptions(ConnectionOptions):
     max_rows_per_trigger: int = integer(
         _ROWS,
         10_000,
-        "The most rows of a micro-batch. The broker sends up to twice as many messages ahead, to the driver.",
+        "Maximum number of rows of a micro-batch. The driver prefetches up to twice as many messages.",
         most=32_767,
     )
     min_partitions: int = integer(
         _ROWS,
         1,
-        "Divide the rows of a micro-batch among so many tasks; only one keeps the order of the queue.",
+        "Divide the rows of a micro-batch among this many tasks; only a single task keeps the order of the queue.",
     )
 
     @classmethod
@@ -48,7 +51,7 @@ class QueueOptions(ConnectionOptions):
             raise InvalidValue("source of a read", f"options {name} and queue", "one of them")
         if name.lower() in known - {one.name.lower() for one in QUEUE_OPTIONS}:
             raise InvalidValue(
-                "option of a read of a queue", name, "no options of writes or of streams", "Leave it out"
+                "option for a read of a queue", name, "no option of writes or streams", "Remove it"
             )
         return super()._unknown(name)
 
@@ -60,8 +63,8 @@ class QueueOptions(ConnectionOptions):
 
 
 def no_batch_of_a_queue() -> InvalidValue:
-    """The error of a batch read, which cannot tell when its rows are in safety."""
-    got = Unquoted("spark.read, after which nothing can acknowledge the messages")
+    """The error for a batch read: Spark does not tell its source when the rows have been processed."""
+    got = Unquoted("spark.read, which cannot acknowledge messages")
     return InvalidValue("read of a queue", got, "spark.readStream", _BATCH_HINT)
 
 

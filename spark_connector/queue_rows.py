@@ -17,19 +17,19 @@ from rabbit_chx.streams import Milliseconds, as_text
 from spark_connector.read_columns import arrow_schema
 
 _LAST_SECOND: Final = 253_402_300_799
-"""Of the year 9999; neither Python nor Spark has later times."""
+"""The end of the year 9999, the latest time of Python and Spark."""
 _MICROSECONDS: Final = 1_000_000
 
 
 @dataclass(frozen=True)
 class RowsPartition(InputPartition):
-    """Rows of one task, as a stream of Arrow."""
+    """The rows of one task, in the streaming format of Arrow."""
 
     rows: bytes
 
 
 def partitions(messages: Sequence[Message], columns: tuple[str, ...], count: int) -> list[RowsPartition]:
-    """Divide messages among at most ``count`` partitions, each with rows that follow each other."""
+    """Divide messages among at most ``count`` partitions, each with consecutive messages."""
     cuts = [len(messages) * number // count for number in range(count + 1)]
     return [
         RowsPartition(_packed(record_batch(messages[start:end], columns)))
@@ -49,7 +49,7 @@ def _packed(batch: pa.RecordBatch) -> bytes:
 
 
 def rows(partition: InputPartition) -> Iterator[pa.RecordBatch]:
-    """The rows of a task; none for the partition that Spark makes up if there are no rows at all."""
+    """The rows of a task; none for the empty partition that Spark adds to a micro-batch without rows."""
     if isinstance(partition, RowsPartition):
         with pa.ipc.open_stream(partition.rows) as stream:
             yield from stream
@@ -97,7 +97,7 @@ _OF_MESSAGE: Final[Mapping[str, Callable[[Message], Any]]] = {
 
 
 def plain(value: Any) -> Any:
-    """A value of a header as pika decodes it, in the types that `as_text` takes."""
+    """Convert a header's value, as pika decodes it, to the types that `as_text` accepts."""
     match value:
         case datetime():
             return Milliseconds(round(value.timestamp() * 1_000))

@@ -1,11 +1,11 @@
-"""``spark.readStream`` of a queue, at least once: the driver receives, and acknowledges what Spark has finished.
+"""``spark.readStream`` of a queue, at least once: the driver receives messages, and acknowledges finished micro-batches.
 
-Executors could not acknowledge what they did not receive, so the connection is one of the driver, in the Python process
-of the query, and rows travel to the tasks inside their partitions.
+Only the connection that received a message can acknowledge it. So the driver's Python process for the query consumes the
+queue, and the rows travel to the tasks inside their partitions.
 
-A micro-batch is finished when Spark asks where the next one ends: it does so only after the sink has written the rows and
-the checkpoint says so. `commit`, which Spark calls later, tells no more, and of the last micro-batch before a pause it
-tells nothing: its messages would wait until the broker's ``consumer_timeout`` sent them again.
+A micro-batch is finished when Spark asks where the next one ends: by then the sink has written its rows, and the checkpoint
+records it. Spark calls `commit` later, and for the last micro-batch before a pause only after the pause: until then its
+messages would stay unacknowledged, and the broker's ``consumer_timeout`` could expire.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from spark_connector.queue_options import QueueOptions
 from spark_connector.queue_rows import RowsPartition, partitions, rows
 
 _MOST_BYTES: Final = 32 << 20
-"""Of the bodies of a micro-batch: Spark sends a task in one message, of at most 128 MiB by default."""
+"""Limit for the bodies of a micro-batch: Spark sends each task in one message, of at most 128 MiB by default."""
 _WAIT: Final = 1.0
 _PATIENCE: Final = 10.0
-"""How long a query with availableNow waits for messages that the broker has and does not deliver."""
+"""How long a query with availableNow waits for ready messages that the broker does not deliver."""
 
 
 @dataclass(frozen=True)
@@ -74,10 +74,9 @@ class QueueStreamReader(DataSourceStreamReader, AvailableNow):  # type: ignore[m
         self._until_empty = True
 
     def latestOffset(self, start: dict[str, Any] | None = None, limit: Any = None) -> dict[str, Any]:  # noqa: N802
-        """Acknowledge what Spark has finished, and hand out what has come meanwhile.
+        """Acknowledge finished micro-batches, and hand out the messages that have arrived since.
 
-        Before PySpark 4.2 Spark does not say where the next micro-batch starts: it starts where the last one that was
-        planned ended.
+        Before PySpark 4.2 Spark does not pass ``start``: the next micro-batch starts where the last planned one ended.
         """
         self._acknowledge(self._planned if start is None else start)
         most = min(getattr(limit, "max_rows", 2**31), self._job.options.max_rows_per_trigger)
@@ -88,23 +87,23 @@ class QueueStreamReader(DataSourceStreamReader, AvailableNow):  # type: ignore[m
         return end if batch.messages or start is None else start
 
     def _unless_empty(self, batch: Batch, most: int) -> Batch:
-        """Wait for messages as long as the broker has some for this query."""
+        """If a batch is empty, wait for messages while the broker has some for this query."""
         reader, end = self._opened(), monotonic() + _PATIENCE
         while not batch.messages:
             waiting = reader.waiting()
-            batch = self._take(most)  # what the broker sent before it counted
+            batch = self._take(most)  # messages that the broker sent before it counted
             if waiting == 0:
                 break
             if waiting is None:
                 end = monotonic() + _PATIENCE
             elif monotonic() > end:
-                text = f"queue {self._job.options.queue!r} has {waiting} messages that the broker does not deliver here; the query ends"
+                text = f"queue {self._job.options.queue!r} has {waiting} messages that the broker does not deliver to this query; the query ends"
                 log_line(logging.WARNING, text)
                 break
         return batch
 
     def partitions(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[RowsPartition]:
-        """Pack the rows of a micro-batch; those of an earlier session are none, as the broker delivers them again."""
+        """Pack the rows of a micro-batch; one of an earlier session has none, as the broker redelivers its messages."""
         self._planned = end
         messages = self._handed_out.between(start, end)
         return partitions(messages, self._job.columns, self._job.options.min_partitions)
@@ -114,7 +113,7 @@ class QueueStreamReader(DataSourceStreamReader, AvailableNow):  # type: ignore[m
         self._acknowledge(end)
 
     def stop(self) -> None:
-        """Close the connection: the broker takes back in order what was not acknowledged."""
+        """Close the connection; the broker then requeues the unacknowledged messages in order."""
         if self._reader is not None:
             self._reader.close()
 

@@ -31,13 +31,13 @@ class OffsetRange(NamedTuple):
 
 
 def between(start: Mapping[str, int], end: Mapping[str, int]) -> list[OffsetRange]:
-    """The ranges that are not empty, of the streams in both maps."""
+    """The non-empty ranges of the streams in both maps."""
     found = [OffsetRange(stream, start[stream], last) for stream, last in end.items() if stream in start]
     return [one for one in found if one.size]
 
 
 def divided(ranges: Iterable[OffsetRange], at_least: int | None = None) -> list[OffsetRange]:
-    """One partition for each range; with ``at_least``, long ranges are divided until there are about so many."""
+    """The non-empty ranges; with ``at_least``, long ones are divided until there are about as many as that."""
     whole = [one for one in ranges if one.size]
     total = sum(one.size for one in whole)
     if not at_least or len(whole) >= at_least:
@@ -51,7 +51,7 @@ def divided(ranges: Iterable[OffsetRange], at_least: int | None = None) -> list[
 
 
 def limited(start: Mapping[str, int], end: Mapping[str, int], most: int) -> dict[str, int]:
-    """An end at most ``most`` offsets after the start, with each stream's part in proportion to what it has.
+    """An end at most ``most`` offsets after the start, which the streams share in proportion to their sizes.
 
     Streams that are not in ``start`` keep their end: they have no rows before the next micro-batch.
     """
@@ -60,7 +60,7 @@ def limited(start: Mapping[str, int], end: Mapping[str, int], most: int) -> dict
     if total <= most:
         return dict(end)
     taken = {stream: most * size // total for stream, size in waiting.items()}
-    # What rounding left over goes to the streams that it cut most.
+    # The remainder goes to the streams that rounding cut most.
     rest = most - sum(taken.values())
     for stream in sorted(waiting, key=lambda one: (-(most * waiting[one] % total), one))[:rest]:
         taken[stream] += 1
@@ -79,7 +79,7 @@ def check_not_truncated(stream: str, start: int, first: int, *, where: str = "")
 
 
 def check_same_stream(stream: str, start: int, end: int) -> None:
-    """Raise `DataLoss` if a stream ends before the offset from which a query goes on."""
+    """Raise `DataLoss` if a stream ends before the offset at which a query continues."""
     if end < start:
         raise DataLoss(
             f"stream {stream!r} ends at offset {end}, but the query continues at offset {start}: the stream was deleted and "
@@ -88,11 +88,11 @@ def check_same_stream(stream: str, start: int, end: int) -> None:
 
 
 def check_present(start: Iterable[str], found: Iterable[str], source: str) -> None:
-    """Raise `DataLoss` if a stream of the checkpoint is not among those of the source any more."""
+    """Raise `DataLoss` if a stream of the checkpoint is no longer among those of the source."""
     streams = set(found)
     if gone := sorted(set(start) - streams):
         raise DataLoss(
-            f"stream {gone[0]!r}, which the query has read, is not among the streams of {source} any more "
+            f"stream {gone[0]!r}, which the query has read, is no longer among the streams of {source} "
             f"({', '.join(sorted(streams)) or 'none'}): it was deleted or unbound. Restore it, or start the query with a "
             f"new checkpoint"
         )

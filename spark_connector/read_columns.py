@@ -1,4 +1,4 @@
-"""The columns of a read: what they mean, and which of them a DataFrame has.
+"""The columns of a read: their meaning, and those of one DataFrame.
 
 Their names and types are those of `rabbit_chx.streams.COLUMNS`; most are also columns of a write, so that rows which were
 read can be written.
@@ -47,7 +47,9 @@ _OF_STREAMS: Final = ("stream", "offset", "stream_timestamp")
 
 QUEUE_COLUMNS: Final[Mapping[str, str]] = MappingProxyType(
     {name: meaning for name, meaning in READ_COLUMNS.items() if name not in _OF_STREAMS}
-    | {"redelivered": "Whether the broker has delivered the message before; the row may be there already."}
+    | {
+        "redelivered": "Whether the broker has delivered the message before; its row may have been written already."
+    }
 )
 """Every column of a read of a queue, and its meaning."""
 
@@ -76,7 +78,7 @@ def _unknown(what: str, name: str, known: Mapping[str, str]) -> InvalidValue:
 def checked_columns(
     schema: StructType, columns: tuple[str, ...] | None, known: Mapping[str, str] = READ_COLUMNS
 ) -> tuple[str, ...]:
-    """The columns of the schema that Spark passes, which is the user's where there was a ``.schema(...)``.
+    """The columns of the schema that Spark passes: the user's after ``.schema(...)``, else that of `spark_schema`.
 
     Raises:
         InvalidValue: the user's schema has a column or type that a read does not have.

@@ -1,6 +1,6 @@
 """The options of a read with ``format("rabbitmq")``: the fields of `ReadOptions` are their table.
 
-Those of the connection are the write's. This module imports neither PySpark nor Arrow and opens no socket.
+The options of the connection are those of a write. This module imports neither PySpark nor Arrow and opens no socket.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _SUMMARY: Final = (
 
 
 def _names(given: str) -> tuple[str, ...] | None:
-    """Names separated by commas, or a JSON list of names that contain commas; None where there is none."""
+    """Names separated by commas, or a JSON list of names that contain commas; None for other text."""
     try:
         found = json.loads(given) if given.lstrip().startswith("[") else given.split(",")
     except ValueError:
@@ -45,8 +45,8 @@ def _names(given: str) -> tuple[str, ...] | None:
 
 
 def listed(group: str, doc: str) -> Any:
-    """A field for different names."""
-    expected = 'different names separated by commas, or a JSON list such as ["a,b", "c"]'
+    """A field for distinct names."""
+    expected = 'distinct names separated by commas, or a JSON list such as ["a,b", "c"]'
     return option(group, None, expected, doc, _names)
 
 
@@ -63,7 +63,7 @@ class ReadOptions(ConnectionOptions):
 
     INSTEAD: ClassVar[Mapping[str, str]] = {
         "uri": "Use url: some releases of Spark print the value of uri in plans and errors",
-        "path": "Call load() without a path; the options stream, superStream and exchange say what is read",
+        "path": "Call load() without a path; the source is the option stream, superStream or exchange",
         "subscribe": "Use stream or superStream",
         "topic": "Use stream or superStream",
         "streams": "Use stream, with names separated by commas",
@@ -72,7 +72,7 @@ class ReadOptions(ConnectionOptions):
         "endingtimestamp": 'Use endingOffsets, which also takes a time: "2026-01-31T12:00:00Z"',
     }
 
-    stream: tuple[str, ...] | None = listed(_SOURCE, "The stream to read; several, separated by commas.")
+    stream: tuple[str, ...] | None = listed(_SOURCE, "The stream to read, or several separated by commas.")
     super_stream: str | None = text(
         _SOURCE, "The super stream to read: all its partitions, including those added while a query runs."
     )
@@ -125,7 +125,7 @@ class ReadOptions(ConnectionOptions):
     )
 
     def address(self, url: str | BrokerUrl) -> BrokerUrl:
-        """The address of streams, also where the URL is that of a write."""
+        """Parse a URL of either protocol as the address of the stream protocol."""
         return BrokerUrl.for_streams(url, port=self.stream_port or 0)
 
     @property
@@ -142,7 +142,7 @@ class ReadOptions(ConnectionOptions):
     @classmethod
     def _unknown(cls, name: str) -> str:
         if name.lower() in {one.name.lower() for one in OPTIONS} - {one.name.lower() for one in READ_OPTIONS}:
-            raise InvalidValue("option of a read", name, "no options of writes", "Leave it out")
+            raise InvalidValue("option for a read", name, "no option of writes", "Remove it")
         return super()._unknown(name)
 
     def _check(self, found: set[str]) -> None:
@@ -174,7 +174,7 @@ class ReadOptions(ConnectionOptions):
     def check_stream(self) -> None:
         """Raise if an option is for batch reads."""
         if self.ending_offsets is not None:
-            hint = "trigger(availableNow=True) ends a query when it has read what was there at its start"
+            hint = "With trigger(availableNow=True) a query ends where the streams ended when it started"
             raise InvalidValue("option endingOffsets", "a streaming read", "a batch read", hint)
 
 

@@ -1,6 +1,6 @@
 """The rows of one range, as a Spark task reads them: Arrow batches, in order, each offset once.
 
-A connection that is lost is opened again, and the read goes on behind the last row.
+After a lost connection the task reconnects, and continues after the last row.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _PAUSE_SECONDS: Final = 0.5
 
 @dataclass(frozen=True)
 class ReadJob:
-    """A read, as it is shipped to the executors."""
+    """A read, as Spark ships it to the executors."""
 
     options: ReadOptions
     columns: tuple[str, ...]
@@ -38,12 +38,12 @@ class ReadJob:
 
         Raises:
             DataLoss: retention has deleted some of them, and ``failOnDataLoss`` is true.
-            StreamUnavailable: the broker refused, or was not reached for ``reconnectTimeoutMs``.
+            StreamUnavailable: the broker refused, or was unreachable for ``reconnectTimeoutMs``.
         """
         start, last_seen = wanted.start, time.monotonic()
         while start < wanted.end:
             try:
-                for start, batch in self._batches(wanted, start):  # noqa: B007, B020 - where the next attempt goes on
+                for start, batch in self._batches(wanted, start):  # noqa: B007, B020 - where the next attempt continues
                     yield batch
                     last_seen = time.monotonic()
             except StreamUnavailable as error:
@@ -59,7 +59,7 @@ class ReadJob:
                 return
 
     def _batches(self, wanted: OffsetRange, start: int) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """Yield batches over one connection, each with the offset behind it."""
+        """Yield batches over one connection, each with the offset after it."""
         name = Task.current().connection_name(self.options.connection_name)
         with open_reader(self.options, wanted.stream, self._decoded, name) as reader:
             for batch in reader.read(start, wanted.end):
@@ -67,7 +67,11 @@ class ReadJob:
                     yield batch.column("offset")[-1].as_py() + 1, self._returned(batch)
 
     def skip(self, stream: str, start: int, first: int) -> int:
-        """Where a read goes on if retention deleted what was before ``first``; `DataLoss` if rows may not be missing."""
+        """Where a read continues if retention has deleted the offsets before ``first``, which are logged.
+
+        Raises:
+            DataLoss: offsets from ``start`` on are deleted, and ``failOnDataLoss`` is true.
+        """
         if self.options.fail_on_data_loss:
             check_not_truncated(stream, start, first)
         if first > start:
@@ -83,7 +87,7 @@ class ReadJob:
 
     @property
     def _decoded(self) -> tuple[str, ...]:
-        """The columns of the row and those that are needed to choose rows and to go on after a lost connection."""
+        """The columns of the rows, and those needed to filter them and to continue after a lost connection."""
         needed = ("offset",) if self.options.keys is None else ("offset", "routing_key")
         return self.columns + tuple(name for name in needed if name not in self.columns)
 

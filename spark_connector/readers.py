@@ -1,7 +1,6 @@
-"""What Spark calls for a read: the driver plans ranges of offsets, and tasks read them.
+"""The readers of streams: on the driver they plan ranges of offsets, and in tasks they read them.
 
-`latestOffset` takes its arguments from PySpark 4.2 on; before, Spark calls it without any, and a micro-batch reads all
-that is there.
+PySpark passes arguments to `latestOffset` from 4.2 on; before, it passes none, and a micro-batch reads all available rows.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ def _partitions(job: ReadJob, ranges: list[OffsetRange]) -> list[RangePartition]
 
 
 def _rows(job: ReadJob, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-    """The rows of a task; none for the partition that Spark makes up if there are no rows at all."""
+    """The rows of a task; none for the empty partition that Spark adds to a micro-batch without rows."""
     if isinstance(partition, RangePartition):
         yield from job.read(partition.range)
 
@@ -63,7 +62,7 @@ class BatchReader(DataSourceReader):
 
 
 def batch_ranges(job: ReadJob, access: StreamAccess) -> list[OffsetRange]:
-    """The range of each stream, checked against what the stream has."""
+    """The range of each stream, checked against the stream's bounds."""
     found = access.bounds(access.chosen())
     options = job.options
     start = access.offsets(options.starting_offsets or Positions(EARLIEST), "startingOffsets", found)
@@ -73,7 +72,7 @@ def batch_ranges(job: ReadJob, access: StreamAccess) -> list[OffsetRange]:
             if offset > bounds.end:
                 raise _beyond(option, stream, offset, bounds)
         if start[stream] > end[stream]:
-            expected = f"at most where the read ends, {end[stream]}"
+            expected = f"at most {end[stream]}, where the read ends"
             raise InvalidValue(f"start of stream {stream!r}", start[stream], expected)
     start = {
         stream: job.skip(stream, first, min(found[stream].first, end[stream]))
@@ -92,7 +91,7 @@ class StreamingReader(DataSourceStreamReader, AvailableNow):  # type: ignore[mis
 
     def __init__(self, job: ReadJob) -> None:
         if job.options.max_rows_per_trigger is not None and limits is None:
-            hint = "Leave it out: a micro-batch reads all rows that are there"
+            hint = "Remove it: a micro-batch then reads all available rows"
             raise InvalidValue("option maxRowsPerTrigger", "PySpark before 4.2", "PySpark 4.2 or newer", hint)
         self._job = job
         self._access = StreamAccess(job.options)
@@ -124,14 +123,14 @@ class StreamingReader(DataSourceStreamReader, AvailableNow):  # type: ignore[mis
         return limits.ReadAllAvailable() if most is None else limits.ReadMaxRows(most)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """Remember where the streams end: the query reads to there."""
+        """Remember where the streams end now: the query stops there."""
         self._target = self._access.bounds(self._access.chosen())
 
     def latestOffset(self, start: Mapping[str, int] | None = None, limit: Any = None) -> dict[str, int]:  # noqa: N802
         """Where the next micro-batch ends.
 
-        A stream that is not in ``start`` joins where it begins, and its rows are read from the next micro-batch on: so the
-        checkpoint holds its first offset.
+        A stream that is not in ``start`` joins at its first offset, which the checkpoint then holds; the next micro-batch
+        is the first to read its rows.
         """
         begun = start or {}
         found = self._found(begun)
@@ -148,7 +147,7 @@ class StreamingReader(DataSourceStreamReader, AvailableNow):  # type: ignore[mis
         return end if most is None else limited(start, end, most)
 
     def _found(self, start: Mapping[str, int]) -> dict[str, Bounds]:
-        """All streams, and where they end for this query."""
+        """The bounds of all streams; with availableNow, those at the start of the query."""
         if self._target is None:
             return self._access.bounds(self._access.chosen(start))
         if set(start) - set(self._target):  # streams that the option keys no longer chooses
@@ -173,7 +172,7 @@ class StreamingReader(DataSourceStreamReader, AvailableNow):  # type: ignore[mis
         return _partitions(self._job, between({**start, **first}, end))
 
     def _after_losses(self, start: Mapping[str, int], end: Mapping[str, int]) -> dict[str, int]:
-        """The start of each stream, behind what retention has deleted, which is logged."""
+        """The start of each stream after the offsets that retention has deleted, which are logged."""
         found = self._access.bounds(one.stream for one in between(start, end))
         return {
             stream: self._job.skip(stream, start[stream], min(b.first, end[stream]))

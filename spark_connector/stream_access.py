@@ -1,6 +1,6 @@
-"""The streams of a read, seen from the driver: which there are, and where they begin and end.
+"""The streams of a read, and where they begin and end, as the driver learns from the broker.
 
-A connection stays open between micro-batches. One that was lost is opened again, for as long as ``reconnectTimeoutMs``.
+A connection stays open between micro-batches. After losing it, the driver tries to reconnect for ``reconnectTimeoutMs``.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class StreamAccess:
         return sorted(self._bound_streams(options.exchange or ""))
 
     def chosen(self, kept: Iterable[str] = ()) -> list[str]:
-        """The streams to read, sorted: all, or those that can hold the option ``keys``, and those that were read before."""
+        """The streams to read, sorted: all; with the option ``keys``, those that can hold the keys and those in ``kept``."""
         names = self.names()
         if self._options.keys is None:
             return names
@@ -80,7 +80,7 @@ class StreamAccess:
         except StreamUnavailable as error:
             if error.problem != "no such stream":
                 raise
-            raise _missing("stream", stream, "a super stream is read with the option superStream") from None
+            raise _missing("stream", stream, "Read a super stream with the option superStream") from None
 
     def offset(self, stream: str, position: Position, found: Bounds) -> int:
         """A position in a stream as an offset."""
@@ -104,7 +104,7 @@ class StreamAccess:
         except StreamUnavailable as error:
             if error.problem != "no such stream":
                 raise
-            raise _missing("super stream", super_stream, "a stream is read with the option stream") from None
+            raise _missing("super stream", super_stream, "Read a stream with the option stream") from None
 
     def _bound_streams(self, exchange: str) -> list[str]:
         management, vhost = _management(self._options), self._options.urls[0].vhost
@@ -125,7 +125,7 @@ class StreamAccess:
     # -- connections ---------------------------------------------------------------------------------
 
     def _ask(self, question: Callable[[StreamConnection], _T], stream: str = "") -> _T:
-        """Ask over the connection for a stream; over a new one if that was lost."""
+        """Ask over the connection for a stream; if it is lost, over a new one."""
         deadline = time.monotonic() + self._options.reconnect_timeout_ms / 1000
         while True:
             try:
@@ -145,7 +145,7 @@ class StreamAccess:
         return self._connections[key]
 
     def _drop(self, stream: str, *, elsewhere: bool) -> None:
-        """Close the connection that failed; if the stream is on another node, open one of its own."""
+        """Close the connection that failed; if the stream is on another node, open a connection to that node."""
         key = stream if stream in self._connections else ""
         if connection := self._connections.pop(key, None):
             with suppress(RabbitChxError):
@@ -156,7 +156,7 @@ class StreamAccess:
 
 
 def bound_queues(management: Management, vhost: str, exchange: str) -> set[str]:
-    """All queues to which an exchange can lead, directly or through other exchanges."""
+    """All queues that are bound to an exchange, directly or through other exchanges."""
     seen, waiting, queues = {exchange}, [exchange], set()
     while waiting:
         for binding in management.bindings_from(vhost, waiting.pop()):
@@ -170,12 +170,12 @@ def bound_queues(management: Management, vhost: str, exchange: str) -> set[str]:
 
 
 def open_reader(options: ReadOptions, stream: str, columns: tuple[str, ...], name: str) -> StreamReader:
-    """A reader of one stream, at the first address that answers; ``name`` is its connection's."""
+    """Open a reader of one stream at the first address that answers; ``name`` is the name of its connection."""
     return connected(options, StreamReader, stream=stream, columns=columns, name=name)
 
 
 def connected(options: ReadOptions, opened: Callable[..., _T], **more: Any) -> _T:
-    """What a function opens at the first of the addresses that answers."""
+    """Call ``opened`` with one address after another until one answers, and return its result."""
     *others, last = options.urls
     given = {
         "tls": tls_of(options),
@@ -202,5 +202,5 @@ def _management(options: ReadOptions) -> Management:
 
 def _missing(what: str, name: str, otherwise: str) -> InvalidValue:
     """The error for a stream that the broker does not have."""
-    hint = f"{otherwise[0].upper()}{otherwise[1:]}; a queue cannot be read; a query whose stream was deleted needs a new checkpoint"
+    hint = f"{otherwise}, or a queue with the option queue. If the {what} was deleted, start the query with a new checkpoint"
     return InvalidValue(f"name of a {what}", name, f"a {what} in the virtual host", hint)

@@ -1,4 +1,4 @@
-"""Which streams can hold the rows of a routing key: the mirror's answer. Values in, values out."""
+"""Which streams can hold the rows of a routing key, computed by the mirror. Values in, values out."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def no_keys(keys: Iterable[str], source: str, reason: str = "") -> InvalidValue:
 
 
 def _routed_otherwise(topology: Topology, exchange: str) -> Iterator[str]:
-    """The exchanges on the way that look at headers or properties."""
+    """The exchanges, from this one on, that route by headers or properties."""
     seen, waiting = {exchange}, [exchange]
     while waiting:
         found = topology.exchange(waiting.pop())

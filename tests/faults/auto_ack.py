@@ -1,8 +1,8 @@
-"""The control of reads: a consumer that acknowledges automatically, and is killed like a reader of Spark.
+"""The control of reads: a consumer with automatic acknowledgements, killed as often as Spark's driver.
 
     python -m tests.faults.auto_ack URL QUEUE FILE
 
-It appends the number of each message to a file: a row that is in the file is not lost, whenever the consumer is killed.
+It appends the number of each message to a file, so a message is lost if its number is not in the file.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def main(url: str, queue: str, file: str) -> None:
 
 
 def lost(used, url: str, file: Path, *, share: int, kills: int) -> int:
-    """Publish a share of messages for each consumer that is killed, and return how many are in no line of the file."""
+    """Publish ``share`` messages for each killed consumer, and return how many are missing from the file."""
     file.touch()
     for kill in range(kills):
         _publish(url, used, range(kill * share, (kill + 1) * share))
@@ -55,13 +55,13 @@ def _publish(url: str, used, numbers: range) -> None:
 
 
 def _lines(file: Path) -> list[str]:
-    """The whole lines: a consumer may be killed within one."""
+    """The complete lines: the last one may be cut off by a kill."""
     return file.read_text().rpartition("\n")[0].split()
 
 
 @contextmanager
 def consumer(url: str, queue: str, file: Path):
-    """A running consumer, killed at the end."""
+    """Run a consumer, and kill it at the end."""
     process = subprocess.Popen([sys.executable, "-m", __name__, url, queue, str(file)], cwd=REPOSITORY)
     try:
         yield

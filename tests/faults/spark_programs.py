@@ -168,7 +168,7 @@ class Program:
         return self.errors()[-3_000:]
 
     def errors(self) -> str:
-        """All that it wrote to stderr."""
+        """Everything that the program wrote to stderr."""
         return self._errors.read_text(errors="replace")
 
     # -- its processes

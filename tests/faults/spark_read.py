@@ -1,6 +1,6 @@
-"""Reads of streams for fault tests: what is published, the query that copies it into a table, and the table.
+"""Reads of streams for fault tests: the publisher, the query that copies streams into a table, and the table.
 
-Each stream has the numbers from 0 on, in order, so a row of the table is known by its stream and its number.
+The messages of each stream are numbered from 0, so its stream and its number identify a row of the table.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def body(number: int, size: int = 100) -> bytes:
 
 
 class Feed(threading.Thread):
-    """Publishes to streams until `end`, under names: the broker stores each message once, whatever happens to a connection."""
+    """Publishes to streams until `end`, with publisher names: the broker deduplicates messages sent again after a lost connection."""
 
     def __init__(self, url: str, streams: list[str]) -> None:
         super().__init__(daemon=True, name="feed")
@@ -55,7 +55,7 @@ class Feed(threading.Thread):
                     self.sent[publisher.stream] += LOT
 
     def end(self) -> dict[str, int]:
-        """Stop, and return how many messages are confirmed in each stream."""
+        """Stop, and return the number of confirmed messages of each stream."""
         self._ending.set()
         self.join(SLOW)
         assert not self.is_alive(), "the feed hangs"
@@ -68,7 +68,7 @@ class Feed(threading.Thread):
 
 
 def copy(spark, folder: str, options: dict[str, str]) -> None:
-    """Copy streams into a table until `stop` says that all is published; then read what is left."""
+    """Copy streams into a table until `stop` is called; then read the remaining rows."""
 
     def write():
         rows = spark.readStream.format("rabbitmq").options(**options).load()
@@ -88,12 +88,12 @@ def stop(folder: Path) -> None:
 
 
 def committed(folder: Path) -> int:
-    """How many micro-batches are recorded as done."""
+    """The number of committed micro-batches."""
     return sum(one.name.isdigit() for one in (folder / "checkpoint" / "commits").glob("*"))
 
 
 def readers(pids: list[int], port: int) -> list[int]:
-    """Those of the processes that have a connection to a port."""
+    """The processes that have a connection to a port."""
     return [pid for pid in pids if _sockets(pid) & _connections(pid, port)]
 
 
@@ -125,7 +125,7 @@ class Row(NamedTuple):
 
 
 def table(spark, folder: Path) -> dict[str, list[Row]]:
-    """The rows of each stream by offset. In each file they must be in this order already."""
+    """The rows of each stream by offset. The rows of each file must be in this order."""
     place = "_metadata.file_name as file", "_metadata.row_index as row"
     number = "cast(split(cast(value as string), ' ')[0] as bigint) as number"
     frame = spark.read.parquet(str(folder / "rows")).selectExpr("stream", "offset", number, *place)
@@ -138,7 +138,7 @@ def table(spark, folder: Path) -> dict[str, list[Row]]:
 
 
 class Outcome(NamedTuple):
-    """What a table lacks and has too often, as pairs of a stream and a number."""
+    """The missing, unexpected and duplicated rows of a table; each row is a stream and a number."""
 
     lost: set[tuple[str, int]]
     unexpected: set[tuple[str, int]]

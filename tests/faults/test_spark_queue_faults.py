@@ -1,4 +1,4 @@
-"""A queue that Spark reads while its driver is killed: no message is lost, and duplicates are of two micro-batches a kill."""
+"""Spark reads a queue while its driver is killed: no message is lost, and a kill repeats at most two micro-batches."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ QUEUE = "read-by-spark"
 
 
 class Load(threading.Thread):
-    """Publishes numbers, each confirmed, until it is told to stop."""
+    """Publishes numbers with confirms until `stop`."""
 
     def __init__(self, url: str) -> None:
         super().__init__(daemon=True, name="load")
@@ -57,7 +57,7 @@ def queue(broker):
         channel.queue_delete(QUEUE)
 
 
-def test_a_driver_that_is_killed_again_and_again_loses_no_message(spark, broker, queue, tmp_path):
+def test_killed_drivers_lose_no_message(spark, broker, queue, tmp_path):
     moments = dice("kills of a driver that reads a queue")
     read = {"url": broker.url, "queue": QUEUE, "columns": "value", "maxRowsPerTrigger": str(MOST)}
     commits = tmp_path / "checkpoint" / "commits"
@@ -76,7 +76,7 @@ def test_a_driver_that_is_killed_again_and_again_loses_no_message(spark, broker,
         try:
             before, more = done(), moments.randint(1, 6)
             program.until(lambda before=before, more=more: done() >= before + more, f"{more} micro-batches")
-            work_on(moments.random())
+            wait(moments.random())
         finally:
             program.stop()
     count = load.stop()
@@ -95,8 +95,8 @@ def test_a_driver_that_is_killed_again_and_again_loses_no_message(spark, broker,
     assert again <= KILLS * 2 * MOST
 
 
-def work_on(seconds: float) -> None:
-    """Let the query work for a moment, so that the kill meets it anywhere in a micro-batch."""
+def wait(seconds: float) -> None:
+    """Wait a moment, so that the kill comes at a random point of a micro-batch."""
     threading.Event().wait(seconds)
 
 

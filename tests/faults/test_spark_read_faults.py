@@ -1,6 +1,6 @@
 """Reads of streams by Spark under faults: the table that a query writes holds each message once, in order per stream.
 
-Between Spark and the broker is a proxy that slows the rows down, so that a fault hits a task that reads.
+A proxy between Spark and the broker slows the rows down, so that faults hit tasks while they read.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ RETENTION = {"max-length-bytes": "40000", "stream-max-segment-size-bytes": "1000
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory):
-    """A driver with two executors, which all tests share but those that kill it."""
+    """A driver with two executors, shared by all tests except those that kill drivers."""
     program = Program("local-cluster[2,1,700]", tmp_path_factory.mktemp("readers") / "driver")
     yield program
     program.stop()
@@ -61,7 +61,7 @@ def super_stream(broker):
 
 @pytest.fixture
 def stream(broker):
-    """A stream whose retention keeps some forty messages of a kilobyte."""
+    """A stream whose retention keeps about forty messages of a kilobyte."""
     name = f"faults.kept.{secrets.token_hex(3)}"
     with connect(broker.stream_url) as connection:
         connection.create(name, RETENTION)
@@ -77,7 +77,7 @@ def options(proxy, **more) -> dict[str, str]:
 
 @pytest.fixture
 def begin(broker, proxy, super_stream, tmp_path):
-    """Start a feed and orders to copy its super stream: begin(program); the feed."""
+    """begin(program) orders a program to copy a super stream, and returns the feed that fills it."""
     name, partitions = super_stream
     feed = Feed(broker.stream_url, partitions)
 
@@ -91,7 +91,7 @@ def begin(broker, proxy, super_stream, tmp_path):
 
 @pytest.fixture
 def judge_table(spark, record, tmp_path):
-    """Record what a fault cost the table, and check it: judge_table(scenario, sent, faults, control)."""
+    """judge_table(scenario, sent, faults, control) records the outcome of a fault, and checks it."""
 
     def judge(scenario, sent, faults, *, control, note=""):
         found = table(spark, tmp_path)
@@ -113,7 +113,7 @@ def until_committed(program, folder, more=1) -> None:
 
 
 def until_reading(program, proxy) -> int:
-    """Wait until a task reads, and return its process."""
+    """Wait until a task is reading, and return its process id."""
     found: list[int] = []
 
     def look() -> bool:
@@ -125,16 +125,14 @@ def until_reading(program, proxy) -> int:
 
 
 def finish(program, feed, folder) -> dict[str, int]:
-    """End the feed, and let the query read the rest."""
+    """End the feed, and let the query read the remaining rows."""
     sent = feed.end()
     stop(folder)
     assert program.answer() == {"done": True}, program.complaint()
     return sent
 
 
-def test_drivers_that_are_killed_at_random_moments_leave_each_row_once(
-    cluster, broker, topology, begin, judge_table, tmp_path
-):
+def test_killed_drivers_leave_each_row_once(cluster, broker, topology, begin, judge_table, tmp_path):
     random = dice("kills of drivers")
     for kill in range(KILLS):
         driver = Program("local[2]", tmp_path / f"driver-{kill}")
@@ -154,9 +152,7 @@ def test_drivers_that_are_killed_at_random_moments_leave_each_row_once(
     judge_table("driver of a read killed, query restarted", sent, KILLS, control=control)
 
 
-def test_workers_and_an_executor_that_are_killed_while_they_read_cost_no_row(
-    cluster, proxy, begin, judge_table, tmp_path
-):
+def test_killed_workers_and_a_killed_executor_lose_no_row(cluster, proxy, begin, judge_table, tmp_path):
     feed = begin(cluster)
     for _ in range(2):
         until_committed(cluster, tmp_path)
@@ -169,9 +165,7 @@ def test_workers_and_an_executor_that_are_killed_while_they_read_cost_no_row(
     judge_table("2 Python workers and an executor killed while they read", sent, 3, control=AGAIN)
 
 
-def test_a_broker_that_is_killed_during_a_read_costs_no_row(
-    cluster, broker, proxy, begin, judge_table, tmp_path
-):
+def test_a_broker_killed_during_a_read_loses_no_row(cluster, broker, proxy, begin, judge_table, tmp_path):
     feed = begin(cluster)
     until_committed(cluster, tmp_path)
     until_reading(cluster, proxy)
@@ -180,11 +174,11 @@ def test_a_broker_that_is_killed_during_a_read_costs_no_row(
     until_committed(cluster, tmp_path, 3)
     sent = finish(cluster, feed, tmp_path)
     judge_table(
-        "broker killed and restarted, read", sent, 1, control=AGAIN, note="the query went on by itself"
+        "broker killed and restarted, read", sent, 1, control=AGAIN, note="the query continued by itself"
     )
 
 
-def test_connections_that_are_cut_while_they_read_cost_no_row(cluster, proxy, begin, judge_table, tmp_path):
+def test_connections_cut_during_a_read_lose_no_row(cluster, proxy, begin, judge_table, tmp_path):
     feed = begin(cluster)
     for _ in range(3):
         until_committed(cluster, tmp_path)
@@ -195,7 +189,7 @@ def test_connections_that_are_cut_while_they_read_cost_no_row(cluster, proxy, be
     judge_table("connections of a read cut", sent, 3, control=AGAIN, note=f"{proxy.cuts} connections cut")
 
 
-def test_what_retention_deletes_under_a_query_fails_it_or_is_counted(
+def test_rows_deleted_by_retention_fail_a_query_or_are_logged(
     cluster, broker, proxy, spark, stream, record, tmp_path
 ):
     chosen = options(proxy, stream=stream, maxRowsPerTrigger="20")
@@ -221,18 +215,18 @@ def test_what_retention_deletes_under_a_query_fails_it_or_is_counted(
     assert missing
     silent = missing - set(counted)
     note = (
-        f"{len(missing):,} rows deleted before they were read: an error, or counted with failOnDataLoss=false"
+        f"{len(missing):,} rows deleted before they were read: an error, or logged with failOnDataLoss=false"
     )
-    what = "retention under a query; lost means not counted"
-    control = "retention loses them, the query must not hide it"
+    what = "retention during a query; lost means not logged"
+    control = "retention deletes them; the query must log them"
     again = len(kept) - len(set(kept))
     record("Spark", what, 2_020, 1, silent, set(counted) - missing, again, control=control, notes=[note])
-    assert sorted(counted) == sorted(missing), "each deleted row is counted once"
+    assert sorted(counted) == sorted(missing), "each deleted row is logged once"
     assert again == 0
 
 
 def losses(program, stream) -> list[int]:
-    """The offsets that the query's log counts as lost."""
+    """The offsets that the query has logged as lost."""
     lines = [json.loads(text) for text in re.findall(r'\{"event": "data loss".*?\}', program.errors())]
     ours = [line for line in lines if line["stream"] == stream]
     return [offset for line in ours for offset in range(line["first"], line["end"])]

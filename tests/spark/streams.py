@@ -11,11 +11,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 SMALL_SEGMENTS = {"x-max-length-bytes": 40_000, "x-stream-max-segment-size-bytes": 10_000}
-"""Retention deletes whole segments, so that some hundred messages of 100 bytes are enough to see it."""
+"""Retention deletes whole segments; with these, a few hundred messages of 100 bytes are enough."""
 
 
 class Streams:
-    """Streams and exchanges with names of their own, inside a ``with`` block."""
+    """Streams and exchanges with unique names, deleted at the end of a ``with`` block."""
 
     def __init__(self, url: str) -> None:
         self._connection = pika.BlockingConnection(pika.URLParameters(url + "?heartbeat=0"))
@@ -56,7 +56,7 @@ class Streams:
         return name
 
     def super_stream(self, count: int) -> tuple[str, list[str]]:
-        """Declare a super stream, over AMQP because the stream protocol can from RabbitMQ 3.13 on."""
+        """Declare a super stream over AMQP: the stream protocol can only from RabbitMQ 3.13 on."""
         name = self.exchange("direct", {}, **{"x-super-stream": True})
         partitions = [self.stream() for _ in range(count)]
         for number, partition in enumerate(partitions):
@@ -67,7 +67,7 @@ class Streams:
     def fill(
         self, stream: str, bodies: Iterable[bytes], *, exchange: str = "", key: str | None = None, **more: Any
     ) -> None:
-        """Publish, each message confirmed."""
+        """Publish messages, each with a confirm."""
         properties = pika.BasicProperties(**more)
         for body in bodies:
             self.channel.basic_publish(exchange, stream if key is None else key, body, properties)

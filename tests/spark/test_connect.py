@@ -1,4 +1,4 @@
-"""Spark Connect: the same writes and reads from a session that has no JVM of its own, batch, stream and ``foreachBatch``."""
+"""Spark Connect: the same writes and reads from a session without a JVM, batch, stream and ``foreachBatch``."""
 
 from __future__ import annotations
 

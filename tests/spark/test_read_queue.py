@@ -33,7 +33,7 @@ def channel(broker):
 
 @pytest.fixture
 def queue(request, channel):
-    """A quorum queue, unless the test wants another kind."""
+    """A quorum queue, unless the test asks for another type."""
     arguments = KINDS[getattr(request, "param", "quorum")]
     name = f"read-{uuid4().hex[:6]}"
     channel.queue_declare(name, durable=True, arguments=arguments)
@@ -64,7 +64,7 @@ def close_connections(broker, name):
 
 
 class Collected:
-    """A query that collects the rows of each micro-batch in the order of the DataFrame, and can be started again."""
+    """A query that collects the rows of each micro-batch in the order of the DataFrame, and can be restarted."""
 
     def __init__(self, spark, broker, folder, queue, **options):
         self._spark, self._folder = spark, folder
@@ -104,7 +104,7 @@ class Collected:
 
 @admission
 @pytest.mark.parametrize("queue", [pytest.param("classic", marks=pytest.mark.long), "quorum"], indirect=True)
-def test_each_row_comes_once_and_in_order_and_is_acknowledged(spark, broker, channel, queue, tmp_path):
+def test_each_row_is_read_once_in_order_and_acknowledged(spark, broker, channel, queue, tmp_path):
     fill(channel, queue, range(250))
     collected = Collected(spark, broker, tmp_path, queue, maxRowsPerTrigger="100")
     collected.run()
@@ -119,8 +119,8 @@ def test_each_row_comes_once_and_in_order_and_is_acknowledged(spark, broker, cha
 
 
 @admission
-def test_a_query_that_stops_goes_on_without_a_loss(spark, broker, channel, queue, tmp_path):
-    """What Spark had not finished comes again, after the micro-batch of the checkpoint was repeated without rows."""
+def test_a_restarted_query_reads_unfinished_rows_again(spark, broker, channel, queue, tmp_path):
+    """The broker redelivers them, after Spark has repeated the micro-batch of the checkpoint without rows."""
     fill(channel, queue, range(200))
     collected = Collected(spark, broker, tmp_path, queue, maxRowsPerTrigger="50")
     collected.broken = True
@@ -132,7 +132,7 @@ def test_a_query_that_stops_goes_on_without_a_loss(spark, broker, channel, queue
     assert ready(channel, queue) == 0
 
 
-def test_a_lost_connection_is_opened_again_and_nothing_is_lost(spark, broker, channel, queue, tmp_path):
+def test_a_lost_connection_loses_no_row(spark, broker, channel, queue, tmp_path):
     collected = Collected(spark, broker, tmp_path, queue, maxRowsPerTrigger="50", connectionName="to be cut")
     query = collected.writer().start()
     try:
@@ -149,8 +149,8 @@ def test_a_lost_connection_is_opened_again_and_nothing_is_lost(spark, broker, ch
     assert len(again) <= 100
 
 
-def test_a_query_that_is_idle_has_acknowledged_all_its_rows(spark, broker, channel, queue, tmp_path):
-    """Spark commits a micro-batch when it plans the next one, which may take longer than consumer_timeout."""
+def test_an_idle_query_has_acknowledged_all_its_rows(spark, broker, channel, queue, tmp_path):
+    """Spark commits a micro-batch when it plans the next one, which may be later than consumer_timeout."""
     collected = Collected(spark, broker, tmp_path, queue)
     query = collected.writer().start()
     try:
@@ -164,7 +164,7 @@ def test_a_query_that_is_idle_has_acknowledged_all_its_rows(spark, broker, chann
 
 
 @admission
-def test_the_rows_of_a_queue_are_those_of_a_stream_beside_it(spark, broker, channel, queue, tmp_path):
+def test_a_queue_and_a_stream_of_the_same_messages_have_equal_rows(spark, broker, channel, queue, tmp_path):
     with Streams(broker.url) as streams:
         stream = streams.stream()
         both = streams.exchange("fanout", {stream: ""})
@@ -187,7 +187,7 @@ def test_the_rows_of_a_queue_are_those_of_a_stream_beside_it(spark, broker, chan
         assert {one for row in collected.rows for one in row.headers} == headers.keys()
 
 
-def test_invalid_reads_say_in_the_first_line_what_to_do(spark, broker, queue, tmp_path):
+def test_errors_of_invalid_reads_are_in_the_first_line(spark, broker, queue, tmp_path):
     """The other errors of a queue are those of its reader: tests/broker/test_queue_reader.py."""
     query = Collected(spark, broker, tmp_path, "nowhere").writer().start()
     text = failure(lambda: query.awaitTermination(DEADLINE))

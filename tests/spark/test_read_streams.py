@@ -66,7 +66,7 @@ def values(frame):
 # ---- batches
 
 
-def test_what_a_write_put_into_streams_comes_back_and_can_be_written_again(spark, broker, streams, inbox):
+def test_written_rows_can_be_read_and_written_again(spark, broker, streams, inbox):
     names = [streams.stream() for _ in range(3)]
     exchange = streams.exchange("x-consistent-hash", dict.fromkeys(names, "1"))
     frame = spark.range(0, 3_000, 1, 4).selectExpr(
@@ -100,7 +100,7 @@ def test_what_a_write_put_into_streams_comes_back_and_can_be_written_again(spark
     }
 
 
-def test_a_batch_reads_from_and_to_the_positions_it_is_given(spark, broker, streams):
+def test_a_batch_reads_from_its_starting_to_its_ending_offsets(spark, broker, streams):
     full, single, empty = streams.stream(), streams.stream(), streams.stream()
     streams.fill(full, numbered(0, 60), message_id="m", priority=3)
     streams.fill(single, [b"7"])
@@ -130,7 +130,7 @@ def test_a_batch_reads_from_and_to_the_positions_it_is_given(spark, broker, stre
     assert found(endingOffsets=earlier) == []
 
 
-def test_offsets_without_messages_are_passed_over(spark, broker, streams):
+def test_offsets_without_messages_are_skipped(spark, broker, streams):
     stream = streams.stream()
     with connect(broker.stream_url) as connection, StreamPublisher(broker.stream_url, stream) as publisher:
         for part in range(3):
@@ -170,7 +170,7 @@ def test_many_rows_of_large_and_small_chunks_are_read_once_and_in_order(spark, b
         found.unpersist()
 
 
-def test_only_the_columns_that_are_named_are_returned(spark, broker, streams):
+def test_only_the_requested_columns_are_returned(spark, broker, streams):
     stream = streams.stream()
     streams.fill(stream, [b"7"], headers={"a": "b", "n": 5})
     for options, schema in [
@@ -238,7 +238,7 @@ def test_keys_are_read_from_the_streams_to_which_a_hash_exchange_routes_them(spa
     assert "where(\"routing_key in ('customer-7')\")" in text
 
 
-def test_invalid_reads_say_in_the_first_line_what_to_do(spark, broker, streams):
+def test_errors_of_invalid_reads_have_a_hint_in_the_first_line(spark, broker, streams):
     stream = streams.stream()
     streams.fill(stream, numbered(0, 5))
     streams.channel.queue_declare(f"{stream}.queue", exclusive=True)
@@ -247,16 +247,16 @@ def test_invalid_reads_say_in_the_first_line_what_to_do(spark, broker, streams):
         ({"stream": None}, "expected one of the options stream, superStream, exchange"),
         (
             {"stream": "nowhere"},
-            "got 'nowhere', expected a stream in the virtual host. A super stream is read with",
+            "got 'nowhere', expected a stream in the virtual host. Read a super stream with",
         ),
-        ({"stream": f"{stream}.queue"}, "a queue cannot be read"),
-        ({"stream": None, "superStream": stream}, "A stream is read with the option stream"),
+        ({"stream": f"{stream}.queue"}, "or a queue with the option queue"),
+        ({"stream": None, "superStream": stream}, "Read a stream with the option stream"),
         ({"stream": None, "exchange": exchange, "managementUrl": broker.management_url}, "a stream is bound"),
         ({"startingOffsets": f'{{"{stream}": 99}}'}, "expected an offset from 0 to 5, where the stream ends"),
         ({"endingOffsets": f'{{"{stream}": 99}}'}, "expected an offset from 0 to 5, where the stream ends"),
         (
             {"startingOffsets": f'{{"{stream}": 4}}', "endingOffsets": f'{{"{stream}": 3}}'},
-            "at most where the read ends",
+            "expected at most 3, where the read ends",
         ),
     ]:
         options = {name: value for name, value in {"stream": stream, **change}.items() if value is not None}
@@ -270,7 +270,7 @@ def test_invalid_reads_say_in_the_first_line_what_to_do(spark, broker, streams):
 
 
 class Copy:
-    """A query that copies a stream to files, and can be started again."""
+    """A query that copies a stream to files, and can be restarted."""
 
     def __init__(self, spark, broker, folder, **options):
         self._spark, self._broker, self._folder, self._options = spark, broker, folder, options
@@ -282,7 +282,7 @@ class Copy:
         return files.option("checkpointLocation", str(self._folder / "checkpoint"))
 
     def run(self, **changes):
-        """Read what is there; the number of rows of each micro-batch."""
+        """Read all available rows, and return the number of rows of each micro-batch."""
         query = self.start(**changes).trigger(availableNow=True).start()
         try:
             assert query.awaitTermination(DEADLINE)
@@ -299,7 +299,7 @@ class Copy:
 
 
 def progress(query, rows):
-    """Wait until a query has read so many rows."""
+    """Wait until a query has read this many rows."""
     wait_until(
         lambda: query.exception() or sum(batch["numInputRows"] for batch in query.recentProgress) >= rows,
         f"{rows} rows",
@@ -308,7 +308,7 @@ def progress(query, rows):
     assert query.exception() is None
 
 
-def test_a_query_that_starts_again_reads_each_row_once(spark, broker, streams, tmp_path):
+def test_a_restarted_query_reads_each_row_once(spark, broker, streams, tmp_path):
     one, two = streams.stream(), streams.stream()
     copy = Copy(spark, broker, tmp_path, stream=f"{one},{two}")
     streams.fill(one, numbered(0, 50))
@@ -320,7 +320,7 @@ def test_a_query_that_starts_again_reads_each_row_once(spark, broker, streams, t
 
 
 @admission
-def test_a_micro_batch_is_limited_and_available_now_reads_what_was_there(spark, broker, streams, tmp_path):
+def test_micro_batches_are_limited_and_available_now_reads_all_rows(spark, broker, streams, tmp_path):
     one, two = streams.stream(), streams.stream()
     streams.fill(one, numbered(0, 100))
     streams.fill(two, numbered(100, 120))
@@ -332,7 +332,7 @@ def test_a_micro_batch_is_limited_and_available_now_reads_what_was_there(spark, 
     assert copy.run() == []
 
 
-def test_a_running_query_reads_what_arrives_and_streams_that_join(spark, broker, streams, tmp_path):
+def test_a_running_query_reads_new_rows_and_new_streams(spark, broker, streams, tmp_path):
     one, two = streams.stream(), streams.stream()
     exchange = streams.exchange("direct", {one: "1"})
     streams.fill(one, numbered(0, 10))
@@ -352,7 +352,7 @@ def test_a_running_query_reads_what_arrives_and_streams_that_join(spark, broker,
     assert Counter(copy.values()) == Counter(range(25))
 
 
-def test_rows_that_retention_deleted_fail_a_query_or_are_counted(spark, broker, streams, tmp_path):
+def test_rows_deleted_by_retention_fail_a_query_or_are_logged(spark, broker, streams, tmp_path):
     stream = streams.stream(**SMALL_SEGMENTS)
     copy = Copy(spark, broker, tmp_path, stream=stream)
     streams.fill(stream, [body.ljust(200) for body in numbered(0, 20)])
@@ -375,7 +375,7 @@ def test_rows_that_retention_deleted_fail_a_query_or_are_counted(spark, broker, 
 
 
 @pytest.mark.long
-def test_a_query_continues_when_the_broker_has_restarted(spark, broker, tmp_path):
+def test_a_query_continues_after_a_restart_of_the_broker(spark, broker, tmp_path):
     stream, url = "read-restart", broker.stream_url
 
     def fill(first, last):

@@ -1,4 +1,4 @@
-"""What a read of a queue keeps until it is acknowledged: offsets and batches, without a broker and without Spark."""
+"""Messages that a read of a queue has handed out and not acknowledged, without a broker and without Spark."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def last(done: Batch | None) -> tuple[int, int] | None:
 
 @pytest.fixture
 def handed_out() -> HandedOut:
-    """Rows 0 to 3, and 3 to 5 after a lost connection, whose tags begin again."""
+    """Rows 0 to 3, and 3 to 5 from a new connection, whose delivery tags start at 1 again."""
     found = HandedOut("this")
     assert found.add(batch(1, 3)) == at(3)
     assert found.add(batch(1, 2, connection=1)) == at(5)
@@ -56,11 +56,11 @@ def test_a_range_has_the_rows_of_this_session(handed_out, start, end, expected) 
         assert tags(handed_out.between(start, end)) == expected
 
 
-def test_rows_that_are_no_longer_kept_are_an_error_and_never_left_out(handed_out) -> None:
+def test_a_range_with_acknowledged_rows_is_an_error(handed_out) -> None:
     assert last(handed_out.finished(at(3))) == (0, 3)
     assert tags(handed_out.between(at(3), at(5))) == [1, 2]
     for start, end in ((at(0), at(5)), (at(3), at(6)), (at(2), at(5))):
-        with pytest.raises(RabbitChxError, match="Start the query again"):
+        with pytest.raises(RabbitChxError, match="Restart the query"):
             handed_out.between(start, end)
 
 
@@ -73,7 +73,5 @@ def test_rows_that_are_no_longer_kept_are_an_error_and_never_left_out(handed_out
         ([None, EARLIER, {**EARLIER, "rows": 3}], [None, None, None]),
     ],
 )
-def test_only_what_this_session_has_finished_is_acknowledged_and_only_once(
-    handed_out, ends, acknowledged
-) -> None:
+def test_finished_batches_of_this_session_are_acknowledged_once(handed_out, ends, acknowledged) -> None:
     assert [last(handed_out.finished(end)) for end in ends] == acknowledged

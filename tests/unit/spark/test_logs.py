@@ -1,4 +1,4 @@
-"""What a Python process of Spark, where nobody has configured logging, writes to stderr."""
+"""What a Python process of Spark without logging configuration writes to stderr."""
 
 from __future__ import annotations
 

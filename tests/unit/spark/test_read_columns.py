@@ -1,4 +1,4 @@
-"""Columns of a read: the types of `rabbit_chx.streams`, as Spark and its users see them."""
+"""Columns of a read: the types of `rabbit_chx.streams` in Spark."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_a_schema_of_the_user_names_columns() -> None:
         (StructType([StructField("value", BinaryType())] * 2), None, "each column once"),
     ],
 )
-def test_another_schema_is_an_error_that_says_what_to_do(
+def test_an_invalid_schema_is_an_error_with_a_hint(
     given: StructType, columns: tuple[str, ...] | None, words: str
 ) -> None:
     assert words in str(complaint(lambda: checked_columns(given, columns)))

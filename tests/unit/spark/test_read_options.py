@@ -1,4 +1,4 @@
-"""Options of a read: one source, positions as text, and errors that say what to pass."""
+"""Options of a read: one source, positions as text, and errors with hints."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_names_are_lists_and_a_json_list_can_contain_commas() -> None:
         ("2026-01-31 13:00+01:00", NOON),
     ],
 )
-def test_one_position_counts_for_every_stream(text: str, position: object) -> None:
+def test_one_position_applies_to_every_stream(text: str, position: object) -> None:
     positions = of(startingOffsets=text).starting_offsets
     assert positions is not None
     assert positions.of("any") == position
@@ -53,7 +53,7 @@ def test_json_gives_a_position_to_each_stream() -> None:
     assert positions == Positions(by_stream={"s0": 5, "s1": "earliest", "s2": NOON, "s3": 0})
     positions.check_streams("startingOffsets", ["s0", "s1", "s2", "s3"])
     error = complaint(lambda: positions.check_streams("startingOffsets", ["s0", "s1", "s2", "s3", "s4"]))
-    assert (error.expected, error.hint) == ("also s4", 'Add "s4": "earliest", for example')
+    assert (error.expected, error.hint) == ("s4 as well", 'Add "s4": "earliest", for example')
     error = complaint(lambda: positions.check_streams("startingOffsets", ["s0", "s1", "s22", "s3"]))
     assert (error.got, error.hint) == ("s2", "Did you mean s22?")
 
@@ -71,11 +71,11 @@ def test_json_gives_a_position_to_each_stream() -> None:
         ("{" * 100_000, "The JSON is invalid"),
         ('{"a":' * 100_000, "nested too deeply"),
         ('{"s": -1}', '"earliest" and "latest" here'),
-        ('{"s": 1.5}', "an offset from 0 on"),
-        ('{"s": true}', "an offset from 0 on"),
-        ('{"s": null}', "an offset from 0 on"),
-        ('{"s": {"0": 1}}', "an offset from 0 on"),
-        ('{"s": 9223372036854775808}', "an offset from 0 on"),
+        ('{"s": 1.5}', "an offset of 0 or more"),
+        ('{"s": true}', "an offset of 0 or more"),
+        ('{"s": null}', "an offset of 0 or more"),
+        ('{"s": {"0": 1}}', "an offset of 0 or more"),
+        ('{"s": 9223372036854775808}', "an offset of 0 or more"),
         ('{"s": 1, "s": 2}', "each stream once"),
     ],
 )
@@ -112,7 +112,7 @@ def test_a_read_has_one_source() -> None:
     ("given", "words"),
     [
         ({"steam": "CANARY-2"}, "Did you mean stream?"),
-        ({"maxInFlight": "5"}, "invalid option of a read: got 'maxInFlight'"),
+        ({"maxInFlight": "5"}, "invalid option for a read: got 'maxInFlight'"),
         ({"subscribe": "x"}, "Use stream or superStream"),
         ({"maxOffsetsPerTrigger": "5"}, "Use maxRowsPerTrigger"),
         ({"startingTimestamp": "5"}, "Use startingOffsets"),
@@ -124,13 +124,13 @@ def test_a_read_has_one_source() -> None:
         ({"tlsCaFile": "x"}, "a connection without TLS"),
     ],
 )
-def test_invalid_options_are_errors_that_say_what_to_do(given: dict[str, str], words: str) -> None:
+def test_invalid_options_are_errors_with_hints(given: dict[str, str], words: str) -> None:
     error = complaint(lambda: of(**given))
     assert words in str(error)
     assert "CANARY" not in str(error)
 
 
-def test_options_of_batch_and_streaming_reads_are_told_apart() -> None:
+def test_some_options_are_only_for_batch_or_only_for_streaming_reads() -> None:
     assert "a streaming read" in complaint(of(maxRowsPerTrigger="5").check_batch).expected
     assert "availableNow" in complaint(of(endingOffsets="latest").check_stream).hint
     of(endingOffsets="latest").check_batch()

@@ -1,4 +1,4 @@
-"""Messages of a queue as rows: the columns of a stream's rows, and the same text for each header."""
+"""Messages of a queue as rows, with the columns and header texts of a read of streams."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def message(body: bytes = b"x", **properties: object) -> Message:
     )
 
 
-def test_a_row_has_what_the_publisher_set_and_null_for_the_rest() -> None:
+def test_a_row_has_the_properties_that_the_publisher_set_and_null_for_others() -> None:
     texts = (
         "message_id",
         "correlation_id",
@@ -75,18 +75,18 @@ def test_a_row_has_what_the_publisher_set_and_null_for_the_rest() -> None:
         ([1, {"at": datetime(2023, 11, 14, tzinfo=UTC)}], '[1,{"at":"2023-11-14T00:00:00Z"}]'),
     ],
 )
-def test_a_header_becomes_the_text_that_a_stream_has_for_it(value: object, text: str | None) -> None:
+def test_header_values_become_text(value: object, text: str | None) -> None:
     (row,) = record_batch([message(headers={"h": value})], ("headers",)).to_pylist()
     assert row == {"headers": [("h", text)]}
 
 
-def test_a_time_that_spark_cannot_show_is_null() -> None:
+def test_a_timestamp_after_the_year_9999_is_null() -> None:
     found = record_batch([message(timestamp=each) for each in (2**63, 2**64 - 1, 0)], ("timestamp",))
     assert found.column("timestamp").to_pylist() == [None, None, datetime(1970, 1, 1, tzinfo=UTC)]
 
 
 @pytest.mark.parametrize(("count", "sizes"), [(1, [5]), (2, [2, 3]), (9, [1] * 5)])
-def test_partitions_hold_the_rows_in_their_order(count: int, sizes: list[int]) -> None:
+def test_partitions_keep_the_order_of_the_rows(count: int, sizes: list[int]) -> None:
     found = partitions([message(b"%d" % number) for number in range(5)], ("value", "routing_key"), count)
     tables = [pa.Table.from_batches(rows(pickle.loads(pickle.dumps(one)))) for one in found]
     assert [table.num_rows for table in tables] == sizes
@@ -100,8 +100,8 @@ def test_partitions_hold_the_rows_in_their_order(count: int, sizes: list[int]) -
     ("change", "words"),
     [
         ({"stream": "s"}, "got 'options stream and queue', expected one of them"),
-        ({"startingoffsets": "earliest"}, "no options of writes or of streams"),
-        ({"routingkey": "k"}, "no options of writes or of streams"),
+        ({"startingoffsets": "earliest"}, "no option of writes or streams"),
+        ({"routingkey": "k"}, "no option of writes or streams"),
         ({"prefetch": "5"}, "Use maxRowsPerTrigger"),
         ({"maxrowspertriger": "5"}, "Did you mean maxRowsPerTrigger?"),
         ({"maxrowspertrigger": "40000"}, "an integer from 1 to 32767"),
@@ -110,13 +110,13 @@ def test_partitions_hold_the_rows_in_their_order(count: int, sizes: list[int]) -
         ({"queue": "q" * 256}, "at most 255 bytes"),
     ],
 )
-def test_an_option_that_a_queue_does_not_have_is_an_error(change: dict[str, str], words: str) -> None:
+def test_an_invalid_option_of_a_queue_is_an_error(change: dict[str, str], words: str) -> None:
     error = complaint(lambda: QueueOptions.of({"url": URL, "queue": "q", **change}))
     assert words in str(error)
     assert "CANARY" not in str(error)
 
 
-def test_the_options_are_those_of_the_connection_and_a_few_more() -> None:
+def test_a_read_of_a_queue_has_the_options_of_the_connection() -> None:
     options = QueueOptions.of({"url": URL, "QUEUE": "orders.0", "columns": "value, redelivered"})
     assert (options.queue, options.max_rows_per_trigger) == ("orders.0", 10_000)
     assert options.columns == ("value", "redelivered")
@@ -125,5 +125,5 @@ def test_the_options_are_those_of_the_connection_and_a_few_more() -> None:
     assert len({one.name for one in QUEUE_OPTIONS}) == len(QUEUE_OPTIONS)
 
 
-def test_a_batch_read_is_refused_with_what_to_do() -> None:
-    assert "expected spark.readStream. trigger(availableNow=True)" in str(no_batch_of_a_queue())
+def test_a_batch_read_of_a_queue_is_refused_with_a_hint() -> None:
+    assert "expected spark.readStream. With trigger(availableNow=True)" in str(no_batch_of_a_queue())

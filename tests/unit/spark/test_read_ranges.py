@@ -1,4 +1,4 @@
-"""Ranges of offsets: limited, divided, and compared with what a stream has."""
+"""Ranges of offsets: limited, divided, and compared with the bounds of a stream."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_long_ranges_are_divided_and_short_ones_are_not() -> None:
     assert divided([], 4) == []
 
 
-def test_a_stream_that_lost_rows_is_an_error_that_says_what_to_do() -> None:
+def test_lost_rows_are_an_error_with_a_hint() -> None:
     check_not_truncated("s", 5, 5)
     check_same_stream("s", 5, 5)
     check_present({"s": 0}, ["t", "s"], "exchange 'x'")
@@ -51,7 +51,7 @@ def test_a_stream_that_lost_rows_is_an_error_that_says_what_to_do() -> None:
         (lambda: check_same_stream("s", 5, 4), "was deleted and created again"),
         (
             lambda: check_present({"s": 0, "t": 1}, ["t"], "exchange 'x'"),
-            "'s', which the query has read, is not among",
+            "'s', which the query has read, is no longer among",
         ),
     ]:
         with pytest.raises(DataLoss, match=words):

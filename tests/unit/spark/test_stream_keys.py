@@ -1,4 +1,4 @@
-"""Which streams are read for keys, and which exchanges do not tell."""
+"""Which streams are read for keys, and which exchanges are refused."""
 
 from __future__ import annotations
 
@@ -28,15 +28,14 @@ def observed(*exchanges: Exchange, rings=None) -> Observed:
 HASH = Exchange("hash", "x-consistent-hash")
 
 
-def test_a_key_is_on_the_stream_where_the_ring_has_it() -> None:
+def test_the_ring_determines_the_stream_of_a_key() -> None:
     found = observed(HASH, rings={"hash": Ring.of(WEIGHTS)})
-    assert streams_of_keys(["customer-42"], found, "hash") == {
-        "q0"
-    }  # as a broker routed it: the README's first route
+    # A broker routed this key to q0: it is the README's first route.
+    assert streams_of_keys(["customer-42"], found, "hash") == {"q0"}
     assert streams_of_keys(["customer-42"], found, "top") == {"q0"}
 
 
-def test_routes_that_a_key_does_not_tell_are_refused() -> None:
+def test_routes_that_depend_on_more_than_the_key_are_refused() -> None:
     unknown = Ring((), None, "4.3", "the broker was not asked")
     by_tenant = Exchange("hash", "x-consistent-hash", arguments={"hash-header": "tenant"})
     for found, words in [
