@@ -1,9 +1,9 @@
-"""Measure how fast chunks of a stream become Arrow batches, without a broker.
+"""Measure how fast chunks of a stream are converted to Arrow batches, without a broker.
 
     python benchmarks/chunks.py [--messages 220000] [--rounds 3]
 
-The chunks are made here, in the form in which RabbitMQ 4.3 stores messages of 100 bytes. The time is CPU time of this
-process, the best of the rounds; it includes the checksum.
+The chunks are built here, as RabbitMQ 4.3 stores messages of 100 bytes. The time is the CPU time of this process in the
+best round, including the checksum.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def data(body: bytes) -> bytes:
 
 
 def from_0_9_1(number: int, headers: bytes = b"") -> bytes:
-    """A message of a publisher of AMQP 0-9-1 whose routing key has no fixed length."""
+    """Encode a message as published over AMQP 0-9-1, with a routing key of variable length."""
     key = b"key %d" % (number * 7919 % 100_000)
     pairs = b"\xa3\x0dx-routing-key\xa1" + bytes([len(key)]) + key + b"\xa3\x0ax-exchange\xa1\x06orders"
     annotations = b"\x00\x53\x72\xc1" + bytes([len(pairs) + 1, 4]) + pairs
@@ -72,7 +72,9 @@ def seconds(made: Sequence[bytes], columns: Sequence[str]) -> tuple[float, int]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="How fast chunks of a stream become Arrow batches.")
+    parser = argparse.ArgumentParser(
+        description="How fast chunks of a stream are converted to Arrow batches."
+    )
     parser.add_argument("--messages", type=int, default=220_000)
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()

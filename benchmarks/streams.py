@@ -1,11 +1,11 @@
-"""Compare ways to read all of a stream: this reader, other clients, and chunks that are thrown away.
+"""Compare ways to read a whole stream: this reader, other clients, and receiving chunks without decoding.
 
     python benchmarks/streams.py [--release 4.3] [--messages 1000000] [--size 100] [--rounds 3] [--json]
 
-Two streams hold equal messages: one was filled over AMQP 0-9-1, which makes small chunks, and one over the stream protocol,
-which makes large ones. The ways take turns, and their order changes in each round. pika and rstream, which are slow, read a tenth of the messages. Rates and
-CPU time are medians over the rounds, ratios are medians of the ratios within a round. CPU time is that of this process;
-broker and client share the cores.
+Two streams contain the same messages: one was published over AMQP 0-9-1, which makes small chunks, and one over the stream
+protocol, which makes large ones. The ways take turns, in another order in each round. pika and rstream are slow and read a tenth
+of the messages. Rates and CPU time are medians over the rounds, ratios are medians of the ratios within a round. CPU time is that
+of this process; broker and client share the cores.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ LEAST_RATE, MOST_CPU = 500_000, 2.0
 
 @dataclass(frozen=True)
 class Turn:
-    """What one way took in one round."""
+    """The rate and the CPU time of one way in one round."""
 
     rate: float
     microseconds: float
 
 
 def fill_small(broker: Broker, stream: str, messages: int, size: int) -> None:
-    """Publish over AMQP 0-9-1: the broker stores what arrives together, which is a few messages."""
+    """Publish over AMQP 0-9-1: the broker stores messages that arrive together in a chunk, which are few."""
     with broker.connection() as connection:
         channel = connection.channel()
         channel.exchange_declare(EXCHANGE, "fanout")
@@ -55,7 +55,7 @@ def fill_small(broker: Broker, stream: str, messages: int, size: int) -> None:
 
 
 def fill_large(broker: Broker, stream: str, like: str, messages: int) -> None:
-    """Publish the messages of another stream over the stream protocol: the broker stores thousands in a chunk."""
+    """Publish the messages of another stream over the stream protocol: the broker stores thousands in each chunk."""
     with connect(broker.stream_url, timeout=60) as connection:
         connection.create(stream)
         publisher = connection.declare_publisher(stream)
@@ -70,7 +70,7 @@ def fill_large(broker: Broker, stream: str, like: str, messages: int) -> None:
 
 
 def confirmed(connection: StreamConnection, seconds: float) -> int:
-    """The number of messages whose confirms arrive within so many seconds, or have arrived already."""
+    """Wait up to ``seconds`` for confirms, and return the number of confirmed messages."""
     count = 0
     for outcome in itertools.islice(connection.confirms(seconds), 1 if seconds else None):
         if isinstance(outcome, Refusals):
@@ -80,7 +80,7 @@ def confirmed(connection: StreamConnection, seconds: float) -> int:
 
 
 def stored(broker: Broker, stream: str, messages: int) -> Iterator[list[bytes]]:
-    """The messages of a stream as they are stored, a thousand at a time."""
+    """Yield the encoded messages of a stream, a thousand at a time."""
     batch: list[bytes] = []
     with connect(broker.stream_url) as connection:
         subscription = connection.subscribe(stream, OffsetSpec.first(), credit=20)
@@ -96,19 +96,19 @@ def stored(broker: Broker, stream: str, messages: int) -> Iterator[list[bytes]]:
 
 
 def measure(name: str, source: Source) -> Turn:
-    """Let one way read the stream, and check that it has seen every message."""
+    """Let one way read the stream, and check that it read every message."""
     before, start = resource.getrusage(resource.RUSAGE_SELF), time.perf_counter()
     seen = WAYS[name](source)
     seconds = time.perf_counter() - start
     after = resource.getrusage(resource.RUSAGE_SELF)
     if seen < source.messages:
-        raise SystemExit(f"{name} saw {seen:,} of {source.messages:,} messages of {source.stream!r}")
+        raise SystemExit(f"{name} read {seen:,} of {source.messages:,} messages of {source.stream!r}")
     used = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     return Turn(seen / seconds, used / seen * 1e6)
 
 
 def run(sources: dict[str, Source], rounds: int) -> dict[str, dict[str, list[Turn]]]:
-    """Let all ways take turns."""
+    """Measure all ways in turn."""
     found: dict[str, dict[str, list[Turn]]] = {kind: {name: [] for name in WAYS} for kind in sources}
     for number in range(rounds + 1):  # the first one warms up
         for kind, source in sources.items():
@@ -163,8 +163,8 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--release", default=None)
-    parser.add_argument("--messages", type=int, default=1_000_000, help="of a stream")
-    parser.add_argument("--size", type=int, default=100, help="bytes of a body")
+    parser.add_argument("--messages", type=int, default=1_000_000, help="number of messages in each stream")
+    parser.add_argument("--size", type=int, default=100, help="size of a body in bytes")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()

@@ -1,4 +1,4 @@
-"""Chunks for tests: those that real brokers delivered, and made ones."""
+"""Chunks for tests: recorded from real brokers, and built here."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Recorded:
     release: str
     publisher: str
     messages: list[str]
-    """Their names in `tests.stream_messages`, or their bodies."""
+    """The names of the messages in `tests.stream_messages`, or their bodies."""
     chunk: bytes
 
     def __str__(self) -> str:
@@ -44,7 +44,7 @@ def sized(data: bytes) -> bytes:
 
 
 def a_batch(compression: int, count: int, data: bytes, uncompressed: int) -> bytes:
-    """A sub-entry batch."""
+    """Build a sub-entry batch."""
     return struct.pack(">BHII", 0x80 | compression << 4, count, uncompressed, len(data)) + data
 
 
@@ -57,7 +57,7 @@ def a_chunk(
     offset: int = 0,
     time: int = 0,
 ) -> bytes:
-    """A chunk of these entries, with a valid checksum."""
+    """Build a chunk of these entries, with a valid checksum."""
     pieces = list(pieces)
     data = b"".join(pieces)
     entries = len(pieces) if entries is None else entries
@@ -70,7 +70,7 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def moment(milliseconds: int | None) -> datetime | None:
-    """As Arrow shows it."""
+    """Convert milliseconds to the value that Arrow returns."""
     try:
         return None if milliseconds is None else EPOCH + timedelta(milliseconds=milliseconds)
     except OverflowError:
@@ -78,7 +78,7 @@ def moment(milliseconds: int | None) -> datetime | None:
 
 
 def expected_rows(chunk: Chunk) -> list[dict[str, Any]]:
-    """The rows of a chunk, decoded one by one."""
+    """Decode the messages of a chunk one by one to rows."""
     rows = []
     for place, record in enumerate(records_of(chunk)):
         offset = chunk.first_offset + place

@@ -1,6 +1,6 @@
-"""Messages that are published to streams of real brokers, whose chunks `tests/vectors/stream_chunks.jsonl` keeps.
+"""Messages for streams of real brokers.
 
-`tests/vectors/make_stream_chunks.py` publishes them; the tests of `rabbit_chx.streams` read the chunks.
+`tests/vectors/make_stream_chunks.py` publishes them and records their chunks in `tests/vectors/stream_chunks.jsonl`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from rabbit_chx.fields import Field
 from rabbit_chx.streams.messages import StreamMessage
 
 EXCHANGE = "a-hash-exchange"
-"""Bound to the stream; the default exchange is named ''."""
+"""An exchange that is bound to the stream. Messages to the default exchange have '' instead."""
 SECONDS = 1_700_000_000
 
 
@@ -28,10 +28,10 @@ class Sent:
     routing_key: str = "key"
     headers: tuple[tuple[str, Field], ...] = ()
     properties: dict[str, Any] = field(default_factory=dict)
-    """As pika names them."""
+    """Properties, with the names that pika uses."""
 
 
-# No decimal: every release closes the connection of who publishes one to a stream.
+# Without a decimal: every release closes the connection of a publisher that sends one to a stream.
 HEADERS = {
     "text": Field("S", "käse".encode()),
     "empty text": Field("S", b""),
@@ -92,7 +92,7 @@ FROM_0_9_1 = {
     "reply to an address": Sent(properties={"reply_to": "/queues/a%20b"}),
     "expiration 0": Sent(properties={"expiration": "0"}),
 }
-FROM_0_9_1["default exchange"] = Sent(routing_key="")  # the key is the name of the stream
+FROM_0_9_1["default exchange"] = Sent(routing_key="")  # the routing key is the name of the stream
 
 RAW: dict[str, bytes] = {
     "bytes": b"bytes that are no AMQP",
@@ -100,7 +100,7 @@ RAW: dict[str, bytes] = {
     "a zero byte": b"\x00",
     "JSON": b'{"a": 1}',
 }
-"""What a client of the stream protocol may store without AMQP 1.0."""
+"""Messages of a stream client that are not AMQP 1.0."""
 
 TEXTS = {
     "text": "käse",
@@ -125,11 +125,11 @@ TEXTS = {
     "timestamp": "2023-11-14T22:13:20Z",
     "x-one": "x",
 }
-"""The headers that streams keep, as text; no release keeps arrays and tables."""
+"""The headers that streams store, as text. No release stores arrays and tables."""
 
 
 def expected_of(name: str, release: str, stream: str) -> StreamMessage:
-    """What is read of a message, if this release stored it in this stream."""
+    """The message as read from this stream of this release."""
     sent = FROM_0_9_1[name]
     old = release == "3.10"
     properties = {"delivery_mode": None if old else 1} | sent.properties
@@ -141,20 +141,20 @@ def expected_of(name: str, release: str, stream: str) -> StreamMessage:
     if name == "header x-routing-key" and old:
         headers = {"x-routing-key": "false"}
     if name == "reply to an address" and release != "4.3":
-        properties["reply_to"] = "a b"  # 4.3 would have stored the address of a queue of this name so
+        properties["reply_to"] = "a b"  # 4.3 stores queue names as addresses, so an address is ambiguous
     exchange, key = (EXCHANGE, sent.routing_key) if name != "default exchange" else ("", stream)
     return StreamMessage(sent.body, key, exchange, headers, **properties)
 
 
 class Properties(pika.BasicProperties):
-    """With headers of any type: pika encodes only some."""
+    """Properties with headers of any type: pika encodes only some types."""
 
     def __init__(self, sent: Sent) -> None:
         super().__init__(**sent.properties, headers={} if sent.headers else None)
         self.fields = sent.headers
 
     def encode(self) -> list[bytes]:
-        # pika encodes a table without entries as a length of 0, which is found after flags and the two first properties.
+        # Replace the length 0 by which pika encodes an empty table.
         flags, *pieces = super().encode()
         if not self.fields:
             return [flags, *pieces]

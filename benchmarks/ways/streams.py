@@ -1,4 +1,4 @@
-"""Five ways to read all of a stream. Each returns the number of messages that it has seen."""
+"""Five ways to read a whole stream. Each returns the number of messages that it read."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ COLUMNS = ["value", "routing_key"]
 _PREFETCH = 5_000
 _CREDIT = 20
 _SECONDS = 30.0
-"""Without a message for so long, a way has failed."""
+"""A way fails after this time without a message."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """A stream of a broker, and how many messages it holds."""
+    """A stream of a broker, and its number of messages."""
 
     amqp_url: str
     stream_url: str
@@ -41,7 +41,7 @@ def ours(source: Source) -> int:
 
 
 def chunks(source: Source) -> int:
-    """The limit: receive the chunks, and read nothing but the number of messages in each header."""
+    """The limit: receive the chunks, and decode only the number of messages in each header."""
     seen = 0
     with connect(source.stream_url) as connection:
         subscription = connection.subscribe(source.stream, OffsetSpec.first(), credit=_CREDIT)
@@ -54,7 +54,7 @@ def chunks(source: Source) -> int:
 
 
 def with_pika(source: Source) -> int:
-    """Consume as pika's documentation does, with an acknowledgement for every hundred messages."""
+    """Consume as in pika's documentation, and acknowledge every hundred messages."""
     with pika.BlockingConnection(pika.URLParameters(source.amqp_url)) as connection:
         channel = connection.channel()
         channel.basic_qos(prefetch_count=_PREFETCH)
@@ -73,7 +73,7 @@ def with_pika(source: Source) -> int:
 
 
 def with_rstream(source: Source) -> int:
-    """Consume with rstream, which decodes each message and calls back."""
+    """Consume with rstream, which decodes each message and calls a function."""
     return asyncio.run(_with_rstream(source))
 
 
@@ -113,7 +113,7 @@ async def _with_rstream(source: Source) -> int:
 
 
 def bare_socket(source: Source) -> int:
-    """Consume over AMQP 0-9-1 with one blocking socket: count the deliveries, and look at nothing else."""
+    """Consume over AMQP 0-9-1 with one blocking socket: count the deliveries, without decoding messages."""
     parts = urlsplit(source.amqp_url)
     with socket.create_connection((parts.hostname, parts.port), timeout=_SECONDS) as sock:
         handshake(
@@ -128,7 +128,7 @@ def bare_socket(source: Source) -> int:
                 end = at + 8 + int.from_bytes(buffer[at + 3 : at + 7], "big")
                 if end > size:
                     break
-                seen += buffer[at] == 1  # of the three frames of a delivery, the method
+                seen += buffer[at] == 1  # a delivery has one method frame
                 at = end
             buffer = buffer[at:]
             if seen - acknowledged >= _PREFETCH // 4:
@@ -148,7 +148,7 @@ def _subscribe(sock: socket.socket, stream: str) -> None:
         exactly(sock, size + 1)
 
 
-OURS, LIMIT, PIKA, RSTREAM = "this reader", "chunks, thrown away", "pika", "rstream"
+OURS, LIMIT, PIKA, RSTREAM = "this reader", "chunks, not decoded", "pika", "rstream"
 SLOW = {PIKA, RSTREAM}
 WAYS: dict[str, Callable[[Source], int]] = {
     OURS: ours,

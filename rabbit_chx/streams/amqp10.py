@@ -20,7 +20,7 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Malformed(Exception):
-    """The bytes are not valid AMQP 1.0; the caller knows of which message they are."""
+    """The bytes are not valid AMQP 1.0. The caller adds the stream and the offset."""
 
 
 class Milliseconds(int):
@@ -30,10 +30,10 @@ class Milliseconds(int):
 
 
 def read(data: bytes, at: int, depth: int = 0) -> tuple[Any, int]:
-    """Decode the value at ``at``; returns the value, and where the next one begins.
+    """Decode the value at ``at``, and return it with the position of the next value.
 
-    Integers are `int`, except that timestamps are `Milliseconds`. Strings and symbols are `str`, or `bytes` if they are
-    not UTF-8. A described value loses its descriptor; a decimal or an unknown one of fixed size is its bytes.
+    Integers become `int`, timestamps `Milliseconds`. Strings and symbols become `str`, or `bytes` if they are not UTF-8.
+    The descriptor of a described value is dropped. A decimal becomes its bytes.
     """
     if depth > _DEEPEST:
         raise Malformed(f"values are nested more than {_DEEPEST} deep")
@@ -45,7 +45,7 @@ def read(data: bytes, at: int, depth: int = 0) -> tuple[Any, int]:
 
 
 def read_as(code: int, data: bytes, at: int, depth: int) -> tuple[Any, int]:
-    """Decode the value at ``at`` whose constructor code is known."""
+    """Decode a value whose constructor ends at ``at``."""
     if code in _FIXED:
         size, decode = _FIXED[code]
         raw, at = _take(data, at, size)
@@ -61,19 +61,19 @@ def read_as(code: int, data: bytes, at: int, depth: int) -> tuple[Any, int]:
 def byte_at(data: bytes, at: int) -> int:
     """The byte at ``at``."""
     if at >= len(data):
-        raise Malformed("it ends within a value")
+        raise Malformed("the data ends within a value")
     return data[at]
 
 
 def _take(data: bytes, at: int, size: int) -> tuple[bytes, int]:
-    """The next ``size`` bytes, and where they end."""
+    """Return the next ``size`` bytes and their end."""
     if at + size > len(data):
-        raise Malformed(f"a value of {size} bytes is longer than the {len(data) - at} that are left")
+        raise Malformed(f"a value of {size} bytes exceeds the {len(data) - at} remaining bytes")
     return data[at : at + size], at + size
 
 
 def _number(data: bytes, at: int, width: int) -> tuple[int, int]:
-    """An unsigned number, and where it ends."""
+    """Return an unsigned number and its end."""
     raw, at = _take(data, at, width)
     return int.from_bytes(raw, "big"), at
 
@@ -111,7 +111,7 @@ def _array(raw: bytes, width: int, depth: int) -> list[Any]:
     if depth >= _DEEPEST:
         raise Malformed(f"values are nested more than {_DEEPEST} deep")
     count, at = _number(raw, 0, width)
-    if count > len(raw):  # items may have no bytes, so the size alone does not limit their number
+    if count > len(raw):  # items of zero bytes would allow any count
         raise Malformed(f"an array of {len(raw)} bytes has {count} items")
     code = byte_at(raw, at)
     at += 1
@@ -136,7 +136,7 @@ def _signed(raw: bytes) -> int:
 
 
 def _float(raw: bytes) -> float:
-    """The double with the shortest text that is this float: 0.1 and not 0.10000000149011612."""
+    """Return 0.1 for the float 0.1, instead of the double 0.10000000149011612."""
     return float(str(np.frombuffer(raw, ">f4")[0]))
 
 
@@ -147,7 +147,7 @@ def _constant(value: Any) -> Callable[[bytes], Any]:
 def _char(raw: bytes) -> str:
     code = _integer(raw)
     if code > 0x10FFFF or 0xD800 <= code <= 0xDFFF:
-        raise Malformed(f"0x{code:x} is no Unicode character")
+        raise Malformed(f"0x{code:x} is not a Unicode character")
     return chr(code)
 
 
@@ -200,23 +200,23 @@ _VARIABLE: Final[dict[int, tuple[int, Callable[[bytes, int, int], Any]]]] = {
 
 
 def as_text(value: Any) -> str | None:
-    """A value as the text of a header or property.
+    """Convert a value to the text of a header or property.
 
     ==========================  =================================================================================
     string, symbol, char        the text
     binary, text not in UTF-8   base64, which ``unbase64`` of Spark reads
     boolean                     ``true`` or ``false``
     integers                    decimal digits
-    float, double               the shortest digits that mean the number, ``inf``, ``-inf`` or ``nan``
-    timestamp                   ISO 8601 in UTC, ``2023-11-14T22:13:20Z``, with milliseconds if it has any;
-                                outside of the years 1 to 9999 the milliseconds since 1970 as an integer
+    float, double               the shortest digits that identify the number, ``inf``, ``-inf`` or ``nan``
+    timestamp                   ISO 8601 in UTC, ``2023-11-14T22:13:20Z``, with milliseconds unless they are zero;
+                                outside the years 1 to 9999, the milliseconds since 1970 as an integer
     uuid                        ``00112233-4455-6677-8899-aabbccddeeff``
     decimal32, 64, 128          base64 of its bytes
-    list, array, map            JSON; what is in it follows this table, but null, booleans and numbers stay as they are
+    list, array, map            JSON; items follow this table, except that null, booleans and numbers remain JSON values
     null                        null
     ==========================  =================================================================================
 
-    A ``cast`` or ``unbase64`` of a header in Spark gives the value back that the sink sent.
+    In Spark, ``cast`` or ``unbase64`` of a header restores the value that the sink sent.
     """
     plain = _plain(value)
     return plain if isinstance(plain, str) or plain is None else json.dumps(plain, **_JSON)
@@ -226,7 +226,7 @@ _JSON: Final[dict[str, Any]] = {"ensure_ascii": False, "separators": (",", ":")}
 
 
 def _plain(value: Any) -> Any:
-    """The value in JSON."""
+    """Convert a value to one that `json` can write."""
     match value:
         case bytes():
             return base64.b64encode(value).decode()
@@ -234,7 +234,7 @@ def _plain(value: Any) -> Any:
             return _iso(value)
         case uuid.UUID():
             return str(value)
-        case float() if value - value != 0:  # infinite or not a number, which JSON lacks
+        case float() if value - value != 0:  # JSON has no infinity or NaN
             return str(value)
         case list():
             return [_plain(item) for item in value]

@@ -1,4 +1,4 @@
-"""Requests and their answers over a wire, and what the broker pushes in between."""
+"""Requests and answers over a wire, and the frames that the broker sends without a request."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ _NEEDS: Final[Mapping[Command, str]] = {
     Command.CREATE_SUPER_STREAM: "configure",
     Command.DELETE_SUPER_STREAM: "configure",
 }
-"""The permission on the stream that a command needs."""
+"""The permission on the stream that each command needs."""
 
 
 class Calls:
-    """The frames of one connection, sorted by what they are."""
+    """The requests of one connection, and queues of the frames that it received."""
 
     def __init__(self, wire: Wire, timeout: float) -> None:
         self.wire: Wire = wire
@@ -55,12 +55,12 @@ class Calls:
         self.outcomes: deque[Confirms | Refusals] = deque()
         self.tune: Tune | None = None
         self.on_moved: Callable[[str], None] = lambda _stream: None
-        """Called with a stream whose publishers and subscriptions the broker has removed."""
+        """Called with the name of a stream after the broker removed its publishers and subscriptions."""
         self._correlation = 0
         self._answers: dict[int, Response] = {}
 
     def send(self, frames: bytes) -> None:
-        """Send frames that the broker does not answer."""
+        """Send frames without waiting for an answer."""
         self.wire.send(frames, self.timeout)
 
     def call(
@@ -77,7 +77,7 @@ class Calls:
         raise refusal(answer, stream, self.wire.where)
 
     def answer(self, command: Command, *fields: bytes, timeout: float | None = None) -> Response:
-        """Send a request, and return its answer, whatever it is."""
+        """Send a request, and return its answer, including a refusal."""
         self._correlation = number = self._correlation % 0xFFFF_FFFF + 1
         self.send(request(command, number, *fields))
         answer = self.take(lambda: self._answers.pop(number, None), timeout or self.timeout)
@@ -96,7 +96,7 @@ class Calls:
         return answer
 
     def take(self, found: Callable[[], _T | None], timeout: float) -> _T | None:
-        """Receive frames until there is what ``found`` returns; None if that takes longer than ``timeout``."""
+        """Receive frames until ``found`` returns a value, and return it; None after ``timeout`` seconds."""
         deadline = time.monotonic() + timeout
         while (one := found()) is None:
             frame = self.wire.receive(deadline)
@@ -127,7 +127,7 @@ class Calls:
             case Close():
                 raise self._closed(frame)
             case Heartbeat() | CreditRefused():
-                pass  # a credit may cross the end of its subscription
+                pass  # the broker may end a subscription while a credit for it is on its way
 
     def _closed(self, frame: Close) -> StreamUnavailable:
         self.send(close_answer(frame.correlation))

@@ -1,20 +1,20 @@
-"""Chunks: the unit in which a broker stores and delivers a stream.
+"""Chunks: brokers store and deliver a stream as chunks.
 
-A chunk is a header of 48 bytes and entries. An entry is a message, or a sub-entry batch of messages. The trailer and the
-filter that the header speaks of stay on the broker's disk: a delivered chunk ends after its entries.
+A chunk is a header of 48 bytes and entries. An entry is a message, or a sub-entry batch of messages. The header also has the
+sizes of a trailer and a filter, but the broker does not deliver those: a delivered chunk ends after its entries.
 
     offset  bytes  field
          0      1  magic (5) and version (0)
-         1      1  type: 0 for messages; 1 and 2 track consumers and publishers, and have no messages
-         2      2  entries
-         4      4  records: messages, those in sub-entry batches included
+         1      1  type: 0 for messages; 1 and 2 track consumers and publishers, without messages
+         2      2  number of entries
+         4      4  number of records: messages, including those in sub-entry batches
          8      8  time, in milliseconds since 1970
         16      8  epoch
         24      8  offset of the first record
         32      4  CRC-32 of the entries
         36      4  length of the entries
         40      4  length of the trailer
-        44      4  one byte for the size of the filter, three reserved bytes
+        44      4  length of the filter (one byte), three reserved bytes
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ from rabbit_chx.streams.sub_entries import SIZE, Damaged, Decompressed, batch_re
 Whole: TypeAlias = npt.NDArray[np.int64]
 
 PADDING: Final = 16
-"""Zeros after the messages, so that a look at the next bytes never leaves them."""
+"""Zeros after the messages, so that code can read a few bytes beyond the last message."""
 HEADER: Final = struct.Struct(">BbHIqQQIIII")
 _MAGIC_AND_VERSION: Final = 0x50
 _MESSAGES: Final = 0
 _TYPES: Final = (0, 1, 2)
 _MOST_OFFSET: Final = 2**63 - 1
 _FEW_ENTRIES: Final = 32
-"""Below this number, a loop finds the entries faster than NumPy."""
+"""With fewer entries, a loop is faster than NumPy."""
 
 
 class Chunk(NamedTuple):
@@ -90,15 +90,17 @@ def parse_chunk(data: bytes | bytearray | memoryview, stream: str) -> Chunk:
     """
     view = memoryview(data)
     if len(view) < HEADER.size:
-        raise CorruptChunk(f"it has {len(view)} bytes, and the header alone has {HEADER.size}", stream, 0)
+        raise CorruptChunk(
+            f"the chunk has {len(view)} bytes, fewer than the {HEADER.size} of a header", stream, 0
+        )
     magic, kind, entries, records, time, epoch, offset, checksum, length, _, _ = HEADER.unpack_from(view)
     body = view[HEADER.size :]
     if magic != _MAGIC_AND_VERSION:
-        reason = f"it begins with 0x{magic:02x}, expected 0x50 (a chunk of version 0)"
+        reason = f"the first byte is 0x{magic:02x}, expected 0x50 (a chunk of version 0)"
     elif kind not in _TYPES:
-        reason = f"its type is {kind}, expected 0, 1 or 2"
+        reason = f"the type is {kind}, expected 0, 1 or 2"
     elif offset + records > _MOST_OFFSET:
-        reason = f"its offset is {offset}, expected less than 2^63"
+        reason = f"the offset is {offset}, expected less than 2^63"
     elif len(body) != length:
         reason = f"{len(body)} bytes follow the header, expected {length}"
     elif zlib.crc32(body) != checksum:
@@ -109,11 +111,11 @@ def parse_chunk(data: bytes | bytearray | memoryview, stream: str) -> Chunk:
 
 
 def records_of(*chunks: Chunk) -> Records:
-    """Find the messages of chunks; those that track consumers and publishers have none.
+    """Find the messages of chunks. Chunks that track consumers and publishers have none.
 
     Raises:
-        CorruptChunk: The entries do not fill a chunk, or are not as many as its header says.
-        MissingDependency: A sub-entry batch is compressed in a way that needs another library.
+        CorruptChunk: The size or the number of the entries differs from the header.
+        MissingDependency: Decompressing a sub-entry batch needs a library that is not installed.
     """
     data = b"".join([*(chunk.data for chunk in chunks), bytes(PADDING)])
     search = _Search(data, len(data) - PADDING)
@@ -133,12 +135,12 @@ class _Search:
         self.data = data
         self.decompressed = Decompressed(end)
         self.found: list[Whole] = []
-        """Starts and stops in turn."""
+        """Arrays of alternating starts and stops."""
         self.spans: list[int] = []
-        """As `found`, not yet an array: chunks with few messages share one."""
+        """Starts and stops that are not in `found` yet, so that chunks with few messages share an array."""
 
     def chunk(self, chunk: Chunk, at: int, end: int) -> int:
-        """Find the messages between two places."""
+        """Find the messages of a chunk at this place in the data, and return their number."""
         if chunk.entries < _FEW_ENTRIES or not self._of_equal_size(at, end, chunk.entries):
             before = len(self.spans)
             try:
@@ -149,12 +151,12 @@ class _Search:
         else:
             count = chunk.entries
         if count != chunk.records:
-            reason = f"it has {count} messages, expected {chunk.records}"
+            reason = f"the chunk has {count} messages, expected {chunk.records}"
             raise CorruptChunk(reason, chunk.stream, chunk.first_offset)
         return count
 
     def _of_equal_size(self, at: int, end: int, count: int) -> bool:
-        """Find messages that are equally long, if there is no sub-entry batch among them."""
+        """Find messages of equal length; False if lengths differ or there is a sub-entry batch."""
         size = int.from_bytes(self.data[at : at + SIZE.size], "big")
         step = SIZE.size + size
         if step * count != end - at:
@@ -183,7 +185,7 @@ class _Search:
         self.spans = []
 
     def records(self, counts: list[int]) -> Records:
-        """What was found."""
+        """Return the messages found so far."""
         self._flush()
         places = np.concatenate(self.found)
         data = self.data

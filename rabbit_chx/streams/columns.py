@@ -1,6 +1,6 @@
 """Messages of a stream as Arrow batches, with the columns that the Spark sink writes.
 
-Most messages are taken apart together (`fields`); those that differ, one by one (`messages.decode`). Both give the same rows.
+`fields` parses most messages together; `messages.decode` parses the others one by one. Both give the same rows.
 """
 
 from __future__ import annotations
@@ -46,28 +46,28 @@ COLUMNS: Final[dict[str, Any]] = _OF_THE_MESSAGE | _OF_THE_STREAM
 """Name of a column -> its Arrow type.
 
 Columns of the message have the names of the sink's columns; `StreamMessage` documents them. ``timestamp`` is the property
-that the publisher set, ``stream_timestamp`` the time at which the broker stored the chunk of the message.
+that the publisher set, ``stream_timestamp`` the time at which the broker stored the message's chunk.
 """
 
 _MOST_ROWS: Final = 16_384
-"""More rows do not fit into the cache of a processor: 65,536 took twice the time for each."""
+"""Larger batches exceed the processor's cache: with 65,536 rows, each row took twice the time."""
 _MOST_BYTES: Final = 8 << 20
 _FIRST_MOMENT: Final = -62_135_596_800_000
 _LAST_MOMENT: Final = 253_402_300_799_999
-"""Of the years 1 to 9999, in milliseconds since 1970. Neither Python nor Spark has others, so those are null."""
+"""The years 1 to 9999 in milliseconds since 1970. Python and Spark support no other times, so those become null."""
 
 
 def schema(columns: Sequence[str] = tuple(COLUMNS)) -> pa.Schema:
     """The schema of batches with these columns.
 
     Raises:
-        InvalidValue: A name is unknown, or is given twice.
+        InvalidValue: A name is unknown or duplicate.
     """
     for name in columns:
         if name not in COLUMNS:
             raise InvalidValue("column", name, f"one of {', '.join(COLUMNS)}")
     if len(set(columns)) < len(columns):
-        raise InvalidValue("columns", list(columns), "different ones")
+        raise InvalidValue("columns", list(columns), "names without duplicates")
     return pa.schema([(name, COLUMNS[name]) for name in columns])
 
 
@@ -80,17 +80,17 @@ def record_batches(
     most_rows: int = _MOST_ROWS,
     most_bytes: int = _MOST_BYTES,
 ) -> Iterator[pa.RecordBatch]:
-    """Turn chunks of one stream into batches: one row for each message whose offset is in the range, in order.
+    """Convert chunks of one stream to batches: one row for each message whose offset is in the range, in order.
 
-    Small chunks share a batch, because decoding has a price for each batch.
+    Small chunks share a batch, because each batch has a fixed cost.
 
     Args:
         chunks: In the order of the stream.
         columns: Names from `COLUMNS`. Only these are decoded.
         start: The first offset.
-        end: The offset after the last one; None for no end.
-        most_rows: A batch with more rows is split.
-        most_bytes: A batch is complete when its chunks have as many bytes.
+        end: The offset after the last one; None for no limit.
+        most_rows: The maximum number of rows of a batch.
+        most_bytes: A batch ends after the chunk that reaches this size.
     """
     checked = schema(columns)
     waiting: list[Chunk] = []
@@ -116,7 +116,7 @@ def _batches(
 
 
 class _Batch:
-    """One batch: what is found in all messages together, completed by those that are decoded one by one."""
+    """One batch: the messages parsed together, and those decoded one by one, in the order of the stream."""
 
     def __init__(self, rows: Rows, checked: pa.Schema) -> None:
         self.rows = rows

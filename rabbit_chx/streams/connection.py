@@ -1,10 +1,10 @@
-"""One connection of the stream protocol, for one thread: requests and their answers, and what the broker pushes.
+"""One connection of the stream protocol, for one thread: requests and answers, deliveries and confirms.
 
     with connect("rabbitmq-stream://user:password@host/vhost") as connection:
         connection.create("events")
         connection.stats("events")
 
-A lost connection is not opened again: `StreamReader` and `StreamPublisher` do that.
+`StreamConnection` does not reconnect; `StreamReader` and `StreamPublisher` do.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from rabbit_chx.urls import BrokerUrl
 _T = TypeVar("_T")
 
 _IDS: Final = 256
-"""Subscriptions, or publishers, of one connection."""
+"""The maximum number of subscriptions, and of publishers, of one connection."""
 _CLOSE_SECONDS: Final = 2.0
 _SINCE: Final[Mapping[Command, str]] = {
     Command.STREAM_STATS: "3.11",
@@ -60,7 +60,7 @@ class StreamConnection:
     ) -> None:
         self.url: BrokerUrl = BrokerUrl.for_streams(url)
         self.timeout: float = timeout
-        """Seconds that the broker may take for an answer."""
+        """Seconds to wait for the broker's answer."""
         wire = open_wire(self.url, tls, timeout)
         self._calls = Calls(wire, timeout)
         self._calls.on_moved = self._drop
@@ -70,7 +70,7 @@ class StreamConnection:
             wire.close()
             raise
         self.release: str = peer.release
-        """The release of the broker, such as ``"4.3.6"``."""
+        """The release of RabbitMQ, such as ``"4.3.6"``."""
         self.node: Node | None = peer.node
         """The address that the node advertises."""
         self._commands: frozenset[int] | None = None
@@ -89,31 +89,31 @@ class StreamConnection:
 
     @property
     def is_open(self) -> bool:
-        """Whether the connection is open, as far as that is known without asking."""
+        """Whether the connection is open, as far as the client knows."""
         return not self._calls.wire.closed
 
     @property
     def frame_max(self) -> int:
-        """The agreed maximum of bytes in a frame, and so in a message that is published; 0 is no limit."""
+        """The agreed maximum size of a frame in bytes, which also limits a published message; 0 means no limit."""
         return self._calls.wire.frame_max
 
     def close(self, reason: str = "OK") -> None:
-        """Tell the broker why, and close the connection. Closing it twice does nothing."""
+        """Send the reason to the broker and close the connection. A second call does nothing."""
         if self.is_open:
             with suppress(StreamUnavailable):
                 self._calls.call(Command.CLOSE, u16(OK), encoding.string(reason), timeout=_CLOSE_SECONDS)
         self._calls.wire.close()
 
-    # ---- what there is
+    # ---- streams
 
     def metadata(self, streams: Iterable[str]) -> dict[str, StreamMetadata]:
-        """Return the leader and the replicas of each stream; ``exists`` is False for a stream that is not there."""
+        """Return the leader and the replicas of each stream; ``exists`` is False for a missing stream."""
         return protocol.metadata(
             self._calls.call(Command.METADATA, encoding.array(map(name, _names(streams))))
         )
 
     def partitions(self, super_stream: str) -> list[str]:
-        """Return the streams of a super stream in their order."""
+        """Return the streams of a super stream in partition order."""
         encoded = name(super_stream, "super stream name")
         return self._calls.call(Command.PARTITIONS, encoded, stream=super_stream).strings()
 
@@ -124,18 +124,18 @@ class StreamConnection:
 
     @property
     def has_stats(self) -> bool:
-        """Whether the broker answers `stats`."""
+        """Whether the broker supports `stats`."""
         return self._supports(Command.STREAM_STATS)
 
     def _supports(self, command: Command) -> bool:
-        """Whether the broker knows a command that 3.10 lacks. It is asked once, from 3.11 on."""
+        """Whether the broker supports a command that 3.10 lacks. 3.10 also lacks the query, so only later releases get it."""
         if self._commands is None and _numbers(self.release) >= (3, 11):
             fields = self._calls.call(Command.EXCHANGE_COMMAND_VERSIONS, encoding.command_versions())
             self._commands = protocol.commands(fields)
         return command in (self._commands or ())
 
     def stats(self, stream: str) -> StreamStats:
-        """Return where a stream begins and ends; from RabbitMQ 3.11 on."""
+        """Return where a stream begins and ends; requires RabbitMQ 3.11."""
         self._check_supports(Command.STREAM_STATS)
         return protocol.stats(self._calls.call(Command.STREAM_STATS, name(stream), stream=stream))
 
@@ -144,7 +144,7 @@ class StreamConnection:
 
         Args:
             stream: its name.
-            arguments: ``max-length-bytes``, ``max-age``, ``stream-max-segment-size-bytes`` and others, as text.
+            arguments: such as ``max-length-bytes``, ``max-age`` or ``stream-max-segment-size-bytes``; values are strings.
         """
         fields = name(stream), encoding.string_map(arguments or {})
         self._calls.call(Command.CREATE, *fields, stream=stream)
@@ -156,12 +156,12 @@ class StreamConnection:
     def create_super_stream(
         self, super_stream: str, partitions: Mapping[str, str], arguments: Mapping[str, str] | None = None
     ) -> None:
-        """Create a super stream; from RabbitMQ 3.13 on.
+        """Create a super stream; requires RabbitMQ 3.13.
 
         Args:
             super_stream: its name.
-            partitions: the names of its streams in order, with their binding keys, usually ``"0"``, ``"1"`` and so on.
-            arguments: of each stream, as for `create`.
+            partitions: stream name -> binding key, in partition order; the keys are usually ``"0"``, ``"1"`` and so on.
+            arguments: for each stream, as in `create`.
         """
         self._check_supports(Command.CREATE_SUPER_STREAM)
         self._calls.call(
@@ -174,7 +174,7 @@ class StreamConnection:
         )
 
     def delete_super_stream(self, super_stream: str) -> None:
-        """Delete a super stream with its streams; from RabbitMQ 3.13 on."""
+        """Delete a super stream and its streams; requires RabbitMQ 3.13."""
         self._check_supports(Command.DELETE_SUPER_STREAM)
         encoded = name(super_stream, "super stream name")
         self._calls.call(Command.DELETE_SUPER_STREAM, encoded, stream=super_stream)
@@ -188,9 +188,9 @@ class StreamConnection:
 
         Args:
             stream: its name.
-            start: where to begin.
-            credit: how many chunks the broker may send before `credit` allows more, at most 65,535.
-            properties: of the subscription, for the broker.
+            start: where to start.
+            credit: how many chunks the broker may send before a call of `credit` allows more, at most 65,535.
+            properties: subscription properties of the stream protocol.
         """
         number = _free(self._subscriptions, "subscriptions")
         fields = u8(number), name(stream), start.encoded(), u16(credit), encoding.string_map(properties or {})
@@ -199,14 +199,14 @@ class StreamConnection:
         return number
 
     def credit(self, subscription: int, chunks: int) -> None:
-        """Let the broker send more chunks."""
+        """Allow the broker to send more chunks."""
         self._calls.send(encoding.one_way(Command.CREDIT, u8(subscription), u16(chunks)))
 
     def chunks(self, timeout: float) -> Iterator[tuple[int, memoryview]]:
         """Yield the chunks of all subscriptions as they arrive, each with the number of its subscription.
 
-        A chunk is what the stream stores: a header of 48 bytes, and entries. Its memory is not used again. The iterator ends when
-        nothing has arrived for ``timeout`` seconds; another call continues.
+        A chunk is a header of 48 bytes and entries, as the stream stores them. The connection does not reuse its memory. The iterator
+        ends when nothing has arrived for ``timeout`` seconds; another call continues.
 
         Raises:
             StreamUnavailable: the connection was lost, or a stream was deleted or moved.
@@ -215,7 +215,7 @@ class StreamConnection:
             yield found.subscription, found.chunk
 
     def unsubscribe(self, subscription: int) -> list[memoryview]:
-        """End a subscription, and return its chunks that `chunks` has not yielded."""
+        """End a subscription, and return its chunks that `chunks` has not yielded yet."""
         stream = self._subscriptions.get(subscription)
         self._calls.call(Command.UNSUBSCRIBE, u8(subscription), stream=stream)
         self._subscriptions.pop(subscription, None)
@@ -225,13 +225,13 @@ class StreamConnection:
         return [each.chunk for each in arrived if each.subscription == subscription]
 
     def store_offset(self, reference: str, stream: str, offset: int) -> None:
-        """Store an offset under a name, in the stream; the broker does not confirm it."""
+        """Store an offset under a name in the stream. The broker does not confirm this."""
         self._calls.send(
             encoding.one_way(Command.STORE_OFFSET, name(reference, "reference"), name(stream), u64(offset))
         )
 
     def query_offset(self, reference: str, stream: str) -> int | None:
-        """Return the offset that was stored last under a name; None if there is none."""
+        """Return the last offset stored under a name; None without one."""
         answer = self._calls.answer(Command.QUERY_OFFSET, name(reference, "reference"), name(stream))
         if answer.code == NO_OFFSET:
             return None
@@ -245,8 +245,9 @@ class StreamConnection:
         """Prepare to publish, and return the number to publish with.
 
         Args:
-            stream: to publish to.
-            publisher: the name under which the broker drops messages whose publishing id is not higher than the last one.
+            stream: its name.
+            publisher: a name, which enables deduplication: the broker drops messages whose publishing id is not higher than the
+                last one under this name.
         """
         number = _free(self._publishers, "publishers")
         reference = name(publisher, "publisher name") if publisher is not None else encoding.string("")
@@ -255,28 +256,28 @@ class StreamConnection:
         return number
 
     def delete_publisher(self, publisher: int) -> None:
-        """Give a number back."""
+        """Remove a publisher; its number can be reused."""
         self._calls.call(Command.DELETE_PUBLISHER, u8(publisher), stream=self._publishers.get(publisher))
         self._publishers.pop(publisher, None)
 
     def query_publisher_sequence(self, publisher: str, stream: str) -> int:
-        """Return the highest publishing id that the stream remembers of a publisher; 0 if it knows none."""
+        """Return the highest publishing id that the stream remembers for a publisher; 0 without one."""
         fields = name(publisher, "publisher name"), name(stream)
         return self._calls.call(Command.QUERY_PUBLISHER_SEQUENCE, *fields, stream=stream).u64()
 
     def publish(self, publisher: int, messages: Iterable[tuple[int, bytes | Batch]]) -> None:
-        """Send messages, each with its publishing id; `confirms` yields what became of them.
+        """Send messages, each with its publishing id; `confirms` yields their confirms.
 
-        A message is stored as it is: usually an AMQP 1.0 message. A `sub_batch` stores many messages as one entry.
+        The broker stores the bytes unchanged, so a message is usually encoded AMQP 1.0. A `sub_batch` stores many messages as one entry.
 
         Raises:
-            StreamUnavailable: the connection was lost, or a message is larger than a frame may be.
+            StreamUnavailable: the connection was lost, or a message exceeds the maximum size of a frame.
         """
         for frame in encoding.publish_frames(publisher, messages, self.frame_max):
             self._calls.send(frame)
 
     def confirms(self, timeout: float) -> Iterator[Confirms | Refusals]:
-        """Yield what became of published messages, until nothing has arrived for ``timeout`` seconds.
+        """Yield confirms and refusals of published messages, until nothing has arrived for ``timeout`` seconds.
 
         Raises:
             StreamUnavailable: the connection was lost, or a stream was deleted or moved.
@@ -298,7 +299,7 @@ class StreamConnection:
         return None
 
     def _drop(self, stream: str) -> None:
-        """Forget what the broker has removed."""
+        """Forget the subscriptions and publishers of a stream, which the broker has removed."""
         for numbers in (self._subscriptions, self._publishers):
             gone = [number for number, of in numbers.items() if of == stream]
             for number in gone:
@@ -309,13 +310,13 @@ class StreamConnection:
     def _check_supports(self, command: Command) -> None:
         if not self._supports(command):
             raise StreamUnavailable(
-                f"RabbitMQ {self.release} has no {command.title}: it came with {_SINCE[command]}",
+                f"RabbitMQ {self.release} does not support {command.title}, which requires {_SINCE[command]}",
                 "unsupported",
             )
 
 
 def _names(streams: Iterable[str]) -> list[str]:
-    if isinstance(streams, str):  # each letter would be a name
+    if isinstance(streams, str):  # otherwise each letter would be a name
         raise InvalidValue("streams", streams, "a list of names")
     return list(streams)
 

@@ -1,7 +1,7 @@
-"""Encoded values of AMQP 1.0, one in each of many messages, read for all messages at once.
+"""A vectorized parser of AMQP 1.0: each step parses one value in each of many messages.
 
-Where a message holds something that a step does not expect, the step gives the message up: it is no longer `simple`, and
-what was found in it means nothing.
+A step that meets unexpected data in a message clears the message's flag in `Encoded.simple`. The values parsed from such a
+message are meaningless.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Flags: TypeAlias = npt.NDArray[np.bool_]
 Bytes: TypeAlias = npt.NDArray[np.uint8]
 
 _MOST_ITEMS: Final = 128
-"""Maps and lists with more items are given up: each item is a step."""
+"""Messages with longer maps or lists are not simple: each item is a step."""
 
 NULL, TRUE, FALSE, EMPTY_LIST = 0x40, 0x41, 0x42, 0x45
 UINT_0, UBYTE, SMALL_UINT, UINT, TIMESTAMP = 0x43, 0x50, 0x52, 0x70, 0x83
@@ -28,7 +28,7 @@ BINARIES: Final = (0xA0, 0xB0)
 LISTS: Final = (EMPTY_LIST, 0xC0, 0xD0)
 MAPS: Final = (0xC1, 0xD1)
 BOOLEAN: Final = 0x56
-"""A boolean in one byte."""
+"""A boolean with a byte for its value."""
 INTEGERS: Final = {
     UINT_0: (0, False),
     0x44: (0, False),
@@ -45,15 +45,15 @@ INTEGERS: Final = {
     0x80: (8, False),
     0x81: (8, True),
 }
-"""Constructor -> bytes, and whether the integer is signed."""
+"""Constructor -> size in bytes, and whether the integer is signed."""
 FEW: Final = (0x72, 0x73, 0x82, TIMESTAMP, 0x98, *BINARIES)
-"""Fractions, characters, times, UUIDs and binary, which become text one by one."""
+"""Rare header values, which are converted to text one by one: floats, characters, times, UUIDs and binary."""
 _FIRST_VARIABLE: Final = 0xA0
 _LONG: Final = 0x10
-"""Set in constructors of values whose size has four bytes, clear where it has one: 0xA1 and 0xB1."""
+"""The bit of a constructor that means a size of four bytes instead of one: 0xB1 instead of 0xA1."""
 
 _BEYOND: Final = 1 << 40
-"""A size that no message has: an unknown constructor leads out of the message, where every step stops."""
+"""The size of values with an unknown constructor: their end is beyond the message, so the message is not simple."""
 
 
 def _fixed_sizes() -> Whole:
@@ -71,28 +71,29 @@ _FIXED: Final = _fixed_sizes()
 
 @dataclass(slots=True)
 class Values:
-    """One encoded value in each of some messages."""
+    """One encoded value in each of several messages."""
 
     rows: Whole
-    """The messages, in ascending order."""
+    """The indexes of the messages, ascending."""
     code: Bytes
+    """The constructors."""
     start: Whole
-    """Where the value begins, after constructor and size."""
+    """Where the values begin, after constructor and size."""
     stop: Whole
 
     def of(self, chosen: Flags) -> Values:
-        """Those that are chosen."""
+        """Return the values selected by a mask."""
         if chosen.all():
             return self
         return Values(self.rows[chosen], self.code[chosen], self.start[chosen], self.stop[chosen])
 
     def in_rows(self, rows: Whole) -> Values:
-        """Those in these messages, which are some of the messages of the values."""
+        """Return the values of these messages, a subset of `rows`."""
         return self if len(rows) == len(self.rows) else self.of(np.isin(self.rows, rows))
 
 
 def is_code(codes: Bytes, among: Collection[int]) -> Flags:
-    """Which constructors are among these."""
+    """Return a mask of the constructors that are among these."""
     found = np.zeros(len(codes), np.bool_)
     for code in among:
         found |= codes == code
@@ -100,7 +101,7 @@ def is_code(codes: Bytes, among: Collection[int]) -> Flags:
 
 
 def numbers(data: Bytes, at: Whole, width: int) -> Whole:
-    """The unsigned numbers at these places; of eight bytes, they are signed."""
+    """Decode the unsigned integers at these places. With a width of eight bytes, they are signed."""
     value = np.zeros(len(at), np.int64)
     for place in range(width):
         value = value << 8 | data[at + place]
@@ -108,7 +109,7 @@ def numbers(data: Bytes, at: Whole, width: int) -> Whole:
 
 
 def integers(data: Bytes, values: Values) -> Whole:
-    """The numbers of values that are `INTEGERS`; as `numbers`, of eight bytes they are signed."""
+    """Decode values whose constructors are `INTEGERS`. Those of eight bytes are signed, as in `numbers`."""
     found = np.zeros(len(values.rows), np.int64)
     for code in np.unique(values.code).tolist():
         width, signed = INTEGERS[code]
@@ -121,7 +122,7 @@ def integers(data: Bytes, values: Values) -> Whole:
 
 
 def joined(parts: Sequence[Values]) -> Values:
-    """All these values, ordered by message."""
+    """Merge values, ordered by message."""
     if not parts:
         none = np.empty(0, np.int64)
         return Values(none, np.empty(0, np.uint8), none, none)
@@ -134,18 +135,18 @@ def joined(parts: Sequence[Values]) -> Values:
 
 
 class Encoded:
-    """The bytes of many messages, followed by `chunks.PADDING`, and which of the messages are simple so far."""
+    """The bytes of many messages, followed by `chunks.PADDING`, and a mask of the messages that are simple so far."""
 
     def __init__(self, data: Bytes, count: int) -> None:
         self.data = data
         self.simple: Flags = np.ones(count, np.bool_)
 
     def give_up(self, rows: Whole) -> None:
-        """These messages are not simple."""
+        """Mark messages as not simple."""
         self.simple[rows] = False
 
     def values(self, rows: Whole, at: Whole, limit: Whole) -> Values:
-        """The values that begin at ``at``, and must end before ``limit``."""
+        """Parse the values that begin at ``at`` and must not exceed ``limit``."""
         if not (at < limit).all():
             inside = at < limit
             self.give_up(rows[~inside])
@@ -169,11 +170,11 @@ class Encoded:
         return found.of(inside)
 
     def number(self, at: Whole, width: int) -> Whole:
-        """The numbers of this width at these places; the last bytes of a damaged message may be padding."""
+        """Decode integers as `numbers` does. In a damaged message, their last bytes may be padding."""
         return numbers(self.data, at, width)
 
     def only(self, values: Values, codes: Collection[int]) -> Values:
-        """The values with these constructors; messages with another one are given up."""
+        """Return the values with these constructors; messages with other constructors are not simple."""
         fits = is_code(values.code, codes)
         if fits.all():
             return values
@@ -181,15 +182,15 @@ class Encoded:
         return values.of(fits)
 
     def unless_null(self, values: Values, codes: Collection[int]) -> Values:
-        """The values that are not null, which must have these constructors."""
+        """Return the values that are not null, and require these constructors of them."""
         return self.only(values.of(values.code != NULL), codes)
 
     def are(self, values: Values, text: bytes) -> Flags:
-        """Which values have these bytes."""
+        """Return a mask of the values that equal a text."""
         same: Flags = values.stop - values.start == len(text)
         left = np.flatnonzero(same)
         start = values.start[left]
-        for place in reversed(range(len(text))):  # names with one prefix differ in their last bytes
+        for place in reversed(range(len(text))):  # names with a common prefix differ in their last bytes
             equal = self.data[start + place] == text[place]
             if not equal.all():
                 same[left[~equal]] = False
@@ -199,7 +200,7 @@ class Encoded:
         return same
 
     def lists(self, values: Values, most: int) -> Iterator[Values]:
-        """The first items of lists, then the second ones, until number ``most``."""
+        """Yield the first items of all lists, then the second items, up to item ``most``."""
         lists, count, at = self._items(values)
         rows, limit = lists.rows, lists.stop
         for place in range(most):
@@ -214,7 +215,7 @@ class Encoded:
             at = items.stop
 
     def maps(self, values: Values) -> Iterator[tuple[Values, Values]]:
-        """The first names and values of maps, then the second ones, until the last."""
+        """Yield the first names and values of all maps, then the second ones, and so on."""
         maps, count, at = self._items(values)
         self.give_up(maps.rows[count % 2 == 1])
         rows, limit, pairs = maps.rows, maps.stop, count // 2
@@ -231,7 +232,7 @@ class Encoded:
                 rows, at, limit, pairs = rows[going], at[going], limit[going], pairs[going]
 
     def _items(self, values: Values) -> tuple[Values, Whole, Whole]:
-        """The lists or maps that have items; how many each, and where the first begins."""
+        """Return the lists or maps that are not empty, their numbers of items, and where their first items begin."""
         wide = values.code & _LONG != 0
         none = values.code == EMPTY_LIST
         width = np.where(none, 0, np.where(wide, 4, 1))
@@ -246,7 +247,7 @@ class Encoded:
 
 
 def _remaining(found: Whole, rows: Whole, limit: Whole, count: Whole) -> tuple[Whole, Whole, Whole]:
-    """Of the messages, those in which a value was found."""
+    """Keep the messages in which a value was found."""
     if len(found) == len(rows):
         return rows, limit, count
     chosen = np.isin(rows, found)

@@ -1,6 +1,6 @@
-"""Requests of the stream protocol as bytes. Nothing here touches a socket.
+"""Requests of the stream protocol as bytes, without I/O.
 
-A frame is its size in 4 bytes, the command and its version in 2 bytes each, and the fields.
+A frame consists of its size (4 bytes), the command (2 bytes), the version of the command (2 bytes) and the fields.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from rabbit_chx.errors import InvalidValue, StreamUnavailable
 from rabbit_chx.streams.protocol import ANSWER, OK, SIZE, VERSION, Command
 
 MAX_NAME: Final = 255
-"""Bytes in the name of a stream, or of a publisher."""
+"""The maximum size in bytes of the name of a stream or publisher."""
 
 _COMMAND: Final = struct.Struct(">HH")
 _REQUEST: Final = struct.Struct(">HHI")
@@ -31,7 +31,7 @@ _IS_BATCH: Final = 0x80
 
 
 def string(text: str | None) -> bytes:
-    """Encode text, or its absence."""
+    """Encode a string or null."""
     if text is None:
         return _I16.pack(-1)
     data = text.encode()
@@ -107,7 +107,7 @@ def close_answer(correlation: int) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class OffsetSpec:
-    """Where a subscription starts. The first chunk that is delivered may begin before it: chunks are delivered whole."""
+    """Where a subscription starts. The broker delivers whole chunks, so the first one may begin earlier."""
 
     kind: int
     value: int = 0
@@ -120,7 +120,7 @@ class OffsetSpec:
 
     @classmethod
     def first(cls) -> OffsetSpec:
-        """Start at the first chunk that the stream has."""
+        """Start at the first chunk of the stream."""
         return cls(cls.FIRST)
 
     @classmethod
@@ -130,21 +130,21 @@ class OffsetSpec:
 
     @classmethod
     def next(cls) -> OffsetSpec:
-        """Start behind the last chunk."""
+        """Start after the last chunk."""
         return cls(cls.NEXT)
 
     @classmethod
     def offset(cls, offset: int) -> OffsetSpec:
-        """Start at the chunk with this offset."""
+        """Start at the chunk that contains this offset."""
         return cls(cls.OFFSET, offset)
 
     @classmethod
     def timestamp(cls, milliseconds: int) -> OffsetSpec:
-        """Start at the chunk of this time, in milliseconds since 1970."""
+        """Start at the first chunk stored at or after a time, in milliseconds since 1970."""
         return cls(cls.TIMESTAMP, milliseconds)
 
     def encoded(self) -> bytes:
-        """The fields of a request."""
+        """Encode the position as fields of a request."""
         try:
             return _U16.pack(self.kind) + self._value()
         except struct.error:
@@ -163,12 +163,12 @@ class OffsetSpec:
 
 
 Batch: TypeAlias = tuple[int, int, int, bytes]
-"""Many messages that are stored as one entry: compression (0: none, 1: gzip, 2: snappy, 3: lz4, 4: zstd), number of messages,
-size before compression, and the data, in which each message follows its length in 4 bytes."""
+"""Messages that the stream stores as one entry: compression (0: none, 1: gzip, 2: snappy, 3: lz4, 4: zstd), number of messages,
+size before compression, and the data. In the data, each message follows its size (4 bytes)."""
 
 
 def sub_batch(messages: Sequence[bytes], *, compression: int = 0, data: bytes | None = None) -> Batch:
-    """Make one entry of many messages; ``data`` is their compressed form."""
+    """Combine messages into one entry; ``data`` is their compressed form."""
     plain = b"".join(part for message in messages for part in (_U32.pack(len(message)), message))
     return compression, len(messages), len(plain), plain if data is None else data
 
@@ -176,10 +176,10 @@ def sub_batch(messages: Sequence[bytes], *, compression: int = 0, data: bytes | 
 def publish_frames(
     publisher: int, messages: Iterable[tuple[int, bytes | Batch]], frame_max: int
 ) -> Iterable[bytes]:
-    """Build the frames that publish messages, each with its publishing id, in as few frames as the maximum size allows.
+    """Build as few frames as the maximum size allows to publish messages, each with its publishing id.
 
     Raises:
-        StreamUnavailable: a message alone is larger than a frame may be.
+        StreamUnavailable: a single message exceeds the maximum size of a frame.
     """
     head = len(_COMMAND.pack(0, 0)) + _U8.size + _I32.size
     limit = frame_max or 1 << 31
@@ -216,5 +216,5 @@ def _published(publisher: int, count: int, parts: list[bytes]) -> bytes:
 
 
 def command_versions() -> bytes:
-    """Encode the commands that this client uses, all in version 1."""
+    """Encode the commands that this client uses, each with version 1."""
     return array(struct.pack(">HHH", each, VERSION, VERSION) for each in Command)

@@ -1,7 +1,7 @@
 """Where a stream begins and ends, on every release.
 
-Offsets have holes: the broker stores the offsets of consumers and the names of publishers in chunks of their own, which are never
-delivered. So the end may lie behind the last message, and there may be fewer messages than ``end - first``.
+Offsets have holes: the broker stores the offsets of consumers and the names of publishers in separate chunks, and never delivers
+those. So the last message may be before ``end - 1``, and a stream may have fewer messages than ``end - first``.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from rabbit_chx.streams.encoding import OffsetSpec
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """The offsets of a stream: every committed message is in the range, which also has offsets without a message."""
+    """The range of offsets of a stream. It contains every committed message, and holes."""
 
     first: int
     end: int
@@ -27,7 +27,7 @@ def bounds(connection: StreamConnection, stream: str) -> Bounds:
     """Return where a stream begins and ends at the moment.
 
     Raises:
-        StreamUnavailable: the stream does not exist, or may not be read.
+        StreamUnavailable: the stream does not exist, or the user has no permission to read it.
     """
     if not connection.has_stats:
         return _bounds_by_chunks(connection, stream)
@@ -38,20 +38,22 @@ def bounds(connection: StreamConnection, stream: str) -> Bounds:
     if stats.committed_offset is not None:
         return Bounds(first, stats.committed_offset + 1)
     chunk = first_chunk(connection, stream, OffsetSpec.offset(last))
-    return Bounds(first, chunk.end if chunk else last + 1)  # a chunk that is not delivered has one offset
+    return Bounds(
+        first, chunk.end if chunk else last + 1
+    )  # a chunk that the broker does not deliver has one offset
 
 
 def first_chunk(connection: StreamConnection, stream: str, start: OffsetSpec) -> Chunk | None:
-    """Return the first chunk from a place on; None if the stream has none there.
+    """Return the first chunk at or after a position; None without one.
 
-    The broker sends a committed chunk before it answers the next request, so there is nothing to wait for.
+    The broker sends a committed chunk before it answers the next request, so this needs no timeout.
     """
     found = connection.unsubscribe(connection.subscribe(stream, start, credit=1))
     return parse_chunk(found[0], stream) if found else None
 
 
 def _bounds_by_chunks(connection: StreamConnection, stream: str) -> Bounds:
-    """The bounds where the broker does not tell them (before 3.11)."""
+    """Find the bounds from the first and last chunk: before 3.11, brokers do not report them."""
     first = first_chunk(connection, stream, OffsetSpec.first())
     if first is None:
         return Bounds(0, 0)
@@ -60,7 +62,7 @@ def _bounds_by_chunks(connection: StreamConnection, stream: str) -> Bounds:
 
 
 def _uncommitted(connection: StreamConnection, stream: str) -> Chunk:
-    """Wait for the last chunk, which the replicas are about to commit."""
+    """Wait until the replicas have committed the last chunk, and return it."""
     number = connection.subscribe(stream, OffsetSpec.last(), credit=1)
     for subscription, chunk in connection.chunks(connection.timeout):
         if subscription == number:

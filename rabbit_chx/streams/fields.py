@@ -1,7 +1,7 @@
-"""Where the fields of many messages are, found for all messages at once.
+"""Find the fields of many messages at once.
 
-Messages that differ in the lengths of their fields, or in which fields they have, take the same steps. What else a message
-may hold, such as lists as headers or a second section of data, is left to `messages.decode`.
+The messages may differ in their fields, and in the lengths of those. `messages.decode` handles messages with rare contents,
+such as lists as headers or a second data section.
 """
 
 from __future__ import annotations
@@ -46,34 +46,34 @@ _VALUE_OF: Final = {
     messages.DATA: BINARIES,
     messages.VALUE: (*BINARIES, *TEXTS),
 }
-"""Section -> the constructors of its value; in the order of the sections in a message."""
+"""Section -> the constructors of its value. The order is that of the sections in a message."""
 _ANNOTATED: Final = {name.encode(): column for name, column in messages.ANNOTATION_OF.items()}
 _BASIC: Final = {name: column for name, column in _ANNOTATED.items() if messages.is_basic(name.decode())}
 _HEADER_VALUES: Final = (*TEXTS, NULL, TRUE, FALSE, BOOLEAN, *INTEGERS, *FEW)
 _SMALL_NUMBERS: Final = ("delivery_mode", "priority")
 _PROPERTY_OF: Final = {"type": "subject", "app_id": "group_id"}
-"""Columns that have another name than their property."""
+"""Columns whose property has another name."""
 _LATER: Final = {
     "type": ("annotation type", "application type", "subject"),
     "app_id": ("group_id", "annotation app_id", "application app_id"),
 }
-"""Where a column is looked for, where not in the places below."""
+"""Places of a column in order of precedence, where they differ from the default in `_Fields.settle`."""
 
 
 @dataclass(slots=True)
 class Span:
-    """A text or binary field of every message; a stop of -1 means null."""
+    """A text or binary field of all messages; a stop of -1 means null."""
 
     start: Whole
     stop: Whole
 
     def put(self, found: Values) -> None:
-        """Set the field of these messages."""
+        """Set the field in the messages of these values."""
         self.start[found.rows] = found.start
         self.stop[found.rows] = found.stop
 
     def fill(self, other: Span) -> None:
-        """Where the field is null, take the other one."""
+        """Replace nulls by another field."""
         null = self.stop < 0
         self.start[null] = other.start[null]
         self.stop[null] = other.stop[null]
@@ -81,18 +81,18 @@ class Span:
 
 @dataclass(slots=True)
 class Number:
-    """A number of every message; ``valid`` tells where it is not null."""
+    """An integer field of all messages; ``valid`` is False for null."""
 
     value: Whole
     valid: Flags
 
     def put(self, rows: Whole, values: Whole) -> None:
-        """Set the number of these messages."""
+        """Set the number in these messages."""
         self.value[rows] = values
         self.valid[rows] = True
 
     def fill(self, other: Number) -> None:
-        """Where the number is null, take the other one."""
+        """Replace nulls by another field."""
         chosen = ~self.valid & other.valid
         self.value[chosen] = other.value[chosen]
         self.valid |= other.valid
@@ -100,22 +100,22 @@ class Number:
 
 @dataclass(slots=True)
 class Found:
-    """The fields that were looked for; of the messages that are not simple, they mean nothing."""
+    """The fields that were found. For messages that are not simple, they are meaningless."""
 
     simple: Flags
     texts: dict[str, Span] = field(default_factory=dict)
-    """With the column ``value``, and ``ttl`` among the numbers, which is the expiration of RabbitMQ 4."""
     numbers: dict[str, Number] = field(default_factory=dict)
+    """``ttl`` is the expiration of RabbitMQ 4."""
     headers: list[tuple[Values, Values]] = field(default_factory=list)
-    """Names and values, of which a message has at most one in each item of the list."""
+    """Names and values. Each item has at most one header of a message."""
 
     def text(self, name: str) -> Span:
-        """The field of this name, null in all messages at first."""
+        """Return the field of this name, initially null in all messages."""
         count = len(self.simple)
         return self.texts.setdefault(name, Span(np.zeros(count, np.int64), np.full(count, -1, np.int64)))
 
     def number(self, name: str) -> Number:
-        """The number of this name, null in all messages at first."""
+        """Return the number of this name, initially null in all messages."""
         count = len(self.simple)
         return self.numbers.setdefault(name, Number(np.zeros(count, np.int64), np.zeros(count, np.bool_)))
 
@@ -124,7 +124,7 @@ def find(data: Bytes, starts: Whole, stops: Whole, columns: Collection[str]) -> 
     """Find the fields of messages.
 
     Args:
-        data: The bytes of all messages, and `chunks.PADDING`.
+        data: The bytes of all messages, followed by `chunks.PADDING`.
         starts: Where each message begins, in ascending order.
         stops: Where each message ends.
         columns: Names of fields of `messages.StreamMessage`.
@@ -150,10 +150,10 @@ class _Sections:
         self.at = starts.copy()
         self.stops = stops
         self.section = np.zeros(len(starts), np.uint8)
-        """The section at the cursor; 0 for none."""
+        """The section at each cursor; 0 without one."""
 
     def bodies(self) -> Values:
-        """The messages that are not AMQP 1.0, as values; the cursors of the others are at their first section."""
+        """Return the messages that are not AMQP 1.0, as values. The cursors of the others stay at their first section."""
         data, at = self.encoded.data, self.at
         first, second, third = data[at], data[at + 1], data[at + 2]
         known = (third >= _FIRST_SECTION) & (third <= _LAST_SECTION)
@@ -167,7 +167,7 @@ class _Sections:
         return bodies
 
     def read(self, section: int, codes: Collection[int]) -> Values:
-        """The values of this section, in the messages that have it at their cursor."""
+        """Parse this section in the messages that have it at their cursor, and return its values."""
         rows = np.flatnonzero(self.section == section)
         values = self.encoded.values(rows, self.at[rows] + 3, self.stops[rows])
         values = self.encoded.only(values, codes)
@@ -181,13 +181,13 @@ class _Sections:
         self.section[rows] = np.where(begins, data[at + 2], 0)
 
     def ended(self) -> Flags:
-        """The messages whose cursor is at their end."""
+        """Return a mask of the messages whose cursor is at their end."""
         ended: Flags = self.at == self.stops
         return ended
 
 
 class _Fields:
-    """The fields of sections, where columns need them."""
+    """Reads the fields that the columns need from the sections."""
 
     def __init__(self, encoded: Encoded, columns: frozenset[str]) -> None:
         self.encoded = encoded
@@ -199,7 +199,7 @@ class _Fields:
             self.properties.pop()
 
     def read(self, section: int, values: Values) -> None:
-        """Read a section of some messages."""
+        """Read one section of several messages."""
         match section:
             case messages.DATA | messages.VALUE:
                 self._body(values)
@@ -214,7 +214,7 @@ class _Fields:
 
     def _body(self, values: Values) -> None:
         body = self.found.text("value")
-        self.encoded.give_up(values.rows[body.stop[values.rows] >= 0])  # it has a body already
+        self.encoded.give_up(values.rows[body.stop[values.rows] >= 0])  # a second body
         body.put(values)
 
     def _header(self, values: Values) -> None:
@@ -271,7 +271,7 @@ class _Fields:
             self.found.headers.append((names.in_rows(items.rows), items))
 
     def _annotation(self, column: str, source: str, items: Values) -> None:
-        # Of a name that occurs twice, the last value counts, even if it is null.
+        # For a duplicate name, the last value takes effect, even if it is null.
         name = f"{source} {column}"
         if column in _SMALL_NUMBERS:
             self.found.number(name).valid[items.rows] = False
@@ -281,7 +281,7 @@ class _Fields:
             self.found.text(name).put(self.encoded.unless_null(items, TEXTS))
 
     def settle(self) -> None:
-        """Choose among the places where a column may be, in the order in which `messages.decode` does."""
+        """Set each column from the first of its places that is not null, in the order of `messages.decode`."""
         for column in self.columns & {*_ANNOTATED.values()}:
             for name in _LATER.get(column, (f"annotation {column}", f"application {column}")):
                 if name in self.found.texts:

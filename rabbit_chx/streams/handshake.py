@@ -17,16 +17,16 @@ from rabbit_chx.streams.protocol import OK, Command, Node, Response, Tune
 from rabbit_chx.urls import BrokerUrl
 
 _HEARTBEAT: Final = 60
-"""Seconds, if the URL says nothing."""
+"""Seconds, without a heartbeat in the URL."""
 _AUTHENTICATION: Final = 8
 _VIRTUAL_HOST: Final = 12
 _ACCESS_REFUSED: Final = 403
-"""What AMQP 0-9-1 answers where the stream protocol answers 8."""
+"""The code in AMQP 0-9-1 that corresponds to `_AUTHENTICATION`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """What the broker said of itself."""
+    """The release and the node of the broker, as its answers report them."""
 
     release: str
     node: Node | None
@@ -34,10 +34,10 @@ class Peer:
 
 
 def shake_hands(calls: Calls, url: BrokerUrl, credentials: Credentials | None, connection_name: str) -> Peer:
-    """Make a connection ready for commands.
+    """Log in, agree limits and open the virtual host.
 
     Raises:
-        StreamUnavailable: the broker refused it.
+        StreamUnavailable: the broker refused a step, or does not answer.
     """
     own = {"product": "rabbit-chx", "connection_name": connection_name}
     try:
@@ -48,11 +48,10 @@ def shake_hands(calls: Calls, url: BrokerUrl, credentials: Credentials | None, c
         hint = "is this the port of the stream protocol, and without TLS?"
         raise StreamUnavailable(f"{error}; {hint}", "lost") from None
     release = _release(properties, calls.wire.where)
-    if url.external and release.startswith(
-        "3.10."
-    ):  # rabbit_auth_mechanism_ssl:handle_response/2 gets a wrong state
+    # In 3.10, rabbit_auth_mechanism_ssl:handle_response/2 gets the wrong state.
+    if url.external and release.startswith("3.10."):
         raise StreamUnavailable(
-            f"the broker at {calls.wire.where} is RabbitMQ {release}, which fails on client certificates instead of "
+            f"the broker at {calls.wire.where} is RabbitMQ {release}, which does not support client certificates instead of "
             "passwords on the stream port",
             "unsupported",
         )
@@ -108,7 +107,7 @@ def _rejected(answer: Response, url: BrokerUrl, where: str) -> StreamUnavailable
 def _agree_limits(calls: Calls, url: BrokerUrl) -> None:
     proposed = calls.take(lambda: calls.tune, calls.timeout) or Tune(0, 0)
     wanted = int(url.parameters.get("heartbeat", _HEARTBEAT))
-    # 0 of either side is no heartbeat; the broker's maximum stays as it is, because it says what it accepts
+    # 0 on either side disables heartbeats. frame_max is not lowered: the broker's value is what the broker accepts.
     heartbeat = min(wanted, proposed.heartbeat) if wanted and proposed.heartbeat else 0
     calls.send(tuned(proposed.frame_max, heartbeat))
     calls.wire.frame_max = proposed.frame_max

@@ -27,10 +27,10 @@ from rabbit_chx.streams.texts import Leave, slices, utf8
 
 
 def header_maps(data: Bytes, buffer: pa.Buffer, count: int, found: Found) -> pa.Array:
-    """The headers that were found in messages, for each of ``count`` messages.
+    """Build the headers of ``count`` messages.
 
     Raises:
-        Leave: Some messages have a header twice, or other texts than UTF-8, or integers of 2^63 and more.
+        Leave: Some messages have a duplicate header, text that is not UTF-8, or an integer of 2^63 or more.
     """
     parts = [[part.of(found.simple[part.rows]) for part in pair] for pair in found.headers]
     names = joined([name for name, _ in parts])
@@ -46,7 +46,7 @@ def header_maps(data: Bytes, buffer: pa.Buffer, count: int, found: Found) -> pa.
 
 
 def _values(data: Bytes, buffer: pa.Buffer, values: Values) -> pa.Array:
-    """As `amqp10.as_text`."""
+    """Convert values to text as `amqp10.as_text` does."""
     is_text = is_code(values.code, TEXTS)
     found = utf8(slices(buffer, values.start, values.stop, is_text), values.rows)
     booleans = is_code(values.code, (TRUE, FALSE, BOOLEAN))
@@ -83,7 +83,7 @@ def _one_by_one(data: Bytes, values: Values) -> list[str | None]:
 
 
 def _twins(names: pa.Array, rows: Whole) -> Whole:
-    """The rows in which a name occurs twice."""
+    """Return the rows with a duplicate name."""
     if not len(rows):
         return rows
     encoded = names.dictionary_encode()

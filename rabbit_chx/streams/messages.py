@@ -1,6 +1,6 @@
-"""One stored message, decoded: readable, and the reference for the fast path in `columns`.
+"""Decode one stored message: the readable reference for the fast path in `columns`.
 
-Streams store AMQP 1.0. What a publisher sent over AMQP 0-9-1 is in these sections:
+Streams store AMQP 1.0. Brokers store a message that was published over AMQP 0-9-1 in these sections:
 
 =================  ===============================  ==================================================================
 AMQP 0-9-1         RabbitMQ 3.10                    RabbitMQ 4.0 and 4.3
@@ -8,8 +8,8 @@ AMQP 0-9-1         RabbitMQ 3.10                    RabbitMQ 4.0 and 4.3
 body               data                             data
 routing key        annotation x-routing-key         the same
 exchange           annotation x-exchange            the same
-delivery mode      annotation x-basic-delivery-     header: durable. A publisher that set no delivery mode is stored
-                   mode, if set                     as durable=false, so it is read as 1
+delivery mode      annotation x-basic-delivery-     header: durable. Without a delivery mode, the broker stores
+                   mode, if set                     durable=false, which is read as 1
 priority           annotation x-basic-priority      header: priority
 expiration         annotation x-basic-expiration    header: ttl
 type               application property             annotation x-basic-type
@@ -18,16 +18,16 @@ app id             application property             properties: group-id
                    x-basic-app-id
 reply to           properties: reply-to             the same; in 4.3 as the address ``/queues/NAME``
 other properties   properties                       the same
-headers            application properties           application properties; those that begin with ``x-`` are
-                                                    annotations
-arrays, tables     not stored                       not stored, but for ``x-`` headers, and CC as x-cc
-text not in UTF-8  as it is                         as binary
-decimals           the broker closes the connection of the publisher
+headers            application properties           application properties; annotations if the name begins with
+                                                    ``x-``
+arrays, tables     not stored                       not stored, except in ``x-`` headers, and CC as x-cc
+text not in UTF-8  unchanged                        as binary
+decimals           the broker closes the publisher's connection
 =================  ===============================  ==================================================================
 
-Publishers of AMQP 1.0 are stored by 4.0 and 4.3 with their own sections; 3.10 first makes AMQP 0-9-1 of them. Clients of
-the stream protocol (Java, Go, .NET, rstream's ``AMQPMessage``) write AMQP 1.0 without x-routing-key and x-exchange; what does
-not begin like a section of AMQP 1.0, such as the bytes that rstream's ``send`` takes, is a body and nothing else.
+RabbitMQ 4.0 and 4.3 store messages of AMQP 1.0 publishers with their own sections; 3.10 converts them to AMQP 0-9-1 first.
+Clients of the stream protocol (Java, Go, .NET, rstream's ``AMQPMessage``) write AMQP 1.0 without x-routing-key and x-exchange.
+A message that does not begin like a section of AMQP 1.0, such as the bytes that rstream's ``send`` takes, has only a body.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from rabbit_chx.errors import InvalidMessage
 from rabbit_chx.streams.amqp10 import Malformed, Milliseconds, as_text, byte_at, read
 
 HEADER, ANNOTATIONS, PROPERTIES, APPLICATION_PROPERTIES = 0x70, 0x72, 0x73, 0x74
-DATA, SEQUENCE, VALUE = 0x75, 0x76, 0x77
+DATA, VALUE = 0x75, 0x77
 _SECTIONS: Final = range(0x70, 0x79)
 _SYMBOLS: Final = {
     f"amqp:{name}": code
@@ -61,7 +61,7 @@ _SYMBOLS: Final = {
     )
 }
 QUEUE_ADDRESS: Final = "/queues/"
-"""What RabbitMQ 4.3 puts before the queue in reply-to; the name is percent-encoded."""
+"""RabbitMQ 4.3 puts this before the percent-encoded name of the queue in reply-to."""
 
 PROPERTY_NAMES: Final = (
     *(
@@ -76,7 +76,7 @@ PROPERTY_NAMES: Final = (
     ),
     *("absolute_expiry_time", "timestamp", "group_id", "group_sequence", "reply_to_group_id"),
 )
-"""The fields of the section of properties, in their order."""
+"""The fields of the properties section, in order."""
 ANNOTATION_OF: Final = {
     "x-routing-key": "routing_key",
     "x-exchange": "exchange",
@@ -86,15 +86,15 @@ ANNOTATION_OF: Final = {
     "x-basic-priority": "priority",
     "x-basic-expiration": "expiration",
 }
-"""What the broker adds, in annotations or application properties, and the column that it is."""
+"""Name that the broker adds to annotations or application properties -> column."""
 
 
 @dataclass(slots=True)
 class StreamMessage:
-    """A message as it was published; None is what was not set."""
+    """A message as it was published. None means not set."""
 
     value: bytes | None = None
-    """The body. Text is in UTF-8, and other values of AMQP 1.0 are as text (`as_text`)."""
+    """The body. Text is encoded in UTF-8; other values of AMQP 1.0 become text as headers do."""
     routing_key: str | None = None
     exchange: str | None = None
     headers: dict[str, str | None] = field(default_factory=dict)
@@ -119,7 +119,7 @@ def decode(data: bytes, stream: str, offset: int) -> StreamMessage:
     """Decode a stored message.
 
     Raises:
-        InvalidMessage: It begins like AMQP 1.0, but cannot be decoded.
+        InvalidMessage: The message begins like AMQP 1.0, but cannot be decoded.
     """
     if not is_amqp10(data):
         return StreamMessage(value=data)
@@ -130,7 +130,7 @@ def decode(data: bytes, stream: str, offset: int) -> StreamMessage:
 
 
 def is_amqp10(data: bytes) -> bool:
-    """Whether a message begins with the descriptor of a section, in one of its three forms."""
+    """Whether a message begins with the descriptor of a section, in any of its three forms."""
     match data[:2]:
         case b"\x00\x53":
             return data[2:3] in _SECTION_BYTES
@@ -227,29 +227,29 @@ _PLAIN_TEXTS: Final = ("content_type", "content_encoding")
 
 
 def is_basic(name: str) -> bool:
-    """Whether RabbitMQ 3.10 keeps a property of AMQP 0-9-1 under this name."""
+    """Whether RabbitMQ 3.10 stores a property of AMQP 0-9-1 under this name."""
     return name.startswith("x-basic-")
 
 
 def _first(*values: Any) -> Any:
-    """The first value that is not null."""
+    """Return the first value that is not None."""
     return next((value for value in values if value is not None), None)
 
 
 def _header_name(name: Any) -> str:
-    """The name of a header, which may be of any type in annotations."""
+    """Return the name of a header as text: annotations may have names of any type."""
     return as_text(name) or ""
 
 
 def reply_to(address: str | None) -> str | None:
-    """The name of the queue, where RabbitMQ 4.3 made an address of it."""
+    """Return the name of the queue, also if RabbitMQ 4.3 converted the name to an address."""
     if address is None or not address.startswith(QUEUE_ADDRESS):
         return address
     return unquote(address.removeprefix(QUEUE_ADDRESS))
 
 
 def _user_id(value: Any) -> str | None:
-    """The name of the user, which AMQP 1.0 sends as binary."""
+    """Return the name of the user, which is binary in AMQP 1.0."""
     if isinstance(value, bytes):
         try:
             return value.decode()
@@ -259,7 +259,7 @@ def _user_id(value: Any) -> str | None:
 
 
 def _small(value: Any) -> int | None:
-    """A number of one byte; None for any other value."""
+    """Return an integer from 0 to 255, and None for any other value."""
     return value if type(value) is int and 0 <= value <= 255 else None
 
 

@@ -1,4 +1,4 @@
-"""Connect to a broker, and to a node that has a certain stream."""
+"""Connect to a broker, or to a node that has a certain stream."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rabbit_chx.streams.protocol import Node
 from rabbit_chx.urls import BrokerUrl
 
 _TRIES: Final = 20
-"""Connections through a load balancer until one leads to a node with the stream."""
+"""The maximum number of connections through a load balancer to find a node with the stream."""
 
 
 def connect(
@@ -34,16 +34,16 @@ def connect(
         url: ``rabbitmq-stream://user:password@host:5552/vhost`` or ``rabbitmq-stream+tls://``. An ``amqp://`` or ``amqps://``
             URL means the same host, user and virtual host, and port 5552 or 5551.
         stream: connect to a node that has this stream.
-        leader: connect to the leader of that stream, which publishers need.
-        follow_advertised: go to the address that such a node advertises. By default the address of the URL is tried several
-            times, as load balancers want it.
+        leader: connect to the leader of that stream, as publishers need.
+        follow_advertised: connect to the address that such a node advertises. By default `connect` tries the address of the URL
+            several times, because a load balancer may lead to another node each time.
         tls: the context for TLS; by default the certificate and the host name are verified.
-        credentials: user and password, where the URL does not hold them.
+        credentials: returns user and password, if the URL does not contain them.
         name: the connection's name in the broker's list.
-        timeout: seconds for the connection to open, and for each answer.
+        timeout: seconds for opening the connection, and for each answer.
 
     Raises:
-        StreamUnavailable: the connection did not open; the message says why.
+        StreamUnavailable: the connection did not open; the message has the reason.
     """
     url = BrokerUrl.for_streams(url)
 
@@ -63,7 +63,7 @@ def _with_stream(
     leader: bool,
     follow: bool,
 ) -> StreamConnection:
-    """Open connections until one is to a node with the stream."""
+    """Open connections until one leads to a node with the stream."""
     place = url
     for _ in range(2 if follow else _TRIES):
         connection = open_at(place)
@@ -80,7 +80,7 @@ def _with_stream(
     what = "its leader" if leader else "a replica"
     hint = "" if follow else "; follow_advertised=True connects to it directly"
     raise StreamUnavailable(
-        f"no connection to {url} led to a node with {what} of stream {stream!r}: {nodes[0]} has it{hint}",
+        f"no connection to {url} led to a node with {what} of stream {stream!r}, which is on {nodes[0]}{hint}",
         "not available",
         stream,
     )
@@ -89,15 +89,14 @@ def _with_stream(
 def _nodes(connection: StreamConnection, stream: str, *, leader: bool) -> Sequence[Node]:
     found = connection.metadata([stream])[stream]
     if not found.exists:
-        raise no_such_stream(stream, connection.url)
+        raise _no_such_stream(stream, connection.url)
     nodes = ((found.leader,) if found.leader else ()) if leader else found.nodes
     if not nodes:
         raise StreamUnavailable(f"stream {stream!r} has no leader at the moment", "not available", stream)
     return nodes
 
 
-def no_such_stream(stream: str, url: BrokerUrl) -> StreamUnavailable:
-    """Make the error for a stream that is not there."""
+def _no_such_stream(stream: str, url: BrokerUrl) -> StreamUnavailable:
     return StreamUnavailable(
         f"virtual host {url.vhost!r} has no stream {stream!r}: it does not exist, or is a queue of another type "
         "or a super stream",

@@ -1,7 +1,6 @@
-"""Frames of the stream protocol as values: what a broker sends, and what it means. Nothing here touches a socket.
+"""The frames that a broker sends, as values, without I/O. `encoding` builds requests.
 
-`encoding` builds requests. Described in
-``deps/rabbitmq_stream/docs/PROTOCOL.adoc`` of rabbitmq-server; checked on 3.10.8, 4.0.5 and 4.3.6.
+``deps/rabbitmq_stream/docs/PROTOCOL.adoc`` in rabbitmq-server describes the protocol. Checked on 3.10.8, 4.0.5 and 4.3.6.
 """
 
 from __future__ import annotations
@@ -15,11 +14,11 @@ from typing import Final, TypeAlias
 from rabbit_chx.errors import StreamProblem, StreamUnavailable
 
 SIZE: Final = struct.Struct(">I")
-"""The size of a frame, which comes before it."""
+"""The size of a frame, which precedes the frame."""
 VERSION: Final = 1
-"""Of all commands that are used here."""
+"""The version of every command that this client uses."""
 ANSWER: Final = 0x8000
-"""The bit of a command that marks its answer."""
+"""This bit marks a command as an answer."""
 _U8: Final = struct.Struct(">B")
 _U16: Final = struct.Struct(">H")
 _U32: Final = struct.Struct(">I")
@@ -31,7 +30,7 @@ _DELIVER: Final = struct.Struct(">HHB")
 
 
 class Command(IntEnum):
-    """The commands of the protocol that are used here."""
+    """The commands that this client uses."""
 
     DECLARE_PUBLISHER = 0x01
     PUBLISH = 0x02
@@ -65,28 +64,28 @@ class Command(IntEnum):
 
     @property
     def title(self) -> str:
-        """The name in the protocol's document."""
+        """The name in the protocol document."""
         return self.name.title().replace("_", "")
 
 
 OK: Final = 1
 _REASONS: Final[Mapping[int, tuple[StreamProblem, str]]] = {
     2: ("no such stream", "the stream does not exist"),
-    3: ("refused", "the subscription exists already"),
+    3: ("refused", "the subscription already exists"),
     4: ("refused", "the subscription does not exist"),
-    5: ("already exists", "the stream, or a queue of this name, exists already"),
+    5: ("already exists", "a stream or queue of this name already exists"),
     6: ("not available", "the stream is not available on this node"),
     7: ("login", "the broker does not offer this SASL mechanism"),
     8: ("login", "the broker rejected the user name or password"),
     9: ("login", "the broker could not read the user name or password"),
-    10: ("login", "the broker asks for another SASL step"),
+    10: ("login", "the broker requires another SASL step"),
     11: ("login", "the user may only connect from localhost"),
     12: ("virtual host", "the virtual host does not exist, or the user has no permission in it"),
-    13: ("unsupported", "the broker does not know the frame"),
+    13: ("unsupported", "the broker does not support the command"),
     14: ("frame too large", "the frame is larger than the agreed maximum"),
-    15: ("refused", "the broker failed; its log says why"),
+    15: ("refused", "internal error of the broker; see the broker's log"),
     16: ("permission", "the user lacks a permission"),
-    17: ("refused", "the broker does not accept the arguments, or a precondition is not met"),
+    17: ("refused", "the broker rejected the arguments, or a precondition failed"),
     18: ("refused", "the publisher does not exist"),
     19: ("refused", "no offset is stored"),
 }
@@ -100,7 +99,7 @@ def reason(code: int) -> tuple[StreamProblem, str]:
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """The answer to a request. ``code`` is None where the command has none."""
+    """The answer to a request. ``code`` is None for `Command.METADATA`, whose answer has no code."""
 
     command: Command
     correlation: int
@@ -118,7 +117,7 @@ class Delivery:
 
 @dataclass(frozen=True, slots=True)
 class Confirms:
-    """Messages that are stored, or known from before."""
+    """Messages that the broker stored, or dropped as duplicates."""
 
     publisher: int
     publishing_ids: tuple[int, ...]
@@ -126,7 +125,7 @@ class Confirms:
 
 @dataclass(frozen=True, slots=True)
 class Refusals:
-    """Messages that are not stored, with the reasons as response codes."""
+    """Messages that the broker did not store: publishing id -> response code."""
 
     publisher: int
     codes: dict[int, int]
@@ -134,7 +133,7 @@ class Refusals:
 
 @dataclass(frozen=True, slots=True)
 class MetadataUpdate:
-    """A stream was deleted or moved: its publishers and subscriptions on this connection are gone."""
+    """A stream was deleted or moved. The broker removed its publishers and subscriptions of this connection."""
 
     code: int
     stream: str
@@ -150,7 +149,7 @@ class CreditRefused:
 
 @dataclass(frozen=True, slots=True)
 class Tune:
-    """The limits that the broker proposes; 0 is none."""
+    """The limits that the broker proposes; 0 means no limit."""
 
     frame_max: int
     heartbeat: int
@@ -167,7 +166,7 @@ class Close:
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """A sign of life."""
+    """A heartbeat."""
 
 
 Frame: TypeAlias = (
@@ -176,7 +175,7 @@ Frame: TypeAlias = (
 
 
 class Fields:
-    """The fields of a frame, read one after the other."""
+    """Reads the fields of a frame in order."""
 
     __slots__ = ("_at", "_frame", "title")
 
@@ -214,18 +213,18 @@ class Fields:
         return self.number(_I64)
 
     def string(self) -> str:
-        """Read text; its absence is empty text."""
+        """Read a string. Null becomes an empty string."""
         size = self.number(_I16)
         try:
             return str(self._take(max(size, 0)), "utf-8")
         except UnicodeDecodeError:
-            raise malformed(f"a text in {self.title} is not UTF-8") from None
+            raise malformed(f"a string in {self.title} is not UTF-8") from None
 
     def count(self) -> int:
-        """Read the length of an array; each of its elements has at least one byte."""
+        """Read the length of an array. Each element has at least one byte, so larger lengths are malformed."""
         number = self.number(_I32)
         if number > len(self._frame) - self._at:
-            raise malformed(f"{self.title} is truncated: it has no room for {number} elements")
+            raise malformed(f"{self.title} is too short for {number} elements")
         return max(number, 0)
 
     def strings(self) -> list[str]:
@@ -242,7 +241,7 @@ class Fields:
         return struct.unpack(f">{count}Q", self._take(count * _U64.size))
 
     def rest(self) -> memoryview:
-        """The bytes that are left."""
+        """Return the remaining bytes."""
         return self._frame[self._at :]
 
     def _take(self, size: int) -> memoryview:
@@ -253,7 +252,7 @@ class Fields:
 
 
 _WITHOUT_CODE: Final = {Command.METADATA}
-"""The only answer without a response code: each stream in it has its own."""
+"""The answer without a response code: instead, each stream has one."""
 
 
 def parse(frame: memoryview) -> Frame:
@@ -271,9 +270,9 @@ def parse(frame: memoryview) -> Frame:
     try:
         command = Command(key & ~ANSWER)
     except ValueError:
-        raise malformed(f"its command 0x{key:04x} is unknown") from None
+        raise malformed(f"unknown command 0x{key:04x}") from None
     if version != VERSION:
-        raise malformed(f"{command.title} has the unknown version {version}")
+        raise malformed(f"unknown version {version} of {command.title}")
     fields.title = command.title
     return _answer(command, fields) if key & ANSWER else _pushed(command, fields)
 
@@ -300,23 +299,23 @@ def _pushed(command: Command, fields: Fields) -> Frame:
             return Close(fields.u32(), fields.u16(), fields.string())
         case Command.HEARTBEAT:
             return Heartbeat()
-        case Command.ROUTE | Command.PARTITIONS:  # 3.10 does not mark these two as answers
+        case Command.ROUTE | Command.PARTITIONS:  # 3.10 does not set the answer bit of these
             return _answer(command, fields)
         case _:
-            raise malformed(f"{command.title} is no command of a broker")
+            raise malformed(f"only clients send {command.title}")
 
 
 def malformed(detail: str) -> StreamUnavailable:
-    """Make the error for a frame that breaks the protocol."""
+    """Create the error for a malformed frame."""
     return StreamUnavailable(f"the broker sent a malformed frame: {detail}", "protocol")
 
 
-# ---- what answers contain
+# ---- contents of answers
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """The host and port at which a node of the broker says it can be reached."""
+    """The host and port that a node advertises."""
 
     host: str
     port: int
@@ -327,34 +326,34 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class StreamMetadata:
-    """Which nodes have a stream."""
+    """The nodes that have a stream."""
 
     stream: str
     leader: Node | None
-    """None while no leader is elected."""
+    """None during the election of a leader."""
     replicas: tuple[Node, ...]
     code: int = OK
 
     @property
     def exists(self) -> bool:
-        """Whether there is a stream of this name; another type of queue is none."""
+        """Whether the stream exists; False for other types of queue."""
         return reason(self.code)[0] != "no such stream"
 
     @property
     def nodes(self) -> tuple[Node, ...]:
-        """The nodes from which the stream can be read, the replicas first: they have less to do."""
+        """The nodes from which the stream can be read. The replicas come first because the leader has more load."""
         return (*self.replicas, *((self.leader,) if self.leader else ()))
 
 
 @dataclass(frozen=True, slots=True)
 class StreamStats:
-    """The ends of a stream. None: the stream is empty, or the release does not say."""
+    """The ends of a stream. None means that the stream is empty, or that the release does not report the offset."""
 
     first_chunk_id: int | None
     committed_chunk_id: int | None
-    """The first offset of the last committed chunk; from 3.11."""
+    """The first offset of the last committed chunk; requires RabbitMQ 3.11."""
     committed_offset: int | None
-    """The last committed offset; from 4.3."""
+    """The last committed offset; requires RabbitMQ 4.3."""
 
 
 def metadata(fields: Fields) -> dict[str, StreamMetadata]:
@@ -382,7 +381,7 @@ def stats(fields: Fields) -> StreamStats:
 
 
 def commands(fields: Fields) -> frozenset[int]:
-    """Read the answer to `ExchangeCommandVersions`: the commands of which the broker has version 1."""
+    """Read the answer to `ExchangeCommandVersions`, and return the commands that the broker supports in `VERSION`."""
     found = set()
     for _ in range(fields.count()):
         key, least, most = fields.u16(), fields.u16(), fields.u16()

@@ -1,9 +1,9 @@
-"""Publish to a stream, with confirms, and exactly once under a name.
+"""Publish to a stream with confirms. A publisher name makes this exactly once.
 
     with StreamPublisher("rabbitmq-stream://user:password@host", "events", name="import-7") as publisher:
         publisher.send([b"one", b"two"])
 
-`send` returns when all are confirmed.
+`send` returns when the broker has confirmed all messages.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from rabbit_chx.streams.protocol import Refusals, reason
 from rabbit_chx.urls import BrokerUrl
 
 _LOT: Final = 1_000
-"""Messages that are encoded and sent together."""
+"""Number of messages that are encoded and sent together."""
 _WINDOW: Final = 20_000
-"""Messages that may wait for their confirms."""
+"""Maximum number of unconfirmed messages."""
 _PAUSE: Final = 0.1
 """Seconds between two attempts to connect."""
 _SHORT: Final = 256
-"""A body of fewer bytes has a length of one byte."""
+"""For smaller bodies, the size is encoded in one byte."""
 
 
 class StreamPublisher:
@@ -52,14 +52,14 @@ class StreamPublisher:
             url: as for `connect`.
             stream: the name of the stream.
             name: the publisher's name. The broker drops a message whose publishing id is not higher than the last one under this
-                name, so that sending messages again stores them once. A stream remembers up to 255 names, those used last.
+                name, so a message that is sent again is stored once. A stream remembers the 255 names used most recently.
             tls: as for `connect`.
             credentials: as for `connect`.
             follow_advertised: as for `connect`.
-            timeout: seconds for a connection to open, for an answer, and for confirms while none arrives.
+            timeout: seconds for opening a connection, for an answer, and between confirms.
 
         Raises:
-            StreamUnavailable: there is no connection, no such stream, or no permission to write.
+            StreamUnavailable: the connection did not open, the stream does not exist, or the user has no write permission.
         """
         self.stream = stream
         self.name = name
@@ -85,33 +85,33 @@ class StreamPublisher:
         self.close()
 
     def close(self) -> None:
-        """Close the connection. Everything that was sent is confirmed already."""
+        """Close the connection. `send` does not return before its messages are confirmed, so no confirms are lost."""
         self._connection.close()
 
     def sequence(self) -> int:
-        """Return the highest publishing id that the stream remembers of this name; 0 if it knows none, or without a name."""
+        """Return the highest publishing id that the stream remembers for this name; 0 without one, or without a name."""
         if self.name is None:
             return 0
         return self._connection.query_publisher_sequence(self.name, self.stream)
 
     def send(self, bodies: Iterable[bytes], *, first_id: int | None = None) -> int:
-        """Publish bodies in order, and return the last publishing id when all are confirmed.
+        """Publish bodies in order, wait for their confirms, and return the last publishing id.
 
-        If the connection is lost, unconfirmed messages are sent again over another one: under a name they are stored once, otherwise
-        maybe twice.
+        If the connection is lost, a new connection sends the unconfirmed messages again. With a name, each is stored once; without one,
+        some may be stored twice.
 
         Args:
-            bodies: each becomes a message.
-            first_id: the publishing id of the first, the others follow; by default they continue from the last one, which a
-                publisher with a name asks the broker for.
+            bodies: the bodies of the messages.
+            first_id: the publishing id of the first message; the ids of the others follow. By default, ids continue from the last
+                one, for a name also from the last one of earlier publishers.
 
         Raises:
-            StreamUnavailable: the broker refused messages, or there is no connection within the timeout.
+            StreamUnavailable: the broker refused messages, or no connection opened within the timeout.
         """
         return self.send_messages(map(_message, bodies), first_id=first_id)
 
     def send_messages(self, messages: Iterable[bytes], *, first_id: int | None = None) -> int:
-        """Publish messages as `send` does. Each is stored as it is, so it must be an encoded AMQP 1.0 message."""
+        """Publish encoded AMQP 1.0 messages as `send` does. The broker stores the bytes unchanged."""
         if first_id is not None and first_id < 1:
             raise InvalidValue("first publishing id", first_id, "an integer from 1 on")
         number = self._last + 1 if first_id is None else first_id
@@ -120,7 +120,7 @@ class StreamPublisher:
         while lot := list(islice(rest, _LOT)):
             entries = dict(enumerate(lot, number))
             number += len(lot)
-            # also if it fails: an id that the broker may know must not be given to another message
+            # Before publishing: if that fails, the broker may have these ids, so other messages must not reuse them.
             self._last = max(self._last, number - 1)
             waiting |= entries
             self._publish(entries, waiting)
@@ -142,7 +142,7 @@ class StreamPublisher:
             self._resume(error, waiting)
 
     def _settle(self, waiting: dict[int, bytes], most: int) -> None:
-        """Wait until at most so many messages are unconfirmed."""
+        """Wait until at most ``most`` messages are unconfirmed."""
         while len(waiting) > most:
             try:
                 self._take_outcomes(waiting, most)
@@ -158,7 +158,7 @@ class StreamPublisher:
             if len(waiting) <= most:
                 return
         raise StreamUnavailable(
-            f"the broker confirmed nothing for {self._timeout:g} seconds: a memory or disk alarm, or no majority of replicas",
+            f"no confirm from the broker for {self._timeout:g} seconds: a memory or disk alarm, or no majority of replicas",
             "refused",
             self.stream,
         )
@@ -166,14 +166,14 @@ class StreamPublisher:
     def _refused(self, outcome: Refusals) -> StreamUnavailable:
         number, code = next(iter(outcome.codes.items()))
         problem, text = reason(code)
-        if text == "the publisher does not exist":  # the broker removes publishers of a stream that moves
+        if text == "the publisher does not exist":  # after a stream moves, its publishers do not exist
             problem = "not available"
         return StreamUnavailable(
             f"the broker refused message {number} for stream {self.stream!r}: {text}", problem, self.stream
         )
 
     def _resume(self, error: StreamUnavailable, waiting: dict[int, bytes]) -> None:
-        """Send what is not confirmed over another connection."""
+        """Send the unconfirmed messages over a new connection."""
         deadline = time.monotonic() + self._timeout
         while True:
             self._connection.close()
@@ -191,7 +191,7 @@ class StreamPublisher:
 
 
 def _message(body: bytes) -> bytes:
-    """An AMQP 1.0 message with one data section."""
+    """Encode an AMQP 1.0 message with one data section."""
     if not isinstance(body, (bytes, bytearray, memoryview)):
         raise InvalidValue("message body", body, "bytes")
     size = len(body)

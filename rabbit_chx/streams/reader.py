@@ -1,11 +1,11 @@
-"""Read a range of offsets from a stream: each message once and in order, however often the connection is lost.
+"""Read a range of offsets from a stream: each message once and in order, even if the connection is lost.
 
     with StreamReader("rabbitmq-stream://user:password@host", "events") as reader:
         bounds = reader.bounds()
         for batch in reader.read(bounds.first, bounds.end):
             print(batch.num_rows)
 
-`read` gives Arrow batches, `messages` one message at a time.
+`read` yields Arrow batches, `messages` single messages.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _CREDIT: Final = 50
-"""Chunks that the broker may send ahead: those that are not read yet wait in the buffers of the sockets."""
+"""Chunks that the broker may send ahead. Socket buffers hold them until the reader takes them."""
 _QUIET: Final = 0.05
-"""Seconds without a chunk after which the reader asks whether there is another; doubled each time."""
+"""Seconds without a chunk before the reader checks for another one; each check doubles them."""
 _PAUSE: Final = 0.1
 """Seconds between two attempts."""
 
@@ -58,17 +58,17 @@ class StreamReader:
 
         Args:
             url: as for `connect`.
-            stream: the name of the stream; read a super stream by its `partitions`.
-            columns: of the batches, from `COLUMNS`; by default all. Only these are decoded.
+            stream: the name of the stream. To read a super stream, read each of its `partitions`.
+            columns: names from `COLUMNS` for `read`, by default all. `read` decodes only these.
             tls: as for `connect`.
             credentials: as for `connect`.
             follow_advertised: as for `connect`.
             credit: how many chunks the broker may send ahead.
             name: as for `connect`.
-            timeout: seconds for a connection to open, for an answer, and for another chunk if there is one.
+            timeout: seconds for opening a connection, for an answer, and for the next chunk of a range.
 
         Raises:
-            StreamUnavailable: there is no connection, or no such stream.
+            StreamUnavailable: the connection did not open, or the stream does not exist.
         """
         if not 2 <= credit <= 0xFFFF:
             raise InvalidValue("credit", credit, "an integer from 2 to 65535")
@@ -99,11 +99,11 @@ class StreamReader:
         self._connection.close()
 
     def bounds(self) -> Bounds:
-        """Return where the stream begins and ends at the moment."""
+        """Return where the stream currently begins and ends."""
         return bounds(self._open(), self.stream)
 
     def offset_at(self, timestamp_ms: int) -> int:
-        """Return the first offset of the first chunk that was stored at or after a time; the end if there is none.
+        """Return the first offset of the first chunk stored at or after a time; the end of the stream without such a chunk.
 
         Args:
             timestamp_ms: milliseconds since 1970.
@@ -114,11 +114,11 @@ class StreamReader:
     def read(self, start: int, end: int) -> Iterator[pa.RecordBatch]:
         """Yield the messages with ``start <= offset < end`` as Arrow batches, each once and in order.
 
-        The iterator ends with the range: it does not wait for messages that do not exist yet. A lost connection is opened again.
+        The iterator ends with the range and does not wait for new messages. It replaces a lost connection.
 
         Raises:
-            StreamUnavailable: the stream lacks offsets of the range, or the connection cannot be opened again.
-            CorruptChunk: a checksum is wrong.
+            StreamUnavailable: the stream lacks offsets of the range, or no new connection opened within the timeout.
+            CorruptStream: a chunk or a message is damaged.
         """
         try:
             from rabbit_chx.streams.columns import COLUMNS, record_batches
@@ -128,14 +128,14 @@ class StreamReader:
         return record_batches(self.chunks(start, end), columns, start=start, end=end)
 
     def messages(self, start: int, end: int) -> Iterator[tuple[int, StreamMessage]]:
-        """Yield the offset and the content of each message with ``start <= offset < end``, as `read` does, without pyarrow."""
+        """Yield each message with ``start <= offset < end`` and its offset. Unlike `read`, this does not need pyarrow."""
         for chunk in self.chunks(start, end):
             for offset, stored in enumerate(records_of(chunk), chunk.first_offset):
                 if start <= offset < end:
                     yield offset, decode(stored, self.stream, offset)
 
     def chunks(self, start: int, end: int) -> Iterator[Chunk]:
-        """Yield the chunks with messages of a range. The first and the last may have messages outside of it."""
+        """Yield the chunks with messages of a range. The first and the last chunk may have other messages, too."""
         if not (isinstance(start, int) and isinstance(end, int) and 0 <= start <= end):
             raise InvalidValue("range of offsets", (start, end), "two integers with 0 <= start <= end")
         at, since = start, time.monotonic()
@@ -180,7 +180,7 @@ class StreamReader:
     def _delivered(
         self, connection: StreamConnection, subscription: int, start: int
     ) -> Iterator[tuple[int, Chunk]]:
-        """Yield what a subscription delivers, each chunk behind the offset that is expected next, until there is no more."""
+        """Yield the chunks of a subscription until the end of the stream, each with the expected first offset."""
         at, owed, lot = start, 0, max(self._credit // 4, 1)
         quiet, waited = _QUIET, 0.0
         while waited <= self._timeout:
@@ -199,19 +199,19 @@ class StreamReader:
             waited += quiet
             quiet *= 2
         raise StreamUnavailable(
-            f"the broker sent nothing of stream {self.stream!r} from offset {at} on for {waited:.0f} seconds",
+            f"the broker sent no chunk of stream {self.stream!r} for {waited:.0f} seconds; the next offset is {at}",
             "lost",
             self.stream,
         )
 
     def _check_range(self, start: int, end: int) -> None:
-        """Check that the stream has a range. A replica may lag behind the one that was asked where the stream ends."""
+        """Check that the stream has a range; wait if the node lags behind the one that reported the end."""
         deadline = time.monotonic() + self._timeout
         while (found := self.bounds()).end < end:
             if time.monotonic() > deadline:
                 raise StreamUnavailable(
-                    f"offsets {start} to {end} lie beyond the end of stream {self.stream!r}, which is {found.end}: was it "
-                    "deleted and created again?",
+                    f"offsets {start} to {end} are beyond the end of stream {self.stream!r}, which is {found.end}: was the "
+                    "stream deleted and created again?",
                     "beyond the end",
                     self.stream,
                     found.first,

@@ -1,4 +1,4 @@
-"""The messages of several chunks in one buffer, with what the chunks tell of each."""
+"""The messages of several chunks in one buffer, with their offsets and times."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rabbit_chx.errors import CorruptChunk
 from rabbit_chx.streams.chunks import PADDING, Chunk, Whole, records_of
 
 _MOST_ARROW_BYTES: Final = 2**31 - 1 - PADDING
-"""The offsets of Arrow's binary arrays have 32 bits."""
+"""Arrow's binary arrays have offsets of 32 bits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,24 +22,24 @@ class Rows:
     stream: str
     data: bytes
     starts: Whole
-    """Ascending, and none before the stop of the message before."""
+    """Ascending; messages do not overlap."""
     stops: Whole
     offsets: Whole
     times: Whole
-    """Of the chunks, in milliseconds since 1970."""
+    """The times of the chunks, in milliseconds since 1970."""
 
     def chosen(self, start: int, end: int | None) -> Rows:
-        """The messages whose offset is in the range."""
+        """Return the messages whose offset is in the range."""
         first, last = np.searchsorted(self.offsets, [start, 2**62 if end is None else end]).tolist()
         return self.slice(first, max(first, last))
 
     def parts(self, most_rows: int) -> Iterator[Rows]:
-        """The messages in parts of at most so many, which Arrow can hold."""
+        """Split the messages into parts of at most ``most_rows``, each small enough for Arrow."""
         for low in range(0, len(self.starts), most_rows):
             yield from _small_enough(self.slice(low, low + most_rows))
 
     def slice(self, low: int, high: int) -> Rows:
-        """The messages at these places."""
+        """Return the messages with these indexes."""
         chosen = slice(low, high)
         starts, stops = self.starts[chosen], self.stops[chosen]
         return Rows(self.stream, self.data, starts, stops, self.offsets[chosen], self.times[chosen])
@@ -61,7 +61,7 @@ def _small_enough(rows: Rows) -> Iterator[Rows]:
 
 
 def rows_of(chunks: Sequence[Chunk]) -> Rows | None:
-    """The messages of chunks of one stream; None if there are none."""
+    """Return the messages of chunks of one stream; None if the chunks have no messages."""
     records = records_of(*chunks)
     if not len(records.starts):
         return None
@@ -75,7 +75,7 @@ def rows_of(chunks: Sequence[Chunk]) -> Rows | None:
         offsets=np.repeat(firsts, counts) + np.arange(len(records.starts)),
         times=np.repeat(np.array([chunk.timestamp_ms for chunk in chunks]), counts),
     )
-    # Decompressed messages come after all others of their chunk.
+    # The buffer has decompressed messages after all others.
     return rows if (rows.starts[1:] >= rows.stops[:-1]).all() else _in_order(rows)
 
 

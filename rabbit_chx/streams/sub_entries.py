@@ -1,7 +1,8 @@
-"""The entries of a chunk: messages, and sub-entry batches, which hold messages of one publisher, compressed or not.
+"""The entries of a chunk: messages, and sub-entry batches, which contain messages of one publisher and may be compressed.
 
-A message is its size (32 bits) and its bytes. A batch has the top bit of its first byte set, then three bits for the
-compression, four reserved bits, the number of messages (16 bits), and the sizes of its data before and after compression.
+A message consists of its size (32 bits) and its bytes. In a batch, the top bit of the first byte is set. Three bits for the
+compression follow, four reserved bits, the number of messages (16 bits), the sizes of the data before and after compression
+(32 bits each), and the data.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ _IS_BATCH_AS_SIZE: Final = 1 << 31
 
 
 class Damaged(Exception):
-    """Entries do not fit together; the caller knows of which stream they are."""
+    """The entries are not valid. The caller adds the stream and the offset."""
 
 
 class Decompressed:
-    """Decompressed data, which comes after the data of the chunks."""
+    """Decompressed batches, to be appended to the data of the chunks."""
 
     def __init__(self, end: int) -> None:
         self.end: int = end
@@ -31,7 +32,7 @@ class Decompressed:
         self.pieces: list[bytes] = []
 
     def add(self, piece: bytes) -> int:
-        """Add a piece; returns where it begins."""
+        """Add a piece, and return its start."""
         start = self.end
         self.pieces.append(piece)
         self.end += len(piece)
@@ -39,9 +40,10 @@ class Decompressed:
 
 
 def sized_records(data: bytes, at: int, end: int, count: int, spans: list[int]) -> tuple[int, int]:
-    """Add starts and stops of up to ``count`` messages to ``spans``, until a batch begins.
+    """Append starts and stops of messages to ``spans``, up to ``count`` messages or the first batch.
 
-    Returns the number of messages and where the next entry begins.
+    Returns:
+        The number of messages, and the start of the next entry.
     """
     size_at = SIZE.unpack_from
     for found in range(count):
@@ -53,20 +55,20 @@ def sized_records(data: bytes, at: int, end: int, count: int, spans: list[int]) 
             return found, at
         at = start + size
         if at > end:
-            raise Damaged(f"a message of {size} bytes is longer than the {end - start} that are left")
+            raise Damaged(f"a message of {size} bytes exceeds the {end - start} remaining bytes")
         spans += (start, at)
     return count, at
 
 
 def batch_records(data: bytes, at: int, end: int, spans: list[int], decompressed: Decompressed) -> int:
-    """Add the messages of the sub-entry batch at ``at`` to ``spans``; returns where the next entry begins."""
+    """Append the messages of the sub-entry batch at ``at`` to ``spans``, and return the start of the next entry."""
     start = at + _BATCH.size
     if start > end:
         raise Damaged("a sub-entry batch is incomplete")
     kind, count, uncompressed, size = _BATCH.unpack_from(data, at)
     stop: int = start + size
     if stop > end:
-        raise Damaged(f"a sub-entry batch of {size} bytes is longer than the {end - start} that are left")
+        raise Damaged(f"a sub-entry batch of {size} bytes exceeds the {end - start} remaining bytes")
     compression = kind >> 4 & 0x07
     if not compression:
         _fill(sized_records(data, start, stop, count, spans), count, stop)
@@ -89,7 +91,7 @@ def _fill(found: tuple[int, int], count: int, stop: int) -> None:
 def _gunzip(data: bytes, size: int) -> bytes:
     unzip = zlib.decompressobj(wbits=31)
     try:
-        # One byte more than expected, so that a longer text is noticed and a bomb is not unpacked.
+        # One byte more than expected detects longer data without unpacking a decompression bomb.
         plain = unzip.decompress(data, size + 1)
     except zlib.error:
         raise Damaged("a sub-entry batch is not valid gzip") from None
@@ -118,7 +120,7 @@ def _unsnappy(data: bytes, size: int) -> bytes:
         raise _missing("snappy", "python-snappy") from None
     try:
         plain = bytes(snappy.StreamDecompressor().decompress(data))
-    except Exception:  # noqa: BLE001 - the errors of python-snappy have no common class
+    except Exception:  # noqa: BLE001 - the errors of python-snappy share no base class
         raise Damaged("a sub-entry batch is not valid snappy") from None
     return _of_size(plain, size)
 
@@ -143,4 +145,4 @@ _DECOMPRESS: Final[dict[int, Callable[[bytes, int], bytes]]] = {
     3: _by_arrow("lz4"),
     4: _by_arrow("zstd"),
 }
-"""The values that the stream protocol defines; lz4 and snappy are in their frame formats."""
+"""The compressions of the stream protocol. lz4 and snappy use their frame formats."""

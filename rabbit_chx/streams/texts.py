@@ -1,4 +1,4 @@
-"""Slices of one buffer as Arrow arrays of bytes and of text."""
+"""Slices of one buffer as Arrow arrays of binary and strings."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from rabbit_chx.streams.encoded import Flags
 
 
 class Leave(Exception):
-    """These rows are not as simple as they seemed: they have texts that are not UTF-8, or a header twice."""
+    """Some rows must be decoded one by one, because of text that is not UTF-8, a duplicate header or a large integer."""
 
     def __init__(self, rows: Whole) -> None:
         self.rows = rows
 
 
 def slices(buffer: pa.Buffer, start: Whole, stop: Whole, valid: Flags) -> pa.Array:
-    """Bytes between ascending places, null where they are not valid.
+    """Return slices of a buffer, ascending and without overlaps, as a binary array; null where ``valid`` is False.
 
-    A binary array of all slices and all gaps between them shares the buffer; every second element is a slice.
+    Slices and the gaps between them form a binary array that shares the buffer. `take` then keeps the slices, every second element.
     """
     places = np.flatnonzero(valid)
     if not len(places):
@@ -33,7 +33,11 @@ def slices(buffer: pa.Buffer, start: Whole, stop: Whole, valid: Flags) -> pa.Arr
 
 
 def utf8(raw: pa.Array, rows: Whole) -> pa.Array:
-    """The slices as text, if they are; ``rows`` tells to which message each belongs."""
+    """Convert slices to strings. ``rows`` has the message of each slice.
+
+    Raises:
+        Leave: Some slices are not UTF-8.
+    """
     try:
         return raw.cast(pa.string())
     except pa.ArrowInvalid:

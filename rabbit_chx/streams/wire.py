@@ -1,7 +1,7 @@
 """A socket that sends and receives frames: framing, time limits and heartbeats.
 
-A chunk is copied once, from the kernel: small frames are views into what one call received, and the rest of a large frame is
-received where it stays.
+Chunks are copied once, from the kernel: frames are views of the receive buffer, and a buffer with frames in use is replaced, not
+reused.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from rabbit_chx.streams.protocol import SIZE, Command
 from rabbit_chx.urls import BrokerUrl
 
 RECEIVE: Final = 1 << 18
-"""Bytes of a buffer, unless a frame is larger."""
+"""The size of a buffer in bytes; larger frames get a larger one."""
 _BEFORE_TUNE: Final = 1 << 20
-"""Bytes of a frame before the broker proposes a maximum."""
+"""The maximum size of a frame in bytes, until the broker proposes one."""
 _LEAST_WAIT: Final = 1e-4
-"""Seconds; 0 would mean not to wait at all, and that is another error in Python."""
+"""Seconds. A timeout of 0 would make the socket non-blocking, which raises other errors."""
 _LARGEST: Final = 1 << 30
-"""Bytes of a chunk. The agreed maximum does not count for chunks: they are larger where messages are."""
+"""The maximum size of a chunk in bytes. The agreed maximum does not apply to chunks."""
 _HEADER: Final = struct.Struct(">H3x36xI8x")
-"""Deliver up to the end of the header of its chunk: the command, and the size of the data that follows."""
+"""A Deliver frame up to the end of the chunk header: the command, and the size of the entries."""
 _OTHERS: Final = {
-    b"AMQP": "it speaks AMQP: the port of the stream protocol is 5552",
-    b"HTTP": "it speaks HTTP: the port of the stream protocol is 5552",
-    b"\x15\x03": "it expects TLS: use amqps:// or rabbitmq-stream+tls://, usually with port 5551",
+    b"AMQP": "it speaks AMQP; the default port of the stream protocol is 5552",
+    b"HTTP": "it speaks HTTP; the default port of the stream protocol is 5552",
+    b"\x15\x03": "it expects TLS; use amqps:// or rabbitmq-stream+tls://, by default with port 5551",
 }
 """The first bytes of peers that do not speak the stream protocol."""
 _HEARTBEAT: Final = one_way(Command.HEARTBEAT)
@@ -48,13 +48,13 @@ class Wire:
     def __init__(self, sock: socket.socket, where: str) -> None:
         self.where: str = where
         self.frame_max: int = _BEFORE_TUNE
-        """Bytes of a frame, except Deliver; 0 is no limit."""
+        """The maximum size of a frame in bytes, except for Deliver; 0 means no limit."""
         self.heartbeat: float = 0.0
-        """Seconds between signs of life in both directions; 0 is none."""
+        """The heartbeat interval in seconds; 0 disables heartbeats."""
         self.closed: bool = False
         self._socket = sock
         self._buffer = _buffer(RECEIVE)
-        self._start = self._end = 0  # what was received and not given out yet
+        self._start = self._end = 0  # the received bytes that `receive` has not returned yet
         self._last_sent = self._last_received = time.monotonic()
 
     def send(self, frames: bytes, timeout: float) -> None:
@@ -68,7 +68,7 @@ class Wire:
         self._last_sent = time.monotonic()
 
     def receive(self, deadline: float) -> memoryview | None:
-        """Receive the next frame, without its size; None if none is complete by the deadline."""
+        """Receive the next frame, and return it without its size; None if it is incomplete at the deadline."""
         if not self._have(SIZE.size, deadline):
             return None
         (size,) = SIZE.unpack_from(self._buffer, self._start)
@@ -92,7 +92,7 @@ class Wire:
             self._socket.close()
 
     def _have(self, size: int, deadline: float) -> bool:
-        """Whether this many bytes are received by the deadline."""
+        """Receive until this many bytes are available; False at the deadline."""
         if self._start + size > len(self._buffer):
             self._make_room(size)
         while self._end - self._start < size:
@@ -101,7 +101,7 @@ class Wire:
         return True
 
     def _make_room(self, size: int) -> None:
-        """Continue in another buffer: frames that were given out are views into this one."""
+        """Continue in a new buffer, because returned frames are views of the current one."""
         rest = self._buffer[self._start : self._end]
         self._buffer = _buffer(max(RECEIVE, size))
         self._buffer[: len(rest)] = rest
@@ -123,13 +123,17 @@ class Wire:
                 raise self._lost(error) from None
             else:
                 if not count:
-                    raise self._lost(ConnectionError("the broker ended it"))
+                    raise self._lost(ConnectionError("the broker closed it"))
                 self._end += count
                 self._last_received = time.monotonic()
                 return True
 
     def _is_chunk(self, size: int, deadline: float) -> bool:
-        """Whether a frame that is larger than agreed is a chunk, whose header says that it has this size."""
+        """Whether a frame beyond the agreed maximum is a chunk whose header confirms the size.
+
+        Raises:
+            StreamUnavailable: The frame is not a chunk.
+        """
         first = bytes(self._buffer[self._start : self._start + SIZE.size])
         for other, text in _OTHERS.items():
             if first.startswith(other):
@@ -154,11 +158,11 @@ class Wire:
     def _check_silence(self) -> None:
         silence = time.monotonic() - self._last_received
         if self.heartbeat and silence > 2 * self.heartbeat:
-            raise self._lost(TimeoutError(f"no sign of life for {silence:.0f} seconds"))
+            raise self._lost(TimeoutError(f"no data for {silence:.0f} seconds, not even a heartbeat"))
 
     def _lost(self, error: OSError) -> StreamUnavailable:
         if isinstance(error, ssl.SSLError) and not isinstance(error, ssl.SSLEOFError):
-            # TLS 1.3 refuses a client certificate after the handshake
+            # with TLS 1.3, the broker rejects a client certificate after the handshake
             text = str(why_tls_failed(error, f"the broker at {self.where}"))
             return self._ended(StreamUnavailable(text, "tls"))
         text = str(error) or error.strerror or type(error).__name__
@@ -170,15 +174,15 @@ class Wire:
 
 
 def _buffer(size: int) -> memoryview:
-    """Memory that is not filled with zeros first."""
+    """Allocate memory without filling it with zeros."""
     return np.empty(size, np.uint8).data
 
 
 def open_wire(url: BrokerUrl, tls: ssl.SSLContext | None, timeout: float) -> Wire:
-    """Connect to a port of the stream protocol, with TLS if the URL says so.
+    """Connect to a stream port, with TLS if the URL has it.
 
     Raises:
-        StreamUnavailable: nothing accepts the connection, or TLS failed.
+        StreamUnavailable: no server accepts the connection, or TLS failed.
     """
     where = str(url)
     if url.tls:

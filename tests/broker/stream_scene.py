@@ -1,4 +1,4 @@
-"""Streams of their own for tests, and what fills and reads them below the classes under test."""
+"""Create, fill and delete streams for tests."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SECONDS = 20
 
 
 def message(number: int, size: int = 10) -> bytes:
-    """An AMQP 1.0 message with one data section, whose body begins with its number."""
+    """Encode an AMQP 1.0 message whose body begins with a number."""
     body = b"%010d" % number + bytes(max(size - 10, 0))
     return b"\0Su\xb0" + struct.pack(">I", len(body)) + body
 
@@ -39,7 +39,7 @@ def delete_stream(connection, name: str) -> None:
 
 
 def settle(connection, count: int) -> dict[int, int]:
-    """Wait until this many messages are confirmed or refused, and return the code of each that was refused."""
+    """Wait until ``count`` messages are confirmed or refused, and return the codes of refused messages."""
     refused, confirmed = {}, set()
     for outcome in connection.confirms(SECONDS):
         match outcome:

@@ -1,4 +1,4 @@
-"""Those who write into one stream: each puts values there in order, and returns when all are confirmed."""
+"""Clients that write values to a stream in order, and return when the broker has confirmed all."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from rabbit_chx.streams import StreamPublisher
 from tests.broker.stream_scene import SECONDS
 
 NAME = "exactly-what-was-written"
-"""rstream cannot open a stream whose name is not ASCII."""
+"""An ASCII name, because rstream cannot open streams with other names."""
 LOT = 100
-"""Messages of a sub-entry batch."""
+"""Number of messages of a sub-entry batch."""
 LOTS = 50
-"""Lots that wait for their confirms: rstream puts what waits into one frame, and does not look at its size."""
+"""Maximum number of unconfirmed lots: rstream sends all waiting messages in one frame, without checking its size."""
 
 
 def over_amqp(broker, stream: str, values: list[bytes]) -> None:
@@ -46,7 +46,7 @@ async def _publish(broker, stream, values, compression) -> None:
 
 
 async def _confirmed(producer, stream, lots, compression) -> None:
-    """Publish some lots, and wait until each message or each sub-entry batch is confirmed."""
+    """Publish several lots, and wait until each message or each sub-entry batch is confirmed."""
     waiting = sum(map(len, lots)) if compression is None else len(lots)
     done = asyncio.Event()
 
@@ -75,7 +75,7 @@ WRITERS = {
 
 
 def read_with_rstream(broker, stream: str, count: int) -> list[tuple[int, bytes]]:
-    """The offset and the encoded message of each record, as another client sees them."""
+    """Read the offset and the encoded message of each record with rstream."""
     return asyncio.run(asyncio.wait_for(_read(broker, stream, count), 10 * SECONDS))
 
 
@@ -100,5 +100,5 @@ def _place(broker) -> dict:
     assert parts.hostname
     assert parts.port
     login = {"username": unquote(parts.username or ""), "password": unquote(parts.password or "")}
-    # As behind a load balancer: the host that the broker advertises may not be reachable.
+    # Load balancer mode, because the advertised host may not be reachable.
     return {"host": parts.hostname, "port": parts.port, "load_balancer_mode": True, **login}

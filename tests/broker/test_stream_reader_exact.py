@@ -1,6 +1,6 @@
-"""What several clients wrote into one stream is read back exactly: each offset once, in order, with its value.
+"""The reader returns exactly the messages that several clients wrote: each offset once, in order, with its value.
 
-rstream, which reads the same stream, says which offsets there are.
+rstream reads the same stream and provides the expected offsets.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ pytestmark = [pytest.mark.broker, pytest.mark.newest_first]
 
 ROWS = 1_000_000 if LONG else 100_000
 PARTS = 20
-"""Each part of the rows is of one client; a tracked offset behind it makes a hole."""
+"""One client writes each part of the rows. A stored offset after each part is a hole."""
 RANGES = 40
 SEGMENTS = {"stream-max-segment-size-bytes": "500000"}
 LARGE = 1_000_000
-"""Bytes of one message of each part, close to the largest frame."""
+"""Size in bytes of one message of each part, close to the maximum frame size."""
 LESS = 50_000
-"""The same of parts that rstream writes."""
+"""The same size for the parts that rstream writes."""
 OURS = (over_amqp, over_stream_protocol)
 
 
 def parts(random, writers):
-    """The values of each part: unlike lengths, one without a byte, and a large one."""
+    """Yield the values of each part, of different lengths, with an empty and a large one."""
     for part, writer in enumerate(writers):
         numbers = range(part * ROWS // PARTS, (part + 1) * ROWS // PARTS)
         values = [b"%d " % number + b"x" * random.choice((0, 0, 0, 3, 60, 300)) for number in numbers]
@@ -57,7 +57,7 @@ def written(broker, stream, random) -> list[bytes]:
 
 
 def read(broker, stream, ranges):
-    """The offsets and values of ranges, one after another; readers of different credits take turns."""
+    """Read ranges in order with two readers of different credits in turn, and return offsets and values."""
     readers = [
         StreamReader(broker.stream_url, stream, columns=["offset", "value"], credit=credit)
         for credit in (2, 50)
@@ -80,7 +80,7 @@ def a_named_stream(connection):
     connection.delete(NAME)
 
 
-def test_what_five_clients_wrote_is_read_once_in_order_with_its_values(broker, stream_connection):
+def test_messages_of_five_clients_are_read_once_in_order(broker, stream_connection):
     started, random = time.monotonic(), dice("five writers", broker.version)
     with a_named_stream(stream_connection) as stream:
         values = written(broker, stream, random)
@@ -100,8 +100,8 @@ def test_what_five_clients_wrote_is_read_once_in_order_with_its_values(broker, s
             != rows[bisect_left(offsets, start) : bisect_left(offsets, end)]
             for start, end in inside
         )
-        what = f"five clients write into one stream, {len(cuts) - 1} ranges tile it, {len(inside)} lie in it"
-        control = f"rstream reads the same offsets, {ends.end - len(rows):,} of which are holes"
+        what = f"five clients write to one stream; {len(cuts) - 1} adjacent and {len(inside)} other ranges are read"
+        control = f"rstream reads the same offsets, with {ends.end - len(rows):,} holes"
         missed = 0 if found == rows else len(set(rows) ^ set(found)) or 1
         seconds = time.monotonic() - started
         book(

@@ -1,4 +1,4 @@
-"""The stream protocol on real brokers: connections, what there is, reading and writing, and what each refusal says."""
+"""The stream protocol on real brokers: connecting, streams, permissions, reading and writing."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def connection(stream_connection):
 def chunks_of(
     connection, stream: str, records: int, *, start=None, credit=10
 ) -> list[tuple[int, int, bytes]]:
-    """First offset, number of records and data of each chunk, until that many records were read."""
+    """Read chunks with this many records, and return the first offset, number of records and data of each."""
     number = connection.subscribe(stream, start or OffsetSpec.first(), credit=credit)
     found, read = [], 0
     for subscription, chunk in connection.chunks(SECONDS):
@@ -59,7 +59,7 @@ def chunks_of(
 # ---- connecting
 
 
-def test_a_connection_says_what_it_is_connected_to_and_closes_twice(broker, url):
+def test_a_connection_has_release_node_and_limits_and_can_be_closed_twice(broker, url):
     connection = connect(url, name="it's me")
     assert connection.release == broker.version
     assert connection.node.port == 5552
@@ -73,7 +73,7 @@ def test_a_connection_says_what_it_is_connected_to_and_closes_twice(broker, url)
         connection.metadata(["a"])
 
 
-def test_the_url_of_another_protocol_leads_to_the_same_broker_with_another_port(broker, url):
+def test_an_amqp_url_with_the_stream_port_connects(broker, url):
     with connect(BrokerUrl.for_streams(broker.url, port=url.port)) as connection:
         assert connection.release == broker.version
 
@@ -88,19 +88,19 @@ def test_the_url_of_another_protocol_leads_to_the_same_broker_with_another_port(
             "Connection refused; the stream protocol needs `rabbitmq-plugins enable",
         ),
         ({"password": "geheim"}, "login", "rejected the user name or password"),
-        ({"user": "nobody"}, "login", "rejected the user name or password"),
+        ({"user": "unknown"}, "login", "rejected the user name or password"),
         ({"named_vhost": "none"}, "virtual host", "'none'.* no such virtual host, or .* no permission in it"),
         ({"tls": True}, "tls", "is this a port without TLS"),
     ],
 )
-def test_a_connection_that_does_not_open_says_why(url, changed, problem, words):
+def test_a_failed_connection_is_explained(url, changed, problem, words):
     with refused(problem, words):
         connect(replace(url, **changed), tls=ssl.create_default_context())
 
 
 @pytest.mark.newest_first
 def test_the_port_of_amqp_or_http_is_recognised(broker, url):
-    with refused("protocol", "it speaks AMQP: the port of the stream protocol is 5552"):
+    with refused("protocol", "it speaks AMQP; the default port of the stream protocol is 5552"):
         connect(BrokerUrl.for_streams(broker.url, port=BrokerUrl.parse(broker.url).port))
     with refused("protocol", "it speaks HTTP"):
         connect(replace(url, port=int(broker.management_url.rpartition(":")[2])))
@@ -114,7 +114,7 @@ def authority(tmp_path_factory):
     return authority
 
 
-def test_tls_encrypts_everything_and_external_says_what_it_lacks(broker, url, authority):
+def test_tls_carries_all_frames_and_failed_external_logins_are_explained(broker, url, authority):
     release = release_of(broker)
     listener_url = f"rabbitmq-stream://{url.host}:{url.port}"
     with Listener(authority.server(), listener_url) as listener:
@@ -134,7 +134,7 @@ def test_tls_encrypts_everything_and_external_says_what_it_lacks(broker, url, au
 
 
 @pytest.mark.newest_first
-def test_credentials_are_asked_at_each_connect_and_their_failure_is_told(url):
+def test_credentials_are_used_and_their_failure_is_explained(url):
     with connect(replace(url, password="geheim"), credentials=lambda: url.login) as connection:
         assert connection.is_open
     with refused("login", "cannot read the credentials .* KeyError"):
@@ -142,21 +142,23 @@ def test_credentials_are_asked_at_each_connect_and_their_failure_is_told(url):
 
 
 @pytest.mark.newest_first
-def test_heartbeats_keep_a_connection_that_only_reads(url):
+def test_heartbeats_keep_an_idle_reader_connected(url):
     with connect(replace(url, parameters={"heartbeat": 1})) as connection, a_stream(connection) as stream:
         connection.subscribe(stream, OffsetSpec.next(), credit=1)
-        assert list(connection.chunks(5)) == []  # the broker drops a client that is silent for 2 to 3 seconds
+        assert (
+            list(connection.chunks(5)) == []
+        )  # the broker closes connections that are silent for 2 to 3 seconds
         assert connection.metadata([stream])[stream].exists
 
 
-def test_a_connection_that_the_broker_closed_meanwhile_is_noticed_by_the_next_call(broker, url):
-    with connect(url) as connection, refused("lost", "operator|ended|reset"):
-        for _ in range(10):  # the broker lists a connection some time after it has opened
-            broker.ctl("close_all_connections", "the operator says so")
+def test_the_call_after_the_broker_closed_the_connection_fails(broker, url):
+    with connect(url) as connection, refused("lost", "operator|closed it|reset"):
+        for _ in range(10):  # new connections are listed with a delay
+            broker.ctl("close_all_connections", "closed by the operator")
             list(connection.chunks(2))
 
 
-def test_a_frame_larger_than_agreed_is_refused_by_both_sides(url, connection, stream):
+def test_both_sides_refuse_frames_beyond_the_agreed_size(url, connection, stream):
     publisher = connection.declare_publisher(stream)
     with refused("frame too large", "a message of 1048576 bytes does not fit into a frame"):
         connection.publish(publisher, [(1, bytes(1 << 20))])
@@ -170,15 +172,15 @@ def test_a_frame_larger_than_agreed_is_refused_by_both_sides(url, connection, st
         wire.close()
 
 
-# ---- what there is
+# ---- streams
 
 
-def test_a_stream_is_created_once(connection, stream):
+def test_creating_an_existing_stream_is_refused(connection, stream):
     with refused("already exists"):
         connection.create(stream)
 
 
-def test_metadata_tells_streams_from_what_is_none(broker, connection, stream):
+def test_metadata_distinguishes_streams_from_queues_and_missing_names(broker, connection, stream):
     with broker.connection() as amqp:
         amqp.channel().queue_declare("not-a-stream", durable=True)
     found = connection.metadata([stream, "nothing", "not-a-stream"])
@@ -193,7 +195,7 @@ def test_metadata_tells_streams_from_what_is_none(broker, connection, stream):
         connection.metadata(stream)
 
 
-def test_a_queue_or_nothing_is_no_stream_for_any_command(broker, connection):
+def test_commands_refuse_queues_and_missing_streams(broker, connection):
     with broker.connection() as amqp:
         amqp.channel().queue_declare("not-a-stream", durable=True)
     commands = [
@@ -210,25 +212,25 @@ def test_a_queue_or_nothing_is_no_stream_for_any_command(broker, connection):
                 command(name)
     with refused("no such stream"):
         connection.delete("nothing")
-    with refused("refused", "the broker does not accept the arguments"):
+    with refused("refused", "the broker rejected the arguments"):
         connection.create("not-a-stream")
 
 
-def test_the_stream_of_a_connection_must_exist(url):
+def test_connecting_for_a_missing_stream_is_refused(url):
     with refused(
         "no such stream", "virtual host '/' has no stream 'nothing': it does not exist, or is a queue of"
     ):
         connect(url, stream="nothing")
 
 
-def test_a_node_with_the_stream_is_found_by_its_advertised_address_or_the_url(connection, url, stream):
+def test_connecting_for_a_stream_reaches_its_leader(connection, url, stream):
     with connect(url, stream=stream, leader=True) as other:
         assert other.node == connection.node
 
 
-def test_stats_show_the_ends_as_far_as_the_release_knows_them(broker, connection, stream):
+def test_stats_have_the_offsets_that_the_release_reports(broker, connection, stream):
     if release_of(broker) < (3, 11):
-        with refused("unsupported", "RabbitMQ 3.10.8 has no StreamStats: it came with 3.11"):
+        with refused("unsupported", "RabbitMQ 3.10.8 does not support StreamStats, which requires 3.11"):
             connection.stats(stream)
         return
     knows_offsets = release_of(broker) >= (4, 3)
@@ -240,11 +242,11 @@ def test_stats_show_the_ends_as_far_as_the_release_knows_them(broker, connection
     assert found.committed_chunk_id is not None
 
 
-def test_the_partitions_of_a_super_stream_come_in_order(broker, connection):
+def test_partitions_are_in_order_and_routes_have_the_key(broker, connection):
     name = f"super-{uuid.uuid4().hex[:8]}"
     partitions = {f"{name}-{number}": str(number) for number in range(12)}
     if release_of(broker) < (3, 13):
-        with refused("unsupported", "has no CreateSuperStream: it came with 3.13"):
+        with refused("unsupported", "does not support CreateSuperStream, which requires 3.13"):
             connection.create_super_stream(name, partitions)
         with broker.connection() as amqp:
             channel = amqp.channel()
@@ -292,7 +294,7 @@ def test_a_missing_permission_is_named(stranger, stream):
 # ---- reading and writing
 
 
-def test_what_is_published_is_read_in_order_and_large_chunks_arrive_whole(connection, stream):
+def test_messages_are_read_in_order_from_chunks_larger_than_a_frame(connection, stream):
     fill(connection, stream, range(1, 501), size=40_000)
     found = chunks_of(connection, stream, 500)
     assert max(len(data) for _, _, data in found) > connection.frame_max
@@ -301,7 +303,7 @@ def test_what_is_published_is_read_in_order_and_large_chunks_arrive_whole(connec
     )
 
 
-def test_credit_bounds_what_the_broker_sends(connection, stream):
+def test_credit_limits_the_chunks_that_the_broker_sends(connection, stream):
     for number in range(6):
         fill(connection, stream, [number])
     number = connection.subscribe(stream, OffsetSpec.first(), credit=2)
@@ -310,11 +312,11 @@ def test_credit_bounds_what_the_broker_sends(connection, stream):
     assert len(list(connection.chunks(0.3))) == 2
     connection.credit(number, 9)
     assert len(connection.unsubscribe(number)) == 2
-    connection.credit(number, 1)  # which the broker refuses, and nobody needs to know
+    connection.credit(number, 1)  # the broker refuses this; the client ignores the refusal
     assert connection.metadata([stream])[stream].exists
 
 
-def test_a_subscription_starts_where_it_was_told(connection, stream):
+def test_subscriptions_start_at_the_requested_position(connection, stream):
     fill(connection, stream, [1, 2, 3])
     fill(connection, stream, [4])
 
@@ -330,7 +332,7 @@ def test_a_subscription_starts_where_it_was_told(connection, stream):
     assert firsts(OffsetSpec.timestamp(0))[0] == 0
 
 
-def test_a_deleted_stream_ends_its_subscription_and_its_publisher_with_an_error(connection, url, stream):
+def test_deleting_a_stream_ends_its_subscriptions_and_publishers(connection, url, stream):
     connection.subscribe(stream, OffsetSpec.first(), credit=9)
     publisher = connection.declare_publisher(stream)
     with connect(url) as other:
@@ -345,12 +347,12 @@ def test_offsets_are_stored_under_a_name(connection, stream):
     fill(connection, stream, range(3))
     assert connection.query_offset("me", stream) is None
     connection.store_offset("me", stream, 2)
-    assert connection.query_offset("me", stream) in {None, 2}  # it is stored in its own time
+    assert connection.query_offset("me", stream) in {None, 2}  # the broker stores it asynchronously
     with pytest.raises(InvalidValue, match="invalid reference"):
         connection.store_offset("", stream, 2)
 
 
-def test_a_publisher_with_a_name_stores_each_publishing_id_once(url, connection, stream):
+def test_a_named_publisher_stores_each_publishing_id_once(url, connection, stream):
     assert connection.query_publisher_sequence("job", stream) == 0
     fill(connection, stream, range(1, 101), name="job")
     with connect(url) as other:
@@ -361,7 +363,7 @@ def test_a_publisher_with_a_name_stores_each_publishing_id_once(url, connection,
     assert data == b"".join(struct.pack(">I", 18) + message(number) for number in range(1, 151))
 
 
-def test_a_sub_entry_batch_counts_as_many_records_as_it_holds(connection, stream):
+def test_each_message_of_a_sub_entry_batch_counts_as_a_record(connection, stream):
     publisher = connection.declare_publisher(stream)
     plain = sub_batch([message(1), message(2), message(3)])
     connection.publish(publisher, [(1, message(0)), (2, plain)])
@@ -372,7 +374,7 @@ def test_a_sub_entry_batch_counts_as_many_records_as_it_holds(connection, stream
 
 
 @pytest.mark.newest_first
-def test_a_connection_has_256_publishers_and_says_so(connection, stream):
+def test_a_connection_has_at_most_256_publishers(connection, stream):
     for _ in range(256):
         connection.declare_publisher(stream)
     with pytest.raises(

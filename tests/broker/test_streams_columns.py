@@ -1,4 +1,4 @@
-"""What clients publish to a stream, read back as rows."""
+"""Messages of other clients, read as rows."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def rows_of(url, stream) -> list[dict]:
     return [row for batch in batches for row in batch.to_pylist(maps_as_pydicts="strict")]
 
 
-def test_messages_of_amqp_0_9_1_are_read_back(broker, url, stream) -> None:
+def test_messages_published_over_amqp_0_9_1_are_read(broker, url, stream) -> None:
     before = datetime.now(UTC)
     with pika.BlockingConnection(pika.URLParameters(broker.url)) as connection:
         channel = connection.channel()
@@ -81,7 +81,7 @@ def written(url, publish) -> None:
     asyncio.run(run())
 
 
-def test_messages_of_a_stream_client_are_read_back(url, stream) -> None:
+def test_messages_of_a_stream_client_are_read(url, stream) -> None:
     message = rstream.AMQPMessage(
         body=b"in AMQP 1.0",
         properties=rstream.Properties(
@@ -112,7 +112,7 @@ def test_messages_of_a_stream_client_are_read_back(url, stream) -> None:
 
 
 @pytest.mark.parametrize("codec", [rstream.CompressionType.No, rstream.CompressionType.Gzip])
-def test_sub_entry_batches_of_a_stream_client_are_read_back(url, stream, codec) -> None:
+def test_sub_entry_batches_of_a_stream_client_are_read(url, stream, codec) -> None:
     bodies = [b"body %d" % number for number in range(100)]
 
     async def publish(producer) -> None:

@@ -1,4 +1,4 @@
-"""The publisher of streams: confirms, names that store each message once, and what other clients read."""
+"""`StreamPublisher`: confirms, deduplication by name, and messages that other clients can read."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_the_lines_of_the_guide_publish_and_read(broker, stream_connection, caps
     stream_connection.delete("events")
 
 
-def test_pika_reads_what_was_sent(broker, stream_url, stream):
+def test_pika_reads_the_published_messages(broker, stream_url, stream):
     sent = [b"", b"one", b"\xff" * 255, b"x" * 256, b"y" * 300_000]
     with StreamPublisher(stream_url, stream) as publisher:
         assert publisher.send(sent) == len(sent)
@@ -47,7 +47,7 @@ def test_pika_reads_what_was_sent(broker, stream_url, stream):
     assert received == sent
 
 
-def test_a_name_stores_each_publishing_id_once_over_connections(stream_url, stream):
+def test_a_named_publisher_stores_each_id_once_across_connections(stream_url, stream):
     sent = [b"%d" % number for number in range(1, 5_001)]
     with StreamPublisher(stream_url, stream, name="job/0") as publisher:
         assert publisher.sequence() == 0
@@ -59,14 +59,14 @@ def test_a_name_stores_each_publishing_id_once_over_connections(stream_url, stre
     assert bodies(stream_url, stream) == sent
 
 
-def test_a_name_without_ids_continues_where_it_stopped(stream_url, stream):
+def test_a_named_publisher_continues_after_the_last_id(stream_url, stream):
     for body in (b"a", b"b"):
         with StreamPublisher(stream_url, stream, name="job") as publisher:
             publisher.send([body])
     assert bodies(stream_url, stream) == [b"a", b"b"]
 
 
-def test_ids_of_a_send_that_failed_are_not_given_to_other_messages(stream_url, stream):
+def test_ids_of_a_failed_send_are_not_reused(stream_url, stream):
     with StreamPublisher(stream_url, stream, name="job") as publisher:
         with refused("frame too large"):
             publisher.send([b"x" * 600_000, b"y" * 600_000, bytes(1 << 20)])
@@ -74,11 +74,11 @@ def test_ids_of_a_send_that_failed_are_not_given_to_other_messages(stream_url, s
     assert bodies(stream_url, stream) in ([b"x" * 600_000, b"z"], [b"x" * 600_000, b"y" * 600_000, b"z"])
 
 
-def test_a_lost_connection_loses_nothing_and_under_a_name_repeats_nothing(broker, stream_url, stream):
+def test_a_named_publisher_stores_each_message_once_when_connections_are_lost(broker, stream_url, stream):
     def generated():
         for number in range(60_000):
             if number in (25_000, 45_000):
-                broker.ctl("close_all_connections", "the operator says so")
+                broker.ctl("close_all_connections", "closed by the operator")
             yield b"%d" % number
 
     with StreamPublisher(stream_url, stream, name="job") as publisher:
@@ -86,7 +86,7 @@ def test_a_lost_connection_loses_nothing_and_under_a_name_repeats_nothing(broker
     assert bodies(stream_url, stream) == [b"%d" % number for number in range(60_000)]
 
 
-def test_a_publisher_says_what_it_cannot_do(stream_connection, stream_url, stream):
+def test_invalid_arguments_and_missing_streams_are_refused(stream_connection, stream_url, stream):
     with refused("no such stream"):
         StreamPublisher(stream_url, "nothing")
     with StreamPublisher(stream_url, stream, timeout=2) as publisher:

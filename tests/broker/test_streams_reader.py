@@ -1,4 +1,4 @@
-"""Where streams end and what a range of offsets holds: holes, empty streams, retention, deletion and lost connections."""
+"""Bounds and ranges of offsets: holes, empty streams, retention, deletion and lost connections."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ def reader(stream_url, stream):
 
 
 def numbers(reader, start, end):
-    """The numbers in the messages of a range."""
+    """Return the numbers in the messages of a range."""
     return [int(found.value[:10]) for _, found in reader.messages(start, end)]
 
 
 def store_offsets(connection, stream, count=3):
-    """Make holes: each stored offset takes an offset of the stream."""
+    """Make holes: each stored offset occupies an offset of the stream."""
     for number in range(count):
         connection.store_offset(f"reader-{number}", stream, number)
         wait_until(
@@ -38,19 +38,19 @@ def store_offsets(connection, stream, count=3):
         )
 
 
-def test_an_empty_stream_has_no_messages_and_ends_at_once(reader):
+def test_an_empty_stream_has_no_messages(reader):
     assert reader.bounds() == Bounds(0, 0)
     assert numbers(reader, 0, 0) == []
     assert reader.offset_at(0) == 0
 
 
-def test_a_stream_of_one_message_has_one(reader, stream_connection, stream):
+def test_a_stream_with_one_message(reader, stream_connection, stream):
     fill(stream_connection, stream, [5])
     assert bounds(stream_connection, stream) == reader.bounds() == Bounds(0, 1)
     assert numbers(reader, 0, 1) == [5]
 
 
-def test_a_range_holds_its_messages_and_no_others(reader, stream_connection, stream):
+def test_a_range_yields_its_messages_and_no_others(reader, stream_connection, stream):
     for start in range(0, 100, 10):
         fill(stream_connection, stream, range(start, start + 10))
     publisher = stream_connection.declare_publisher(stream)
@@ -62,18 +62,18 @@ def test_a_range_holds_its_messages_and_no_others(reader, stream_connection, str
     assert [offset for offset, _ in reader.messages(95, 105)] == list(range(95, 105))
 
 
-def test_arrow_batches_hold_the_columns_that_were_asked_for(stream_url, stream_connection, stream):
+def test_arrow_batches_have_the_requested_columns(stream_url, stream_connection, stream):
     fill(stream_connection, stream, range(50))
     with StreamReader(stream_url, stream, columns=["offset", "value"]) as reader:
         rows = [row for batch in reader.read(7, 43) for row in batch.to_pylist()]
     assert rows == [{"offset": number, "value": b"%010d" % number} for number in range(7, 43)]
 
 
-def test_holes_at_the_end_and_in_the_middle_are_passed_over(reader, broker, stream_connection, stream):
+def test_holes_are_skipped(reader, broker, stream_connection, stream):
     fill(stream_connection, stream, range(10))
     store_offsets(stream_connection, stream)
     end = reader.bounds().end
-    assert end >= (11 if release_of(broker) >= (3, 11) else 10)  # 3.10 shows the last message only
+    assert end >= (11 if release_of(broker) >= (3, 11) else 10)  # 3.10 reports only the last message
     assert numbers(reader, 0, end) == list(range(10))
     assert numbers(reader, 10, end) == []
     fill(stream_connection, stream, range(10, 20))
@@ -83,13 +83,13 @@ def test_holes_at_the_end_and_in_the_middle_are_passed_over(reader, broker, stre
     assert numbers(reader, end, found.end) == list(range(10, 20))
 
 
-def test_a_stream_of_nothing_but_holes_has_no_messages(reader, stream_connection, stream):
+def test_a_stream_of_holes_has_no_messages(reader, stream_connection, stream):
     store_offsets(stream_connection, stream, 1)
     found = reader.bounds()
     assert numbers(reader, found.first, found.end) == []
 
 
-def test_a_time_leads_to_the_first_chunk_that_was_stored_then_or_later(reader, stream_connection, stream):
+def test_offset_at_returns_the_first_chunk_at_or_after_a_time(reader, stream_connection, stream):
     times = []
     for start in (0, 10, 20):
         times.append(time.time_ns() // 1_000_000 + 1)
@@ -106,14 +106,16 @@ def test_invalid_ranges_are_refused(reader, asked):
         list(reader.messages(*asked))
 
 
-def test_a_reader_of_no_stream_says_so(stream_url, stream):
+def test_a_missing_stream_and_an_invalid_credit_are_refused(stream_url, stream):
     with refused("no such stream", "has no stream 'nothing'"):
         StreamReader(stream_url, "nothing")
     with pytest.raises(InvalidValue, match="invalid credit: got 1, expected an integer from 2"):
         StreamReader(stream_url, stream, credit=1)
 
 
-def test_what_retention_removed_is_an_error_with_the_first_offset_that_is_left(stream_url, stream_connection):
+def test_reading_offsets_that_retention_removed_is_an_error_with_the_first_offset(
+    stream_url, stream_connection
+):
     with a_stream(stream_connection, **SMALL_SEGMENTS) as stream, StreamReader(stream_url, stream) as reader:
         fill(stream_connection, stream, range(10))
         sent = 10
@@ -156,7 +158,7 @@ def reader_first(url, stream):
         return other.bounds().first
 
 
-def test_a_stream_that_was_deleted_or_made_again_is_an_error(stream_url, stream_connection, stream):
+def test_a_deleted_or_recreated_stream_is_an_error(stream_url, stream_connection, stream):
     for start in range(0, 60, 10):
         fill(stream_connection, stream, range(start, start + 10), size=2000)
     with StreamReader(stream_url, stream, credit=2, timeout=1) as reader:
@@ -167,13 +169,13 @@ def test_a_stream_that_was_deleted_or_made_again_is_an_error(stream_url, stream_
             list(chunks)
         stream_connection.create(stream)
         with refused(
-            "beyond the end", "offsets 20 to 60 lie beyond the end of stream .*, which is 0"
+            "beyond the end", "offsets 20 to 60 are beyond the end of stream .*, which is 0"
         ) as caught:
             list(reader.chunks(20, 60))
         assert caught.value.end == 0
 
 
-def test_a_lost_connection_costs_no_message_and_repeats_none(broker, stream_url, stream):
+def test_no_message_is_lost_or_repeated_when_connections_are_lost(broker, stream_url, stream):
     with connect(stream_url) as other:
         for start in range(0, 200, 10):
             fill(other, stream, range(start, start + 10), size=1000)
@@ -182,11 +184,11 @@ def test_a_lost_connection_costs_no_message_and_repeats_none(broker, stream_url,
         for offset, each in reader.messages(0, 200):
             found.append(int(each.value[:10]))
             if offset in (15, 120):
-                broker.ctl("close_all_connections", "the operator says so")
+                broker.ctl("close_all_connections", "closed by the operator")
         assert found == list(range(200))
 
 
-def test_a_reader_without_permission_says_which(broker, stream_url, stream):
+def test_a_missing_read_permission_is_named(broker, stream_url, stream):
     with StreamReader(stream_url, stream) as reader:
         broker.ctl("set_permissions", broker.username, ".*", ".*", "^$")
         try:

@@ -27,14 +27,14 @@ OPTIONS = (
 @pytest.fixture(scope="module")
 def authority(tmp_path_factory):
     authority = Authority(tmp_path_factory.mktemp("ca"), "IP:127.0.0.1")
-    for name in ("good", "client", "nobody"):
+    for name in ("good", "client", "stranger"):
         authority.issue(name)
     return authority
 
 
 @pytest.fixture(scope="module")
 def secure(broker, authority):
-    """The URL of the stream port, which expects TLS and a client certificate, for the user of the certificate."""
+    """The URL of the stream port with TLS, which requires a client certificate."""
     files = {"cert.pem": "good.pem", "key.pem": "good.key", "ca.pem": "ca.pem"}
     writes = [
         f'ok = file:write_file("{FOLDER}/{to}", <<"{(authority.folder / file).read_text()}">>)'
@@ -66,7 +66,7 @@ def listen(broker, *, tcp, tls):
 def test_a_certificate_replaces_user_and_password(broker, secure, authority):
     context = _lenient(authority)
     if release_of(broker) < (3, 11):
-        with refused("unsupported", "fails on client certificates"):
+        with refused("unsupported", "does not support client certificates"):
             connect(secure, tls=context)
         return
     with connect(secure, tls=context) as connection, a_stream(connection) as stream:
@@ -80,22 +80,22 @@ def test_a_certificate_replaces_user_and_password(broker, secure, authority):
 @pytest.mark.parametrize(
     ("client", "problem", "words"),
     [
-        ("nobody", "login", "rejected the client certificate: no user matches its name"),
+        ("stranger", "login", "rejected the client certificate: no user matches its name"),
         (None, "tls", "TLS with the broker at .* failed"),
     ],
 )
-def test_another_certificate_or_none_is_refused(broker, secure, authority, client, problem, words):
+def test_an_unknown_or_missing_certificate_is_refused(broker, secure, authority, client, problem, words):
     context = authority.context(client=client)
     context.check_hostname = False
     if client and release_of(broker) < (3, 11):
-        problem, words = "unsupported", "fails on client certificates"
+        problem, words = "unsupported", "does not support client certificates"
     with refused(problem, words):
         connect(secure, tls=context)
 
 
-def test_a_connection_without_tls_is_told_that_the_port_expects_it(secure):
+def test_connecting_without_tls_to_a_tls_port_suggests_tls(secure):
     plain = replace(secure, tls=False, external=False)
-    with refused("protocol", r"it expects TLS: use amqps:// or rabbitmq-stream\+tls://"):
+    with refused("protocol", r"it expects TLS; use amqps:// or rabbitmq-stream\+tls://"):
         connect(plain)
 
 

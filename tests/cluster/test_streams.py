@@ -1,4 +1,4 @@
-"""Streams on a cluster: the node that has a stream is found, and a leader that stops costs no message."""
+"""Streams in a cluster: finding a node that has the stream, and publishing while the leader stops."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ON_ONE_NODE = {"initial-cluster-size": "1", "queue-leader-locator": "client-loca
 
 @pytest.fixture
 def urls(cluster):
-    """The URL of each node, which is also the address that the node advertises."""
+    """The URL of each node; each node advertises the address in its URL."""
     found = {}
     for member in cluster.members:
         url = BrokerUrl.for_streams(member.stream_url)
@@ -49,7 +49,7 @@ def test_a_stream_on_one_node_is_reached_through_another(urls):
         connection.delete("alone")
 
 
-def test_a_leader_that_stops_costs_no_message_and_repeats_none(cluster, urls):
+def test_no_message_is_lost_or_repeated_when_the_leader_stops(cluster, urls):
     *_, last = urls.values()
     with connect(last) as connection:
         connection.create("replicated")

@@ -1,4 +1,4 @@
-"""The fast path for columns gives the rows of `messages.decode`, whatever a stream holds."""
+"""The fast path for columns returns the same rows as `messages.decode`, for all messages."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from tests.stream_chunks import RECORDED, a_chunk, expected_rows, sized
 STORED = [record for one in RECORDED for record in records_of(parse_chunk(one.chunk, "s"))]
 
 
-# --- messages of AMQP 1.0 that no broker writes ---
+# --- any message of AMQP 1.0 ---
 
 
 def variable(short: int, long: int, data: bytes) -> st.SearchStrategy[bytes]:
-    """A value in its form with a size of four bytes, or of one where it fits."""
+    """Encode a value with a size of four bytes, or of one byte if it fits."""
     forms = [bytes([long]) + struct.pack(">I", len(data)) + data]
     if len(data) < 256:
         forms.append(bytes([short, len(data)]) + data)
@@ -139,7 +139,7 @@ def outcome(read):
 
 
 def in_chunks(messages: list[bytes], sizes: list[int]):
-    """The messages, in chunks of these sizes and one for the rest."""
+    """Split messages into chunks of these sizes, and one for the rest."""
     chunks, offset = [], 0
     for size in [*sizes, len(messages)]:
         part = messages[:size]
@@ -150,7 +150,9 @@ def in_chunks(messages: list[bytes], sizes: list[int]):
 
 
 @given(st.lists(whole, max_size=12), st.lists(st.integers(0, 5), max_size=3))
-def test_batches_have_the_rows_of_their_messages(messages: list[bytes], sizes: list[int]) -> None:
+def test_batches_have_the_rows_of_messages_decoded_one_by_one(
+    messages: list[bytes], sizes: list[int]
+) -> None:
     chunks = in_chunks(messages, sizes)
     assert outcome(lambda: rows_of(chunks)) == outcome(
         lambda: [row for each in chunks for row in expected_rows(each)]
@@ -158,8 +160,10 @@ def test_batches_have_the_rows_of_their_messages(messages: list[bytes], sizes: l
 
 
 @given(st.lists(damaged(), min_size=1, max_size=6), st.sampled_from([*COLUMNS, None]))
-def test_damaged_messages_are_decoded_alike_or_refused(messages: list[bytes], column: str | None) -> None:
-    """A column that does not need the damaged part of a message may be read all the same."""
+def test_damaged_messages_have_the_same_rows_or_are_refused(
+    messages: list[bytes], column: str | None
+) -> None:
+    """A column that does not need the damaged part of a message may have a value."""
     chunks = in_chunks(messages, [])
     columns = [column] if column else list(COLUMNS)
     try:
@@ -176,7 +180,7 @@ def test_damaged_messages_are_decoded_alike_or_refused(messages: list[bytes], co
 
 
 @given(st.data())
-def test_damaged_chunks_are_decoded_alike_or_refused(data) -> None:
+def test_damaged_chunks_have_the_same_rows_or_are_refused(data) -> None:
     one = data.draw(st.sampled_from([one for one in RECORDED if one.publisher in {"sub-entries", "streams"}]))
     entries = bytearray(one.chunk[48:])
     for _ in range(data.draw(st.integers(1, 3))):

@@ -1,4 +1,4 @@
-"""Messages that Qpid Proton encodes are decoded to what was put into them."""
+"""Messages that Qpid Proton encodes are decoded to the same values."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from hypothesis import given, strategies as st
 
 from rabbit_chx.streams.messages import decode
 
-pytest.importorskip("proton", reason="the client for AMQP 1.0 was not built: there is no C compiler")
+pytest.importorskip("proton", reason="python-qpid-proton is missing: building it needs a C compiler")
 
 from proton import Message, timestamp, ulong
 
 texts = st.text(
     st.characters(codec="utf-8", exclude_characters="\0"), max_size=300
-)  # proton ends some texts at NUL
+)  # proton truncates some strings at NUL
 numbers = st.integers(-(2**63), 2**63 - 1)
 simple = st.one_of(
     texts, numbers, st.booleans(), st.none(), st.floats(allow_nan=False, allow_infinity=False), st.uuids()
@@ -25,7 +25,7 @@ simple = st.one_of(
 
 
 def as_expected(value):
-    """Written from the table in `amqp10.as_text`."""
+    """Convert a value to text, following the table in `amqp10.as_text`."""
     if isinstance(value, (str, type(None))):
         return value
     return str(value) if isinstance(value, uuid.UUID) else json.dumps(value)
@@ -47,7 +47,7 @@ def as_expected(value):
         },
     ),
 )
-def test_what_qpid_proton_encodes_is_read_back(body, headers, properties) -> None:
+def test_messages_encoded_by_qpid_proton_are_decoded(body, headers, properties) -> None:
     message = Message(body=body, inferred=True, properties=headers or None, **properties)
     found = decode(bytes(message.encode()), "s", 0)
     assert found.value == body
@@ -58,7 +58,7 @@ def test_what_qpid_proton_encodes_is_read_back(body, headers, properties) -> Non
     )
     assert (found.type, found.app_id) == (properties.get("subject"), properties.get("group_id"))
     assert found.content_type == properties.get("content_type")
-    if "priority" in properties and properties["priority"] != 4:  # 4 is the default, which proton leaves out
+    if "priority" in properties and properties["priority"] != 4:  # proton omits the default, 4
         assert found.priority == properties["priority"]
 
 
@@ -86,7 +86,7 @@ def test_nested_values_become_json(value) -> None:
         (2**63 - 1, "9223372036854775807"),
     ],
 )
-def test_times_are_iso_8601_where_it_has_them(milliseconds: int, text: str) -> None:
+def test_times_are_iso_8601_in_the_years_1_to_9999(milliseconds: int, text: str) -> None:
     message = Message(body=b"", inferred=True, properties={"at": timestamp(milliseconds)})
     assert decode(bytes(message.encode()), "s", 0).headers == {"at": text}
     if text.endswith("Z"):
@@ -97,7 +97,7 @@ def test_times_are_iso_8601_where_it_has_them(milliseconds: int, text: str) -> N
 @pytest.mark.parametrize(
     ("number", "text"), [(float("inf"), "inf"), (float("-inf"), "-inf"), (float("nan"), "nan")]
 )
-def test_numbers_that_json_lacks_are_text(number: float, text: str) -> None:
+def test_infinity_and_nan_are_text(number: float, text: str) -> None:
     message = Message(body=[number], inferred=False, properties={"n": number, "id": ulong(1)})
     found = decode(bytes(message.encode()), "s", 0)
     assert found.headers == {"n": text, "id": "1"}

@@ -1,4 +1,4 @@
-"""Chunks as brokers deliver them, and damaged ones."""
+"""Chunks: recorded from brokers, built, and damaged."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_records_of_sub_entry_batches_keep_their_order(one) -> None:
 
 @pytest.mark.parametrize("count", [0, 1, 31, 32, 100])
 @pytest.mark.parametrize("equal", [True, False])
-def test_records_are_found_whether_equally_long_or_not(count: int, equal: bool) -> None:
+def test_records_of_equal_and_different_lengths_are_found(count: int, equal: bool) -> None:
     bodies = [b"x" * (5 if equal else number) for number in range(count)]
     assert list(records_of(parse_chunk(a_chunk(map(sized, bodies)), "s"))) == bodies
 
@@ -72,7 +72,7 @@ def test_sub_entry_batches_are_decompressed(codec: str) -> None:
     assert list(records_of(parse_chunk(chunk, "s"))) == [b"before", *bodies, b"after"]
 
 
-def test_snappy_is_refused_by_name_without_its_library(monkeypatch) -> None:
+def test_snappy_without_its_library_is_refused(monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "snappy", None)
     chunk = parse_chunk(a_chunk([a_batch(2, 1, b"x", 5)], records=1), "s")
     with pytest.raises(MissingDependency, match=r"snappy.*pip install python-snappy"):
@@ -81,32 +81,41 @@ def test_snappy_is_refused_by_name_without_its_library(monkeypatch) -> None:
 
 GOOD = a_chunk([sized(b"one"), sized(b"two")], offset=7)
 DAMAGED = {
-    "too short for a header": (GOOD[:47], "the header alone has 48"),
+    "too short for a header": (GOOD[:47], "47 bytes, fewer than the 48 of a header"),
     "another version": (b"\x51" + GOOD[1:], "expected 0x50"),
-    "unknown type": (GOOD[:1] + b"\x03" + GOOD[2:], "its type is 3"),
-    "an offset that is none": (a_chunk([sized(b"a")], offset=2**64 - 1), "expected less than 2"),
+    "unknown type": (GOOD[:1] + b"\x03" + GOOD[2:], "the type is 3"),
+    "an invalid offset": (a_chunk([sized(b"a")], offset=2**64 - 1), "expected less than 2"),
     "cut": (GOOD[:-1], "13 bytes follow the header, expected 14"),
     "too long": (GOOD + b"x", "15 bytes follow the header, expected 14"),
     "a changed byte": (GOOD[:-1] + b"X", "checksum"),
     "more entries than data": (a_chunk([sized(b"a")], entries=2, records=2), "1 entries are missing"),
     "fewer entries than data": (a_chunk([sized(b"a"), sized(b"b")], entries=1, records=1), "5 bytes follow"),
-    "a message beyond the end": (a_chunk([struct.pack(">I", 9) + b"a"]), "longer than the 1 that are left"),
-    "another number of records": (a_chunk([sized(b"a")], records=2), "it has 1 messages, expected 2"),
+    "a message beyond the end": (a_chunk([struct.pack(">I", 9) + b"a"]), "9 bytes exceeds the 1 remaining"),
+    "another number of records": (a_chunk([sized(b"a")], records=2), "the chunk has 1 messages, expected 2"),
     "half a batch": (a_chunk([b"\x80\0\1\0"]), "incomplete"),
-    "a batch beyond the end": (a_chunk([struct.pack(">BHII", 0x80, 1, 5, 500)]), "longer than the 0 that"),
+    "a batch beyond the end": (
+        a_chunk([struct.pack(">BHII", 0x80, 1, 5, 500)]),
+        "500 bytes exceeds the 0 remaining",
+    ),
     "an unknown compression": (a_chunk([a_batch(5, 1, b"x", 1)]), "unknown compression 5"),
-    "gzip that is none": (a_chunk([a_batch(1, 1, b"xxxx", 5)]), "not valid gzip"),
-    "lz4 that is none": (a_chunk([a_batch(3, 1, b"xxxxxxxx", 5)]), "not valid lz4"),
-    "zstd that is none": (a_chunk([a_batch(4, 1, b"xxxxxxxx", 5)]), "not valid zstd"),
-    "a bomb": (a_chunk([a_batch(1, 1, gzip.compress(bytes(10**7)), 5)]), "decompresses to more than 5 bytes"),
-    "too little inside": (a_chunk([a_batch(1, 1, gzip.compress(b"abc"), 5)]), "to 3 bytes, expected 5"),
+    "invalid gzip": (a_chunk([a_batch(1, 1, b"xxxx", 5)]), "not valid gzip"),
+    "invalid lz4": (a_chunk([a_batch(3, 1, b"xxxxxxxx", 5)]), "not valid lz4"),
+    "invalid zstd": (a_chunk([a_batch(4, 1, b"xxxxxxxx", 5)]), "not valid zstd"),
+    "a decompression bomb": (
+        a_chunk([a_batch(1, 1, gzip.compress(bytes(10**7)), 5)]),
+        "decompresses to more than 5 bytes",
+    ),
+    "less data than announced": (
+        a_chunk([a_batch(1, 1, gzip.compress(b"abc"), 5)]),
+        "to 3 bytes, expected 5",
+    ),
     "a batch that is not full": (a_chunk([a_batch(0, 1, sized(b"a") + b"b", 6)]), "do not fill"),
     "a batch within a batch": (a_chunk([a_batch(0, 1, a_batch(0, 1, sized(b"a"), 5), 16)]), "do not fill"),
 }
 
 
 @pytest.mark.parametrize("name", DAMAGED)
-def test_a_damaged_chunk_is_an_error_that_names_the_stream(name: str) -> None:
+def test_damaged_chunks_are_refused_with_the_stream(name: str) -> None:
     data, reason = DAMAGED[name]
     with pytest.raises(CorruptChunk, match=reason) as caught:
         records_of(parse_chunk(data, "orders"))
@@ -115,14 +124,14 @@ def test_a_damaged_chunk_is_an_error_that_names_the_stream(name: str) -> None:
     assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
 
 
-def test_the_error_tells_the_offset() -> None:
+def test_the_error_includes_the_offset() -> None:
     with pytest.raises(CorruptChunk, match=r"^corrupt chunk at offset 7 of stream 's': the checksum"):
         parse_chunk(GOOD[:-1] + b"X", "s")
 
 
 @given(data=st.data())
-def test_changed_entries_are_read_or_refused(data) -> None:
-    """With a valid checksum, so that the entries themselves are looked at."""
+def test_corrupted_entries_are_read_or_refused(data) -> None:
+    """The checksum is valid, so that parsing reaches the entries."""
     one = data.draw(st.sampled_from([one for one in RECORDED if one.publisher in {"sub-entries", "streams"}]))
     changed = bytearray(one.chunk)
     for _ in range(data.draw(st.integers(1, 4))):
@@ -139,7 +148,7 @@ def test_changed_entries_are_read_or_refused(data) -> None:
     st.binary(min_size=48, max_size=48),
     st.sampled_from([one for one in RECORDED if one.publisher == "sub-entries"]),
 )
-def test_a_header_of_any_bytes_is_read_or_refused(header: bytes, one) -> None:
+def test_random_headers_are_read_or_refused(header: bytes, one) -> None:
     """The checksum does not cover the header."""
     for places in (slice(2, 8), slice(8, 32), slice(1, 32)):
         changed = bytearray(one.chunk)

@@ -1,4 +1,4 @@
-"""Arrow batches of chunks: the same rows as messages that are decoded one by one."""
+"""Arrow batches have the same rows as messages that are decoded one by one."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_a_recorded_chunk_has_the_rows_of_its_messages(one) -> None:
 
 @pytest.mark.parametrize("release", ["3.10", "4.0", "4.3"])
 @pytest.mark.parametrize("publisher", ["0-9-1", "1.0", "streams"])
-def test_small_chunks_are_joined(release: str, publisher: str) -> None:
+def test_small_chunks_share_a_batch(release: str, publisher: str) -> None:
     chunks = [
         parse_chunk(one.chunk, "orders")
         for one in RECORDED
@@ -49,14 +49,14 @@ def test_small_chunks_are_joined(release: str, publisher: str) -> None:
 
 
 @pytest.mark.parametrize("name", COLUMNS)
-def test_each_column_is_the_same_alone(name: str) -> None:
+def test_each_column_can_be_decoded_alone(name: str) -> None:
     for one in RECORDED:
         chunk = parse_chunk(one.chunk, "orders")
         found = table_of(chunk, [name]).to_pylist(maps_as_pydicts="strict")
         assert found == [{name: row[name]} for row in expected_rows(chunk)]
 
 
-def test_columns_come_in_the_order_asked_for() -> None:
+def test_columns_have_the_requested_order() -> None:
     batch = table_of(parsed([b"a", b"b"], offset=5), ["offset", "stream", "value", "stream_timestamp"])
     time = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=TIME)
     assert [tuple(row.values()) for row in batch.to_pylist()] == [
@@ -69,16 +69,16 @@ def test_columns_come_in_the_order_asked_for() -> None:
     ("columns", "reason"),
     [
         (["value", "key"], "invalid column: got 'key', expected one of value, routing_key"),
-        (["value"] * 2, "different"),
+        (["value"] * 2, "names without duplicates"),
     ],
 )
-def test_unknown_and_repeated_columns_are_refused(columns, reason: str) -> None:
+def test_unknown_and_duplicate_columns_are_refused(columns, reason: str) -> None:
     with pytest.raises(InvalidValue, match=reason):
         table_of(parsed([b"a"]), columns)
 
 
-def test_the_columns_are_those_of_the_sink_and_of_the_stream() -> None:
-    """So rows that were read can be written again."""
+def test_columns_are_those_of_the_sink_and_three_of_the_stream() -> None:
+    """The sink can write the rows that were read."""
     assert list(COLUMNS)[-3:] == ["stream", "offset", "stream_timestamp"]
     assert set(COLUMNS) - {"stream", "offset", "stream_timestamp"} == {column.name for column in SINK}
 
@@ -98,7 +98,7 @@ RANGES = [
 
 @pytest.mark.parametrize(("start", "end", "offsets"), RANGES)
 @pytest.mark.parametrize("most_rows", [1, 3, 100])
-def test_only_offsets_of_the_range_become_rows_each_once(start, end, offsets, most_rows: int) -> None:
+def test_each_offset_of_the_range_becomes_one_row(start, end, offsets, most_rows: int) -> None:
     chunks = [
         parsed([b"%d" % (offset + place) for place in range(3)], offset=offset) for offset in (10, 13, 16, 19)
     ]
@@ -108,7 +108,7 @@ def test_only_offsets_of_the_range_become_rows_each_once(start, end, offsets, mo
     assert all(0 < batch.num_rows <= most_rows for batch in batches)
 
 
-def test_holes_between_chunks_and_chunks_without_messages_are_passed_over() -> None:
+def test_holes_and_chunks_without_messages_are_skipped() -> None:
     tracking = parse_chunk(a_chunk([b"anything"], kind=1, records=0, offset=2), "orders")
     chunks = [parsed([b"a", b"b"]), tracking, parsed([b"c"], offset=9), parsed([], offset=10)]
     (batch,) = record_batches(chunks, ["offset", "value"])
@@ -118,20 +118,20 @@ def test_holes_between_chunks_and_chunks_without_messages_are_passed_over() -> N
     assert table_of(tracking).schema == schema()
 
 
-def test_compressed_messages_keep_their_place() -> None:
+def test_compressed_messages_keep_their_order() -> None:
     inner = b"".join(map(sized, [b"b", b"c"]))
     chunk = a_chunk([sized(b"a"), a_batch(1, 2, gzip.compress(inner), len(inner)), sized(b"d")], records=4)
     batch = table_of(parse_chunk(chunk, "s"), ["offset", "value"])
     assert batch.to_pydict() == {"offset": [0, 1, 2, 3], "value": [b"a", b"b", b"c", b"d"]}
 
 
-def test_batches_end_at_the_size_that_is_asked_for() -> None:
+def test_batches_end_at_the_requested_size() -> None:
     chunks = [parsed([b"x" * 1_000] * 10, offset=offset) for offset in range(0, 100, 10)]
     batches = list(record_batches(chunks, ["value"], most_bytes=25_000))
     assert [batch.num_rows for batch in batches] == [30, 30, 30, 10]
 
 
-def test_batches_own_what_they_show() -> None:
+def test_batches_own_their_data() -> None:
     """A connection may reuse its buffer for the next chunk."""
     data = bytearray(a_chunk([sized(b"abc")]))
     batch = table_of(parse_chunk(data, "s"), ["value"])
@@ -139,18 +139,18 @@ def test_batches_own_what_they_show() -> None:
     assert batch.to_pydict() == {"value": [b"abc"]}
 
 
-def test_an_invalid_message_is_named() -> None:
+def test_an_invalid_message_is_refused_with_its_offset() -> None:
     with pytest.raises(InvalidMessage, match="invalid message at offset 8 of stream 'orders'"):
         table_of(parsed([b"fine", b"\x00Su\xa0\x09x"], offset=7))
 
 
-def test_a_damaged_chunk_is_named() -> None:
+def test_a_damaged_chunk_is_refused_with_its_offset() -> None:
     chunk = parse_chunk(a_chunk([sized(b"a")], records=2, offset=7), "orders")
     with pytest.raises(CorruptChunk, match="corrupt chunk at offset 7 of stream 'orders'"):
         table_of(chunk)
 
 
-def test_times_that_spark_lacks_are_null() -> None:
+def test_times_outside_the_years_1_to_9999_are_null() -> None:
     def message(milliseconds: int) -> bytes:
         fields = b"\x40" * 9 + b"\x83" + milliseconds.to_bytes(8, "big", signed=True)
         return b"\x00Ss\xc0" + bytes([len(fields) + 1, 10]) + fields + b"\x00Su\xa0\x00"

@@ -1,4 +1,4 @@
-"""Stored messages, decoded: what brokers of three releases store for what clients publish, and hostile bytes."""
+"""Decode messages as three releases store them, and invalid messages."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def stored(one, name: str) -> bytes:
 
 
 @pytest.mark.parametrize(("release", "name"), OF_0_9_1, ids=" ".join)
-def test_what_was_sent_over_0_9_1_is_read_back(release: str, name: str) -> None:
+def test_messages_published_over_amqp_0_9_1_are_decoded(release: str, name: str) -> None:
     found = decode(stored(OF_0_9_1[release, name], name), "s", 0)
     assert found == expected_of(name, release, f"0-9-1-{release}")
 
@@ -103,22 +103,22 @@ OF_AMQP_1_0 = {
 
 
 @pytest.mark.parametrize(("release", "name"), OF_STREAMS, ids=" ".join)
-def test_what_a_stream_client_stored_is_read_back(release: str, name: str) -> None:
+def test_messages_of_stream_clients_are_decoded(release: str, name: str) -> None:
     assert decode(stored(OF_STREAMS[release, name], name), "s", 0) == OF_AMQP_1_0[name]
 
 
 @pytest.mark.parametrize(
     ("release", "name"), [(release, name) for release, name in OF_1_0 if release != "3.10"], ids=" ".join
 )
-def test_what_was_sent_over_1_0_is_read_back(release: str, name: str) -> None:
+def test_messages_published_over_amqp_1_0_are_decoded(release: str, name: str) -> None:
     found = decode(stored(OF_1_0[release, name], name), "s", 0)
     expected = replace(OF_AMQP_1_0[name], routing_key=f"1.0-{release}", exchange="")
     assert found == expected
 
 
 @pytest.mark.parametrize("name", [name for release, name in OF_1_0 if release == "3.10"])
-def test_release_3_10_stores_amqp_1_0_as_its_plugin_translates_it(name: str) -> None:
-    """With sections in headers: ``x-amqp-1.0-properties``. A body of data is a body; others are the bytes of a section."""
+def test_release_3_10_converts_messages_published_over_amqp_1_0(name: str) -> None:
+    """The plugin stores sections in headers such as ``x-amqp-1.0-properties``. Data becomes the body; other bodies remain encoded."""
     found = decode(stored(OF_1_0["3.10", name], name), "s", 0)
     assert found.type in {"binary", "amqp-1.0"}
     assert (found.type == "binary") == ("value" not in name and name != "sequence")
@@ -137,7 +137,7 @@ FORMS = {
     "an array of described values": (b"\x00Sw\xe0\x08\x02\x00\xa3\x01x\x50\x01\x02", b"[1,2]"),
     "a decimal": (b"\x00Sw\x74abcd", b"abcd"),
     "a footer": (b"\x00Su\xa0\x01a\x00Sx\xc1\x01\x00", b"a"),
-    "another descriptor, so no AMQP": (b"\x00Sy\xa0\x01a", b"\x00Sy\xa0\x01a"),
+    "another descriptor, so not AMQP": (b"\x00Sy\xa0\x01a", b"\x00Sy\xa0\x01a"),
     "two bytes": (b"\x00S", b"\x00S"),
 }
 
@@ -149,24 +149,24 @@ def test_other_forms_of_amqp_1_0_are_read(name: str) -> None:
 
 
 INVALID = {
-    "no value": (b"\x00Su", "it ends within a value"),
-    "a body beyond the end": (b"\x00Su\xa0\x05x", "longer than the 1 that are left"),
-    "half a size": (b"\x00Su\xb0\x00", "longer"),
+    "no value": (b"\x00Su", "the data ends within a value"),
+    "a body beyond the end": (b"\x00Su\xa0\x05x", "5 bytes exceeds the 1 remaining"),
+    "half a size": (b"\x00Su\xb0\x00", "4 bytes exceeds the 1 remaining"),
     "an unknown constructor": (b"\x00Su\x99", "unknown constructor 0x99"),
     "text as data": (b"\x00Su\xa1\x01x", "section 0x75 has a value of the wrong type"),
     "bytes after the body": (b"\x00Su\xa0\x01xx", "byte 6 is 0x78, expected a section"),
     "an unknown section": (b"\x00Su\xa0\x01x\x00S\x01\x40", "unknown descriptor 1"),
     "a key without a value": (b"\x00St\xc1\x04\x01\xa1\x01x", "a key without a value"),
-    "too few items": (b"\x00St\xc1\x02\x02\x40", "it ends within a value"),
+    "too few items": (b"\x00St\xc1\x02\x02\x40", "the data ends within a value"),
     "too many items": (b"\x00St\xc1\x03\x00\x40\x40", "2 bytes follow"),
     "nested too deeply": (b"\x00Sw" + b"\x00S\x01" * 100 + b"\x40", "nested more than 32 deep"),
     "an array of nothing": (b"\x00Sw\xf0\0\0\0\x05\xff\xff\xff\xff\x40", "has 4294967295 items"),
-    "half a character": (b"\x00Sw\x73\x00\x00\xd8\x00", "no Unicode character"),
+    "half a character": (b"\x00Sw\x73\x00\x00\xd8\x00", "not a Unicode character"),
 }
 
 
 @pytest.mark.parametrize("name", INVALID)
-def test_invalid_amqp_1_0_is_an_error_with_stream_and_offset(name: str) -> None:
+def test_invalid_amqp_1_0_is_refused_with_stream_and_offset(name: str) -> None:
     data, reason = INVALID[name]
     with pytest.raises(InvalidMessage, match=reason) as caught:
         decode(data, "orders", 5)
@@ -175,7 +175,7 @@ def test_invalid_amqp_1_0_is_an_error_with_stream_and_offset(name: str) -> None:
     )
 
 
-def test_lists_within_lists_end_in_an_error() -> None:
+def test_deeply_nested_lists_are_refused() -> None:
     value = b"\x40"
     for _ in range(60):
         value = b"\xd0" + struct.pack(">II", len(value) + 4, 1) + value
@@ -187,7 +187,7 @@ EVERY = [stored(one, name) for one in RECORDED if one.publisher != "sub-entries"
 
 
 @given(st.data())
-def test_changed_messages_are_read_or_refused(data) -> None:
+def test_corrupted_messages_are_decoded_or_refused(data) -> None:
     changed = bytearray(data.draw(st.sampled_from(EVERY).filter(bool)))
     for _ in range(data.draw(st.integers(1, 3))):
         changed[data.draw(st.integers(0, len(changed) - 1))] = data.draw(st.integers(0, 255))

@@ -1,6 +1,6 @@
-"""Frames of the stream protocol as values: what is sent, what is understood, and what is refused.
+"""Encode requests, parse frames, and refuse malformed ones.
 
-Expected bytes are written from the protocol's document, those of answers were recorded from RabbitMQ 3.10.8, 4.0.5 and 4.3.6.
+The expected bytes of requests follow the protocol document. Answers were recorded from RabbitMQ 3.10.8, 4.0.5 and 4.3.6.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ from rabbit_chx.streams.protocol import (
 from rabbit_chx.streams.wire import RECEIVE, Wire
 
 TEXT = st.text(max_size=30)
-UNHURRIED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # others share the machine
+UNHURRIED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # the machine may be busy
 
 
 def frame(data: bytes) -> memoryview:
@@ -66,7 +66,7 @@ def without_size(data: bytes) -> memoryview:
     return memoryview(data)[4:]
 
 
-# ---- what is sent
+# ---- requests
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def without_size(data: bytes) -> memoryview:
         (OffsetSpec.timestamp(-1).encoded(), "0005 ffffffffffffffff"),
     ],
 )
-def test_values_become_the_bytes_of_the_document(built: bytes, expected: str) -> None:
+def test_requests_are_encoded_as_the_protocol_document_says(built: bytes, expected: str) -> None:
     assert built == bytes.fromhex(expected)
 
 
@@ -102,7 +102,7 @@ def test_messages_and_sub_entry_batches_share_a_frame() -> None:
 
 @UNHURRIED
 @given(sizes=st.lists(st.integers(0, 60), max_size=40), frame_max=st.integers(81, 300))
-def test_every_message_is_sent_once_in_order_in_frames_of_the_agreed_size(
+def test_every_message_is_in_one_frame_in_order_within_the_agreed_size(
     sizes: list[int], frame_max: int
 ) -> None:
     sent = []
@@ -119,7 +119,7 @@ def test_every_message_is_sent_once_in_order_in_frames_of_the_agreed_size(
     assert sent == [(number, bytes([size]) * size) for number, size in enumerate(sizes)]
 
 
-def test_a_message_that_fits_into_no_frame_is_refused() -> None:
+def test_a_message_beyond_the_maximum_frame_size_is_refused() -> None:
     frames = publish_frames(1, [(1, b"a"), (2, b"b" * 100)], 100)
     with pytest.raises(StreamUnavailable, match=r"a message of 100 bytes .* maximum is 100 bytes") as caught:
         list(frames)
@@ -138,7 +138,7 @@ def test_invalid_offsets_are_refused(offset: object) -> None:
         OffsetSpec.offset(offset).encoded()  # type: ignore[arg-type]
 
 
-# ---- what is understood
+# ---- frames of the broker
 
 
 @pytest.mark.parametrize(
@@ -164,12 +164,12 @@ def answer(sent: str | bytes) -> Response:
     return found
 
 
-def test_answers_of_3_10_about_super_streams_are_answers_without_being_marked_as_such() -> None:
+def test_answers_of_3_10_about_super_streams_lack_the_answer_bit() -> None:
     found = answer("0019 0001 00000005 0002 00000000")
     assert (found.command, found.correlation, found.code) == (Command.PARTITIONS, 5, 2)
 
 
-def test_metadata_names_the_nodes_of_each_stream() -> None:
+def test_metadata_has_the_nodes_of_each_stream() -> None:
     sent = (
         "800f 0001 00000001"
         "00000002 0000 0001 61 000015b0 0001 0001 62 000015b1"
@@ -184,7 +184,7 @@ def test_metadata_names_the_nodes_of_each_stream() -> None:
     assert (found["u"].exists, found["u"].leader, found["u"].nodes) == (True, None, (a,))
 
 
-def test_stats_of_an_empty_stream_or_an_older_release_are_missing_and_not_negative() -> None:
+def test_unknown_stats_are_none() -> None:
     def sent(**values: int) -> bytes:
         pairs = b"".join(string(key) + struct.pack(">q", value) for key, value in values.items())
         return bytes.fromhex("801c 0001 00000001 0001") + struct.pack(">i", len(values)) + pairs
@@ -195,20 +195,20 @@ def test_stats_of_an_empty_stream_or_an_older_release_are_missing_and_not_negati
     assert (empty.first_chunk_id, empty.committed_chunk_id, empty.committed_offset) == (None, None, None)
 
 
-def test_a_command_counts_only_in_the_version_that_is_used_here() -> None:
+def test_commands_of_other_versions_are_unsupported() -> None:
     sent = "801b 0001 00000001 0001 00000003 001c 0001 0001 001d 0002 0003 ffff 0001 0001"
     assert commands(answer(sent).fields) == {0x1C, 0xFFFF}
     assert len(command_versions()) == 4 + 6 * len(Command)
 
 
 @pytest.mark.parametrize("code", [*range(2, 20), 0, 99, 65535])
-def test_every_code_of_the_document_has_a_reason(code: int) -> None:
+def test_every_code_of_the_protocol_document_has_a_reason(code: int) -> None:
     problem, text = reason(code)
     assert problem
     assert ("unknown code" in text) == (code not in range(2, 20))
 
 
-# ---- what is refused
+# ---- malformed frames
 
 
 @pytest.mark.parametrize(
@@ -216,21 +216,21 @@ def test_every_code_of_the_document_has_a_reason(code: int) -> None:
     [
         ("", "the frame is truncated"),
         ("00", "the frame is truncated"),
-        ("7ffe 0001", "its command 0x7ffe is unknown"),
-        ("0000 0001", "its command 0x0000 is unknown"),
-        ("0017 0002", "Heartbeat has the unknown version 2"),
-        ("0008 0002 01 00", "Deliver has the unknown version 2"),
-        ("0008 0001", "Deliver is no command of a broker"),
-        ("0007 0001 00000001", "Subscribe is no command of a broker"),
+        ("7ffe 0001", "unknown command 0x7ffe"),
+        ("0000 0001", "unknown command 0x0000"),
+        ("0017 0002", "unknown version 2 of Heartbeat"),
+        ("0008 0002 01 00", "unknown version 2 of Deliver"),
+        ("0008 0001", "only clients send Deliver"),
+        ("0007 0001 00000001", "only clients send Subscribe"),
         ("8007 0001 0000", "Subscribe is truncated"),
         ("0014 0001 0000", "Tune is truncated"),
-        ("0003 0001 02 7fffffff 00", "PublishConfirm is truncated: it has no room for 2147483647 elements"),
+        ("0003 0001 02 7fffffff 00", "PublishConfirm is too short for 2147483647 elements"),
         ("0003 0001 02 00000002 0000000000000001", "PublishConfirm is truncated"),
         ("0010 0001 0006 0009 73", "MetadataUpdate is truncated"),
-        ("0010 0001 0006 0001 ff", "a text in MetadataUpdate is not UTF-8"),
+        ("0010 0001 0006 0001 ff", "a string in MetadataUpdate is not UTF-8"),
     ],
 )
-def test_malformed_frames_are_refused_by_name(sent: str, words: str) -> None:
+def test_malformed_frames_are_refused(sent: str, words: str) -> None:
     with pytest.raises(StreamUnavailable, match=f"the broker sent a malformed frame: {words}$") as caught:
         parse(frame(bytes.fromhex(sent)))
     assert caught.value.problem == "protocol"
@@ -248,13 +248,13 @@ READERS = {
 
 @UNHURRIED
 @given(data=st.binary(max_size=80))
-def test_random_bytes_are_a_frame_or_a_malformed_frame(data: bytes) -> None:
+def test_random_bytes_are_parsed_or_refused(data: bytes) -> None:
     check_any(data)
 
 
 @UNHURRIED
 @given(key=st.sampled_from([*Command, *(each | 0x8000 for each in Command)]), data=st.binary(max_size=60))
-def test_random_fields_of_known_commands_are_read_or_refused(key: int, data: bytes) -> None:
+def test_random_fields_of_known_commands_are_parsed_or_refused(key: int, data: bytes) -> None:
     check_any(struct.pack(">HH", key, 1) + data)
 
 
@@ -267,7 +267,7 @@ def check_any(data: bytes) -> None:
 
 @UNHURRIED
 @given(pairs=st.dictionaries(TEXT, TEXT, max_size=5), cut=st.integers(0, 400))
-def test_what_is_encoded_is_read_back_and_a_shorter_frame_is_refused(pairs: dict[str, str], cut: int) -> None:
+def test_encoded_maps_are_decoded_and_truncated_ones_are_refused(pairs: dict[str, str], cut: int) -> None:
     whole = without_size(request(Command.OPEN, 1, b"\0\1", string_map(pairs)))
     marked = b"\x80" + bytes(whole[1:])
     assert answer(marked).fields.string_map() == pairs
@@ -276,7 +276,7 @@ def test_what_is_encoded_is_read_back_and_a_shorter_frame_is_refused(pairs: dict
             answer(marked[:cut]).fields.string_map()
 
 
-def test_an_error_survives_the_way_from_a_spark_task_to_its_driver() -> None:
+def test_errors_can_be_pickled() -> None:
     error = StreamUnavailable("gone", "truncated", "s", 5, 9)
     back = pickle.loads(pickle.dumps(error))
     assert (str(back), back.problem, back.stream, back.first, back.end) == ("gone", "truncated", "s", 5, 9)
@@ -314,9 +314,7 @@ def chunk_frame(size: int) -> bytes:
     sizes=st.lists(st.integers(0, 3 * RECEIVE) | st.integers(0, 200), min_size=1, max_size=12),
     cuts=st.lists(st.integers(0, 3 * RECEIVE) | st.integers(0, 400), max_size=20),
 )
-def test_frames_arrive_whole_however_the_network_cuts_them_and_stay_as_they_are(
-    sizes: list[int], cuts: list[int]
-) -> None:
+def test_fragmented_frames_arrive_whole_and_are_not_overwritten(sizes: list[int], cuts: list[int]) -> None:
     ours, theirs = socket.socketpair()
     wire, frames = Wire(ours, "broker"), [chunk_frame(size) for size in sizes]
 
@@ -336,7 +334,7 @@ def test_frames_arrive_whole_however_the_network_cuts_them_and_stay_as_they_are(
         theirs.close()
 
 
-def test_a_deadline_in_the_middle_of_a_frame_loses_nothing(ends) -> None:
+def test_a_deadline_within_a_frame_loses_no_data(ends) -> None:
     wire, theirs = ends
     data = sized(chunk_frame(RECEIVE))
     theirs.sendall(data[:5000])
@@ -350,18 +348,16 @@ def test_a_deadline_in_the_middle_of_a_frame_loses_nothing(ends) -> None:
 @pytest.mark.parametrize(
     ("sent", "problem", "words"),
     [
-        (b"AMQP\0\0\x09\x01", "protocol", "it speaks AMQP: the port of the stream protocol is 5552"),
+        (b"AMQP\0\0\x09\x01", "protocol", "it speaks AMQP; the default port of the stream protocol is 5552"),
         (b"HTTP/1.1 400 Bad Request\r\n", "protocol", "it speaks HTTP"),
         (b"\x15\x03\x03\0\x02\x02\x16", "protocol", "it expects TLS"),
         (struct.pack(">IHH", 1 << 21, Command.CLOSE, 1) + bytes(60), "frame too large", "maximum is 1048576"),
         (struct.pack(">I", 1 << 21) + chunk_frame(5), "frame too large", "a frame of 2097152 bytes"),
-        (b"", "lost", "was lost: the broker ended it"),
-        (b"\0\0\0", "lost", "was lost: the broker ended it"),
+        (b"", "lost", "was lost: the broker closed it"),
+        (b"\0\0\0", "lost", "was lost: the broker closed it"),
     ],
 )
-def test_peers_that_do_not_speak_the_protocol_are_told_apart(
-    ends, sent: bytes, problem: str, words: str
-) -> None:
+def test_servers_of_other_protocols_are_recognised(ends, sent: bytes, problem: str, words: str) -> None:
     wire, theirs = ends
     theirs.sendall(sent)
     theirs.shutdown(socket.SHUT_WR)
@@ -373,7 +369,7 @@ def test_peers_that_do_not_speak_the_protocol_are_told_apart(
         wire.send(b"", 1)
 
 
-def test_chunks_may_be_larger_than_the_agreed_frames(ends) -> None:
+def test_chunks_may_exceed_the_agreed_frame_size(ends) -> None:
     wire, theirs = ends
     wire.frame_max = 1000
     sent = chunk_frame(5000)
@@ -381,17 +377,17 @@ def test_chunks_may_be_larger_than_the_agreed_frames(ends) -> None:
     assert wire.receive(soon()) == sent
 
 
-def test_heartbeats_are_sent_while_only_receiving_and_silence_ends_the_connection(ends) -> None:
+def test_receiving_sends_heartbeats_and_silence_ends_the_connection(ends) -> None:
     wire, theirs = ends
     wire.heartbeat = 0.05
-    with pytest.raises(StreamUnavailable, match="no sign of life") as caught:
+    with pytest.raises(StreamUnavailable, match="no data for") as caught:
         wire.receive(soon())
     assert caught.value.problem == "lost"
     theirs.settimeout(5)
     assert theirs.recv(8) == one_way(Command.HEARTBEAT)
 
 
-def test_a_server_that_does_not_answer_is_left_in_time() -> None:
+def test_a_server_that_does_not_answer_is_a_timeout() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         url = f"rabbitmq-stream://127.0.0.1:{server.getsockname()[1]}"
         with pytest.raises(StreamUnavailable, match=r"did not answer PeerProperties within 0\.2 seconds"):

@@ -1,10 +1,10 @@
-"""Write stream_chunks.jsonl: what brokers store, for messages published over three protocols.
+"""Write stream_chunks.jsonl: the chunks that brokers store for messages published over three protocols.
 
     docker run -d --rm --name broker rabbitmq:4.3-management
     docker exec broker rabbitmq-plugins enable rabbitmq_stream rabbitmq_amqp1_0
     python -m tests.vectors.make_stream_chunks 4.3=ADDRESS ... > tests/vectors/stream_chunks.jsonl
 
-Run in the root of the repository, with the address of a fresh broker for each release; the default user is used.
+Run in the root of the repository, with the address of a fresh broker for each release. The script logs in as the default user.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def main(brokers: Sequence[str]) -> None:
         release, _, address = broker.partition("=")
         for protocol, publish in PUBLISHERS.items():
             if protocol == "filtered" and release.startswith("3."):
-                continue  # from 3.13 on
+                continue  # filters require 3.13
             stream = f"{protocol} {release}".replace(" ", "-")
             names = publish(address, stream)
             for chunk in chunks(address, stream, len(names)):
@@ -95,7 +95,7 @@ def over_streams(address: str, stream: str) -> list[str]:
 
 
 def in_sub_entries(address: str, stream: str) -> list[str]:
-    """A chunk that has sub-entries beside messages."""
+    """Publish sub-entry batches and messages to one chunk."""
     client = Client(address)
     client.call(0x0D, text(stream) + struct.pack(">i", 0))
     messages = [f"body {number}".encode() for number in range(20)]
@@ -113,7 +113,7 @@ def in_sub_entries(address: str, stream: str) -> list[str]:
 
 
 def with_filters(address: str, stream: str) -> list[str]:
-    """A chunk that has a filter, and a trailer for the producer."""
+    """Publish to a chunk with a filter, and with a trailer for the producer."""
     client = Client(address)
     client.call(0x0D, text(stream) + struct.pack(">i", 0))
     bodies = [f"body {number}" for number in range(3)]
@@ -131,7 +131,7 @@ def text(value: str) -> bytes:
 
 
 class Client:
-    """As much of the stream protocol as these few requests need."""
+    """A minimal client of the stream protocol, independent of `rabbit_chx.streams`."""
 
     def __init__(self, address: str) -> None:
         self.socket = socket.create_connection((address, 5552), 10)

@@ -1,4 +1,4 @@
-"""Messages of AMQP 1.0, encoded by Qpid Proton, that `make_stream_chunks` publishes."""
+"""AMQP 1.0 messages for `make_stream_chunks`, which Qpid Proton encodes."""
 
 from __future__ import annotations
 
@@ -94,4 +94,4 @@ FROM_1_0: dict[str, Message] = {
 }
 _NEVER = frozenset({"annotations", "value null"})
 REFUSED = {"3.10": _NEVER | {"numeric ids"}, "4.0": _NEVER, "4.3": _NEVER}
-"""Brokers close the link or the connection on these, though a client of the stream protocol may store them."""
+"""Messages that brokers refuse over AMQP 1.0 by closing the link or the connection. Stream clients can store them."""
