@@ -224,7 +224,7 @@ class Fields:
         """Read the length of an array. Each element has at least one byte, so larger lengths are malformed."""
         number = self.number(_I32)
         if number > len(self._frame) - self._at:
-            raise malformed(f"{self.title} is too short for {number} elements")
+            raise malformed(f"{self.title} is truncated, too short for {number} elements")
         return max(number, 0)
 
     def strings(self) -> list[str]:

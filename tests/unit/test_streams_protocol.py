@@ -224,7 +224,7 @@ def test_every_code_of_the_protocol_document_has_a_reason(code: int) -> None:
         ("0007 0001 00000001", "only clients send Subscribe"),
         ("8007 0001 0000", "Subscribe is truncated"),
         ("0014 0001 0000", "Tune is truncated"),
-        ("0003 0001 02 7fffffff 00", "PublishConfirm is too short for 2147483647 elements"),
+        ("0003 0001 02 7fffffff 00", "PublishConfirm is truncated, too short for 2147483647 elements"),
         ("0003 0001 02 00000002 0000000000000001", "PublishConfirm is truncated"),
         ("0010 0001 0006 0009 73", "MetadataUpdate is truncated"),
         ("0010 0001 0006 0001 ff", "a string in MetadataUpdate is not UTF-8"),
