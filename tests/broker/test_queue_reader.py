@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from time import monotonic
 from urllib.parse import urlsplit
 from uuid import uuid4
@@ -116,6 +117,14 @@ def test_a_reader_needs_only_the_permission_to_read(broker, declare):
                     taken(reader, 1)
     finally:
         broker.ctl("delete_user", name)
+
+
+@pytest.mark.newest_first
+def test_pika_may_log_all_that_it_does(broker, declare, caplog):
+    queue = declare(3)
+    with caplog.at_level(logging.DEBUG), QueueReader(broker.url, queue) as reader:
+        assert bodies(taken(reader, 3)) == [0, 1, 2]
+    assert [one for one in caplog.records if one.name == "pika.channel"]
 
 
 @pytest.mark.since_4_0

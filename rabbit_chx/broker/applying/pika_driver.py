@@ -67,7 +67,8 @@ _UNLOGGED: Final[WeakSet[Channel]] = WeakSet()
 
 def _is_news(record: logging.LogRecord) -> bool:
     """Whether pika's warning is not about a refusal that a driver raises as an error."""
-    return not (isinstance(record.args, tuple) and record.args and record.args[-1] in _UNLOGGED)
+    last = record.args[-1] if isinstance(record.args, tuple) and record.args else None
+    return not (isinstance(last, Channel) and last in _UNLOGGED)  # pika's frames cannot be hashed
 
 
 logging.getLogger("pika.channel").addFilter(_is_news)
