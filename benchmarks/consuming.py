@@ -1,15 +1,15 @@
-"""Compare a group of one member with plain pika on the same queues, and measure how long a queue stands still.
+"""Compare a group of one member with plain pika on the same queues, and measure the pause of a queue that changes members.
 
     python benchmarks/consuming.py [--release 4.3] [--messages 20000] [--size 100] [--rounds 5] [--json]
 
-All consume the same backlog of eight quorum queues with a single active consumer, each queue on a channel of its own with
-the same prefetch, and call the same handler; the order changes in each round. Pika acknowledges each message, as in its
-documentation, or, as a second way, all that it has handled since it last looked at its socket. The time runs
-from the first message to the last. CPU time is that of this process; broker and client share the cores. Ratios are medians
-of the ratios within a round.
+Every client consumes the same backlog of eight quorum queues with a single active consumer, each queue on its own channel
+with the same prefetch, and calls the same handler. The order of the clients changes in each round. Pika acknowledges each
+message, as in its documentation, or, as a second client, once for all messages handled in one batch of events. Times are
+measured from the first message to the last. CPU time is the client's; broker and client share the cores. Ratios are
+medians of the ratios within a round.
 
-Then members in processes of their own handle a message every few milliseconds on each queue, while one of them joins, is
-stopped and is killed. A queue stands still from the last message of the one member to the first of the other.
+Then members in separate processes handle a message every few milliseconds on each queue, while one of them joins, stops
+and is killed. The pause of a queue is the time from the last message of the old member to the first one of the new member.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ PREFETCHES = (50, 200)
 
 
 class Stopwatch:
-    """A handler that measures the time from the first to the last of so many messages, and then calls `done`."""
+    """A handler that measures the time from the first to the last of ``messages`` messages, and then calls `done`."""
 
     def __init__(self, messages: int) -> None:
         self.done: Callable[[], None] = lambda: None
@@ -64,7 +64,7 @@ def cpu() -> float:
 
 
 def plain(url: str, prefetch: int, handler: Stopwatch, *, at_once: bool = False) -> None:
-    """Consume with pika as its documentation does, or acknowledge once for all that was handled meanwhile."""
+    """Consume with pika as in its documentation, or with one acknowledgement for each batch of events."""
     handled: dict[Any, int] = {}
     with pika.BlockingConnection(pika.URLParameters(url)) as connection:
 
@@ -98,9 +98,9 @@ WAYS = {PLAIN: plain, BATCHED: partial(plain, at_once=True), "group": group}
 
 
 def run(broker: Broker, messages: int, size: int, rounds: int) -> dict[int, dict[str, list[Stopwatch]]]:
-    """Have each way consume the same backlog in each round."""
+    """Let each client consume the same backlog in each round."""
     found: dict[int, dict[str, list[Stopwatch]]] = {each: {way: [] for way in WAYS} for each in PREFETCHES}
-    for number in range(rounds + 1):  # the first one warms up the broker
+    for number in range(rounds + 1):  # the first round warms up the broker
         for prefetch, ways in found.items():
             order = list(WAYS)
             random.Random(number * prefetch).shuffle(order)
@@ -164,7 +164,7 @@ def as_text(report: dict[str, Any]) -> str:
     lines += [
         f"bars, x pika: rate >= {LEAST_RATE}, CPU <= {MOST_CPU}",
         "",
-        "a queue stands still, ms: median (longest)",
+        "pause of a queue that changes members, ms: median (longest)",
     ]
     lines += [
         f"{what:<44} {statistics.median(gaps):>7.0f} ({max(gaps):.0f})"
@@ -178,8 +178,8 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--release", default=None, help="4.0 or later")
-    parser.add_argument("--messages", type=int, default=20_000, help="of one turn")
-    parser.add_argument("--size", type=int, default=100, help="bytes of a body")
+    parser.add_argument("--messages", type=int, default=20_000, help="messages of one turn")
+    parser.add_argument("--size", type=int, default=100, help="bytes in each body")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()

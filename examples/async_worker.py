@@ -1,4 +1,4 @@
-"""The same worker in an asyncio application, on aio-pika; it may share its group with worker.py."""
+"""The worker of worker.py in an asyncio application, on aio-pika; both can run in the same group."""
 
 import asyncio
 import logging
@@ -9,7 +9,7 @@ from rabbit_chx.consuming import AsyncGroup
 
 
 async def main() -> None:
-    """Handle messages until SIGTERM or Ctrl-C: each is acknowledged when the loop asks for the next one."""
+    """Handle messages until SIGTERM or Ctrl-C; each is acknowledged when the loop asks for the next one."""
     group = AsyncGroup(
         os.environ["AMQP_URL"],
         exchange=os.environ.get("EXCHANGE", "orders"),
@@ -22,5 +22,5 @@ async def main() -> None:
             print(f"{message.queue}: {message.routing_key}: {message.body.decode()}", flush=True)
 
 
-logging.basicConfig()  # shows warnings, such as of lost connections
+logging.basicConfig()  # shows warnings, such as lost connections
 asyncio.run(main())

@@ -1,4 +1,4 @@
-"""A worker of a group: run it as often as you like, and the members share the queues of the exchange, each key in order."""
+"""A worker of a group: start any number of them, and they share the queues of the exchange, each key in order."""
 
 import logging
 import os
@@ -7,11 +7,11 @@ from rabbit_chx.consuming import Group, Message
 
 
 def handle(message: Message) -> None:
-    """Handle a message: it is acknowledged when this returns, and handled again if this raises."""
+    """Handle a message. It is acknowledged when this function returns, and retried if this function raises."""
     print(f"{message.queue}: {message.routing_key}: {message.body.decode()}", flush=True)
 
 
-logging.basicConfig()  # shows warnings, such as of lost connections
+logging.basicConfig()  # shows warnings, such as lost connections
 Group(
     os.environ["AMQP_URL"],
     exchange=os.environ.get("EXCHANGE", "orders"),

@@ -1,6 +1,6 @@
-"""The queues of `consuming.py`, and members in processes of their own whose queues pass from one to another.
+"""The queues of `consuming.py`, and members in separate processes that take over each other's queues.
 
-python consuming.py URL QUEUE...      a member, which prints the time and the queue of each message
+python consuming.py URL QUEUE...      runs a member, which prints the time and the queue of each message
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ EXCHANGE = "benchmark"
 QUEUES = [f"benchmark.{number}" for number in range(8)]
 _EVERY = 0.005
 _SETTLED = 1.0
-"""Seconds after which a member that has joined or ended has no effect any more."""
+"""Seconds after which the queues have settled when a member has joined or ended."""
 
 
 def declare(broker: Broker) -> None:
@@ -37,7 +37,7 @@ def declare(broker: Broker) -> None:
 
 
 class _Member:
-    """A process, and what it has handled: times and queues."""
+    """A process, and the times and queues of the messages that it has handled."""
 
     def __init__(self, url: str) -> None:
         program = [sys.executable, __file__, url, *QUEUES]
@@ -66,7 +66,7 @@ class _Member:
 
 
 def handovers(broker: Broker, rounds: int) -> dict[str, list[float]]:
-    """Milliseconds for which each queue stood still that passed from one member to another."""
+    """The pauses, in milliseconds, of the queues that changed members."""
     found: dict[str, list[float]] = {"a member joins": [], "SIGTERM": [], "SIGKILL": []}
     with _messages(broker):
         first = _Member(broker.url)
@@ -83,7 +83,7 @@ def handovers(broker: Broker, rounds: int) -> dict[str, list[float]]:
 
 
 def _gaps(old: Iterable[tuple[int, str]], new: Iterable[tuple[int, str]]) -> Iterator[float]:
-    """From the last message of the old member to the next one of the new member, for each queue that passed to it."""
+    """The time from the last message of the old member to the next one of the new member, for each queue that it took."""
     last, news = {queue: at for at, queue in list(old)}, list(new)
     for queue, at in last.items():
         after = [each for each, its in news if its == queue and each > at]
@@ -113,7 +113,7 @@ def _messages(broker: Broker) -> Iterator[None]:
 
 
 def member(url: str, queues: list[str]) -> None:
-    """Print the time and the queue of each message, and an empty line when the member consumes."""
+    """Print an empty line when the member begins to consume, and the time and the queue of each message."""
 
     class Consuming(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:

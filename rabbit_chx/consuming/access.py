@@ -1,4 +1,4 @@
-"""What a member must be allowed to do, and why its work on a connection ended."""
+"""The permissions that a member needs, and why its connection ended."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from rabbit_chx.topology.model import CONSISTENT_HASH, Exchange
 from rabbit_chx.topology.planning.steps import DeclareExchange, Plan
 
 HOLDS: Final = "rabbit-chx.hold."
-"""How the names of the queues begin whose deletion releases held queues."""
+"""The prefix of the queues whose deletion releases held queues."""
 
 _ANSWERS: Final = ("queue", Beginning("amq.gen-"))
 _HOLDING: Final = Needs(
@@ -44,9 +44,9 @@ def needs_of_change(plan: Plan, exchanges: Iterable[Exchange], deleted: Collecti
     """The permissions for a plan that is carried out while members consume.
 
     Args:
-        plan: which is carried out.
-        exchanges: those that there are.
-        deleted: queues that are deleted when they are drained.
+        plan: the plan.
+        exchanges: the existing exchanges.
+        deleted: queues that are deleted after they are drained.
     """
     declared = (step.exchange for step in plan.steps if isinstance(step, DeclareExchange))
     rings = {each.name for each in (*exchanges, *declared) if each.type == CONSISTENT_HASH}
@@ -54,7 +54,7 @@ def needs_of_change(plan: Plan, exchanges: Iterable[Exchange], deleted: Collecti
 
 
 def why_ended(error: Exception, settings: Settings, queues: Collection[str]) -> BrokerUnavailable:
-    """Why a connection is of no more use; permanent if another one would end the same way."""
+    """Explain why a connection ended; the error is permanent if another connection would end the same way."""
     if isinstance(error, BrokerUnavailable):
         return error
     refusal = error if isinstance(error, Refused) else None

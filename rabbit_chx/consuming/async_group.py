@@ -13,7 +13,7 @@ Or without a handler:
         async for message in group:
             print(message.routing_key, message.body)
 
-Its members and those of `Group` may belong to one group.
+A group may have members of both classes, `Group` and `AsyncGroup`.
 """
 
 from __future__ import annotations
@@ -37,24 +37,24 @@ from rabbit_chx.errors import InvalidValue
 class AsyncGroup(Options):
     """A member of a group of workers that share the queues of an exchange, in an event loop.
 
-    Args: those of `Group`. ``concurrency`` is the number of queues whose messages `run` handles at the same time.
-    ``concurrency``, ``attempts``, ``backoff``, ``on_failure`` and ``parking_queue`` mean nothing to ``async for``.
+    Args: the same as for `Group`. ``concurrency`` is the number of queues that `run` handles at the same time.
+    ``async for`` ignores ``concurrency``, ``attempts``, ``backoff``, ``on_failure`` and ``parking_queue``.
 
-    With ``async for`` a message is acknowledged when the same loop asks for the next one. A message at which a loop was
-    left, by ``break`` or by an exception, is not acknowledged: the next loop gets it again, or the next member. Several
-    tasks may loop over one group at once. They get messages of different queues, and of each queue one after the other.
+    With ``async for``, a message is acknowledged when the same loop asks for the next one. If a loop ends with ``break`` or
+    an exception, its last message is not acknowledged: the next loop or the next member gets it again. Several tasks may
+    loop over one group at the same time. They get messages of different queues; each queue is handled one message at a time.
     """
 
     async def run(self, handler: Callable[[Message], Awaitable[object]]) -> None:
-        """Await the handler with each message until `stop`, SIGTERM or a cancellation, as by Ctrl-C in `asyncio.run`.
+        """Await the handler with each message until `stop`, SIGTERM or a cancellation, such as Ctrl-C in `asyncio.run`.
 
-        A message is acknowledged after the handler has returned. Lost connections are opened again. The run ends after the
-        messages at hand; handlers that still run after ``stop_timeout`` seconds, or at a second cancellation, are
-        cancelled. SIGTERM is handled in the main thread, where nothing else handles it.
+        A message is acknowledged after the handler has returned. The member reconnects after a lost connection. The run ends
+        after the current messages; handlers that still run after ``stop_timeout`` seconds, or at a second cancellation, are
+        cancelled. SIGTERM is handled only in the main thread, and only if the program does not handle it.
 
         Raises:
-            InvalidValue: the queues, the broker or the handler are not fit for a group.
-            BrokerUnavailable: the broker refuses the connection for good.
+            InvalidValue: a group cannot use the queues, the broker or the handler.
+            BrokerUnavailable: the broker refuses the connection permanently.
             Exception: the handler's error, with ``on_failure="stop"``.
         """
         check_handler(handler, coroutine=True)
@@ -71,10 +71,10 @@ class AsyncGroup(Options):
             self._member = None
 
     def stop(self) -> None:
-        """End `run` after the messages at hand, and loops at the next one they ask for; call it from any thread."""
+        """End `run` after the current messages, and each loop when it asks for its next one. Can be called from any thread."""
         self._stopped = True
         if (member := self._member) is not None:
-            with suppress(RuntimeError):  # the event loop is closed, and the run at its end
+            with suppress(RuntimeError):  # the event loop is closed, so the run has ended
                 self._loop.call_soon_threadsafe(member.stop)
 
     async def __aenter__(self) -> Self:
@@ -126,7 +126,7 @@ class AsyncGroup(Options):
         return member
 
     async def _end(self) -> None:
-        """Wait for the end of the member, which comes at once if this is cancelled."""
+        """Wait until the member ends; if the wait is cancelled, cancel the member."""
         try:
             await asyncio.shield(self._running)
         except asyncio.CancelledError:

@@ -1,6 +1,6 @@
-"""One connection of a member on aio-pika, and what the member sends over it, in order.
+"""One connection of a member on aio-pika, and an outbox that keeps what the member sends in order.
 
-The channels are those of aiormq, below aio-pika: robust ones would reopen by themselves.
+The channels are aiormq's: the robust channels of aio-pika would reopen by themselves.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ class _Owner(Protocol):
     """The member."""
 
     def acknowledge(self) -> None:
-        """Send what is to be acknowledged."""
+        """Queue the acknowledgements that are due."""
 
     def on_sent(self) -> None:
-        """It is sent."""
+        """The outbox is empty."""
 
     def on_closed(self) -> None:
         """The connection is closed."""
@@ -60,11 +60,11 @@ class Link:
     # ---- what is sent
 
     def wake(self) -> None:
-        """There is something to send, or to acknowledge."""
+        """Have the outbox and the acknowledgements sent."""
         self._unsent.set()
 
     def send(self, method: Callable[..., Awaitable[object]], *arguments: Any, **named: Any) -> None:
-        """Call a method of a channel, after those before it."""
+        """Call a method of a channel after the calls that were queued earlier."""
         self._outbox.append(partial(method, *arguments, **named))
         self._unsent.set()
 
@@ -74,11 +74,11 @@ class Link:
             self._owner.acknowledge()
             self._unsent.clear()
             while self._outbox:
-                with suppress(ChannelInvalidStateError):  # what was on a channel that is gone comes again
+                with suppress(ChannelInvalidStateError):  # the broker redelivers what the closed channel had
                     await self._outbox.popleft()()
 
     async def keep_sending(self) -> None:
-        """Send what there is once in each turn of the event loop."""
+        """Send the outbox once in each turn of the event loop."""
         while True:
             await self._unsent.wait()
             await self.flush()
@@ -87,20 +87,20 @@ class Link:
     # ---- channels
 
     async def carry_out(self, commands: Generator[Command, Any, _T]) -> _T:
-        """Carry out commands on a channel of their own."""
+        """Carry out commands on a separate channel."""
         return await AioDriver(self.connection).carry_out(commands)
 
     async def open_channel(self) -> AbstractChannel:
-        """With the lowest free number: aiormq takes one above the highest, and the broker limits the numbers."""
+        """Open a channel with the lowest free number: aiormq would use one above the highest, and the broker has a maximum."""
         used = self.connection.channels
         number = next(each for each in count(1) if each not in used)
         return await self.connection.channel(number, publisher_confirms=False)
 
     async def close(self, channels: Mapping[AbstractChannel | None, str], prefetch: int) -> None:
-        """Close channels, by which the broker takes back what they were sent, in one step and so in order.
+        """Close channels so that the broker requeues their messages in one step and in order.
 
-        aiormq does not cancel the consumers first, which would activate other members too early. A channel that comes
-        with a queue is displaced there first, as by `close_in_one_step`.
+        aiormq does not cancel the consumers first, which would activate other members too early. A channel that is given
+        with a queue is first displaced there, as in `close_in_one_step`.
         """
         closing = {each: queue for each, queue in channels.items() if each is not None and not each.is_closed}
         others = [
@@ -111,15 +111,15 @@ class Link:
 
     async def _displace(self, channel: AbstractChannel, queue: str, prefetch: int) -> AbstractChannel:
         async def ignore(_: DeliveredMessage) -> None:
-            """It is taken back when the channel is closed."""
+            """Keep the message until closing the channel requeues it."""
 
         other = await self.open_channel()
-        with suppress(AMQPChannelError, ChannelInvalidStateError):  # the queue or the channel is gone
+        # Suppressed if the queue or the channel no longer exists.
+        with suppress(AMQPChannelError, ChannelInvalidStateError):
             await other.basic_qos(prefetch_count=prefetch)
             await other.basic_consume(queue, ignore, arguments={"x-priority": DISPLACING})
-            await channel.basic_qos(
-                prefetch_count=prefetch
-            )  # it is answered after everything that was on its way
+            # The answer comes after all deliveries that were in transit.
+            await channel.basic_qos(prefetch_count=prefetch)
             await channel.basic_nack(0, multiple=True, requeue=True)
         return other
 
@@ -132,24 +132,24 @@ class Link:
             raise _why_lost(None if closing.cancelled() else closing.exception())
 
     def begin(self, work: Coroutine[Any, Any, None]) -> None:
-        """Work on something else meanwhile, as long as there is this connection."""
+        """Run a task in the background until this connection ends."""
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     def end(self) -> None:
-        """Stop what goes on meanwhile."""
+        """Cancel the background tasks."""
         for task in self._tasks:
             task.cancel()
 
 
 @asynccontextmanager
 async def linked(opened: aio_pika.abc.AbstractConnection, owner: _Owner) -> AsyncIterator[Link]:
-    """A connection that is closed at the end.
+    """Use a connection, and close it afterwards.
 
     Raises:
-        Refused: the broker has closed it, or a channel, because of a command.
-        Lost: it was closed otherwise.
+        Refused: the broker closed the connection or a channel because of a command.
+        Lost: the connection was lost for another reason.
     """
     assert opened.transport is not None  # it has just connected
     link = Link(opened.transport.connection, owner)
@@ -163,7 +163,7 @@ async def linked(opened: aio_pika.abc.AbstractConnection, owner: _Owner) -> Asyn
         task = asyncio.current_task()
         if link.connection.is_opened or (task is not None and task.cancelling()):
             raise
-        raise _why_lost(error) from None  # aiormq tells of a lost connection in these ways, too
+        raise _why_lost(error) from None  # aiormq also raises these for a lost connection
     finally:
         link.end()
         with suppress(Exception):

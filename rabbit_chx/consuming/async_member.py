@@ -1,7 +1,7 @@
 """One member of a group on aio-pika: a task that owns its connection.
 
-It delivers into lanes, on which `AsyncWorkers` work. What they want from the broker is done here, in the order in which
-they ask for it.
+It delivers messages into lanes, which `AsyncWorkers` work on, and sends their requests to the broker in the order in which
+they make them.
 """
 
 from __future__ import annotations
@@ -70,10 +70,10 @@ class AsyncMember:
         self._release = ""
         self.seat: int | None = None
 
-    # ---- what others ask for
+    # ---- called by others
 
     def stop(self, patience: float | None = None) -> None:
-        """Finish what is worked on, within ``patience`` seconds, and end."""
+        """Finish the current messages within ``patience`` seconds, and end."""
         if patience is not None:
             self._patience = patience
         self._stopped = True
@@ -81,7 +81,7 @@ class AsyncMember:
         self._woken.set()
 
     def fail(self, error: BaseException) -> None:
-        """Stop, with this error."""
+        """Stop, and raise this error from `run`."""
         self._error = self._error or error
         self.stop()
 
@@ -90,24 +90,24 @@ class AsyncMember:
         self._woken.set()
 
     def on_progress(self) -> None:
-        """Something can be acknowledged, or has come to an end."""
+        """Wake the member: a message can be acknowledged, or a lane has become idle."""
         self._link.wake()
 
     def on_error(self, error: BaseException) -> None:
-        """The handler raised what is no failure of a message, such as SystemExit."""
+        """Handle an error that does not belong to a message, such as SystemExit."""
         self.fail(error)
 
     def on_interruption(self, lane: Lane, channel: Any, message: Message, error: Exception | None) -> None:
-        """A message was not handled."""
+        """Decide later, in the task of the connection, what to do with a message that was not handled."""
         self._ask(self._deal_with, lane, channel, message, error)
 
     async def _deal_with(self, lane: Lane, channel: Any, message: Message, error: Exception | None) -> None:
         await self._link.carry_out(self._interruptions.deal_with(lane, channel, message, error))
 
-    # ---- what goes to the broker, in this order
+    # ---- sent to the broker in this order
 
     def acknowledge(self) -> None:
-        """Acknowledge everything that is done with."""
+        """Acknowledge everything that is handled."""
         for lane, channel, tag in self.workers.progress():
             if channel is not None:
                 self._link.send(channel.basic_ack, tag, multiple=True, wait=False)
@@ -127,21 +127,21 @@ class AsyncMember:
         self._link.send(channel.basic_ack, message.tag, wait=False)
 
     def on_sent(self) -> None:
-        """What was to be sent is sent."""
+        """Wake the member if it waits for acknowledgements to be sent."""
         if self._stopped or self._some_leave:
             self._woken.set()
 
     def on_closed(self) -> None:
-        """The connection is closed."""
+        """Wake the member, which then notices that the connection is closed."""
         self._woken.set()
 
     # ---- from connection to connection
 
     async def run(self) -> None:
-        """Consume until `stop`, with a new connection whenever one is lost.
+        """Consume until `stop`, and reconnect whenever the connection is lost.
 
         Raises:
-            RabbitChxError: the member cannot work here; the message says why.
+            RabbitChxError: the member cannot consume these queues; the message says why.
         """
         self.workers.start(self)
         tried = 0
@@ -171,13 +171,13 @@ class AsyncMember:
             raise self._error
 
     def _forget(self) -> None:
-        """Forget what the connection has delivered; the broker delivers it again."""
+        """Forget the deliveries of the lost connection; the broker redelivers them."""
         self.seat = None
         for lane in self._lanes.values():
             lane.detach()
 
     async def _pause(self, seconds: float) -> None:
-        """Wait until there is something to do, or the time is over."""
+        """Wait until the member is woken, but at most so long."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._woken.wait()
@@ -191,7 +191,7 @@ class AsyncMember:
                 self._link.check()
 
     async def _consume(self) -> None:
-        """Work with one connection to its end, or until the member has stopped."""
+        """Consume on one connection until it is lost or the member has stopped."""
         self._release = version_in(self._link.connection.server_properties)
         check_release(self._release, self._settings)
         self.workers.heard = monotonic()
@@ -223,7 +223,7 @@ class AsyncMember:
         await self._finish()
 
     async def _find_seat(self) -> tuple[str, ...]:
-        """Stand by until there is a free seat or the member is stopped, and return the queues."""
+        """Wait for a free seat, unless the member is stopped, and return the queues."""
         for tried in count():
             source = await asyncio.to_thread(self._source)
             names = await self._fit({*self._lanes, *source}, strict=not self._lanes)
@@ -237,7 +237,7 @@ class AsyncMember:
         return names
 
     async def _turn(self, seconds: float) -> None:
-        """Wait for something to do, and do it."""
+        """Wait until the member is woken, and do what is due."""
         await self._pause(seconds)
         self._link.check()
         while self._calls:
@@ -250,7 +250,7 @@ class AsyncMember:
         self._some_leave = any(each.leaving for each in leaving)
 
     async def _finish(self) -> None:
-        """Wait for the handlers; then close the channels, which gives everything else back to the broker."""
+        """Wait for the handlers; then close the channels, so that the broker requeues everything else."""
         began = monotonic()
         while (left := began + self._patience - monotonic()) > 0:
             if all(lane.is_idle for lane in self._lanes.values()):
@@ -267,25 +267,25 @@ class AsyncMember:
     # ---- queues
 
     async def _fit(self, names: Collection[str], *, strict: bool = False) -> tuple[str, ...]:
-        """Those of the queues that are fit for a group; if strict, each of them must be."""
+        """Return the queues that a group can consume; if strict, raise if there are others."""
         fit = fit_queues(names, self._settings, self._release, self._lanes, strict=strict)
         return await self._link.carry_out(fit)
 
     async def _use_if_fit(self, names: Collection[str]) -> None:
-        """Consume queues that are new, if they are fit for a group."""
+        """Consume those of the queues that are new and that a group can consume."""
         if new := {*names} - self._lanes.keys():
             await self._use(await self._fit(new))
 
     async def _use(self, names: Collection[str]) -> None:
-        """Consume these queues too; the broker says which queues are no longer there."""
+        """Consume these queues too, each with the priority that the new number of queues gives it."""
         for lane, priority in assign(self._lanes, names, self.seat or 0):
             await self._subscribe(lane, priority)
         self._some_leave = True
 
     async def _consume_again(self, lane: Lane) -> None:
-        """Close the channel, by which the broker takes back what is not handled, and consume with another priority."""
+        """Close the channel, so that the broker requeues what is not handled, and consume with another priority."""
         await self._link.flush()
-        # All members do this at the same time, so that even one that waits may become active for a moment.
+        # All members do this at the same time, so even a waiting one may become active for a moment.
         displaced = lane.queue if lane.careful else ""
         await self._link.close({lane.detach(): displaced}, self._settings.prefetch)
         await self._subscribe(lane, lane.priority)
@@ -317,7 +317,7 @@ class AsyncMember:
             self.workers.submit(lane)
 
     async def _inspect(self) -> None:
-        """Take samples for the rates, and consume again where the broker has closed a channel or cancelled a consumer."""
+        """Sample the rates, and consume again where the broker has closed a channel or cancelled a consumer."""
         now = monotonic()
         for lane in list(self._lanes.values()):
             lane.sample(now)
@@ -331,7 +331,7 @@ class AsyncMember:
                 await self._on_cancelled(lane)
 
     async def _on_cancelled(self, lane: Lane) -> None:
-        """The broker has cancelled the consumer: the queue was deleted, or cannot be consumed at the moment."""
+        """Consume again after the broker has cancelled the consumer, or drop the queue if it was deleted."""
         await self._link.close({lane.detach(): ""}, self._settings.prefetch)
         if await self._link.carry_out(exists(lane.queue)):
             with suppress(ChannelNotFoundEntity):  # the broker cancels consumers before it deletes a queue
@@ -343,7 +343,7 @@ class AsyncMember:
         del self._lanes[lane.queue]
         await self._use(())
 
-    # ---- questions, and what is done now and then
+    # ---- questions and periodic chores
 
     async def _answer_questions(self, seat: int) -> None:
         await self._control.basic_consume(
@@ -368,13 +368,13 @@ class AsyncMember:
             await self._link.carry_out(self._interruptions.release(self._lanes.values()))
 
     async def _listen(self) -> None:
-        """Ask for a sign of the broker: what was received while the process was paused says nothing."""
+        """Wait for an answer of the broker: data that arrived while the process was paused proves nothing."""
         await self._link.carry_out(
             self._interruptions.listen(seat_queue(self._settings.name, self.seat or 0))
         )
 
     async def _look(self) -> None:
-        """Ask the source of the queues again, meanwhile, since an answer over HTTP takes time."""
+        """Ask the source for the queues again, in the background because an answer over HTTP takes time."""
         self._link.begin(self._look_now())
 
     async def _look_now(self) -> None:

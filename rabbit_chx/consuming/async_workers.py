@@ -1,4 +1,4 @@
-"""Who handles messages in an event loop: tasks that call the handler, or loops of the program that ask for messages."""
+"""Handle messages in an event loop: in tasks that call the handler, or in ``async for`` loops of the program."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from rabbit_chx.consuming.messages import Kind, Message, kind_of
 from rabbit_chx.consuming.workers import Progress
 
 Taken: TypeAlias = tuple[Lane, Any, Message]
-"""A message that somebody works on, with its lane and the channel that delivered it."""
+"""A message that is being handled, with its lane and the channel that delivered it."""
 _TURN: Final = 0.005
-"""Seconds after which messages that are handled without waiting let the event loop go on."""
+"""Seconds after which handlers that never wait give other tasks a turn."""
 
 
 class _Owner(Protocol):
-    """What the member is told."""
+    """The member."""
 
     def on_progress(self) -> None: ...
     def on_error(self, error: BaseException) -> None: ...
     def on_interruption(self, lane: Lane, channel: Any, message: Message, error: Exception | None) -> None:
-        """A message was not handled; the lane stays busy until the owner submits it again."""
+        """Called with a message that was not handled; the lane stays busy until the owner submits it again."""
 
 
 class AsyncWorkers(Progress):
-    """Gives out the messages of lanes: of each lane one at a time, and to each lane its turn."""
+    """Gives out the messages of the lanes in turn, one at a time from each lane."""
 
     def __init__(
         self, handler: Callable[[Message], Awaitable[object]] | None, concurrency: int, heartbeat: int
@@ -48,11 +48,11 @@ class AsyncWorkers(Progress):
         self._owner: _Owner
 
     def start(self, owner: _Owner) -> None:
-        """Begin to tell the member what happens."""
+        """Begin to report to the member."""
         self._owner = owner
 
     def stop(self) -> None:
-        """Give out no more messages."""
+        """Stop giving out messages."""
         self._stopped = True
         while self._ready:
             self._ready.popleft().busy = False
@@ -60,20 +60,20 @@ class AsyncWorkers(Progress):
             self._wake(len(self._waiting))
 
     async def end(self) -> None:
-        """Cancel what still runs; it gets a second to clean up."""
+        """Cancel the handlers that still run, and give them a second to clean up."""
         for task in self._tasks:
             task.cancel()
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=1.0)
 
     def fail(self, error: BaseException | None) -> None:
-        """Give nothing out any more, and raise this error to those who ask."""
+        """Stop giving out messages, and raise this error in the loops that ask for one."""
         self._error = error
         self._ended = True
         self.stop()
 
     def submit(self, lane: Lane) -> None:
-        """Have a busy lane worked on."""
+        """Queue a busy lane for the next free worker."""
         if self._stopped:
             lane.busy = False
             self._owner.on_progress()
@@ -87,7 +87,7 @@ class AsyncWorkers(Progress):
             task.add_done_callback(self._tasks.discard)
 
     def _take(self) -> Taken | None:
-        """The first message that can be handled now."""
+        """Return the next message that can be handled now."""
         while self._ready:
             lane = self._ready.popleft()
             channel, message = lane.channel, lane.take()
@@ -100,7 +100,7 @@ class AsyncWorkers(Progress):
         return None
 
     def done(self, taken: Taken) -> None:
-        """A message is handled. Whoever says so takes the next one, so nobody else is woken for the lane."""
+        """Mark a message as handled. Wakes no other worker, because the caller takes the next message itself."""
         lane, channel, message = taken
         self.finished(lane, channel, message)
         self._owner.on_progress()
@@ -115,7 +115,7 @@ class AsyncWorkers(Progress):
         while (taken := self._take()) is not None:
             try:
                 await handler(taken[2])
-            except Exception as error:  # noqa: BLE001 - whatever the handler raises
+            except Exception as error:  # noqa: BLE001 - a handler may raise anything
                 self._owner.on_interruption(*taken, error)
             except BaseException as error:
                 if not isinstance(error, asyncio.CancelledError):
@@ -131,7 +131,7 @@ class AsyncWorkers(Progress):
                 await self._let_others()
 
     async def _let_others(self) -> None:
-        """Let the event loop receive and acknowledge, from time to time."""
+        """Let the event loop receive and acknowledge now and then."""
         if monotonic() > self._turn_ends:
             await asyncio.sleep(0)
             self._turn_ends = monotonic() + _TURN
@@ -150,7 +150,7 @@ class AsyncWorkers(Progress):
         return taken
 
     def give_back(self, taken: Taken) -> None:
-        """A message was not handled: it is the next one of its lane again."""
+        """Put a message that was not handled back to the front of its lane."""
         lane, channel, message = taken
         lane.put_back(message, channel)
         self.submit(lane)

@@ -1,4 +1,4 @@
-"""Close channels of pika so that the order of their queues is kept."""
+"""Close channels of pika so that their queues stay in order."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ _TICK: Final = 0.5
 
 
 def close_in_one_step(channels: Mapping[BlockingChannel | None, str], prefetch: int) -> None:
-    """Close channels, by which the broker takes back what they were sent, in one step and so in order.
+    """Close channels so that the broker requeues their messages in one step and in order.
 
-    pika's own close() cancels the consumers first. The broker then activates other members at once, which get later
-    messages before those that are taken back.
+    pika's own close() cancels the consumers first. The broker then activates other members at once, and they get later
+    messages before the requeued ones.
 
-    A channel that comes with a queue is displaced there first, by a consumer whose priority is the highest, and rejects
-    what it has: then it is only one that waits. All it had goes to the other consumer, whose prefetch is the same, and is
-    taken back in one step when that is closed. The broker may keep a consumer otherwise (`keeps_dead_consumers`), but not
-    one whose priority is the highest.
+    A channel that is given with a queue is first displaced there: a temporary consumer with the highest priority takes
+    over, and the channel requeues its messages. All of them go to the temporary consumer, which has the same prefetch, and
+    closing that one requeues them in one step. Without this, the broker may keep the closed consumer
+    (`keeps_dead_consumers`); it never keeps one with the highest priority.
     """
     closing = {each: queue for each, queue in channels.items() if each is not None and each.is_open}
     others = [_displace(channel, queue, prefetch) for channel, queue in closing.items() if queue]
@@ -33,10 +33,11 @@ def close_in_one_step(channels: Mapping[BlockingChannel | None, str], prefetch: 
 
 def _displace(channel: BlockingChannel, queue: str, prefetch: int) -> BlockingChannel:
     other = channel.connection.channel()
-    with suppress(AMQPChannelError):  # the queue or the channel is gone
+    with suppress(AMQPChannelError):  # the queue or the channel no longer exists
         other.basic_qos(prefetch_count=prefetch)
         other.basic_consume(queue, lambda *_: None, arguments={"x-priority": DISPLACING})
-        channel.basic_qos(prefetch_count=prefetch)  # it is answered after everything that was on its way
+        # The answer comes after all deliveries that were in transit.
+        channel.basic_qos(prefetch_count=prefetch)
         channel.basic_nack(0, multiple=True, requeue=True)
     return other
 

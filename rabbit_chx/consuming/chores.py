@@ -1,4 +1,4 @@
-"""What a member does now and then."""
+"""Periodic work of a member."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ _Chore = TypeVar("_Chore")
 
 
 class Chores(Generic[_Chore]):
-    """Functions that are called again and again, each after its own time."""
+    """Functions that are called periodically, each with its own interval."""
 
     def __init__(self, every: Mapping[_Chore, float]) -> None:
         self._every = every
         self._due = {chore: monotonic() + seconds for chore, seconds in every.items()}
 
     def due(self) -> Iterator[_Chore]:
-        """Those whose time has come, each to be called before the next is asked for."""
+        """Yield the chores that are due; call each one before taking the next."""
         for chore, due in self._due.items():
             if due <= monotonic():
                 yield chore

@@ -7,8 +7,9 @@
 
     Group("amqp://user:password@host", exchange="orders", name="billing").run(handle)
 
-Start the program as often as you like. The broker divides the queues among the members, gives those of a member that
-ends to the others, and keeps the order of each queue, because the queues are quorum queues with a single active consumer.
+Start as many copies of the program as you like. The broker divides the queues among the members, hands the queues of a
+member that ends to the others, and keeps each queue in order, because the queues are quorum queues with a single active
+consumer.
 """
 
 from __future__ import annotations
@@ -32,22 +33,23 @@ class Group(Options):
     Args:
         url: an AMQP URL.
         exchange: the exchange whose queues are consumed.
-        name: of the group; all its members have the same.
-        queues: names of queues, or the ``Path`` of a topology file. By default those that bindings lead to, which are read
-            from the management API every 30 seconds.
-        prefetch: messages that the broker sends ahead for each queue.
-        concurrency: queues whose messages are handled at the same time, each in a thread of its own.
-        attempts: how often the handler is called for a message before it counts as failed; meanwhile its queue waits.
+        name: the name of the group, the same for all its members.
+        queues: names of queues, or the ``Path`` of a topology file. By default the queues that the bindings of the
+            exchange lead to, read from the management API every 30 seconds.
+        prefetch: how many unacknowledged messages the broker sends for each queue.
+        concurrency: how many queues are handled at the same time, each in its own thread.
+        attempts: how often the handler is called for a message before the message counts as failed; its queue waits until
+            then.
         backoff: seconds before the second attempt, twice as many before each later one, and at most 60.
-        on_failure: what to do with a failed message: ``"stop"`` the member, which raises the handler's error,
-            ``"dead-letter"`` it, or ``"park"`` it in ``parking_queue``.
-        parking_queue: a queue for failed messages.
-        stop_timeout: seconds that a stop waits for the handler.
-        heartbeat: seconds; after twice as many without a sign of life the broker gives the queues to other members.
-        consumer_timeout: seconds in which a message must be acknowledged after it was sent ahead, or the broker gives its
-            queue to another member (RabbitMQ 4.3 and later; by default the broker's, which is 30 minutes).
-        failover_only: accept a broker before 4.0, where one member gets all queues while it lives.
-        management: the management API, or its URL; by default on the host of the broker.
+        on_failure: ``"stop"`` the member, which raises the handler's error; ``"dead-letter"`` the failed message; or
+            ``"park"`` it in ``parking_queue``.
+        parking_queue: the queue for failed messages with ``on_failure="park"``.
+        stop_timeout: seconds that a stopping member waits for its handlers.
+        heartbeat: the heartbeat interval in seconds; the broker gives the queues to other members after two silent intervals.
+        consumer_timeout: seconds within which a message must be acknowledged after its delivery; otherwise the broker gives its
+            queue to another member (RabbitMQ 4.3 and later; by default the broker's setting, 30 minutes).
+        failover_only: accept a broker older than 4.0, which gives all queues to one member until that member ends.
+        management: the management API, or its URL; by default on the broker's host.
         credentials: user and password that are not in the URL: a function, or the ``Path`` of a file with the password.
         tls: the context for amqps; by default the certificate and the host name are verified.
     """
@@ -55,12 +57,12 @@ class Group(Options):
     def run(self, handler: Callable[[Message], object]) -> None:
         """Call the handler with each message until `stop`, SIGTERM or Ctrl-C.
 
-        A message is acknowledged after the handler has returned. Lost connections are opened again. In the main thread
-        SIGTERM and the first Ctrl-C end the run after the messages at hand; the second Ctrl-C ends it at once.
+        A message is acknowledged after the handler has returned. The member reconnects after a lost connection. In the
+        main thread, SIGTERM and the first Ctrl-C end the run after the current messages; the second Ctrl-C ends it at once.
 
         Raises:
-            InvalidValue: the queues, the broker or the handler are not fit for a group.
-            BrokerUnavailable: the broker refuses the connection for good.
+            InvalidValue: a group cannot use the queues, the broker or the handler.
+            BrokerUnavailable: the broker refuses the connection permanently.
             Exception: the handler's error, with ``on_failure="stop"``.
         """
         check_handler(handler, coroutine=False)
@@ -83,14 +85,14 @@ class Group(Options):
         thread.raise_error()
 
     def stop(self) -> None:
-        """End `run` after the messages at hand; call it from any thread."""
+        """End `run` after the current messages. Can be called from any thread."""
         self._stopped = True
         if (member := self._member) is not None:
             member.stop()
 
 
 class _Thread(threading.Thread):
-    """A thread whose error is raised by another."""
+    """A thread that keeps its error for another thread to raise."""
 
     def __init__(self, function: Callable[[], None]) -> None:
         super().__init__(name="rabbit-chx group", daemon=True)

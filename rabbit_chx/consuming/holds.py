@@ -1,9 +1,9 @@
-"""Holds: queues that gain keys by a change, and must not be consumed further than they were filled before it.
+"""Holds: queues that gain keys by a change are consumed only up to the point that they had reached before it.
 
 A hold is a durable queue, ``rabbit-chx.hold.<token>``, and a marker in the queue that it holds. The member that reaches
-the marker waits until the hold has been deleted, and so does the next one if it dies. The hold records what must be
-drained first among its arguments, which the broker keeps and does not read, so that a change can be finished whatever
-has interrupted it. The generators yield commands for a driver and do no IO.
+the marker waits until the hold is deleted; if the member dies, the next one waits. The arguments of the hold, which the
+broker stores but ignores, record which queues must be drained first, so an interrupted change can always be finished. The
+generators yield commands for a driver and do no IO.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Hold:
     losing: tuple[str, ...] = ()
     """The queues that are drained before this one is released."""
     removed: tuple[str, ...] = ()
-    """Those of them that are deleted then."""
+    """The drained queues that are then deleted."""
     groups: tuple[str, ...] = ()
     """The groups whose members consume the queues."""
     since: str = ""
@@ -44,7 +44,7 @@ class Hold:
     def of(
         cls, queue: str, losing: Iterable[str], removed: Iterable[str] = (), groups: Iterable[str] = ()
     ) -> Self:
-        """A new hold, which is not on the broker yet."""
+        """Create a hold, which is not on the broker yet."""
         losers = sorted(losing)
         return cls(
             f"{HOLDS}{secrets.token_hex(8)}",
@@ -57,7 +57,7 @@ class Hold:
 
     @classmethod
     def read(cls, name: str, arguments: Mapping[str, Any]) -> Self:
-        """The hold that a queue with this name and these arguments is."""
+        """Read a hold from the name and the arguments of its queue."""
         try:
             found = json.loads(arguments[_RECORD])
             values = {each.name: found[each.name] for each in fields(cls) if each.name in found}
@@ -86,13 +86,13 @@ class Hold:
 
 
 def holds_on(management: Management, vhost: str) -> list[Hold]:
-    """The holds of a virtual host, which an interrupted change has left behind."""
+    """The holds that interrupted changes have left in a virtual host."""
     found = [queue for queue, _ in management.queues(vhost) if queue.name.startswith(HOLDS)]
     return [Hold.read(queue.name, queue.arguments) for queue in sorted(found, key=lambda queue: queue.name)]
 
 
 def hold_commands(hold: Hold) -> Generator[Command, Any, None]:
-    """Hold a queue: when this is done, everything that is routed to it from now on waits."""
+    """Hold a queue: messages that are routed to it afterwards wait."""
     yield OnChannel("queue_declare", {"queue": hold.name, "durable": True, "arguments": hold.arguments})
     properties = {"headers": {HOLD: hold.name}, "delivery_mode": 2}
     marker = {"exchange": "", "routing_key": hold.queue, "body": b"", "mandatory": True}
@@ -111,5 +111,5 @@ def hold_commands(hold: Hold) -> Generator[Command, Any, None]:
 
 
 def release_commands(hold: Hold) -> Generator[Command, Any, None]:
-    """Release a queue; that its hold is already gone is no error."""
+    """Release a queue; do nothing if its hold is already deleted."""
     yield OnChannel("queue_delete", {"queue": hold.name})

@@ -1,6 +1,6 @@
-"""What happens to a message that is not simply handled: it is a marker, it failed, or it may no longer be the member's.
+"""Deal with messages that are not simply handled: markers, failures, and messages that may belong to another member by now.
 
-The generators yield commands for a driver of pika or aio-pika. All of this runs in the thread of the connection, or of
+The generators yield commands for a driver of pika or aio-pika. Everything here runs in the thread of the connection or of
 the event loop.
 """
 
@@ -22,7 +22,7 @@ from rabbit_chx.consuming.settings import Settings
 
 
 class _Workers(Protocol):
-    """Those who work on lanes."""
+    """The threads or tasks that work on lanes."""
 
     heard: float
 
@@ -33,10 +33,10 @@ class _Workers(Protocol):
 
 
 class _Owner(Protocol):
-    """The member, which talks to the broker in the order in which it is told to."""
+    """The member, which sends commands to the broker in the order of these calls."""
 
     def acknowledge(self) -> None:
-        """Acknowledge everything that is done with."""
+        """Acknowledge everything that is handled."""
 
     def reject(self, channel: Any, message: Message) -> None:
         """Dead-letter a message."""
@@ -45,7 +45,7 @@ class _Owner(Protocol):
         """Answer the marker of a drain, and acknowledge it."""
 
     def fail(self, error: BaseException) -> None:
-        """Stop, with this error."""
+        """Stop the member with this error."""
 
 
 class Interruptions:
@@ -68,12 +68,12 @@ class Interruptions:
         elif kind_of(message.headers) is not Kind.MESSAGE:
             self._on_marker(lane, channel, message)
         elif self._pause(lane, channel, message):
-            # The broker was silent for so long that it may have given the message to another member.
+            # The broker was silent so long that another member may have the message by now.
             yield from self.listen(lane.queue)
             self._resume(lane, channel)
 
     def listen(self, queue: str) -> Generator[Command, Any, None]:
-        """Wait for a sign of the broker: an answer tells that it knew the connection when the question was sent."""
+        """Ask the broker something: its answer proves that it still knew the connection when the question was sent."""
         asked = monotonic()
         yield from exists(queue)
         self._workers.heard = max(self._workers.heard, asked)
@@ -83,7 +83,7 @@ class Interruptions:
     def _on_failure(
         self, lane: Lane, channel: Any, message: Message, error: Exception
     ) -> Generator[Command, Any, None]:
-        """Try again later, or do what the settings say."""
+        """Retry later, or apply ``on_failure`` after the last attempt."""
         settings = self._settings
         failures = lane.failures + 1
         if failures < settings.attempts:
@@ -103,13 +103,13 @@ class Interruptions:
                 if lane.channel is channel:
                     yield from self._give_up(lane, channel, message)
             except BaseException:
-                # Most of all because the connection is lost: no later message may be handled before this one.
+                # Usually the connection is lost: no later message may be handled before this one.
                 self._pause(lane, channel, message)
                 raise
             self._workers.submit(lane)
 
     def retry(self) -> None:
-        """Have messages handled again whose time has come."""
+        """Resume the lanes whose next attempt is due."""
         while self._retries and self._retries[0][0] <= monotonic():
             *_, lane, channel = heapq.heappop(self._retries)
             self._resume(lane, channel)
@@ -119,7 +119,7 @@ class Interruptions:
         return max(0.0, min(most, self._retries[0][0] - monotonic())) if self._retries else most
 
     def _give_up(self, lane: Lane, channel: Any, message: Message) -> Generator[Command, Any, None]:
-        """Dead-letter or park a message, in its turn."""
+        """Dead-letter or park a message, after acknowledging the messages before it."""
         if self._settings.parking_queue is None:
             self._owner.acknowledge()
             self._owner.reject(channel, message)
@@ -131,7 +131,7 @@ class Interruptions:
     # ---- markers
 
     def _on_marker(self, lane: Lane, channel: Any, message: Message) -> None:
-        """Answer a marker, after acknowledging what was before it, or hold the lane."""
+        """Hold the lane, or acknowledge everything before a drain's marker and answer the marker."""
         if lane.channel is not channel:
             self._workers.submit(lane)
         elif kind_of(message.headers) is Kind.HOLD:
@@ -142,14 +142,14 @@ class Interruptions:
             try:
                 self._owner.acknowledge()
                 self._owner.pass_marker(channel, message)
-            except BaseException:  # the connection is lost: the marker comes again
+            except BaseException:  # the connection is lost: the broker redelivers the marker
                 self._pause(lane, channel, message)
                 raise
             self._settled(lane, channel, message)
             self._workers.submit(lane)
 
     def release(self, lanes: Iterable[Lane]) -> Generator[Command, Any, None]:
-        """Let the held lanes go on whose holds are gone."""
+        """Resume the held lanes whose holds are deleted."""
         lanes = list(lanes)
         there = {}
         for hold in {lane.hold for lane in lanes if lane.hold}:
@@ -169,7 +169,7 @@ class Interruptions:
     # ---- lanes
 
     def _pause(self, lane: Lane, channel: Any, message: Message) -> bool:
-        """Put a message back to the front of its lane, which waits; False if it is no longer this member's."""
+        """Put a message back to the front of its lane, which pauses; False if the lane has another channel by now."""
         with self._workers.lock:
             if lane.put_back(message, channel):
                 lane.paused = True
@@ -178,7 +178,7 @@ class Interruptions:
         return False
 
     def _resume(self, lane: Lane, channel: Any) -> None:
-        """Have the lane worked on again, unless it was detached meanwhile."""
+        """Continue with a lane, unless its channel has changed since it was paused."""
         with self._workers.lock:
             if lane.channel is not channel or not lane.paused:
                 return
@@ -186,7 +186,7 @@ class Interruptions:
         self._workers.submit(lane)
 
     def _settled(self, lane: Lane, channel: Any, message: Message) -> None:
-        """The broker was told about a message already."""
+        """Mark a message as already acknowledged or rejected."""
         with self._workers.lock:
             if lane.finish(message, channel):
                 lane.acked = lane.done

@@ -1,7 +1,7 @@
-"""The queues of one member, each a lane: its messages in order, and how far they are handled.
+"""The queues of one member, each as a lane: the delivered messages in order, and how far they are handled.
 
-A lane outlives the connection, so that a message is never handled twice at once: what the broker delivers again after a
-reconnect waits until the handler has finished with what it has. This module does no IO; its user holds the lock.
+A lane outlives the connection, so that one message is never handled twice at the same time: redeliveries after a
+reconnect wait until the handler has finished its current message. This module does no IO; its caller holds the lock.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from rabbit_chx.consuming.priorities import priority
 _WINDOW = 10.0
 """Seconds over which a rate is measured."""
 _QUIET = 1.0
-"""Seconds after which a delivery that was on its way has come."""
+"""Seconds after which no delivery is in transit any more."""
 
 
 class Lane:
@@ -29,13 +29,13 @@ class Lane:
         """The channel on which the queue is consumed now, if any."""
         self.priority = 0
         self.waiting: deque[Message] = deque()
-        """What was delivered and is not yet handled."""
+        """Messages that were delivered and are not yet handled."""
         self.busy = False
-        """Whether somebody works on the lane or is going to; only one at a time does."""
+        """Whether a worker has the lane or is about to take it; only one may."""
         self.paused = False
-        """Whether a busy lane only waits: for a release, or to try a message again."""
+        """Whether a busy lane waits for a release or for the next attempt at a message."""
         self.current: Message | None = None
-        """What the handler works on."""
+        """The message that is being handled."""
         self.failures = 0
         """How often the first waiting message has failed."""
         self.done = 0
@@ -45,11 +45,11 @@ class Lane:
         self._delivered = 0
         self._heard = 0.0
         self.careful = False
-        """Whether the broker may keep a consumer after its channel was closed (`keeps_dead_consumers`)."""
+        """Whether the broker may keep the consumer after its channel is closed (`keeps_dead_consumers`)."""
         self.hold: str | None = None
         """The name of the queue whose deletion releases the lane, if it is held."""
         self.leaving = False
-        """Whether no other message may be started, because the channel is going to be closed."""
+        """Whether no further message may be started, because the channel is about to be closed."""
         self.handled = 0
         self._since: float | None = None
         self._tag = 0
@@ -63,7 +63,7 @@ class Lane:
         self.leaving = False
 
     def detach(self) -> Any:
-        """Forget the channel and what it delivered, which the broker delivers again; return the channel."""
+        """Forget the channel and its deliveries, which the broker redelivers; return the channel."""
         channel, self.channel = self.channel, None
         self.waiting.clear()
         self.hold = None
@@ -74,17 +74,17 @@ class Lane:
 
     @property
     def is_idle(self) -> bool:
-        """Whether no handler works on it, nor is about to."""
+        """Whether no worker has the lane or is about to take it."""
         return self.paused or not self.busy
 
     @property
     def to_displace(self) -> str:
-        """The queue, if its consumer may have messages and must be displaced before the channel is closed."""
+        """The queue, if its consumer may have messages and must be displaced before the channel is closed; otherwise empty."""
         recent = monotonic() - self._heard < _QUIET
         return self.queue if self.careful and (recent or self._delivered > self.acked) else ""
 
     def add(self, message: Message) -> bool:
-        """Take a delivery; return whether somebody must begin to work on the lane."""
+        """Add a delivery; return whether the lane must be submitted to a worker."""
         self.waiting.append(message)
         self._delivered, self._heard = message.tag, monotonic()
         if self.busy or self.leaving:
@@ -93,7 +93,7 @@ class Lane:
         return True
 
     def take(self) -> Message | None:
-        """The next message to work on; without one the lane is no longer busy."""
+        """Take the next message; without one, the lane is no longer busy."""
         if self.leaving or not self.waiting:
             self.busy = False
             return None
@@ -101,7 +101,7 @@ class Lane:
         return self.current
 
     def finish(self, message: Message, channel: Any) -> bool:
-        """The current message is handled; return whether it can be acknowledged, on the channel that delivered it."""
+        """Mark the current message as handled; return whether it can be acknowledged on the channel that delivered it."""
         self.current = None
         self.failures = 0
         self.handled += 1
@@ -111,7 +111,7 @@ class Lane:
         return True
 
     def put_back(self, message: Message, channel: Any) -> bool:
-        """The current message is to be handled again; return whether its channel is still there."""
+        """Put the current message back to the front; return False if its channel is no longer the lane's."""
         self.current = None
         if self.channel is not channel:
             return False
@@ -130,7 +130,7 @@ class Lane:
             self._since, self._tag = now, first.tag
 
     def status(self, now: float) -> dict[str, Any]:
-        """What `rabbit-chx group` shows of the lane."""
+        """The numbers that `rabbit-chx group` shows for the lane."""
         then, count = self._counts[0]
         return {
             "handled": self.handled,
@@ -144,9 +144,9 @@ class Lane:
 
 
 def assign(lanes: dict[str, Lane], names: Iterable[str], seat: int) -> list[tuple[Lane, int]]:
-    """Add lanes for these queues; return those that are to be consumed, each with its priority.
+    """Add lanes for these queues; return the lanes that are not consumed yet, each with its priority.
 
-    Lanes that are consumed with another priority are told to leave.
+    Lanes that are consumed with another priority are marked as leaving.
     """
     ordered = sorted({*lanes, *names})
     found = []

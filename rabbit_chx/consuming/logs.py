@@ -1,4 +1,4 @@
-"""What a member writes to the log, on pika as on aio-pika."""
+"""The log messages of a member, on pika and aio-pika."""
 
 from __future__ import annotations
 
@@ -21,58 +21,58 @@ class Log:
         self._patience = settings.stop_timeout
 
     def warn(self, text: object) -> None:
-        """Something else is wrong."""
+        """Log any other problem."""
         log.warning("group %r: %s", self._group, text)
 
     def lost(self, error: BrokerUnavailable) -> None:
-        """The connection did not open or was lost."""
+        """Log that the connection failed or was lost."""
         log.warning("group %r: %s; trying again", self._group, error)
 
     def standing_by(self, seats: int) -> None:
-        """There is no seat for the member."""
+        """Log that no seat is free."""
         log.info("group %r: all %d seats are taken; standing by", self._group, seats)
 
     def consuming(self, queues: int, seat: int) -> None:
-        """The member has begun."""
+        """Log that the member has begun to consume."""
         log.info("group %r: consuming %d queues in seat %d", self._group, queues, seat)
 
     def moving(self, seat: int, lower: int) -> None:
-        """The member has found a lower seat."""
+        """Log that the member moves to a lower seat."""
         log.info("group %r: moving from seat %d to seat %d", self._group, seat, lower)
 
     def held(self, queue: str) -> None:
-        """The member has reached a marker that holds a queue."""
+        """Log that the member has reached a marker that holds a queue."""
         log.info("group %r: queue %r is held", self._group, queue)
 
     def released(self, queue: str) -> None:
-        """What held a queue is gone."""
+        """Log that the hold on a queue was deleted."""
         log.info("group %r: queue %r is released", self._group, queue)
 
     def deleted(self, queue: str) -> None:
-        """A queue is gone."""
+        """Log that a queue was deleted."""
         log.info("group %r: queue %r was deleted", self._group, queue)
 
     def cancelled(self, queue: str) -> None:
-        """The broker has cancelled a consumer."""
+        """Log that the broker has cancelled a consumer."""
         text = "group %r: the broker cancelled the consumer of queue %r; did the handler exceed consumer_timeout?"
         log.warning(text, self._group, queue)
 
     def closed(self, queue: str) -> None:
-        """The broker has closed a channel."""
+        """Log that the broker has closed a channel."""
         text = "group %r: the broker closed the channel of queue %r; did the handler exceed consumer_timeout?"
         log.warning(text, self._group, queue)
 
     def unreadable(self, error: Exception) -> None:
-        """The queues of the exchange could not be read."""
+        """Log that the queues of the exchange could not be read."""
         log.warning("group %r: the queues could not be read again: %s", self._group, error)
 
     def late(self, lanes: Iterable[Lane]) -> None:
-        """The member ends, and these lanes may still be worked on."""
+        """Log which of these lanes still have a running handler when the member ends."""
         late = [lane.queue for lane in lanes if not lane.is_idle]
         if late:
             log.warning(
-                "group %r: the handler did not return within %g seconds of the stop; its messages of %s will be "
-                "delivered again",
+                "group %r: the handler did not return within %g seconds of the stop; the broker will redeliver its messages "
+                "from %s",
                 self._group,
                 self._patience,
                 ", ".join(map(repr, late)),

@@ -1,7 +1,7 @@
 """One member of a group on pika: the thread that owns its connection.
 
-It delivers into lanes, on which `Workers` work. What they want from the broker is done here, in the order in which they
-ask for it.
+It delivers messages into lanes, which `Workers` work on, and sends their requests to the broker in the order in which they
+make them.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Member:
     # ---- from any thread
 
     def stop(self) -> None:
-        """Finish what the handler works on, and end."""
+        """Finish the current messages, and end."""
         self._stop.set()
         self._wake()
 
@@ -82,10 +82,10 @@ class Member:
         connection = self._connection
         if connection is None or connection is self._woken:
             return
-        self._woken = connection  # and not just True: a connection that is lost never calls
+        self._woken = connection  # not just True, because a lost connection never calls back
         try:
             connection.add_callback_threadsafe(self._on_woken)
-        except AMQPError:  # it is closed, and its thread awake
+        except AMQPError:  # the connection is closed, so its thread is awake
             self._woken = None
 
     def _on_woken(self) -> None:
@@ -102,24 +102,24 @@ class Member:
         self.stop()
 
     def on_progress(self) -> None:
-        """Something can be acknowledged, or has come to an end."""
+        """Wake the member: a message can be acknowledged, or a lane has become idle."""
         self._wake()
 
     def on_error(self, error: BaseException) -> None:
-        """The handler raised what is no failure of a message, such as SystemExit."""
+        """Handle an error that does not belong to a message, such as SystemExit."""
         self.fail(error)
 
     def on_interruption(self, lane: Lane, channel: Any, message: Message, error: Exception | None) -> None:
-        """A message was not handled."""
+        """Decide later, in the thread of the connection, what to do with a message that was not handled."""
         self._ask(self._deal_with, lane, channel, message, error)
 
     # ---- in the thread of the connection
 
     def run(self) -> None:
-        """Consume until `stop`, with a new connection whenever one is lost.
+        """Consume until `stop`, and reconnect whenever the connection is lost.
 
         Raises:
-            RabbitChxError: the member cannot work here; the message says why.
+            RabbitChxError: the member cannot consume these queues; the message says why.
         """
         tried = 0
         self._workers.start(self)
@@ -147,7 +147,7 @@ class Member:
             raise self._error
 
     def _consume(self, connection: BlockingConnection) -> None:
-        """Work with one connection to its end, or until the member has stopped."""
+        """Consume on one connection until it is lost or the member has stopped."""
         self._release = server_version(connection)
         check_release(self._release, self._settings)
         self._keeps_dead = keeps_dead_consumers(self._release)
@@ -193,7 +193,7 @@ class Member:
         self._finish(connection)
 
     def _find_seat(self, connection: BlockingConnection) -> tuple[str, ...]:
-        """Stand by until there is a free seat or the member is stopped, and return the queues."""
+        """Wait for a free seat, unless the member is stopped, and return the queues."""
         for tried in count():
             names = self._fit({*self._lanes, *self._source()}, strict=not self._lanes)
             self._lanes = {name: self._lanes.get(name) or Lane(name) for name in names}
@@ -208,10 +208,10 @@ class Member:
         return names
 
     def _turn(self) -> None:
-        """What is to be done after each batch of events."""
+        """Do what is due after each batch of events."""
         connection = self._connection
         assert connection is not None
-        received = connection._impl.bytes_received  # noqa: SLF001 - nothing else tells that the broker is there
+        received = connection._impl.bytes_received  # noqa: SLF001 - no public sign that the broker is alive
         if received != self._bytes:
             self._bytes, self._workers.heard = received, monotonic()
         while self._calls:
@@ -222,7 +222,7 @@ class Member:
             self._consume_again(lane)
 
     def acknowledge(self) -> None:
-        """Acknowledge everything that is done with."""
+        """Acknowledge everything that is handled."""
         for lane, channel, tag in self._workers.progress():
             if channel is not None and channel.is_open:
                 channel.basic_ack(tag, multiple=True)
@@ -237,7 +237,7 @@ class Member:
         pass_marker(channel, spec.Basic.Deliver(delivery_tag=message.tag), message.properties)
 
     def _finish(self, connection: BlockingConnection) -> None:
-        """Wait for the handlers; closing the connection then gives everything else back to the broker."""
+        """Wait for the handlers; afterwards the broker requeues everything else when the channels are closed."""
         deadline = monotonic() + self._settings.stop_timeout
         while not all(lane.is_idle for lane in self._lanes.values()) and monotonic() < deadline:
             connection.process_data_events(time_limit=0.05)
@@ -252,26 +252,26 @@ class Member:
     # -- queues
 
     def _fit(self, names: Collection[str], *, strict: bool = False) -> tuple[str, ...]:
-        """Those of the queues that are fit for a group; if strict, each of them must be."""
+        """Return the queues that a group can consume; if strict, raise if there are others."""
         fit = fit_queues(names, self._settings, self._release, self._lanes, strict=strict)
         return self._run(fit)
 
     def _use_if_fit(self, names: Collection[str]) -> None:
-        """Consume queues that are new, if they are fit for a group."""
+        """Consume those of the queues that are new and that a group can consume."""
         if new := {*names} - self._lanes.keys():
             self._use(self._fit(new))
 
     def _use(self, names: Collection[str]) -> None:
-        """Consume these queues too; the broker says which queues are no longer there."""
+        """Consume these queues too, each with the priority that the new number of queues gives it."""
         for lane, priority in assign(self._lanes, names, self.seat or 0):
             self._subscribe(lane, priority)
 
     def _consume_again(self, lane: Lane) -> None:
-        """Close the channel, by which the broker takes back what is not handled, and consume with another priority."""
+        """Close the channel, so that the broker requeues what is not handled, and consume with another priority."""
         self.acknowledge()
         with self._workers.lock:
             channel = lane.detach()
-        # All members do this at the same time, so that even one that waits may become active for a moment.
+        # All members do this at the same time, so even a waiting one may become active for a moment.
         close_in_one_step({channel: lane.queue if lane.careful else ""}, self._settings.prefetch)
         self._subscribe(lane, lane.priority)
 
@@ -292,7 +292,7 @@ class Member:
         )
 
     def _on_cancelled(self, lane: Lane, channel: Any) -> None:
-        """The broker has cancelled the consumer: the queue was deleted, or cannot be consumed at the moment."""
+        """Consume again after the broker has cancelled the consumer, or drop the queue if it was deleted."""
         if lane.channel is not channel:
             return
         with self._workers.lock:
@@ -302,9 +302,8 @@ class Member:
             try:
                 self._subscribe(lane, lane.priority)
             except ChannelClosedByBroker as refused:
-                if (
-                    refused.reply_code != spec.NOT_FOUND
-                ):  # the broker cancels consumers before it deletes a queue
+                # The broker cancels consumers before it deletes a queue.
+                if refused.reply_code != spec.NOT_FOUND:
                     raise
             else:
                 self._log.cancelled(lane.queue)
@@ -339,7 +338,7 @@ class Member:
         if begin:
             self._workers.submit(lane)
 
-    # -- questions, and what is done now and then
+    # -- questions and periodic chores
 
     def _on_question(
         self, channel: BlockingChannel, _: Any, properties: BasicProperties, body: bytes
@@ -355,7 +354,7 @@ class Member:
         )
 
     def _inspect(self) -> None:
-        """Take samples for the rates, and consume again where the broker has closed a channel."""
+        """Sample the rates, and consume again where the broker has closed a channel."""
         now = monotonic()
         for lane in list(self._lanes.values()):
             lane.sample(now)
@@ -366,7 +365,7 @@ class Member:
                 self._subscribe(lane, lane.priority)
 
     def _look(self) -> None:
-        """Ask the source of the queues again, in a thread of its own, since an answer over HTTP takes time."""
+        """Ask the source for the queues again, in another thread because an answer over HTTP takes time."""
         threading.Thread(target=self._look_now, name="rabbit-chx queues", daemon=True).start()
 
     def _look_now(self) -> None:
@@ -378,7 +377,7 @@ class Member:
             self._ask(self._use_if_fit, names)
 
     def _move(self) -> None:
-        """Take a lower seat if one has been free for some time; those in high seats try more often."""
+        """Take a lower seat if one has been free for some time."""
         assert self.seat is not None
         if not looks_lower(self.seat, len(self._lanes), random.random()):  # noqa: S311
             return
@@ -392,6 +391,6 @@ class Member:
         self._use(())
 
     def _listen(self) -> None:
-        """Take questions at the seat."""
+        """Consume the questions that are sent to the seat's queue."""
         queue = seat_queue(self._settings.name, self.seat or 0)
         self._control.basic_consume(queue, self._on_question, auto_ack=True)

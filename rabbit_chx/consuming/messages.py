@@ -1,4 +1,4 @@
-"""What a member receives: messages for the handler, and the markers by which queues are drained and held."""
+"""The deliveries of a member: messages for the handler, and markers that drain or hold queues."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Final
 from rabbit_chx.broker.applying.handover import is_marker
 
 HOLD: Final = "x-rabbit-chx-hold"
-"""The header of a marker that holds its queue; its value is the name of the queue whose deletion releases it."""
+"""The header of a marker that holds its queue. Its value names another queue, whose deletion releases the held one."""
 
 
 _PROPERTIES: Final = (
@@ -23,23 +23,23 @@ _PROPERTIES: Final = (
         "reply_to",
     ),
     *("expiration", "message_id", "timestamp", "user_id", "app_id", "cluster_id"),
-    *("type", "message_type"),  # of pika and of pamqp
+    *("type", "message_type"),  # pika's name and pamqp's
 )
 
 
 class Kind(Enum):
-    """What a delivery is."""
+    """The kind of a delivery."""
 
     MESSAGE = "message"
-    """For the handler."""
+    """Goes to the handler."""
     DRAIN = "drain"
-    """To be answered and acknowledged after all earlier messages."""
+    """Is answered and acknowledged after all earlier messages."""
     HOLD = "hold"
-    """Everything behind it waits until the queue that it names has been deleted."""
+    """Stops the queue until another queue, which the marker names, is deleted."""
 
 
 def kind_of(headers: Mapping[str, Any] | None) -> Kind:
-    """What a delivery with these headers is."""
+    """The kind of a delivery with these headers."""
     if headers:
         if is_marker(headers):
             return Kind.DRAIN
@@ -69,9 +69,9 @@ class Message:
         self.queue: Final = queue
         self.exchange: Final = exchange
         self.redelivered: Final = redelivered
-        """Whether the broker has delivered it before, perhaps to a member that has already handled it."""
+        """Whether the broker has delivered the message before, perhaps to a member that handled it."""
         self.properties: Final = properties
-        """All properties: pika's `BasicProperties`, or pamqp's with aio-pika."""
+        """All properties: pika's `BasicProperties`, or pamqp's in `AsyncGroup`."""
         self.tag: Final = tag
         """The delivery tag on the channel of its queue."""
 
@@ -80,7 +80,7 @@ class Message:
 
     @property
     def headers(self) -> dict[str, Any]:
-        """The headers; empty without any."""
+        """The headers; an empty dict if the message has none."""
         return getattr(self.properties, "headers", None) or {}
 
     @property
@@ -99,6 +99,6 @@ class Message:
         return getattr(self.properties, "content_type", None)
 
     def set_properties(self) -> dict[str, Any]:
-        """The properties that are set, by the names that the client library gives them."""
+        """The properties that are set, by the client library's names for them."""
         given = {name: getattr(self.properties, name, None) for name in _PROPERTIES}
         return {name: value for name, value in given.items() if value is not None}

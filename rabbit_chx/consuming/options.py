@@ -1,4 +1,4 @@
-"""What a group is given, on pika as on aio-pika."""
+"""The parameters of a group, on pika and aio-pika."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rabbit_chx.urls import BrokerUrl
 
 
 class Options:
-    """The settings of a member, where its queues come from, and how it connects."""
+    """The settings of a member, the source of its queues, and its connection parameters."""
 
     def __init__(
         self,

@@ -1,7 +1,7 @@
-"""Which member of a group the broker prefers on each queue: a table that every member computes alone.
+"""The priority of each member of a group on each queue, which every member computes without asking the others.
 
 Each member consumes all queues. On a quorum queue with a single active consumer, RabbitMQ 4.0 and later activate the
-consumer with the highest ``x-priority``, so these numbers are the whole assignment: nobody coordinates it.
+consumer with the highest ``x-priority``, so the priorities alone assign the queues, without a coordinator.
 
 >>> [owner([0], queue, 4) for queue in range(4)]
 [0, 0, 0, 0]
@@ -9,8 +9,8 @@ consumer with the highest ``x-priority``, so these numbers are the whole assignm
 [0, 0, 1, 1]
 
 Seat 0 takes all queues. Seat ``s`` takes ``queues // (s + 1)`` of them, one at a time from the seat that has the most.
-So a newcomer takes queues from others and never moves one between others, and the loads of the seats 0 to ``s`` differ by
-at most one. The queues of a seat that is free are spread over all other members. This module does no IO.
+So a new member never moves a queue between two others, and the loads of the seats 0 to ``s`` differ by at most one. The
+queues of a free seat are spread over all other members. This module does no IO.
 """
 
 from __future__ import annotations
@@ -23,33 +23,33 @@ from heapq import heappop, heappush
 from typing import Final
 
 DISPLACING: Final = (1 << 31) - 1
-"""A priority above that of any member."""
+"""A priority above every member's."""
 
 _HIGHEST: Final = 1 << 30
 
 
 def priorities(seat: int, queues: int) -> list[int]:
-    """The priority of a seat on each of so many queues."""
+    """The priority of a seat on each queue; ``queues`` is the number of queues."""
     return [priority(seat, queue, queues) for queue in range(queues)]
 
 
 def priority(seat: int, queue: int, queues: int) -> int:
-    """The priority of a seat on one of so many queues."""
+    """The priority of a seat on the queue with this index; ``queues`` is the number of queues."""
     takers = _takers(queues)[queue]
     below = bisect_left(takers, seat)
     if below < len(takers) and takers[below] == seat:
         return _taken(queue, takers[: below + 1])
-    # Below the owner that the lower seats have, and otherwise random: any other seat may be next if that owner is gone.
+    # Lower than the owner among the lower seats, and otherwise random, so the queues of an owner that ends are spread.
     return int(_random(queue, seat) * _taken(queue, takers[:below]))
 
 
 def owner(seats: Iterable[int], queue: int, queues: int) -> int:
-    """The seat, of those that are taken, whose member gets the messages of a queue."""
+    """The seat, among the taken ones, whose member gets the messages of a queue."""
     return max(seats, key=lambda seat: priority(seat, queue, queues))
 
 
 def _taken(queue: int, takers: Sequence[int]) -> int:
-    """The priority of the last of these seats, each of which takes the queue from the one before."""
+    """The priority of the last of these seats; each seat takes the queue from the seat before it."""
     found = 0.0
     for seat in takers:
         found += (1 - found) * (1 + _random(queue, seat)) / 3
@@ -63,7 +63,7 @@ def _random(queue: int, seat: int) -> float:
 
 @lru_cache(maxsize=16)
 def _takers(queues: int) -> tuple[tuple[int, ...], ...]:
-    """For each queue the seats that take it one from another."""
+    """For each queue, the seats that take it, each from the seat before it."""
     held = [list(range(queues))]
     takers = [[0] for _ in range(queues)]
     most = [(-queues, 0)]

@@ -1,4 +1,4 @@
-"""Which kind of queue a reader has before it, found out over AMQP. Generators of commands for a driver of pika or aio-pika."""
+"""Check over AMQP whether a reader can read a queue. Generators of commands for a driver of pika or aio-pika."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _TYPE: Final = "x-queue-type"
 
 
 def check_readable(queue: str, release: str) -> Generator[Command, Any, str]:
-    """Check that a queue can be read, and return a warning or nothing.
+    """Check that a queue can be read, and return a warning, or an empty text.
 
     Raises:
         InvalidValue: the queue is missing, is a stream, or belongs to another connection.
@@ -36,7 +36,7 @@ def check_readable(queue: str, release: str) -> Generator[Command, Any, str]:
             ) from None
         if refused.code != _DENIED:
             raise
-        return ""  # without the permission to declare it, its kind stays unknown
+        return ""  # without the permission to declare the queue, its kind stays unknown
     if arguments.get(_TYPE) == "stream":
         raise is_a_stream(queue)
     limited = arguments.get(_TYPE) == "quorum" and limit_applies(arguments, release)
@@ -44,23 +44,20 @@ def check_readable(queue: str, release: str) -> Generator[Command, Any, str]:
 
 
 def no_such_queue(queue: str) -> InvalidValue:
-    """The error of a queue that is missing."""
+    """The error for a missing queue."""
     return InvalidValue(
         "queue", queue, "an existing queue", "`rabbit-chx apply` declares the queues of a topology file"
     )
 
 
 def is_a_stream(queue: str) -> InvalidValue:
-    """The error of a stream in place of a queue."""
-    hint = "Read it as a stream; in Spark with the option stream in place of queue"
+    """The error for a stream."""
+    hint = "Read it as a stream; in Spark, use the option stream instead of queue"
     return InvalidValue(f"queue {queue!r}", Unquoted("a stream"), "a classic or quorum queue", hint)
 
 
 def _arguments(queue: str) -> Generator[Command, Any, dict[str, Any]]:
-    """The arguments of the queue as far as they matter; none if the broker does not show them.
-
-    The broker refuses to declare a queue with other arguments, and says what differs.
-    """
+    """Learn the arguments of the queue from refused declarations; return none if the broker does not show them."""
     arguments: dict[str, Any] = {_TYPE: "quorum"}
     for _ in range(_MOST_REFUSALS):
         try:

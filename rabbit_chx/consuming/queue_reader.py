@@ -1,4 +1,4 @@
-"""Read one queue in batches, each acknowledged when its reader has finished with it."""
+"""Read one queue in batches, each acknowledged when the caller has processed it."""
 
 from __future__ import annotations
 
@@ -47,24 +47,24 @@ class Batch(NamedTuple):
 
 
 class _TakenBack(Exception):
-    """The broker took back what it had delivered, on a connection that is in order."""
+    """The broker took back its deliveries although the connection is still open."""
 
 
 class QueueReader:
     """Receives the messages of a classic or quorum queue, and keeps them until they are acknowledged.
 
-    A thread keeps the connection alive, however long its user computes, and opens a lost one again. The broker then
-    delivers again what was not acknowledged: so messages of the lost connection that were not taken are forgotten, and an
-    acknowledgement of those that were does nothing.
+    A thread keeps the connection alive, however long the caller computes, and reconnects when it is lost. The broker then
+    redelivers every unacknowledged message. The reader therefore discards the messages of the lost connection that were
+    not taken, and ignores acknowledgements of those that were.
 
     Args:
         urls: AMQP URLs, tried in turn.
-        queue: its name.
+        queue: the name of the queue.
         prefetch: how many messages the broker sends before it waits for an acknowledgement, 1 to 65535.
-        name: of the connection, in the broker's list.
-        heartbeat: seconds between signs of life.
+        name: the name of the connection, as the broker lists it.
+        heartbeat: the heartbeat interval in seconds.
         timeout: seconds for each attempt to connect.
-        reconnect: seconds in which a lost connection must be open again.
+        reconnect: seconds to keep reconnecting.
         credentials: user and password that are not in the URL.
         tls: the context for amqps; by default the certificate and the host name are verified.
     """
@@ -114,10 +114,10 @@ class QueueReader:
         self._warned = False
         self._acknowledged = True
 
-    # ---- from the thread of the user
+    # ---- in the caller's thread
 
     def open(self) -> Self:
-        """Begin to receive; errors are raised by the next `take`."""
+        """Begin to receive; the next `take` raises any error."""
         self._thread.start()
         return self
 
@@ -135,17 +135,17 @@ class QueueReader:
     def take(
         self, most: int, *, most_bytes: int = 1 << 62, wait: float = 1.0, quiet: float = _QUIET
     ) -> Batch:
-        """Return the next messages, in the order of the queue; none if none came.
+        """Return the next messages in the order of the queue, or an empty batch.
 
         Args:
-            most: how many at most; more than `prefetch` would never come.
-            most_bytes: of their bodies together, unless the first one alone is larger.
-            wait: seconds for the first connection, and for more messages while some keep coming.
-            quiet: seconds without another message after which it waits no longer.
+            most: the maximum number of messages; the broker sends at most `prefetch`.
+            most_bytes: the maximum total size of the bodies; a larger first message is returned alone.
+            wait: seconds to wait at most for the first connection and for messages.
+            quiet: return earlier if no message arrives for this many seconds.
 
         Raises:
-            InvalidValue: the queue is missing, is a stream, or the user may not read it.
-            BrokerUnavailable: the connection was lost and could not be opened again in time.
+            InvalidValue: the queue is missing, is exclusive, or is a stream.
+            BrokerUnavailable: the user lacks a permission, or the connection was lost and reconnecting failed.
         """
         end = monotonic() + wait
         with self._changed:
@@ -169,12 +169,12 @@ class QueueReader:
         return tuple(taken)
 
     def acknowledge(self, batch: Batch) -> None:
-        """Acknowledge a batch and all that were taken before; nothing happens if its connection was lost."""
+        """Acknowledge a batch and all earlier ones; does nothing if the connection was lost since `take`."""
         if batch.messages:
             self._ask(partial(self._acknowledge, batch.messages[-1].tag, batch.connection))
 
     def waiting(self) -> int | None:
-        """How many messages the broker has for this reader and others; None while there is no connection."""
+        """How many messages in the queue are not delivered yet; None while there is no connection."""
         answer: list[int] = []
         answered = threading.Event()
         self._ask(partial(self._count, answer, answered))
@@ -182,7 +182,7 @@ class QueueReader:
         return answer[0] if answer else None
 
     def close(self) -> None:
-        """Close the connection: the broker takes back in order what was not acknowledged."""
+        """Close the connection; the broker requeues unacknowledged messages in order."""
         self._stop.set()
         self._wake()
         if self._thread.is_alive():
@@ -196,7 +196,7 @@ class QueueReader:
     def _wake(self) -> None:
         connection = self._connection
         if connection is not None:
-            with suppress(AMQPError):  # it is closed, and its thread awake
+            with suppress(AMQPError):  # the connection is closed, so its thread is awake
                 connection.add_callback_threadsafe(_nothing)
 
     # ---- in the thread of the connection
@@ -216,7 +216,7 @@ class QueueReader:
                     self._fail(ended)
                     return
                 log.warning("queue %r: %s; trying again", self._queue, ended)
-            except Exception as error:  # noqa: BLE001 - pika cannot decode some headers, and a thread has no other reporter
+            except Exception as error:  # noqa: BLE001 - pika cannot decode some headers; only `take` can report it
                 self._fail(BrokerUnavailable(f"reading queue {self._queue!r} failed: {error!r}"))
                 return
             finally:
@@ -293,14 +293,14 @@ class QueueReader:
             answered.set()
 
     def _cancelled(self) -> None:
-        """The broker has cancelled the consumer: it took too long, or the queue was deleted or moved."""
+        """End the connection: the consumer exceeded consumer_timeout, or the queue was deleted or moved."""
         raise _TakenBack
 
     def _was_open(self) -> bool:
         return self._channel is not None
 
     def _forget(self) -> None:
-        """Forget what belongs to a connection that is gone."""
+        """Forget everything that belongs to the lost connection."""
         with self._changed:
             self._number += 1
             self._messages.clear()
@@ -313,7 +313,7 @@ class QueueReader:
             self._changed.notify()
 
     def _why(self, error: Exception) -> RabbitChxError:
-        """Why a connection is of no more use."""
+        """Explain why the connection ended."""
         if isinstance(error, RabbitChxError):
             return error
         if isinstance(error, _TakenBack):
@@ -331,7 +331,7 @@ class QueueReader:
         return unavailable
 
     def _why_taken_back(self) -> BrokerUnavailable:
-        """The first time, the same messages are read again; a second time in a row would repeat for ever."""
+        """Explain why the messages came back; the second time in a row is permanent, because it would repeat forever."""
         unavailable = BrokerUnavailable(
             f"the broker took back the messages of queue {self._queue!r} that were not acknowledged: consumer_timeout limits how "
             "long they may be held. Read fewer at a time (in Spark with maxRowsPerTrigger), or increase consumer_timeout"
@@ -342,4 +342,4 @@ class QueueReader:
 
 
 def _nothing() -> Any:
-    """Wakes the thread."""
+    """Wake the thread of the connection."""

@@ -1,4 +1,4 @@
-"""What a member asks and tells the broker besides consuming. Generators of commands for a driver of pika or aio-pika."""
+"""Check queues and permissions for a member, and park messages. Generators of commands for a driver of pika or aio-pika."""
 
 from __future__ import annotations
 
@@ -58,15 +58,15 @@ def park(queue: str, message: Message) -> Generator[Command, Any, None]:
             "parking_queue",
             queue,
             "an existing queue",
-            "The broker returned the message that was to be parked",
+            "The broker returned the message as unroutable",
         ) from None
 
 
 def check_access(settings: Settings, seat: int, queues: Collection[str]) -> Generator[Command, Any, None]:
-    """Try what a member does only now and then, so that a missing permission shows at once.
+    """Try the operations that a member needs only occasionally, so that a missing permission is reported at the start.
 
-    A member answers questions and markers through the default exchange, and looks whether a hold is still there. For
-    that, RabbitMQ 4.3.1 and later want one of the permissions on its name.
+    A member answers questions and markers through the default exchange, and checks whether a hold still exists. For
+    that check, RabbitMQ 4.3.1 and later require a permission on the hold's name.
     """
     yield from is_taken(settings.name, seat)
     yield from exists(f"{HOLDS}check")
@@ -79,8 +79,8 @@ def check_access(settings: Settings, seat: int, queues: Collection[str]) -> Gene
 def _warn_of_strangers(settings: Settings, queues: Collection[str]) -> Generator[Command, Any, None]:
     """Warn if queues have consumers although this is the only member of the group.
 
-    The broker counts one consumer of a queue with a single active consumer, however many wait, so only the first member
-    can tell. A member that has just ended may still be counted: its queues have the benefit of a second look.
+    The broker counts one consumer of a queue with a single active consumer, however many are waiting, so only the first
+    member can tell. The broker may still count a member that has just ended, so the queues are checked twice.
     """
     consumed = yield from _consumed(queues)
     for seat in range(1, len(queues)) if consumed else ():
@@ -92,8 +92,7 @@ def _warn_of_strangers(settings: Settings, queues: Collection[str]) -> Generator
     if consumed:
         Log(settings).warn(
             f"{listed(consumed)}: consumed by others, such as another group, although this is the only member of the "
-            "group. Each queue has one active consumer, so one of the groups gets nothing. Give each group queues of its "
-            "own"
+            "group. Each queue has one active consumer, so one of the groups gets nothing. Give each group its own queues"
         )
 
 
@@ -109,33 +108,34 @@ def _consumed(queues: Collection[str]) -> Generator[Command, Any, list[str]]:
     return found
 
 
-# ---- whether queues are fit for a group
+# ---- which queues a group can consume
 
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """Which queues are fit for a group."""
+    """The result of checking queues."""
 
     fit: tuple[str, ...]
+    """The queues that a group can consume."""
     unfit: tuple[InvalidValue, ...]
-    """Why the others are not."""
+    """The errors of the other queues."""
     warnings: tuple[str, ...]
-    """What may lose messages, and what could not be checked."""
+    """Warnings of settings that may lose messages, and of checks that were not possible."""
 
 
 def check_queues(
     names: Collection[str], settings: Settings, release: str, known: Collection[str] = ()
 ) -> Generator[Command, Any, Checked]:
-    """Find out over AMQP which queues are fit for a group.
+    """Check over AMQP which queues a group can consume.
 
-    AMQP does not show the arguments of a queue, but the broker refuses to declare a queue with others than it has, and
-    names one that differs (``rabbit_misc:assert_args_equivalence/4``): they are learnt from the refusals.
+    AMQP does not show the arguments of a queue. But the broker refuses to declare an existing queue with other arguments,
+    and names one that differs (``rabbit_misc:assert_args_equivalence/4``), so the refusals reveal the arguments.
 
     Args:
-        names: of the queues.
-        settings: of the group.
-        release: of the broker.
-        known: queues that were fit before, which only have to exist.
+        names: the names of the queues.
+        settings: the settings of the group.
+        release: the broker's release.
+        known: queues that passed an earlier check and now only need to exist.
     """
     found: dict[str, dict[str, Any]] = {}
     fit: list[str] = []
@@ -169,7 +169,7 @@ def fit_queues(
     *,
     strict: bool = False,
 ) -> Generator[Command, Any, tuple[str, ...]]:
-    """Those of the queues that are fit for a group; if strict, each of them must be. The log tells of the others."""
+    """Return the queues that a group can consume, and log the others; if strict, raise if there are others."""
     found = yield from check_queues(names, settings, release, known)
     if found.unfit and strict:
         raise found.unfit[0]
@@ -189,7 +189,7 @@ def _check_exists(name: str) -> Generator[Command, Any, None]:
 
 
 def _arguments(name: str, usual: Mapping[str, Any]) -> Generator[Command, Any, dict[str, Any]]:
-    """The arguments of a queue that is fit; those of another queue are tried first."""
+    """The arguments of a queue that a group can consume; those of the previous queue are tried first."""
     arguments = {**usual, _TYPE: "quorum", _SINGLE: True}
     for _ in range(_MOST_REFUSALS):
         try:
@@ -206,10 +206,10 @@ def _arguments(name: str, usual: Mapping[str, Any]) -> Generator[Command, Any, d
 
 
 def _learn(name: str, arguments: dict[str, Any], text: str) -> None:
-    """Change the arguments as a refusal says; raise if the queue is not fit."""
+    """Change the arguments to match a refusal; raise if a group cannot consume the queue."""
     differs = difference(text)
     if differs is None:
-        raise _unfit(name, f"a queue that the broker does not declare again: {text}")
+        raise _unfit(name, f"a queue whose arguments the broker does not show: {text}")
     match differs[0]:
         case "x-queue-type":
             raise _unfit(name, "a stream" if "'stream'" in differs[1] else "a classic queue")
@@ -219,7 +219,7 @@ def _learn(name: str, arguments: dict[str, Any], text: str) -> None:
 
 
 def difference(text: str) -> tuple[str, str] | None:
-    """The argument that a refused declaration is about, and what the broker says of the queue's value."""
+    """The argument that differs according to a refused declaration, and the broker's text for the queue's value."""
     found = re.search(
         r"inequivalent arg '(.*?)' for queue .*: received .* but current is (.*)", text, re.DOTALL
     )
@@ -231,14 +231,14 @@ def adjust(arguments: dict[str, Any], argument: str, current: str) -> None:
     value = re.fullmatch(r"(?:the value )?'(.*?)'(?: of type '(\w+)')?", current, re.DOTALL)
     if value is None:
         del arguments[argument]
-    elif argument == _SINGLE:  # of any type: another refusal tells which
+    elif argument == _SINGLE:  # a value of any type; the next refusal shows the right one
         arguments[argument] = False
     else:
         arguments[argument] = _typed(value[1], value[2], arguments.get(argument))
 
 
 def _typed(text: str, kind: str | None, ours: Any) -> Any:
-    """A value as the broker shows it: without its type if ours has the same type."""
+    """Parse a value from a refusal, which shows its type only if ours has another type."""
     if kind == "bool" or isinstance(ours, bool):
         return text == "true"
     is_number = kind not in {None, "longstr"} or isinstance(ours, int)
@@ -249,11 +249,11 @@ def _unfit(name: str, what: str) -> InvalidValue:
     return InvalidValue(f"queue {name!r}", Unquoted(what), _FIT, _REPLACE)
 
 
-# ---- what does no harm yet
+# ---- warnings
 
 
 def limit_applies(arguments: Mapping[str, Any], release: str) -> bool:
-    """Whether a quorum queue with these arguments drops messages that were returned often, unless a policy prevents it."""
+    """Whether a quorum queue with these arguments limits redeliveries, unless a policy prevents it."""
     default = has_default_limit(release)
     return (_LIMIT in arguments or default) and not (default and arguments.get(_LIMIT, 20) < 0)
 

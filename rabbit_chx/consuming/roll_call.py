@@ -1,10 +1,10 @@
-"""Who has what: ask the live members of a group, over AMQP.
+"""Ask the members of a group over AMQP which queues they consume, and how far they are.
 
     with connect("amqp://user:password@host") as connection:
         for member in members(connection, "billing"):
             print(member.seat, member.host, member.pid, list(member.queues))
 
-The management API tells neither hosts nor rates, and on 4.0 it shows several consumers of a queue as active.
+The management API shows neither hosts nor rates, and on RabbitMQ 4.0 it shows several consumers of a queue as active.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _REPLIES: Final = "amq.rabbitmq.reply-to"
 
 @dataclass(frozen=True, slots=True)
 class QueueStatus:
-    """What a member says of one queue."""
+    """The status of one queue, as a member reports it."""
 
     handled: int = 0
     """Messages since the member started."""
@@ -42,9 +42,9 @@ class QueueStatus:
     waiting: int = 0
     """Messages that the broker has sent and the handler has not finished."""
     oldest: float | None = None
-    """Seconds since the first of them is waiting."""
+    """Seconds for which the first of these messages has been waiting."""
     failures: int = 0
-    """How often the first of them has failed."""
+    """How often the first of these messages has failed."""
     hold: str | None = None
     """The name of the hold, if the queue is held."""
     priority: int = 0
@@ -56,11 +56,11 @@ class MemberStatus:
 
     seat: int
     answered: bool = False
-    """False if the member did not answer in time: its process may be paused, or gone without the broker noticing."""
+    """False if the member did not answer in time: its process may be paused, or may have ended unnoticed by the broker."""
     host: str = ""
     pid: int = 0
     queues: Mapping[str, QueueStatus] = field(default_factory=dict)
-    """Every queue that the member consumes, whoever gets its messages."""
+    """Every queue that the member consumes, including those whose messages go to other members."""
 
 
 def members(
@@ -69,10 +69,10 @@ def members(
     """Ask all members of a group that have a seat.
 
     Args:
-        connection: of pika.
+        connection: a connection of pika.
         group: the group's name.
-        timeout: seconds for the answers.
-        queues: queues that the members should consume from now on, besides those that they know.
+        timeout: seconds to wait for the answers.
+        queues: additional queues that the members should consume from now on.
     """
     try:
         return ask(connection, group, timeout=timeout, queues=queues)
@@ -85,7 +85,7 @@ def members(
 def ask(
     connection: BlockingConnection, group: str, *, timeout: float, queues: Collection[str] = ()
 ) -> list[MemberStatus]:
-    """As `members`, for callers that explain a refusal themselves.
+    """Like `members`, for callers that explain a refusal themselves.
 
     Raises:
         Refused: the broker closed the channel.
@@ -102,7 +102,7 @@ def ask(
 
 
 def workers_of(found: Sequence[MemberStatus]) -> dict[str, MemberStatus]:
-    """The member that works on each queue: the one with the highest priority, unless another still has messages."""
+    """The member that handles each queue: the one with the highest priority, unless another still has messages."""
     chosen: dict[str, MemberStatus] = {}
     for member in found:
         for name, queue in member.queues.items():
@@ -130,9 +130,8 @@ def _asked(channel: BlockingChannel, group: str, question: Question, timeout: fl
                 reply_to=_REPLIES, correlation_id=str(seat), expiration=str(int(timeout * 1000))
             )
             channel.basic_publish("", seat_queue(group, seat), question.body, properties, mandatory=True)
-        channel.basic_qos(
-            prefetch_count=0
-        )  # the broker answers after it has returned what it could not route
+        # The broker answers after it has returned the unroutable questions.
+        channel.basic_qos(prefetch_count=0)
         deadline = monotonic() + timeout
         while monotonic() < deadline and not free | taken.keys() >= set(asked):
             channel.connection.process_data_events(time_limit=0.05)

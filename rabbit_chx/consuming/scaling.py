@@ -1,14 +1,14 @@
-"""Carry out a plan that moves keys while members of a group consume, and break no key's order.
+"""Carry out a plan that moves keys while members of a group consume, and keep each key in order.
 
     with connect("amqp://user:password@host") as connection:
         carry_out(plan(wanted, read(management, "/")), connection, management, on_done=print)
 
-1. hold: a marker in each queue that gains keys; the member that reaches it waits (`rabbit_chx.consuming.holds`);
-2. switch: the steps of the plan;
-3. drain the queues that lose keys, by markers that members answer when they have handled everything before them;
-4. release the queues that gain keys, stage by stage.
+1. Hold: put a marker into each queue that gains keys; the member that reaches it waits (`rabbit_chx.consuming.holds`).
+2. Switch: apply the steps of the plan.
+3. Drain the queues that lose keys: put a marker into each, which a member answers after all earlier messages.
+4. Release the queues that gain keys, stage by stage.
 
-Whatever interrupts this, the queues stay held until `carry_out` is called again, which first finishes what it finds.
+After an interruption the queues stay held until `carry_out` is called again, which first finishes the earlier change.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _ANSWER_IN: Final = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """Something that `carry_out` has done."""
+    """One action that `carry_out` has completed."""
 
     what: Literal["step", "hold", "drain", "delete", "keep", "release"]
     queue: str = ""
@@ -71,7 +71,7 @@ _SENTENCES: Final = {
 
 
 class NotConsumed(RabbitChxError):
-    """Nobody would consume some queues, so nothing was switched."""
+    """No member consumes some of the queues, so no bindings were changed."""
 
     def __init__(self, message: str, queues: tuple[str, ...]) -> None:
         super().__init__(message, queues)
@@ -94,26 +94,26 @@ def carry_out(
     record: bool = True,
     holder: str | None = None,
 ) -> None:
-    """Finish what an interrupted call has left held, and carry out a plan without breaking the order of any key.
+    """Finish an interrupted call if there is one, and carry out a plan without breaking the order of any key.
 
     Args:
-        plan: for the virtual host of the connection; it may be empty.
-        connection: of pika.
-        management: of the same broker.
-        group: whose members consume the queues; by default every group whose members consume one of them now.
-        removed: queues that are deleted when they have lost all keys and are empty.
-        on_done: called with everything that is done.
+        plan: the plan, for the virtual host of the connection; may be empty.
+        connection: a connection of pika.
+        management: the management API of the same broker.
+        group: the group that consumes the queues; by default every group whose members consume one of them now.
+        removed: queues to delete when they have lost all keys and are empty.
+        on_done: called with each completed action.
         timeout: seconds for the drain of one stage.
-        settle: seconds between the switch and the markers, for messages that are still on their way.
+        settle: seconds between the switch and the markers, for messages that are still in transit.
         record: record the order of rings on the broker.
-        holder: what the lock says of its holder, as for `apply`.
+        holder: the text that the lock shows for its holder, as for `apply`.
 
     Raises:
         InvalidValue: no order of steps keeps the order of keys.
-        NotConsumed: nobody consumes one of the queues; nothing was switched.
-        NotDrained: a member did not get to its marker in time; the queues stay held until the next call.
-        ApplyStopped: the plan was not applied to its end.
-        BrokerUnavailable: the broker is gone, or refuses something.
+        NotConsumed: no member consumes one of the queues; no bindings were changed.
+        NotDrained: a member did not reach its marker in time; the queues stay held until the next call.
+        ApplyStopped: only part of the plan was applied.
+        BrokerUnavailable: the connection was lost, or the broker refused a command.
     """
     waits = waits_of(plan)
     driver = PikaDriver(connection, management)
@@ -198,7 +198,7 @@ class _Change:
     # ---- after the switch
 
     def finish(self, holds: Collection[Hold]) -> None:
-        """Drain what loses keys, and release what gains keys, stage by stage."""
+        """Drain the queues that lose keys and release those that gain keys, stage by stage."""
         named = {hold.queue: hold for hold in holds}
         removed = {queue for hold in holds for queue in hold.removed}
         self._groups |= {group for hold in holds for group in hold.groups}
@@ -212,9 +212,8 @@ class _Change:
             if losing:
                 self._drain(losing, settle, told=named.keys() & there, held=named)
                 settle = 0.0
-            if stage == len(
-                planned
-            ):  # not earlier: members compute their priorities again when a queue is gone
+            # Not earlier, because members recompute their priorities when a queue is deleted.
+            if stage == len(planned):
                 for queue in sorted(self._unbound(removed & there)):
                     self._delete(queue)
             for queue in gaining:
@@ -222,7 +221,7 @@ class _Change:
                 self._on_done(Done("release", queue))
 
     def _unbound(self, queues: set[str]) -> set[str]:
-        """Those of the queues that nothing leads to; an interrupted switch may have left the others bound."""
+        """The queues without bindings; an interrupted switch may have left the others bound."""
         if not queues:
             return queues
         bindings = self._management.bindings(self._driver.vhost)
@@ -246,19 +245,19 @@ class _Change:
         except NotDrained as late:
             raise NotDrained(
                 f"the messages of {_listed(late.queues)} were not handled within {self._timeout:g} seconds, so "
-                f"{_listed(held)} stay held: call it again to go on, with more time if there are many messages",
+                f"{_listed(held)} stay held: run it again to continue, with a longer timeout if there are many messages",
                 late.queues,
             ) from None
 
     def _delete(self, queue: str) -> None:
-        """Delete a queue that is drained and bound to nothing; its consumers are cancelled, and members drop it."""
+        """Delete a drained queue without bindings; the broker cancels its consumers, and members drop it."""
         deleted = self._driver.run(_delete_commands(self._driver.vhost, queue))
         self._on_done(Done("delete" if deleted else "keep", queue))
 
     # ---- members
 
     def _choose_groups(self, queues: Collection[str]) -> None:
-        """Without a name, the groups whose members consume one of the queues."""
+        """Choose the groups whose members consume one of the queues, unless the caller named a group."""
         if self._groups:
             return
         names = [queue.name for queue, _ in self._management.queues(self._driver.vhost)]
@@ -272,18 +271,18 @@ class _Change:
             return ask(self._connection, group, timeout=_ANSWER_IN, queues=told)
 
     def _tell(self, told: Collection[str]) -> set[str]:
-        """Tell all members of these queues, and return those that they consume already."""
+        """Ask all members to consume these queues, and return the queues that they already consume."""
         self._told = monotonic()
         found = [member for group in sorted(self._groups) for member in self._ask(group, told)]
         return {queue for member in found for queue in member.queues}
 
     def _tell_now_and_then(self, told: Collection[str]) -> None:
-        """Members that have joined since the last time learn of the queues."""
+        """Repeat `_tell` every few seconds for members that have joined since."""
         if monotonic() - self._told > _TELL_EVERY:
             self._tell(told)
 
     def _wait_for_members(self, queues: Collection[str], told: Collection[str] = ()) -> None:
-        """Wait until members consume these queues; those that they are told of may take them a moment."""
+        """Wait until members consume these queues; new ones, in ``told``, may take a moment."""
         if not queues:
             return
         deadline = monotonic() + (min(self._timeout, _LONGEST_WAIT_FOR_MEMBERS) if told else 0.0)
@@ -295,16 +294,15 @@ class _Change:
                     else "no member of any group"
                 )
                 raise NotConsumed(
-                    f"{who} consumes {_listed(missing)}, so nothing was switched. Start members that consume the "
-                    "exchange; without rabbit_chx.consuming, use `rabbit-chx apply` and drain_in_order of "
-                    "rabbit_chx.broker",
+                    f"{who} consumes {_listed(missing)}, so no bindings were changed. Start members that consume the "
+                    "exchange; if other programs consume it, use `rabbit-chx apply` and rabbit_chx.broker.drain_in_order",
                     tuple(sorted(missing)),
                 )
             self._connection.sleep(0.2)
 
 
 def _delete_commands(vhost: str, queue: str) -> Generator[Command, Any, bool]:
-    """Delete an empty queue; False if it is not empty."""
+    """Delete a queue if it is empty; return whether it was."""
     found = yield OnChannel("queue_declare", {"queue": queue, "passive": True})
     if found.message_count:
         return False
@@ -320,7 +318,7 @@ def _delete_commands(vhost: str, queue: str) -> Generator[Command, Any, bool]:
 
 
 def _try_replies() -> Generator[Command, Any, None]:
-    """Find out whether a drain is permitted, before anything is held for it."""
+    """Check that a drain is permitted, before any queue is held for it."""
     replies = yield from check_replies()
     yield OnChannel("queue_delete", {"queue": replies})
 
@@ -337,7 +335,7 @@ def _locked(driver: PikaDriver, holder: str) -> Iterator[None]:
 
 @contextmanager
 def _explained(needs: Needs) -> Iterator[None]:
-    """Say in full sentences why the broker is gone or refuses something."""
+    """Explain a lost connection or a refused command."""
     try:
         yield
     except (Surprise, Lost) as error:

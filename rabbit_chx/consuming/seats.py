@@ -16,7 +16,7 @@ from rabbit_chx.errors import InvalidValue
 from rabbit_chx.names import check_name
 
 SEATS: Final = "rabbit-chx.seat."
-"""How the names of all seats' queues begin."""
+"""The prefix of the queues of all seats."""
 
 _LOCKED: Final = 405
 _MOST_SEATS: Final = 100_000
@@ -48,7 +48,7 @@ def check_group_name(name: str) -> str:
 
 
 def consumer_tag(group: str, seat: int) -> str:
-    """The consumer tag by which a member is recognized in the management UI."""
+    """The consumer tag, which identifies a member in the management UI."""
     tag = f"rabbit-chx.{group}.{seat}.{socket.gethostname()}.{os.getpid()}"
     return tag.encode()[:255].decode(errors="ignore")
 
@@ -58,7 +58,7 @@ def take_seat(group: str, below: int) -> Generator[Command, Any, int | None]:
     for seat in range(below):
         if (yield from is_taken(group, seat)):
             continue
-        # Some virtual hosts have another default type.
+        # Explicit, because the virtual host may have another default type.
         arguments = {"x-queue-type": "classic"}
         try:
             yield OnChannel(
@@ -76,8 +76,8 @@ def take_seat(group: str, below: int) -> Generator[Command, Any, int | None]:
 def is_taken(group: str, seat: int) -> Generator[Command, Any, bool]:
     """Whether a member has a seat.
 
-    A message that asks nothing is sent there. To declare the queue instead would cost a channel and an error in the log of
-    the broker for each seat that is taken.
+    Sends an expiring empty message to the seat's queue. Declaring the queue instead would cost a channel and an error in
+    the broker's log for each taken seat.
     """
     nothing = {"exchange": "", "routing_key": seat_queue(group, seat), "body": b"", "mandatory": True}
     try:
@@ -90,10 +90,10 @@ def is_taken(group: str, seat: int) -> Generator[Command, Any, bool]:
 
 
 def next_try(tried: int, share: float) -> float:
-    """Seconds until a member that stands by looks for a free seat again; ``share`` is random, from 0 to 1."""
+    """Seconds until a member without a seat looks for a free one again; ``share`` is random, from 0 to 1."""
     return float(min(_FIRST_WAIT * 2 ** min(tried, 10), _LONGEST_WAIT)) * (0.5 + share / 2)
 
 
 def looks_lower(seat: int, seats: int, share: float) -> bool:
-    """Whether a member looks for a lower seat this time: those in high seats do more often; ``share`` is random."""
+    """Whether a member looks for a lower seat this time; members in high seats do so more often. ``share`` is random."""
     return share <= (seat + 1) / (seats + 1)

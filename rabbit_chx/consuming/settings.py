@@ -18,7 +18,7 @@ _LONGEST_BACKOFF: Final = 60.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What the members of a group have in common, on pika as on aio-pika."""
+    """The settings of a member, the same on pika and aio-pika."""
 
     exchange: str
     name: str
@@ -65,12 +65,12 @@ class Settings:
         return {"x-priority": priority, "x-consumer-timeout": round(self.consumer_timeout * 1000)}
 
     def delay(self, failures: int) -> float:
-        """Seconds before a message is handled again that has failed so many times."""
+        """Seconds before the next attempt at a message that has failed this many times."""
         return float(min(self.backoff * 2 ** min(failures - 1, 30), max(self.backoff, _LONGEST_BACKOFF)))
 
 
 def check_handler(handler: object, *, coroutine: bool) -> Any:
-    """Return a handler of the kind that the group calls."""
+    """Return the handler; raise if it is not of the kind that the group calls."""
     got = type(handler).__name__
     if not callable(handler):
         raise InvalidValue("handler", got, "a function that takes a message")

@@ -1,4 +1,4 @@
-"""SIGTERM and Ctrl-C stop a member, where the program itself does nothing about them."""
+"""Stop a member on SIGTERM and Ctrl-C, unless the program handles them itself."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _USUAL: Final[dict[signal.Signals, Any]] = {
 
 
 def _ours() -> list[signal.Signals]:
-    """The signals that nobody else handles; only the main thread can handle any."""
+    """The signals that the program does not handle itself; none outside the main thread."""
     if threading.current_thread() is not threading.main_thread():
         return []
     return [number for number, handler in _USUAL.items() if signal.getsignal(number) is handler]
@@ -30,7 +30,7 @@ def stopped_by_signals(stop: Callable[[], None]) -> Iterator[None]:
     ours = _ours()
 
     def on_signal(number: int, _: FrameType | None) -> None:
-        signal.signal(number, _USUAL[signal.Signals(number)])  # the next one takes effect at once
+        signal.signal(number, _USUAL[signal.Signals(number)])  # a second signal takes effect at once
         stop()
 
     for number in ours:
@@ -44,12 +44,12 @@ def stopped_by_signals(stop: Callable[[], None]) -> Iterator[None]:
 
 @contextmanager
 def stopped_by_signals_of_loop(stop: Callable[[], None]) -> Iterator[None]:
-    """As `stopped_by_signals`, in an event loop; `asyncio.run` itself turns Ctrl-C into a cancellation."""
+    """Like `stopped_by_signals`, in an event loop, where `asyncio.run` turns Ctrl-C into a cancellation."""
     loop = asyncio.get_running_loop()
     ours = []
 
     def on_signal(number: signal.Signals) -> None:
-        loop.remove_signal_handler(number)  # the next one takes effect at once
+        loop.remove_signal_handler(number)  # a second signal takes effect at once
         stop()
 
     for number in _ours():

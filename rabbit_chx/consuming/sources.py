@@ -1,4 +1,4 @@
-"""The queues of a group: a list, those of a topology file, or those that the broker's bindings lead to."""
+"""Where a group's queues come from: a list, a topology file, or the bindings on the broker."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rabbit_chx.topology.model import Topology
 from rabbit_chx.urls import BrokerUrl
 
 QueueSource: TypeAlias = "Callable[[], tuple[str, ...]]"
-"""Returns the queues whenever it is called."""
+"""A function that returns the current queues."""
 
 
 def queue_source(
@@ -26,7 +26,7 @@ def queue_source(
     url: BrokerUrl,
     management: Callable[[], Management],
 ) -> QueueSource:
-    """Where the names of the queues come from; nothing is read yet, except that a list is checked."""
+    """Choose the source of the queues' names. Checks a list, but reads no file and no broker yet."""
     if queues is None:
         return partial(_bound, exchange, url.vhost, management)
     if isinstance(queues, Path):
@@ -66,5 +66,5 @@ def _behind(topology: Topology, exchange: str, where: str) -> tuple[str, ...]:
 
 
 def _in_order(names: Iterable[str]) -> tuple[str, ...]:
-    # All members must number the queues alike, and the API returns bindings in no defined order.
+    # All members must number the queues in the same way, and the API returns bindings in no defined order.
     return tuple(sorted(set(names)))

@@ -1,4 +1,4 @@
-"""Questions to a member, which are sent to the queue of its seat, and its answer. This module does no IO."""
+"""The format of questions to a member, sent to the queue of its seat, and of its answers. This module does no IO."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from rabbit_chx.consuming.lanes import Lane
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A question for a member's status, which may name queues that the member should consume too."""
+    """A request for a member's status, which may name queues that the member should consume too."""
 
     queues: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, body: bytes) -> Question:
-        """Read a question; whatever else was sent counts as the plain question for the status."""
+        """Parse a question; an invalid body counts as one without queues."""
         try:
             queues = json.loads(body)["queues"]
             return cls(tuple(name for name in queues if isinstance(name, str)))
@@ -30,7 +30,7 @@ class Question:
 
     @property
     def body(self) -> bytes:
-        """The question as it is sent."""
+        """The body of the message that asks this question."""
         return json.dumps({"queues": self.queues}).encode()
 
 

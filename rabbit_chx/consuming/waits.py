@@ -1,4 +1,4 @@
-"""Which queues a plan must hold until which others are drained, and which plans cannot keep order. No IO."""
+"""The queues that a plan must hold until others are drained, and the plans that cannot keep order. No IO."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from rabbit_chx.topology.planning.steps import Bind, Plan, Unbind
 
 
 def waits_of(plan: Plan) -> dict[str, frozenset[str]]:
-    """The queues that gain keys by a plan, each with those that are drained first.
+    """The queues that gain keys by a plan, each with the queues to drain first.
 
     Raises:
-        InvalidValue: no such order keeps the order of all keys, or none is known; the hint says what to do.
+        InvalidValue: no order of draining keeps all keys in order, or a ring is unknown; the hint suggests a fix.
     """
     for exchange, flaw, hint in _flaws(plan):
         raise InvalidValue(
@@ -27,7 +27,7 @@ def waits_of(plan: Plan) -> dict[str, frozenset[str]]:
             "change",
             f"keys that move between exchanges ({', '.join(behind)})",
             "keys that move between queues",
-            "Only queues can be held and drained",
+            "Only queues can be held and drained, not exchanges",
         )
     if drain_stages(waits) is None:
         mutual = sorted(str(one) for one in waits.keys() & set().union(*waits.values()))
@@ -35,14 +35,14 @@ def waits_of(plan: Plan) -> dict[str, frozenset[str]]:
             "change",
             f"queues that gain keys from each other ({', '.join(mutual)})",
             "a change that can keep keys in order",
-            "On a ring append queues at its end, or remove the last-bound ones; with slots any queue can come and go. "
-            "`rabbit-chx plan` shows the alternatives",
+            "On a ring, append queues at its end or remove the last-bound ones; with slots, any queue can be added or "
+            "removed. `rabbit-chx plan` shows the alternatives",
         )
     return {str(gainer): frozenset(map(str, losers)) for gainer, losers in waits.items()}
 
 
 def _flaws(plan: Plan) -> Iterator[tuple[str, str, str]]:
-    """The exchanges whose moving keys are not known, each with the reason and a hint."""
+    """The exchanges with an unknown set of moving keys, each with the reason and a hint."""
     rings = {change.exchange for change in plan.changes}
     for change in plan.changes:
         if change.before.bindings and not (change.before.known and change.after.known):
@@ -54,6 +54,6 @@ def _flaws(plan: Plan) -> Iterator[tuple[str, str, str]]:
             if step.exchange_moved == source:  # otherwise it is a slot
                 yield (
                     source,
-                    "another number of queues of an x-modulus-hash exchange, which moves keys between all of them",
-                    "Give it slots under a new name, which moves only the keys of the new queues",
+                    "a different number of queues of an x-modulus-hash exchange, which moves keys between all of them",
+                    "Give it slots under a new name, so that only the keys of new queues move",
                 )

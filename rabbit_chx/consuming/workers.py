@@ -13,36 +13,36 @@ from rabbit_chx.consuming.lanes import Lane
 from rabbit_chx.consuming.messages import Kind, Message, kind_of
 
 _TURN: Final = 0.05
-"""Seconds that a thread works on one lane while others wait."""
+"""Seconds that a thread spends on one lane while other lanes wait."""
 
 
 class _Owner(Protocol):
-    """What the threads report, from any of them."""
+    """The member; any worker thread may call it."""
 
     def on_progress(self) -> None: ...
     def on_error(self, error: BaseException) -> None: ...
     def on_interruption(self, lane: Lane, channel: Any, message: Message, error: Exception | None) -> None:
-        """A message was not handled; the lane stays busy until the owner submits it again."""
+        """Called with a message that was not handled; the lane stays busy until the owner submits it again."""
 
 
 class Progress:
-    """Which lanes have something to acknowledge."""
+    """The lanes that have messages to acknowledge."""
 
     def __init__(self, lock: AbstractContextManager[Any]) -> None:
         self.lock = lock
-        """Of all lanes."""
+        """The lock that guards all lanes."""
         self.heard = 0.0
-        """When the broker last gave a sign."""
+        """The time of the last sign that the broker still knows the connection."""
         self._progress: set[Lane] = set()
 
     def finished(self, lane: Lane, channel: Any, message: Message) -> None:
-        """A message is done with, so that it can be acknowledged."""
+        """Mark a message as handled, so that it can be acknowledged."""
         with self.lock:
             if lane.finish(message, channel):
                 self._progress.add(lane)
 
     def progress(self) -> list[tuple[Lane, Any, int]]:
-        """The lanes on which messages are done with since the last call, each with its channel and the last tag."""
+        """The lanes with messages handled since the last call, each with its channel and the last tag."""
         with self.lock:
             lanes, self._progress = self._progress, set()
             return [(lane, lane.channel, lane.done) for lane in lanes if lane.done > lane.acked]
@@ -60,25 +60,25 @@ class Workers(Progress):
         self._threads = threads
 
     def start(self, owner: _Owner) -> None:
-        """Start the threads, which end with the process if `end` does not end them."""
+        """Start the threads. They are daemons, so the process can exit without `end`."""
         for number in range(self._threads):
             name = f"rabbit-chx handler {number}"
             threading.Thread(target=self._work, args=(owner,), name=name, daemon=True).start()
 
     def end(self) -> None:
-        """Let each thread end after the message that it is at."""
+        """Let each thread end after its current message."""
         for _ in range(self._threads):
             self._ready.put(None)
 
     def submit(self, lane: Lane) -> None:
-        """Have a busy lane worked on."""
+        """Queue a busy lane for the next free thread."""
         self._ready.put(lane)
 
     def _work(self, owner: _Owner) -> None:
         while (lane := self._ready.get()) is not None:
             try:
                 self._work_on(lane, owner)
-            except BaseException as error:  # noqa: BLE001 - it belongs to whoever waits for the member
+            except BaseException as error:  # noqa: BLE001 - the member raises it from `run`
                 with self.lock:
                     lane.busy = False
                 owner.on_error(error)
@@ -100,7 +100,7 @@ class Workers(Progress):
                 return
             try:
                 self._handler(message)
-            except Exception as error:  # noqa: BLE001 - whatever the handler raises
+            except Exception as error:  # noqa: BLE001 - a handler may raise anything
                 owner.on_interruption(lane, channel, message, error)
                 return
             self.finished(lane, channel, message)

@@ -1,4 +1,4 @@
-"""A worker in a process of its own, which prints what it handles: python -m tests.broker.async_worker URL OPTIONS."""
+"""A worker program that prints the messages it handles: python -m tests.broker.async_worker URL OPTIONS."""
 
 from __future__ import annotations
 

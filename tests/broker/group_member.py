@@ -1,4 +1,4 @@
-"""A member of a group, as a program of its own: it writes down what it handles, and when.
+"""A member of a group as a separate program, which records each message and its time.
 
 python -m tests.broker.group_member URL EXCHANGE GROUP MANAGEMENT FILE MILLISECONDS
 """
@@ -18,7 +18,7 @@ def main(url: str, exchange: str, group: str, management: str, file: str, millis
 
     def handle(message: Message) -> None:
         line = f"{time.monotonic_ns()} {message.body.decode()} {message.queue}\n"
-        os.write(log, line.encode())  # in one piece, whoever else writes
+        os.write(log, line.encode())  # one write, so that the lines of several processes do not mix
         time.sleep(seconds)
 
     Group(url, exchange=exchange, name=group, management=management, prefetch=20).run(handle)

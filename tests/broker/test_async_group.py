@@ -38,7 +38,7 @@ class Shop:
 
     def declare(self, *names, **arguments):
         kind = {"x-queue-type": "quorum", "x-single-active-consumer": True}
-        unlimited = {} if self.old else {"x-delivery-limit": -1}  # 3.x drops what is returned once
+        unlimited = {} if self.old else {"x-delivery-limit": -1}  # on 3.x, -1 drops every returned message
         for name in names:
             self.channel.queue_declare(name, durable=True, arguments={**kind, **unlimited, **arguments})
             self.channel.queue_bind(name, "orders", "1")
@@ -48,7 +48,7 @@ class Shop:
             self.channel.basic_publish("", queue, body.encode(), BasicProperties(**properties))
 
     def left(self, queue):
-        """The bodies that lie in a queue, in order, which is empty afterwards."""
+        """Empty a queue, and return the bodies of its messages in order."""
         found = []
         for method, _, body in self.channel.consume(queue, auto_ack=True, inactivity_timeout=0.3):
             if method is None:
@@ -69,7 +69,7 @@ class Shop:
 
     @contextmanager
     def running(self, group, handler=None):
-        """A member that works in another thread; its error, if it ends with one, is raised at the end."""
+        """Run a member in another thread, and raise the error that ended it, if any."""
         run = lambda: asyncio.run(group.run(handler or self.handle))  # noqa: E731
         thread = Raising(target=within, args=(60, run, "the member"))
         thread.start()
@@ -94,12 +94,12 @@ class Raising(threading.Thread):
     def run(self):
         try:
             super().run()
-        except BaseException as error:  # noqa: BLE001 - for the test
+        except BaseException as error:  # noqa: BLE001 - the test raises it
             self.error = error
 
 
 class Process:
-    """A worker in a process of its own."""
+    """A worker in a separate process."""
 
     def __init__(self, shop, **options):
         worker = [sys.executable, "-m", "tests.broker.async_worker", shop.site.url()]
@@ -144,7 +144,7 @@ def process(shop, **options):
 
 
 def first_sights(handled):
-    """The numbers of each key's messages, in the order in which each was seen for the first time."""
+    """The numbers of each key's messages, in the order of their first appearance."""
     found = defaultdict(list)
     for body in dict.fromkeys(handled):
         key, number = body.split(":")
@@ -169,7 +169,9 @@ def test_members_share_the_queues_and_a_killed_one_hands_over_in_order(shop):
                 for queue in queues:
                     shop.publish(queue, f"{queue}:{number}")
             # Before 4.0 the first member gets all queues.
-            wait_until(lambda: len(other.handled) > 20 and (shop.old or len(mine) > 20), "both handle some")
+            wait_until(
+                lambda: len(other.handled) > 20 and (shop.old or len(mine) > 20), "both handle messages"
+            )
             other.end(signal.SIGKILL)
             for number in range(100, 120):
                 for queue in queues:
@@ -178,16 +180,16 @@ def test_members_share_the_queues_and_a_killed_one_hands_over_in_order(shop):
     assert first_sights(shop.handled) == {queue: list(range(120)) for queue in queues}
 
 
-def test_sigterm_ends_a_worker_after_the_message_at_hand_and_gives_back_the_others_in_order(shop):
+def test_sigterm_ends_a_worker_after_the_current_message_and_the_others_return_in_order(shop):
     shop.declare("a")
     with process(shop) as worker:
         shop.publish("a", *(f"a:{number}" for number in range(300)))
-        wait_until(lambda: len(worker.handled) > 20, "the worker is at work")
+        wait_until(lambda: len(worker.handled) > 20, "the worker handles messages")
         assert worker.end(signal.SIGTERM) == 0
     assert worker.handled + shop.left("a") == [f"a:{number}" for number in range(300)]
 
 
-def test_asking_for_the_next_message_acknowledges_the_one_before(shop):
+def test_asking_for_the_next_message_acknowledges_the_previous_one(shop):
     shop.declare("a")
     shop.publish("a", *"12345")
     seen = []
@@ -239,7 +241,7 @@ def test_several_tasks_get_messages_of_different_queues(shop):
 
 
 @pytest.mark.parametrize("policy", ["stop", "dead-letter", "park"])
-def test_a_failing_message_is_tried_again_in_place_and_then_treated_as_chosen(shop, policy):
+def test_a_failing_message_is_retried_in_place_and_then_handled_as_on_failure_says(shop, policy):
     shop.declare("a", **{"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "failed"})
     shop.channel.queue_declare("failed")
     shop.publish("a", "1", "2", "3", type="order", headers={"n": 7})
@@ -266,7 +268,7 @@ def test_a_failing_message_is_tried_again_in_place_and_then_treated_as_chosen(sh
     assert shop.left("a") == shop.left("failed") == []
 
 
-def test_a_stop_waits_for_handlers_and_cancels_those_that_take_too_long(shop):
+def test_a_stop_waits_for_handlers_and_cancels_slow_ones(shop):
     shop.declare("a", "b")
     shop.publish("a", "a1", "a2")
     shop.publish("b", "b1", "b2")
@@ -288,7 +290,7 @@ def test_a_stop_waits_for_handlers_and_cancels_those_that_take_too_long(shop):
     assert shop.left("b") == ["b1", "b2"]
 
 
-def test_a_cancelled_run_finishes_what_is_at_hand(shop):
+def test_a_cancelled_run_finishes_the_current_message(shop):
     shop.declare("a")
     shop.publish("a", "1", "2")
 
@@ -309,7 +311,7 @@ def test_a_cancelled_run_finishes_what_is_at_hand(shop):
     assert shop.left("a") == ["2"]
 
 
-def test_a_drain_is_answered_after_the_messages_before_it(shop):
+def test_a_drain_is_answered_after_all_earlier_messages(shop):
     shop.declare("a")
     with shop.running(shop.group()):
         shop.publish("a", *(f"a:{number}" for number in range(100)))
@@ -335,7 +337,7 @@ def test_a_held_queue_waits_until_its_hold_is_deleted(shop):
     assert shop.left("a") == []
 
 
-def test_a_lost_connection_is_opened_again_and_queues_come_and_go(shop):
+def test_a_member_reconnects_drops_deleted_queues_and_consumes_new_ones(shop):
     shop.declare("a", "b")
     with shop.running(shop.group(queues=["a", "b"])):
         shop.publish("a", "1")

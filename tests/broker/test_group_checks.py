@@ -1,4 +1,4 @@
-"""What a member of a group refuses, and what it warns of: queues, permissions, releases."""
+"""Queues, permissions and releases that a member of a group rejects or warns about."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Shop:
             connection.channel().basic_publish("", queue, body)
 
     def user(self, needs):
-        """The URL of a new user with these permissions and no others, and the user's name."""
+        """Create a user with only these permissions; return a URL and the user's name."""
         name = f"u{uuid.uuid4().hex[:8]}"
         management = self.site.management
         management._request("PUT", ["users", name], body={"password": PASSWORD, "tags": ""})
@@ -73,7 +73,7 @@ class Shop:
 
     @contextmanager
     def running(self, group, handler=lambda _: None):
-        """A member at work; its error, if it ends with one, is raised at the end."""
+        """Run a member in another thread."""
         thread = threading.Thread(target=within, args=(60, lambda: group.run(handler), "the member"))
         thread.start()
         try:
@@ -83,7 +83,7 @@ class Shop:
             thread.join()
 
     def refused(self, queues, error=InvalidValue, **options):
-        """The text with which a member ends by itself."""
+        """Run a member that must raise; return the text of its error."""
         group = self.group(queues, **options)
         with pytest.raises(error) as caught:
             within(30, lambda: group.run(lambda _: None), "the refusal")
@@ -107,12 +107,12 @@ def shop(site):
 
 @pytest.fixture
 def warnings(caplog):
-    """What the toolkit and pika log, from warnings on."""
+    """A function that returns the warnings and errors that the toolkit and pika have logged."""
     caplog.set_level(logging.WARNING)
     return lambda: [record.getMessage() for record in caplog.records]
 
 
-def test_a_member_takes_only_quorum_queues_with_a_single_active_consumer(shop):
+def test_a_member_accepts_only_quorum_queues_with_a_single_active_consumer(shop):
     shop.declare(fit=UNLIMITED)
     for number, (what, arguments) in enumerate(UNFIT.items()):
         shop.declare(**{f"q{number}": arguments})
@@ -132,8 +132,8 @@ def test_a_check_neither_creates_queues_nor_fills_the_log(shop, warnings):
     assert warnings() == []
 
 
-def test_a_delivery_limit_is_warned_of_in_one_line(shop, warnings):
-    limited = UNLIMITED if shop.old else SINGLE  # on 3.x a limit of -1 drops what is returned once
+def test_one_warning_lists_all_queues_with_a_delivery_limit(shop, warnings):
+    limited = UNLIMITED if shop.old else SINGLE  # on 3.x, -1 drops every returned message
     free = SINGLE if shop.old else UNLIMITED
     shop.declare(a=limited, b={**SINGLE, "x-delivery-limit": 5}, c=free, d={**free, **MANY})
     with shop.running(shop.group(list("abcd"))):
@@ -143,7 +143,7 @@ def test_a_delivery_limit_is_warned_of_in_one_line(shop, warnings):
     assert warning.startswith("group 'billing': queues 'a', 'b': a delivery limit applies")
 
 
-def test_dead_lettering_without_an_exchange_is_warned_of(shop, warnings):
+def test_a_member_warns_about_dead_lettering_without_an_exchange(shop, warnings):
     free = SINGLE if shop.old else UNLIMITED
     shop.declare(a=free, b={**free, **MANY})
     with shop.running(shop.group(["a", "b"], on_failure="dead-letter")):
@@ -152,13 +152,13 @@ def test_dead_lettering_without_an_exchange_is_warned_of(shop, warnings):
     assert "queue 'a': no argument x-dead-letter-exchange" in warning
 
 
-def test_a_missing_parking_queue_is_refused_at_the_start(shop):
+def test_a_missing_parking_queue_is_an_error_at_the_start(shop):
     shop.declare(a=UNLIMITED)
     text = shop.refused(["a"], on_failure="park", parking_queue="lot")
     assert text == "invalid parking_queue: got 'lot', expected an existing queue"
 
 
-def test_queues_that_appear_are_consumed_if_they_are_fit(shop, warnings):
+def test_a_member_consumes_suitable_new_queues(shop, warnings):
     shop.declare(a=UNLIMITED)
     seen = []
     with shop.running(shop.group(["a"]), lambda message: seen.append(message.queue)):
@@ -180,7 +180,7 @@ def test_of_two_groups_one_gets_all_messages_of_a_queue_until_it_ends(shop, warn
     with ExitStack() as running:
         for name, group in groups.items():
             running.enter_context(shop.running(group, seen[name].append))
-            wait_until(partial(shop.seated, group=name), "the group is there")
+            wait_until(partial(shop.seated, group=name), "the group has a member")
             wait_until(partial(shop.consumed, "a"), "its queue is consumed")
         wait_until(lambda: "consumed by others" in "".join(warnings()), "the warning")
         (warning,) = (text for text in warnings() if "consumed by others" in text)
@@ -193,12 +193,12 @@ def test_of_two_groups_one_gets_all_messages_of_a_queue_until_it_ends(shop, warn
         groups[active].stop()
         shop.publish("a")
         wait_until(lambda: sum(map(len, seen.values())) == 21, "one more message")
-        if not seen[other]:  # it came before the end of the first
+        if not seen[other]:  # the message arrived before the active group had ended
             shop.publish("a")
             wait_until(lambda: seen[other], "a message for the other group")
 
 
-def test_members_of_one_group_are_no_strangers_to_each_other(shop, warnings):
+def test_members_of_one_group_do_not_warn_about_each_other(shop, warnings):
     shop.declare(a=SINGLE if shop.old else UNLIMITED, b=SINGLE if shop.old else UNLIMITED)
     with ExitStack() as running:
         first = shop.group(["a", "b"])
@@ -207,13 +207,13 @@ def test_members_of_one_group_are_no_strangers_to_each_other(shop, warnings):
         running.enter_context(shop.running(shop.group(["a", "b"])))
         wait_until(partial(shop.seated, 1), "the second member has a seat")
         first.stop()
-        wait_until(lambda: not shop.seated(), "the first has ended")
+        wait_until(lambda: not shop.seated(), "the first member has ended")
         running.enter_context(shop.running(shop.group(["a", "b"])))
-        wait_until(shop.seated, "its successor has its seat")
+        wait_until(shop.seated, "a third member has taken its seat")
     assert not [text for text in warnings() if "consumed by others" in text]
 
 
-def test_a_release_that_ignores_priorities_is_refused_unless_failover_is_enough(shop):
+def test_a_release_that_ignores_priorities_is_rejected_unless_failover_only_is_set(shop):
     shop.declare(a=SINGLE if shop.old else UNLIMITED)
     if shop.old:
         text = shop.refused(["a"], failover_only=False)
@@ -225,7 +225,7 @@ def test_a_release_that_ignores_priorities_is_refused_unless_failover_is_enough(
         wait_until(lambda: seen, "a message")
 
 
-def test_a_queue_that_vanishes_stops_nobody(shop, warnings):
+def test_deleting_one_queue_does_not_stop_the_others(shop, warnings):
     shop.declare(a=UNLIMITED, b=UNLIMITED)
     seen = []
     group = shop.group(["a", "b"])
@@ -235,11 +235,11 @@ def test_a_queue_that_vanishes_stops_nobody(shop, warnings):
         with shop.site.connection() as connection:
             connection.channel().queue_delete("a")
         shop.publish("b", b"2")
-        wait_until(lambda: ("b", b"2") in seen, "the other queue goes on")
-        # A new connection finds the list of queues again, in which one is missing.
+        wait_until(lambda: ("b", b"2") in seen, "the other queue is consumed")
+        # After reconnecting, the member reads the same list, in which one queue is now missing.
         shop.site.broker.ctl("close_all_connections", "-p", shop.site.vhost, "a test")
         shop.publish("b", b"3")
-        wait_until(lambda: ("b", b"3") in seen, "the other queue goes on after a reconnect")
+        wait_until(lambda: ("b", b"3") in seen, "the other queue is consumed after a reconnect")
     assert any("not consumed: invalid queue: got 'a'" in text for text in warnings())
 
 
@@ -252,7 +252,7 @@ NEEDS = {
 }
 
 
-def test_each_permission_is_needed_and_the_error_names_it(shop):
+def test_the_error_names_each_missing_permission(shop):
     shop.declare(a=UNLIMITED)
     for operation, names in NEEDS.items():
         for kind, name in sorted(names):

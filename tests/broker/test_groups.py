@@ -1,4 +1,4 @@
-"""Members of a group on a real broker: who gets which queue, what a failing handler does, and how a member ends."""
+"""Members of a group on a real broker: division of the queues, failing handlers, stops, holds and seats."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def wait_until(condition: Callable[[], object], what: str) -> None:
 
 
 class Orders:
-    """An exchange with queues, and the messages that handlers have seen."""
+    """An exchange with queues, and a record of the messages that handlers have seen."""
 
     def __init__(self, site: Site, channel: pika.adapters.blocking_connection.BlockingChannel) -> None:
         self.site = site
@@ -76,7 +76,7 @@ class Orders:
 
 @contextmanager
 def running(group: Group, handler: Callable[[Message], object]) -> Iterator[threading.Thread]:
-    """A member in a thread; whoever expects an error takes it from ``thread.error``."""
+    """Run a member in a thread; an error that ends it is in ``thread.errors``."""
     errors: list[BaseException] = []
 
     def run() -> None:
@@ -114,21 +114,21 @@ def test_members_share_the_queues_and_every_key_stays_in_order(orders) -> None:
         wait_until(lambda: orders.seats() == [0], "one member")
         with running(orders.group(), lambda message: orders.handle(message, "b")):
             wait_until(lambda: orders.seats() == [0, 1], "two members")
-            wait_until(lambda: orders.all_seen, "everything that was there before")
+            wait_until(lambda: orders.all_seen, "all earlier messages")
             orders.by.clear()
             orders.send(300)
-            wait_until(lambda: orders.all_seen, "everything")
+            wait_until(lambda: orders.all_seen, "all messages")
             assert Counter(each.partition(":")[0] for each in orders.by) == {"a": 3, "b": 3}
             result = in_a_process("group", "billing", "-U", orders.site.url(), "--output", "json")
             rows = [json.loads(line) for line in result.stdout.splitlines()]
             assert printed("group", rows) == documented("group")
             assert Counter(row["seat"] for row in rows if row["type"] == "group_queue") == {0: 3, 1: 3}
         orders.send(60)
-        wait_until(lambda: orders.all_seen, "everything, by the member that is left")
+        wait_until(lambda: orders.all_seen, "the remaining member handles all messages")
     orders.assert_in_order()
 
 
-def test_a_member_that_stops_gives_back_what_it_has_not_handled_in_order(orders) -> None:
+def test_the_broker_requeues_the_unhandled_messages_of_a_stopped_member_in_order(orders) -> None:
     going = threading.Event()
     orders.send(600)
 
@@ -149,7 +149,7 @@ def test_a_member_that_stops_gives_back_what_it_has_not_handled_in_order(orders)
     assert sum(map(len, orders.seen.values())) == 600
 
 
-def test_a_handler_wakes_the_new_connection_after_the_old_one_was_lost_before_it_woke(orders) -> None:
+def test_progress_wakes_the_new_connection_if_the_old_one_was_lost_before_it_woke(orders) -> None:
     url = orders.site.url()
     member = Member(orders.group()._settings, lambda: connect(url), lambda: QUEUES, print)
     woken: list[bool] = []
@@ -164,7 +164,7 @@ def test_a_handler_wakes_the_new_connection_after_the_old_one_was_lost_before_it
     assert woken
 
 
-def test_a_failing_message_is_tried_again_before_its_successors_and_then_stops_the_member(orders) -> None:
+def test_a_failing_message_is_retried_before_later_ones_and_then_stops_the_member(orders) -> None:
     tried: list[int] = []
     orders.send(20, keys=1)
 
@@ -186,7 +186,9 @@ def test_a_failing_message_is_tried_again_before_its_successors_and_then_stops_t
 
 
 @pytest.mark.parametrize("on_failure", ["park", "dead-letter"])
-def test_a_failed_message_is_put_away_in_its_turn(orders, on_failure) -> None:
+def test_a_failed_message_is_parked_or_dead_lettered_before_later_ones_are_handled(
+    orders, on_failure
+) -> None:
     orders.channel.queue_declare("failed", durable=True)
     if on_failure == "dead-letter":
         policy = {"dead-letter-exchange": "", "dead-letter-routing-key": "failed"}
@@ -215,7 +217,7 @@ def test_a_queue_is_held_behind_a_marker_until_its_hold_is_deleted(orders) -> No
     orders.channel.queue_declare("rabbit-chx.hold.test", durable=True)
     orders.send(60)
     with running(orders.group(), orders.handle):
-        wait_until(lambda: orders.all_seen, "what is before the markers")
+        wait_until(lambda: orders.all_seen, "all messages before the markers")
         for queue in QUEUES:
             properties = pika.BasicProperties(headers={HOLD: "rabbit-chx.hold.test"}, delivery_mode=2)
             orders.channel.basic_publish("", queue, b"", properties)
@@ -230,18 +232,18 @@ def test_a_queue_is_held_behind_a_marker_until_its_hold_is_deleted(orders) -> No
         before = sum(map(len, orders.seen.values()))
         assert before == 60
         orders.channel.queue_delete("rabbit-chx.hold.test")
-        wait_until(lambda: orders.all_seen, "what is behind the markers")
+        wait_until(lambda: orders.all_seen, "all messages after the markers")
     orders.assert_in_order()
 
 
-def test_a_member_answers_the_markers_of_a_drain_after_everything_before_them(orders) -> None:
+def test_a_member_answers_the_markers_of_a_drain_after_all_earlier_messages(orders) -> None:
     orders.send(100)
     with running(orders.group(), orders.handle):
         drain(orders.site.url(), QUEUES, timeout=DEADLINE, settle=0)
         assert orders.all_seen
 
 
-def test_a_queue_that_is_deleted_is_dropped_and_one_that_is_named_is_consumed(orders) -> None:
+def test_a_member_drops_a_deleted_queue_and_consumes_one_that_a_question_names(orders) -> None:
     with running(orders.group(), orders.handle), connect(orders.site.url()) as connection:
         wait_until(lambda: orders.seats() == [0], "the member")
         orders.channel.queue_declare("o6", durable=True, arguments=ORDERED)
@@ -257,11 +259,11 @@ def test_a_queue_that_is_deleted_is_dropped_and_one_that_is_named_is_consumed(or
 def test_the_broker_gives_a_queue_to_another_member_after_consumer_timeout(orders) -> None:
     names, over = ["o0", "o1"], threading.Event()
     with running(orders.group(queues=names, consumer_timeout=2.0), lambda _: over.wait(DEADLINE)):
-        wait_until(lambda: orders.seats() == [0], "the first, which hangs")
+        wait_until(lambda: orders.seats() == [0], "the first member, whose handler hangs")
         with running(orders.group(queues=names, consumer_timeout=2.0), orders.handle):
-            wait_until(lambda: orders.seats() == [0, 1], "the second")
+            wait_until(lambda: orders.seats() == [0, 1], "the second member")
             orders.channel.basic_publish("", "o0", b"0")  # the first seat has the first queue
-            wait_until(lambda: orders.seen["o0"] == [0], "the second has handled the message")
+            wait_until(lambda: orders.seen["o0"] == [0], "the second member has handled the message")
             over.set()
 
 
@@ -279,7 +281,7 @@ def test_a_member_moves_to_a_lower_seat_that_has_become_free(orders, monkeypatch
     orders.assert_in_order()
 
 
-def test_members_without_a_seat_stand_by(orders) -> None:
+def test_a_member_without_a_seat_keeps_waiting(orders) -> None:
     with running(orders.group(queues=["o0"]), orders.handle):
         wait_until(lambda: orders.seats() == [0], "the first")
         with running(orders.group(queues=["o0"]), orders.handle) as second:

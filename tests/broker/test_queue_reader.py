@@ -28,7 +28,7 @@ def channel(broker):
 
 @pytest.fixture
 def declare(channel):
-    """Declare a queue with these arguments and some numbered messages."""
+    """A function that declares a queue with these arguments and ``count`` numbered messages."""
     names = []
 
     def declare(count=0, **arguments):
@@ -44,7 +44,7 @@ def declare(channel):
 
 
 def taken(reader, count, patience=DEADLINE):
-    """So many messages, as batches."""
+    """Take batches until they hold ``count`` messages."""
     batches, end = [], monotonic() + patience
     while sum(len(each.messages) for each in batches) < count:
         assert monotonic() < end, batches
@@ -57,7 +57,7 @@ def bodies(batches):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_messages_come_in_order_and_go_back_in_order(broker, channel, declare, kind):
+def test_messages_arrive_in_order_and_unacknowledged_ones_return_in_order(broker, channel, declare, kind):
     queue = declare(30, **KINDS[kind])
     with QueueReader(broker.url, queue, prefetch=20) as reader:
         first = taken(reader, 10)
@@ -69,7 +69,7 @@ def test_messages_come_in_order_and_go_back_in_order(broker, channel, declare, k
     assert [int(body) for body in rest] == list(range(10, 30))
 
 
-def test_what_a_lost_connection_delivered_is_not_acknowledged_on_the_next(broker, declare):
+def test_a_batch_of_a_lost_connection_is_not_acknowledged_on_the_next_one(broker, declare):
     queue = declare(10, **KINDS["quorum"])
     with QueueReader([broker.url], queue, prefetch=10, name="to be cut") as reader:
         before = taken(reader, 4)
@@ -88,7 +88,7 @@ def test_what_a_lost_connection_delivered_is_not_acknowledged_on_the_next(broker
         assert not reader.take(1, wait=2.0, quiet=1.0).messages
 
 
-def test_a_queue_that_cannot_be_read_is_an_error_that_says_why(broker, declare):
+def test_the_error_for_an_unreadable_queue_names_the_reason(broker, declare):
     with pika.BlockingConnection(pika.URLParameters(broker.url + "?heartbeat=0")) as owner:
         own = owner.channel().queue_declare("", exclusive=True).method.queue
         stream = declare(**{"x-queue-type": "stream", "x-max-age": "1D"})
@@ -128,7 +128,7 @@ def test_pika_may_log_all_that_it_does(broker, declare, caplog):
 
 
 @pytest.mark.since_4_0
-def test_a_delivery_limit_is_in_the_log(broker, declare, caplog):
+def test_a_delivery_limit_is_logged_as_a_warning(broker, declare, caplog):
     limits = {declare(1, **KINDS["quorum"]): True, declare(1): False}
     limits[declare(1, **KINDS["quorum"], **{"x-delivery-limit": -1})] = False
     for queue, warned in limits.items():
@@ -138,8 +138,8 @@ def test_a_delivery_limit_is_in_the_log(broker, declare, caplog):
 
 
 @pytest.mark.one_release
-def test_messages_that_are_held_too_long_come_once_more_and_then_are_an_error(broker, declare):
-    """Before 4.3 the broker looks once a minute."""
+def test_messages_held_too_long_are_redelivered_once_and_then_raise_an_error(broker, declare):
+    """Before 4.3, the broker checks the timeout once a minute."""
     queue = declare(3, **KINDS["quorum"])
     before = broker.ctl("eval", "{ok, Time} = application:get_env(rabbit, consumer_timeout), Time.")
     broker.ctl("eval", "application:set_env(rabbit, consumer_timeout, 3000).")

@@ -1,4 +1,4 @@
-"""Workers as programs of their own, and an exchange with ordered queues for them."""
+"""Run worker programs, and declare an exchange with ordered queues for them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ORDERED = {"x-queue-type": "quorum", "x-single-active-consumer": True, "x-delive
 
 
 class Program:
-    """A running program, and what it has printed."""
+    """A running program and its output so far."""
 
     def __init__(self, process):
         self.text = ""
@@ -27,13 +27,13 @@ class Program:
             self.text += line
 
     def found(self, pattern):
-        """What matches in the text, in order: lines of several threads may be mixed."""
+        """The sorted matches in the output, because lines of several threads may be mixed."""
         return sorted(re.findall(pattern, self.text))
 
 
 @contextmanager
 def started(arguments, variables=()):
-    """A Python program that must end well when it gets SIGTERM."""
+    """Run a Python program, which must exit with 0 after SIGTERM."""
     with subprocess.Popen(
         [sys.executable, "-W", "error", *map(str, arguments)],
         env={**os.environ, **dict(variables), "PYTHONUNBUFFERED": "1"},
@@ -51,7 +51,7 @@ def started(arguments, variables=()):
 
 @contextmanager
 def ordered_exchange(broker, exchange):
-    """Two ordered queues behind a hash exchange; called, one message is published for each of ten keys."""
+    """Declare a hash exchange with two ordered queues; yield a function that publishes a message for each of ten keys."""
     queues = [f"{exchange}.{number}" for number in range(2)]
     with broker.connection() as connection:
         channel = connection.channel()

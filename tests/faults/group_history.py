@@ -1,15 +1,15 @@
-"""What the members of a group did, put together and judged. This module does no IO.
+"""Merge the records of a group's members, and judge them. This module does no IO.
 
-A member's *life* is one connection. Each message that a member handled is a `Sight`; the same message may be seen again
-where the first sight could not be acknowledged. The verdict:
+A member's *life* is one connection. Each handled message is a `Sight`; a message may be seen again if its first sight could
+not be acknowledged. The verdict:
 
-    lost          published, and never seen
+    lost          messages that were published and never seen
     disorder      first sights that come after the first sight of a later message with the same key
-    unexplained   messages seen more than once although more than one of the sights was acknowledged
-    waits         how long each queue had messages, and nobody worked on it
+    unexplained   messages with more than one acknowledged sight
+    waits         how long each queue had messages that no member handled
 
-A sight can only be unacknowledged if its life ended without a stop. Acknowledgements are cumulative: whatever the same life
-handled later from the same queue must have been seen elsewhere, too.
+A sight can be unacknowledged only if its life ended without a stop. Acknowledgements are cumulative: if a sight was not
+acknowledged, every later message that the same life handled from the same queue must have been seen again too.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ class Sight(NamedTuple):
     queue: str
     key: str
     number: int
-    """Of the message; they ascend for each key."""
+    """The message's number; the numbers of a key ascend."""
     redelivered: bool = False
 
 
 @dataclass
 class Diary:
-    """What one process wrote, line by line."""
+    """The record of one process, parsed line by line."""
 
     process: str
     sights: list[Sight] = field(default_factory=list)
@@ -48,7 +48,7 @@ class Diary:
     stopped: bool = False
 
     def read(self, line: str) -> None:
-        """Take in the next line."""
+        """Parse the next line."""
         kind, *words = line.split(" ")
         match kind:
             case "handled":
@@ -68,13 +68,13 @@ class Diary:
 
     @property
     def ended_badly(self) -> set[Life]:
-        """The lives that ended without a stop, once the process is gone."""
+        """The lives that ended without a stop; valid after the process has ended."""
         return self.lost if self.stopped else {*self.lost, (self.process, self.lives)}
 
 
 @dataclass
 class Verdict:
-    """What became of the messages."""
+    """The result of judging a history."""
 
     lost: list[int]
     unexpected: list[int]
@@ -82,9 +82,9 @@ class Verdict:
     duplicated: int
     unexplained: list[int]
     waits: dict[str, float]
-    """The longest time in seconds for which each queue had messages and nobody worked on it."""
+    """For each queue, the longest time in seconds for which it had messages that no member handled."""
     handled: dict[str, int]
-    """Sights of each process."""
+    """The number of sights of each process."""
 
     @property
     def seen(self) -> int:
@@ -96,7 +96,7 @@ class Verdict:
 
 
 def judge(sights: Iterable[Sight], ended_badly: set[Life], published: Mapping[int, int]) -> Verdict:
-    """Judge what all processes wrote; ``published`` has the time of each number that was confirmed."""
+    """Judge the sights of all processes; ``published`` has the publishing time of each confirmed number."""
     ordered = sorted(sights)
     first: dict[int, Sight] = {}
     for sight in ordered:
@@ -125,7 +125,7 @@ def _disorder(firsts: Iterable[Sight]) -> Iterator[Sight]:
 
 
 def _unexplained(ordered: Sequence[Sight], ended_badly: set[Life]) -> Iterator[int]:
-    """Numbers of which more than one sight was acknowledged."""
+    """The numbers of messages with more than one acknowledged sight."""
     seen: defaultdict[int, list[Sight]] = defaultdict(list)
     runs: defaultdict[tuple[Life, str], list[Sight]] = defaultdict(list)
     for sight in ordered:

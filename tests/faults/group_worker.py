@@ -1,10 +1,10 @@
-"""A worker that a test can kill, stop and cut off: a separate program, which writes down what it handles.
+"""A worker program that records the messages it handles, so that a test can kill, stop and cut it off.
 
     python -m tests.faults.group_worker '{"url": ..., "exchange": ..., "queues": [...], "file": ..., "kind": "group"}'
 
-Each line goes to the file in one write before the message is acknowledged, so a process that is killed has written exactly
-what it handled. `tests.faults.group_history.Diary` reads the lines. The kind "plain" is the control: it consumes with pika
-as a program does that knows nothing of groups, each queue with the priority that it was given.
+Each line goes to the file in one write before the message is acknowledged, so even a killed process has recorded exactly
+the messages that it handled. `tests.faults.group_history.Diary` reads the lines. The kind "plain" is the control: it consumes
+with plain pika, each queue with a given priority.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Notes:
 
 
 class Connections(logging.Handler):
-    """Notes when the member has a connection and when it has lost it, which it logs."""
+    """Record from the member's log when it connects and when it loses the connection."""
 
     def __init__(self, notes: Notes) -> None:
         super().__init__()

@@ -25,16 +25,15 @@ from tests.faults.load import PATIENCE, Load
 
 REPOSITORY = Path(__file__).parents[2]
 STUCK = 60.0
-"""Seconds after which a queue with messages that nobody handles counts as stuck: more than any fault of these tests takes."""
-
+"""Seconds after which a queue with unhandled messages counts as stuck: longer than any fault of these tests."""
 
 _CONSUMERS = "list_consumers queue_name channel_pid consumer_tag active activity_status arguments"
 _OVERVIEW = "ra:local_query({{'%2F_{queue}', node()}}, fun rabbit_fifo:overview/1)"
-"""What the broker knows of a quorum queue."""
+"""The broker's state of a quorum queue."""
 
 
 class Worker:
-    """One process, and what it has written so far."""
+    """One worker process, and its diary so far."""
 
     def __init__(self, folder: Path, name: str, options: Mapping[str, Any]) -> None:
         self.name = name
@@ -55,7 +54,7 @@ class Worker:
         return self.process.poll() is None
 
     def read(self) -> int:
-        """Take in what it has written since the last call; return how many messages it has handled since."""
+        """Read the new lines of its file; return how many messages it has handled since the last call."""
         before = len(self.diary.sights)
         *lines, self._rest = (self._rest + self._open.read()).split("\n")
         for line in lines:
@@ -66,7 +65,7 @@ class Worker:
         self.process.send_signal(number)
 
     def end(self) -> int:
-        """Have it end, and return its exit code."""
+        """Stop the process with SIGTERM, and return its exit code."""
         if self.lives:
             self.signal(signal.SIGCONT)
             self.signal(signal.SIGTERM)
@@ -84,9 +83,9 @@ class Worker:
 
 
 class Workers:
-    """Worker processes that consume the queues of an exchange, to which `Load` publishes.
+    """Worker processes that consume the queues of an exchange to which `Load` publishes.
 
-    Messages are published as they are handled, so that about `backlog` of them wait.
+    Messages are published as fast as they are handled, so that about `backlog` of them are waiting.
     """
 
     def __init__(
@@ -106,13 +105,15 @@ class Workers:
         self._queue_of = dict(zip(self._keys, map(hashing.route, self._keys), strict=True))
         self._published: list[int] = []
         self._handled: set[int] = set()
-        self._sent: Counter[str] = Counter()  # each of the two belongs to one thread
+        self._sent: Counter[str] = (
+            Counter()
+        )  # only the publisher's thread changes it, and only the test's changes _done
         self._done: Counter[str] = Counter()
         self._moved = dict.fromkeys(topology.queues, time.monotonic())
         self._next = time.monotonic()
         self._paused = False
         self.events: list[str] = []
-        """What has happened to the members, and when."""
+        """The faults so far, with their times."""
         self.load = Load(broker.url, topology.exchange, key=self._key)
 
     def __enter__(self) -> Self:
@@ -160,16 +161,16 @@ class Workers:
         return len(self._handled)
 
     def hold(self) -> None:
-        """Publish nothing until `flow`, and wait until all is confirmed."""
+        """Publish nothing until `flow`, and wait until all messages are confirmed."""
         self._paused = True
         self.load.hold()
-        self.until(lambda: self.load.publisher.totals.pending == 0, "all is confirmed")
+        self.until(lambda: self.load.publisher.totals.pending == 0, "all messages are confirmed")
 
     def flow(self) -> None:
         self._paused = False
 
     def turn(self) -> None:
-        """Read what the processes wrote, publish as much as they handled, and look for stuck queues."""
+        """Read the diaries, publish as many messages as were handled, and look for stuck queues."""
         now = time.monotonic()
         for worker in self.workers:
             new = worker.read()
@@ -197,7 +198,7 @@ class Workers:
         *,
         pause: float = 0.02,
     ) -> None:
-        """Go on until a condition is met."""
+        """Take turns until a condition is met."""
         deadline = time.monotonic() + patience
         while not condition():
             self.turn()
@@ -209,13 +210,13 @@ class Workers:
             time.sleep(pause)
 
     def handle(self, count: int) -> None:
-        """Go on until that many more messages are handled."""
+        """Take turns until this many more messages are handled."""
         wanted = self.handled + count
         self.until(lambda: self.handled >= wanted, f"{count} more messages are handled", 10 * PATIENCE)
 
     def _why(self, late: Iterable[str]) -> str:
-        """Who should work on queues on which nobody does, by the members and by the broker."""
-        lines = [f"nobody works on these queues: {', '.join(late)}", *self.events]
+        """Describe stuck queues, as the members and the broker see them."""
+        lines = [f"no member handles the messages of these queues: {', '.join(late)}", *self.events]
         lines += [f"{queue}: handled last at {self._moved[queue]:.1f}" for queue in late]
         left = self._sent - self._done
         lines += [f"{queue}: {count} not handled" for queue, count in left.items()]
@@ -227,9 +228,9 @@ class Workers:
     # ---- the end
 
     def finish(self) -> Verdict:
-        """Handle everything that was published, stop all processes, and judge."""
+        """Wait until all published messages are handled, stop all processes, and judge."""
         self._publish_no_more()
-        self.until(lambda: self.handled >= self.published, "all that was published is handled", 10 * PATIENCE)
+        self.until(lambda: self.handled >= self.published, "all messages are handled", 10 * PATIENCE)
         codes = [worker.end() for worker in self.living]
         assert not any(codes), codes
         return self.kill()
@@ -240,10 +241,11 @@ class Workers:
         assert not ledger.outcomes, "some messages could not be published"
 
     def kill(self) -> Verdict:
-        """Kill what still runs, and judge."""
+        """Kill the processes that still run, and judge."""
         if not self._paused:
             self._publish_no_more()
-        for worker in reversed(self.workers):  # the first one is the owner, where nothing else decides
+        # Without priorities, the first worker has all queues, so it is killed last.
+        for worker in reversed(self.workers):
             worker.close()
         return self.judge()
 
@@ -255,7 +257,7 @@ class Workers:
 
 
 class Faults:
-    """What can happen to a group; each returns when it has happened."""
+    """The faults of a group; each method returns when its fault has happened."""
 
     def __init__(
         self, workers: Workers, broker: Broker, dice: random.Random, options: Mapping[str, Any]
@@ -263,12 +265,12 @@ class Faults:
         self.workers = workers
         self.counts: Counter[str] = Counter()
         self.revived = 0
-        """Queues that the killed broker left with a dead consumer."""
+        """How many queues the killed broker left with a dead consumer."""
         self._broker, self._dice, self.options = broker, dice, options
         self._group = options["name"]
 
     def _one(self) -> Worker:
-        """One of the processes that consume; the first one is spared, for a proxy may cut it off."""
+        """Choose a process that consumes, but not the first one, which may be behind a proxy."""
         able: list[Worker] = []
 
         def any_consumes() -> bool:
@@ -283,7 +285,7 @@ class Faults:
         self.workers.events.append(f"{time.monotonic():.1f} after {what}")
 
     def joins(self, most: int) -> None:
-        """Start processes at once until there are so many."""
+        """Start processes at the same time, until ``most`` are running."""
         new = self.workers.start(self.options, most - len(self.workers.living))
         self.workers.until_consuming(new)
         self._note("join", len(new))
@@ -300,16 +302,16 @@ class Faults:
         self._note("SIGTERM")
 
     def pause(self, seconds: float) -> None:
-        """Stop a process for less than a heartbeat."""
+        """Suspend a process for less than a heartbeat."""
         worker = self._one()
         until = time.monotonic() + seconds
         worker.signal(signal.SIGSTOP)
-        self.workers.until(lambda: time.monotonic() > until, "the pause, which is the fault, is over")
+        self.workers.until(lambda: time.monotonic() > until, "the pause is over")
         worker.signal(signal.SIGCONT)
         self._note("SIGSTOP, short")
 
     def hang(self) -> None:
-        """Stop a process until the broker has given it up."""
+        """Suspend a process until the broker has closed its connection."""
         worker = self._one()
         lives = worker.diary.lives
         worker.signal(signal.SIGSTOP)
@@ -319,7 +321,7 @@ class Faults:
         self._note("SIGSTOP, long")
 
     def partition(self, worker: Worker, proxy: Any) -> None:
-        """Cut a member off until the broker has given it up."""
+        """Cut a member off until the broker has closed its connection."""
         self.workers.until_consuming([worker])
         lives = worker.diary.lives
         proxy.partition()
@@ -329,7 +331,7 @@ class Faults:
         self._note("partition")
 
     def close_seat(self) -> None:
-        """Close the connection of a member in the broker."""
+        """Have the broker close the connection of a member."""
         worker = self._one()
         lives = worker.diary.lives
         name = seat_queue(self._group, worker.diary.seat or 0)
@@ -340,7 +342,7 @@ class Faults:
         self._note("connection closed")
 
     def kill_broker(self) -> None:
-        """Kill the broker, while messages wait. The publisher pauses: what it sends again would be counted here."""
+        """Kill the broker while messages are waiting. The publisher pauses, because its retries would count as duplicates."""
         self.workers.hold()
         lives = {worker: worker.diary.lives for worker in self.workers.living}
         self._broker.kill()
@@ -354,8 +356,8 @@ class Faults:
     def _revive(self) -> None:
         """Restart each queue whose active consumer belongs to the killed node.
 
-        RabbitMQ 4.3.6 at times keeps such a consumer for good, if it subscribed right before the kill, and the queue stands
-        still. When the queue's process starts again, it finds out that the consumer is dead.
+        If such a consumer subscribed right before the kill, RabbitMQ 4.3.6 may keep it permanently, and the queue is stuck.
+        After a restart, the queue's process detects that the consumer is dead.
         """
         start = self._broker.eval("erlang:system_info(creation).")
         for line in self._broker.ctl(*_CONSUMERS.split()).splitlines():
@@ -368,7 +370,7 @@ class Faults:
         self.workers.until(lambda: worker.diary.lives > lives, f"{worker.name} connects again")
 
     def _until_given_up(self, worker: Worker) -> None:
-        """Wait until nobody has the seat of a process, or somebody else."""
+        """Wait until the broker has deleted the seat of a process, or another process has taken it."""
         seat = worker.diary.seat
         name = seat_queue(self._group, seat or 0)
         others = [each for each in self.workers.living if each is not worker]
@@ -376,7 +378,7 @@ class Faults:
         try:
             self.workers.until(
                 lambda: _is_gone(connection, name) or seat in {each.diary.seat for each in others},
-                f"the broker gives {worker.name} up",
+                f"the broker closes the connection of {worker.name}",
                 pause=0.2,
             )
         finally:

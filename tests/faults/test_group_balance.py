@@ -1,4 +1,4 @@
-"""Who gets the messages of each queue after each member that joins: the broker is asked with a message to every queue."""
+"""Which member gets the messages of each queue after each join, tested with a message to every queue of a real broker."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ QUEUES = range(1, 65) if LONG else (1, 2, 3, 5, 8, 16, 27, 64)
 
 
 class Consumers:
-    """Members that consume all queues, each on a channel of its own, and acknowledge at once."""
+    """Members that consume all queues, each on its own channel, and acknowledge immediately."""
 
     def __init__(self, connection: pika.BlockingConnection, queues: list[str]) -> None:
         self._connection, self._queues = connection, queues
@@ -68,7 +68,7 @@ def history(broker, queues, priority_of) -> list[list[int]]:
 
 
 def wrong(found: list[list[int]]) -> list[int]:
-    """The joins after which loads differ by more than one, or a queue has moved to another member than the new one."""
+    """The joins after which loads differ by more than one, or a queue has moved to a member other than the new one."""
     uneven = {
         member
         for member, owners in enumerate(found)

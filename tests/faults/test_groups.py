@@ -1,4 +1,4 @@
-"""The members of a group join, end, hang and lose their connections under load: no message is lost, each key is in order.
+"""Members of a group join, end, hang and lose their connections under load: no message is lost, and each key stays in order.
 
 RABBIT_CHX_GROUP_MESSAGES=300000 pytest tests/faults/test_groups.py -k every_fault     (as in the proof)
 """
@@ -50,7 +50,7 @@ def group(broker, workers):
             "queues": made.topology.queues,
             "name": f"proof.{secrets.token_hex(3)}",
             "heartbeat": HEARTBEAT,
-            # On 4.3 it heals most queues whose member is killed while another one takes over.
+            # On 4.3, it frees most queues that are stuck because their member was killed while another one took over.
             "consumer_timeout": groups.STUCK / 2 if broker.version >= "4.3" else None,
         }
         return Faults(made, broker, dice("group", broker.version), settings)
@@ -60,7 +60,7 @@ def group(broker, workers):
 
 @pytest.fixture
 def controls(workers):
-    """What goes wrong without a single active consumer, and without priorities; in words."""
+    """Check and describe what goes wrong without a single active consumer, and without priorities."""
 
     def plain(single, priority_of):
         it = workers(queues=4, keys=40, single=single)
@@ -84,7 +84,7 @@ def controls(workers):
 
 @pytest.fixture
 def conclude(record, controls):
-    """Book what the faults cost, and check it."""
+    """Finish a scenario, check its verdict, and record it."""
 
     def conclude(scenario: str, faults: Faults) -> None:
         found = faults.workers.finish()
@@ -104,10 +104,10 @@ def conclude(record, controls):
     return conclude
 
 
-def test_a_queue_that_nobody_works_on_is_noticed(workers, monkeypatch):
+def test_a_stuck_queue_is_detected(workers, monkeypatch):
     monkeypatch.setattr(groups, "STUCK", 1.0)
     it = workers(queues=1, keys=1)
-    with pytest.raises(pytest.fail.Exception, match="nobody works on these queues: faults"):
+    with pytest.raises(pytest.fail.Exception, match="no member handles the messages of these queues: faults"):
         it.handle(1)
 
 
@@ -130,7 +130,7 @@ def test_joins_ends_and_pauses_keep_every_message_and_the_order_of_each_key(grou
 
 @pytest.mark.long
 def test_every_fault_keeps_every_message_and_the_order_of_each_key(broker, group, conclude):
-    """The first member's network is a proxy, which cuts it off."""
+    """The first member connects through a proxy, which can cut it off."""
     faults = group(queues=16, keys=10_000)
     workers = faults.workers
     with Proxy(broker.url, seed=SEED) as proxy:

@@ -1,4 +1,4 @@
-"""What AsyncGroup refuses before it connects."""
+"""Errors of AsyncGroup before it connects."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_numbers_are_checked_as_those_of_group(name):
             kind(**GIVEN, **{name: 0})
 
 
-def test_messages_are_asked_for_inside_async_with():
+def test_async_for_outside_async_with_is_an_error():
     async def ask():
         async for _ in AsyncGroup(**GIVEN):
             pass
@@ -63,7 +63,7 @@ def test_messages_are_asked_for_inside_async_with():
         asyncio.run(ask())
 
 
-def test_a_group_is_used_once_at_a_time():
+def test_a_second_use_of_a_running_group_is_an_error():
     async def use_twice():
         async with AsyncGroup(**GIVEN) as group:
             await group.run(coroutine)

@@ -1,4 +1,4 @@
-"""What a hold records, and in which cases nothing can keep the order of keys."""
+"""The record of a hold, and plans that cannot keep the order of keys."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rabbit_chx.topology.model import Binding
 from rabbit_chx.topology.planning.steps import Bind, Plan, RingChange, Unbind
 
 
-def test_a_hold_is_read_as_it_was_recorded() -> None:
+def test_a_hold_survives_writing_and_reading() -> None:
     hold = Hold.of("q8", ["q1", "q0", "q9"], removed=["q9", "q7"], groups=["billing"])
     assert hold.name.startswith(HOLDS)
     assert hold.losing == ("q0", "q1", "q9")
@@ -25,18 +25,18 @@ def test_a_hold_is_read_as_it_was_recorded() -> None:
 
 
 @pytest.mark.parametrize("record", [None, "{", "[]", "{}", 7])
-def test_a_queue_that_is_no_hold_is_not_taken_for_one(record) -> None:
+def test_a_queue_without_a_valid_record_is_not_a_hold(record) -> None:
     arguments = {} if record is None else {"x-rabbit-chx-record": record}
     with pytest.raises(InvalidValue, match="those of a hold"):
         Hold.read("rabbit-chx.hold.x", arguments)
 
 
-def test_a_record_that_does_not_fit_into_a_frame_is_refused() -> None:
+def test_a_record_larger_than_a_frame_is_an_error() -> None:
     with pytest.raises(InvalidValue, match="in several steps"):
         _ = Hold.of("q", [f"{number:0200}" for number in range(1000)]).arguments
 
 
-def test_the_marker_holds_what_comes_behind_it() -> None:
+def test_the_marker_of_a_hold_names_the_hold() -> None:
     hold = Hold.of("q8", ["q0"])
     declared, published = hold_commands(hold)
     assert declared.arguments["queue"] == hold.name
@@ -47,7 +47,7 @@ def test_the_marker_holds_what_comes_behind_it() -> None:
     assert kind_of(properties["headers"]) is Kind.HOLD
 
 
-def test_a_queue_that_is_gone_cannot_be_held_and_leaves_no_hold() -> None:
+def test_holding_a_missing_queue_is_an_error_and_leaves_no_hold() -> None:
     commands = hold_commands(Hold.of("q8", ["q0"]))
     next(commands)
     next(commands)
@@ -86,12 +86,12 @@ def test_appended_queues_wait_for_those_that_lose_keys() -> None:
         ),
     ],
 )
-def test_a_change_without_an_order_is_refused(plan, reason) -> None:
+def test_a_change_that_cannot_keep_order_is_an_error(plan, reason) -> None:
     with pytest.raises(InvalidValue, match=reason):
         waits_of(plan)
 
 
-def test_an_unknown_ring_is_refused() -> None:
+def test_an_unknown_ring_is_an_error() -> None:
     known = Ring.of(["a", "b"])
     unknown = Ring(known.bindings, None, known.release, "the node was restarted")
     plan = Plan("/", (Bind(Binding("x", "c", "1")),), (RingChange("x", unknown, unknown, None, None),))

@@ -1,4 +1,4 @@
-"""What a group refuses before it connects, and when it reads where its queues are."""
+"""Errors of a group before it connects, and the sources of its queues."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ queues: {a: {preset: ordered}, b: {preset: ordered}, c: {preset: ordered}}
     ],
     ids=str,
 )
-def test_a_wrong_setting_is_refused(kind, wrong, text):
+def test_an_invalid_setting_is_an_error(kind, wrong, text):
     with pytest.raises(InvalidValue) as caught:
         kind(**{"url": URL, **GIVEN, **wrong})
     assert str(caught.value).startswith(text)
@@ -92,7 +92,7 @@ class Callable:
         (generator, False, "A generator would never run"),
     ],
 )
-def test_a_handler_of_the_wrong_kind_is_refused(handler, is_coroutine, text):
+def test_a_handler_of_the_wrong_kind_is_an_error(handler, is_coroutine, text):
     with pytest.raises(InvalidValue) as caught:
         check_handler(handler, coroutine=is_coroutine)
     assert text in str(caught.value)
@@ -121,7 +121,7 @@ def test_the_queues_of_a_file_are_read_again_each_time(tmp_path):
         ("empty", "invalid exchange: got 'empty', expected an exchange with queues."),
     ],
 )
-def test_a_file_without_the_exchange_or_without_queues_is_refused(tmp_path, exchange, text):
+def test_a_file_without_the_exchange_or_without_queues_is_an_error(tmp_path, exchange, text):
     path = tmp_path / "topology.yaml"
     path.write_text(FILE)
     with pytest.raises(InvalidValue) as caught:
@@ -129,5 +129,5 @@ def test_a_file_without_the_exchange_or_without_queues_is_refused(tmp_path, exch
     assert str(caught.value).startswith(text)
 
 
-def test_ten_thousand_members_each_know_their_priorities():
+def test_priorities_can_be_computed_for_ten_thousand_seats():
     assert len({priority(seat, 0, 10_000) for seat in range(0, 10_000, 100)}) > 90

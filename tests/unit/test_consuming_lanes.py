@@ -1,4 +1,4 @@
-"""A lane hands out its messages one at a time and in order, whatever happens to its channel meanwhile."""
+"""A lane gives out its messages one at a time and in order, even if its channel is closed or replaced."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SETTINGS = {
 
 
 class Broker:
-    """What a broker does with one queue: it delivers in order, and again from the first that is not acknowledged."""
+    """A model of one queue on a broker: on a new channel, it redelivers from the first unacknowledged message."""
 
     def __init__(self, messages: int) -> None:
         self.messages = messages
@@ -59,7 +59,7 @@ class Broker:
 
 
 @given(st.lists(st.sampled_from(["deliver", "take", "finish", "fail", "ack", "lose", "leave"]), max_size=60))
-def test_messages_are_first_seen_in_order_and_none_is_acknowledged_before_it_is_handled(actions) -> None:
+def test_messages_are_first_seen_in_order_and_acknowledged_only_after_they_are_handled(actions) -> None:
     broker, lane, seen, handled = Broker(20), Lane("q"), [], set()
     broker.connect(lane)
     at_work = None
@@ -95,7 +95,7 @@ def test_messages_are_first_seen_in_order_and_none_is_acknowledged_before_it_is_
     assert first == list(range(len(first)))
 
 
-def test_a_lane_that_leaves_gives_out_nothing_more() -> None:
+def test_a_leaving_lane_gives_out_no_more_messages() -> None:
     lane = Lane("q")
     lane.attach("channel", 1)
     assert lane.add(Message(b"", "k", queue="q", tag=1))
@@ -120,7 +120,7 @@ def test_markers_are_known_by_their_headers(headers, kind) -> None:
 
 
 @pytest.mark.parametrize("body", [b"", b"\xff", b"[]", b"7", b'{"queues": 7}', b"[" * 100_000])
-def test_whatever_is_sent_to_a_seat_counts_as_a_question(body) -> None:
+def test_an_invalid_body_counts_as_a_question_without_queues(body) -> None:
     assert Question.of(body) == Question()
 
 
@@ -129,7 +129,7 @@ def test_a_question_may_name_queues() -> None:
     assert Question.of(b'{"queues": ["a", 7]}') == Question(("a",))
 
 
-def test_attempts_are_farther_and_farther_apart_up_to_a_minute() -> None:
+def test_the_delay_between_attempts_doubles_up_to_a_minute() -> None:
     assert [Settings(**SETTINGS).delay(failures) for failures in (1, 2, 3, 10, 1000)] == [1, 2, 4, 60, 60]
     assert Settings(**SETTINGS | {"backoff": 90.0}).delay(2) == 90
 
@@ -161,7 +161,7 @@ def test_the_longest_name_of_a_group_leaves_room_for_its_seats() -> None:
 
 
 class LosingConnection:
-    """A member whose connection is lost whatever it sends."""
+    """A member whose connection is lost when it sends anything."""
 
     def __init__(self) -> None:
         self.acknowledge = self.fail = lambda *_: None
@@ -177,9 +177,7 @@ class LosingConnection:
     [({MARKER: "id"}, None), ({}, ValueError("out of stock"))],
     ids=["a marker", "a message to dead-letter"],
 )
-def test_a_connection_lost_in_the_middle_leaves_the_lane_free_for_what_is_delivered_again(
-    headers, error
-) -> None:
+def test_after_a_connection_is_lost_while_sending_the_lane_accepts_redeliveries(headers, error) -> None:
     settings = Settings(**SETTINGS | {"attempts": 1, "on_failure": "dead-letter"})
     interruptions = Interruptions(settings, Workers(print, 1, 10), LosingConnection())
     lane, channel = Lane("q"), object()
@@ -197,7 +195,7 @@ def test_a_connection_lost_in_the_middle_leaves_the_lane_free_for_what_is_delive
 def test_a_consumer_is_displaced_if_it_may_have_messages() -> None:
     lane = Lane("q")
     lane.attach("channel", 1, careful=True)
-    assert lane.to_displace == "q"  # they may be on their way
+    assert lane.to_displace == "q"  # messages may be in transit
     until = monotonic() + 10
     while lane.to_displace:
         assert monotonic() < until

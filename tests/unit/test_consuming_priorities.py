@@ -1,4 +1,4 @@
-"""The table of priorities: even loads, and a newcomer that takes queues without moving any between others."""
+"""The table of priorities: even loads, and a new member that moves no queue between other members."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def owners(seats: list[int], queues: int) -> list[int]:
 
 
 @pytest.mark.parametrize("queues", [1, 2, 3, 5, 7, 8, 16, 31, 64, 100, 257])
-def test_each_member_more_takes_its_share_and_moves_no_other_queue(queues: int) -> None:
+def test_each_new_member_takes_its_share_and_moves_no_other_queue(queues: int) -> None:
     before = owners([0], queues)
     for members in range(2, min(queues, MOST_SEATS) + 1):
         after = owners(list(range(members)), queues)
@@ -27,7 +27,7 @@ def test_each_member_more_takes_its_share_and_moves_no_other_queue(queues: int) 
         before = after
 
 
-def test_a_member_more_moves_only_to_itself_whatever_seats_are_taken() -> None:
+def test_a_new_member_only_takes_queues_even_if_lower_seats_are_free() -> None:
     before, after = owners([1, 4, 5], 16), owners([1, 3, 4, 5], 16)
     assert {new for old, new in zip(before, after, strict=True) if old != new} == {3}
 
@@ -42,7 +42,7 @@ def test_the_queues_of_a_free_seat_go_to_several_members(members: int) -> None:
         assert max(heirs.values()) < len(lost)
 
 
-def test_no_two_seats_have_the_same_priority_on_a_queue_and_all_fit_into_32_bits() -> None:
+def test_priorities_on_a_queue_are_distinct_and_fit_into_32_bits() -> None:
     table = [priorities(seat, 64) for seat in range(64)]
     for column in zip(*table, strict=True):
         assert len(set(column)) == 64

@@ -1,4 +1,4 @@
-"""The judge of a group's history notices each kind of bad history."""
+"""The judge of a group's history detects each kind of error."""
 
 from __future__ import annotations
 
@@ -38,28 +38,28 @@ def test_a_key_out_of_order_across_processes() -> None:
     assert not verdict_on((ADA, "x", 1), (BOB, "y", 0), (BOB, "x", 2)).disorder
 
 
-def test_seeing_an_old_message_again_is_no_disorder() -> None:
+def test_a_repeated_sight_is_not_disorder() -> None:
     found = verdict_on((ADA, "x", 0), (ADA, "x", 1), (BOB, "x", 1), (BOB, "x", 2), killed=(ADA,))
     assert not found.disorder
     assert found.duplicated == 1
 
 
-def test_sights_are_merged_by_their_time_whatever_their_order_in_the_files() -> None:
+def test_sights_are_merged_by_time_and_not_by_their_order_in_the_files() -> None:
     rows = history((ADA, "x", 0), (BOB, "x", 1), (ADA, "x", 2))
     assert not judge(reversed(rows), set(), {0: 0, 1: 0, 2: 0}).disorder
 
 
-def test_what_a_killed_member_handled_last_may_be_seen_again() -> None:
+def test_the_last_message_of_a_killed_member_may_be_seen_again() -> None:
     found = verdict_on((ADA, "x", 0), (ADA, "x", 1), (BOB, "x", 1), (BOB, "x", 2), killed=(ADA,))
     assert found.unexplained == []
 
 
-def test_a_member_that_lives_or_was_stopped_explains_no_duplicate() -> None:
+def test_a_running_or_stopped_member_does_not_explain_a_duplicate() -> None:
     found = verdict_on((ADA, "x", 0), (ADA, "x", 1), (BOB, "x", 1), (BOB, "x", 2))
     assert found.unexplained == [1]
 
 
-def test_what_was_acknowledged_with_a_later_message_must_not_be_seen_again() -> None:
+def test_a_message_acknowledged_with_a_later_one_must_not_be_seen_again() -> None:
     found = verdict_on((ADA, "x", 0), (ADA, "x", 1), (BOB, "x", 0), (BOB, "x", 2), killed=(ADA,))
     assert found.unexplained == [0]
 
@@ -70,23 +70,26 @@ def test_each_further_sight_needs_a_life_that_ended_badly() -> None:
     assert verdict_on(*rows, killed=(ADA,), published=1).unexplained == [0]
 
 
-def test_a_paused_member_may_write_down_its_message_after_its_successor() -> None:
+def test_a_paused_member_may_record_its_message_after_its_successor() -> None:
     found = verdict_on((BOB, "x", 0), (BOB, "x", 1), (ADA, "x", 0), (BOB, "x", 2), killed=(ADA,))
     assert found.unexplained == []
 
 
-def test_a_queue_that_waits_although_it_has_messages() -> None:
+def test_the_longest_wait_of_a_queue_with_messages() -> None:
     sights = [
         Sight(1 * SECOND, ADA, "q0", "x", 0),
         Sight(31 * SECOND, BOB, "q0", "x", 1),
         Sight(32 * SECOND, BOB, "q1", "y", 2),
     ]
     found = judge(sights, set(), {0: 0, 1: 2 * SECOND, 2: 30 * SECOND})
-    assert found.waits == {"q0": 29.0, "q1": 2.0}  # q0: from the time at which the next message was published
+    assert found.waits == {
+        "q0": 29.0,
+        "q1": 2.0,
+    }  # q0 waits from the time when the next message was published
     assert found.longest_wait == 29.0
 
 
-def test_a_diary_tells_lives_apart() -> None:
+def test_a_diary_distinguishes_lives() -> None:
     diary = Diary("ada")
     for line in (
         "connected 2",
