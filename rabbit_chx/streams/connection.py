@@ -217,7 +217,11 @@ class StreamConnection:
     def unsubscribe(self, subscription: int) -> list[memoryview]:
         """End a subscription, and return its chunks that `chunks` has not yielded yet."""
         stream = self._subscriptions.get(subscription)
-        self._calls.call(Command.UNSUBSCRIBE, u8(subscription), stream=stream)
+        answer = self._calls.answer(Command.UNSUBSCRIBE, u8(subscription))
+        if stream is not None and subscription not in self._subscriptions:
+            raise _gone(stream)  # the broker removed the subscription before it read the request
+        if answer.code != OK:
+            raise refusal(answer, stream, self._calls.wire.where)
         self._subscriptions.pop(subscription, None)
         arrived = list(self._calls.deliveries)
         self._calls.deliveries.clear()
@@ -292,10 +296,7 @@ class StreamConnection:
         if queue:
             return queue.popleft()
         if self._moved:
-            stream = self._moved.pop()
-            raise StreamUnavailable(
-                f"stream {stream!r} was deleted or moved to another node", "not available", stream
-            )
+            raise _gone(self._moved.pop())
         return None
 
     def _drop(self, stream: str) -> None:
@@ -313,6 +314,12 @@ class StreamConnection:
                 f"RabbitMQ {self.release} does not support {command.title}, which requires {_SINCE[command]}",
                 "unsupported",
             )
+
+
+def _gone(stream: str) -> StreamUnavailable:
+    return StreamUnavailable(
+        f"stream {stream!r} was deleted or moved to another node", "not available", stream
+    )
 
 
 def _names(streams: Iterable[str]) -> list[str]:

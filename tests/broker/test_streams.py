@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import select
 import ssl
 import struct
 import uuid
@@ -341,6 +342,16 @@ def test_deleting_a_stream_ends_its_subscriptions_and_publishers(connection, url
         list(connection.chunks(SECONDS))
     connection.publish(publisher, [(1, b"")])
     assert settle(connection, 1) == {1: 18}
+
+
+def test_a_subscription_that_the_broker_has_removed_ends_with_the_reason(connection, url, stream):
+    number = connection.subscribe(stream, OffsetSpec.first(), credit=9)
+    with connect(url) as other:
+        other.delete(stream)
+    unread, _, _ = select.select([connection._calls.wire._socket], [], [], SECONDS)
+    assert unread, "the broker has not said that the stream is gone"
+    with refused("not available", f"stream '{stream}' was deleted or moved"):
+        connection.unsubscribe(number)
 
 
 def test_offsets_are_stored_under_a_name(connection, stream):
