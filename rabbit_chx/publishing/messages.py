@@ -43,20 +43,20 @@ class Failure:
 class Totals:
     """A publisher's counters; ``published`` is the sum of the five outcomes and of ``pending``."""
 
-    published: int
-    confirmed: int
-    returned: int
-    rejected: int
-    unknown: int
-    unsent: int
-    pending: int
-    resent: int
+    published: int = 0
+    confirmed: int = 0
+    returned: int = 0
+    rejected: int = 0
+    unknown: int = 0
+    unsent: int = 0
+    pending: int = 0
+    resent: int = 0
     """How often a message was sent again, after a nack, a return or a lost connection; not an outcome."""
-    bytes: int
+    bytes: int = 0
     """Bytes of all frames sent."""
-    connections: int
+    connections: int = 0
     """Connections opened; all but the first are reconnects."""
-    blocked_seconds: float
+    blocked_seconds: float = 0.0
     """How long the broker blocked publishing (a memory or disk alarm)."""
 
     @property

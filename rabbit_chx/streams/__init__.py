@@ -13,6 +13,7 @@ if TYPE_CHECKING:
         InvalidMessage as InvalidMessage,
         StreamUnavailable as StreamUnavailable,
     )
+    from rabbit_chx.publishing.messages import Totals as Totals
     from rabbit_chx.streams.amqp10 import Milliseconds as Milliseconds, as_text as as_text
     from rabbit_chx.streams.chunks import Chunk as Chunk
     from rabbit_chx.streams.columns import COLUMNS as COLUMNS
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
         sub_batch as sub_batch,
     )
     from rabbit_chx.streams.ends import Bounds as Bounds, bounds as bounds
+    from rabbit_chx.streams.message_encoding import encode_messages as encode_messages
     from rabbit_chx.streams.messages import StreamMessage as StreamMessage
     from rabbit_chx.streams.opening import connect as connect
     from rabbit_chx.streams.protocol import (
@@ -42,12 +44,14 @@ if not TYPE_CHECKING:
         {
             "rabbit_chx.broker.credentials": "Credentials",
             "rabbit_chx.errors": "CorruptChunk InvalidMessage StreamUnavailable",
+            "rabbit_chx.publishing.messages": "Totals",
             "rabbit_chx.streams.chunks": "Chunk",
             "rabbit_chx.streams.columns": "COLUMNS",
             "rabbit_chx.streams.amqp10": "Milliseconds as_text",
             "rabbit_chx.streams.connection": "StreamConnection",
             "rabbit_chx.streams.encoding": "Batch OffsetSpec sub_batch",
             "rabbit_chx.streams.ends": "Bounds bounds",
+            "rabbit_chx.streams.message_encoding": "encode_messages",
             "rabbit_chx.streams.messages": "StreamMessage",
             "rabbit_chx.streams.opening": "connect",
             "rabbit_chx.streams.protocol": "Confirms Node Refusals StreamMetadata StreamStats",

@@ -173,6 +173,14 @@ def sub_batch(messages: Sequence[bytes], *, compression: int = 0, data: bytes | 
     return compression, len(messages), len(plain), plain if data is None else data
 
 
+_PUBLISH_HEAD: Final = _COMMAND.size + _U8.size + _I32.size
+
+
+def max_message(frame_max: int) -> int:
+    """The size of the largest message that a frame can have."""
+    return frame_max - _PUBLISH_HEAD - _MESSAGE.size
+
+
 def publish_frames(
     publisher: int, messages: Iterable[tuple[int, bytes | Batch]], frame_max: int
 ) -> Iterable[bytes]:
@@ -181,16 +189,15 @@ def publish_frames(
     Raises:
         StreamUnavailable: a single message exceeds the maximum size of a frame.
     """
-    head = len(_COMMAND.pack(0, 0)) + _U8.size + _I32.size
     limit = frame_max or 1 << 31
     parts: list[bytes] = []
-    count, size = 0, head
+    count, size = 0, _PUBLISH_HEAD
     for number, message in messages:
         prefix, body = _entry(number, message)
         length = len(prefix) + len(body)
         if size + length > limit and count:
             yield _published(publisher, count, parts)
-            parts, count, size = [], 0, head
+            parts, count, size = [], 0, _PUBLISH_HEAD
         if size + length > limit:
             raise StreamUnavailable(
                 f"a message of {len(body)} bytes does not fit into a frame: the agreed maximum is {limit} bytes "

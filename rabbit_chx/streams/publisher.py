@@ -11,13 +11,17 @@ from __future__ import annotations
 import ssl
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from functools import partial
 from itertools import islice
 from typing import Final, Self
 
 from rabbit_chx.broker.credentials import Credentials
 from rabbit_chx.errors import InvalidValue, StreamUnavailable
+from rabbit_chx.publishing.messages import Totals
 from rabbit_chx.streams.connection import StreamConnection
+from rabbit_chx.streams.encoding import max_message
+from rabbit_chx.streams.message_encoding import data_section
 from rabbit_chx.streams.opening import connect
 from rabbit_chx.streams.protocol import Refusals, reason
 from rabbit_chx.urls import BrokerUrl
@@ -28,8 +32,6 @@ _WINDOW: Final = 20_000
 """Maximum number of unconfirmed messages."""
 _PAUSE: Final = 0.1
 """Seconds between two attempts to connect."""
-_SHORT: Final = 256
-"""For smaller bodies, the size is encoded in one byte."""
 
 
 class StreamPublisher:
@@ -44,6 +46,7 @@ class StreamPublisher:
         tls: ssl.SSLContext | None = None,
         credentials: Credentials | None = None,
         follow_advertised: bool = False,
+        connection_name: str = "rabbit-chx",
         timeout: float = 30.0,
     ) -> None:
         """Connect to the leader of the stream.
@@ -56,6 +59,7 @@ class StreamPublisher:
             tls: as for `connect`.
             credentials: as for `connect`.
             follow_advertised: as for `connect`.
+            connection_name: the connection's name in the broker's list.
             timeout: seconds for opening a connection, for an answer, and between confirms.
 
         Raises:
@@ -72,8 +76,11 @@ class StreamPublisher:
             follow_advertised=follow_advertised,
             tls=tls,
             credentials=credentials,
+            name=connection_name,
             timeout=timeout,
         )
+        self._waiting: dict[int, bytes] = {}
+        self._totals = Totals(connections=1)
         self._connection = self._connect()
         self._number = self._declared()
         self._last = self.sequence()
@@ -94,6 +101,16 @@ class StreamPublisher:
             return 0
         return self._connection.query_publisher_sequence(self.name, self.stream)
 
+    @property
+    def totals(self) -> Totals:
+        """The counts of messages so far, by outcome."""
+        return replace(self._totals, pending=len(self._waiting))
+
+    @property
+    def max_message_bytes(self) -> int | None:
+        """The agreed maximum size of an encoded message; None for no limit."""
+        return max_message(self._connection.frame_max) if self._connection.frame_max else None
+
     def send(self, bodies: Iterable[bytes], *, first_id: int | None = None) -> int:
         """Publish bodies in order, wait for their confirms, and return the last publishing id.
 
@@ -108,25 +125,49 @@ class StreamPublisher:
         Raises:
             StreamUnavailable: the broker refused messages, or no connection opened within the timeout.
         """
-        return self.send_messages(map(_message, bodies), first_id=first_id)
+        return self.send_messages(map(data_section, bodies), first_id=first_id)
 
     def send_messages(self, messages: Iterable[bytes], *, first_id: int | None = None) -> int:
-        """Publish encoded AMQP 1.0 messages as `send` does. The broker stores the bytes unchanged."""
+        """Publish encoded AMQP 1.0 messages as `send` does. The broker stores the bytes unchanged: see `encode_messages`."""
         if first_id is not None and first_id < 1:
             raise InvalidValue("first publishing id", first_id, "an integer from 1 on")
-        number = self._last + 1 if first_id is None else first_id
-        waiting: dict[int, bytes] = {}
+        first = self._last + 1 if first_id is None else first_id
+        sent = self._totals.published
+        self.publish(enumerate(messages, first))
+        self.flush()
+        return first - 1 + self._totals.published - sent
+
+    def publish(self, messages: Iterable[tuple[int, bytes]]) -> None:
+        """Publish encoded messages, each with its publishing id. `flush` waits for the last confirms.
+
+        Args:
+            messages: pairs of an increasing publishing id and a message. With a name, the broker drops ids that it knows.
+
+        Raises:
+            StreamUnavailable: as for `send`.
+        """
         rest = iter(messages)
         while lot := list(islice(rest, _LOT)):
-            entries = dict(enumerate(lot, number))
-            number += len(lot)
+            entries = dict(lot)
+            if len(entries) < len(lot):
+                raise InvalidValue("publishing ids", "one id for several messages", "increasing ids")
             # Before publishing: if that fails, the broker may have these ids, so other messages must not reuse them.
-            self._last = max(self._last, number - 1)
-            waiting |= entries
-            self._publish(entries, waiting)
-            self._settle(waiting, _WINDOW)
-        self._settle(waiting, 0)
-        return number - 1
+            self._last = max(self._last, *entries)
+            self._waiting |= entries
+            self._count(published=len(entries), bytes=sum(map(len, entries.values())))
+            try:
+                self._connection.publish(self._number, entries.items())
+            except StreamUnavailable as error:
+                self._resume(error)
+            self._settle(_WINDOW)
+
+    def flush(self) -> None:
+        """Wait until all messages are confirmed.
+
+        Raises:
+            StreamUnavailable: as for `send`.
+        """
+        self._settle(0)
 
     def _declared(self) -> int:
         try:
@@ -135,27 +176,28 @@ class StreamPublisher:
             self._connection.close()
             raise
 
-    def _publish(self, entries: dict[int, bytes], waiting: dict[int, bytes]) -> None:
-        try:
-            self._connection.publish(self._number, entries.items())
-        except StreamUnavailable as error:
-            self._resume(error, waiting)
-
-    def _settle(self, waiting: dict[int, bytes], most: int) -> None:
+    def _settle(self, most: int) -> None:
         """Wait until at most ``most`` messages are unconfirmed."""
-        while len(waiting) > most:
+        while len(self._waiting) > most:
             try:
-                self._take_outcomes(waiting, most)
+                self._take_outcomes(most)
             except StreamUnavailable as error:
-                self._resume(error, waiting)
+                self._resume(error)
 
-    def _take_outcomes(self, waiting: dict[int, bytes], most: int) -> None:
+    def _take_outcomes(self, most: int) -> None:
         for outcome in self._connection.confirms(self._timeout):
             if isinstance(outcome, Refusals):
-                raise self._refused(outcome)
+                error = self._refused(outcome)
+                if error.permanent:
+                    self._count(rejected=sum(number in self._waiting for number in outcome.codes))
+                    for number in outcome.codes:
+                        self._waiting.pop(number, None)
+                raise error
+            before = len(self._waiting)
             for number in outcome.publishing_ids:
-                waiting.pop(number, None)
-            if len(waiting) <= most:
+                self._waiting.pop(number, None)
+            self._count(confirmed=before - len(self._waiting))
+            if len(self._waiting) <= most:
                 return
         raise StreamUnavailable(
             f"no confirm from the broker for {self._timeout:g} seconds: a memory or disk alarm, or no majority of replicas",
@@ -172,28 +214,30 @@ class StreamPublisher:
             f"the broker refused message {number} for stream {self.stream!r}: {text}", problem, self.stream
         )
 
-    def _resume(self, error: StreamUnavailable, waiting: dict[int, bytes]) -> None:
+    def _resume(self, error: StreamUnavailable) -> None:
         """Send the unconfirmed messages over a new connection."""
         deadline = time.monotonic() + self._timeout
         while True:
             self._connection.close()
             if error.permanent or time.monotonic() > deadline:
+                self._give_up()
                 raise error
             time.sleep(_PAUSE)
             try:
                 self._connection = self._connect()
                 self._number = self._declared()
-                self._connection.publish(self._number, waiting.items())
+                self._count(connections=1, resent=len(self._waiting))
+                self._connection.publish(self._number, self._waiting.items())
             except StreamUnavailable as another:
                 error = another
             else:
                 return
 
+    def _give_up(self) -> None:
+        """Count the unconfirmed messages: the stream may have stored them or not."""
+        self._count(unknown=len(self._waiting))
+        self._waiting.clear()
 
-def _message(body: bytes) -> bytes:
-    """Encode an AMQP 1.0 message with one data section."""
-    if not isinstance(body, (bytes, bytearray, memoryview)):
-        raise InvalidValue("message body", body, "bytes")
-    size = len(body)
-    head = b"\0Su\xa0%c" % size if size < _SHORT else b"\0Su\xb0" + size.to_bytes(4, "big")
-    return head + body
+    def _count(self, **more: int) -> None:
+        counts = {name: getattr(self._totals, name) + number for name, number in more.items()}
+        self._totals = replace(self._totals, **counts)

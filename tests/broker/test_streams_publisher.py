@@ -47,6 +47,31 @@ def test_pika_reads_the_published_messages(broker, stream_url, stream):
     assert received == sent
 
 
+def test_the_lines_of_the_guide_publish_properties(broker, stream_connection, capsys):
+    stream_connection.create("events")
+    block = marked("streams.md", "test_the_lines_of_the_guide_publish_properties")
+    exec(block, {"url": broker.stream_url})
+    assert capsys.readouterr().out == "2 confirmed\n"
+    with StreamReader(broker.stream_url, "events") as reader:
+        found = [(message.routing_key, message.content_type) for _, message in reader.messages(0, 2)]
+    assert found == [("customer-1", "application/json"), ("customer-2", "application/json")]
+    stream_connection.delete("events")
+
+
+def test_the_totals_count_each_message_by_its_outcome(stream_url, stream):
+    with StreamPublisher(stream_url, stream, name="job") as publisher:
+        publisher.publish([(5, b"a"), (9, b"bc")])
+        publisher.flush()
+        with pytest.raises(InvalidValue, match="publishing ids"):
+            publisher.publish([(10, b"d"), (10, b"e")])
+        largest = publisher.max_message_bytes
+        with refused("frame too large"):
+            publisher.publish([(11, b"f"), (12, bytes(largest + 1))])
+        totals = publisher.totals
+    assert (totals.published, totals.confirmed, totals.unknown, totals.pending) == (4, 2, 2, 0)
+    assert (totals.bytes, totals.connections, totals.failed) == (3 + 1 + largest + 1, 1, 2)
+
+
 def test_a_named_publisher_stores_each_id_once_across_connections(stream_url, stream):
     sent = [b"%d" % number for number in range(1, 5_001)]
     with StreamPublisher(stream_url, stream, name="job/0") as publisher:

@@ -62,7 +62,7 @@ MAY_IMPORT = {
     "rabbit_chx.broker": {MIRROR, "rabbit_chx.topology"},
     "rabbit_chx.publishing": {MIRROR, "rabbit_chx.broker"},
     "rabbit_chx.consuming": {MIRROR, "rabbit_chx.topology", "rabbit_chx.broker"},
-    "rabbit_chx.streams": {MIRROR, "rabbit_chx.broker"},
+    "rabbit_chx.streams": {MIRROR, "rabbit_chx.broker", "rabbit_chx.publishing"},
     "rabbit_chx.testing": {MIRROR},
     "pyspark_rabbitmq": {"spark_connector"},
 }

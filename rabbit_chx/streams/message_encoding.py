@@ -1,0 +1,230 @@
+"""Messages as AMQP 1.0, in sections that every release delivers to consumers over AMQP 0-9-1.
+
+They are those of the table in `messages`, which decodes them, with two choices. Delivery mode, priority and expiration are
+annotations: RabbitMQ 3.10 cannot deliver a message that has a header section, and closes the consumer's connection. The type
+and the app id are where RabbitMQ 4 has them, so consumers of 3.10 do not get these two.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import datetime
+from functools import lru_cache
+from itertools import chain, repeat
+from typing import Any, Final, TypeAlias
+
+from rabbit_chx.errors import InvalidValue
+
+Text: TypeAlias = str | bytes | None
+"""Text, or its UTF-8."""
+
+_U32: Final = struct.Struct(">I")
+_SIZE_AND_COUNT: Final = struct.Struct(">II")
+_I64: Final = struct.Struct(">q")
+_DOUBLE: Final = struct.Struct(">d")
+_NULL: Final = b"\x40"
+_TRUE, _FALSE = b"\x41", b"\x42"
+_SHORT: Final = 256
+"""Below this size, a length has one byte."""
+_KEPT: Final = 50_000
+"""Encoded sections that are kept, for values that repeat."""
+
+
+def encode_messages(
+    bodies: Iterable[bytes],
+    *,
+    routing_keys: Text | Iterable[Text] = None,
+    exchange: Text | Iterable[Text] = None,
+    headers: Mapping[str, Any] | Iterable[Mapping[str, Any] | None] | None = None,
+    **properties: Any,
+) -> Iterator[bytes]:
+    """Encode messages for `StreamPublisher.send_messages`.
+
+    Readers get the columns of `COLUMNS` back, and consumers over AMQP 0-9-1 the properties of that protocol.
+
+    Args:
+        bodies: one for each message.
+        routing_keys: one for all messages, or one for each.
+        exchange: likewise; streams keep the name, but do not route by it.
+        headers: likewise; values are text, bytes, bool, int, float or an aware `datetime`.
+        properties: likewise; those of AMQP 0-9-1: ``content_type``, ``content_encoding``, ``delivery_mode``,
+            ``priority``, ``correlation_id``, ``reply_to``, ``expiration`` (milliseconds), ``message_id``, ``timestamp``
+            (seconds since 1970), ``type``, ``user_id`` and ``app_id``.
+
+    Raises:
+        InvalidValue: a property is unknown, or a value has no encoding.
+    """
+    if unknown := sorted(set(properties) - _PROPERTIES):
+        raise InvalidValue("property", unknown[0], f"one of {', '.join(sorted(_PROPERTIES))}")
+    given = properties.get
+    sections = (
+        _each(_annotations, routing_keys, exchange, *map(given, _IN_ANNOTATIONS)),
+        _each(_properties, *map(given, _IN_PROPERTIES)),
+        _each(_application_properties, headers),
+    )
+    # The bodies come first, so that the end of the bodies is not taken for the end of another column.
+    for body, *head in zip(map(data_section, bodies), *sections, strict=False):
+        yield b"".join((*head, body))
+
+
+def _each(section: Callable[..., bytes], *columns: Any) -> Iterator[bytes]:
+    """Encode a section of each message from one value, or one column, for each of its fields."""
+    if all(isinstance(column, _SINGLE) for column in columns):
+        return repeat(section(*columns))
+    return map(
+        section, *(repeat(one) if isinstance(one, _SINGLE) else chain(one, _Ended()) for one in columns)
+    )
+
+
+_SINGLE: Final = (str, bytes, int, Mapping, type(None))
+
+
+class _Ended(Iterator[Any]):
+    """What follows the last value of a column, in case that the bodies have not ended yet."""
+
+    def __next__(self) -> Any:
+        raise InvalidValue("column", "fewer values than bodies", "one value for each body")
+
+
+# ---- sections: a descriptor, then a list, a map or binary data
+
+
+@lru_cache(maxsize=_KEPT)
+def _annotations(
+    routing_key: Text,
+    exchange: Text,
+    kind: Text,
+    delivery_mode: int | None,
+    priority: int | None,
+    expiration: str | int | None,
+) -> bytes:
+    named = {
+        "x-exchange": _text(exchange),
+        "x-routing-key": _text(routing_key),
+        "x-basic-type": _text(kind),
+        "x-basic-delivery-mode": _byte(delivery_mode),
+        "x-basic-priority": _byte(priority),
+        "x-basic-expiration": _text(None if expiration is None else str(expiration)),
+    }
+    pairs = [part for name, value in named.items() if value != _NULL for part in (_symbol(name), value)]
+    return b"\0\x53\x72" + _map(pairs) if pairs else b""
+
+
+_IN_ANNOTATIONS: Final = ("type", "delivery_mode", "priority", "expiration")
+_IN_PROPERTIES: Final = (
+    *("message_id", "user_id", "reply_to", "correlation_id", "content_type", "content_encoding"),
+    *("timestamp", "app_id"),
+)
+
+
+def _properties(
+    message_id: Text,
+    user_id: Text,
+    reply_to: Text,
+    correlation_id: Text,
+    content_type: Text,
+    content_encoding: Text,
+    timestamp: int | None,
+    app_id: Text,
+) -> bytes:
+    fields = [
+        _text(message_id),
+        _NULL if user_id is None else _binary(_bytes(user_id)),
+        _NULL,  # to
+        _NULL,  # subject
+        _text(reply_to),
+        _text(correlation_id),
+        _symbol(content_type),
+        _symbol(content_encoding),
+        _NULL,  # absolute-expiry-time
+        _NULL if timestamp is None else b"\x83" + _I64.pack(timestamp * 1000),
+        _text(app_id),  # group-id
+    ]
+    while fields and fields[-1] == _NULL:
+        fields.pop()
+    return b"\0\x53\x73" + _list(fields) if fields else b""
+
+
+def _application_properties(headers: Mapping[str, Any] | None) -> bytes:
+    if not headers:
+        return b""
+    return b"\0\x53\x74" + _map(
+        [part for name, value in headers.items() for part in (_text(name), _value(value))]
+    )
+
+
+def data_section(body: bytes) -> bytes:
+    """Encode a body, which is a message if there is nothing else."""
+    if not isinstance(body, (bytes, bytearray, memoryview)):
+        raise InvalidValue("message body", body, "bytes")
+    return b"\0\x53\x75" + _binary(body)
+
+
+_PROPERTIES: Final = {*_IN_ANNOTATIONS, *_IN_PROPERTIES}
+
+
+# ---- values
+
+
+def _value(value: Any) -> bytes:
+    """Encode the value of a header."""
+    match value:
+        case None:
+            return _NULL
+        case bool():
+            return _TRUE if value else _FALSE
+        case str():
+            return _text(value)
+        case bytes():
+            return _binary(value)
+        case int() if -(1 << 63) <= value < 1 << 63:
+            return b"\x81" + _I64.pack(value)
+        case float():
+            return b"\x82" + _DOUBLE.pack(value)
+        case datetime() if value.tzinfo is not None:
+            return b"\x83" + _I64.pack(round(value.timestamp() * 1000))
+    raise InvalidValue(
+        "value of a header", value, "text, bytes, bool, an integer of 64 bits, float or an aware datetime"
+    )
+
+
+def _bytes(text: str | bytes) -> bytes:
+    return text if isinstance(text, bytes) else text.encode()
+
+
+def _byte(number: int | None) -> bytes:
+    return _NULL if number is None else b"\x50" + number.to_bytes(1, "big")
+
+
+def _text(text: Text) -> bytes:
+    return _NULL if text is None else _sized(b"\xa1", b"\xb1", _bytes(text))
+
+
+def _symbol(text: Text) -> bytes:
+    return _NULL if text is None else _sized(b"\xa3", b"\xb3", _bytes(text))
+
+
+def _binary(data: bytes) -> bytes:
+    return _sized(b"\xa0", b"\xb0", data)
+
+
+def _sized(short: bytes, long: bytes, data: bytes) -> bytes:
+    size = len(data)
+    return b"%b%c%b" % (short, size, data) if size < _SHORT else b"%b%b%b" % (long, _U32.pack(size), data)
+
+
+def _list(fields: list[bytes]) -> bytes:
+    return _compound(b"\xc0", b"\xd0", fields)
+
+
+def _map(pairs: list[bytes]) -> bytes:
+    return _compound(b"\xc1", b"\xd1", pairs)
+
+
+def _compound(short: bytes, long: bytes, parts: list[bytes]) -> bytes:
+    """A list or a map: size, number of parts, parts. The size includes the number."""
+    data, count = b"".join(parts), len(parts)
+    if len(data) + 1 < _SHORT and count < _SHORT:
+        return b"%b%c%c%b" % (short, len(data) + 1, count, data)
+    return b"%b%b%b" % (long, _SIZE_AND_COUNT.pack(len(data) + 4, count), data)

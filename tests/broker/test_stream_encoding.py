@@ -1,0 +1,91 @@
+"""Messages that are encoded for streams come back equal over AMQP 0-9-1 and from our reader, on each release."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+
+from rabbit_chx import InvalidValue
+from rabbit_chx.streams import StreamMessage, StreamPublisher, StreamReader, encode_messages
+
+pytestmark = pytest.mark.broker
+
+HEADERS = {
+    "text": "käse",
+    "long text": "x" * 300,
+    "true": True,
+    "int": -5,
+    "long": 2**40,
+    "time": datetime(2023, 11, 14, 22, 13, 20, tzinfo=UTC),
+}
+PROPERTIES = {
+    "content_type": "application/json",
+    "content_encoding": "gzip",
+    "delivery_mode": 2,
+    "priority": 7,
+    "correlation_id": "correlation",
+    "reply_to": "answers",
+    "expiration": "60000",
+    "message_id": "id-1",
+    "timestamp": 1_700_000_000,
+    "type": "kind",
+    "user_id": "guest",
+    "app_id": "app",
+}
+NOT_IN_3_10 = {"type", "app_id"}
+"""What consumers over AMQP 0-9-1 do not get from RabbitMQ 3.10."""
+
+
+def consumed(broker, stream, count):
+    """What a consumer over AMQP 0-9-1 gets: exchange, routing key, properties and body of each message."""
+    with broker.connection() as connection:
+        channel = connection.channel()
+        channel.basic_qos(prefetch_count=count)
+        found = channel.consume(stream, arguments={"x-stream-offset": "first"}, inactivity_timeout=20)
+        received = [next(found) for _ in range(count)]
+        channel.cancel()
+    assert all(method for method, _, _ in received), "nothing came within 20 seconds"
+    return [
+        (method.exchange, method.routing_key, vars(properties), body) for method, properties, body in received
+    ]
+
+
+def test_a_consumer_over_amqp_gets_each_property(broker, stream_url, stream) -> None:
+    sent = [{}, *({name: value} for name, value in PROPERTIES.items())]
+    with StreamPublisher(stream_url, stream) as publisher:
+        for given in sent:
+            publisher.send_messages(
+                encode_messages([b"body"], routing_keys="key", exchange="orders", **given)
+            )
+    old = broker.version.startswith("3.")
+    for given, (*target, properties, body) in zip(sent, consumed(broker, stream, len(sent)), strict=True):
+        assert (target, body) == (["orders", "key"], b"body")
+        if "delivery_mode" not in given:  # RabbitMQ 4 says 1 where none is stored
+            properties.pop("delivery_mode")
+        got = {name: value for name, value in properties.items() if name in PROPERTIES and value is not None}
+        assert got == {name: value for name, value in given.items() if not (old and name in NOT_IN_3_10)}
+
+
+def test_headers_and_all_properties_are_read_back(broker, stream_url, stream) -> None:
+    with StreamPublisher(stream_url, stream) as publisher:
+        publisher.send_messages(encode_messages([b"body"], headers=[HEADERS], **PROPERTIES))
+    ((_, _, properties, _),) = consumed(broker, stream, 1)
+    assert {name: value for name, value in properties["headers"].items() if name in HEADERS} == HEADERS
+    with StreamReader(stream_url, stream) as reader:
+        ((_, found),) = reader.messages(0, 1)
+    texts = {"true": "true", "int": "-5", "long": str(2**40), "time": "2023-11-14T22:13:20Z"}
+    times = {"timestamp": PROPERTIES["timestamp"] * 1000}
+    assert found == StreamMessage(b"body", headers=HEADERS | texts, **PROPERTIES | times)
+
+
+@pytest.mark.one_release
+def test_what_cannot_be_encoded_is_named() -> None:
+    for given, complaint in (
+        ({"routing_keys": ["a"]}, "fewer values than bodies"),
+        ({"colour": "red"}, "invalid property: got 'colour'"),
+        ({"headers": [{"a": object()}]}, "invalid value of a header"),
+        ({"headers": {"a": 2**63}}, "invalid value of a header"),
+    ):
+        with pytest.raises(InvalidValue, match=complaint):
+            list(encode_messages([b"a", b"b"], **given))
