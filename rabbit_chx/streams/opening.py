@@ -10,7 +10,7 @@ from typing import Final
 from rabbit_chx.broker.credentials import Credentials
 from rabbit_chx.errors import StreamUnavailable
 from rabbit_chx.streams.connection import StreamConnection
-from rabbit_chx.streams.protocol import Node
+from rabbit_chx.streams.protocol import Node, reason
 from rabbit_chx.urls import BrokerUrl
 
 _TRIES: Final = 20
@@ -90,6 +90,13 @@ def _nodes(connection: StreamConnection, stream: str, *, leader: bool) -> Sequen
     found = connection.metadata([stream])[stream]
     if not found.exists:
         raise _no_such_stream(stream, connection.url)
+    if reason(found.code)[0] == "permission":  # RabbitMQ 4.3 hides streams on which the user has none
+        what = "write" if leader else "read"
+        raise StreamUnavailable(
+            f"the broker at {connection.url} refused Metadata for stream {stream!r}: the user lacks the {what} permission",
+            "permission",
+            stream,
+        )
     nodes = ((found.leader,) if found.leader else ()) if leader else found.nodes
     if not nodes:
         raise StreamUnavailable(f"stream {stream!r} has no leader at the moment", "not available", stream)

@@ -12,7 +12,7 @@ from dataclasses import replace
 import pytest
 
 from rabbit_chx import InvalidValue
-from rabbit_chx.streams import OffsetSpec, connect, sub_batch
+from rabbit_chx.streams import OffsetSpec, StreamPublisher, StreamReader, connect, sub_batch
 from rabbit_chx.streams.calls import Calls
 from rabbit_chx.streams.encoding import string
 from rabbit_chx.streams.protocol import Command
@@ -290,6 +290,16 @@ def test_a_missing_permission_is_named(stranger, stream):
             connection.declare_publisher(stream)
         with refused("permission", "the user lacks the configure permission"):
             connection.create("another")
+
+
+def test_readers_and_publishers_name_the_permission_that_they_lack(stranger, stream):
+    with (
+        refused("permission", "the user lacks the read permission"),
+        StreamReader(stranger, stream) as reader,
+    ):
+        reader.bounds()
+    with refused("permission", "the user lacks the write permission"):
+        StreamPublisher(stranger, stream).close()
 
 
 # ---- reading and writing
