@@ -54,7 +54,7 @@ class Site:
     ) -> str:
         """A URL, by default with the right password."""
         secret = quote(self.password if password is None else password, safe="")
-        where = where or urlsplit(self.broker.url).netloc.rpartition("@")[2]
+        where = where or self.address
         return f"{scheme}://{self.user}:{secret}@{where}/{quote(vhost, safe='')}"
 
     def http(
@@ -63,6 +63,28 @@ class Site:
         """The same for the management API."""
         where = where or urlsplit(self.broker.management_url).netloc
         return self.amqp(password, where=where, scheme=scheme).rpartition("/")[0] + path
+
+    def stream(
+        self,
+        password: str | None = None,
+        *,
+        vhost: str = "/",
+        where: str = "",
+        scheme: str = "rabbitmq-stream",
+    ) -> str:
+        """The same for the stream protocol."""
+        where = where or urlsplit(self.broker.stream_url).netloc.rpartition("@")[2]
+        return self.amqp(password, vhost=vhost, where=where, scheme=scheme)
+
+    @property
+    def anonymous(self) -> str:
+        """A URL with the user and no password."""
+        return f"amqp://{self.user}@{self.address}"
+
+    @property
+    def address(self) -> str:
+        """Host and port of AMQP."""
+        return urlsplit(self.broker.url).netloc.rpartition("@")[2]
 
     @property
     def tls(self) -> str:
@@ -150,11 +172,18 @@ def _each(urls: Iterator[str], call: Callable[[str], object]) -> None:
     raise ExceptionGroup("malformed", errors)
 
 
+_SCHEMES = {
+    Site.amqp: ("amqp", "amqps"),
+    Site.http: ("http", "https"),
+    Site.stream: ("rabbitmq-stream", "rabbitmq-stream+tls"),
+}
+
+
 def common(
     connect: Callable[..., object], parse: Callable[..., object], url: Callable[..., str]
 ) -> Scenarios:
-    """What can go wrong for every client: `connect(site, url)` connects, and `url` is Site.amqp or Site.http."""
-    scheme = "amqp" if url is Site.amqp else "http"
+    """What can go wrong for every client: `connect(site, url)` connects, and `url` is Site.amqp, Site.http or Site.stream."""
+    scheme, secure = _SCHEMES[url]
 
     def nobody(site: Site) -> None:
         with silent() as where:
@@ -162,7 +191,7 @@ def common(
 
     def another_authority(site: Site) -> None:
         where = f"127.0.0.1:{site.listener.port}"
-        connect(site, url(site, where=where, scheme=f"{scheme}s"), tls=site.context(ca="other-ca.pem"))
+        connect(site, url(site, where=where, scheme=secure), tls=site.context(ca="other-ca.pem"))
 
     return {
         "a wrong password": (lambda site: connect(site, url(site, site.wrong)), "rejected the user"),
@@ -311,7 +340,7 @@ READER: Scenarios = common(overview, Management, Site.http) | {
     "a user without the tag": (lambda site: read(management(site, site.http()), "/"), "needs the tag"),
     "404": (lambda site: overview(site, site.http(path="/nothing/here")), "not a management API|answered 40"),
     "the port of AMQP": (
-        lambda site: overview(site, site.http(where=urlsplit(site.broker.url).netloc.rpartition("@")[2])), "AMQP port"
+        lambda site: overview(site, site.http(where=site.address)), "AMQP port"
     ),
     "a port without TLS": (lambda site: overview(site, site.http(scheme="https")), "TLS"),
     "pika's parameters": (lambda site: site.places.show(parameters_of(site.amqp())), ""),

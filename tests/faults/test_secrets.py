@@ -20,8 +20,10 @@ import pytest
 from tests.canary import canary, forms
 from tests.faults.load import wait_until
 from tests.faults.secret_places import KINDS, Places, plant
+from tests.faults.secret_reads import SPARK_QUEUE, SPARK_READ, STREAM_READER, fill, remove
 from tests.faults.secret_scenarios import PUBLISHER, READER, Site, appliers, with_aio_pika, with_pika
 from tests.proof import Check, book
+from tests.spark.streams import Streams
 from tests.tls import Listener
 
 pytestmark = [pytest.mark.broker, pytest.mark.long]
@@ -40,6 +42,9 @@ SCENARIOS = {
         "apply": appliers(with_pika),
         "apply_async": appliers(with_aio_pika),
         "management reader": READER,
+        "stream reader": STREAM_READER,
+        "Spark's read of streams": SPARK_READ,
+        "Spark's read of a queue": SPARK_QUEUE,
     }.items()
     for what, scenario in scenarios.items()
 }
@@ -56,10 +61,13 @@ def tls(broker, authority):
 
 @pytest.fixture(scope="module")
 def user(broker):
-    """A user who may publish to amq.direct and nothing else."""
+    """A user who may publish to amq.direct and read what holds secrets."""
     broker.ctl("add_user", "secretive", PASSWORD)
-    broker.ctl("set_permissions", "secretive", "^$", r"^amq\.direct$", "^$")
-    yield "secretive"
+    broker.ctl("set_permissions", "secretive", "^$", r"^amq\.direct$", r"^secrets\.read")
+    with Streams(broker.url) as streams:
+        fill(streams, BODY)
+        yield "secretive"
+        remove(streams)
     broker.ctl("delete_user", "secretive")
 
 
