@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from spark_connector.read_options import READ_OPTIONS as READ_OPTIONS
     from spark_connector.spread_rows import spread as spread
     from spark_connector.sql_checks import split_valid as split_valid
-    from spark_connector.writer import WriteFailed as WriteFailed
+    from spark_connector.task import WriteFailed as WriteFailed
 
 if not TYPE_CHECKING:
     __all__, __getattr__, __dir__ = lazy_face(
@@ -43,6 +43,6 @@ if not TYPE_CHECKING:
             "spark_connector.read_options": "READ_OPTIONS",
             "spark_connector.spread_rows": "spread",
             "spark_connector.sql_checks": "split_valid",
-            "spark_connector.writer": "WriteFailed",
+            "spark_connector.task": "WriteFailed",
         },
     )

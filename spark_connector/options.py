@@ -140,6 +140,11 @@ class WriteOptions(ConnectionOptions):
     invalid_rows: str = choice(
         _SAFETY, "drop leaves invalid rows out, counts them and reports the first five.", "fail", "drop"
     )
+    fail_fast: bool = flag(
+        _SAFETY,
+        "An error that no retry can repair stops the other tasks. false lets them write their rows first.",
+        default=True,
+    )
     null_value: str = choice(
         _SAFETY, "A null value is an invalid row (fail) or an empty message.", "fail", "empty"
     )

@@ -2,7 +2,7 @@
 
 Spark runs a failed task again, and that publishes all its rows again. So a task raises only errors that another
 attempt may not meet, such as a lost connection. Permanent errors travel in the commit message, and the driver raises
-them when every task has ended.
+them when every task has ended; the other tasks end early (`Verdict`).
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
+from uuid import uuid4
 
 import pyarrow as pa
 
@@ -21,7 +22,8 @@ from spark_connector.options import WriteOptions
 from spark_connector.prepare import prepare
 from spark_connector.rules import Rule, row_rules
 from spark_connector.sinks import BrokerSink, DryRunSink, PermanentFailure
-from spark_connector.task import Task, Written
+from spark_connector.task import Task, WriteFailed, Written
+from spark_connector.verdict import Stopped, Verdict
 
 ROWS_NAMED: Final = 5
 """How many of the dropped rows are named."""
@@ -33,22 +35,25 @@ class WriteJob:
 
     options: WriteOptions
     layout: Layout
+    id: str = field(default_factory=lambda: uuid4().hex)
+    """The same in all tasks of a write, or of a micro-batch."""
 
 
 def write_partition(batches: Iterator[pa.RecordBatch], job: WriteJob, task: Task) -> Written:
     """Publish the rows of a partition, and return when each one is confirmed or has failed for good."""
     began, problem, progress = time.monotonic(), "", _Progress()
-    sink = DryRunSink(job.options) if job.options.dry_run else BrokerSink(job.options, task)
+    verdict = Verdict.on(job.id) if job.options.fail_fast else Verdict(None)
+    _refuse_to_begin(verdict)
+    sink = DryRunSink(job.options, verdict) if job.options.dry_run else BrokerSink(job.options, verdict, task)
     try:
         _refuse_speculation(job.options, task)
-        for batch in batches:
-            if batch.num_rows:
-                _write_batch(batch, job, task, sink, progress)
+        progress.stopped = not _write_batches(batches, job, task, sink, progress)
         sink.finish()
     except (PermanentFailure, InvalidValue, BrokerUnavailable) as error:
         if isinstance(error, BrokerUnavailable) and not error.permanent:
             raise
         problem = str(error)
+        verdict.leave(problem)
     finally:
         sink.close()
     return Written(
@@ -61,6 +66,7 @@ def write_partition(batches: Iterator[pa.RecordBatch], job: WriteJob, task: Task
         first_dropped=tuple(progress.first_dropped),
         seconds=time.monotonic() - began,
         problem=problem,
+        stopped=progress.stopped,
         **sink.counts(),
     )
 
@@ -73,6 +79,25 @@ class _Progress:
     rows: int = 0
     dropped: int = 0
     first_dropped: list[str] = field(default_factory=list)
+    stopped: bool = False
+
+
+def _write_batches(
+    batches: Iterator[pa.RecordBatch],
+    job: WriteJob,
+    task: Task,
+    sink: DryRunSink,
+    progress: _Progress,
+) -> bool:
+    """Whether all rows were sent; false if another task has failed for good."""
+    try:
+        for batch in batches:
+            sink.verdict.check()
+            if batch.num_rows:
+                _write_batch(batch, job, task, sink, progress)
+    except Stopped:
+        return False
+    return True
 
 
 def _write_batch(
@@ -102,6 +127,14 @@ def _invalid(named: list[str]) -> str:
         f"{named[0]}{others}. No row of this Arrow batch was published; use split_valid(df) to separate invalid rows, "
         "or invalidRows=drop to leave them out"
     )
+
+
+def _refuse_to_begin(verdict: Verdict) -> None:
+    if (problem := verdict.problem()) is not None:
+        raise WriteFailed(
+            f"{problem}. Other tasks were stopped (failFast). Published rows are in the broker already; "
+            "another run would write them again"
+        )
 
 
 def _refuse_speculation(options: WriteOptions, task: Task) -> None:

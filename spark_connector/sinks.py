@@ -16,6 +16,7 @@ from spark_connector.options import WriteOptions
 from spark_connector.prepare import Prepared
 from spark_connector.rules import Limits
 from spark_connector.task import Task
+from spark_connector.verdict import Verdict
 
 _BATCHES_REMEMBERED: Final = 100
 
@@ -27,8 +28,9 @@ class PermanentFailure(Exception):
 class DryRunSink:
     """What `write_partition` writes to; this one asks the broker about each exchange, and publishes nothing."""
 
-    def __init__(self, options: WriteOptions) -> None:
+    def __init__(self, options: WriteOptions, verdict: Verdict) -> None:
         self._options = options
+        self.verdict = verdict
         self._asked: set[str] = set()
 
     def limits(self) -> Limits:
@@ -56,8 +58,8 @@ class DryRunSink:
 class BrokerSink(DryRunSink):
     """Publishes over the connection of this Python worker."""
 
-    def __init__(self, options: WriteOptions, task: Task) -> None:
-        super().__init__(options)
+    def __init__(self, options: WriteOptions, verdict: Verdict, task: Task) -> None:
+        super().__init__(options, verdict)
         self._task = task
         self._publisher: Publisher | None = None
         self._before: Totals | None = None
@@ -76,7 +78,7 @@ class BrokerSink(DryRunSink):
         return Limits(publisher.max_message_bytes, publisher.max_property_bytes)
 
     def send(self, prepared: Prepared, first: int) -> None:
-        """Publish chunk by chunk, and stop at the first failure."""
+        """Publish chunk by chunk, and stop at the first failure, of this task or of another."""
         assert self._publisher is not None
         given = {"exchange": self._options.exchange, "routing_keys": self._options.routing_key}
         fixed: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
@@ -86,6 +88,7 @@ class BrokerSink(DryRunSink):
         for count, arguments in prepared.chunks(
             max(rate // 20, 1) if rate else prepared.batch.num_rows, headers
         ):
+            self.verdict.check()
             self._wait_for_turn(count)
             self._publisher.publish_many(**fixed, **arguments)
             if self._publisher.totals.failed:

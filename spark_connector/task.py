@@ -9,6 +9,12 @@ from typing import Any
 from pyspark import TaskContext
 from pyspark.sql.datasource import WriterCommitMessage
 
+from rabbit_chx import RabbitChxError
+
+
+class WriteFailed(RabbitChxError):
+    """A write that did not bring every row into a queue; the message says what is in the broker already."""
+
 
 @dataclass(frozen=True)
 class Task:
@@ -74,3 +80,5 @@ class Written(WriterCommitMessage):
     seconds: float = 0.0
     problem: str = ""
     """Why the partition is incomplete, if another attempt would fail as well."""
+    stopped: bool = False
+    """Whether the partition is incomplete because another one had a problem."""

@@ -14,17 +14,12 @@ from typing import Final
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamWriter, WriterCommitMessage
 
-from rabbit_chx import RabbitChxError
 from spark_connector.logs import log_line
 from spark_connector.partition import ROWS_NAMED, WriteJob, write_partition
-from spark_connector.task import Task, Written
+from spark_connector.task import Task, WriteFailed, Written
 
 _PROBLEMS_SHOWN: Final = 3
 _COUNTS: Final = ("rows", "confirmed", "dropped", "resent", "bytes", "connections")
-
-
-class WriteFailed(RabbitChxError):
-    """A write that did not bring every row into a queue; the message says how many rows it did bring there."""
 
 
 class Writer(DataSourceArrowWriter, DataSourceStreamWriter):
@@ -49,11 +44,9 @@ class Writer(DataSourceArrowWriter, DataSourceStreamWriter):
                 "trigger(continuous=...): use trigger(processingTime=...) or trigger(availableNow=True)"
             )
         confirmed = sum(one.confirmed for one in written)
-        if problems := [one.problem for one in written if one.problem]:
-            shown, more = "; ".join(problems[:_PROBLEMS_SHOWN]), len(problems) - _PROBLEMS_SHOWN
-            others = f"; and {more} more partitions" if more > 0 else ""
+        if problems := _problems(written):
             raise WriteFailed(
-                f"{shown}{others}. {confirmed} rows are in the broker already; another run would write them again"
+                f"{problems}. {confirmed} rows are in the broker already; another run would write them again"
             )
         if lost := sum(one.published for one in written) - confirmed:
             raise WriteFailed(f"{lost} rows were published but not confirmed")
@@ -79,3 +72,16 @@ class Writer(DataSourceArrowWriter, DataSourceStreamWriter):
             f"write not completed: {len(written)} of {len(messages)} partitions reported "
             f"{sum(one.confirmed for one in written)} confirmed rows; they stay in their queues",
         )
+
+
+def _problems(written: list[Written]) -> str:
+    """The first problems of the partitions, and how many more are incomplete; empty if none is."""
+    found = [one.problem for one in written if one.problem]
+    more = len(found) - _PROBLEMS_SHOWN
+    stopped = sum(one.stopped and not one.problem for one in written)
+    parts = found[:_PROBLEMS_SHOWN]
+    if more > 0:
+        parts.append(f"and {more} more partitions")
+    if stopped:
+        parts.append(f"{stopped} other partitions were stopped (failFast)")
+    return "; ".join(parts)

@@ -133,6 +133,17 @@ def test_a_permanent_error_publishes_no_row_twice(spark, broker):
         assert b"39000" not in once
 
 
+@pytest.mark.long
+def test_a_permanent_error_stops_the_other_tasks(spark, broker, inbox):
+    """At 200 rows per second the rows of the other partitions take 20 seconds."""
+    frame = numbers(spark, 4_000, 40).selectExpr("nullif(value, '3') as value", "key")
+    chosen = {"exchange": inbox.exchange, "maxRatePerTask": "200"}
+    text = failure(lambda: writer(frame, broker, **chosen).save())
+    assert "row 3 of partition 0: value is null" in text
+    assert "rows are in the broker already" in text
+    assert len(inbox) < 2_000
+
+
 def test_speculation_is_rejected_unless_allowed(spark, broker, inbox):
     spark.sparkContext.setLocalProperty("spark.speculation", "true")
     try:

@@ -20,8 +20,7 @@ from pyspark.sql.datasource import (
 )
 
 import pyspark_rabbitmq
-import spark_connector
-from rabbit_chx import InvalidValue
+from rabbit_chx import InvalidValue, RabbitChxError
 from rabbit_chx.publishing import Timeouts
 from rabbit_chx.urls import BrokerUrl
 from spark_connector import RabbitMQDataSource, WriteFailed, connections, foreach_batch
@@ -77,6 +76,16 @@ def test_a_problem_of_a_task_fails_the_commit_and_counts_what_is_in_the_broker()
     text = str(caught.value)
     assert "trouble 1; trouble 2; trouble 3; and 2 more partitions" in text
     assert "14 rows are in the broker already" in text
+
+
+def test_stopped_partitions_fail_the_commit_as_well() -> None:
+    stopped = [Written(n, rows=3, published=2, confirmed=2, stopped=True) for n in (1, 2)]
+    with pytest.raises(
+        WriteFailed, match=r"^trouble; 2 other partitions were stopped \(failFast\)\. 4 rows are in"
+    ):
+        Writer(job()).commit([Written(0, problem="trouble"), *stopped])
+    with pytest.raises(WriteFailed, match="2 other partitions were stopped"):
+        Writer(job()).commit([*stopped])
 
 
 def test_a_task_without_a_report_fails_the_commit() -> None:
@@ -152,7 +161,7 @@ def test_a_connector_that_cannot_be_imported_hides_no_other_format(
 
 
 def test_errors_are_those_of_rabbit_chx() -> None:
-    assert issubclass(WriteFailed, spark_connector.writer.RabbitChxError)
+    assert issubclass(WriteFailed, RabbitChxError)
     with pytest.raises(InvalidValue):
         source(maxInFlight="0").writer(SCHEMA, False)
     assert str(pickle.loads(pickle.dumps(WriteFailed("text")))) == "text"
