@@ -37,7 +37,7 @@ from tests.programs import ran
 from tests.unit.test_examples import EXAMPLES, HANDOVER
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
 pytestmark = [
     pytest.mark.newest_first,
@@ -46,7 +46,7 @@ pytestmark = [
 ]
 
 KEYS = [f"customer-{number}" for number in range(50)]
-BEFORE, LATER = 20, 10  # messages of every key, before the switch and around it
+BEFORE, LATER = 20, 5  # messages of every key, before and after the switch
 SLOTS = 12
 DEADLINE = 60.0
 
@@ -85,9 +85,10 @@ class Scene:
         self.added = [f"{self.name}.{2 + number}" for number in range(added)]
         self.every, self.new = (*self.old, *self.added), self.added[0]
         self.slots = [f"{self.name}.slot.{number}" for number in range(SLOTS * slotted)]
-        self.last = BEFORE + LATER * (1 + added) // 2
         self.ledger = Ledger()
         self.stop = threading.Event()
+        self.switched = threading.Event()
+        self.numbers = 0
         self.threads: list[threading.Thread] = []
         self.failures: list[BaseException] = []
         self.connection = broker.connection()
@@ -115,13 +116,21 @@ class Scene:
             yield Bind(Binding(self.slots[slot], queue, "1"))
             yield Unbind(Binding(self.slots[slot], self.old[slot % 2], "1"))
 
-    def publish(self, numbers: range) -> None:
+    def publish(self, rounds: Iterable[object]) -> None:
+        """In each round publish the next number of every key."""
         with self.broker.connection() as connection:
             channel = connection.channel()
             channel.confirm_delivery()
-            for number in numbers:
+            for _ in rounds:
                 for key in KEYS:
-                    channel.basic_publish(self.name, key, f"{key} {number}".encode(), mandatory=True)
+                    channel.basic_publish(self.name, key, f"{key} {self.numbers}".encode(), mandatory=True)
+                self.numbers += 1
+
+    def around_the_switch(self) -> Iterator[object]:
+        """Rounds until the new queues are bound, however long that takes, and some more."""
+        while not self.switched.is_set():
+            yield
+        yield from range(LATER)
 
     def start(self, work, *arguments) -> threading.Thread:
         def run() -> None:
@@ -173,9 +182,9 @@ class Scene:
 
         asyncio.run(main())
 
-    def switch_under_load(self) -> threading.Thread:
+    def switch_under_load(self) -> None:
         """Bind the new queues one after the other; messages reach each of them before the next is bound."""
-        publisher = self.start(self.publish, range(BEFORE, self.last))
+        self.publisher = self.start(self.publish, self.around_the_switch())
         self.wait(lambda: self.waiting(self.old) > BEFORE * len(KEYS))  # it is under way
         for number, queue in enumerate(self.added):
             if number:
@@ -184,8 +193,7 @@ class Scene:
             for step in self.steps[queue]:
                 do = self.channel.queue_bind if isinstance(step, Bind) else self.channel.queue_unbind
                 do(step.binding.destination, step.binding.source, step.binding.key)
-        assert publisher.is_alive()
-        return publisher
+        self.switched.set()
 
     def waiting(self, queues) -> int:
         return sum(self.channel.queue_declare(queue, passive=True).method.message_count for queue in queues)
@@ -198,12 +206,15 @@ class Scene:
             self.connection.sleep(0.02)
 
     def finish(self) -> Ledger:
-        self.wait(lambda: self.ledger.total >= len(KEYS) * self.last)
-        assert self.ledger.total == len(KEYS) * self.last
+        self.publisher.join(DEADLINE)
+        assert not self.publisher.is_alive()
+        self.wait(lambda: self.ledger.total >= len(KEYS) * self.numbers)
+        assert self.ledger.total == len(KEYS) * self.numbers
         return self.ledger
 
     def remove(self) -> None:
         self.stop.set()
+        self.switched.set()
         for thread in self.threads:
             thread.join(DEADLINE)
         for queue in self.every:
@@ -256,6 +267,7 @@ def test_a_handover_keeps_the_order_of_every_key(scene, client) -> None:
 def test_a_second_new_queue_that_does_not_wait_for_the_first_breaks_the_order(scene) -> None:
     scene.publish(range(BEFORE))
     scene.switch_under_load()
+    scene.publisher.join(DEADLINE)
     for queue in scene.old:
         scene.start(scene.consume, queue)
     drain(scene.connection, scene.old, timeout=DEADLINE)
@@ -268,7 +280,8 @@ def test_a_second_new_queue_that_does_not_wait_for_the_first_breaks_the_order(sc
 
 def test_without_it_the_order_breaks(scene) -> None:
     scene.publish(range(BEFORE))
-    scene.switch_under_load().join(DEADLINE)
+    scene.switch_under_load()
+    scene.publisher.join(DEADLINE)
     scene.start(scene.consume, scene.new)
     scene.wait(lambda: scene.ledger.by[scene.new] > 0 and scene.waiting([scene.new]) == 0)
     for queue in scene.old:
