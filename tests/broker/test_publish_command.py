@@ -117,7 +117,7 @@ def test_an_interrupted_file_is_resumed(broker, exchange, tmp_path, number, code
     with (
         broker.connection() as connection,
         subprocess.Popen(
-            [sys.executable, "-m", "rabbit_chx", *arguments, "--rate", "40000"],
+            [sys.executable, "-m", "rabbit_chx", *arguments, "--rate", "10000"],  # the rest takes seconds
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             env=os.environ | env,

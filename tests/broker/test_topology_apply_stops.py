@@ -300,10 +300,18 @@ def test_ctrl_c_at_any_moment_ends_it_and_the_connection_is_still_good(site, bat
     try:
         for _ in range(10):
             shot = threading.Timer(moments.uniform(0, 0.004), os.kill, (os.getpid(), signal.SIGINT))
-            begun = itertools.count()
+            told = itertools.count(1)
+
+            def on_step(_: object) -> None:
+                match next(told):  # noqa: B023
+                    case 3:
+                        shot.start()  # noqa: B023
+                    case 40:  # after the end it would interrupt the test itself
+                        wait_until(lambda: False, "the interrupt")
+
             with site.connection() as connection:
                 with pytest.raises(KeyboardInterrupt):
-                    apply(connection, plan, on_step=lambda _: next(begun) == 2 and shot.start())  # noqa: B023
+                    apply(connection, plan, on_step=on_step)
                 shot.join()
                 channel = connection.channel()
                 for bound in bounds:  # what was bound when it came
