@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+from time import monotonic_ns
 
 from rabbit_chx.consuming import AsyncGroup
 
 
 async def handle(message) -> None:
-    print(json.dumps([message.queue, message.body.decode()]), flush=True)
+    print(json.dumps([monotonic_ns(), message.body.decode()]), flush=True)
     await asyncio.sleep(0.002)
 
 
