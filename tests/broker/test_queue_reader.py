@@ -12,6 +12,7 @@ import pytest
 
 from rabbit_chx.consuming import QueueReader
 from rabbit_chx.errors import RabbitChxError
+from tests.faults.load import wait_until
 
 KINDS = {"classic": {}, "quorum": {"x-queue-type": "quorum"}}
 DEADLINE = 60.0
@@ -65,6 +66,8 @@ def test_messages_arrive_in_order_and_unacknowledged_ones_return_in_order(broker
         reader.acknowledge(first[-1])
         assert bodies(taken(reader, 5)) == list(range(10, 15))
         assert reader.waiting() <= 10
+    ready = lambda: channel.queue_declare(queue, passive=True).method.message_count  # noqa: E731
+    wait_until(lambda: ready() == 20, "the broker has taken back what was not acknowledged")
     rest = [channel.basic_get(queue, auto_ack=True)[2] for _ in range(20)]
     assert [int(body) for body in rest] == list(range(10, 30))
 

@@ -114,7 +114,7 @@ def test_a_named_publisher_stores_each_message_once_when_connections_are_lost(br
 def test_invalid_arguments_and_missing_streams_are_refused(stream_connection, stream_url, stream):
     with refused("no such stream"):
         StreamPublisher(stream_url, "nothing")
-    with StreamPublisher(stream_url, stream, timeout=2) as publisher:
+    with StreamPublisher(stream_url, stream) as publisher:
         with pytest.raises(InvalidValue, match="invalid message body: got 'text', expected bytes"):
             publisher.send(["text"])
         with pytest.raises(InvalidValue, match="invalid first publishing id: got 0"):

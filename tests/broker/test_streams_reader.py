@@ -161,13 +161,14 @@ def reader_first(url, stream):
 def test_a_deleted_or_recreated_stream_is_an_error(stream_url, stream_connection, stream):
     for start in range(0, 60, 10):
         fill(stream_connection, stream, range(start, start + 10), size=2000)
-    with StreamReader(stream_url, stream, credit=2, timeout=1) as reader:
+    with StreamReader(stream_url, stream, credit=2) as reader:
         chunks = reader.chunks(0, 60)
         next(chunks)
         stream_connection.delete(stream)
         with refused("no such stream"):
             list(chunks)
-        stream_connection.create(stream)
+    stream_connection.create(stream)
+    with StreamReader(stream_url, stream, timeout=3) as reader:  # for which it waits for the missing offsets
         with refused(
             "beyond the end", "offsets 20 to 60 are beyond the end of stream .*, which is 0"
         ) as caught:
