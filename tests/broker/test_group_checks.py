@@ -15,7 +15,7 @@ import pytest
 from rabbit_chx.broker.permissions import Needs
 from rabbit_chx.consuming import BrokerUnavailable, Group, InvalidValue, members
 from tests.broker.privileges import PASSWORD, release_of
-from tests.faults.load import wait_until, within
+from tests.faults.load import PATIENCE, wait_until, within
 
 pytestmark = [pytest.mark.broker, pytest.mark.newest_first]
 
@@ -74,7 +74,9 @@ class Shop:
     @contextmanager
     def running(self, group, handler=lambda _: None):
         """Run a member in another thread."""
-        thread = threading.Thread(target=within, args=(60, lambda: group.run(handler), "the member"))
+        thread = threading.Thread(
+            target=within, args=(3 * PATIENCE, lambda: group.run(handler), "the member")
+        )
         thread.start()
         try:
             yield
@@ -86,7 +88,7 @@ class Shop:
         """Run a member that must raise; return the text of its error."""
         group = self.group(queues, **options)
         with pytest.raises(error) as caught:
-            within(30, lambda: group.run(lambda _: None), "the refusal")
+            within(PATIENCE, lambda: group.run(lambda _: None), "the refusal")
         return str(caught.value)
 
     def consumed(self, queue):

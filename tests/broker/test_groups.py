@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.one_release, pytest.mark.broker]
 
 QUEUES = [f"o{number}" for number in range(6)]
 ORDERED = {"x-queue-type": "quorum", "x-single-active-consumer": True, "x-delivery-limit": -1}
-DEADLINE = 30.0
+DEADLINE = 120.0
 
 
 def wait_until(condition: Callable[[], object], what: str) -> None:

@@ -65,7 +65,7 @@ def test_queues_and_members_come_and_go_at_once(scene) -> None:
         code, _, errors = growing.result()
         assert code == 0, errors
         scene.publish_on(MANY)
-        assert len(scene.answers()) == 6
+        scene.wait(lambda: len(scene.answers()) == 6)
         shrinking = pool.submit(scale, scene, "--to", "6")
         for _ in range(3):
             scene.end_member()
@@ -76,7 +76,7 @@ def test_queues_and_members_come_and_go_at_once(scene) -> None:
     ledger = scene.finish()
     book(f"{ledger.published:,} messages while queues went from 8 to 12 to 6 and members from 2 to 6 to 3")
     assert not ledger.out_of_order
-    assert len(scene.answers()) == 3
+    scene.wait(lambda: len(scene.answers()) == 3)
     scene.assert_clean(6)
 
 
