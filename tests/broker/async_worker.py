@@ -12,7 +12,7 @@ from rabbit_chx.consuming import AsyncGroup
 
 async def handle(message) -> None:
     print(json.dumps([monotonic_ns(), message.body.decode()]), flush=True)
-    await asyncio.sleep(0.002)
+    await asyncio.sleep(0.01)
 
 
 if __name__ == "__main__":

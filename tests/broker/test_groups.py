@@ -136,7 +136,7 @@ def test_the_broker_requeues_the_unhandled_messages_of_a_stopped_member_in_order
         orders.handle(message)
         if len(orders.seen["k0"]) > 2:
             going.set()
-        time.sleep(0.005)
+        time.sleep(0.02)
 
     group = orders.group()
     with running(group, slowly):
