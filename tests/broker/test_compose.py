@@ -4,27 +4,24 @@ from __future__ import annotations
 
 import os
 import secrets
-import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from rabbit_chx.testing.node import free_ports
+
 ROOT = Path(__file__).parents[2]
 
 pytestmark = pytest.mark.long
 
 
-def free_port() -> str:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return str(listener.getsockname()[1])
-
-
 @pytest.fixture
 def run():
     """Run a command with a broker of Docker Compose, with a project name, ports and a volume of its own."""
-    ports = {name: free_port() for name in ("AMQP_PORT", "HTTP_PORT", "METRICS_PORT")}
+    names = ("AMQP_PORT", "HTTP_PORT", "METRICS_PORT")
+    ports = dict(zip(names, map(str, free_ports(len(names))), strict=True))
     where = {
         "AMQP_URL": f"amqp://guest:guest@127.0.0.1:{ports['AMQP_PORT']}",
         "RABBITMQ_MANAGEMENT_URL": f"http://127.0.0.1:{ports['HTTP_PORT']}",

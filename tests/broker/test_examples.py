@@ -69,7 +69,7 @@ def test_workers_share_the_queues_and_end_on_sigterm(broker, name) -> None:
             publish()
             both = [first, second]
             message = r"key-\d: body \d"
-            wait_until(lambda: sum(len(each.found(message)) for each in both) == 10, "all are handled", 60)
+            wait_until(lambda: sum(len(each.found(message)) for each in both) == 10, "all are handled")
             queues = [set(each.found(rf"{exchange}\.\d")) for each in both]
     assert queues[0].isdisjoint(queues[1])
     handled = sorted(first.found(message) + second.found(message))

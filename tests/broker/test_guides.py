@@ -91,7 +91,7 @@ def handled_by(broker, block: str) -> list[str]:
     )
     with ordered_exchange(broker, exchange) as publish, started(["-c", block]) as program:
         publish()
-        wait_until(lambda: len(program.found(MESSAGE)) == 10, "all are handled", 60)
+        wait_until(lambda: len(program.found(MESSAGE)) == 10, "all are handled")
     return program.found(MESSAGE)
 
 

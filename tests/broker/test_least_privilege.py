@@ -14,7 +14,7 @@ import pytest
 
 from rabbit_chx.broker import drain, pass_marker
 from rabbit_chx.cli import cli
-from rabbit_chx.consuming import Group
+from rabbit_chx.consuming import Group, members
 from rabbit_chx.errors import BrokerUnavailable
 from rabbit_chx.publishing import Publisher
 from rabbit_chx.topology import read
@@ -98,15 +98,29 @@ def python(shop, what):
             with made:
                 made.publish(b"body", "key")
         if isinstance(made, Group):
-            timer = threading.Timer(3, made.stop)
-            timer.start()
-            try:
-                made.run(print)
-            finally:
-                timer.cancel()
+            run_until_it_answers(shop, made)
         return
     with pika.BlockingConnection(pika.URLParameters(shop.own_url)) as connection:
         eval(what, {**names, "connection": connection})
+
+
+def run_until_it_answers(shop, group):
+    """Run a member until it consumes, or raise its error."""
+    ended = threading.Event()
+
+    def stop_later():
+        with shop.connection() as connection:
+            answered = lambda: any(each.answered for each in members(connection, "billing"))  # noqa: E731
+            wait_until(lambda: ended.is_set() or answered(), "the member answers", pause=0.1)
+        group.stop()
+
+    thread = threading.Thread(target=stop_later)
+    thread.start()
+    try:
+        group.run(print)
+    finally:
+        ended.set()
+        thread.join()
 
 
 def spark(shop, what):
@@ -178,7 +192,7 @@ def test_it_takes_what_the_page_says_and_nothing_less(what, shop, broker, capsys
     published = emptied(shop)
     assert (published > 0) is bool(re.search(r"publish|Publisher|df\.", what) and "dryRun" not in what)
     # What a connection leaves behind goes with it, and that is a moment after it is closed.
-    wait_until(lambda: shop.seen() == before, "nothing is left of it", 30, pause=0.1)
+    wait_until(lambda: shop.seen() == before, "nothing is left of it", pause=0.1)
 
 
 def test_a_user_without_permissions_in_the_virtual_host_is_told_how_to_get_them(shop, capsys, monkeypatch):

@@ -62,7 +62,7 @@ def consumed(shop, exchange):
     thread.start()
     try:
         with shop.connection() as connection:
-            wait_until(lambda: members(connection, exchange), "a member is there", 30, pause=0.1)
+            wait_until(lambda: members(connection, exchange), "a member is there", pause=0.1)
         yield
     finally:
         member.stop()

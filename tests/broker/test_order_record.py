@@ -134,7 +134,7 @@ def test_a_restart_keeps_the_record_exactly_where_it_keeps_the_ring(site) -> Non
         pytest.skip("a broker of somebody else is not restarted")
     FACES[0](site.url(), site.plan(*DECLARE, *map(Bind, BINDINGS)), management=site.management)
     site.broker.restart_app()
-    wait_until(lambda: site.management.exchanges(site.vhost), "the exchanges are listed", 20)
+    wait_until(lambda: site.management.exchanges(site.vhost), "the exchanges are listed")
     kept = site.broker.store == "khepri"
     assert order(site) == ((RING, "record") if kept else ([], "unknown"))
     # The node tells the order; with the next change it is recorded again.

@@ -9,7 +9,7 @@ import pytest
 
 from rabbit_chx import ConsistentHashExchange, ModulusHashExchange
 from rabbit_chx.topology import Policy
-from tests.faults.load import wait_until
+from tests.faults.load import PATIENCE, wait_until
 from tests.inbox import emptied
 
 pytestmark = [pytest.mark.broker, pytest.mark.newest_first]
@@ -41,7 +41,7 @@ def sharded(request, broker, management, channel, lab):
     channel.exchange_declare(name, kind, durable=True)
     management.put_policy("/", policy(name, 4))
     wait_until(
-        lambda: bound_to(management, name) == {(shard, "2") for shard in shards}, "the shards are bound", 30
+        lambda: bound_to(management, name) == {(shard, "2") for shard in shards}, "the shards are bound"
     )
     yield name, shards, mirror([(shard, "2") for shard in shards], release=lab.release)
     management.delete_policy("/", "test.shards")
@@ -75,7 +75,7 @@ def test_a_smaller_policy_leaves_shards_bound_that_no_consumer_is_attached_to(ma
             exchange, lambda _, method, *__: consumed.update([method.consumer_tag]), auto_ack=True
         )
     reachable = sum(predicted[shard] for shard in shards[:2])
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + PATIENCE
     while consumed.total() < reachable and time.monotonic() < deadline:
         channel.connection.process_data_events(time_limit=0.1)
     assert consumed.total() == reachable

@@ -51,7 +51,7 @@ def test_an_idle_connection_is_closed(broker, inbox, reused_worker, monkeypatch)
     schema, batch = rows(3)
     write(broker, schema, batch, exchange=inbox.exchange)
     ((publisher, _),) = connections._kept.values()
-    wait_until(lambda: "closed" in repr(publisher), "the idle connection is closed", 10)
+    wait_until(lambda: "closed" in repr(publisher), "the idle connection is closed")
     assert connections._kept == {}
 
 

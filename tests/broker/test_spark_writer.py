@@ -274,7 +274,7 @@ def test_a_broker_that_is_not_there_fails_within_the_connect_timeout(deaf_port):
         BrokerUnavailable, match=r"no broker answers|took too long"
     ):  # raised: another attempt may find it
         writer.write(iter([batch]))
-    assert time.monotonic() - began < 8  # one second each, on a busy machine
+    assert time.monotonic() - began < 16  # one second each, on a busy machine; ten by default
 
 
 # ---- secrets from elsewhere

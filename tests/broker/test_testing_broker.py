@@ -233,7 +233,7 @@ def test_nothing_is_left_after_the_block_or_an_exception_in_it(kind, error):
         assert left()
         if error:
             raise error
-    wait_until(lambda: not left(), "the sockets of a killed process are closed", 10)
+    wait_until(lambda: not left(), "the sockets of a killed process are closed")
 
 
 PROGRAM = """if True:
@@ -266,10 +266,10 @@ def test_nothing_is_left_after_a_program_that_crashes_or_is_terminated(kind, mod
         if mode == "wait":
             assert is_answering(url)
             program.terminate()
-        _, errors = program.communicate(timeout=60)
+        _, errors = program.communicate(timeout=240)
     assert program.returncode == exit_code
     assert ("the program crashes" in errors) is (mode == "crash")
-    wait_until(lambda: not is_answering(url), "the sockets of a killed process are closed", 10)
+    wait_until(lambda: not is_answering(url), "the sockets of a killed process are closed")
 
 
 def test_the_configuration_reaches_the_node(kind):

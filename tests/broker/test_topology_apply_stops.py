@@ -197,11 +197,11 @@ def test_a_command_without_an_answer_ends_at_its_deadline(site, applied) -> None
             ApplyStopped, match=r"did not answer exchange_declare of 'orders' within 5 seconds"
         ) as stopped:
             applied(site.url(), plan, on_step=pause, timeout=5.0)
-        assert time.monotonic() - begun[0] < 30
+        assert time.monotonic() - begun[0] < 90
     finally:
         site.broker.unpause()
     assert stopped.value.done == plan.steps[:1]
-    wait_until(lambda: LOCK not in site.queue_names(".*"), "the lock is released", 30)
+    wait_until(lambda: LOCK not in site.queue_names(".*"), "the lock is released")
 
 
 def test_a_name_that_the_broker_changes_does_not_hang(site, applied) -> None:
@@ -211,7 +211,7 @@ def test_a_name_that_the_broker_changes_does_not_hang(site, applied) -> None:
         ApplyStopped, match=r"did not answer queue_declare|no queue|does not list|cannot send it"
     ):
         applied(site.url(), plan, management=site.management, timeout=1.0)
-    wait_until(lambda: LOCK not in site.queue_names(".*"), "the lock is released", 30)
+    wait_until(lambda: LOCK not in site.queue_names(".*"), "the lock is released")
 
 
 def test_a_full_virtual_host_is_not_taken_for_a_held_lock(site, applied) -> None:
@@ -240,7 +240,7 @@ def test_two_applies_exclude_each_other_and_the_second_is_told_who_is_first(site
 
 
 def test_two_applies_on_one_connection_exclude_each_other_too(site) -> None:
-    plans = [site.plan(*(DeclareQueue(Queue(f"{name}{n}")) for n in range(5))) for name in "ab"]
+    plans = [site.plan(*(DeclareQueue(Queue(f"{name}{n}")) for n in range(100))) for name in "ab"]
 
     async def both() -> list[object]:
         async with await aio_pika.connect_robust(site.url()) as connection:
@@ -262,7 +262,8 @@ def test_two_applies_on_one_connection_exclude_each_other_too(site) -> None:
             with pytest.raises(ApplyStopped, match="holds the lock"):
                 apply(channel, plans[1])
 
-        assert apply(channel, plans[0], on_step=meanwhile).done == plans[0].steps
+        few = site.plan(*plans[0].steps[:3])
+        assert apply(channel, few, on_step=meanwhile).done == few.steps
         assert channel.is_open
 
 

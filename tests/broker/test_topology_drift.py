@@ -13,6 +13,7 @@ from rabbit_chx.broker.reading.reader import read
 from rabbit_chx.topology.checks.drift import drift
 from rabbit_chx.topology.model import Binding, Exchange, Policy, Queue, Topology
 from rabbit_chx.topology.planning.plan import plan
+from tests.faults.load import PATIENCE
 
 pytestmark = [
     pytest.mark.newest_first,
@@ -173,7 +174,7 @@ def test_after_an_apply_there_is_no_drift_next_to_shards_and_what_clients_declar
         channel.queue_bind("drift.client", "drift.topic", "#")
         channel.exchange_declare("drift.behind", "fanout", auto_delete=True)
         channel.exchange_bind("drift.behind", "drift.topic", "#")
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + PATIENCE
         while len((observed := read(management, "/")).topology.bindings_from("drift.shards")) < 2:
             assert time.monotonic() < deadline, "the plugin made no shards"
         assert len(observed.topology.bindings_from("drift.topic")) == 2

@@ -149,7 +149,7 @@ def test_a_topology_is_read_back_as_it_was_made(broker, management, vhost, chann
     assert observed.rings[ODD].bucket_map == ("kept", "kept", ODD)
     assert {"x-consistent-hash", "topic", "x-modulus-hash"} <= observed.exchange_types
     assert observed.worker_pool_size >= 1
-    wait_until(lambda: read(management, vhost).backlog == {ODD: 0, "kept": 3}, "the messages count", 20)
+    wait_until(lambda: read(management, vhost).backlog == {ODD: 0, "kept": 3}, "the messages count")
     management.delete_policy(vhost, policy.name)
     assert read(management, vhost).topology.policies == ()
 
@@ -245,7 +245,7 @@ def test_a_user_with_few_rights_sees_the_topology_and_is_told_the_rest(
 def test_over_amqp_alone_existence_is_seen_and_the_rest_is_named(vhost, channel) -> None:
     ring_exchange(channel, ("q", 1), ("r", 1))
     channel.basic_publish("", "q", b"")
-    wait_until(lambda: channel.queue_declare("q", passive=True).method.message_count == 1, "it counts", 20)
+    wait_until(lambda: channel.queue_declare("q", passive=True).method.message_count == 1, "it counts")
     wanted = Topology(
         vhost,
         (Exchange(ODD, "x-consistent-hash"), Exchange("none", "topic")),

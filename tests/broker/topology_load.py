@@ -25,7 +25,7 @@ KEYS: Final = tuple(f"customer-{number}" for number in range(20_000))
 
 _BATCH: Final = 100
 _PAUSE: Final = 0.01
-_MOST: Final = 200_000
+_MANY: Final = 20_000
 
 
 def drained(site: Site) -> dict[int, list[str]]:
@@ -92,7 +92,8 @@ class Load:
 
     def _run(self) -> None:
         try:
-            while not self._stop.wait(_PAUSE) and self.sent < _MOST:
+            # The more are sent, the longer the pauses: all of them are taken out and looked at.
+            while not self._stop.wait(_PAUSE * (1 + self.sent / _MANY)):
                 numbers = range(self.sent, self.sent + _BATCH)
                 bodies = [b"%d" % number for number in numbers]
                 self._publisher.publish_many(bodies, [self._keys[n % len(self._keys)] for n in numbers])
