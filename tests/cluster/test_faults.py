@@ -28,7 +28,7 @@ def test_the_leader_is_killed(cluster, site, judge):
         fire.broke_out()
         control.hold()
         fire.flows()
-        assert fire.leader(ask=cluster.others(victim)[0]) is not victim
+        fire.led_by_another(victim)
         fire.hold()
         cluster.boot(victim)
         cluster.whole()

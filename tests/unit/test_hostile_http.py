@@ -73,7 +73,7 @@ def test_a_request_ends_at_its_deadline_however_slowly_the_answer_comes(pieces):
         started = time.monotonic()
         with pytest.raises(BrokerUnavailable, match=r"did not answer within 0\.5 seconds"):
             Management(url, timeout=0.5).overview()
-        assert time.monotonic() - started < 10  # 50,000 bytes of a header's line would take an hour
+        assert time.monotonic() - started < 60  # 50,000 bytes of a header's line would take an hour
 
 
 @pytest.mark.parametrize(
