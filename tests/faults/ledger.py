@@ -69,11 +69,17 @@ class Ledger:
 
 
 def drain(
-    url: str, queues, *, quiet: float = 0.0, read=lambda _properties, content: row_of(content)
+    url: str,
+    queues,
+    *,
+    quiet: float = 0.0,
+    enough: int = 0,
+    read=lambda _properties, content: row_of(content),
 ) -> list[list]:
     """Empty the queues and return the rows of each, in its order.
 
-    `quiet` keeps looking for that many seconds after the last message, for what an ended connection left in the network.
+    `quiet` keeps looking for that many seconds after the last message, for what an ended connection left in the network,
+    unless so many messages are `enough`.
     `read` turns a message into what is returned of it.
     """
     found: list[list] = [[] for _ in queues]
@@ -95,6 +101,7 @@ def drain(
                         channel.basic_ack(method.delivery_tag, multiple=True)
                 channel.cancel()
                 until = time.monotonic() + quiet
-            if not any(waiting) and time.monotonic() >= until:
+            done = bool(enough) and sum(map(len, found)) >= enough
+            if not any(waiting) and (done or time.monotonic() >= until):
                 return found
             connection.sleep(0.05)

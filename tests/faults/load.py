@@ -26,6 +26,8 @@ ALIVE = "no loss is possible, the connection lives on"
 """Every byte is then in some buffer, and TCP delivers it."""
 PATIENCE = 120.0
 """How long a test waits before it fails."""
+SLACK = 30.0
+"""By how much what ends at a timeout may be late, on a busy machine."""
 
 
 def wait_until(condition, what: str, patience: float = PATIENCE, *, pause: float = 0.005) -> None:
@@ -54,11 +56,11 @@ def within(seconds: float, work, what: str):
     return future.result()
 
 
-def on_queues(broker, queues, call: str) -> None:
-    """Call an Erlang function in the broker with the process of each queue."""
+def on_queues(broker, queues, call: str) -> str:
+    """Call an Erlang function in the broker with the process of each queue, and return the list of its answers."""
     names = ", ".join(f'<<"{queue}">>' for queue in queues)
     found = 'amqqueue:get_pid(element(2, rabbit_amqqueue:lookup(rabbit_misc:r(<<"/">>, queue, Name))))'
-    broker.eval(f"[{call} || Queue <- [{found} || Name <- [{names}]]].")
+    return broker.eval(f"[{call} || Queue <- [{found} || Name <- [{names}]]].")
 
 
 class Load:
@@ -240,12 +242,15 @@ class Control(threading.Thread):
             channel.basic_publish(self._exchange, f"customer-{row}", body(row, self._size), properties)
             self.ledger.taken_in = row + 1  # no error, so a naive program believes that it was published
 
-    def finish(self, url: str, queues, limit: float = 10.0, *, quiet: float = 0.0) -> Ledger:
+    def finish(
+        self, url: str, queues, limit: float = 10.0, *, quiet: float = 0.0, enough: bool = False
+    ) -> Ledger:
+        """Stop, and empty the queues; with `enough`, no longer than until all is there."""
         self._stopping.set()
         self._flowing.set()
         self.join(limit)  # pika's blocking connection hangs at times: what counts is what was sent by now
         sent = self.ledger.taken_in
-        for rows in drain(url, queues, quiet=quiet):
+        for rows in drain(url, queues, quiet=quiet, enough=enough and sent):
             self.ledger.received.update(rows)
         self.ledger.taken_in = sent
         return self.ledger

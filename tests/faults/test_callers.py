@@ -9,7 +9,7 @@ import pytest
 from rabbit_chx.errors import BrokerUnavailable, PublishFailed
 from rabbit_chx.publishing import Outcome, Publisher, Timeouts
 from tests.faults.ledger import body
-from tests.faults.load import wait_until, within
+from tests.faults.load import PATIENCE, SLACK, wait_until, within
 
 pytestmark = pytest.mark.broker
 
@@ -23,7 +23,7 @@ def test_closing_with_a_timeout_while_the_broker_hangs(broker, topology):
     try:
         publisher.publish_many(THOUSAND, "k")
         with pytest.raises(PublishFailed, match="1000 messages are unconfirmed after 1 seconds"):
-            within(1 + 5, lambda: publisher.close(timeout=1), "closing")
+            within(1 + SLACK, lambda: publisher.close(timeout=1), "closing")
     finally:
         broker.unpause()
     totals = publisher.totals
@@ -38,7 +38,7 @@ def test_closing_with_nothing_pending_while_the_broker_hangs(broker, topology):
     publisher.flush()
     broker.pause()
     try:
-        within(5, publisher.close, "closing")
+        within(SLACK, publisher.close, "closing")
     finally:
         broker.unpause()
 
@@ -52,7 +52,7 @@ def test_the_callers_own_error_is_raised_and_accepted_messages_are_published(bro
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        within(30, work, "leaving the block")
+        within(PATIENCE, work, "leaving the block")
     assert publisher.totals.confirmed == 1_000
 
 
@@ -70,7 +70,7 @@ def test_after_a_fatal_error_every_call_raises_it(broker, topology):
     with pytest.raises(
         PublishFailed, match=r"1 of 1 messages were not confirmed; the first: row 0 unknown .* 404"
     ):
-        within(30, work, "publishing")
+        within(PATIENCE, work, "publishing")
     for call in (lambda: publisher.publish(b"", "k"), publisher.open):
         with pytest.raises(BrokerUnavailable, match="publisher is closed"):
             call()
@@ -105,7 +105,7 @@ def test_a_hook_for_failures_that_fails_changes_nothing(broker, caplog):
         with publisher:
             publisher.publish_many(THOUSAND, "nowhere")
 
-    within(30, work, "publishing")
+    within(PATIENCE, work, "publishing")
     assert sorted(calls) == list(range(1_000))
     assert publisher.totals.returned == 1_000
     assert caplog.text.count("the publisher's hook on_failure failed") == 1_000
@@ -137,7 +137,7 @@ def test_a_returned_message_that_is_given_up_is_reported_as_returned(broker, sce
         wait_until(lambda: it.totals.confirmed == 100, "the others are confirmed")
         broker.kill()
         try:
-            it.load.finish(2 + 5)
+            it.load.finish(2 + SLACK)
         finally:
             broker.restart()
     assert set(it.load.ledger.outcomes) == set(range(100))

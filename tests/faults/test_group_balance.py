@@ -53,7 +53,7 @@ class Consumers:
             self._connection.process_data_events(time_limit=0.05)
             return len(self._got) == len(self._queues)
 
-        wait_until(all_came, "a message from each queue", 30)
+        wait_until(all_came, "a message from each queue")
         return [self._got[queue] for queue in self._queues]
 
 

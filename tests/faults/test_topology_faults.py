@@ -7,7 +7,7 @@ import pytest
 
 from rabbit_chx.publishing import Outcome, Timeouts
 from tests.faults.ledger import drain
-from tests.faults.load import wait_until
+from tests.faults.load import PATIENCE, SLACK, wait_until
 
 pytestmark = [pytest.mark.broker, pytest.mark.long]
 
@@ -32,20 +32,22 @@ def fill(it):
 @pytest.mark.parametrize("kind", ["classic", "quorum"])
 def test_a_full_queue_rejects_and_then_has_room_again(broker, scene, kind):
     what = f"reject-publish, {kind} queues, room again"
-    with scene(what, limit=30, timeouts=Timeouts(retry=60), **full(kind)) as it:
+    with scene(what, timeouts=Timeouts(retry=PATIENCE), **full(kind)) as it:
         fill(it)
         it.load.more(4_000)
         wait_until(lambda: it.totals.resent > 1_000, "rejected messages are sent again")
-        for _ in range(40):
+
+        def emptied() -> bool:
             it.load.drain(broker.url, it.used.queues)
-            if it.totals.pending == 0 and it.totals.published == 4_000:
-                break
+            return it.totals.confirmed == 4_000
+
+        wait_until(emptied, "there is room for all")
 
 
 @pytest.mark.parametrize("kind", ["classic", "quorum"])
 def test_a_queue_that_stays_full_rejects_for_good(scene, kind):
     what = f"reject-publish, {kind} queues, full for good"
-    limit = 1 + 5 + 5  # the window is smaller than the stream: some messages wait for others to fail
+    limit = 1 + 5 + SLACK  # the window is smaller than the stream: some messages wait for others to fail
     rejected = {"outcomes": {Outcome.REJECTED}, "timeouts": Timeouts(retry=1)}
     with scene(what, start=3_000, limit=limit, **rejected, **full(kind)) as it:
         fill(it)
@@ -54,7 +56,7 @@ def test_a_queue_that_stays_full_rejects_for_good(scene, kind):
 
 
 def test_the_last_queue_is_unbound_for_a_moment(scene):
-    with scene("last queue unbound for a moment", queues=1, limit=30, timeouts=Timeouts(retry=30)) as it:
+    with scene("last queue unbound for a moment", queues=1, timeouts=Timeouts(retry=PATIENCE)) as it:
         it.control.flow()
         it.flow(2_000)
         it.used.unbind()
@@ -69,7 +71,7 @@ def test_the_last_queue_is_unbound_for_a_moment(scene):
 def test_the_last_queue_is_unbound_for_good(scene):
     what = "last queue unbound for good (control: acked)"
     control = {"confirms": True}  # but not mandatory: an ack is no proof
-    returned = {"outcomes": {Outcome.RETURNED}, "timeouts": Timeouts(retry=1), "limit": 1 + 5}
+    returned = {"outcomes": {Outcome.RETURNED}, "timeouts": Timeouts(retry=1), "limit": 1 + SLACK}
     with scene(what, queues=1, control=control, **returned) as it:
         it.control.flow()
         it.flow(2_000)
@@ -86,7 +88,12 @@ def test_the_last_queue_is_unbound_for_good(scene):
 
 def test_a_queue_deleted_and_recreated(broker, scene):
     """A queue is deleted with its messages, and those on their way to it are lost, but none before or after."""
-    deleted = {"faults": 3, "control": None, "harmless": "deleted on purpose", "timeouts": Timeouts(retry=30)}
+    deleted = {
+        "faults": 3,
+        "control": None,
+        "harmless": "deleted on purpose",
+        "timeouts": Timeouts(retry=PATIENCE),
+    }
     with scene("queue deleted and recreated", queues=2, **deleted) as it:
         for _ in range(3):
             it.flow(2_000)
@@ -106,20 +113,20 @@ def test_a_queue_deleted_and_recreated(broker, scene):
 
 def test_an_exchange_deleted(scene):
     # Its bindings are deleted first, so some messages may be returned before the channel is closed.
-    with scene("exchange deleted", limit=5, quiet=0.5, outcomes=UNDECIDED | {Outcome.RETURNED}) as it:
+    with scene("exchange deleted", limit=SLACK, quiet=0.5, outcomes=UNDECIDED | {Outcome.RETURNED}) as it:
         it.control.flow()
         it.flow(5_000)
         with it.used.channel() as channel:
             channel.exchange_delete(it.used.exchange)
             channel.exchange_delete(it.other.exchange)
-        it.load.finish(5)
+        it.load.finish(SLACK)
     assert f"404 NOT_FOUND - no exchange '{it.used.exchange}' in vhost '/'" in str(it.load.error)
     assert it.totals.connections == 1
 
 
 def test_a_channel_closed_by_the_broker_in_the_middle_of_the_window(broker, scene):
     what, control, rows = "channel closed by the broker (406)", {"size": 1_000}, []
-    with scene(what, control=control, limit=5, quiet=0.5, outcomes=UNDECIDED) as it:
+    with scene(what, control=control, limit=SLACK, quiet=0.5, outcomes=UNDECIDED) as it:
         it.flow(2_000)
         it.control.flood()
         it.control.hold()
