@@ -7,7 +7,7 @@ import logging
 import pytest
 
 from rabbit_chx.publishing import Outcome, Timeouts
-from tests.faults.load import ALIVE, wait_until
+from tests.faults.load import ALIVE, SLACK, wait_until
 
 pytestmark = [pytest.mark.broker, pytest.mark.long]
 
@@ -44,7 +44,7 @@ def test_an_alarm_that_does_not_clear(scene, alarm):
         it.flow(2_000)
         alarm("memory", raised=True)
         until_blocked(it)
-        it.load.finish(3 + 5)
+        it.load.finish(3 + SLACK)
         alarm("memory", raised=False)
     assert "blocked publishing for too long" in str(it.load.error)
     assert it.load.ledger.rows(Outcome.UNKNOWN)
@@ -54,9 +54,8 @@ def test_an_alarm_that_ends_with_a_kill(broker, scene, alarm):
     with scene("memory alarm, then kill -9") as it:
         it.flow(2_000)
         alarm("memory", raised=True)
-        it.control.flow()
         until_blocked(it)
-        wait_until(lambda: it.control.ledger.taken_in, "the control publishes")
+        it.control.flood()
         broker.kill()
         it.hold()
         broker.restart()  # clears the alarm

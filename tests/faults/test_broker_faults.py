@@ -20,9 +20,12 @@ KILLS = int(os.environ.get("RABBIT_CHX_FAULT_KILLS", "10" if LONG else "2"))
 @pytest.mark.parametrize("kind", [pytest.param("classic", marks=pytest.mark.long), "quorum"])
 def test_kills_lose_nothing(broker, scene, kind):
     arguments = {"x_queue_type": kind}
-    with scene(f"kill -9, {kind} queues", faults=KILLS, more=1_000, quiet=0, arguments=arguments) as it:
+    options = {"more": 1_000, "quiet": 0, "arguments": arguments, "control": {"size": 2_000}}
+    with scene(f"kill -9, {kind} queues", faults=KILLS, **options) as it:
         for _ in range(KILLS):
-            it.control.flow()
+            it.flow(1_000)  # the broker is there again
+            it.load.hold()
+            it.control.jam(broker, it.other.queues)
             it.flow(5_000)
             broker.kill()
             it.hold()

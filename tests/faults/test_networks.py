@@ -7,7 +7,7 @@ import time
 import pytest
 
 from rabbit_chx.publishing import Outcome, Timeouts
-from tests.faults.load import Load, wait_until
+from tests.faults.load import SLACK, Load, wait_until
 from tests.faults.proxy import Proxy
 from tests.proof import SEED
 
@@ -24,8 +24,8 @@ def test_connections_reset_in_mid_stream(scene, proxy):
     with scene("proxy: reset", faults=12, url=proxy.url) as it:
         it.load.flow()
         for _ in range(12):
-            it.control.flow()
             it.load.until_confirmed(1_500)
+            it.control.flood()
             before = it.totals.connections
             proxy.cut()
             it.control.hold()
@@ -39,7 +39,7 @@ def test_connections_cut_at_any_byte(scene, proxy):
     with scene("proxy: cut at a random byte", url=proxy.url, size=1_000) as it:
         it.load.flow()
         it.control.flow()
-        wait_until(lambda: proxy.cuts >= 40, "40 connections are cut")
+        wait_until(lambda: proxy.cuts >= 40 and it.control.broken >= 8, "40 connections are cut")
         it.load.hold()
         proxy.cut_after = None
         proxy.cut()
@@ -67,9 +67,9 @@ def test_a_network_that_never_lets_a_message_through(scene, proxy):
         it.load.until_confirmed(100)
         proxy.cut_after = (2_000, 15_000)  # enough to open the connection, never enough for a message
         proxy.cut()
-        it.control.flow()
+        it.control.flood(3)
         it.load.more(200)
-        it.load.finish(4 + 5)
+        it.load.finish(4 + SLACK)
         it.faults = proxy.cuts
     assert "attempts)" in it.load.publisher.failures[0].reply
 
@@ -101,13 +101,16 @@ def test_a_fence_keeps_late_messages_of_an_old_connection_out(scene, proxy, fenc
         it.flow(2_000)
         proxy.hold()
         wait_until(lambda: proxy.held > 300_000, "some thousand messages are held back")
-        wanted = it.totals.published + 500
-        it.load.more(500)
+        it.load.hold()
         proxy.orphan()
         wait_until(lambda: proxy.connections >= 2, "the publisher has connected again")
+        wanted = it.totals.published + 500
+        it.load.more(500)  # of which the old connection has none
         if not fenced:
             wait_until(lambda: it.totals.confirmed >= wanted, "the new connection publishes")
+        before = it.used.depth()
         proxy.release()
+        wait_until(lambda: it.used.depth() > before, "the late messages arrive")
     (rows,) = it.found
     assert it.load.ledger.duplicated
     stale = rows[-1] < max(rows)  # an old copy arrived after newer messages
@@ -118,7 +121,7 @@ def test_a_fence_that_another_connection_holds(broker, connection, topology):
     used = topology(queues=1)
     connection.channel().queue_declare("held by somebody", exclusive=True)
     load = Load(broker.url, used.exchange, fence="held by somebody", timeouts=Timeouts(connect=2)).start(10)
-    load.finish(2 + 5)
+    load.finish(2 + SLACK)
     assert "405 RESOURCE_LOCKED" in str(load.error)
     assert "attempts)" in str(load.error)
 
