@@ -10,7 +10,7 @@
     ├── Contradiction                             no ring explains the observed pairs
     ├── PublishFailed                             messages were not confirmed
     ├── ApplyStopped                              a plan was not applied completely
-    ├── CorruptStream                             what a stream stores cannot be decoded
+    ├── CorruptStream                             data stored in a stream cannot be decoded
     │   ├── CorruptChunk                          a chunk is damaged
     │   └── InvalidMessage                        a message is not valid AMQP 1.0
     ├── StreamUnavailable                         a stream cannot be read or written
@@ -169,16 +169,16 @@ class ApplyStopped(RabbitChxError):
 
 
 class CorruptStream(RabbitChxError):
-    """What a stream stores cannot be decoded."""
+    """Data stored in a stream cannot be decoded."""
 
     what = "corrupt data"
-    """What cannot be decoded, in the message."""
+    """The subject of the message."""
 
     def __init__(self, reason: str, stream: str, offset: int) -> None:
         self.reason = reason
         self.stream = stream
         self.offset = offset
-        """Of the chunk or the message."""
+        """The offset of the chunk or the message."""
         super().__init__(reason, stream, offset)
 
     def _text(self) -> str:
@@ -186,7 +186,7 @@ class CorruptStream(RabbitChxError):
 
 
 class CorruptChunk(CorruptStream):
-    """A chunk of a stream is damaged: its checksum, its header or its entries are wrong."""
+    """A chunk of a stream is damaged: its checksum, header or entries are invalid."""
 
     what = "corrupt chunk"
 
@@ -222,19 +222,19 @@ tls                the TLS handshake failed, or only one side uses TLS
 login              the broker rejected the user, the password or the certificate
 virtual host       the virtual host does not exist, or the user has no permission in it
 lost               the connection ended, or the broker does not answer
-not available      the stream has no leader at the moment, or the node that was reached has no replica of it
-no such stream     there is no stream of this name; it may be a queue of another type
+not available      the stream currently has no leader, or the connected node has no replica of it
+no such stream     no stream has this name; a queue of another type may have it
 permission         the user has no permission on the stream
 already exists     a stream or queue of this name exists
-truncated          retention removed offsets that were asked for
+truncated          retention removed the requested offsets
 beyond the end     the start lies beyond the end: the stream was deleted and created again
-frame too large    a frame exceeds the maximum that was agreed with the broker
+frame too large    a frame exceeds the maximum negotiated with the broker
 protocol           the peer does not speak the stream protocol, or sent a malformed or unknown frame
 unsupported        this release of RabbitMQ lacks the command
-refused            the broker refused a command for another reason, which the message contains
+refused            the broker refused a command for another reason, given in the message
 =================  ====================================================================================================
 """
-_PASSING: Final = {"unreachable", "lost", "not available"}
+_TRANSIENT: Final = {"unreachable", "lost", "not available"}
 
 
 class StreamUnavailable(RabbitChxError):
@@ -264,7 +264,7 @@ class StreamUnavailable(RabbitChxError):
     @property
     def permanent(self) -> bool:
         """Whether the same attempt would fail again."""
-        return self.problem not in _PASSING
+        return self.problem not in _TRANSIENT
 
 
 class MissingDependency(RabbitChxError, ImportError):

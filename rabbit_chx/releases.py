@@ -154,27 +154,27 @@ class Release:
 
     @property
     def modulus_has_no_order(self) -> bool:
-        """Before, on Khepri, x-modulus-hash uses its destinations in no defined order."""
+        """Before 4.3.0, x-modulus-hash uses its destinations in no defined order on Khepri."""
         return self.store is Store.KHEPRI and not self.modulus_sorts_destinations
 
     @property
     def has_default_delivery_limit(self) -> bool:
-        """From 4.0 on quorum queues drop what was returned 20 times, unless their limit is -1; before, -1 drops at once."""
+        """From 4.0 on, quorum queues drop messages returned 20 times unless their limit is -1; before, -1 drops them at once."""
         return self._version >= (4, 0, 0)
 
     @property
     def obeys_active_priorities(self) -> bool:
-        """From 4.0 on the single active consumer of a quorum queue is the one of the highest priority."""
+        """From 4.0 on, the single active consumer of a quorum queue is the one with the highest priority."""
         return self._version >= (4, 0, 0)
 
     @property
     def requeue_stops_takeover(self) -> bool:
-        """Before 4.2.0 a requeue may stop a queue when a consumer of higher priority joins (rabbitmq-server #14141)."""
+        """In 4.0 and 4.1, a requeue may stop a queue when a consumer of higher priority joins (rabbitmq-server #14141)."""
         return (4, 0, 0) <= self._version < (4, 2, 0)
 
     @property
     def active_timeout_stops(self) -> bool:
-        """4.3.0 to 4.3.5 stop a queue whose single active consumers all exceeded consumer_timeout (#17317)."""
+        """4.3.0 to 4.3.5 stop a queue when all its single active consumers have exceeded consumer_timeout (#17317)."""
         return (4, 3, 0) <= self._version < (4, 3, 6)
 
 

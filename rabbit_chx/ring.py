@@ -59,7 +59,7 @@ def _index(value: Any) -> int | None:
 
 
 def named(thing: Any) -> str:
-    """The kind and name of a queue, given by its name, or of an exchange, as in messages."""
+    """The kind and name of a queue (given as its name) or of an exchange, for messages."""
     return f"queue {thing!r}" if isinstance(thing, str) else f"exchange {thing.name!r}"
 
 

@@ -20,7 +20,7 @@ def printable(text: str, *, keep: str = "") -> str:
 
 
 def listed(queues: Sequence[str]) -> str:
-    """The first names of queues, and how many more there are.
+    """The first names of queues, and the number of others.
 
     >>> listed(["a"]), listed("abcdefg")
     ("queue 'a'", "queues 'a', 'b', 'c', 'd', 'e' and 2 more")

@@ -20,7 +20,7 @@ from rabbit_chx.errors import InvalidValue
 _HIDDEN: Final = "(not shown: it may contain a password)"
 _EXTERNAL: Final = "auth_mechanism=external"
 _PORTS: Final = {(False, False): 5672, (False, True): 5671, (True, False): 5552, (True, True): 5551}
-"""The default port, by whether it is for streams and by TLS."""
+"""The default ports, keyed by whether the protocol is that of streams and whether it uses TLS."""
 _SCHEMES: Final = {
     "amqp": (False, False),
     "amqps": (False, True),
@@ -43,7 +43,7 @@ class BrokerUrl:
 
     host: str
     port: int = 0
-    """0 stands for the default port: 5672, or 5671 with TLS; for streams 5552 and 5551."""
+    """0 selects the default port: 5672, or 5671 with TLS; for streams, 5552 or 5551."""
     tls: bool = False
     user: str | None = None
     """None: guest."""

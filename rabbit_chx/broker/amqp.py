@@ -77,7 +77,7 @@ def connect(
         url: the broker.
         name: the connection's name in the broker's list.
         timeout: seconds for the attempt.
-        heartbeat: seconds between signs of life.
+        heartbeat: the heartbeat timeout in seconds.
         credentials: user and password, where the URL does not hold them.
         tls: the context for ``amqps``; by default the certificate and the host name are verified.
 
@@ -110,7 +110,7 @@ def connect(
 
 @contextmanager
 def expecting_refusals() -> Iterator[None]:
-    """Keep pika from warning that the broker closes a channel or returns a message, where that is an expected answer."""
+    """Suppress pika's warnings about closed channels and returned messages, where these are expected answers."""
     quiet = {
         logging.getLogger("pika.channel"): _nothing,
         logging.getLogger("pika.adapters.blocking_connection"): _no_return,
@@ -138,7 +138,7 @@ def server_version(connection: pika.BlockingConnection) -> str:
 
 
 def version_in(properties: Mapping[str, Any]) -> str:
-    """Return the release in the properties of a server, after checking that it is RabbitMQ."""
+    """Return the release from the properties of a server, after checking that it is RabbitMQ."""
     product, version = (properties.get(name, "") for name in ("product", "version"))
     if product != "RabbitMQ":
         raise BrokerUnavailable(

@@ -73,7 +73,7 @@ def _why_not_open(error: Exception, where: str) -> Reason:
         case ConnectionClosed():
             return why_rejected(int(error.args[0]), str(error.args[-1]), where)
         case InvalidFrameError() if "Connection.OpenOk" in str(error):
-            return why_rejected(530, "", where)  # aiormq keeps nothing of the answer to Connection.Open
+            return why_rejected(530, "", where)  # aiormq discards the broker's answer to Connection.Open
         case AMQPError() if not isinstance(error, InvalidFrameError):
             return why_unreachable(error.__cause__ or error, where)
         case _:

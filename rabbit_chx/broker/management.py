@@ -40,7 +40,7 @@ _PAGE_SIZE: Final = 500  # the API's own maximum
 _MOST_PAGES: Final = 400
 _QUEUE_COLUMNS: Final = "name,type,durable,auto_delete,exclusive,arguments,effective_policy_definition"
 _FINAL: Final = {401, 403, 404}
-"""Statuses that the same request would get again."""
+"""Statuses with which a retry would fail, too."""
 _SINGULAR: Final = {"exchanges": "exchange", "queues": "queue", "policies": "policy"}
 _TAGS: Final = {"monitor": "monitoring", "administrator": "administrator", "policymaker": "policymaker"}
 _ENABLE: Final = (
@@ -183,7 +183,7 @@ class Management:
         ]
 
     def published(self, vhost: str) -> dict[str, int]:
-        """The messages that each queue of a virtual host ever received, as of the last statistics."""
+        """The number of messages that each queue of a virtual host has received, as of the last statistics."""
         return dict(self._pages(["queues", vhost], rows.published, columns="name,message_stats.publish"))
 
     def tracing(self, vhost: str) -> bool:

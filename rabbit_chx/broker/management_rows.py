@@ -106,7 +106,7 @@ def queue_with_messages(row: Any) -> tuple[Queue, int | None] | None:
 
 
 def published(row: Any) -> tuple[str, int]:
-    """A queue and the messages that it ever received; a queue without statistics has received none."""
+    """A queue and the number of messages that it has received; 0 without statistics."""
     return field_of(row, "name", str), field_of(field_of(row, "message_stats", dict, {}), "publish", int, 0)
 
 

@@ -48,7 +48,7 @@ class Needs:
     read: Resources = field(default_factory=set)
 
     def __or__(self, other: Needs) -> Needs:
-        """The permissions that two works need together."""
+        """The permissions that either of the two needs."""
         return Needs(self.configure | other.configure, self.write | other.write, self.read | other.read)
 
     def on(self, kind: str, name: str) -> list[str]:

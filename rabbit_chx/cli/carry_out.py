@@ -34,23 +34,23 @@ def agreed(plans: Sequence[Plan]) -> bool:
 
 
 def print_held(live: BrokerAccess, wanted: Topology) -> bool:
-    """Print which queues an interrupted call has left held; whether there are any."""
+    """Print the queues that an interrupted command left held, and return whether there are any."""
     management = live.management()
     assert management is not None
     held = holds_on(management, wanted.vhost)
     if held:
         names = ", ".join(repr(hold.queue) for hold in held)
-        notice("Note", f"an interrupted change left queues held, which is finished first: {names}")
+        notice("Note", f"an interrupted change left queues held, and is finished first: {names}")
     return bool(held)
 
 
 def carry_out_plans(live: BrokerAccess, plans: Sequence[Plan], output: str, **options: Any) -> Exit:
-    """Carry out the plans one after the other, and print what is done; ``options`` are those of `carry_out`."""
+    """Carry out the plans in order, and print each action; ``options`` are those of `carry_out`."""
     management = live.management()
     assert management is not None
     count = 0
 
-    def tell(done: Done) -> None:
+    def show(done: Done) -> None:
         nonlocal count
         count += 1
         if output == "json":
@@ -61,7 +61,7 @@ def carry_out_plans(live: BrokerAccess, plans: Sequence[Plan], output: str, **op
     try:
         for plan in plans:
             with live.amqp(plan.vhost) as connection:
-                carry_out(plan, connection, management, on_done=tell, **options)
+                carry_out(plan, connection, management, on_done=show, **options)
     except RabbitChxError as stopped:
         notice("Error", str(stopped))
         _print_unfinished(count)
@@ -74,4 +74,7 @@ def carry_out_plans(live: BrokerAccess, plans: Sequence[Plan], output: str, **op
 
 def _print_unfinished(count: int) -> None:
     if count:
-        echo("Not finished: run the same command again. Queues that are held stay held until then.", err=True)
+        echo(
+            "Not finished: run the same command again to continue. Held queues stay held until then.",
+            err=True,
+        )

@@ -161,9 +161,9 @@ def _broker_itself(url: str, password_file: Path | None, tls: ssl.SSLContext | N
 
 
 def _ordered_queues(release: Release) -> Check:
-    """What the release's consumers of ordered queues must expect."""
+    """Known problems of the release for consumers of ordered queues."""
     if not release.obeys_active_priorities:
-        found = f"RabbitMQ {release} gives all ordered queues to the member of a group that came first"
+        found = f"RabbitMQ {release} gives all ordered queues to the first member of a group"
         return Check(
             "consumer groups", "missing", found, "upgrade to 4.0 or later, or use failover_only=True"
         )

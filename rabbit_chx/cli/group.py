@@ -1,4 +1,4 @@
-"""``rabbit-chx group``: show which member of a group works on which queue."""
+"""``rabbit-chx group``: show the members of a group and the queues that each works on."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ _NUMBERS: Final = ("queues", "per second", "unhandled")
     ],
     exit_codes={
         Exit.FINE: "every queue has a member that answers",
-        Exit.DIFFERENT: "no member, or one that does not answer",
+        Exit.DIFFERENT: "no members, or a member does not answer",
     },
 )
 @click.argument("name", metavar="GROUP")
 @broker_options
-@option("--watch", is_flag=True, help="Show it again every two seconds, until Ctrl-C.")
+@option("--watch", is_flag=True, help="Refresh every two seconds, until Ctrl-C.")
 @output_option
 def group(
     *,
@@ -47,10 +47,10 @@ def group(
     watch: bool,
     output: str,
 ) -> int:
-    """Show the members of GROUP, and which of them works on each queue, how fast, and how far behind.
+    """Show the members of GROUP, and for each queue the member that works on it, its rate and its backlog.
 
-    The members themselves are asked. Messages that are *ready* are still in the queue; *unhandled* ones are with the
-    member, and the oldest of them has been there for the time shown.
+    The members report these values. *Ready* messages are still in the queue. *Unhandled* messages are with the member,
+    and *oldest* is how long the oldest of them has been there.
     """
     if url is None:
         raise click.UsageError("missing broker URL: pass --url or set AMQP_URL")

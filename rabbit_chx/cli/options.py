@@ -193,7 +193,7 @@ management_options = bundle(
 
 
 def pairs(option: str, texts: Iterable[str], expected: str, *, empty: bool = True) -> list[tuple[str, str]]:
-    """The names and values of an option that is repeated; an error shows no value, which may be a secret."""
+    """Split the texts of a repeated option into names and values; errors do not show values, which may be secrets."""
     found = [text.partition("=") for text in texts]
     for name, equals, value in found:
         if not (name and equals and (value or empty)):

@@ -39,7 +39,7 @@ from rabbit_chx.topology.slot_counts import SlotCounts
         Exit.FINE: "no moves needed, or with --apply: moved",
         Exit.FAILED: "refused, declined or failed",
         Exit.DIFFERENT: "moves proposed",
-        Exit.PARTLY: "with --apply: stopped after some steps; the same command goes on",
+        Exit.PARTLY: "with --apply: stopped after some steps; run the same command again to continue",
     },
 )
 @topology_options
@@ -58,8 +58,8 @@ from rabbit_chx.topology.slot_counts import SlotCounts
     multiple=True,
     metavar="QUEUE=W",
     callback=check_names,
-    help="The capacity of a queue relative to others, whose default is then 1. Without this option, the weights of "
-    "FILE, unless they add up to the number of slots: then they are slot counts, and all queues are equal.",
+    help="The relative capacity of a queue; the others then have 1. By default, the weights in FILE are the capacities, "
+    "but if they add up to the number of slots, they are slot counts, and all queues are equal.",
 )
 @option(
     "--sample",
@@ -67,8 +67,8 @@ from rabbit_chx.topology.slot_counts import SlotCounts
     default=30.0,
     show_default=True,
     metavar="SECONDS",
-    help="How long to trace messages. The virtual host must be traced (rabbitmqctl trace_on); --node traces it for "
-    "this long, on all nodes.",
+    help="How long to trace messages. The tracer of the virtual host must be on (rabbitmqctl trace_on); --node turns it on "
+    "for this long, on all nodes.",
 )
 @keys_option(help="Count these keys instead, one per line; - is stdin.")
 @raw_option
@@ -76,7 +76,7 @@ from rabbit_chx.topology.slot_counts import SlotCounts
     "--apply",
     "apply_it",
     is_flag=True,
-    help="Move the slots while members of a group consume, and break no key's order: hold, switch, drain, release.",
+    help="Move the slots while members of a group consume; every key keeps its order: hold, switch, drain, release.",
 )
 @option("-y", "--yes", is_flag=True, help="With --apply: do not ask for confirmation.")
 @output_option
@@ -96,8 +96,8 @@ def rebalance(
 ) -> int:
     """Measure the load of each slot, and show the fewest slots to move for an even load. Only --apply moves them.
 
-    The broker has no counters of slots, so their messages are traced for a while: the broker copies each message that
-    is published, and the mirror tells its slot.
+    The broker does not count the messages of slots, so it traces messages for a while: it publishes a copy of each
+    message, and the mirror computes its slot.
     """
     wanted, name = _choose(topologies, exchange)
     slots = slots_behind(wanted, name)
@@ -181,8 +181,8 @@ def _print_doubts(found: Rebalancing, counts: SlotCounts, measured: Measurement)
     if error > (found.target - 1) / 2:
         notice(
             "Note",
-            f"{counts.total:,} messages are few: by chance alone, a queue may seem to have {error:.0%} more or less than "
-            "it has",
+            f"{counts.total:,} messages are a small sample: by chance alone, the load of a queue may appear {error:.0%} higher or "
+            "lower than it is",
         )
     if measured.elsewhere:
         share = measured.elsewhere / (measured.elsewhere + counts.total)
@@ -203,6 +203,6 @@ def _print_plans(
         plan = plan_moves(wanted, exchange, {move.slot: move.to_queue for move in moves}, observed)
         plans.append(plan)
         if len(rounds) > 1 and output == "table":
-            echo(f"Round {number} of {len(rounds)}, because queues would otherwise wait for each other:")
+            echo(f"Round {number} of {len(rounds)} (in a single round, queues would wait for each other):")
         print_plan(plan, output)
     return plans

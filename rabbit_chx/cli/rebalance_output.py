@@ -17,7 +17,7 @@ from rabbit_chx.topology.slot_division import quotas
 
 @dataclass(frozen=True)
 class Outcome:
-    """What was measured, and what follows from it."""
+    """A measured load, and the moves that even it out."""
 
     slots: Slots
     capacity: dict[str, int]
@@ -104,11 +104,11 @@ def _print(outcome: Outcome) -> None:
 def _verdict(found: Rebalancing) -> str:
     now = f"The fullest queue gets {found.max_before:.2f} times its fair share (target {found.target:g})"
     if not found.moves:
-        return f"{now}: no move is needed." if found.met else f"{now}: no move of slots makes it less."
+        return f"{now}: no moves needed." if found.met else f"{now}: no move of slots lowers it."
     moves = counted(len(found.moves), "move")
     then = f"{now}. {moves} of {found.share:.2%} of the load bring{'s' * (len(found.moves) == 1)} it to {found.max_after:.2f}"
     if found.fewest:
-        return f"{then}; fewer moves cannot do that."
+        return f"{then}; fewer moves cannot."
     return f"{then}. These are the fewest moves found; fewer may be possible."
 
 
@@ -120,7 +120,7 @@ def _hot(outcome: Outcome) -> list[str]:
         said.append(
             f"Slot {slot!r} alone has {share:.2%} of the load, more than {found.target:g} times the fair share of any "
             f"queue: no move helps. {times / counts.of_slot[slot]:.0%} of it is the key {key!r}; only a finer key, or a "
-            "separate queue for this one, spreads it."
+            "separate queue for this key, spreads the load."
         )
     return said
 
@@ -128,11 +128,11 @@ def _hot(outcome: Outcome) -> list[str]:
 def _print_file(outcome: Outcome) -> None:
     weights = outcome.new_weights
     if weights is None:
-        echo("The file stays as it is: its weights describe the new division too.")
+        echo("The file needs no change: its weights also match the new division.")
         return
     queues = {literal(queue): count for queue, count in weights.items()}
     echo(
-        "Write these numbers of slots into the file after the moves; before, `apply` would move other slots:"
+        "After the moves, write these numbers of slots into the file (not earlier, or `apply` moves other slots):"
     )
     echo(yaml_text({"exchanges": {literal(outcome.slots.exchange): {"queues": queues}}}).rstrip())
     if len(set(outcome.capacity.values())) > 1:

@@ -48,15 +48,15 @@ _queue_options = bundle(
         "--to",
         type=click.IntRange(1, 10_000),
         metavar="N",
-        help="So many queues: new ones come last, or the last ones go.",
+        help="The new number of queues: append queues, or remove the last ones.",
     ),
-    _of_queues("--add", metavar="N|NAMES", callback=check_names, help="N more queues, or these (a,b)."),
+    _of_queues("--add", metavar="N|NAMES", callback=check_names, help="Add N queues, or these (a,b)."),
     _of_queues(
         "--remove",
         metavar="N|NAMES",
         callback=check_names,
         shell_complete=queues,
-        help="Without the last N queues, or without these (a,b).",
+        help="Remove the last N queues, or these (a,b).",
     ),
     gather=_with_queues,
 )
@@ -72,19 +72,21 @@ _queue_options = bundle(
         Exit.FINE: "the broker has these queues",
         Exit.FAILED: "refused, declined or failed; nothing was changed",
         Exit.DIFFERENT: "with --dry-run: changes needed",
-        Exit.PARTLY: "stopped after some steps; the same command goes on",
+        Exit.PARTLY: "stopped after some steps; run the same command again to continue",
     },
 )
 @topology_options
 @_queue_options
-@option("--group", metavar="NAME", help="The group that consumes. Default: every group with members there.")
+@option(
+    "--group", metavar="NAME", help="The group that consumes the queues. Default: all groups with members."
+)
 @option(
     "--timeout",
     type=click.FloatRange(1, 86_400),
     default=300.0,
     show_default=True,
     metavar="SECONDS",
-    help="How long members may take for what is in the queues that lose keys.",
+    help="How long members may take to drain the queues that lose keys.",
 )
 @option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
 @option("--dry-run", is_flag=True, help="Show the plan and change nothing.")
@@ -104,9 +106,9 @@ def scale(
 ) -> int:
     """Change the number of queues of an exchange while members of a Group consume them; every key keeps its order.
 
-    Without --to, --add and --remove, the broker gets the queues of FILE. The queues that gain keys are held, the
-    bindings are changed, the queues that lose keys are drained, and the held ones are released. Members need no
-    restart. After an interruption, the same command goes on.
+    Without --to, --add and --remove, the queues of FILE are applied. The queues that gain keys are held, the bindings
+    are changed, the queues that lose keys are drained, and the held queues are released. Members need no restart. After
+    an interruption, run the same command again to continue.
     """
     check_can_ask(
         "scale", "--yes or --dry-run", "`rabbit-chx plan` shows what would be done", yes=yes or dry_run
@@ -159,7 +161,7 @@ def _removed(wanted: Topology, made: Plan) -> set[str]:
 
 
 def _print_file(wanted: Topology, exchange: str, output: str) -> None:
-    """Print what to write into the file, so that it says what the broker has."""
+    """Print what to write into the file so that it matches the broker."""
     text = excerpt(wanted, exchange)
     if output == "json":
         print_json("file", exchange=exchange, text=text)

@@ -21,9 +21,9 @@ from rabbit_chx.topology.model import Observed, Topology
 from rabbit_chx.topology.slot_counts import SlotCounts
 
 MOST_TRACED = 100_000
-"""Messages that are enough: 256 slots then have 400 each."""
+"""Enough for about 400 messages per slot with 256 slots."""
 _COUNTED = 6.0
-"""Seconds until the counters of the broker, which it updates every 5 seconds, have what was published before."""
+"""Seconds until the broker's counters, updated every 5 seconds, include everything published so far."""
 _PATIENCE = 2 * _COUNTED + 1
 
 
@@ -43,7 +43,7 @@ def count_keys(counts: SlotCounts, path: str, *, raw: bool) -> None:
 
 @dataclass
 class Measurement:
-    """Messages that were traced."""
+    """The result of tracing messages."""
 
     seconds: float = 0.0
     elsewhere: int = 0
@@ -86,7 +86,7 @@ def measure(
 
 
 def sources_of(topology: Topology, exchange: str) -> list[str]:
-    """The exchanges from which a message may come to an exchange, and the exchange itself."""
+    """The exchanges that may route messages to an exchange, including the exchange itself."""
     end = ToExchange(exchange)
     names = [each.name for each in topology.exchanges if each.name and not each.internal]
     return [name for name in names if end in reachable(topology, [ToExchange(name)], alternates=True)]
@@ -94,7 +94,7 @@ def sources_of(topology: Topology, exchange: str) -> list[str]:
 
 @dataclass
 class _Watch:
-    """Tells an exchange without messages from one whose messages are not traced."""
+    """Finds out why nothing is traced: no messages, or the tracer is off."""
 
     management: Management
     vhost: str
@@ -114,7 +114,7 @@ class _Watch:
         )
 
     def check_tracing(self) -> None:
-        """Raise if the tracer is known to be off; only administrators are told."""
+        """Raise if the tracer is off; only administrators may ask."""
         on = True
         with suppress(BrokerUnavailable):
             on = self.management.tracing(self.vhost)
@@ -122,7 +122,7 @@ class _Watch:
             raise self._off()
 
     def tick(self, passed: float) -> None:
-        """Show the time; without a message, ask the counters twice."""
+        """Show the progress; as long as nothing is traced, read the counters, twice at most."""
         if self.traced:
             whole = int(self.found.seconds)
             self.found.seconds += passed
@@ -136,11 +136,11 @@ class _Watch:
             self._check_published()
 
     def check_traffic(self) -> None:
-        """Raise the reason why nothing was traced."""
+        """Raise an error that says why nothing was traced."""
         self._check_published()
         raise BrokerUnavailable(
-            f"no message was published within {self.waited:.0f} seconds: measure while messages flow, with "
-            "--sample for longer, or pass a sample of keys with --keys. If messages do flow, the tracer is off: "
+            f"no message was published within {self.waited:.0f} seconds: measure while messages flow, increase "
+            "--sample, or pass a sample of keys with --keys. If messages do flow, the tracer is off: "
             f"`{self._command('trace_on')}` turns it on"
         )
 

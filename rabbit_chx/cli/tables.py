@@ -39,7 +39,7 @@ class Table:
         self._rows: list[tuple[Cell, ...]] = []
 
     def add_row(self, *cells: Cell) -> None:
-        """Add a row, whose unprintable characters are shown as escapes."""
+        """Add a row; unprintable characters are shown as escapes."""
         self._rows.append(cells)
 
     def drawn(self, *, narrow: bool) -> rich.table.Table:

@@ -1,7 +1,7 @@
 """Publish messages in bulk, confirmed by the broker, with an outcome for every message.
 
 `Publisher` checks and encodes messages (`batch_columns`, `properties`) on the caller's thread and puts them into the `outbox`,
-which it shares with the thread of the `sender`. The other files know neither threads nor, but for `connection`, sockets.
+which it shares with the thread of the `sender`. The other files use no threads, and only `connection` uses a socket.
 """
 
 from __future__ import annotations

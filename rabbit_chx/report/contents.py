@@ -50,10 +50,10 @@ def report(
 ) -> Report:
     """Compute the report of one consistent-hash exchange of a topology.
 
-    Without ``live``, a ring that was read from a broker, it is about the ring that the file's order makes. A sample is
-    either ``keys``, the hashed values with repetitions, or ``sample``, counted by `rabbit_chx.spread`. ``add``, ``remove``
-    and ``weights`` are a change as in `rabbit-chx plan`; by default, one more queue. With a ``worker_pool_size`` of 1, a
-    restart on Mnesia sorts the ring.
+    ``live`` is a ring that was read from a broker; the default is the ring in the order of the file. A sample is either
+    ``keys``, the hashed values with repetitions, or ``sample``, counted by `rabbit_chx.spread`. ``add``, ``remove`` and
+    ``weights`` describe a change as in `rabbit-chx plan`; the default is one more queue. With a ``worker_pool_size`` of 1,
+    a restart on Mnesia sorts the ring.
     """
     parsed = Release.parse(release)
     filed = topology.ring(exchange, parsed)

@@ -2,7 +2,7 @@
 
     RABBIT_CHX_BROKER_URL       amqp://user:password@host:5672/%2F   (amqps works too)
     RABBIT_CHX_MANAGEMENT_URL   http://host:15672                    if its HTTP API is enabled
-    RABBIT_CHX_STREAM_URL       rabbitmq-stream://user:password@host:5552/%2F   if its plugin for streams is enabled
+    RABBIT_CHX_STREAM_URL       rabbitmq-stream://user:password@host:5552/%2F   if its stream plugin is enabled
     RABBIT_CHX_RABBITMQCTL      a command line that runs rabbitmqctl on its node, such as
                                 docker exec -u rabbitmq NAME rabbitmqctl
 

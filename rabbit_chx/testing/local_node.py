@@ -193,7 +193,7 @@ class LocalNode:
                 ("listeners.tcp.local", f"{LOOPBACK}:{self._amqp}"),
                 ("management.tcp.ip", LOOPBACK),
                 ("management.tcp.port", str(self._http)),
-                # without the plugin the server does not know this key and does not start
+                # without the plugin, this key is unknown and the server does not start
                 *(
                     [("stream.listeners.tcp.local", f"{LOOPBACK}:{self._streams}")]
                     if self._has_streams

@@ -172,7 +172,7 @@ def amqp_url(host: str, port: int, settings: Settings, *, scheme: str = "amqp") 
 
 
 def stream_url(host: str, port: int, settings: Settings) -> str:
-    """Return the URL of the same for the stream protocol."""
+    """Return the URL of the virtual host ``/`` for the stream protocol."""
     return amqp_url(host, port, settings, scheme="rabbitmq-stream")
 
 

@@ -87,7 +87,7 @@ class BindingDifference:
 
     @property
     def binding(self) -> Binding:
-        """The binding that is wanted, or else found."""
+        """The wanted binding, or else the one that was found."""
         binding = self.wanted or self.found
         assert binding is not None
         return binding
@@ -217,7 +217,7 @@ def _is_ordered(thing: Exchange | Queue | Policy) -> bool:
 
 
 def _is_no_limit(changed: Property) -> bool:
-    """Whether the file wants no delivery limit and the queue says nothing: a policy can do without another queue."""
+    """Whether the file wants no delivery limit and the queue has no such argument: a policy can lift the limit."""
     return changed.name == DELIVERY_LIMIT and changed.wanted == -1 and changed.found is None
 
 
@@ -360,7 +360,7 @@ def _slots(slots: Slots, observed: Observed) -> Iterator[SlotsDifference]:
 
 
 def slots_difference(slots: Slots, division: Mapping[str, str], observed: Observed) -> SlotsDifference:
-    """The slots that do not lead to the queue of a division."""
+    """The slots that do not lead to their queue in a division."""
     differing = []
     for slot, queue in division.items():
         ring = ring_of(slot, observed)

@@ -25,7 +25,7 @@ HASH_PROPERTIES: Final = ("message_id", "correlation_id", "timestamp")
 RESERVED: Final = "amq."
 """The prefix of the broker's own names."""
 OWN: Final = "rabbit-chx."
-"""The prefix of what this package declares for itself, such as the lock, which belongs in no file."""
+"""The prefix of objects that this package declares for itself, such as the lock; files do not contain them."""
 
 _POLICIES_OF: Final = {"classic": "classic_queues", "quorum": "quorum_queues", "stream": "streams"}
 
@@ -84,7 +84,7 @@ class Queue:
 
     @property
     def is_ordered(self) -> bool:
-        """Whether the broker gives the messages to one consumer at a time, and back to the next one in order."""
+        """Whether the broker delivers to one consumer at a time, and redelivers to the next one in order."""
         return self.type == "quorum" and self.arguments.get(SINGLE_ACTIVE_CONSUMER) is True
 
     @property

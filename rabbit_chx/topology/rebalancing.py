@@ -1,4 +1,4 @@
-"""Which slots to point to other queues so that the load that was measured spreads evenly. This module does no IO.
+"""Find the slots to point to other queues so that a measured load spreads evenly. This module does no IO.
 
 found = rebalance({"tenants.slot.0": 700, ...}, {"tenants.slot.0": "tenants.0", ...}, target=1.2)
 found.moves, found.slots
@@ -53,12 +53,11 @@ class Rebalancing:
     after: Mapping[str, QueueLoad]
     target: float
     hot: Mapping[str, float]
-    """Slots that exceed the target in any queue, even alone, each with its share of the load: no move helps, only
-    finer keys do."""
+    """Slots that exceed the target even alone in any queue, each with its share of the load. No move helps; finer keys do."""
     fewest: bool
-    """Whether no fewer moves have this effect; False if the search gave up before it knew."""
+    """Whether fewer moves are known not to suffice; False if the search gave up first."""
     lowest: bool
-    """Whether no division is more even, if the target cannot be met; True if only hot slots exceed it."""
+    """Whether the target is met but for hot slots, or no division is more even; False if the search gave up first."""
 
     @property
     def met(self) -> bool:
@@ -94,12 +93,12 @@ def rebalance(
 ) -> Rebalancing:
     """Find the fewest slots to move so that no queue has more than ``target`` times its fair share of the load.
 
-    Of several ways with as few moves, the most even one is chosen, then the one that moves the least load. A slot that exceeds the target alone gets a queue
-    of its own. If the other slots cannot meet the target either, the moves lead to the most even division that was
-    found. Every queue keeps at least one slot.
+    Among the ways with the fewest moves, the most even one is chosen, then the one that moves the least load. A slot that
+    alone exceeds the target gets a queue of its own. If the other slots cannot meet the target either, the moves lead to
+    the most even division that was found. Every queue keeps at least one slot.
 
     Args:
-        rates: the load of each slot, in any unit; a slot without one has none.
+        rates: the load of each slot, in any unit; by default 0.
         queue_of: the queue of each slot.
         weights: the capacity of each queue; by default all are equal.
         target: the highest allowed ratio of a queue's load to its fair share, more than 1.
@@ -148,7 +147,7 @@ def _checked(
         if slot not in queue_of:
             raise InvalidValue("slot with a rate", slot, "a slot that has a queue")
         if not isfinite(rate) or rate < 0:
-            raise InvalidValue(f"rate of slot {slot!r}", rate, "a number from 0 up")
+            raise InvalidValue(f"rate of slot {slot!r}", rate, "a number of at least 0")
     if not sum(rates.values()):
         raise InvalidValue(
             "load", 0, "messages on at least one slot", "Measure while messages flow, or use a sample of keys"

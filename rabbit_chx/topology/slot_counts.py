@@ -1,4 +1,4 @@
-"""Count the messages of each slot in a sample, by the mirror of the exchange before the slots. This module does no IO."""
+"""Count the messages of each slot in a sample, with the mirror of the exchange in front of the slots. No IO."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rabbit_chx.ring import Destination, ToExchange
 from rabbit_chx.topology.model import MODULUS_HASH, Exchange, Observed, Slots, Topology
 
 _MOST_KEYS: Final = 200_000
-"""Distinct keys that are counted; the rarest half is forgotten when there are more."""
+"""The most distinct keys that are counted; beyond that, the rarer half is dropped."""
 
 
 class SlotCounts:
@@ -53,7 +53,7 @@ class SlotCounts:
             self._of_key = Counter(dict(self._of_key.most_common(_MOST_KEYS // 2)))
 
     def add_keys(self, keys: Sequence[Any]) -> None:
-        """Count messages by the part of them that the exchange hashes."""
+        """Count messages, given as the values that the exchange hashes."""
         for place, key in zip(self.mirror.route_many(keys).tolist(), keys, strict=True):
             self.add(self._names[place], _text(key))
 

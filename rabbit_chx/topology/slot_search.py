@@ -1,7 +1,7 @@
 """Search for the fewest slots to move so that no queue has more than its limit. This module does no IO.
 
-Loads are numbers: a slot's messages, or its share of them. A queue's level is its load divided by its fair share, so
-the level 1 is the mean. Every queue keeps at least one slot.
+The load of a slot is a number of messages, or a share of them. The level of a queue is its load divided by its fair share,
+so 1 is the mean. Every queue keeps at least one slot.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 _WORK: Final = 200_000
-"""Tried moves times queues, after which a search gives up: less than a second."""
+"""The work after which a search gives up, as tried moves times queues: less than a second."""
 _EXACT: Final = 1 + 1e-9
 """Room for the rounding of sums."""
 
 
 class _GaveUp(Exception):
-    """The search has tried as many moves as it may."""
+    """The search has used up its work."""
 
 
 @dataclass
@@ -77,7 +77,7 @@ class Division:
 
 
 def descend(start: Division, limit: float) -> Division:
-    """Lower the highest level by the best move or swap at a time, down to the limit if possible."""
+    """Lower the highest level, one best move or swap at a time, to the limit if possible."""
     now = start.copy()
     while now.highest > limit * _EXACT:
         full, before = now.fullest, now.highest
@@ -94,7 +94,7 @@ def descend(start: Division, limit: float) -> Division:
 
 
 _Choice = tuple[float, int, int, int]
-"""The higher level of the two queues afterwards, a slot, its new queue, and the slot that comes back or -1."""
+"""The higher level of the two queues afterwards, a slot, its new queue, and the slot that moves back, or -1."""
 
 
 def _moves_from(now: Division, full: int) -> Iterator[_Choice]:
@@ -129,7 +129,7 @@ def lowest_level(start: Division, least: float) -> tuple[Division, bool]:
 
 
 class _Placement:
-    """Depth first: each slot in turn, the largest first, goes to each queue where it leads to a better division."""
+    """A depth-first search that puts each slot, the largest first, into each queue that may lead to a better division."""
 
     def __init__(self, best: Division) -> None:
         self.best = best
@@ -164,10 +164,10 @@ class _Placement:
 
 
 def fewest_moves(start: Division, limit: float, known: Division) -> tuple[Division, bool]:
-    """The division within the limit that moves the fewest slots, of these the most even, of these the least load.
+    """The division within the limit that moves the fewest slots; then the most even one; then the one that moves the least load.
 
-    ``known`` is some division within the limit. The second value says whether no division needs fewer moves; the
-    search may give up before.
+    ``known`` is any division within the limit. The second value says whether fewer moves are known not to suffice, which
+    is unknown if a search gave up.
     """
     most = sum(map(int.__ne__, start.queue_of, known.queue_of))
     fewest, left = True, _WORK
@@ -184,7 +184,7 @@ def fewest_moves(start: Division, limit: float, known: Division) -> tuple[Divisi
 
 
 class _Search:
-    """Depth first: some slot must leave the fullest queue, so the search branches over these slots only."""
+    """A depth-first search. Some slot must leave the fullest queue, so the search branches over its slots only."""
 
     def __init__(self, start: Division, limit: float, left: int) -> None:
         self._now = start.copy()
@@ -192,13 +192,13 @@ class _Search:
         self._fixed: set[int] = set()
         """The slots that have moved, and those that stay in this branch."""
         self.left = left
-        """The work that it may still do."""
+        """The remaining work."""
         self.found: Division | None = None
         self._moved = self._least_moved = 0.0
-        """The load that moves: now, and to the division that was found."""
+        """The load that moves: to the current division, and to the best one found."""
 
     def with_moves(self, moves: int) -> bool:
-        """Find the best division with exactly this many moves, where no fewer are enough; whether all were tried."""
+        """Find the best division with this many moves, if fewer do not suffice; return whether the search was complete."""
         try:
             self._descend(moves)
         except _GaveUp:
@@ -206,7 +206,7 @@ class _Search:
         return True
 
     def least_moves(self) -> int:
-        """A lower bound of the moves that are still needed: each full queue loses its largest slots first."""
+        """A lower bound for the moves still needed: each full queue loses its largest slots first."""
         leaving = sum(map(self._least_from, range(len(self._now.fair))))
         return max(leaving, len(self._now.empty))  # one move may fill an empty queue from a full one
 
@@ -238,7 +238,7 @@ class _Search:
             same = any(now.queue_of[each] == old and now.loads[each] == size for each in fixed[-1:])
             fixed.append(slot)
             self._fixed.add(slot)
-            if not same:  # a slot that equals one that stays need not move either
+            if not same:  # an equal slot stays, so this one need not move either
                 for queue in queues:
                     self._try(slot, queue, left)
             if self.least_moves() > left:
@@ -251,7 +251,7 @@ class _Search:
         if self.found is None or highest * _EXACT < self._limit or self._moved * _EXACT < self._least_moved:
             self.found, self._least_moved = self._now.copy(), self._moved
             self._limit = min(highest, self._limit)
-        # From here on only divisions that are as low are of interest.
+        # From now on, only divisions that are at least as low matter.
 
     def _try(self, slot: int, queue: int, left: int) -> None:
         now = self._now
@@ -262,7 +262,7 @@ class _Search:
         self.left -= len(now.fair)
         if self.left < 0:
             raise _GaveUp
-        totals = now.total[old], now.total[queue]  # so that rounding does not add up
+        totals = now.total[old], now.total[queue]  # so that rounding errors do not add up
         now.move(slot, queue)
         self._moved += now.loads[slot]
         self._descend(left - 1)
@@ -271,7 +271,7 @@ class _Search:
         now.total[old], now.total[queue] = totals
 
     def _branches(self) -> Iterator[tuple[int, list[int]]]:
-        """The slots of which one must move, each with the queues that it may move to, the emptiest first."""
+        """The slots, one of which must move, each with its possible queues, the emptiest first."""
         now = self._now
         by_level = sorted(range(len(now.fair)), key=now.level)
         if now.level(by_level[-1]) > self._limit:

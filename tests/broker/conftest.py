@@ -98,7 +98,7 @@ def stream_connection(stream_url):
 
 @pytest.fixture
 def stream(stream_url):
-    """A stream of its own, created over a connection of its own: tests close theirs."""
+    """A new stream, created over a separate connection, because tests may close theirs."""
     with connect(stream_url) as connection:
         name = new_stream(connection)
     yield name

@@ -1,10 +1,9 @@
-"""Exchanges that are changed at random, command by command, and after each of them held against the mirror.
+"""Exchanges that are changed at random, one command at a time, and compared with the mirror after each.
 
-They share their destinations, so that a queue which goes is missed in all. Nothing is compared from memory: the
-broker's node is asked for all rings after each step. All that was done and read is kept in a journal, on which
-mirrors that err are tried afterwards.
+They share their destinations, so deleting a queue affects all of them. After each step, all rings are read from the
+broker's node. A journal keeps all commands and rings; faulty mirrors are tried on it afterwards.
 
-This file books nothing and asserts nothing; it says what differed.
+This file records nothing and asserts nothing; it returns the differences.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
     Mistake: TypeAlias = Callable[[Ring, Change], Ring]
 
 WEIGHTS = ["1", "1", "2", "3", "5", "10", "+2", "007", "04"]
-"""Texts of weights on purpose: their order as texts is not that of their numbers."""
+"""Weights as text, because their order as text differs from that of the numbers."""
 QUEUES = [f"fire.q{i}" for i in range(12)]
 BEHIND = [ToExchange(f"fire.x{i}") for i in range(4)]
 ARGUMENTS = [{}, {}, {"x-bind-seq": 1}, {"x-bind-seq": 2}, {"why": "a reason"}]
@@ -140,7 +139,7 @@ class Fire:
                 self.step()
 
     def until_dead(self, count: int) -> None:
-        """Take steps until so many listed bindings have no bucket."""
+        """Take steps until this many listed bindings have no bucket."""
         while sum(len(ring.dead) for ring in self.mirror.values()) < count:
             self.step()
 

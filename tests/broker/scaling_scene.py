@@ -1,4 +1,4 @@
-"""An exchange under load whose queues a group of processes consumes, and what they have handled, in which order."""
+"""An exchange under load, member processes that consume its queues, and a ledger of the messages they handle."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ SLOTS = RING.replace("queues: {", "slots: 64, queues: {", 1)
 
 @dataclass(frozen=True)
 class Ledger:
-    """What the members have handled, by when they began with it."""
+    """The messages that the members handled, in the order in which they started to handle them."""
 
     lines: tuple[tuple[int, str, int, str], ...]
     published: int
@@ -51,7 +51,7 @@ class Ledger:
 
     @property
     def out_of_order(self) -> list[tuple[str, int]]:
-        """Messages that were first handled after a later one of their key."""
+        """Messages that were first handled after a later message with the same key."""
         latest: dict[str, int] = {}
         seen: set[tuple[str, int]] = set()
         late = []
@@ -68,7 +68,7 @@ class Ledger:
 
 
 class Scene:
-    """An exchange with so many queues, a topology file, a publisher that goes on and on, and members."""
+    """An exchange with its queues, a topology file, a publisher that runs until the end, and members."""
 
     def __init__(
         self, site: Site, folder: Path, text: str, *, queues: int = 8, milliseconds: float = 2
@@ -127,7 +127,7 @@ class Scene:
             return members(connection, GROUP)
 
     def state(self) -> str:
-        """What members and queues are at, for the report of a failure."""
+        """The state of members and queues, for the report of a failure."""
         rows = [
             f"seat {each.seat}: {name}: {found}"
             for each in self.answers()
@@ -147,7 +147,7 @@ class Scene:
         self.wait(lambda: self.published >= 5 * len(KEYS))
 
     def _publish(self) -> None:
-        """Publish a number of every key after the other, as fast as the members handle them, or a bit faster as long as few wait."""
+        """Publish one number after another for each key, slightly faster than the members handle them as long as few wait."""
         try:
             with Publisher(self.site.url(), exchange="orders") as publisher:
                 number = 0
@@ -167,7 +167,7 @@ class Scene:
             return self._handled
 
     def publish_on(self, messages: int) -> None:
-        """Wait until so many more are handled."""
+        """Wait until this many more messages are handled."""
         least = self.handled() + messages
         self.wait(lambda: self.handled() >= least)
 
@@ -179,14 +179,14 @@ class Scene:
             time.sleep(0.05)
 
     def finish(self) -> Ledger:
-        """What was handled, when all that was published is."""
+        """Stop publishing, wait until all messages are handled, and return the ledger."""
         self._stop.set()
         self._publisher.join(DEADLINE)
         self.wait(lambda: self.ledger().lost == 0)
         return self.ledger()
 
     def assert_clean(self, queues: int) -> None:
-        """So many queues are there, each of them empty, and nothing of a change: no hold, no lock, no pending step."""
+        """Check that exactly these queues exist, that they are empty, and that no hold and no pending step is left."""
         found = [queue.name for queue, _ in self.site.management.queues(self.site.vhost)]
         expected = [f"orders.{number}" for number in range(queues)]
         assert sorted(name for name in found if name.startswith("orders.")) == sorted(expected)
@@ -209,9 +209,9 @@ class Scene:
 def scale(
     scene: Scene, *options: str, kill_after: int = 0, kill_in: float = 0.0, verb: str = "scale"
 ) -> tuple[int, list[str], str]:
-    """Run the command; return its exit code, what it did, and its errors.
+    """Run the command; return its exit code, its actions and its errors.
 
-    It is killed after so many things that it did, or so many seconds.
+    It is killed after ``kill_after`` actions, or after ``kill_in`` seconds.
     """
     program = [sys.executable, "-m", "rabbit_chx", verb, str(scene.file), "-U", scene.site.url()]
     env = os.environ | {

@@ -1,6 +1,7 @@
 """`scale` and `rebalance --apply` with the permissions of docs/permissions.md, and with each of them taken away.
 
-What fails for want of a permission may have done something already. With the permission, the same command finishes it.
+A command that fails for lack of a permission may have changed something already. With the permission, it finishes the
+change when it is run again.
 """
 
 from __future__ import annotations
@@ -40,13 +41,13 @@ exchanges:
 queues: {a: {preset: ordered}, b: {preset: ordered}, d: {preset: ordered}, e: {preset: ordered}}
 """
 ONLY_WITHOUT_RECORD = {("write", "orders"), ("write", r"tenants\.slot\.2")}
-"""What the first record of an exchange's order takes; here `apply` has made it."""
+"""Only the first record of an exchange's order needs these, and here `apply` has made it."""
 EVERYTHING = Grant(".*", ".*", ".*", "management")
 
 
 @pytest.fixture(scope="module")
 def shop(broker, tmp_path_factory):
-    """A ring of two queues and slots of which one queue has too many, with a member of a group on each exchange."""
+    """A ring of two queues, and unevenly divided slots, with a member of a group on each exchange."""
     with Shop(broker, tmp_path_factory.mktemp("shop")) as shop:
         file = shop.write("topology.yaml", TOPOLOGY)
         (shop.folder / "keys.txt").write_text("\n".join(f"tenant-{number}" for number in range(1000)))
@@ -62,7 +63,7 @@ def consumed(shop, exchange):
     thread.start()
     try:
         with shop.connection() as connection:
-            wait_until(lambda: members(connection, exchange), "a member is there", pause=0.1)
+            wait_until(lambda: members(connection, exchange), "a member has joined", pause=0.1)
         yield
     finally:
         member.stop()
@@ -75,7 +76,7 @@ def slots_of(shop):
 
 
 def restore(shop, slots, capsys, monkeypatch):
-    """The exchanges as they were, by a user who may do everything."""
+    """Restore the exchanges, as a user with every permission."""
     shop.allow(EVERYTHING)
     moved = {slot: queue for slot, queue in slots.items() if slots_of(shop)[slot] != queue}
     observed = read(shop.management, shop.vhost)
@@ -88,7 +89,7 @@ def restore(shop, slots, capsys, monkeypatch):
 
 
 @pytest.mark.parametrize("command", CHANGES)
-def test_it_takes_what_the_page_says_and_nothing_less(command, shop, capsys, monkeypatch):
+def test_a_command_needs_exactly_the_listed_permissions(command, shop, capsys, monkeypatch):
     grant, slots = CHANGES[command], slots_of(shop)
     before = shop.seen()
     for less in grant.weaker():

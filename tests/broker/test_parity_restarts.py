@@ -81,7 +81,7 @@ def test_after_a_restart_the_ring_is_kept_or_unknown_and_parity_holds_from_the_r
         landed = x.check(map(Message, keys), "pika")
         assert infer(zip(keys, landed, strict=True), BINDINGS, release=own.release).ring.runs == ring.runs
         check_modulus(own, modulus, keys)
-        fire.run(20, [])  # and life goes on from there
+        fire.run(20, [])  # the exchanges can still be changed
         assert not fire.wrong
 
 

@@ -1,4 +1,4 @@
-"""`rabbit-chx rebalance` on real brokers: the load of slots as it is traced, and what the moves do to the queues."""
+"""`rabbit-chx rebalance` on real brokers: the traced load of slots, and the effect of the moves on queues."""
 
 from __future__ import annotations
 
@@ -71,14 +71,14 @@ class Shop:
         return {bound.source: bound.destination for bound in bounds if ".slot." in bound.source}
 
     def keys_with_a_full_queue(self) -> list[str]:
-        """Keys of which each occurs as often as a message should have it: one queue gets about half of them."""
+        """One key for each message to send: about half of the messages go to one queue."""
         queue_of = self.queue_of()
         keys = [f"tenant-{number}" for number in range(400)]
         full = [key for key in keys if queue_of[self.mirror.route(key).name] == "t.2"]
         return keys + full * 2
 
     def share_of_queues(self, keys) -> dict[str, float]:
-        """The share of messages that each queue gets of these keys."""
+        """The share of each queue if every key is one message."""
         queue_of = self.queue_of()
         counts = Counter(queue_of[self.mirror.route(key).name] for key in keys)
         return {queue: count / len(keys) for queue, count in counts.items()}
@@ -165,7 +165,7 @@ def test_the_proposed_moves_even_out_the_load_that_was_traced(shop, site, run) -
     made = plan_moves(load(shop.file), "tenants", division, read(site.management, site.vhost))
     assert [row["do"] for row in rows["step"]] == list(map(str, made.steps))
     apply(site.url(), made, management=site.management)
-    assert max(shop.share_of_queues(keys).values()) * 4 < TARGET + 0.15  # what was traced is a sample
+    assert max(shop.share_of_queues(keys).values()) * 4 < TARGET + 0.15  # the load was measured with a sample
 
     if whole["weights"] is not None:
         assert shop.planned().steps  # the old file would undo the moves
@@ -245,7 +245,7 @@ def test_applied_moves_keep_every_message_and_the_order_of_every_key(shop, site,
     assert seen == {key: list(range(count)) for key, count in sent.items()}
 
 
-def test_without_the_tracer_an_administrator_is_told_at_once(shop, run) -> None:
+def test_an_administrator_sees_at_once_that_the_tracer_is_off(shop, run) -> None:
     found = run("rebalance", shop.file)
     assert found.code == 1
     assert "rabbitmqctl trace_on -p" in found.err
@@ -264,7 +264,7 @@ def test_an_unfinished_change_is_refused(shop, site, run) -> None:
 
 @pytest.fixture
 def member(site):
-    """The URL of a user without any tag but management, who may read what is traced."""
+    """The URL of a user with only the tag management, who may read traced messages."""
     site.management._request("PUT", ["users", "reader"], body={"password": "sesame", "tags": "management"})
     site.grant("reader", "^amq\\.gen-", "^amq\\.gen-", "^(amq\\.gen-.*|amq\\.rabbitmq\\.trace)$")
     yield f"amqp://reader:sesame@{urlsplit(site.broker.url).netloc.rpartition('@')[2]}"
@@ -280,9 +280,9 @@ def test_a_user_without_tags_measures_what_others_trace(shop, site, run, member)
         site.broker.ctl("trace_on", "-p", site.vhost)
         found = run("rebalance", shop.file, "--sample", 2, "--output", "json", url=member)
         assert found.code in {0, 2}, found.err
-        assert is_traced(site)  # whoever turned it on turns it off
+        assert is_traced(site)  # rebalance did not turn it on, so it must not turn it off
         assert by_type(found)["rebalancing"][0]["messages"]
-    # What was published a moment ago must not count as published now.
+    # Messages published a moment ago must not count as published during the sample.
     site.broker.ctl("trace_off", "-p", site.vhost)
     found = run("rebalance", shop.file, "--sample", 1, url=member)
     assert found.code == 1

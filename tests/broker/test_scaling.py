@@ -1,6 +1,6 @@
-"""The number of queues changes under load while processes of a group consume them: every key keeps its order.
+"""The number of queues changes under load while member processes consume them, and every key keeps its order.
 
-The control shows what the holds are for: the same change without them breaks the order.
+The control shows that the holds are necessary: the same change without them breaks the order.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ pytestmark = [
 
 WAYS = pytest.mark.parametrize("scene", [RING, SLOTS], ids=["ring", "slots"], indirect=True)
 UNBOUND = RING.replace('queues:\n  "orders.{0..%(last)d}"', 'queues:\n  "orders.{0..11}"')
-"""All twelve queues are declared, however many of them are bound."""
+"""Declares all twelve queues, regardless of how many are bound."""
 
 MANY = 30_000 if LONG else 2_000
 
@@ -54,7 +54,7 @@ def test_scaling_under_load_keeps_the_order_of_every_key(scene) -> None:
 @WAYS
 @pytest.mark.long
 def test_queues_and_members_come_and_go_at_once(scene) -> None:
-    """From 8 to 12 and to 6 queues, and meanwhile from 2 to 6 and to 3 members."""
+    """Queues go from 8 to 12 to 6 while members go from 2 to 6 to 3."""
     scene.start_members(2)
     scene.start_publishing()
     scene.publish_on(MANY)
@@ -82,7 +82,7 @@ def test_queues_and_members_come_and_go_at_once(scene) -> None:
 
 @pytest.mark.parametrize("scene", [UNBOUND], ids=["ring"], indirect=True)
 def test_without_holds_the_order_breaks(scene) -> None:
-    """The new queues are consumed and empty when they are bound, so their messages overtake those that wait."""
+    """The new queues are empty when they are bound, so their messages overtake the backlog of the old ones."""
     scene.milliseconds = 10
     scene.start_members(2)
     with scene.site.connection() as connection:

@@ -1,6 +1,6 @@
-"""`rabbit-chx scale` and `rebalance --apply` are killed (SIGKILL) under load and called again.
+"""`rabbit-chx scale` and `rebalance --apply` are killed (SIGKILL) under load and run again.
 
-No key's order breaks, and nothing is left behind.
+Every key keeps its order, and nothing is left behind.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ pytestmark = [
     pytest.mark.broker,
     pytest.mark.proves(
         "Consumers",
-        "`scale` and `rebalance` killed (SIGKILL) and called again",
+        "`scale` and `rebalance` killed (SIGKILL) and run again",
         "without holds the order breaks",
     ),
     pytest.mark.timeout(1800),
@@ -51,7 +51,7 @@ def finish(scene: Scene, to: int) -> None:
 
 
 @WAYS
-def test_killed_at_any_time_it_goes_on_when_called_again(scene) -> None:
+def test_scale_killed_at_any_time_finishes_when_run_again(scene) -> None:
     random = dice("kills of scale")
     killed = 0
     while killed < KILLS:
@@ -69,7 +69,7 @@ def test_killed_at_any_time_it_goes_on_when_called_again(scene) -> None:
 @STEPWISE
 @pytest.mark.long
 @pytest.mark.one_release
-def test_killed_after_each_thing_that_it_does_it_finishes_when_called_again(scene) -> None:
+def test_scale_killed_after_each_action_finishes_when_run_again(scene) -> None:
     left = {6, 4}
     for number in count(1):
         for to in (6, 4):
@@ -86,7 +86,7 @@ def test_killed_after_each_thing_that_it_does_it_finishes_when_called_again(scen
 @STEPWISE
 @pytest.mark.long
 @pytest.mark.one_release
-def test_killed_in_each_call_it_goes_on_from_where_it_was(scene) -> None:
+def test_scale_killed_in_every_run_finishes_after_several_runs(scene) -> None:
     for to in (6, 4):
         for number in count(1):
             code, done, errors = scale(scene, "--to", str(to), kill_after=number)
@@ -99,9 +99,7 @@ def test_killed_in_each_call_it_goes_on_from_where_it_was(scene) -> None:
 @pytest.mark.parametrize("scene", [MORE_SLOTS], ids=["slots"], indirect=True)
 @pytest.mark.long
 @pytest.mark.one_release
-def test_rebalance_killed_after_each_thing_that_it_does_it_finishes_when_called_again(
-    scene, tmp_path
-) -> None:
+def test_rebalance_killed_after_each_action_finishes_when_run_again(scene, tmp_path) -> None:
     random, keys = dice("kills of rebalance"), tmp_path / "keys.txt"
     killed = 0
     for number in range(1, 13):

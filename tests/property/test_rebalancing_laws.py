@@ -1,4 +1,4 @@
-"""Rebalancing against all divisions of a few slots, and what holds for any number of them."""
+"""Rebalancing compared with all divisions of a few slots, and its invariants for any number of slots."""
 
 from __future__ import annotations
 

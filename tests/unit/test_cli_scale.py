@@ -1,4 +1,4 @@
-"""What ``rabbit-chx scale`` refuses before it touches a broker, and what it shows of one that it only reads."""
+"""``rabbit-chx scale`` without changes to a broker: invalid usage, refused plans, dry runs, and the printed file."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_wrong_usage_is_explained(file, run, options, complaint) -> None:
     assert complaint in found.err
 
 
-def test_what_is_printed_in_the_end_loads_as_the_new_number_of_queues(file, run, monkeypatch) -> None:
+def test_the_printed_part_of_the_file_has_the_new_number_of_queues(file, run, monkeypatch) -> None:
     monkeypatch.setattr("rabbit_chx.cli.scale.carry_out_plans", lambda *_, **__: 0)
     found = run("scale", file, "-x", "slots", "--to", "6", "--yes")
     assert found.code == 0

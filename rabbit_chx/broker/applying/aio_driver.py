@@ -18,7 +18,7 @@ from rabbit_chx.broker.reasons import why_down
 from rabbit_chx.errors import InvalidValue
 
 # isort: split
-# After amqp_async, which says how to install aio-pika.
+# After amqp_async, whose error says how to install aio-pika.
 import aio_pika
 from aiormq.abc import AbstractChannel, AbstractConnection, ChannelFrame, DeliveredMessage
 from aiormq.exceptions import (
@@ -32,7 +32,7 @@ from pamqp import commands as spec
 from pamqp.base import Frame
 from pamqp.exceptions import CLASS_MAPPING
 
-# aiormq drops the number of a reply code; the reply text begins with the name. Codes below 400 report no error of ours.
+# aiormq drops the reply code, but the reply text begins with its name. Codes up to 400 are not errors of the client.
 _CODES: Final = {
     error.name.replace("-", "_"): code  # type: ignore[attr-defined]
     for code, error in CLASS_MAPPING.items()
@@ -69,7 +69,7 @@ async def opened(given: object, tls: ssl.SSLContext | None = None) -> AsyncItera
 
 
 def why_closed(error: BaseException, who: str) -> Refused | Lost:
-    """What an exception of aiormq means for the command or the connection that it ended."""
+    """Translate an exception of aiormq into a refused command or a lost connection."""
     if not isinstance(error, (ChannelClosed, ConnectionClosed)):
         return Lost(str(why_down(error, who.removeprefix("the broker at "))))
     text = str(error.args[-1])

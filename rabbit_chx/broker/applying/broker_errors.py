@@ -45,7 +45,7 @@ def why_refused(
     """Explain the refusal of a step of a plan: what was refused, why, and what helps.
 
     Code 0 means that the client could not send the command. ``rings`` are the exchanges whose order is recorded, and
-    ``also`` is what the caller needs for other work.
+    ``also`` are further permissions that the caller needs.
     """
     at = needs_of([step] if step is not None else [], rings)
     if denied := why_denied(text, needs_of(steps, rings) | also, at=at, what="the plan"):

@@ -85,7 +85,7 @@ class _Drain:
         return {MARKER: self._id, _QUEUE: queue}
 
     def passed(self, headers: Mapping[str, Any] | None) -> str | None:
-        """Take an answer, and return its queue; None for an answer to an earlier drain, and for a repeated answer."""
+        """Record an answer and return its queue; None for a repeated answer, or an answer to an earlier drain."""
         headers = headers or {}
         queue = str(headers.get(_QUEUE))
         if headers.get(MARKER) != self._id or queue not in self.waiting:
@@ -103,7 +103,7 @@ class _Drain:
 
 
 def drain_commands(queues: Collection[str], timeout: float, settle: float) -> Generator[Command, Any, None]:
-    """The commands of a drain, with the broker's refusals explained."""
+    """The commands of a drain, with explanations of refusals."""
     try:
         yield from marker_commands(queues, timeout, settle)
     except (Refused, Lost) as error:
@@ -115,7 +115,7 @@ def drain_commands(queues: Collection[str], timeout: float, settle: float) -> Ge
 
 
 def check_replies() -> Generator[Command, Any, str]:
-    """The queue for the answers to markers; refused later, it would leave markers behind."""
+    """Declare the queue for answers before any marker is published, since a later refusal would leave markers behind."""
     replies = (yield OnChannel("queue_declare", {"queue": "", "exclusive": True})).queue
     yield OnChannel("basic_get", {"queue": replies})
     return str(replies)
@@ -129,7 +129,7 @@ def marker_commands(
     on_passed: Callable[[str], object] = lambda _: None,
     meanwhile: Callable[[], object] = lambda: None,
 ) -> Generator[Command, Any, None]:
-    """The commands of a drain; ``meanwhile`` is called again and again until the last queue has passed its marker."""
+    """The commands of a drain; ``meanwhile`` is called at each poll until every queue has passed its marker."""
     state = _Drain(queues)
     deadline = time.monotonic() + timeout
     replies = yield from check_replies()

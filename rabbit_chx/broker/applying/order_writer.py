@@ -1,7 +1,7 @@
 """The commands that keep the record of the order in which rings were bound. No connection is opened here.
 
-An entry is made right before its binding, and taken back right after it, on the same channel. So if an apply breaks off
-between the two, the record has an entry too many, which a reader ignores and the next apply takes back.
+An entry is written right before its bind and removed right after its unbind, on the same channel. If an apply stops in
+between, the record has one entry too many, which readers ignore and the next apply removes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from rabbit_chx.topology.model import Binding, Exchange
 class OrderWriter:
     """Keeps the record of one virtual host while a plan is applied.
 
-    ``rings`` are those that the plan knows; elsewhere the record itself tells the order.
+    ``rings`` are those that the plan knows; the order of all others comes from the record itself.
     """
 
     def __init__(self, evidence: OrderEvidence, rings: Mapping[str, Ring]) -> None:
@@ -86,7 +86,7 @@ class OrderWriter:
         return commands
 
     def unbind(self, bound: Binding) -> list[OnChannel]:
-        """Take back the entry of a binding that is gone."""
+        """Remove the entry of a binding that is gone."""
         return self._drop(bound.source, {(bound.destination, bound.key)})
 
     def delete_exchange(self, name: str) -> list[OnChannel]:

@@ -66,7 +66,7 @@ _UNLOGGED: Final[WeakSet[Channel]] = WeakSet()
 
 
 def _is_news(record: logging.LogRecord) -> bool:
-    """Whether pika's warning is not about a refusal that a driver raises as an error."""
+    """Whether to log a warning of pika: not if a driver raises the same refusal as an error."""
     last = record.args[-1] if isinstance(record.args, tuple) and record.args else None
     return not (isinstance(last, Channel) and last in _UNLOGGED)  # pika's frames cannot be hashed
 
@@ -137,7 +137,7 @@ class PikaDriver(Driver):
     def _send(self, commands: Sequence[OnChannel]) -> Any:
         if self._channel is None or self._channel.is_closed:
             self._channel = self._connection.channel()
-            _UNLOGGED.add(self._channel._impl)  # noqa: SLF001 - what pika's log calls the channel
+            _UNLOGGED.add(self._channel._impl)  # noqa: SLF001 - the channel in the records of pika's log
             self._channel.confirm_delivery()
         *first, last = commands
         for command in first:

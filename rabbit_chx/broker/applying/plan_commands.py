@@ -92,9 +92,9 @@ def plan_commands(
 ) -> Generator[Command, Any, Applied]:
     """All commands of a plan that passed `check_plan`, from taking the lock to releasing it.
 
-    ``token`` is a number that no other apply has. ``seen`` says whether there is a management API to read back with;
-    to record the order of rings needs one, too. Without ``lock``, the caller holds the
-    lock. ``also`` is what the caller needs for other work, and errors name it with what the steps need.
+    ``token`` is a number that no other apply has. ``seen`` says whether there is a management API, which is required to
+    read back and to record the order of rings. Without ``lock``, the caller already holds the lock. ``also`` are
+    further permissions that the caller needs; errors list them with those of the steps.
     """
     if not plan.steps:
         return Applied()

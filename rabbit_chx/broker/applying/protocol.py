@@ -109,7 +109,7 @@ async def carry_out(commands: Generator[Command, Any, _T], do: Callable[[Command
 class Driver(ABC):
     """Runs generators of commands on a new channel of a connection, which is left open.
 
-    ``timeout`` are the seconds for the answer to a command; then the connection is dropped.
+    If a command is not answered within ``timeout`` seconds, the driver drops the connection.
     """
 
     def __init__(self, management: Management | None, timeout: float, vhost: str, where: str) -> None:

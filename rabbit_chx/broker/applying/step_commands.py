@@ -261,7 +261,7 @@ class StepCommands:
     def _recorded(
         self, step: Bind | Unbind, same: Sequence[Binding], now: Iterable[Binding]
     ) -> tuple[list[OnChannel], list[OnChannel]]:
-        """The commands before and after a change of a ring that keep the record; ``same`` are those of this destination."""
+        """The commands before and after a ring change that keep the record; ``same`` are the bindings of this destination."""
         bound = step.binding
         if isinstance(step, Bind):
             self._refuse_second_binding(bound, same)

@@ -1,4 +1,4 @@
-"""The Erlang expression that prints the rings of a virtual host, and the parser for what it prints.
+"""The Erlang expression that prints the rings of a virtual host, and the parser of its output.
 
 RabbitMQ's own command for this crashes as soon as a destination is an exchange, so the node is asked
 through ``rabbitmqctl eval`` for ``rabbit_exchange_type_consistent_hash:ring_state/2`` (the same shape in

@@ -92,7 +92,7 @@ def ring_of(
 ) -> tuple[Ring, RingSource]:
     """The ring of one exchange, and how its order is known.
 
-    ``listed`` are the same bindings as a ring holds them, and ``on_node`` the buckets of the node, if it was asked.
+    ``listed`` are the same bindings in the form of a ring, and ``on_node`` are the buckets read from the node, if any.
     """
 
     def unknown(why: str) -> tuple[Ring, RingSource]:
@@ -150,9 +150,9 @@ def in_ring_order(topology: Topology, rings: Mapping[str, Ring]) -> Topology:
 
 
 def learn(observed: Observed, pairs: Mapping[str, Iterable[tuple[Any, Destination]]]) -> Observed:
-    """Work out unknown rings from observed messages, and correct those that a record gave, but not those of a node.
+    """Infer unknown rings from observed messages, and correct rings known from a record, but not those read from a node.
 
-    ``pairs`` has, by exchange, the values that were hashed and the destinations that received them.
+    ``pairs`` holds, for each exchange, the hashed values and the destinations that received them.
     """
     rings, sources = dict(observed.rings), dict(observed.ring_sources)
     possible = dict(observed.possible_rings)

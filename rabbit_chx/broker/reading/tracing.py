@@ -1,12 +1,13 @@
-"""Sample the messages that reach an exchange, by the broker's firehose tracer.
+"""Sample the messages that reach an exchange, with the broker's firehose tracer.
 
-The broker counts messages of an exchange only where they were published, so the exchanges behind it, such as slots,
-have no rates (3.10.8, 4.0.5, 4.3.6). A second queue on a hash exchange would take keys from the first. The tracer changes
-no route: it publishes a copy of each message to ``amq.rabbitmq.trace``, with the queues that the message went to
-(rabbit_trace.erl, tap_in/6). It costs the broker one more publish a message, so it is on only as long as needed.
+The broker counts a message only at the exchange that it was published to, so the exchanges behind that one, such as
+slots, have no rates (observed on 3.10.8, 4.0.5 and 4.3.6). A second queue on a hash exchange would take keys from the
+first. The tracer changes no route: it publishes a copy of each message to ``amq.rabbitmq.trace``, with the names of the
+queues that the message was routed to (rabbit_trace.erl, tap_in/6). Each copy costs the broker another publish, so the
+tracer is on only as long as needed.
 
-It is never turned on over HTTP: ``PUT /api/vhosts/NAME`` also resets the description, the tags and, on 4.3, the default
-queue type of the virtual host.
+This module never turns the tracer on over HTTP: ``PUT /api/vhosts/NAME`` also resets the description, the tags and, on
+4.3, the default queue type of the virtual host.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from rabbit_chx.errors import BrokerUnavailable
 
 _TRACE: Final = "amq.rabbitmq.trace"
 _QUEUE: Final = {"x-queue-type": "classic", "x-max-length": 10_000, "x-max-length-bytes": 64 << 20}
-"""The queue of copies drops the oldest, so that a slow network costs the broker no memory."""
+"""The queue of copies drops its oldest messages, so that a slow network costs the broker no memory."""
 _PREFETCH: Final = 1_000
 _TICK: Final = 0.2
 _OWN: Final[Resources] = {("queue", Beginning("amq.gen-"))}
@@ -50,7 +51,7 @@ class TracedMessage:
 
 @contextmanager
 def traced(node: NodeAccess, vhost: str) -> Iterator[None]:
-    """Turn the tracer of a virtual host on, on all nodes of the cluster, unless it is on; turn it off again afterwards."""
+    """Turn on the tracer of a virtual host on all nodes of the cluster, and off afterwards, unless it was on before."""
     name = f"<<{','.join(str(byte) for byte in vhost.encode())}>>"
     if node.eval(f"rabbit_trace:enabled({name}).").strip() == "true":
         yield
@@ -71,16 +72,16 @@ def sample(
     most: int,
     advance: Callable[[float], object] = lambda _: None,
 ) -> Iterator[TracedMessage]:
-    """The traced messages that are published to these exchanges, for some seconds or until there are enough.
+    """Yield the traced messages that are published to these exchanges, up to a time or a number.
 
-    The seconds begin with the first message, because a busy broker takes its time to deliver it.
+    The time begins with the first message, because a busy broker may deliver it late.
 
     Args:
         connection: of pika, to the virtual host that is traced.
         exchanges: the names of the exchanges.
         seconds: the length of the sample.
-        patience: how long to wait for the first message, if that is longer.
-        most: the number of messages that are enough.
+        patience: how long to wait for the first message, if longer than ``seconds``.
+        most: the maximum number of messages.
         advance: called with the seconds that have passed since the last call.
     """
     try:

@@ -1,6 +1,7 @@
-"""What breaks the order of an ordered queue (a quorum queue with a single active consumer), or loses its messages.
+"""Findings about ordered queues (quorum queues with a single active consumer) that lose messages or their order.
 
-Observed on 3.10.8, 4.0.5 and 4.3.6; the reports of RabbitMQ's other faults are named. This module does no IO.
+They were observed on 3.10.8, 4.0.5 and 4.3.6; for known faults of other releases, the reports are cited. This module does
+no IO.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _LIMIT_KEY: Final = DELIVERY_LIMIT.removeprefix("x-")
 def ordered_findings(
     topology: Topology, release: Release | None, observed: Observed | None
 ) -> Iterator[Finding]:
-    """The hazards of a file's ordered queues; without a release, those of the newest."""
+    """Findings about the ordered queues of a file; without a release, for the newest one."""
     ordered = [queue for queue in topology.queues if queue.is_ordered]
     if not ordered:
         return
@@ -34,15 +35,13 @@ def ordered_findings(
         yield Finding("warning", "delivery-limit", listed(limited), f"{_LOSES}. {_advice(release)}")
     delayed = [queue.name for queue in ordered if _is_delayed(queue, topology)]
     if delayed:
-        message = (
-            "messages that are retried after a delay are overtaken by later ones. Leave delayed-retry-* out"
-        )
+        message = "later messages overtake messages that are retried after a delay. Remove delayed-retry-*"
         yield Finding("warning", "delayed-retry", listed(delayed), message)
     for exchange in topology.exchanges:
         behind = reachable(topology, [ToExchange(exchange.name)]) if exchange.type == _DELAYED else ()
         if late := [name for name in names if name in behind]:
             message = (
-                "its delayed messages are overtaken by later ones of the same key. Keep it apart from the ordered "
+                "later messages of the same key overtake its delayed messages. Do not route it to the ordered "
                 f"{listed(late)}"
             )
             yield Finding("warning", "delayed-exchange", f"exchange {exchange.name!r}", message)
@@ -52,16 +51,16 @@ def ordered_findings(
 
 
 def release_hazards(release: Release) -> dict[str, str]:
-    """The faults of a release that stop the consumers of ordered queues, by the code of the finding."""
+    """The faults of a release that stop consumers of ordered queues, keyed by the code of the finding."""
     found = {}
     if release.active_timeout_stops:
         found["consumer-timeout"] = (
-            f"RabbitMQ {release} delivers nothing any more to a queue whose consumers have all exceeded consumer_timeout "
-            "(rabbitmq-server #17317). Upgrade to 4.3.6, and let no handler take that long"
+            f"RabbitMQ {release} stops delivering from a queue once all its consumers have exceeded consumer_timeout "
+            "(rabbitmq-server #17317). Upgrade to 4.3.6, and keep handlers below this timeout"
         )
     if release.requeue_stops_takeover:
         found["takeover"] = (
-            f"RabbitMQ {release} may deliver nothing any more after a consumer has requeued messages and another one of "
+            f"RabbitMQ {release} may stop delivering from a queue after a consumer requeues messages and a consumer of "
             "higher priority joins (rabbitmq-server #14141). Upgrade to 4.2, or never requeue"
         )
     return found
@@ -77,7 +76,7 @@ def _is_delayed(queue: Queue, topology: Topology) -> bool:
 
 _LOSES: Final = (
     "a delivery limit applies (20 by default from RabbitMQ 4.0 on): the broker drops or dead-letters messages that were "
-    "returned more often, such as by consumers that ended, even if none has handled them"
+    "returned more often, even if each of their consumers ended before it handled them"
 )
 
 
@@ -104,11 +103,13 @@ def _has_limit(queue: Queue, topology: Topology, release: Release | None) -> boo
 def _advice(release: Release | None) -> str:
     if release is not None and not release.has_default_delivery_limit:
         return "Remove the limit: before RabbitMQ 4.0 there is none by default"
-    return "Use preset: ordered or x-delivery-limit: -1; for a queue that exists, a policy with delivery-limit: -1"
+    return (
+        "Use preset: ordered or x-delivery-limit: -1; for an existing queue, a policy with delivery-limit: -1"
+    )
 
 
 def _limited_on(wanted: Topology, observed: Observed) -> list[str]:
-    """The same on a broker, after the file is applied: arguments of queues that exist stay as they are."""
+    """The ordered queues with a delivery limit after the file is applied; existing queues keep their arguments."""
     there = observed.topology
     queues = tuple(there.queue(queue.name) or queue for queue in wanted.queues)
     own = {policy.name for policy in wanted.policies}
@@ -123,7 +124,7 @@ def limit_notes(wanted: Topology, observed: Observed) -> Iterator[str]:
 
 
 def as_declared(queue: Queue, release: Release) -> Queue:
-    """A queue as a release should get it: before 4.0 an ordered queue has no limit unless one is named."""
+    """The queue to declare on a release: before 4.0, a limit of -1 is left out, because it drops what is returned once."""
     if (
         release.has_default_delivery_limit
         or not queue.is_ordered

@@ -47,7 +47,7 @@ def yaml_text(value: Mapping[str, Any]) -> str:
 
 
 def excerpt(topology: Topology, exchange: str) -> str:
-    """The part of a file, as YAML, that declares an exchange, its bindings and the queues that these lead to."""
+    """The part of a file, as YAML, that declares an exchange, its bindings and the bound queues."""
     slots = topology.slots_of(exchange)
     named = {
         *(slots.queues if slots else ()),

@@ -39,7 +39,7 @@ def by_name(objects: Iterable[_Named]) -> tuple[_Named, ...]:
 def exportable(
     topology: Topology, rings: Mapping[str, Ring] | None = None
 ) -> tuple[Topology, tuple[str, ...]]:
-    """The topology for a file, and notes on what it does not show.
+    """The topology for a file, and notes on what the file leaves out.
 
     The order depends only on names, and on bind order within an exchange.
 

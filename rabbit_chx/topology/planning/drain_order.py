@@ -90,7 +90,7 @@ def _of_ring(
         # The first appended queue gains keys from all others; each later one follows its predecessor.
         return {new[0]: frozenset(old)} | {one: frozenset({before}) for before, one in pairwise(new)}
     if all(isinstance(step, Unbind) for step in steps) and new == list(reversed(old))[: len(new)]:
-        # The last-bound goes first; the next one gains some of its keys, and then gives all to those that stay.
+        # The last-bound queue goes first. The next one gains some of its keys, and then gives all keys to those that stay.
         staying = dict.fromkeys(change.after.destinations, frozenset(new))
         return staying | {one: frozenset({before}) for before, one in pairwise(new)}
     every = frozenset({*old, *change.after.destinations})
@@ -103,7 +103,7 @@ def _of_slot(steps: Sequence[Bind | Unbind]) -> Mapping[Destination, frozenset[D
     taken = {step.binding.destination for step in unbinds}
     stay = {one for step in unbinds for one in step.stay}
     given = {step.binding.destination for step in steps if isinstance(step, Bind)}
-    if stay & taken:  # of three queues, those that stay shift when one is unbound
+    if stay & taken:  # with three queues, an unbind also moves keys between those that stay
         every = frozenset(stay | taken)
         return {one: every - {one} for one in every}
     losers = frozenset(one for one in taken - given if isinstance(one, str))

@@ -30,7 +30,7 @@ _UNKNOWN: Final = (
 
 @dataclass(frozen=True)
 class Request:
-    """What one call of `plan` is given, and what follows from it."""
+    """The arguments of one call of `plan`, and values derived from them."""
 
     wanted: Topology
     observed: Observed
@@ -59,7 +59,7 @@ class Request:
         chained = any(isinstance(each.destination, ToExchange) for each in there.bindings)
 
         def waiting(destinations: Iterable[Destination]) -> int | None:
-            # A plan of thousands of steps asks for thousands of queues each time, most of which are empty.
+            # A plan of thousands of steps asks for thousands of queues each time, and most queues are empty.
             listed = reachable(there, destinations) if chained else set(destinations)
             return (
                 sum(filled[name] for name in filled.keys() & listed) if unknown.isdisjoint(listed) else None

@@ -19,7 +19,7 @@ def scaled(
     add: int | Sequence[str] = 0,
     remove: int | Sequence[str] = 0,
 ) -> Topology:
-    """The topology with other queues behind an exchange that hashes.
+    """The topology after adding or removing queues of an exchange that hashes.
 
     Args:
         topology: of a file.
@@ -59,7 +59,7 @@ def _weights(topology: Topology, exchange: str) -> dict[Destination, int]:
 
 
 def _bound(topology: Topology, exchange: str, kind: str, after: Mapping[Destination, int]) -> Topology:
-    """With these queues behind the exchange; bindings that stay are left as they are."""
+    """The topology with these queues bound to the exchange; bindings that stay are not changed."""
     if topology.slots_of(exchange) is not None:
         queues = {str(queue): weight for queue, weight in after.items()}
         slots = (
@@ -79,7 +79,7 @@ def _bound(topology: Topology, exchange: str, kind: str, after: Mapping[Destinat
 def _declared(
     topology: Topology, before: Mapping[Destination, int], after: Mapping[Destination, int]
 ) -> Topology:
-    """Declare new queues like the last one, and none of the removed ones that nothing else leads to."""
+    """Declare new queues like the last one, and drop removed queues that nothing else leads to."""
     used = {each.destination for each in topology.bindings}
     used |= {queue for slots in topology.slots for queue in slots.queues}
     gone = before.keys() - used

@@ -1,4 +1,4 @@
-"""Plan changes of slots: the division by the file's weights, or given moves of particular slots. This module does no IO."""
+"""Plan changes of slots: to a division by the weights of a file, or by given moves. This module does no IO."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def plan_moves(wanted: Topology, exchange: str, division: Mapping[str, str], obs
 
 
 def slots_behind(wanted: Topology, exchange: str) -> Slots:
-    """The slots of an exchange, which must have some."""
+    """The slots of an exchange; raise if it has none."""
     found = wanted.slots_of(exchange)
     if found is None:
         raise InvalidValue(
@@ -70,14 +70,14 @@ def slots_behind(wanted: Topology, exchange: str) -> Slots:
             exchange,
             "an exchange of the file with slots: "
             + (", ".join(each.exchange for each in wanted.slots) or "none"),
-            "Without slots, weights move load: `plan FILE --weight QUEUE=W` and `plan FILE --strategy slots` show "
-            "the cost",
+            "Without slots, weights move load: `plan FILE --weight QUEUE=W` shows the cost of a weight, and "
+            "`plan FILE --strategy slots` that of slots",
         )
     return found
 
 
 def queue_of_slots(slots: Slots, observed: Observed) -> dict[str, str]:
-    """The queue of each slot on a broker where each has one, and each queue of the file has a slot."""
+    """The queue of each slot; raise unless each slot has one queue, and each queue of the file has a slot."""
     found = {}
     for slot in slots.names:
         queues = {binding.destination for binding in observed.topology.bindings_from(slot)}
@@ -92,9 +92,9 @@ def queue_of_slots(slots: Slots, observed: Observed) -> dict[str, str]:
 
 
 def unfinished_moves(slots: Slots, observed: Observed) -> dict[str, str]:
-    """The slots that an interrupted change has left with several queues, each with the one that is to stay.
+    """The slots that an interrupted change left with several queues, each with the queue that stays.
 
-    That is the one with the fewest slots, since a change gives slots to such queues.
+    The queue with the fewest slots stays, since changes give slots to such queues.
     """
     bound = {
         slot: {each.destination for each in observed.topology.bindings_from(slot)} for slot in slots.names
@@ -112,13 +112,13 @@ def _unfinished(slots: Slots, got: str) -> InvalidValue:
         f"slots of exchange {slots.exchange!r} on the broker",
         Unquoted(got),
         "one queue of the file for each slot, and a slot for each queue",
-        "`rabbit-chx rebalance FILE --apply` finishes an interrupted move while members of a group consume, and "
-        "`rabbit-chx apply FILE` any interrupted change without them",
+        "While members of a group consume, `rabbit-chx rebalance FILE --apply` finishes an interrupted move; without "
+        "members, `rabbit-chx apply FILE` finishes any change",
     )
 
 
 def move_rounds(moves: Iterable[Move]) -> tuple[tuple[Move, ...], ...]:
-    """The moves in rounds, in each of which no queue waits for itself, so that draining keeps the order of keys."""
+    """Divide the moves into rounds that can be drained in order, because no queue in a round waits for itself."""
     made: list[list[Move]] = []
     for move in moves:
         for each in made:

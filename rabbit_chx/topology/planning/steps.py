@@ -66,7 +66,7 @@ class Unbind(_Step):
 
     binding: Binding
     stay: tuple[Destination, ...] = field(default=(), kw_only=True)
-    """What is bound to a slot after this step, and gains the keys."""
+    """The destinations that stay bound to a slot after this step, and gain its keys."""
 
     destructive: ClassVar[bool] = True
 

@@ -1,4 +1,4 @@
-"""What is said of ordered queues: their delivery limit, what delays messages, and the faults of a release."""
+"""Findings about ordered queues: delivery limits, delayed messages, and the faults of a release."""
 
 from __future__ import annotations
 
@@ -116,6 +116,6 @@ def test_nothing_is_said_of_queues_without_a_limit(wanted, there, release):
     assert not [note for note in plan(wanted, seen(there, release)).notes if "delivery limit" in note]
 
 
-def test_another_limit_than_that_of_the_file_takes_another_queue():
+def test_a_limit_that_differs_from_the_file_requires_another_queue():
     (refusal,) = plan(ordered(), seen(ordered(LIMIT_5), NEW)).refusals
     assert "x-delivery-limit is 5, the file says -1" in refusal

@@ -1,4 +1,4 @@
-"""Rebalancing: what is proposed for known loads, what is refused, and the messages of each slot in a sample."""
+"""Rebalancing: the moves for known loads, invalid input, and the messages of each slot in a sample."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_even_load_needs_no_move() -> None:
     assert found.max_before == found.max_after == pytest.approx(1.0)
 
 
-def test_a_queue_of_twice_the_weight_is_due_twice_the_load() -> None:
+def test_a_queue_with_twice_the_weight_gets_twice_the_load() -> None:
     rates = {"s0": 20, "s1": 20, "s2": 20, "s3": 30}
     assert not rebalance(rates, TWO, {"a": 2, "b": 1}).moves
     assert rebalance(rates, TWO, {"a": 1, "b": 2}).moves
@@ -72,7 +72,7 @@ def test_a_slot_without_a_rate_has_no_load_and_stays() -> None:
     assert found.moves[0].slot in {"s0", "s1"}
 
 
-def test_where_a_search_would_take_too_long_the_moves_are_not_called_the_fewest() -> None:
+def test_an_incomplete_search_does_not_claim_the_fewest_moves() -> None:
     random_ = random.Random(3)
     queues = [f"q{number}" for number in range(16)]
     rates = {f"s{number:03}": random_.paretovariate(1.2) for number in range(256)}
@@ -99,7 +99,7 @@ def test_no_load_is_refused(rates) -> None:
 
 
 @pytest.mark.parametrize("rate", [-1, math.nan, math.inf])
-def test_a_rate_that_is_no_amount_is_refused(rate) -> None:
+def test_a_negative_or_infinite_rate_is_refused(rate) -> None:
     assert "s0" in complaint(lambda: rebalance({"s0": rate}, TWO)).what
 
 
@@ -171,7 +171,7 @@ def test_a_message_is_counted_by_the_part_that_is_hashed() -> None:
     slots = {counts.route(["same"], {"tenant": f"t{number}"}, {})[0] for number in range(50)}
     assert len(slots) > 3
     assert counts.route(["a"], {"tenant": "x"}, {}) == counts.route(["b"], {"tenant": "x"}, {})
-    # What a broker hashes of this value depends on the client that sent it.
+    # Clients encode this value differently, so the broker hashes different terms.
     assert counts.route([""], {"tenant": 1.5}, {})[0] in {None, *wanted.slots[0].names}
 
 

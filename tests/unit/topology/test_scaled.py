@@ -1,6 +1,8 @@
-"""More or fewer queues behind one exchange, and in which order what they lose and gain is drained."""
+"""Adding and removing queues behind an exchange, and the order in which queues are drained."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import pytest
 
@@ -87,7 +89,7 @@ def test_what_cannot_be_changed_is_refused(exchange, change, complaint) -> None:
 
 
 @pytest.mark.parametrize("exchange", ["ring", "slots"])
-def test_the_excerpt_makes_the_file_say_what_was_changed(exchange) -> None:
+def test_the_excerpt_loads_as_the_changed_exchange(exchange) -> None:
     found = scaled(topology(), exchange, to=6)
     text = excerpt(found, exchange)
     assert '.{0..5}"' in text
@@ -106,7 +108,7 @@ def only(exchange: str):
     return loads("\n".join(lines), format="yaml")
 
 
-# ---- in which order
+# ---- the order of draining
 
 
 @pytest.mark.parametrize("count", [2, 5, 12])
@@ -152,8 +154,6 @@ def test_a_slot_with_two_queues_that_gets_a_third_has_no_order() -> None:
 
 def assume_applied_after(step: Bind):
     """The broker after this one step of a change."""
-    from dataclasses import replace
-
     observed = assume_applied(topology())
     bindings = (*observed.topology.bindings, step.binding)
     slot = step.binding.source
