@@ -33,6 +33,10 @@ _FILE = "A path on the executors, or the name of a file that Spark distributes."
 class ConnectionOptions(OptionTable):
     """How to reach the broker, and as whom."""
 
+    INSTEAD: ClassVar[Mapping[str, str]] = {
+        "uri": "Use url: some releases of Spark print the value of uri in plans and errors",
+    }
+
     url: str | None = text(
         _CONNECTION,
         "amqp://user:password@host:5672/vhost or amqps://...; several, separated by commas, are tried in turn.",
@@ -95,11 +99,20 @@ class ConnectionOptions(OptionTable):
 
 
 @dataclass(frozen=True, kw_only=True)
-class WriteOptions(ConnectionOptions):
+class AmqpOptions(ConnectionOptions):
+    """How to reach the broker over AMQP."""
+
+    heartbeat_seconds: int = integer(
+        _CONNECTION, 30, "Interval of heartbeats, which are sent even while Spark computes.", most=65_535
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class WriteOptions(AmqpOptions):
     """The options of one write, checked."""
 
     INSTEAD: ClassVar[Mapping[str, str]] = {
-        "uri": "Use url: some releases of Spark print the value of uri in plans and errors",
+        **ConnectionOptions.INSTEAD,
         "path": "Call save() or start() without a path; the option exchange says where rows go",
         "queue": 'To write to one queue, use the default exchange: option("exchange", "").option("routingKey", NAME)',
         "mandatory": "Leave it out: every message is mandatory",
@@ -108,9 +121,6 @@ class WriteOptions(ConnectionOptions):
         "messageid": "Add a column message_id: an id that Spark generates would change with each attempt",
     }
 
-    heartbeat_seconds: int = integer(
-        _CONNECTION, 30, "Interval of heartbeats, which are sent even while Spark computes.", most=65_535
-    )
     blocked_timeout_ms: int = integer(
         _CONNECTION, 900_000, "How long to wait while the broker has a memory or disk alarm."
     )

@@ -9,8 +9,8 @@ from typing import ClassVar, Final
 from rabbit_chx import InvalidValue
 from rabbit_chx.errors import Unquoted
 from spark_connector.option_table import check_short_text, integer, options_of, text
-from spark_connector.options import OPTIONS, ConnectionOptions
-from spark_connector.read_options import READ_OPTIONS, ReadOptions, listed
+from spark_connector.options import OPTIONS, AmqpOptions, ConnectionOptions
+from spark_connector.read_options import READ_OPTIONS, listed
 
 _SOURCE, _ROWS = "Source", "Rows"
 _BATCH_HINT: Final = (
@@ -20,14 +20,15 @@ _BATCH_HINT: Final = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class QueueOptions(ConnectionOptions):
+class QueueOptions(AmqpOptions):
     """The options of a streaming read of a queue, checked."""
 
-    INSTEAD: ClassVar[Mapping[str, str]] = {**ReadOptions.INSTEAD, "prefetch": "Use maxRowsPerTrigger"}
+    INSTEAD: ClassVar[Mapping[str, str]] = {
+        **ConnectionOptions.INSTEAD,
+        "path": "Call load() without a path; the option queue names the queue",
+        "prefetch": "Use maxRowsPerTrigger",
+    }
 
-    heartbeat_seconds: int = integer(
-        "Connection", 30, "Interval of heartbeats, which are sent even while Spark computes.", most=65_535
-    )
     queue: str = text(_SOURCE, "The classic or quorum queue to read, in a streaming read.", "")
     columns: tuple[str, ...] | None = listed(
         _ROWS, "The columns to return, separated by commas. Default: all."

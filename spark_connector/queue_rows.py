@@ -71,16 +71,14 @@ def _text_of(column: str) -> Callable[[Message], Any]:
 
 
 _TEXTS: Final = (
-    *(
-        "message_id",
-        "correlation_id",
-        "content_type",
-        "content_encoding",
-        "reply_to",
-        "type",
-        "app_id",
-        "user_id",
-    ),
+    "message_id",
+    "correlation_id",
+    "content_type",
+    "content_encoding",
+    "reply_to",
+    "type",
+    "app_id",
+    "user_id",
     "expiration",
 )
 _OF_MESSAGE: Final[Mapping[str, Callable[[Message], Any]]] = {

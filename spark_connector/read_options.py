@@ -62,7 +62,7 @@ class ReadOptions(ConnectionOptions):
     """The options of one read, checked."""
 
     INSTEAD: ClassVar[Mapping[str, str]] = {
-        "uri": "Use url: some releases of Spark print the value of uri in plans and errors",
+        **ConnectionOptions.INSTEAD,
         "path": "Call load() without a path; the source is the option stream, superStream or exchange",
         "subscribe": "Use stream or superStream",
         "topic": "Use stream or superStream",

@@ -6,21 +6,23 @@ A connection stays open between micro-batches. After losing it, the driver tries
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, Final, Self, TypeVar
 
 from rabbit_chx import RabbitChxError, SuperStream
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue, StreamUnavailable
 from rabbit_chx.streams import Bounds, StreamConnection, StreamReader, bounds, connect
-from rabbit_chx.topology import Management, ToExchange, read
+from rabbit_chx.topology import Management, Observed, Topology, read
 from spark_connector.connections import credentials_of, tls_of
 from spark_connector.offsets import EARLIEST, LATEST, Position, Positions, milliseconds
 from spark_connector.read_options import ReadOptions
-from spark_connector.stream_keys import streams_of_keys
+from spark_connector.stream_keys import bound_queues, streams_of_keys
 
 _PAUSE_SECONDS: Final = 0.5
+_LISTED_SECONDS: Final = 5.0
+"""How long to use a list of the management API: Spark asks an idle query for its end up to a hundred times a second."""
 _T = TypeVar("_T")
 
 
@@ -33,6 +35,8 @@ class StreamAccess:
         """By stream for streams on other nodes; under ``""`` for all others."""
         self._types: dict[str, str] = {}
         """The type of each queue that was bound to the option ``exchange``."""
+        self._listed: tuple[Collection[str], Collection[str]] = ((), ())
+        self._listed_until = 0.0
 
     def __enter__(self) -> Self:
         return self
@@ -47,28 +51,10 @@ class StreamAccess:
             with suppress(RabbitChxError):
                 connection.close()
 
-    def names(self) -> list[str]:
-        """All streams of the source, sorted."""
-        options = self._options
-        if options.stream is not None:
-            return sorted(options.stream)
-        if options.super_stream is not None:
-            return sorted(self._partitions(options.super_stream))
-        return sorted(self._bound_streams(options.exchange or ""))
-
     def chosen(self, kept: Iterable[str] = ()) -> list[str]:
         """The streams to read, sorted: all; with the option ``keys``, those that can hold the keys and those in ``kept``."""
-        names = self.names()
-        if self._options.keys is None:
-            return names
-        return sorted(set(names) & {*self._of_keys(self._options.keys), *kept})
-
-    def _of_keys(self, keys: Iterable[str]) -> set[str]:
-        options = self._options
-        if options.super_stream is not None:
-            return set(map(SuperStream(self._partitions(options.super_stream)).route, keys))
-        observed = read(_management(options), options.urls[0].vhost)
-        return streams_of_keys(keys, observed, options.exchange or "")
+        names, holding = self._sources()
+        return sorted(set(names) & {*holding, *kept})
 
     def bounds(self, streams: Iterable[str]) -> dict[str, Bounds]:
         """The first offset of each stream, and its end."""
@@ -98,6 +84,19 @@ class StreamAccess:
 
     # -- which streams there are ---------------------------------------------------------------------
 
+    def _sources(self) -> tuple[Collection[str], Collection[str]]:
+        """All streams of the source, and those that can hold the option ``keys``, which are all without that option."""
+        options, keys = self._options, self._options.keys
+        if options.stream is not None:
+            return options.stream, options.stream
+        if options.super_stream is not None:
+            names = self._partitions(options.super_stream)
+            return names, names if keys is None else set(map(SuperStream(names).route, keys))
+        if time.monotonic() >= self._listed_until:
+            self._listed = self._bound_streams(options.exchange or "", keys)
+            self._listed_until = time.monotonic() + _LISTED_SECONDS
+        return self._listed
+
     def _partitions(self, super_stream: str) -> list[str]:
         try:
             return self._ask(lambda connection: connection.partitions(super_stream))
@@ -106,21 +105,34 @@ class StreamAccess:
                 raise
             raise _missing("super stream", super_stream, "Read a stream with the option stream") from None
 
-    def _bound_streams(self, exchange: str) -> list[str]:
-        management, vhost = _management(self._options), self._options.urls[0].vhost
+    def _bound_streams(
+        self, exchange: str, keys: Collection[str] | None
+    ) -> tuple[Collection[str], Collection[str]]:
+        """The streams that are bound to an exchange, and those to which it routes ``keys``."""
+        management, vhost = self._management, self._options.urls[0].vhost
         try:
-            queues = bound_queues(management, vhost, exchange)
+            if keys is None:
+                observed = Observed(Topology(vhost, bindings=tuple(management.bindings(vhost))))
+            else:
+                observed = read(management, vhost)
+            queues = bound_queues(observed.topology, exchange)
             for queue in queues - set(self._types):
                 self._types[queue] = management.queue(vhost, queue).type
         except BrokerUnavailable as error:
             raise BrokerUnavailable(
                 f"{error}. Without the API, name the streams in the option stream"
             ) from None
-        streams = [queue for queue in queues if self._types[queue] == "stream"]
+        streams = {queue for queue in queues if self._types[queue] == "stream"}
         if not streams:
             hint = "Bind a stream to it, or pass the names in the option stream"
             raise InvalidValue("option exchange", exchange, "an exchange to which a stream is bound", hint)
-        return streams
+        return streams, streams if keys is None else streams_of_keys(keys, observed, exchange)
+
+    @cached_property
+    def _management(self) -> Management:
+        options, url = self._options, self._options.management_url
+        tls = tls_of(options) if (url or "https").startswith("https") else None
+        return Management.of(options.urls[0], url, credentials=credentials_of(options), tls=tls)
 
     # -- connections ---------------------------------------------------------------------------------
 
@@ -155,20 +167,6 @@ class StreamAccess:
                 self._connections[stream] = connected(self._options, connect, stream=stream)
 
 
-def bound_queues(management: Management, vhost: str, exchange: str) -> set[str]:
-    """All queues that are bound to an exchange, directly or through other exchanges."""
-    seen, waiting, queues = {exchange}, [exchange], set()
-    while waiting:
-        for binding in management.bindings_from(vhost, waiting.pop()):
-            destination = binding.destination
-            if not isinstance(destination, ToExchange):
-                queues.add(destination)
-            elif destination.name not in seen:
-                seen.add(destination.name)
-                waiting.append(destination.name)
-    return queues
-
-
 def open_reader(options: ReadOptions, stream: str, columns: tuple[str, ...], name: str) -> StreamReader:
     """Open a reader of one stream at the first address that answers; ``name`` is the name of its connection."""
     return connected(options, StreamReader, stream=stream, columns=columns, name=name)
@@ -192,12 +190,6 @@ def connected(options: ReadOptions, opened: Callable[..., _T], **more: Any) -> _
             if error.permanent:
                 raise
     return opened(last, **given)
-
-
-def _management(options: ReadOptions) -> Management:
-    url = options.management_url
-    tls = tls_of(options) if (url or "https").startswith("https") else None
-    return Management.of(options.urls[0], url, credentials=credentials_of(options), tls=tls)
 
 
 def _missing(what: str, name: str, otherwise: str) -> InvalidValue:

@@ -5,7 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from rabbit_chx import AnyOf, InvalidValue, RabbitChxError
-from rabbit_chx.topology import Exchange, Observed, Router, ToExchange, Topology
+from rabbit_chx.topology import Exchange, Observed, Router, ToExchange, Topology, reachable
+
+
+def bound_queues(topology: Topology, exchange: str) -> set[str]:
+    """The queues that are bound to an exchange, directly or through other exchanges."""
+    return {one for one in reachable(topology, [ToExchange(exchange)]) if isinstance(one, str)}
 
 
 def streams_of_keys(keys: Iterable[str], observed: Observed, exchange: str) -> set[str]:
@@ -39,17 +44,10 @@ def no_keys(keys: Iterable[str], source: str, reason: str = "") -> InvalidValue:
 
 def _routed_otherwise(topology: Topology, exchange: str) -> Iterator[str]:
     """The exchanges, from this one on, that route by headers or properties."""
-    seen, waiting = {exchange}, [exchange]
-    while waiting:
-        found = topology.exchange(waiting.pop())
-        if found is None:
-            continue
-        if not _by_key(found):
-            yield found.name
-        for binding in topology.bindings_from(found.name):
-            if isinstance(binding.destination, ToExchange) and binding.destination.name not in seen:
-                seen.add(binding.destination.name)
-                waiting.append(binding.destination.name)
+    names = sorted(
+        one.name for one in reachable(topology, [ToExchange(exchange)]) if isinstance(one, ToExchange)
+    )
+    return (name for name in names if (found := topology.exchange(name)) and not _by_key(found))
 
 
 def _by_key(exchange: Exchange) -> bool:

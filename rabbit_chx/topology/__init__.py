@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from rabbit_chx.topology.file.dump import dumps as dumps
     from rabbit_chx.topology.file.load import load as load, loads as loads
     from rabbit_chx.topology.file.problems import InvalidTopology as InvalidTopology, Problem as Problem
+    from rabbit_chx.topology.graph import reachable as reachable
     from rabbit_chx.topology.model import (
         Binding as Binding,
         Exchange as Exchange,
@@ -111,6 +112,7 @@ if not TYPE_CHECKING:
             "rabbit_chx.topology.file.dump": "dumps",
             "rabbit_chx.topology.file.load": "load loads",
             "rabbit_chx.topology.file.problems": "InvalidTopology Problem",
+            "rabbit_chx.topology.graph": "reachable",
             "rabbit_chx.topology.model": "Binding Exchange Observed Policy Queue Slots Topology",
             "rabbit_chx.topology.planning.drain_order": "drain_first drain_first_in drain_stages",
             "rabbit_chx.topology.planning.plan": "plan",

@@ -103,6 +103,8 @@ def test_partitions_keep_the_order_of_the_rows(count: int, sizes: list[int]) -> 
         ({"startingoffsets": "earliest"}, "no option of writes or streams"),
         ({"routingkey": "k"}, "no option of writes or streams"),
         ({"prefetch": "5"}, "Use maxRowsPerTrigger"),
+        ({"path": "x"}, "the option queue names the queue"),
+        ({"uri": "x"}, "Use url"),
         ({"maxrowspertriger": "5"}, "Did you mean maxRowsPerTrigger?"),
         ({"maxrowspertrigger": "40000"}, "an integer from 1 to 32767"),
         ({"minpartitions": "0"}, "an integer from 1 to"),

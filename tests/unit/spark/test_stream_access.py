@@ -1,0 +1,41 @@
+"""Which streams the driver finds behind an exchange, and how often it asks for them, with a small server of our own."""
+
+from __future__ import annotations
+
+import pytest
+
+from spark_connector import stream_access
+from spark_connector.read_options import ReadOptions
+from spark_connector.stream_access import StreamAccess
+from tests.unit.test_management import FLAGS, QUEUE_COLUMNS, serving
+
+BINDING = {"source": "top", "routing_key": "", "arguments": {}}
+TYPES = {"s0": "stream", "s1": "stream", "q": "quorum"}
+
+
+def binding(source: str, destination: str, kind: str = "queue") -> dict[str, object]:
+    return {**BINDING, "source": source, "destination": destination, "destination_type": kind}
+
+
+def queue(name: str) -> dict[str, object]:
+    return {"name": name, "type": TYPES[name], "exclusive": False, "arguments": {}, **FLAGS}
+
+
+@pytest.fixture
+def api():
+    bindings = [binding("top", "hash", "exchange"), binding("hash", "s1"), binding("hash", "q")]
+    bindings += [binding("top", "s0"), binding("other", "elsewhere")]
+    answers = {f"/api/queues/%2F/{name}?columns={QUEUE_COLUMNS}": queue(name) for name in TYPES}
+    with serving({"/api/bindings/%2F": bindings, **answers}) as api:
+        yield api
+
+
+@pytest.mark.parametrize(("seconds", "lists"), [(1e9, 1), (0.0, 2)])
+def test_the_streams_of_an_exchange_are_listed_once_in_a_while(api, monkeypatch, seconds, lists) -> None:
+    monkeypatch.setattr(stream_access, "_LISTED_SECONDS", seconds)
+    options = ReadOptions.of({"url": "amqp://u:p@127.0.0.1", "exchange": "top", "managementUrl": api.url})
+    access = StreamAccess(options)
+    assert [access.chosen(), access.chosen(["s0"])] == [["s0", "s1"]] * 2
+    asked = [path for path, _ in api.asked]
+    assert asked.count("/api/bindings/%2F") == lists
+    assert len(asked) == lists + len(TYPES)
