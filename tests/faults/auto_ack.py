@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -29,6 +30,7 @@ def main(url: str, queue: str, file: str) -> None:
 
         def keep(_channel, _method, _properties, content: bytes) -> None:
             rows.write(f"{int(content.split()[0])}\n")
+            time.sleep(0.001)  # so that most of a share is still to be written when it is killed
 
         channel.basic_consume(queue, keep, auto_ack=True)
         channel.start_consuming()

@@ -15,7 +15,7 @@ from functools import partial
 
 import pytest
 
-from tests.faults.load import ALIVE, wait_until
+from tests.faults.load import ALIVE, on_queues, wait_until
 from tests.faults.spark_load import (
     BATCHES,
     SLOW,
@@ -192,11 +192,20 @@ def test_after_the_driver_is_killed_every_process_ends(cluster, broker, topology
 # -- the broker ----------------------------------------------------------------------------------------
 
 
-def test_a_broker_that_is_killed_loses_no_row(spark, broker, topology, begin, judge_spark):
-    used, other, rows, less = topology(), topology(), 40_000, 15_000
+def in_mailboxes(broker, used) -> int:
+    """How many messages the queues have not read yet."""
+    lengths = on_queues(broker, used.queues, "element(2, process_info(Queue, message_queue_len))")
+    return sum(map(int, re.findall(r"\d+", lengths)))
+
+
+def test_a_broker_that_is_killed_loses_no_row(spark, broker, topology, begin, judge_spark, gates):
+    """Before the kill both writes wait at gates; then the control goes on, while its queues hang."""
+    used, other, rows, less, held = topology(), topology(), 40_000, 15_000, gates / "control"
+    held.mkdir()
     # One of the two threads of this Spark is for the control.
-    one = begin(numbered(spark, rows, 1), used, maxRatePerTask=8_000, maxInFlight=500)
-    frame, control = numbered(spark, less, 1), []
+    last = numbered(spark, rows, 1, gates, before=rows // SMALL - 1)
+    one = begin(last, used, maxRatePerTask=8_000, maxInFlight=500)
+    frame, control = numbered(spark, less, 1, held), []
 
     def lose() -> None:
         try:
@@ -208,8 +217,12 @@ def test_a_broker_that_is_killed_loses_no_row(spark, broker, topology, begin, ju
     thread = threading.Thread(target=lose, daemon=True)
     thread.start()
     one.until(lambda: used.depth() > 2_000 and other.depth() > 2_000, "both publish")
+    on_queues(broker, other.queues, "sys:suspend(Queue)")
+    open_gates(held, 0)
+    one.until(lambda: in_mailboxes(broker, other) > 100, "messages of the control wait for the queues")
     broker.kill()
     broker.restart()
+    open_gates(gates, 0)
     assert one.end() == ""
     thread.join(SLOW)
 
@@ -285,7 +298,7 @@ def test_without_fail_fast_the_other_tasks_finish_and_rows_are_counted(
 def test_after_a_task_has_failed_for_good_the_others_publish_until_spark_ends_them(
     spark, broker, topology, begin, judge_spark, gates
 ):
-    used, rows = topology(), 200_000
+    used, rows = topology(), 2_000_000  # more than the other task can publish meanwhile
     frame = numbered(spark, rows, 2, gates, before=0, fails=4, partition=0)
     one = begin(frame, used, maxRatePerTask=3_000)
     one.until(lambda: used.depth() > 1_000, "the other task publishes")

@@ -81,7 +81,7 @@ def test_a_broker_that_is_killed_during_a_query_loses_no_row(
 ):
     used = topology()
     put_files(tmp_path / "in", 4, ROWS)
-    query = begin(used, maxRatePerTask=2_000, maxInFlight=500)
+    query = begin(used, maxRatePerTask=1_000, maxInFlight=500)
     until_running(query, used)
     broker.kill()
     broker.restart()
