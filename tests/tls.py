@@ -91,7 +91,7 @@ class Listener:
                 client = self._context.wrap_socket(plain, server_side=True)
             except ssl.SSLError:
                 raw.shutdown(socket.SHUT_WR)
-                raw.settimeout(5)
+                raw.settimeout(30)
                 while raw.recv(65536):
                     pass
                 return

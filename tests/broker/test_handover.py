@@ -48,7 +48,7 @@ pytestmark = [
 KEYS = [f"customer-{number}" for number in range(50)]
 BEFORE, LATER = 20, 5  # messages of every key, before and after the switch
 SLOTS = 12
-DEADLINE = 60.0
+DEADLINE = 120.0
 
 
 @dataclass

@@ -124,13 +124,13 @@ def test_an_interrupted_file_is_resumed(broker, exchange, tmp_path, number, code
         ) as command,
     ):
         channel = connection.channel()
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 240
         while depth(channel, exchange) < 12_000:
             assert time.monotonic() < deadline
             assert command.poll() is None, command.communicate()
             time.sleep(0.01)
         command.send_signal(number)
-        output, errors = command.communicate(timeout=60)
+        output, errors = command.communicate(timeout=240)
         assert command.returncode == code, errors
         saved = json.loads(position.read_text())["rows"]
         if number != signal.SIGKILL:

@@ -44,7 +44,7 @@ def started(arguments, variables=()):
         try:
             yield Program(process)
             process.send_signal(signal.SIGTERM)
-            assert process.wait(60) == 0
+            assert process.wait(240) == 0
         finally:
             process.kill()
 
