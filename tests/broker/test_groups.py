@@ -8,6 +8,8 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
+from typing import Any
 
 import pika
 import pytest
@@ -119,10 +121,15 @@ def test_members_share_the_queues_and_every_key_stays_in_order(orders) -> None:
             orders.send(300)
             wait_until(lambda: orders.all_seen, "all messages")
             assert Counter(each.partition(":")[0] for each in orders.by) == {"a": 3, "b": 3}
-            result = in_a_process("group", "billing", "-U", orders.site.url(), "--output", "json")
-            rows = [json.loads(line) for line in result.stdout.splitlines()]
+            rows: list[dict[str, Any]] = []
+
+            def listed() -> Counter[int]:
+                result = in_a_process("group", "billing", "-U", orders.site.url(), "--output", "json")
+                rows[:] = [json.loads(line) for line in result.stdout.splitlines()]
+                return Counter(row["seat"] for row in rows if row["type"] == "group_queue")
+
+            wait_until(lambda: listed() == {0: 3, 1: 3}, "both members answer")
             assert printed("group", rows) == documented("group")
-            assert Counter(row["seat"] for row in rows if row["type"] == "group_queue") == {0: 3, 1: 3}
         orders.send(60)
         wait_until(lambda: orders.all_seen, "the remaining member handles all messages")
     orders.assert_in_order()
@@ -225,7 +232,8 @@ def test_a_queue_is_held_behind_a_marker_until_its_hold_is_deleted(orders) -> No
         with connect(orders.site.url()) as connection:
             wait_until(
                 lambda: all(
-                    queue.hold for each in members(connection, "billing") for queue in each.queues.values()
+                    each.answered and all(queue.hold for queue in each.queues.values())
+                    for each in members(connection, "billing")
                 ),
                 "every queue held",
             )
@@ -249,9 +257,9 @@ def test_a_member_drops_a_deleted_queue_and_consumes_one_that_a_question_names(o
         orders.channel.queue_declare("o6", durable=True, arguments=ORDERED)
         orders.channel.queue_bind("o6", "orders", "1")
         orders.channel.queue_delete("o0")
-        members(connection, "billing", queues=["o6"])
         wanted = {*QUEUES, "o6"} - {"o0"}
-        wait_until(lambda: {*members(connection, "billing")[0].queues} == wanted, "the new set of queues")
+        asked = partial(members, connection, "billing", queues=["o6"])
+        wait_until(lambda: {*asked()[0].queues} == wanted, "the new set of queues")
         orders.send(60)
         wait_until(lambda: orders.all_seen, "everything")
 

@@ -85,9 +85,9 @@ def test_without_holds_the_order_breaks(scene) -> None:
     """The new queues are empty when they are bound, so their messages overtake the backlog of the old ones."""
     scene.milliseconds = 10
     scene.start_members(2)
+    new = [f"orders.{number}" for number in range(8, 12)]
     with scene.site.connection() as connection:
-        members(connection, GROUP, queues=[f"orders.{number}" for number in range(8, 12)])
-    scene.wait(lambda: all(len(each.queues) == 12 for each in scene.answers()))
+        scene.wait(lambda: all(len(each.queues) == 12 for each in members(connection, GROUP, queues=new)))
     scene.start_publishing()
     scene.wait(lambda: scene.published - scene.handled() >= 500)
     scene.write(12)
