@@ -149,10 +149,12 @@ class StreamingReader(DataSourceStreamReader, AvailableNow):  # type: ignore[mis
     def _found(self, start: Mapping[str, int]) -> dict[str, Bounds]:
         """The bounds of all streams; with availableNow, those at the start of the query."""
         if self._target is None:
-            return self._access.bounds(self._access.chosen(start))
-        if set(start) - set(self._target):  # streams that the option keys no longer chooses
-            more = set(self._access.chosen(start)) & set(start) - set(self._target)
-            self._target = dict(sorted({**self._target, **self._access.bounds(more)}.items()))
+            return self._access.bounds(self._access.chosen(start), start)
+        # Streams that the option keys no longer chooses, and those whose replica lagged behind.
+        known = {stream: bounds.end for stream, bounds in self._target.items()}
+        if missing := {stream for stream, offset in start.items() if known.get(stream, -1) < offset}:
+            more = missing & set(self._access.chosen(start))
+            self._target = dict(sorted({**self._target, **self._access.bounds(more, start)}.items()))
         return self._target
 
     def reportLatestOffset(self) -> dict[str, int] | None:  # noqa: N802

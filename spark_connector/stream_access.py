@@ -56,9 +56,19 @@ class StreamAccess:
         names, holding = self._sources()
         return sorted(set(names) & {*holding, *kept})
 
-    def bounds(self, streams: Iterable[str]) -> dict[str, Bounds]:
-        """The first offset of each stream, and its end."""
-        return {stream: self._bounds(stream) for stream in streams}
+    def bounds(self, streams: Iterable[str], reached: Mapping[str, int] | None = None) -> dict[str, Bounds]:
+        """The first offset of each stream, and its end.
+
+        Ask again while a stream ends before the offset in ``reached``: after its leader has moved, a replica can lag behind
+        the one that answered before.
+        """
+        return {stream: self._bounds_from(stream, (reached or {}).get(stream, 0)) for stream in streams}
+
+    def _bounds_from(self, stream: str, least: int) -> Bounds:
+        deadline = time.monotonic() + self._options.connection_timeout_ms / 1000
+        while (found := self._bounds(stream)).end < least and time.monotonic() < deadline:
+            time.sleep(_PAUSE_SECONDS)
+        return found
 
     def _bounds(self, stream: str) -> Bounds:
         try:

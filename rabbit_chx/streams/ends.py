@@ -6,12 +6,18 @@ those. So the last message may be before ``end - 1``, and a stream may have fewe
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
+from typing import Final
 
 from rabbit_chx.errors import StreamUnavailable
 from rabbit_chx.streams.chunks import Chunk, parse_chunk
 from rabbit_chx.streams.connection import StreamConnection
 from rabbit_chx.streams.encoding import OffsetSpec
+from rabbit_chx.streams.protocol import StreamStats
+
+_PAUSE: Final = 0.05
+"""Seconds between two requests."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +37,7 @@ def bounds(connection: StreamConnection, stream: str) -> Bounds:
     """
     if not connection.has_stats:
         return _bounds_by_chunks(connection, stream)
-    stats = connection.stats(stream)
+    stats = _known_stats(connection, stream)
     first, last = stats.first_chunk_id or 0, stats.committed_chunk_id
     if last is None:
         return Bounds(first, first)
@@ -41,6 +47,16 @@ def bounds(connection: StreamConnection, stream: str) -> Bounds:
     return Bounds(
         first, chunk.end if chunk else last + 1
     )  # a chunk that the broker does not deliver has one offset
+
+
+def _known_stats(connection: StreamConnection, stream: str) -> StreamStats:
+    """Ask until the node knows where the stream ends: after an election, a replica does not know at once what is committed."""
+    deadline = time.monotonic() + connection.timeout
+    while (stats := connection.stats(stream)).committed_chunk_id is None and stats.first_chunk_id is not None:
+        if time.monotonic() > deadline:
+            raise _not_committed(stream)
+        time.sleep(_PAUSE)
+    return stats
 
 
 def first_chunk(connection: StreamConnection, stream: str, start: OffsetSpec) -> Chunk | None:
@@ -68,4 +84,8 @@ def _uncommitted(connection: StreamConnection, stream: str) -> Chunk:
         if subscription == number:
             connection.unsubscribe(number)
             return parse_chunk(chunk, stream)
-    raise StreamUnavailable(f"the last chunk of stream {stream!r} is not committed", "not available", stream)
+    raise _not_committed(stream)
+
+
+def _not_committed(stream: str) -> StreamUnavailable:
+    return StreamUnavailable(f"the last chunk of stream {stream!r} is not committed", "not available", stream)

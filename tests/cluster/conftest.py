@@ -15,7 +15,8 @@ import os
 import pytest
 
 from rabbit_chx.testing.node import CannotSupply
-from tests.faults.conftest import judge, record  # noqa: F401 - the fixtures
+from rabbit_chx.urls import BrokerUrl
+from tests.faults.conftest import judge, judge_table, record, spark  # noqa: F401 - the fixtures
 from tests.proof import LONG, Check, book
 
 CHOSEN = os.environ.get("RABBIT_CHX_CLUSTER_RELEASES", "")
@@ -68,6 +69,18 @@ def cluster(request):
 def broker(cluster):
     """A node, for the release that `record` books."""
     return cluster.members[0]
+
+
+@pytest.fixture
+def urls(cluster):
+    """The stream URL of each node, by its name; each node advertises the address in its URL."""
+    found = {}
+    for member in cluster.members:
+        url = BrokerUrl.for_streams(member.stream_url)
+        for key, value in (("host", f'<<"{url.host}">>'), ("port", url.port)):
+            member.eval(f"application:set_env(rabbitmq_stream, advertised_{key}, {value}).")
+        found[member.name] = url
+    return found
 
 
 @pytest.fixture

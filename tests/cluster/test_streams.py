@@ -5,25 +5,12 @@ from __future__ import annotations
 import pytest
 
 from rabbit_chx.streams import StreamPublisher, StreamReader, connect
-from rabbit_chx.urls import BrokerUrl
 from tests.broker.stream_scene import refused
 
 pytestmark = pytest.mark.long
 
 SHORT = {"test_a_stream_on_one_node_is_reached_through_another"}
 ON_ONE_NODE = {"initial-cluster-size": "1", "queue-leader-locator": "client-local"}
-
-
-@pytest.fixture
-def urls(cluster):
-    """The URL of each node; each node advertises the address in its URL."""
-    found = {}
-    for member in cluster.members:
-        url = BrokerUrl.for_streams(member.stream_url)
-        for key, value in (("host", f'<<"{url.host}">>'), ("port", url.port)):
-            member.eval(f"application:set_env(rabbitmq_stream, advertised_{key}, {value}).")
-        found[member.name] = url
-    return found
 
 
 def values(url, stream):

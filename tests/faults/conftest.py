@@ -24,6 +24,7 @@ import pytest
 from rabbit_chx.testing import Broker
 from rabbit_chx.testing.node import CannotSupply
 from tests.faults.load import PATIENCE, Control, Load, on_queues
+from tests.faults.spark_read import committed, compare, table
 from tests.proof import LONG, Fault, book
 from tests.spark.conftest import spark  # noqa: F401 - one Spark for both folders
 from tests.tls import Authority
@@ -228,6 +229,24 @@ def judge(record):
         assert control or harmless or not faults, "a fault without a control"
         assert not control or bool(control.lost) is not bool(harmless), "what the control lost"
         assert ledger.duplicated <= totals.resent
+
+    return judge
+
+
+@pytest.fixture
+def judge_table(spark, record, tmp_path):  # noqa: F811 - the fixture
+    """judge_table(scenario, sent, faults, control=...) records what a fault cost the table of a query, and checks it."""
+
+    def judge(scenario, sent, faults, *, control, note=""):
+        found = table(spark, tmp_path)
+        outcome = compare(sent, found)
+        notes = [f"{committed(tmp_path)} micro-batches", note]
+        messages = sum(sent.values())
+        record("Spark", scenario, messages, faults, *outcome, control=control, notes=notes)
+        assert outcome.duplicated == 0
+        assert {stream: [row.number for row in rows] for stream, rows in found.items()} == {
+            stream: list(range(count)) for stream, count in sent.items()
+        }
 
     return judge
 

@@ -16,6 +16,8 @@ from rabbit_chx.streams import StreamPublisher
 from tests.faults.load import PATIENCE
 from tests.faults.spark_load import SLOW
 
+WORKER = "pyspark.daemon"
+"""Text in the command lines of Python workers."""
 LOT = 50
 PAUSE = 0.1
 """Each stream gets a lot of messages, then the feed pauses."""
@@ -28,9 +30,9 @@ def body(number: int, size: int = 100) -> bytes:
 class Feed(threading.Thread):
     """Publishes to streams until `end`, with publisher names: the broker deduplicates messages sent again after a lost connection."""
 
-    def __init__(self, url: str, streams: list[str]) -> None:
+    def __init__(self, url: str, streams: list[str], *, follow_advertised: bool = False) -> None:
         super().__init__(daemon=True, name="feed")
-        self._url = url
+        self._url, self._follow = url, follow_advertised
         self.sent = dict.fromkeys(streams, 0)
         self._ending = threading.Event()
         self._error: Exception | None = None
@@ -44,15 +46,17 @@ class Feed(threading.Thread):
 
     def _publish(self) -> None:
         with ExitStack() as stack:
-            publishers = [
-                stack.enter_context(StreamPublisher(self._url, stream, name="feed", timeout=PATIENCE))
-                for stream in self.sent
-            ]
+            publishers = [stack.enter_context(self._publisher(stream)) for stream in self.sent]
             while not self._ending.wait(PAUSE):
                 for publisher in publishers:
                     first = self.sent[publisher.stream]
                     publisher.send(map(body, range(first, first + LOT)))
                     self.sent[publisher.stream] += LOT
+
+    def _publisher(self, stream: str) -> StreamPublisher:
+        return StreamPublisher(
+            self._url, stream, name="feed", timeout=PATIENCE, follow_advertised=self._follow
+        )
 
     def end(self) -> dict[str, int]:
         """Stop, and return the number of confirmed messages of each stream."""
@@ -90,6 +94,32 @@ def stop(folder: Path) -> None:
 def committed(folder: Path) -> int:
     """The number of committed micro-batches."""
     return sum(one.name.isdigit() for one in (folder / "checkpoint" / "commits").glob("*"))
+
+
+def until_committed(program, folder: Path, more: int = 1) -> None:
+    """Wait until so many more micro-batches are done."""
+    enough = committed(folder) + more
+    program.until(lambda: committed(folder) >= enough, "a micro-batch is done")
+
+
+def until_reading(program, *ports: int) -> int:
+    """Wait until a task is reading through one of these ports, and return its process id."""
+    found: list[int] = []
+
+    def look() -> bool:
+        found[:] = [pid for port in ports for pid in readers(program.processes(WORKER), port)]
+        return bool(found)
+
+    program.until(look, "a task reads")
+    return found[0]
+
+
+def finish(program, feed: Feed, folder: Path) -> dict[str, int]:
+    """End the feed, let the query read the remaining rows, and return how many messages each stream has."""
+    sent = feed.end()
+    stop(folder)
+    assert program.answer() == {"done": True}, program.complaint()
+    return sent
 
 
 def readers(pids: list[int], port: int) -> list[int]:

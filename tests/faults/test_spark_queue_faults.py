@@ -12,7 +12,13 @@ from tests.faults.spark_load import SLOW
 from tests.faults.spark_programs import Program
 from tests.proof import LONG, book, dice
 
-pytestmark = [pytest.mark.spark, pytest.mark.broker, pytest.mark.long, pytest.mark.one_release]
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.broker,
+    pytest.mark.long,
+    pytest.mark.one_release,
+    pytest.mark.timeout(3_600 if LONG else 600),
+]
 
 KILLS = 20 if LONG else 2
 MOST = 1_000

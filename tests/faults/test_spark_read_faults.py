@@ -18,14 +18,29 @@ from rabbit_chx.streams import StreamPublisher, connect
 from tests.faults import auto_ack
 from tests.faults.proxy import Proxy
 from tests.faults.spark_programs import EXECUTOR, Program
-from tests.faults.spark_read import Feed, Row, body, committed, compare, readers, stop, table
+from tests.faults.spark_read import (
+    Feed,
+    Row,
+    body,
+    finish,
+    stop,
+    table,
+    until_committed,
+    until_reading,
+)
 from tests.proof import LONG, dice
 
-pytestmark = [pytest.mark.spark, pytest.mark.broker, pytest.mark.long]
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.broker,
+    pytest.mark.long,
+    pytest.mark.timeout(3_600 if LONG else 600),
+]
 
 KILLS = 20 if LONG else 2
+CUTS = 5 if LONG else 2
+"""How often the network is cut: it takes seconds to be noticed."""
 AGAIN = "no loss is possible, Spark reads the offsets again"
-WORKER = "pyspark.daemon"
 SHARE = 10_000
 """Messages for each kill of the control."""
 GOES_ON = {"failOnDataLoss": "false", "maxRowsPerTrigger": "1000"}
@@ -77,59 +92,16 @@ def options(proxy, **more) -> dict[str, str]:
 
 @pytest.fixture
 def begin(broker, proxy, super_stream, tmp_path):
-    """begin(program) orders a program to copy a super stream, and returns the feed that fills it."""
+    """begin(program, **options) orders a program to copy a super stream, and returns the feed that fills it."""
     name, partitions = super_stream
     feed = Feed(broker.stream_url, partitions)
 
-    def begin(program) -> Feed:
-        program.order(copy=str(tmp_path), options=options(proxy, superStream=name))
+    def begin(program, **more) -> Feed:
+        program.order(copy=str(tmp_path), options=options(proxy, superStream=name, **more))
         return feed
 
     yield begin
     feed.end()
-
-
-@pytest.fixture
-def judge_table(spark, record, tmp_path):
-    """judge_table(scenario, sent, faults, control) records the outcome of a fault, and checks it."""
-
-    def judge(scenario, sent, faults, *, control, note=""):
-        found = table(spark, tmp_path)
-        outcome = compare(sent, found)
-        notes = [f"{committed(tmp_path)} micro-batches", note]
-        messages = sum(sent.values())
-        record("Spark", scenario, messages, faults, *outcome, control=control, notes=notes)
-        assert outcome.duplicated == 0
-        assert {stream: [row.number for row in rows] for stream, rows in found.items()} == {
-            stream: list(range(count)) for stream, count in sent.items()
-        }
-
-    return judge
-
-
-def until_committed(program, folder, more=1) -> None:
-    enough = committed(folder) + more
-    program.until(lambda: committed(folder) >= enough, "a micro-batch is done")
-
-
-def until_reading(program, proxy) -> int:
-    """Wait until a task is reading, and return its process id."""
-    found: list[int] = []
-
-    def look() -> bool:
-        found[:] = readers(program.processes(WORKER), proxy.port)
-        return bool(found)
-
-    program.until(look, "a task reads")
-    return found[0]
-
-
-def finish(program, feed, folder) -> dict[str, int]:
-    """End the feed, and let the query read the remaining rows."""
-    sent = feed.end()
-    stop(folder)
-    assert program.answer() == {"done": True}, program.complaint()
-    return sent
 
 
 def test_killed_drivers_leave_each_row_once(cluster, broker, topology, begin, judge_table, tmp_path):
@@ -156,9 +128,9 @@ def test_killed_workers_and_a_killed_executor_lose_no_row(cluster, proxy, begin,
     feed = begin(cluster)
     for _ in range(2):
         until_committed(cluster, tmp_path)
-        os.kill(until_reading(cluster, proxy), signal.SIGKILL)
+        os.kill(until_reading(cluster, proxy.port), signal.SIGKILL)
     until_committed(cluster, tmp_path)
-    until_reading(cluster, proxy)
+    until_reading(cluster, proxy.port)
     os.kill(cluster.processes(EXECUTOR)[0], signal.SIGKILL)
     until_committed(cluster, tmp_path, 2)
     sent = finish(cluster, feed, tmp_path)
@@ -168,7 +140,7 @@ def test_killed_workers_and_a_killed_executor_lose_no_row(cluster, proxy, begin,
 def test_a_broker_killed_during_a_read_loses_no_row(cluster, broker, proxy, begin, judge_table, tmp_path):
     feed = begin(cluster)
     until_committed(cluster, tmp_path)
-    until_reading(cluster, proxy)
+    until_reading(cluster, proxy.port)
     broker.kill()
     broker.restart()
     until_committed(cluster, tmp_path, 3)
@@ -182,11 +154,25 @@ def test_connections_cut_during_a_read_lose_no_row(cluster, proxy, begin, judge_
     feed = begin(cluster)
     for _ in range(3):
         until_committed(cluster, tmp_path)
-        until_reading(cluster, proxy)
+        until_reading(cluster, proxy.port)
         proxy.cut()
     until_committed(cluster, tmp_path, 2)
     sent = finish(cluster, feed, tmp_path)
     judge_table("connections of a read cut", sent, 3, control=AGAIN, note=f"{proxy.cuts} connections cut")
+
+
+def test_a_network_cut_for_seconds_during_a_read_loses_no_row(cluster, proxy, begin, judge_table, tmp_path):
+    feed = begin(cluster, connectionTimeoutMs="2000")
+    for _ in range(CUTS):
+        until_committed(cluster, tmp_path)
+        until_reading(cluster, proxy.port)
+        proxy.partition()
+        before = proxy.connections
+        cluster.until(lambda before=before: proxy.connections > before + 1, "connections are opened again")
+        proxy.heal()
+    until_committed(cluster, tmp_path, 2)
+    sent = finish(cluster, feed, tmp_path)
+    judge_table("network of a read cut, and whole again", sent, CUTS, control=AGAIN)
 
 
 def test_rows_deleted_by_retention_fail_a_query_or_are_logged(
