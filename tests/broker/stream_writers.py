@@ -6,11 +6,13 @@ import asyncio
 from functools import partial
 from urllib.parse import unquote, urlsplit
 
+import pika
 from rstream import AMQPMessage, CompressionType, Consumer, ConsumerOffsetSpecification, OffsetType, Producer
 
 from rabbit_chx.publishing import Publisher
-from rabbit_chx.streams import StreamPublisher
+from rabbit_chx.streams import StreamPublisher, bounds, connect
 from tests.broker.stream_scene import SECONDS
+from tests.faults.load import wait_until
 
 NAME = "exactly-what-was-written"
 """An ASCII name, because rstream cannot open streams with other names."""
@@ -23,6 +25,17 @@ LOTS = 50
 def over_amqp(broker, stream: str, values: list[bytes]) -> None:
     with Publisher(broker.url) as publisher:
         publisher.publish_many(values, stream)
+
+
+def with_pika(broker, stream: str, values: list[bytes]) -> None:
+    """Publish with pika, without confirms: the stream itself shows when all are there."""
+    with connect(broker.stream_url) as connection:
+        end = bounds(connection, stream).end + len(values)
+        with pika.BlockingConnection(pika.URLParameters(broker.url + "?heartbeat=0")) as publishing:
+            channel = publishing.channel()
+            for value in values:
+                channel.basic_publish("", stream, value)
+        wait_until(lambda: bounds(connection, stream).end >= end, "what pika wrote")
 
 
 def over_stream_protocol(broker, stream: str, values: list[bytes]) -> None:

@@ -1,0 +1,149 @@
+"""Spark reads a million rows of several clients: in batches and in micro-batches of random sizes, each row once and in order."""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+
+import pytest
+from rstream import CompressionType
+
+from rabbit_chx.streams import bounds, connect
+from tests.broker.stream_writers import over_amqp, over_stream_protocol, with_pika, with_rstream
+from tests.faults.load import wait_until
+from tests.proof import LONG, Check, book, dice
+from tests.spark.streams import Streams
+from tests.spark.test_read_streams import DEADLINE, Copy, read
+
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.broker,
+    pytest.mark.long,
+    pytest.mark.timeout(3_600 if LONG else 600),
+    pytest.mark.pyspark("4.2", "it has no limits of micro-batches"),
+]
+
+ROWS = 1_000_000 if LONG else 60_000
+STREAMS = 3
+WRITERS = [
+    over_amqp,
+    over_stream_protocol,
+    with_pika,
+    partial(with_rstream, compression=CompressionType.No),
+    partial(with_rstream, compression=CompressionType.Gzip),
+]
+PARTS = 2 * len(WRITERS)
+"""Of each stream, each by one client; a tracked offset behind it makes a hole."""
+STOPS = 12 if LONG else 3
+VALUE = "concat({n}, ' ', repeat('x', cast({n} % 7 * 20 as int)))"
+"""The row with this number of its stream, as Spark writes it."""
+
+
+def values(first, last):
+    return [b"%d " % number + b"x" * (number % 7 * 20) for number in range(first, last)]
+
+
+@pytest.fixture(scope="module")
+def written(rabbitmq_broker):
+    """Streams, and how many rows each has."""
+    random = dice("who writes what Spark reads")
+    with Streams(rabbitmq_broker.url) as streams:
+        counts = {streams.stream(): ROWS // STREAMS for _ in range(STREAMS)}
+        for stream, count in counts.items():
+            parts = random.sample(WRITERS * 2, PARTS)
+            cuts = [count * part // PARTS for part in range(PARTS + 1)]
+            for number, write in enumerate(parts):
+                write(rabbitmq_broker, stream, values(*cuts[number : number + 2]))
+                make_a_hole(rabbitmq_broker, stream, number)
+        yield counts
+
+
+def make_a_hole(broker, stream, number):
+    name = f"reader-{number}"
+    with connect(broker.stream_url) as connection:
+        connection.store_offset(name, stream, number)
+        wait_until(lambda: connection.query_offset(name, stream) == number, "a stored offset")
+        assert bounds(connection, stream).end > number
+
+
+def wrong(rows, counts) -> int:
+    """How many rows are missing, repeated, changed, or behind a later row of their part."""
+    checked = rows.selectExpr(
+        "value",
+        "row_number() over (partition by stream order by offset) - 1 as n",
+        "offset <= lag(offset) over (partition by part, stream order by at) as late",
+    )
+    differing = checked.where(f"late or cast(value as string) != {VALUE.format(n='n')}").count()
+    found = {row["stream"]: row["count"] for row in rows.groupBy("stream").count().collect()}
+    return differing + sum(abs(found.get(stream, 0) - count) for stream, count in counts.items())
+
+
+def spoiled(rows, stream):
+    """The same rows with a fault each: one missing, one twice, all the other way round, one changed."""
+    one = f"stream = '{stream}' and offset = 5"
+    yield rows.where(f"not ({one})")
+    yield rows.union(rows.where(one))
+    yield rows.withColumn("at", -rows.at)
+    yield rows.selectExpr(f"if({one}, binary('?'), value) as value", "stream", "offset", "part", "at")
+
+
+def judge(rows, counts, what, version, started):
+    rows = rows.cache()
+    found = wrong(rows, counts)
+    faults = list(spoiled(rows, next(iter(counts))))
+    seen = sum(wrong(fault, counts) > 0 for fault in faults)
+    rows.unpersist()
+    control = f"a row taken out, repeated, changed, rows in another order: {seen} of {len(faults)} seen"
+    seconds = time.monotonic() - started
+    book(Check("Spark", what, version, sum(counts.values()), found, seconds, control))
+    assert seen == len(faults)
+    assert not found
+
+
+def test_batches_of_one_to_sixteen_partitions_have_each_row_once_and_in_order(spark, broker, written):
+    for partitions in (1, 16) if not LONG else (1, 2, 5, 16):
+        started = time.monotonic()
+        rows = read(
+            spark,
+            broker,
+            stream=",".join(written),
+            columns="value,stream,offset",
+            minPartitions=partitions,
+        ).selectExpr("*", "spark_partition_id() as part", "monotonically_increasing_id() as at")
+        judge(
+            rows,
+            written,
+            f"batch read of five clients' rows, minPartitions {partitions}",
+            broker.version,
+            started,
+        )
+
+
+def some_batches(copy, random):
+    """Read some micro-batches of at most so many rows; the limit, and the rows of each."""
+    most = int(ROWS * 10 ** random.uniform(-3.5, -1.5))
+    query = copy.start(maxRowsPerTrigger=most, minPartitions=random.randint(1, 16)).start()
+    enough = random.randint(1, 4)
+
+    def sizes():
+        return [one["numInputRows"] for one in query.recentProgress if one["numInputRows"]]
+
+    try:
+        wait_until(lambda: query.exception() or len(sizes()) >= enough, "micro-batches", DEADLINE)
+        assert query.exception() is None
+    finally:
+        query.stop()
+    assert max(sizes()) <= most
+    return sizes()
+
+
+def test_micro_batches_of_random_sizes_have_each_row_once_and_in_order(spark, broker, written, tmp_path):
+    started, random = time.monotonic(), dice("sizes of micro-batches")
+    copy = Copy(spark, broker, tmp_path, stream=",".join(written))
+    sizes = [size for _ in range(STOPS) for size in some_batches(copy, random)]
+    sizes += copy.run(maxRowsPerTrigger=ROWS // 7, minPartitions=random.randint(1, 16))
+    rows = spark.read.parquet(str(tmp_path / "rows")).selectExpr(
+        "*", "_metadata.file_name as part", "_metadata.row_index as at"
+    )
+    what = f"micro-batches of {min(sizes):,} to {max(sizes):,} rows, 1 to 16 partitions, {STOPS} restarts"
+    judge(rows, written, what, broker.version, started)
