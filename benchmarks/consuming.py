@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import random
 import resource
 import statistics
@@ -28,6 +27,7 @@ from typing import Any
 
 import pika
 from ways.consuming import EXCHANGE, QUEUES, declare, handovers
+from ways.turns import conditions, headline, medians
 
 from rabbit_chx.consuming import Group
 from rabbit_chx.publishing import Publisher
@@ -130,8 +130,7 @@ def report_of(found: dict[int, dict[str, list[Stopwatch]]]) -> list[dict[str, An
             row = {
                 "prefetch": prefetch,
                 "way": way,
-                "messages_per_second": statistics.median(turn.rate for turn in turns),
-                "cpu_microseconds": statistics.median(turn.microseconds for turn in turns),
+                **medians(turns),
             }
             for name, other in (("pika", ways[PLAIN]), ("batches", ways[BATCHED])):
                 pairs = list(zip(turns, other, strict=True))
@@ -145,10 +144,7 @@ def report_of(found: dict[int, dict[str, list[Stopwatch]]]) -> list[dict[str, An
 
 def as_text(report: dict[str, Any]) -> str:
     lines = [
-        (
-            f"RabbitMQ {report['rabbitmq']}, {len(QUEUES)} queues, {report['messages']:,} messages of {report['size']} bytes, "
-            f"median of {report['rounds']} rounds, {report['cores']} cores"
-        ),
+        f"{headline(report)}, {len(QUEUES)} queues",
         "",
         (
             f"{'prefetch':<9} {'way':<22} {'msg/s':>8} {'CPU us/msg':>11} {'x pika: rate':>13} {'CPU':>5} "
@@ -186,11 +182,7 @@ def main() -> None:
     with Broker(release=options.release) as broker:
         declare(broker)
         report = {
-            "rabbitmq": broker.version,
-            "messages": options.messages,
-            "size": options.size,
-            "rounds": options.rounds,
-            "cores": os.cpu_count(),
+            **conditions(broker, options),
             "ways": report_of(run(broker, options.messages, options.size, options.rounds)),
             "handovers": handovers(broker, options.rounds),
         }

@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
-import os
 import random
 import resource
 import statistics
@@ -23,6 +22,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ways.streams import LIMIT, OURS, PIKA, SLOW, WAYS, Source
+from ways.turns import conditions, headline, medians
 
 from rabbit_chx.publishing import Publisher
 from rabbit_chx.streams import OffsetSpec, Refusals, StreamConnection, connect
@@ -130,8 +130,7 @@ def report_of(found: dict[str, dict[str, list[Turn]]]) -> list[dict[str, Any]]:
             row = {
                 "stream": kind,
                 "way": name,
-                "messages_per_second": statistics.median(turn.rate for turn in turns),
-                "cpu_microseconds": statistics.median(turn.microseconds for turn in turns),
+                **medians(turns),
                 "this_reader_to_it": statistics.median(ratios),
                 "bar": BARS[kind].get(name),
             }
@@ -141,10 +140,7 @@ def report_of(found: dict[str, dict[str, list[Turn]]]) -> list[dict[str, Any]]:
 
 def as_text(report: dict[str, Any]) -> str:
     lines = [
-        (
-            f"RabbitMQ {report['rabbitmq']}, {report['messages']:,} messages of {report['size']} bytes, "
-            f"median of {report['rounds']} rounds, {report['cores']} cores"
-        ),
+        headline(report),
         "",
         f"{'stream':<13} {'way':<24} {'msg/s':>11} {'CPU us/msg':>11} {'this reader / it':>17}",
     ]
@@ -176,11 +172,7 @@ def main() -> None:
             LARGE: Source(broker.url, broker.stream_url, "large", options.messages),
         }
         report = {
-            "rabbitmq": broker.version,
-            "messages": options.messages,
-            "size": options.size,
-            "rounds": options.rounds,
-            "cores": os.cpu_count(),
+            **conditions(broker, options),
             "ways": report_of(run(sources, options.rounds)),
         }
     print(json.dumps(report) if options.json else as_text(report))

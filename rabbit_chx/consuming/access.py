@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable
 from typing import Final
 
 from pika.exceptions import ChannelClosedByBroker
+from pika.spec import ACCESS_REFUSED
 
 from rabbit_chx.broker.applying.broker_errors import needs_of as needs_of_steps
 from rabbit_chx.broker.applying.lock import LOCK
@@ -27,7 +28,6 @@ _HOLDING: Final = Needs(
     write={("exchange", DEFAULT_EXCHANGE)},
     read={_ANSWERS},
 )
-_DENIED: Final = 403
 
 
 def needs_of(settings: Settings, queues: Collection[str]) -> Needs:
@@ -63,6 +63,6 @@ def why_ended(error: Exception, settings: Settings, queues: Collection[str]) -> 
     if refusal is not None:
         denied = why_denied(refusal.text, needs_of(settings, queues), what="a member")
         ended = BrokerUnavailable(denied or f"the broker refused it: {refusal.code} {refusal.text}")
-        ended.permanent = refusal.code == _DENIED
+        ended.permanent = refusal.code == ACCESS_REFUSED
         return ended
     return BrokerUnavailable(str(error) if isinstance(error, Lost) else str(why_down(error, "the broker")))

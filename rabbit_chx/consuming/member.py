@@ -30,7 +30,7 @@ from rabbit_chx.consuming.chores import Chores
 from rabbit_chx.consuming.interruptions import Interruptions
 from rabbit_chx.consuming.lanes import Lane, assign
 from rabbit_chx.consuming.logs import Log
-from rabbit_chx.consuming.messages import Message
+from rabbit_chx.consuming.messages import Message, from_pika
 from rabbit_chx.consuming.queues import check_access, exists, fit_queues
 from rabbit_chx.consuming.releases import check_release, keeps_dead_consumers
 from rabbit_chx.consuming.seats import consumer_tag, looks_lower, next_try, seat_queue, take_seat
@@ -150,7 +150,6 @@ class Member:
         """Consume on one connection until it is lost or the member has stopped."""
         self._release = server_version(connection)
         check_release(self._release, self._settings)
-        self._keeps_dead = keeps_dead_consumers(self._release)
         self._driver = PikaDriver(connection)
         self._workers.heard = monotonic()
         self._interruptions = Interruptions(self._settings, self._workers, self)
@@ -283,7 +282,7 @@ class Member:
             lambda _: self._calls.append(partial(self._on_cancelled, lane, channel))
         )
         with self._workers.lock:
-            lane.attach(channel, priority, careful=self._keeps_dead)
+            lane.attach(channel, priority, careful=keeps_dead_consumers(self._release))
         channel.basic_consume(
             lane.queue,
             partial(self._on_delivery, lane),
@@ -324,15 +323,7 @@ class Member:
         properties: BasicProperties,
         body: bytes,
     ) -> None:
-        message = Message(
-            body,
-            method.routing_key,
-            queue=lane.queue,
-            exchange=method.exchange,
-            redelivered=method.redelivered,
-            properties=properties,
-            tag=method.delivery_tag,
-        )
+        message = from_pika(lane.queue, method, properties, body)
         with self._workers.lock:
             begin = lane.channel is channel and lane.add(message)
         if begin:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import Enum
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from rabbit_chx.broker.applying.handover import is_marker
 
+if TYPE_CHECKING:
+    from pika import BasicProperties
+    from pika.spec import Basic
+
 HOLD: Final = "x-rabbit-chx-hold"
 """The header of a marker that holds its queue. Its value names another queue, whose deletion releases the held one."""
-
 
 _PROPERTIES: Final = (
     *(
@@ -102,3 +105,16 @@ class Message:
         """The properties that are set, by the client library's names for them."""
         given = {name: getattr(self.properties, name, None) for name in _PROPERTIES}
         return {name: value for name, value in given.items() if value is not None}
+
+
+def from_pika(queue: str, method: Basic.Deliver, properties: BasicProperties, body: bytes) -> Message:
+    """The message that pika has delivered from a queue."""
+    return Message(
+        body,
+        method.routing_key,
+        queue=queue,
+        exchange=method.exchange,
+        redelivered=method.redelivered,
+        properties=properties,
+        tag=method.delivery_tag,
+    )

@@ -28,11 +28,6 @@ DISPLACING: Final = (1 << 31) - 1
 _HIGHEST: Final = 1 << 30
 
 
-def priorities(seat: int, queues: int) -> list[int]:
-    """The priority of a seat on each queue; ``queues`` is the number of queues."""
-    return [priority(seat, queue, queues) for queue in range(queues)]
-
-
 def priority(seat: int, queue: int, queues: int) -> int:
     """The priority of a seat on the queue with this index; ``queues`` is the number of queues."""
     takers = _takers(queues)[queue]

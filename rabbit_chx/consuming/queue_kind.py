@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import Any, Final
 
+from pika.spec import ACCESS_REFUSED, PRECONDITION_FAILED, RESOURCE_LOCKED
+
 from rabbit_chx.broker.applying.protocol import Command, OnChannel, Refused
 from rabbit_chx.consuming.queues import adjust, difference, exists, limit_applies
 from rabbit_chx.errors import InvalidValue, Unquoted
 
-_DENIED: Final = 403
-_LOCKED: Final = 405
-_DIFFERENT: Final = 406
 _MOST_REFUSALS: Final = 30
 _TYPE: Final = "x-queue-type"
 
@@ -27,14 +26,14 @@ def check_readable(queue: str, release: str) -> Generator[Command, Any, str]:
             raise no_such_queue(queue)
         arguments = yield from _arguments(queue)
     except Refused as refused:
-        if refused.code == _LOCKED:
+        if refused.code == RESOURCE_LOCKED:
             raise InvalidValue(
                 "queue",
                 queue,
                 "a queue that is not exclusive",
                 "Only the connection that declared it can read it",
             ) from None
-        if refused.code != _DENIED:
+        if refused.code != ACCESS_REFUSED:
             raise
         return ""  # without the permission to declare the queue, its kind stays unknown
     if arguments.get(_TYPE) == "stream":
@@ -63,7 +62,7 @@ def _arguments(queue: str) -> Generator[Command, Any, dict[str, Any]]:
         try:
             yield OnChannel("queue_declare", {"queue": queue, "durable": True, "arguments": arguments})
         except Refused as refused:
-            if refused.code != _DIFFERENT:
+            if refused.code != PRECONDITION_FAILED:
                 raise
             differs = difference(refused.text)
             if differs is None or differs[0] in {"durable", "auto_delete", "exclusive"}:

@@ -24,9 +24,10 @@ from rabbit_chx.broker.permissions import Needs
 from rabbit_chx.broker.reasons import why_down
 from rabbit_chx.consuming.channels import close_in_one_step
 from rabbit_chx.consuming.logs import log
-from rabbit_chx.consuming.messages import Message
+from rabbit_chx.consuming.messages import Message, from_pika
 from rabbit_chx.consuming.queue_kind import check_readable, is_a_stream, no_such_queue
-from rabbit_chx.errors import BrokerUnavailable, InvalidValue, RabbitChxError
+from rabbit_chx.consuming.settings import MOST_PREFETCH, check_integer
+from rabbit_chx.errors import BrokerUnavailable, RabbitChxError
 from rabbit_chx.names import check_name
 from rabbit_chx.urls import BrokerUrl
 
@@ -34,9 +35,7 @@ _TICK: Final = 0.5
 _PAUSE: Final = 1.0
 _QUIET: Final = 0.05
 _ANSWER: Final = 10.0
-_NOT_FOUND: Final = 404
 _STREAM_OFFSET: Final = "x-stream-offset"
-_MOST_PREFETCH: Final = 65_535
 
 
 class Batch(NamedTuple):
@@ -82,8 +81,7 @@ class QueueReader:
         credentials: Credentials | None = None,
         tls: ssl.SSLContext | None = None,
     ) -> None:
-        if not 1 <= prefetch <= _MOST_PREFETCH:
-            raise InvalidValue("prefetch", prefetch, f"an integer from 1 to {_MOST_PREFETCH}")
+        check_integer("prefetch", prefetch, MOST_PREFETCH)
         given = [urls] if isinstance(urls, (str, BrokerUrl)) else urls
         self._openings = [
             partial(
@@ -263,15 +261,7 @@ class QueueReader:
     ) -> None:
         if _STREAM_OFFSET in (properties.headers or {}):
             raise is_a_stream(self._queue)
-        message = Message(
-            body,
-            method.routing_key,
-            queue=self._queue,
-            exchange=method.exchange,
-            redelivered=method.redelivered,
-            properties=properties,
-            tag=method.delivery_tag,
-        )
+        message = from_pika(self._queue, method, properties, body)
         with self._changed:
             self._messages.append(message)
             self._heard = monotonic()
@@ -320,7 +310,7 @@ class QueueReader:
             return self._why_taken_back()
         if isinstance(error, (Refused, ChannelClosedByBroker)):
             code, text = error.args[:2]
-            if code == _NOT_FOUND and "no queue" in text:
+            if code == spec.NOT_FOUND and "no queue" in text:
                 return no_such_queue(self._queue)
             error = ChannelClosedByBroker(code, text)
         if isinstance(error, Lost):

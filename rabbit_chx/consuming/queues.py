@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Generator, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
+
+from pika.spec import ACCESS_REFUSED, NOT_FOUND, PRECONDITION_FAILED, RESOURCE_LOCKED
 
 from rabbit_chx.broker.applying.protocol import NO_ROUTE, Command, OnChannel, Pause, Refused
 from rabbit_chx.broker.permissions import why_denied
@@ -18,13 +19,10 @@ from rabbit_chx.consuming.settings import Settings
 from rabbit_chx.errors import InvalidValue, Unquoted
 from rabbit_chx.text import listed
 
-_DENIED: Final = 403
-_NOT_FOUND: Final = 404
-_LOCKED: Final = 405
-_DIFFERENT: Final = 406
-_TYPE, _SINGLE, _LIMIT, _DEAD_LETTER = (
-    *("x-queue-type", "x-single-active-consumer", "x-delivery-limit", "x-dead-letter-exchange"),
-)
+_TYPE: Final = "x-queue-type"
+_SINGLE: Final = "x-single-active-consumer"
+_LIMIT: Final = "x-delivery-limit"
+_DEAD_LETTER: Final = "x-dead-letter-exchange"
 _MOST_REFUSALS: Final = 30
 _SECOND_LOOK: Final = 1.0
 _FIT: Final = "a quorum queue with a single active consumer"
@@ -40,7 +38,7 @@ def exists(queue: str) -> Generator[Command, Any, bool]:
     try:
         yield OnChannel("queue_declare", {"queue": queue, "passive": True})
     except Refused as refused:
-        if refused.code != _NOT_FOUND:
+        if refused.code != NOT_FOUND:
             raise
         return False
     return True
@@ -103,62 +101,12 @@ def _consumed(queues: Collection[str]) -> Generator[Command, Any, list[str]]:
             if (yield OnChannel("queue_declare", {"queue": queue, "passive": True})).consumer_count:
                 found.append(queue)
         except Refused as refused:
-            if refused.code != _NOT_FOUND:
+            if refused.code != NOT_FOUND:
                 raise
     return found
 
 
 # ---- which queues a group can consume
-
-
-@dataclass(frozen=True, slots=True)
-class Checked:
-    """The result of checking queues."""
-
-    fit: tuple[str, ...]
-    """The queues that a group can consume."""
-    unfit: tuple[InvalidValue, ...]
-    """The errors of the other queues."""
-    warnings: tuple[str, ...]
-    """Warnings of settings that may lose messages, and of checks that were not possible."""
-
-
-def check_queues(
-    names: Collection[str], settings: Settings, release: str, known: Collection[str] = ()
-) -> Generator[Command, Any, Checked]:
-    """Check over AMQP which queues a group can consume.
-
-    AMQP does not show the arguments of a queue. But the broker refuses to declare an existing queue with other arguments,
-    and names one that differs (``rabbit_misc:assert_args_equivalence/4``), so the refusals reveal the arguments.
-
-    Args:
-        names: the names of the queues.
-        settings: the settings of the group.
-        release: the broker's release.
-        known: queues that passed an earlier check and now only need to exist.
-    """
-    found: dict[str, dict[str, Any]] = {}
-    fit: list[str] = []
-    unfit: list[InvalidValue] = []
-    denied: Refused | None = None
-    usual: dict[str, Any] = {}
-    for name in sorted(names):
-        try:
-            yield from _check_exists(name)
-            if name not in known and denied is None:
-                found[name] = usual = yield from _arguments(name, usual)
-        except InvalidValue as error:
-            unfit.append(error)
-            continue
-        except Refused as refused:
-            if refused.code != _DENIED:
-                raise
-            denied = refused
-        fit.append(name)
-    warnings = [*_limited(found, release), *_dropped(found, settings)]
-    if denied is not None:
-        warnings.append(_unchecked(denied, names, settings))
-    return Checked(tuple(fit), tuple(unfit), tuple(warnings))
 
 
 def fit_queues(
@@ -169,13 +117,34 @@ def fit_queues(
     *,
     strict: bool = False,
 ) -> Generator[Command, Any, tuple[str, ...]]:
-    """Return the queues that a group can consume, and log the others; if strict, raise if there are others."""
-    found = yield from check_queues(names, settings, release, known)
-    if found.unfit and strict:
-        raise found.unfit[0]
-    for text in (*found.warnings, *(f"not consumed: {error}" for error in found.unfit)):
+    """Return the queues that a group can consume, and log the others; if strict, raise if there are others.
+
+    Queues in ``known`` passed an earlier check and only need to exist.
+    """
+    found: dict[str, dict[str, Any]] = {}
+    fit: list[str] = []
+    unfit: list[str] = []
+    denied: Refused | None = None
+    usual: dict[str, Any] = {}
+    for name in sorted(names):
+        try:
+            yield from _check_exists(name)
+            if name not in known and denied is None:
+                found[name] = usual = yield from _arguments(name, usual)
+        except InvalidValue as error:
+            if strict:
+                raise
+            unfit.append(f"not consumed: {error}")
+            continue
+        except Refused as refused:
+            if refused.code != ACCESS_REFUSED:
+                raise
+            denied = refused
+        fit.append(name)
+    unchecked = [] if denied is None else [_unchecked(denied, names, settings)]
+    for text in (*_limited(found, release), *_dropped(found, settings), *unchecked, *unfit):
         Log(settings).warn(text)
-    return found.fit
+    return tuple(fit)
 
 
 def _check_exists(name: str) -> Generator[Command, Any, None]:
@@ -183,19 +152,23 @@ def _check_exists(name: str) -> Generator[Command, Any, None]:
         if not (yield from exists(name)):
             raise InvalidValue("queue", name, "an existing queue", _MISSING)
     except Refused as refused:
-        if refused.code != _LOCKED:
+        if refused.code != RESOURCE_LOCKED:
             raise
         raise _unfit(name, "an exclusive queue") from None
 
 
 def _arguments(name: str, usual: Mapping[str, Any]) -> Generator[Command, Any, dict[str, Any]]:
-    """The arguments of a queue that a group can consume; those of the previous queue are tried first."""
+    """Learn the arguments of a queue, or raise if a group cannot consume it.
+
+    AMQP does not show the arguments. But the broker refuses to declare an existing queue with other arguments, and names
+    one that differs (``rabbit_misc:assert_args_equivalence/4``). The arguments of the previous queue are tried first.
+    """
     arguments = {**usual, _TYPE: "quorum", _SINGLE: True}
     for _ in range(_MOST_REFUSALS):
         try:
             yield OnChannel("queue_declare", {"queue": name, "durable": True, "arguments": arguments})
         except Refused as refused:
-            if refused.code != _DIFFERENT:
+            if refused.code != PRECONDITION_FAILED:
                 raise
             _learn(name, arguments, refused.text)
         else:

@@ -22,6 +22,8 @@ from itertools import takewhile
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, Literal
 
+from pika.spec import PRECONDITION_FAILED
+
 from rabbit_chx.broker.applying.apply import lock_holder
 from rabbit_chx.broker.applying.handover import NotDrained, check_replies, marker_commands, stages
 from rabbit_chx.broker.applying.lock import release_lock, take_lock
@@ -42,7 +44,6 @@ from rabbit_chx.topology.planning.steps import Bind, Plan, Step, Unbind
 if TYPE_CHECKING:
     from pika import BlockingConnection
 
-_NOT_EMPTY: Final = 406
 _TELL_EVERY: Final = 3.0
 _LONGEST_WAIT_FOR_MEMBERS: Final = 30.0
 _ANSWER_IN: Final = 1.0
@@ -311,7 +312,7 @@ def _delete_commands(vhost: str, queue: str) -> Generator[Command, Any, bool]:
     try:
         yield OnChannel("queue_delete", {"queue": queue, "if_empty": classic})
     except Refused as refused:
-        if refused.code != _NOT_EMPTY:
+        if refused.code != PRECONDITION_FAILED:
             raise
         return False
     return True

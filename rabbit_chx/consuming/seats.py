@@ -11,6 +11,8 @@ import socket
 from collections.abc import Generator
 from typing import Any, Final
 
+from pika.spec import RESOURCE_LOCKED
+
 from rabbit_chx.broker.applying.protocol import NO_ROUTE, Command, OnChannel, Refused
 from rabbit_chx.errors import InvalidValue
 from rabbit_chx.names import check_name
@@ -18,7 +20,6 @@ from rabbit_chx.names import check_name
 SEATS: Final = "rabbit-chx.seat."
 """The prefix of the queues of all seats."""
 
-_LOCKED: Final = 405
 _MOST_SEATS: Final = 100_000
 _FIRST_WAIT: Final = 1.0
 _LONGEST_WAIT: Final = 30.0
@@ -66,7 +67,7 @@ def take_seat(group: str, below: int) -> Generator[Command, Any, int | None]:
                 {"queue": seat_queue(group, seat), "exclusive": True, "arguments": arguments},
             )
         except Refused as refused:
-            if refused.code != _LOCKED:
+            if refused.code != RESOURCE_LOCKED:
                 raise
         else:
             return seat

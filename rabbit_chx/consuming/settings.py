@@ -13,6 +13,7 @@ from rabbit_chx.names import check_name
 
 OnFailure: TypeAlias = Literal["stop", "dead-letter", "park"]
 _ON_FAILURE: Final = ("stop", "dead-letter", "park")
+MOST_PREFETCH: Final = 65_535
 _LONGEST_BACKOFF: Final = 60.0
 
 
@@ -37,12 +38,12 @@ class Settings:
         check_name("exchange", self.exchange)
         check_group_name(self.name)
         for name, most in (
-            ("prefetch", 65_535),
+            ("prefetch", MOST_PREFETCH),
             ("concurrency", 10_000),
             ("attempts", 1_000_000),
             ("heartbeat", 65_535),
         ):
-            _check_integer(name, getattr(self, name), most)
+            check_integer(name, getattr(self, name), most)
         for name in ("backoff", "stop_timeout"):
             _check_seconds(name, getattr(self, name))
         if self.consumer_timeout is not None:
@@ -86,7 +87,8 @@ def check_handler(handler: object, *, coroutine: bool) -> Any:
     return handler
 
 
-def _check_integer(name: str, got: object, most: int) -> None:
+def check_integer(name: str, got: object, most: int) -> None:
+    """Raise if a setting is not an integer from 1 to ``most``."""
     if not isinstance(got, int) or isinstance(got, bool) or not 1 <= got <= most:
         raise InvalidValue(name, got, f"an integer from 1 to {most}")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import threading
 import time
 from collections import Counter, defaultdict
@@ -19,6 +20,7 @@ from rabbit_chx.consuming import Group, Message, members
 from rabbit_chx.consuming.member import Member
 from rabbit_chx.consuming.messages import HOLD
 from tests.broker.topology_site import Site
+from tests.faults.load import wait_until
 from tests.json_lines import documented, printed
 from tests.verbs import in_a_process
 
@@ -27,13 +29,6 @@ pytestmark = [pytest.mark.one_release, pytest.mark.broker]
 QUEUES = [f"o{number}" for number in range(6)]
 ORDERED = {"x-queue-type": "quorum", "x-single-active-consumer": True, "x-delivery-limit": -1}
 DEADLINE = 120.0
-
-
-def wait_until(condition: Callable[[], object], what: str) -> None:
-    deadline = time.monotonic() + DEADLINE
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {DEADLINE:g} s: {what}"
-        time.sleep(0.02)
 
 
 class Orders:
@@ -289,9 +284,15 @@ def test_a_member_moves_to_a_lower_seat_that_has_become_free(orders, monkeypatch
     orders.assert_in_order()
 
 
-def test_a_member_without_a_seat_keeps_waiting(orders) -> None:
-    with running(orders.group(queues=["o0"]), orders.handle):
-        wait_until(lambda: orders.seats() == [0], "the first")
-        with running(orders.group(queues=["o0"]), orders.handle) as second:
-            assert orders.seats() == [0]
-            assert not second.errors
+def test_a_member_without_a_seat_takes_one_that_becomes_free(orders, caplog) -> None:
+    caplog.set_level(logging.INFO, "rabbit_chx.consuming")
+    first = orders.group(queues=["o0"])
+    with running(first, lambda message: orders.handle(message, "first")) as thread:
+        wait_until(lambda: orders.seats() == [0], "the first member")
+        with running(orders.group(queues=["o0"]), lambda message: orders.handle(message, "second")):
+            wait_until(lambda: "all 1 seats are taken" in caplog.text, "the second member")
+            first.stop()
+            thread.join(DEADLINE)
+            orders.channel.basic_publish("", "o0", b"0")
+            wait_until(lambda: orders.by, "the second member has handled the message")
+    assert orders.by == {"second:o0": 1}

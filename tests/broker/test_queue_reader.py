@@ -13,6 +13,7 @@ import pytest
 from rabbit_chx.consuming import QueueReader
 from rabbit_chx.errors import RabbitChxError
 from tests.faults.load import wait_until
+from tests.queues import close_connections, confirming_channel
 
 KINDS = {"classic": {}, "quorum": {"x-queue-type": "quorum"}}
 DEADLINE = 60.0
@@ -21,9 +22,7 @@ SLOW = 200.0
 
 @pytest.fixture
 def channel(broker):
-    with pika.BlockingConnection(pika.URLParameters(broker.url + "?heartbeat=0")) as connection:
-        channel = connection.channel()
-        channel.confirm_delivery()
+    with confirming_channel(broker) as channel:
         yield channel
 
 
@@ -67,7 +66,7 @@ def test_messages_arrive_in_order_and_unacknowledged_ones_return_in_order(broker
         assert bodies(taken(reader, 5)) == list(range(10, 15))
         assert reader.waiting() <= 10
     ready = lambda: channel.queue_declare(queue, passive=True).method.message_count  # noqa: E731
-    wait_until(lambda: ready() == 20, "the broker has taken back what was not acknowledged")
+    wait_until(lambda: ready() == 20, "the broker has requeued the unacknowledged messages")
     rest = [channel.basic_get(queue, auto_ack=True)[2] for _ in range(20)]
     assert [int(body) for body in rest] == list(range(10, 30))
 
@@ -76,9 +75,7 @@ def test_a_batch_of_a_lost_connection_is_not_acknowledged_on_the_next_one(broker
     queue = declare(10, **KINDS["quorum"])
     with QueueReader([broker.url], queue, prefetch=10, name="to be cut") as reader:
         before = taken(reader, 4)
-        listed = broker.ctl("list_connections", "pid", "client_properties").splitlines()
-        (pid,) = (line.split("\t")[0] for line in listed if '"to be cut"' in line)
-        broker.ctl("close_connection", pid, "by the test")
+        close_connections(broker, "to be cut")
         again = taken(reader, 10)
         assert bodies(again) == list(range(10))
         assert all(message.redelivered for message in again[0].messages[:4])
@@ -141,6 +138,7 @@ def test_a_delivery_limit_is_logged_as_a_warning(broker, declare, caplog):
 
 
 @pytest.mark.one_release
+@pytest.mark.long
 def test_messages_held_too_long_are_redelivered_once_and_then_raise_an_error(broker, declare):
     """Before 4.3, the broker checks the timeout once a minute."""
     queue = declare(3, **KINDS["quorum"])

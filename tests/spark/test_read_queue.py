@@ -11,6 +11,7 @@ import pika
 import pytest
 
 from tests.faults.load import wait_until
+from tests.queues import close_connections, confirming_channel
 from tests.spark.streams import Streams
 from tests.spark.test_batch_write import failure
 
@@ -25,9 +26,7 @@ KINDS = {"classic": {}, "quorum": {"x-queue-type": "quorum", "x-delivery-limit":
 
 @pytest.fixture
 def channel(broker):
-    with pika.BlockingConnection(pika.URLParameters(broker.url + "?heartbeat=0")) as connection:
-        channel = connection.channel()
-        channel.confirm_delivery()
+    with confirming_channel(broker) as channel:
         yield channel
 
 
@@ -53,14 +52,6 @@ def ready(channel, queue):
 def unacknowledged(broker, queue):
     listed = broker.ctl("list_queues", "name", "messages_unacknowledged")
     return dict(line.split("\t") for line in listed.splitlines())[queue] != "0"
-
-
-def close_connections(broker, name):
-    listed = broker.ctl("list_connections", "pid", "client_properties")
-    pids = [line.split("\t")[0] for line in listed.splitlines() if f'"{name}"' in line]
-    assert pids, listed
-    for pid in pids:
-        broker.ctl("close_connection", pid, "by the test")
 
 
 class Collected:

@@ -47,13 +47,6 @@ def test_a_handler_of_a_thread_is_no_coroutine_function():
         Group(**GIVEN).run(coroutine)
 
 
-@pytest.mark.parametrize("name", ["prefetch", "concurrency", "attempts", "heartbeat"])
-def test_numbers_are_checked_as_those_of_group(name):
-    for kind in Group, AsyncGroup:
-        with pytest.raises(InvalidValue, match=f"invalid {name}: got 0"):
-            kind(**GIVEN, **{name: 0})
-
-
 def test_async_for_outside_async_with_is_an_error():
     async def ask():
         async for _ in AsyncGroup(**GIVEN):

@@ -12,11 +12,9 @@ from rabbit_chx.broker import MARKER
 from rabbit_chx.consuming.interruptions import Interruptions
 from rabbit_chx.consuming.lanes import Lane
 from rabbit_chx.consuming.messages import HOLD, Kind, Message, kind_of
-from rabbit_chx.consuming.seats import seat_queue
 from rabbit_chx.consuming.settings import Settings
 from rabbit_chx.consuming.status import Question
 from rabbit_chx.consuming.workers import Workers
-from rabbit_chx.errors import InvalidValue
 
 SETTINGS = {
     "exchange": "orders",
@@ -132,32 +130,6 @@ def test_a_question_may_name_queues() -> None:
 def test_the_delay_between_attempts_doubles_up_to_a_minute() -> None:
     assert [Settings(**SETTINGS).delay(failures) for failures in (1, 2, 3, 10, 1000)] == [1, 2, 4, 60, 60]
     assert Settings(**SETTINGS | {"backoff": 90.0}).delay(2) == 90
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "words"),
-    [
-        ("exchange", "", "invalid exchange: got ''"),
-        ("name", "n" * 240, "invalid group name: got 'nnn"),
-        ("prefetch", 0, "invalid prefetch: got 0, expected an integer from 1 to 65535"),
-        ("concurrency", True, "invalid concurrency: got True"),
-        ("backoff", -1, "invalid backoff: got -1, expected seconds, at least 0"),
-        ("consumer_timeout", float("inf"), "invalid consumer_timeout: got inf"),
-        ("stop_timeout", float("nan"), "invalid stop_timeout: got nan"),
-        ("on_failure", "drop", "invalid on_failure: got 'drop', expected 'stop' or 'dead-letter' or 'park'"),
-        ("on_failure", "park", "invalid parking_queue: got None"),
-        ("parking_queue", "failed", "invalid parking_queue: got 'failed'"),
-    ],
-)
-def test_invalid_settings_are_refused(name, value, words) -> None:
-    with pytest.raises(InvalidValue, match=words.replace("(", r"\(")):
-        Settings(**SETTINGS | {name: value})
-
-
-def test_the_longest_name_of_a_group_leaves_room_for_its_seats() -> None:
-    longest = "n" * (255 - len(seat_queue("", 100_000)))
-    Settings(**SETTINGS | {"name": longest})
-    assert len(seat_queue(longest, 99_999)) <= 255
 
 
 class LosingConnection:

@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from rabbit_chx.consuming.priorities import owner, priorities
+from rabbit_chx.consuming.priorities import owner, priority
 
 MOST_SEATS = 16
 
@@ -43,7 +43,7 @@ def test_the_queues_of_a_free_seat_go_to_several_members(members: int) -> None:
 
 
 def test_priorities_on_a_queue_are_distinct_and_fit_into_32_bits() -> None:
-    table = [priorities(seat, 64) for seat in range(64)]
-    for column in zip(*table, strict=True):
+    for queue in range(64):
+        column = [priority(seat, queue, 64) for seat in range(64)]
         assert len(set(column)) == 64
         assert 0 <= min(column) <= max(column) < 2**31
