@@ -51,7 +51,7 @@ class Shop:
     def left(self, queue, count=0):
         """Empty a queue, and return the bodies of its messages in order.
 
-        It waits until there are so many: the broker takes a moment to get back what a member had.
+        Waits for at least ``count`` messages, because the broker takes a moment to requeue those of a member.
         """
         found, deadline = [], monotonic() + PATIENCE
         for method, _, body in self.channel.consume(queue, auto_ack=True, inactivity_timeout=0.3):
@@ -111,7 +111,7 @@ class Process:
         worker = [sys.executable, "-m", "tests.broker.async_worker", shop.site.url()]
         self.handled = []
         self.sights = []
-        """When it began with each message, and its body."""
+        """The start time and the body of each handled message."""
         self.process = subprocess.Popen(
             [*worker, json.dumps({**shop.options, **options})],
             stdout=subprocess.PIPE,
@@ -224,7 +224,7 @@ def test_asking_for_the_next_message_acknowledges_the_previous_one(shop):
 
 
 def test_several_tasks_get_messages_of_different_queues(shop):
-    # Of more than 32 acknowledgements to a quorum queue that is slow, RabbitMQ 3.10 drops some if the channel is closed.
+    # If more than 32 acknowledgements wait for a slow quorum queue when a channel is closed, RabbitMQ 3.10 drops some.
     shop.declare("a", "b", "c")
     for queue in "abc":
         shop.publish(queue, *(f"{queue}:{number}" for number in range(30)))
