@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
@@ -84,9 +85,25 @@ def why_denied(text: str, needs: Needs, *, at: Needs | None = None, what: str = 
     if not needs.on(kind, name):
         needs = Needs(set(needs.configure), set(needs.write), set(needs.read))
         getattr(needs, missing[0]).add((kind, name))
+    return lacking(missing, f"{kind} {name!r}", vhost, user, needs, what)
+
+
+def lacking(missing: Sequence[str], on: str, vhost: str, user: str | None, needs: Needs, what: str) -> str:
+    """Name missing permissions and the command that grants them.
+
+    Args:
+        missing: configure, write or read; the user lacks one of them.
+        on: the resource in words.
+        vhost: the virtual host.
+        user: the user's name; None if the client knows only the user's certificate.
+        needs: the permissions that the command grants.
+        what: the work that needs them.
+    """
+    who = "the user of the certificate" if user is None else f"user {user!r}"
+    line = needs.line(vhost, "USER" if user is None else user)
     return (
-        f"user {user!r} has no {' or '.join(missing)} permission on {kind} {name!r} in virtual host {vhost!r}; "
-        f"`{needs.line(vhost, user)}` grants all that {what} needs, and replaces the patterns that the user has there"
+        f"{who} has no {' or '.join(missing)} permission on {on} in virtual host {vhost!r}; "
+        f"`{line}` grants all that {what} needs, and replaces the patterns that the user has there"
     )
 
 

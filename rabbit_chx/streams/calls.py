@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
-from typing import Final, TypeVar
+from collections.abc import Callable
+from typing import TypeVar
 
 from rabbit_chx.errors import StreamUnavailable
+from rabbit_chx.streams.access import Access
 from rabbit_chx.streams.encoding import close_answer, request
 from rabbit_chx.streams.protocol import (
     OK,
@@ -30,20 +31,6 @@ from rabbit_chx.streams.wire import Wire
 
 _T = TypeVar("_T")
 
-_NEEDS: Final[Mapping[Command, str]] = {
-    Command.SUBSCRIBE: "read",
-    Command.QUERY_OFFSET: "read",
-    Command.STORE_OFFSET: "read",
-    Command.STREAM_STATS: "read",
-    Command.DECLARE_PUBLISHER: "write",
-    Command.QUERY_PUBLISHER_SEQUENCE: "write",
-    Command.CREATE: "configure",
-    Command.DELETE: "configure",
-    Command.CREATE_SUPER_STREAM: "configure",
-    Command.DELETE_SUPER_STREAM: "configure",
-}
-"""The permission on the stream that each command needs."""
-
 
 class Calls:
     """The requests of one connection, and queues of the frames that it received."""
@@ -51,6 +38,9 @@ class Calls:
     def __init__(self, wire: Wire, timeout: float) -> None:
         self.wire: Wire = wire
         self.timeout: float = timeout
+        self.vhost: str = "/"
+        self.user: str | None = None
+        """The user who logged in; None with a client certificate."""
         self.deliveries: deque[Delivery] = deque()
         self.outcomes: deque[Confirms | Refusals] = deque()
         self.tune: Tune | None = None
@@ -64,9 +54,21 @@ class Calls:
         self.wire.send(frames, self.timeout)
 
     def call(
-        self, command: Command, *fields: bytes, stream: str | None = None, timeout: float | None = None
+        self,
+        command: Command,
+        *fields: bytes,
+        stream: str | None = None,
+        access: Access | None = None,
+        timeout: float | None = None,
     ) -> Fields:
         """Send a request, and return the fields of its answer.
+
+        Args:
+            command: the command.
+            fields: its encoded fields.
+            stream: the stream to name in an error.
+            access: the permissions to name in an error.
+            timeout: seconds to wait for the answer.
 
         Raises:
             StreamUnavailable: the broker refused it, or does not answer.
@@ -74,7 +76,7 @@ class Calls:
         answer = self.answer(command, *fields, timeout=timeout)
         if answer.code in {None, OK}:
             return answer.fields
-        raise refusal(answer, stream, self.wire.where)
+        raise self.refusal(answer, stream, access)
 
     def answer(self, command: Command, *fields: bytes, timeout: float | None = None) -> Response:
         """Send a request, and return its answer, including a refusal."""
@@ -94,6 +96,18 @@ class Calls:
                 "protocol",
             )
         return answer
+
+    def refusal(
+        self, answer: Response, stream: str | None = None, access: Access | None = None
+    ) -> StreamUnavailable:
+        """Create the error for an answer that is not OK."""
+        problem, text = reason(answer.code or 0)
+        if problem == "permission" and access:
+            text = access.lacking(self.vhost, self.user)
+        of = f" for stream {stream!r}" if stream is not None else ""
+        return StreamUnavailable(
+            f"the broker at {self.wire.where} refused {answer.command.title}{of}: {text}", problem, stream
+        )
 
     def take(self, found: Callable[[], _T | None], timeout: float) -> _T | None:
         """Receive frames until ``found`` returns a value, and return it; None after ``timeout`` seconds."""
@@ -138,14 +152,3 @@ class Calls:
             f"the broker at {self.wire.where} closed the connection: {text}",
             "lost" if frame.code == OK else problem,
         )
-
-
-def refusal(answer: Response, stream: str | None, where: str) -> StreamUnavailable:
-    """Make the error for an answer that is not OK."""
-    problem, text = reason(answer.code or 0)
-    if problem == "permission" and (permission := _NEEDS.get(answer.command)):
-        text = f"the user lacks the {permission} permission"
-    of = f" for stream {stream!r}" if stream is not None else ""
-    return StreamUnavailable(
-        f"the broker at {where} refused {answer.command.title}{of}: {text}", problem, stream
-    )

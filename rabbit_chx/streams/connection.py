@@ -17,8 +17,8 @@ from typing import Final, Self, TypeVar
 
 from rabbit_chx.broker.credentials import Credentials
 from rabbit_chx.errors import InvalidValue, StreamUnavailable
-from rabbit_chx.streams import encoding, protocol
-from rabbit_chx.streams.calls import Calls, refusal
+from rabbit_chx.streams import access, encoding, protocol
+from rabbit_chx.streams.calls import Calls
 from rabbit_chx.streams.encoding import Batch, OffsetSpec, name, u8, u16, u64
 from rabbit_chx.streams.handshake import shake_hands
 from rabbit_chx.streams.protocol import (
@@ -88,6 +88,11 @@ class StreamConnection:
         return f"<StreamConnection: {self._calls.wire.where}>"
 
     @property
+    def user(self) -> str | None:
+        """The user who logged in; None with a client certificate."""
+        return self._calls.user
+
+    @property
     def is_open(self) -> bool:
         """Whether the connection is open, as far as the client knows."""
         return not self._calls.wire.closed
@@ -115,12 +120,14 @@ class StreamConnection:
     def partitions(self, super_stream: str) -> list[str]:
         """Return the streams of a super stream in partition order."""
         encoded = name(super_stream, "super stream name")
-        return self._calls.call(Command.PARTITIONS, encoded, stream=super_stream).strings()
+        needs = access.listing(super_stream)
+        return self._calls.call(Command.PARTITIONS, encoded, stream=super_stream, access=needs).strings()
 
     def route(self, super_stream: str, key: str) -> list[str]:
         """Return the streams of a super stream that are bound with this key."""
         fields = encoding.string(key), name(super_stream, "super stream name")
-        return self._calls.call(Command.ROUTE, *fields, stream=super_stream).strings()
+        needs = access.routing(super_stream)
+        return self._calls.call(Command.ROUTE, *fields, stream=super_stream, access=needs).strings()
 
     @property
     def has_stats(self) -> bool:
@@ -137,7 +144,10 @@ class StreamConnection:
     def stats(self, stream: str) -> StreamStats:
         """Return where a stream begins and ends; requires RabbitMQ 3.11."""
         self._check_supports(Command.STREAM_STATS)
-        return protocol.stats(self._calls.call(Command.STREAM_STATS, name(stream), stream=stream))
+        needs = access.reading(stream)
+        return protocol.stats(
+            self._calls.call(Command.STREAM_STATS, name(stream), stream=stream, access=needs)
+        )
 
     def create(self, stream: str, arguments: Mapping[str, str] | None = None) -> None:
         """Create a stream.
@@ -147,11 +157,11 @@ class StreamConnection:
             arguments: such as ``max-length-bytes``, ``max-age`` or ``stream-max-segment-size-bytes``; values are strings.
         """
         fields = name(stream), encoding.string_map(arguments or {})
-        self._calls.call(Command.CREATE, *fields, stream=stream)
+        self._calls.call(Command.CREATE, *fields, stream=stream, access=access.changing(stream))
 
     def delete(self, stream: str) -> None:
         """Delete a stream."""
-        self._calls.call(Command.DELETE, name(stream), stream=stream)
+        self._calls.call(Command.DELETE, name(stream), stream=stream, access=access.changing(stream))
 
     def create_super_stream(
         self, super_stream: str, partitions: Mapping[str, str], arguments: Mapping[str, str] | None = None
@@ -171,13 +181,15 @@ class StreamConnection:
             encoding.array(map(encoding.string, partitions.values())),
             encoding.string_map(arguments or {}),
             stream=super_stream,
+            access=access.changing_super_stream(super_stream, partitions),
         )
 
     def delete_super_stream(self, super_stream: str) -> None:
         """Delete a super stream and its streams; requires RabbitMQ 3.13."""
         self._check_supports(Command.DELETE_SUPER_STREAM)
         encoded = name(super_stream, "super stream name")
-        self._calls.call(Command.DELETE_SUPER_STREAM, encoded, stream=super_stream)
+        needs = access.changing_super_stream(super_stream)
+        self._calls.call(Command.DELETE_SUPER_STREAM, encoded, stream=super_stream, access=needs)
 
     # ---- reading
 
@@ -194,7 +206,7 @@ class StreamConnection:
         """
         number = _free(self._subscriptions, "subscriptions")
         fields = u8(number), name(stream), start.encoded(), u16(credit), encoding.string_map(properties or {})
-        self._calls.call(Command.SUBSCRIBE, *fields, stream=stream)
+        self._calls.call(Command.SUBSCRIBE, *fields, stream=stream, access=access.reading(stream))
         self._subscriptions[number] = stream
         return number
 
@@ -221,7 +233,7 @@ class StreamConnection:
         if stream is not None and subscription not in self._subscriptions:
             raise _gone(stream)  # the broker removed the subscription before it read the request
         if answer.code != OK:
-            raise refusal(answer, stream, self._calls.wire.where)
+            raise self._calls.refusal(answer, stream)
         self._subscriptions.pop(subscription, None)
         arrived = list(self._calls.deliveries)
         self._calls.deliveries.clear()
@@ -240,7 +252,7 @@ class StreamConnection:
         if answer.code == NO_OFFSET:
             return None
         if answer.code != OK:
-            raise refusal(answer, stream, self._calls.wire.where)
+            raise self._calls.refusal(answer, stream, access.reading(stream))
         return answer.fields.u64()
 
     # ---- writing
@@ -255,7 +267,9 @@ class StreamConnection:
         """
         number = _free(self._publishers, "publishers")
         reference = name(publisher, "publisher name") if publisher is not None else encoding.string("")
-        self._calls.call(Command.DECLARE_PUBLISHER, u8(number), reference, name(stream), stream=stream)
+        needs = access.publishing(stream, named=publisher is not None)
+        fields = u8(number), reference, name(stream)
+        self._calls.call(Command.DECLARE_PUBLISHER, *fields, stream=stream, access=needs)
         self._publishers[number] = stream
         return number
 
@@ -267,7 +281,8 @@ class StreamConnection:
     def query_publisher_sequence(self, publisher: str, stream: str) -> int:
         """Return the highest publishing id that the stream remembers for a publisher; 0 without one."""
         fields = name(publisher, "publisher name"), name(stream)
-        return self._calls.call(Command.QUERY_PUBLISHER_SEQUENCE, *fields, stream=stream).u64()
+        needs = access.publishing(stream, named=True, missing="read")
+        return self._calls.call(Command.QUERY_PUBLISHER_SEQUENCE, *fields, stream=stream, access=needs).u64()
 
     def publish(self, publisher: int, messages: Iterable[tuple[int, bytes | Batch]]) -> None:
         """Send messages, each with its publishing id; `confirms` yields their confirms.

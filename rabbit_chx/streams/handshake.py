@@ -11,7 +11,7 @@ from rabbit_chx.broker.credentials import Credentials, check_credentials, login
 from rabbit_chx.broker.permissions import Needs
 from rabbit_chx.broker.reasons import why_external_refused, why_rejected
 from rabbit_chx.errors import BrokerUnavailable, StreamUnavailable
-from rabbit_chx.streams.calls import Calls, refusal
+from rabbit_chx.streams.calls import Calls
 from rabbit_chx.streams.encoding import binary, string, string_map, tuned
 from rabbit_chx.streams.protocol import OK, Command, Node, Response, Tune
 from rabbit_chx.urls import BrokerUrl
@@ -55,11 +55,12 @@ def shake_hands(calls: Calls, url: BrokerUrl, credentials: Credentials | None, c
             "passwords on the stream port",
             "unsupported",
         )
-    _log_in(calls, url, credentials)
+    calls.vhost = url.vhost
+    calls.user = _log_in(calls, url, credentials)
     _agree_limits(calls, url)
     answer = calls.answer(Command.OPEN, string(url.vhost))
     if answer.code != OK:
-        raise _no_virtual_host(answer, url)
+        raise _no_virtual_host(calls, answer, url)
     return Peer(release, _node(answer.fields.string_map()))
 
 
@@ -70,7 +71,8 @@ def _release(properties: Mapping[str, str], where: str) -> str:
         raise StreamUnavailable(f"{where}: {error}", "unsupported") from None
 
 
-def _log_in(calls: Calls, url: BrokerUrl, credentials: Credentials | None) -> None:
+def _log_in(calls: Calls, url: BrokerUrl, credentials: Credentials | None) -> str | None:
+    """Log in, and return the user; None with a client certificate."""
     where = calls.wire.where
     offered = calls.call(Command.SASL_HANDSHAKE).strings()
     mechanism = "EXTERNAL" if url.external else "PLAIN"
@@ -81,27 +83,26 @@ def _log_in(calls: Calls, url: BrokerUrl, credentials: Credentials | None) -> No
             or f"the broker at {where} does not offer the SASL mechanism {mechanism}, only {', '.join(offered)}",
             "login",
         )
-    answer = calls.answer(Command.SASL_AUTHENTICATE, string(mechanism), binary(_proof(url, credentials)))
+    user, proof = _proof(url, credentials)
+    answer = calls.answer(Command.SASL_AUTHENTICATE, string(mechanism), binary(proof))
+    if answer.code == _AUTHENTICATION:
+        why = why_rejected(_ACCESS_REFUSED, "EXTERNAL" if url.external else "", where)
+        raise StreamUnavailable(str(why), "login")
     if answer.code != OK:
-        raise _rejected(answer, url, where)
+        raise calls.refusal(answer)
+    return user
 
 
-def _proof(url: BrokerUrl, credentials: Credentials | None) -> bytes:
+def _proof(url: BrokerUrl, credentials: Credentials | None) -> tuple[str | None, bytes]:
+    """Return the user and the SASL response."""
     check_credentials(credentials, url)
     if url.external:
-        return b""
+        return None, b""
     try:
         user, password = login(credentials, url)
     except BrokerUnavailable as error:
         raise StreamUnavailable(str(error), "login") from None
-    return b"\0".join((b"", user.encode(), password.encode()))
-
-
-def _rejected(answer: Response, url: BrokerUrl, where: str) -> StreamUnavailable:
-    if answer.code != _AUTHENTICATION:
-        return refusal(answer, None, where)
-    why = why_rejected(_ACCESS_REFUSED, "EXTERNAL" if url.external else "", where)
-    return StreamUnavailable(str(why), "login")
+    return user, b"\0".join((b"", user.encode(), password.encode()))
 
 
 def _agree_limits(calls: Calls, url: BrokerUrl) -> None:
@@ -114,13 +115,12 @@ def _agree_limits(calls: Calls, url: BrokerUrl) -> None:
     calls.wire.heartbeat = float(heartbeat)
 
 
-def _no_virtual_host(answer: Response, url: BrokerUrl) -> StreamUnavailable:
+def _no_virtual_host(calls: Calls, answer: Response, url: BrokerUrl) -> StreamUnavailable:
     if answer.code != _VIRTUAL_HOST:
-        return refusal(answer, None, str(url))
-    user = url.login[0]
-    allow = "" if url.external else f": `{Needs().line(url.vhost, user)}` lets it connect"
+        return calls.refusal(answer)
+    line = Needs().line(url.vhost, calls.user or "USER")
     return StreamUnavailable(
-        f"the broker at {url} has no such virtual host, or the user has no permission in it{allow}",
+        f"the broker at {url} has no such virtual host, or the user has no permission in it: `{line}` lets the user connect",
         "virtual host",
     )
 

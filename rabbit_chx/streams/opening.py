@@ -9,6 +9,7 @@ from typing import Final
 
 from rabbit_chx.broker.credentials import Credentials
 from rabbit_chx.errors import StreamUnavailable
+from rabbit_chx.streams.access import publishing, reading
 from rabbit_chx.streams.connection import StreamConnection
 from rabbit_chx.streams.protocol import Node, reason
 from rabbit_chx.urls import BrokerUrl
@@ -90,10 +91,13 @@ def _nodes(connection: StreamConnection, stream: str, *, leader: bool) -> Sequen
     found = connection.metadata([stream])[stream]
     if not found.exists:
         raise _no_such_stream(stream, connection.url)
-    if reason(found.code)[0] == "permission":  # RabbitMQ 4.3 hides streams on which the user has none
-        what = "write" if leader else "read"
+    if (
+        reason(found.code)[0] == "permission"
+    ):  # RabbitMQ 4.3 hides streams on which the user has no permission
+        access = publishing(stream, named=False) if leader else reading(stream)
+        why = access.lacking(connection.url.vhost, connection.user)
         raise StreamUnavailable(
-            f"the broker at {connection.url} refused Metadata for stream {stream!r}: the user lacks the {what} permission",
+            f"the broker at {connection.url} refused Metadata for stream {stream!r}: {why}",
             "permission",
             stream,
         )

@@ -82,8 +82,12 @@ class StreamPublisher:
         self._waiting: dict[int, bytes] = {}
         self._totals = Totals(connections=1)
         self._connection = self._connect()
-        self._number = self._declared()
-        self._last = self.sequence()
+        try:
+            self._number = self._connection.declare_publisher(stream, name)
+            self._last = self.sequence()
+        except BaseException:
+            self._connection.close()
+            raise
 
     def __enter__(self) -> Self:
         return self
@@ -169,13 +173,6 @@ class StreamPublisher:
         """
         self._settle(0)
 
-    def _declared(self) -> int:
-        try:
-            return self._connection.declare_publisher(self.stream, self.name)
-        except BaseException:
-            self._connection.close()
-            raise
-
     def _settle(self, most: int) -> None:
         """Wait until at most ``most`` messages are unconfirmed."""
         while len(self._waiting) > most:
@@ -225,7 +222,7 @@ class StreamPublisher:
             time.sleep(_PAUSE)
             try:
                 self._connection = self._connect()
-                self._number = self._declared()
+                self._number = self._connection.declare_publisher(self.stream, self.name)
                 self._count(connections=1, resent=len(self._waiting))
                 self._connection.publish(self._number, self._waiting.items())
             except StreamUnavailable as another:

@@ -28,6 +28,8 @@ from tests.broker.topology_site import Site
 PAGE = Path(__file__).parents[2] / "docs" / "permissions.md"
 PASSWORD = "geheim-91d0"
 OPERATIONS = ("configure", "write", "read")
+OF_STREAMS = re.compile(r"Stream|^connect\(|^spark\.read")
+"""Matches the calls of the page that use the stream port."""
 
 
 @dataclass(frozen=True)
@@ -185,7 +187,9 @@ def check_complaint(text, less, shop, grant):
     if less.missing == "tag":
         assert f"it needs the tag {grant.tag} (`rabbitmqctl set_user_tags {shop.user} {grant.tag}`)" in text
         return
-    found = re.search(r"user '(\w+)' has no ([a-z ]+) permission on (?:queue|exchange) '(.*?)' in", text)
+    found = re.search(
+        r"user '(\w+)' has no ([a-z ]+) permission on (?:queue|exchange|stream) '(.*?)' in", text
+    )
     assert found, text
     user, operations, name = found.groups()
     assert user == shop.user

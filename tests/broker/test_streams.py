@@ -283,23 +283,44 @@ def stranger(broker, url):
     broker.ctl("delete_user", name)
 
 
-def test_a_missing_permission_is_named(stranger, stream):
+NEEDED = {
+    "Subscribe": ("read", "'^$' '^$' '^STREAM$'"),
+    "QueryOffset": ("read", "'^$' '^$' '^STREAM$'"),
+    "DeclarePublisher": ("write", "'^$' '^STREAM$' '^$'"),
+    "QueryPublisherSequence": ("read", "'^$' '^STREAM$' '^STREAM$'"),
+    "Create": ("configure", "'^STREAM$' '^$' '^$'"),
+    "Delete": ("configure", "'^STREAM$' '^$' '^$'"),
+}
+
+
+@pytest.mark.parametrize("command", NEEDED)
+def test_a_missing_permission_is_named_with_the_command_that_grants_it(stranger, stream, command):
+    missing, patterns = NEEDED[command]
+    escaped = stream.replace(" ", r"\ ")
+    line = f"rabbitmqctl set_permissions -p / {stranger.user} {patterns.replace('STREAM', escaped)}"
     with connect(stranger) as connection:
-        with refused("permission", "refused Subscribe for stream .*: the user lacks the read permission"):
-            connection.subscribe(stream, OffsetSpec.first(), credit=1)
-        with refused("permission", "the user lacks the write permission"):
-            connection.declare_publisher(stream)
-        with refused("permission", "the user lacks the configure permission"):
-            connection.create("another")
+        calls = {
+            "Subscribe": lambda: connection.subscribe(stream, OffsetSpec.first(), credit=1),
+            "QueryOffset": lambda: connection.query_offset("reader", stream),
+            "DeclarePublisher": lambda: connection.declare_publisher(stream),
+            "QueryPublisherSequence": lambda: connection.query_publisher_sequence("job", stream),
+            "Create": lambda: connection.create(stream),
+            "Delete": lambda: connection.delete(stream),
+        }
+        with refused("permission", f"refused {command} for stream '{stream}': ") as caught:
+            calls[command]()
+    text = str(caught.value)
+    assert f"user '{stranger.user}' has no {missing} permission on stream '{stream}' in virtual host" in text
+    assert f"`{line}` grants all that" in text
 
 
 def test_readers_and_publishers_name_the_permission_that_they_lack(stranger, stream):
     with (
-        refused("permission", "the user lacks the read permission"),
+        refused("permission", "has no read permission on stream .* `rabbitmqctl set_permissions"),
         StreamReader(stranger, stream) as reader,
     ):
         reader.bounds()
-    with refused("permission", "the user lacks the write permission"):
+    with refused("permission", "has no write permission on stream .* `rabbitmqctl set_permissions"):
         StreamPublisher(stranger, stream).close()
 
 

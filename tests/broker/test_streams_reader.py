@@ -195,7 +195,9 @@ def test_a_missing_read_permission_is_named(broker, stream_url, stream):
         try:
             with (
                 connect(stream_url) as connection,
-                refused("permission", "the user lacks the read permission"),
+                refused(
+                    "permission", f"user '{broker.username}' has no read permission on stream '{stream}'"
+                ),
             ):
                 bounds(connection, stream)
         finally:

@@ -1,0 +1,140 @@
+"""Reading and publishing streams with the permissions of docs/permissions.md, and without each of them."""
+
+from __future__ import annotations
+
+import re
+from contextlib import ExitStack
+from dataclasses import replace
+from functools import partial
+from urllib.parse import quote
+
+import pytest
+
+from rabbit_chx.streams import StreamPublisher, StreamReader, connect
+from rabbit_chx.urls import BrokerUrl
+from spark_connector import RabbitMQDataSource
+from tests.broker.privileges import (
+    OF_STREAMS,
+    PASSWORD,
+    Shop,
+    check_complaint,
+    complaint_of,
+    release_of,
+    sections,
+)
+
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.broker,
+    pytest.mark.proves(
+        "Permissions",
+        "streams with exactly what docs/permissions.md names",
+        "each fails with any one of them taken away",
+    ),
+]
+
+WORK = {what: grant for what, grant in sections().items() if OF_STREAMS.search(what)}
+PARTITIONS = {"tenants-0": "0", "tenants-1": "1"}
+
+
+@pytest.fixture(scope="module")
+def shop(broker, tmp_path_factory):
+    """An exchange that is bound to the stream events, and a super stream."""
+    with Shop(broker, tmp_path_factory.mktemp("shop")) as shop:
+        with shop.connection() as connection:
+            channel = connection.channel()
+            channel.exchange_declare("orders", "fanout", durable=True)
+            channel.exchange_declare("tenants", "direct", durable=True, arguments={"x-super-stream": True})
+            bindings = {
+                "events": ("orders", ""),
+                **{name: ("tenants", key) for name, key in PARTITIONS.items()},
+            }
+            for number, (stream, (exchange, key)) in enumerate(bindings.items()):
+                channel.queue_declare(stream, durable=True, arguments={"x-queue-type": "stream"})
+                channel.queue_bind(stream, exchange, key, {"x-stream-partition-order": number})
+        yield shop
+
+
+def address(shop, user, password):
+    url = BrokerUrl.for_streams(shop.broker.stream_url)
+    return replace(url, named_vhost=shop.vhost, user=user, password=password)
+
+
+def python(shop, what):
+    """Run a call of the page as it is written there."""
+    with ExitStack() as stack:
+        url = address(shop, shop.user, PASSWORD)
+        opened = {
+            "connect": lambda url: stack.enter_context(connect(url)),
+            "StreamReader": lambda *given, **more: stack.enter_context(StreamReader(*given, **more)),
+            "StreamPublisher": lambda *given, **more: stack.enter_context(StreamPublisher(*given, **more)),
+        }
+        made = eval(what, {"url": url, **opened})
+        if isinstance(made, StreamPublisher):
+            made.send([b"body"])
+        if isinstance(made, StreamReader):
+            found = made.bounds()
+            list(made.read(found.first, found.end))
+
+
+def spark(shop, what):
+    url = address(shop, shop.user, PASSWORD)
+    text = f"rabbitmq-stream://{url.user}:{url.password}@{url.host}:{url.port}/{quote(shop.vhost, safe='')}"
+    options = dict(re.findall(r'\.option\("(\w+)", "(\w+)"\)', what))
+    if "exchange" in options:
+        options["managementUrl"] = shop.broker.management_url
+    source = RabbitMQDataSource({"url": text, **options})
+    reader = source.reader(source.schema())
+    for part in reader.partitions():
+        list(reader.read(part))
+
+
+def attempt(shop, what):
+    """Run a call of the page, and return the text of its error, or an empty one."""
+    return complaint_of(partial(spark if what.startswith("spark.") else python, shop, what))
+
+
+def created(shop):
+    """Delete what a call created, and return the names."""
+    with shop.connection() as connection:
+        channel = connection.channel()
+        names = [name for name in shop.queue_names("") if name not in {"events", *PARTITIONS}]
+        for name in names:
+            channel.queue_delete(name)
+        channel.exchange_delete("logs")
+    return names
+
+
+def needs_nothing(what, release):
+    """Whether a release grants a look-up to every user."""
+    return release < (4, 3) and re.search(r"\.(partitions|route)\(", what)
+
+
+@pytest.mark.parametrize("what", WORK)
+def test_streams_need_the_permissions_of_the_page_and_no_less(what, shop, broker):
+    grant, release = WORK[what], release_of(broker)
+    shop.allow(grant)
+    if "create_super_stream" in what and release < (3, 13):
+        assert "requires 3.13" in attempt(shop, what)
+        return
+    assert attempt(shop, what) == ""
+    assert bool(created(shop)) == ("create" in what)
+    for less in grant.weaker():
+        shop.allow(less.left)
+        text = attempt(shop, what)
+        if needs_nothing(what, release) or (
+            "superStream" in what and less.name == "tenants$" and release < (4, 3)
+        ):
+            assert text == "", less
+            continue
+        if "superStream" in what and release < (4, 3):  # the refusal is about one of the streams
+            assert re.search(r"has no read permission on stream 'tenants-[01]' in virtual host", text), text
+            continue
+        if "tenants" in what or "logs" in what:
+            assert (
+                f"permission on super stream '{re.findall('tenants|logs', what)[0]}' or its streams" in text
+            ), text
+            assert f"`{grant.line(shop.vhost, shop.user)}` grants all that" in text
+        else:
+            check_complaint(text, less, shop, grant)
+        assert created(shop) == []
