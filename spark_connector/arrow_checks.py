@@ -58,6 +58,8 @@ def _violations(rule: Rule, column: pa.Array) -> Mask | None:
             return _out_of_range(column.cast(pa.int64()), rule.bounds)
         case "time out of range":
             return _out_of_range(as_seconds(column), rule.bounds)
+        case "not finite":
+            return _mask(pc.invert(pc.is_finite(column)))
         case "not milliseconds":
             texts = as_binary(column).to_pylist()
             return np.array([text is not None and not _is_milliseconds(text) for text in texts], dtype=bool)
@@ -101,8 +103,8 @@ def as_binary(column: pa.Array) -> pa.Array:
 
 
 def as_seconds(column: pa.Array) -> pa.Array:
-    """Whole seconds since 1970, rounded down."""
-    ticks = column.cast(pa.timestamp("us", column.type.tz)).cast(pa.int64())
+    """Whole seconds since 1970, rounded down; a date begins at midnight in UTC."""
+    ticks = column.cast(pa.timestamp("us", getattr(column.type, "tz", None))).cast(pa.int64())
     whole = pc.divide(ticks, 1_000_000)
     return pc.subtract(whole, pc.less(pc.subtract(ticks, pc.multiply(whole, 1_000_000)), 0).cast(pa.int64()))
 

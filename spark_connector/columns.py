@@ -26,14 +26,18 @@ AMQP_TAGS: Final[Mapping[str, str]] = MappingProxyType(
         "smallint": "I",
         "int": "I",
         "bigint": "l",
+        "float": "d",
+        "double": "d",
         "timestamp": "T",
+        "timestamp_ntz": "T",
+        "date": "T",
     }
 )
 """Spark type -> AMQP field tag: how a header is sent, and so what an exchange hashes.
 
-The column's type decides, not the value: a ``bigint`` of 5 is sent as 64 bits. Timestamps are sent in whole seconds. A
-null header is not sent. Other types (``double``, ``decimal``, ``date``, nested ones) are rejected because clients and
-releases disagree about them: ``cast`` them to string.
+The column's type decides, not the value: a ``bigint`` of 5 is sent as 64 bits. Times are sent in whole seconds: a
+``timestamp_ntz`` as if it were in UTC, a ``date`` as its midnight in UTC. A null header is not sent. Other types
+(``decimal``, nested ones) are rejected because clients and releases disagree about them: ``cast`` them to string.
 """
 
 
@@ -49,6 +53,8 @@ def amqp_tag(data_type: Any, what: str) -> str:
     tag = AMQP_TAGS.get(sql_type(data_type))
     if tag is None:
         hint = 'Cast it to string: col("...").cast("string")'
+        if sql_type(data_type) == "decimal":
+            hint += ". AMQP's own decimal has only 32 bits, and the broker reads a negative one as positive"
         raise InvalidValue(what, data_type.simpleString(), f"one of {', '.join(AMQP_TAGS)}", hint)
     return tag
 

@@ -27,6 +27,7 @@ from rabbit_chx.kernel import (
     phash2,
     phash2_column,
 )
+from spark_connector.arrow_checks import as_seconds
 from spark_connector.columns import Headers, amqp_tag, layout_of
 
 
@@ -76,7 +77,7 @@ class RingMirror:
 
     def _hashes_of_present(self, column: pa.Array) -> NDArray[Any]:
         if self.on.part == "timestamp":
-            return phash2_column(pa.array(_seconds(column, "property timestamp")).cast(pa.string()))
+            return phash2_column(pa.array(_property_seconds(column, "property timestamp")).cast(pa.string()))
         return self._header_hashes(column) if self.on.part == "headers" else self._hashed(column)
 
     # rabbit_exchange_type_consistent_hash.erl, value_to_hash/2: up to 3.12 the pair {Type, Value}, then the value.
@@ -88,7 +89,7 @@ class RingMirror:
                 return phash2_column(column, what=what)
             return block_hash_column(column, last_binary_initval(Field(tag, b"").type), what=what)
         values = _seconds(column, what) if tag == "T" else column.to_numpy(zero_copy_only=False)
-        if tag != "t" and not typed:
+        if tag in "IlT" and not typed:
             # An integer is its own hash; mc_amqpl keeps timestamps in milliseconds.
             return values.astype(np.int64) * (1000 if tag == "T" else 1)
         distinct, places = np.unique(values, return_inverse=True)
@@ -112,16 +113,20 @@ class ModulusMirror:
         return pa.array(numbers.astype(narrow(len(self.exchange.destinations))))
 
 
-def _seconds(column: pa.Array, what: str) -> NDArray[np.int64]:
-    """Whole seconds since 1970, as a message carries them."""
+def _property_seconds(column: pa.Array, what: str) -> NDArray[np.int64]:
+    """Whole seconds since 1970, as the property timestamp carries them."""
     if not pa.types.is_timestamp(column.type) or column.type.tz is None:
         raise InvalidValue(
             f"type of {what}", str(column.type), "timestamp", 'Cast it: col("...").cast("timestamp")'
         )
-    micros = column.cast(pa.timestamp("us", column.type.tz)).cast(pa.int64()).to_numpy()
-    if len(micros) and micros.min() < 0:
-        raise InvalidValue(what, column[int(micros.argmin())].as_py(), "a time from 1970 on")
-    seconds: NDArray[np.int64] = micros // 1_000_000
+    return _seconds(column, what)
+
+
+def _seconds(column: pa.Array, what: str) -> NDArray[np.int64]:
+    """Whole seconds since 1970, as a message carries them."""
+    seconds: NDArray[np.int64] = as_seconds(column).to_numpy()
+    if len(seconds) and seconds.min() < 0:
+        raise InvalidValue(what, column[int(seconds.argmin())].as_py(), "a time from 1970 on")
     return seconds
 
 

@@ -14,7 +14,7 @@ from rabbit_chx.publishing import max_property_bytes
 from spark_connector.columns import Headers, Layout
 from spark_connector.option_table import MAX_SHORT_TEXT
 
-SIZES: Final[Mapping[str, int]] = {"t": 2, "I": 5, "l": 9, "T": 9}
+SIZES: Final[Mapping[str, int]] = {"t": 2, "I": 5, "l": 9, "d": 9, "T": 9}
 """Bytes of a field's tag and value, for the tags of fixed size."""
 
 _REQUIRED: Final = ("routing_key", "exchange")
@@ -56,7 +56,7 @@ class InvalidRow(NamedTuple):
 
 
 Test: TypeAlias = Literal[
-    "null", "too long", "not utf-8", "out of range", "time out of range", "not milliseconds", "reserved name",
+    "null", "too long", "not utf-8", "out of range", "time out of range", "not finite", "not milliseconds", "reserved name",
     "repeated name", "headers too large",
 ]  # fmt: skip
 
@@ -127,6 +127,8 @@ def _list_rules(headers: Headers) -> Iterator[Rule]:
 def _value_rules(tag: str, what: str, part: str) -> Iterator[Rule]:
     if tag == "S":
         yield Rule("headers", "not utf-8", f"{what} is not valid UTF-8", part=part)
+    if tag == "d":
+        yield Rule("headers", "not finite", f"{what} is infinite or NaN, on which RabbitMQ fails", part=part)
     if tag == "T":
         bounds = (0, _YEAR_10000 - 1)
         yield Rule("headers", "time out of range", f"{what} is not from 1970 to 9999", bounds, part)

@@ -71,7 +71,9 @@ def _broken(rule: Rule, column: Column) -> Column:
         case "out of range":
             return ~column.between(least, most)
         case "time out of range":
-            return ~F.unix_seconds(column).between(least, most)
+            return ~_seconds(column).between(least, most)
+        case "not finite":
+            return F.isnan(column) | (F.abs(column) == float("inf"))
         case "not milliseconds":
             digits = F.regexp_extract(column, r"\A0*([0-9]{1,10})\z", 1)
             return ~(column.rlike(r"\A0*[0-9]{1,10}\z") & (digits.cast("bigint") <= most))
@@ -79,6 +81,13 @@ def _broken(rule: Rule, column: Column) -> Column:
             return column.isin(*ROUTING_HEADERS)
         case _:
             raise AssertionError(rule.test)
+
+
+def _seconds(column: Column) -> Column:
+    """Seconds since 1970; only the day of a time without a zone, which a cast would shift to the session's zone."""
+    days = F.unix_date(column.cast("date"))
+    zoned = F.typeof(column) == "timestamp"
+    return F.when(zoned, F.unix_seconds(column.cast("timestamp"))).otherwise(days.cast("bigint") * 86_400)
 
 
 def _in_headers(rule: Rule, column: Column, headers: Headers, data_type: Any) -> Column:

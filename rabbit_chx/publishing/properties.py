@@ -1,7 +1,11 @@
-"""The properties of a message as bytes of a content header. Encoded by pika, after checks that pika lacks."""
+"""The properties of a message as bytes of a content header. Encoded by pika, after checks that pika lacks.
+
+A float in the headers is sent as a double of AMQP; pika has none.
+"""
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Mapping
 from datetime import datetime
@@ -25,6 +29,9 @@ SHORT_STRINGS: Final = (
 
 PROPERTIES: Final = {*SHORT_STRINGS, "delivery_mode", "expiration", "headers", "priority", "timestamp"}
 _PERSISTENT: Final = 2
+_BEFORE_HEADERS: Final = ("content_type", "content_encoding")
+"""The properties that precede the headers in a content header."""
+_TABLE_SIZE: Final = struct.Struct(">I")
 _HEADER_FRAME_BYTES: Final = 8 + 2 + 2 + 8
 """What a content header frame holds besides the properties: the frame itself, class, weight and body size."""
 
@@ -70,6 +77,31 @@ def _encode(properties: Mapping[str, Any]) -> bytes:
         expected = f"one of {', '.join(sorted(PROPERTIES))}"
         raise InvalidValue("property", min(unknown), expected, "Use a header for anything else")
     checked = {name: _CHECKS[name](name, value) for name, value in properties.items()}
+    doubles = {name: value for name, value in checked.get("headers", {}).items() if isinstance(value, float)}
+    if doubles:
+        return _with_doubles(checked, doubles)
+    return _encode_checked(checked)
+
+
+def _with_doubles(checked: Mapping[str, Any], doubles: Mapping[str, float]) -> bytes:
+    """Encode properties whose headers have floats, which pika cannot encode: as the last entries of the table."""
+    others = {name: value for name, value in checked["headers"].items() if name not in doubles}
+    encoded = _encode_checked({**checked, "headers": others})
+    start = len(_encode_checked({name: checked[name] for name in _BEFORE_HEADERS if name in checked}))
+    (size,) = _TABLE_SIZE.unpack_from(encoded, start)
+    end = start + _TABLE_SIZE.size + size
+    entries = b"".join(_double(name, value) for name, value in doubles.items())
+    table = _TABLE_SIZE.pack(size + len(entries)) + encoded[start + _TABLE_SIZE.size : end] + entries
+    return encoded[:start] + table + encoded[end:]
+
+
+def _double(name: str, value: float) -> bytes:
+    if not math.isfinite(value):
+        raise InvalidValue(f"header {name}", value, "a finite number", "RabbitMQ fails on infinity and NaN")
+    return bytes([len(name.encode())]) + name.encode() + b"d" + struct.pack(">d", value)
+
+
+def _encode_checked(checked: Mapping[str, Any]) -> bytes:
     try:
         return b"".join(pika.BasicProperties(**checked).encode())
     except (AMQPError, struct.error, TypeError, AttributeError, AssertionError, ValueError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from datetime import UTC, datetime
 
 import pytest
 
@@ -67,9 +68,17 @@ def test_maps_arrays_and_timestamps_arrive_as_headers_and_properties(spark, brok
         "select encode('b', 'utf-8') as body, array(named_struct('key', 'x', 'value', encode('z', 'utf-8'))) as headers"
     )
     writer(frame, broker, exchange=inbox.exchange, routingKey="").save()
-    first, second = inbox.take(2)
+    frame = spark.sql(
+        "select 'c' as value, named_struct('d', 2.0D, 'day', date '2024-02-29', "
+        "'ntz', timestamp_ntz '2024-02-29 12:30:15.999') as headers"
+    )
+    writer(frame, broker, exchange=inbox.exchange, routingKey="").save()
+    first, second, third = inbox.take(3)
     assert (first.properties.headers, first.properties.timestamp) == ({"x": 5}, 1_709_209_815)
     assert (second.body, second.properties.headers) == (b"b", {"x": b"z"})
+    day, moment = datetime(2024, 2, 29, tzinfo=UTC), datetime(2024, 2, 29, 12, 30, 15, tzinfo=UTC)
+    # pika reads a double as an integer.
+    assert third.properties.headers == {"d": 2, "day": day, "ntz": moment}
 
 
 def test_any_number_of_partitions_and_empty_ones(spark, broker, inbox):

@@ -27,9 +27,15 @@ HEADERS = {
     "int": ("I", [5, -(2**31), 2**27, None]),
     "bigint": ("l", [5, 2**63 - 1, -1, None]),
     "timestamp": ("T", [MOMENT, EPOCH, MOMENT, None]),
+    "timestamp_ntz": ("T", [MOMENT.replace(tzinfo=None), EPOCH.replace(tzinfo=None), None, None]),
+    "date": ("T", [MOMENT.date(), EPOCH.date(), None, None]),
+    "float": ("d", [0.5, -1.5, 2.0**100, None]),
+    "double": ("d", [1.1, -1e300, 5.0, None]),
 }
 CARRIED = {name: given for name, (_, given) in HEADERS.items()} | {
-    "timestamp": [1_709_251_199, 0, 1_709_251_199, None]
+    "timestamp": [1_709_251_199, 0, 1_709_251_199, None],
+    "timestamp_ntz": [1_709_251_199, 0, None, None],
+    "date": [1_709_164_800, 0, None, None],
 }
 
 

@@ -61,6 +61,17 @@ def frame(spark, schema: str, rows: list[dict]):
     return spark.createDataFrame([tuple(row.get(name) for name in fields) for row in rows], schema)
 
 
+def test_headers_of_every_number_and_time(spark):
+    df = spark.sql(
+        """select cast('x' as binary) value, 'k' routing_key, named_struct('d', cast(d as double), 'f', cast(d as float),
+        'day', date_add(date '1970-01-01', day), 'ntz', timestampadd(microsecond, tick, timestamp_ntz '1970-01-01')) headers
+        from values ('1', 0, 0L), ('nan', 0, 0L), ('-inf', 0, 0L), ('1e300', 0, 0L), ('1', -1, 0L), ('1', 2932896, 0L),
+        ('1', 2932897, 0L), ('1', 0, -1L), ('1', 0, 253402300799999999L), ('1', 0, 253402300800000000L), (null, null, null)
+        as t(d, day, tick)"""
+    )
+    assert len(assert_agrees(df)) == 7
+
+
 def test_a_body_may_have_16_mib_unless_an_option_says_otherwise(spark):
     df = spark.range(2).selectExpr("repeat('x', cast(16 * 1024 * 1024 + id as int)) as value", "'k' as key")
     assert [part.count() for part in split_valid(df, exchange="x")] == [1, 1]

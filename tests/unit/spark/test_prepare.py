@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, date, datetime
 from typing import Any
 
 import pyarrow as pa
@@ -102,6 +103,36 @@ def test_arrays_of_key_and_value_become_tables() -> None:
     column = pa.array([[{"key": "a", "value": "1"}], None, [{"key": "b", "value": None}]], PAIRS)
     kind = t.StructType([t.StructField("key", TEXT), t.StructField("value", TEXT)])
     assert tables(column, t.ArrayType(kind)) == [{"a": "1"}, None, {}]
+
+
+def test_numbers_and_times_of_every_type() -> None:
+    days = pa.array([date(1970, 1, 2), date(2024, 2, 29)], pa.date32())
+    moments = pa.array([datetime(1970, 1, 1, 0, 0, 1, 999_999), None], pa.timestamp("us"))  # noqa: DTZ001
+    column = pa.StructArray.from_arrays(
+        [days, moments, pa.array([1.5, -2.0]), pa.array([0.5, None], pa.float32())],
+        ["day", "moment", "d", "f"],
+    )
+    kinds = {"day": t.DateType(), "moment": t.TimestampNTZType(), "d": t.DoubleType(), "f": t.FloatType()}
+    kind = t.StructType([t.StructField(name, each) for name, each in kinds.items()])
+    assert tables(column, kind) == [
+        {
+            "day": datetime(1970, 1, 2, tzinfo=UTC),
+            "moment": datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC),
+            "d": 1.5,
+            "f": 0.5,
+        },
+        {"day": datetime(2024, 2, 29, tzinfo=UTC), "d": -2.0},
+    ]
+
+
+def test_infinity_and_nan_are_invalid_headers() -> None:
+    numbers = [1.0, float("inf"), float("-inf"), float("nan"), None]
+    found = complaints(
+        [b""] * 5,
+        layout(headers=t.MapType(TEXT, t.DoubleType())),
+        headers=pa.array([[("n", one)] for one in numbers], pa.map_(pa.string(), pa.float64())),
+    )
+    assert found == dict.fromkeys((1, 2, 3), "headers: a value is infinite or NaN, on which RabbitMQ fails")
 
 
 def test_the_tasks_own_headers_join_the_rows() -> None:
