@@ -13,6 +13,7 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from rabbit_chx.errors import MissingDependency
 from spark_connector.java import find_java
@@ -33,6 +34,18 @@ REAL = ("broker", "spark")
 
 def in_ci() -> bool:
     return os.environ.get("CI", "").lower() not in {"", "0", "false"}
+
+
+# No deadline, because other processes share the machine. CI tries the same examples in each run, so that only a change
+# can make a test fail; other runs try new ones.
+settings.register_profile(
+    "rabbit-chx",
+    deadline=None,
+    derandomize=in_ci(),
+    max_examples=100,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+settings.load_profile("rabbit-chx")
 
 
 def pytest_configure() -> None:

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
-
-import click
 
 from rabbit_chx.broker.applying.apply import apply as apply_steps
 from rabbit_chx.cli.broker_access import BrokerAccess, for_each_vhost, topology_options
-from rabbit_chx.cli.changes import counted, read_and_print
+from rabbit_chx.cli.changes import agreed, check_can_ask, counted, read_and_print
 from rabbit_chx.cli.options import output_option
 from rabbit_chx.cli.output import echo, notice, print_json
 from rabbit_chx.cli.plan import plan_options, planned
 from rabbit_chx.cli.verb import Exit, option, verb
-from rabbit_chx.errors import ApplyStopped, InvalidValue, Unquoted
+from rabbit_chx.errors import ApplyStopped
 from rabbit_chx.topology.checks.lint import lint
 from rabbit_chx.topology.model import Topology
 from rabbit_chx.topology.planning.steps import Plan, Step
@@ -57,13 +54,12 @@ def apply(
     Each step is read back before the next one. The first step that fails, or whose result differs from the plan,
     ends the command. Applying the same file again changes nothing.
     """
-    if not (yes or dry_run or sys.stdin.isatty()):
-        raise InvalidValue(
-            "input",
-            Unquoted("stdin, which is not a terminal, so `apply` cannot ask"),
-            "--yes or --dry-run",
-            "`rabbit-chx plan FILE` shows what would be done",
-        )
+    check_can_ask(
+        "apply",
+        "--yes or --dry-run",
+        "`rabbit-chx plan FILE` shows what would be done",
+        yes=yes or dry_run,
+    )
 
     def apply_one(wanted: Topology) -> int:
         observed = read_and_print(live, wanted, verbose=verbose)
@@ -72,19 +68,13 @@ def apply(
         if not made.refusals and all(finding.severity != "error" for finding in lint(wanted)):
             if dry_run or not made.steps:
                 return Exit.DIFFERENT if made.steps else Exit.FINE
-            if yes or _agreed(made):
+            if yes or agreed(made):
                 holder = "" if anonymous else None
                 return _apply(live, made, output, record=not no_record, holder=holder)
         echo("Nothing was changed.", err=True)
         return Exit.FAILED
 
     return for_each_vhost(topologies, apply_one)
-
-
-def _agreed(plan: Plan) -> bool:
-    count = len(plan.destructive)
-    warning = f" Steps that unbind or delete something: {count}." if count else ""
-    return click.confirm(f"Apply {counted(len(plan.steps), 'step')}?{warning}", err=True)
 
 
 def _apply(live: BrokerAccess, plan: Plan, output: str, **options: Any) -> int:

@@ -2,35 +2,17 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from typing import Any
 
-import click
-
 from rabbit_chx.cli.broker_access import BrokerAccess
-from rabbit_chx.cli.changes import counted
 from rabbit_chx.cli.output import echo, notice, print_json
 from rabbit_chx.cli.verb import Exit
 from rabbit_chx.consuming.holds import holds_on
 from rabbit_chx.consuming.scaling import Done, carry_out
-from rabbit_chx.errors import InvalidValue, RabbitChxError, Unquoted
+from rabbit_chx.errors import RabbitChxError
 from rabbit_chx.topology.model import Topology
 from rabbit_chx.topology.planning.steps import Plan
-
-
-def check_can_ask(verb: str, instead: str, hint: str, *, yes: bool) -> None:
-    """Refuse a run that could not ask for confirmation."""
-    if not (yes or sys.stdin.isatty()):
-        raise InvalidValue(
-            "input", Unquoted(f"stdin, which is not a terminal, so `{verb}` cannot ask"), instead, hint
-        )
-
-
-def agreed(plans: Sequence[Plan]) -> bool:
-    """Ask whether to apply the plans."""
-    count = sum(len(plan.steps) for plan in plans)
-    return click.confirm(f"Apply {counted(count, 'step')}?", err=True)
 
 
 def print_held(live: BrokerAccess, wanted: Topology) -> bool:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
 from itertools import groupby
 from typing import Any, Final
+
+import click
 
 from rabbit_chx.cli.broker_access import BrokerAccess
 from rabbit_chx.cli.output import echo, notice, print_json
 from rabbit_chx.cli.plan_rows import condense, percent, rows_of
 from rabbit_chx.cli.tables import Table, show
+from rabbit_chx.errors import InvalidValue, Unquoted
 from rabbit_chx.topology.checks.lint import lint
 from rabbit_chx.topology.checks.lint_rules import Finding
 from rabbit_chx.topology.model import Observed, RingSource, Topology
@@ -32,6 +36,21 @@ def counted(count: int, singular: str, plural: str = "") -> str:
     ('1 step', '2 policies')
     """
     return f"{count} {singular if count == 1 else plural or singular + 's'}"
+
+
+def check_can_ask(verb: str, instead: str, hint: str, *, yes: bool) -> None:
+    """Raise if the command needs confirmation but cannot ask for it."""
+    if not (yes or sys.stdin.isatty()):
+        got = Unquoted(f"stdin, which is not a terminal, so `{verb}` cannot ask")
+        raise InvalidValue("input", got, instead, hint)
+
+
+def agreed(*plans: Plan) -> bool:
+    """Ask whether to apply the plans."""
+    steps = sum(len(plan.steps) for plan in plans)
+    destructive = sum(len(plan.destructive) for plan in plans)
+    warning = f" Steps that unbind or delete something: {destructive}." if destructive else ""
+    return click.confirm(f"Apply {counted(steps, 'step')}?{warning}", err=True)
 
 
 def print_findings(findings: Iterable[Finding]) -> None:

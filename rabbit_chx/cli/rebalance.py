@@ -7,8 +7,8 @@ from math import sqrt
 import click
 
 from rabbit_chx.cli.broker_access import BrokerAccess, topology_options
-from rabbit_chx.cli.carry_out import agreed, carry_out_plans, check_can_ask, print_held
-from rabbit_chx.cli.changes import print_plan
+from rabbit_chx.cli.carry_out import carry_out_plans, print_held
+from rabbit_chx.cli.changes import agreed, check_can_ask, print_plan
 from rabbit_chx.cli.options import check_names, exchange_option, keys_option, output_option, raw_option
 from rabbit_chx.cli.output import echo, notice
 from rabbit_chx.cli.plan import parse_new_weight
@@ -99,14 +99,20 @@ def rebalance(
     The broker does not count the messages of slots, so it traces messages for a while: it publishes a copy of each
     message, and the mirror computes its slot.
     """
+    if live.amqp_only:
+        raise click.UsageError("rebalance needs the bindings of slots, which --amqp-only cannot list")
     wanted, name = _choose(topologies, exchange)
     slots = slots_behind(wanted, name)
     capacity = _capacity(slots, weights)
     if apply_it:
         check_can_ask("rebalance --apply", "--yes", "Without --apply, nothing is changed", yes=yes)
-        if code := _finish(live, wanted, slots, output):
+        if print_held(live, wanted) and (code := carry_out_plans(live, [Plan(wanted.vhost)], output)):
             return code
-    observed = _read(live, wanted)
+    observed = live.read(wanted)
+    if apply_it and (left := unfinished_moves(slots, observed)):
+        if code := _finish(live, wanted, name, left, observed, output):
+            return code
+        observed = live.read(wanted)
     queue_of = queue_of_slots(slots, observed)
     counts, measured = SlotCounts(slots, wanted, observed), Measurement()
     if keys_file is not None:
@@ -120,29 +126,18 @@ def rebalance(
     if any(plan.refusals for plan in plans):
         return Exit.FAILED
     if apply_it and plans:
-        return carry_out_plans(live, plans, output) if yes or agreed(plans) else Exit.FAILED
+        return carry_out_plans(live, plans, output) if yes or agreed(*plans) else Exit.FAILED
     return Exit.DIFFERENT if plans else Exit.FINE
 
 
-def _finish(live: BrokerAccess, wanted: Topology, slots: Slots, output: str) -> Exit:
-    """Finish what an interrupted call left: queues that are held, and slots with an old and a new queue."""
-    if print_held(live, wanted) and (code := carry_out_plans(live, [Plan(wanted.vhost)], output)):
-        return code
-    observed = _read(live, wanted)
-    left = unfinished_moves(slots, observed)
-    if not left:
-        return Exit.FINE
+def _finish(
+    live: BrokerAccess, wanted: Topology, exchange: str, left: dict[str, str], observed: Observed, output: str
+) -> Exit:
+    """Finish the moves of an interrupted command, which left slots with both an old and a new queue."""
     notice(
-        "Note",
-        f"an interrupted change left slots with two queues, which is finished first: {', '.join(left)}",
+        "Note", f"an interrupted change left slots with two queues, and is finished first: {', '.join(left)}"
     )
-    return carry_out_plans(live, [plan_moves(wanted, slots.exchange, left, observed)], output)
-
-
-def _read(live: BrokerAccess, wanted: Topology) -> Observed:
-    if live.amqp_only:
-        raise click.UsageError("rebalance needs the bindings of slots, which --amqp-only cannot list")
-    return live.read(wanted)
+    return carry_out_plans(live, [plan_moves(wanted, exchange, left, observed)], output)
 
 
 def _choose(topologies: tuple[Topology, ...], exchange: str | None) -> tuple[Topology, str]:

@@ -134,7 +134,7 @@ def _print_file(outcome: Outcome) -> None:
     echo(
         "After the moves, write these numbers of slots into the file (not earlier, or `apply` moves other slots):"
     )
-    echo(yaml_text({"exchanges": {literal(outcome.slots.exchange): {"queues": queues}}}).rstrip())
+    echo(yaml_text({"exchanges": {outcome.slots.exchange: {"queues": queues}}}).rstrip())
     if len(set(outcome.capacity.values())) > 1:
         given = " ".join(f"--weight {queue}={weight}" for queue, weight in outcome.capacity.items())
         echo(f"From then on, pass the capacities to rebalance: {given}")

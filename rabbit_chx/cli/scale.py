@@ -8,8 +8,8 @@ from typing import Any
 import click
 
 from rabbit_chx.cli.broker_access import BrokerAccess, for_each_vhost, topology_options
-from rabbit_chx.cli.carry_out import agreed, carry_out_plans, check_can_ask, print_held
-from rabbit_chx.cli.changes import read_and_print
+from rabbit_chx.cli.carry_out import carry_out_plans, print_held
+from rabbit_chx.cli.changes import agreed, check_can_ask, read_and_print
 from rabbit_chx.cli.completion import queues
 from rabbit_chx.cli.options import check_names, exchange_option, output_option, the_exchange
 from rabbit_chx.cli.output import echo, notice, print_json
@@ -124,7 +124,7 @@ def scale(
         plan = Plan(wanted.vhost) if refused else made
         if dry_run or not (held or plan.steps):
             return Exit.FAILED if refused else Exit.DIFFERENT if held or plan.steps else Exit.FINE
-        if not (yes or agreed([plan])):
+        if not (yes or agreed(plan)):
             echo("Nothing was changed.", err=True)
             return Exit.FAILED
         code = carry_out_plans(

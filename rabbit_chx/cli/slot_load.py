@@ -20,7 +20,7 @@ from rabbit_chx.topology.graph import reachable
 from rabbit_chx.topology.model import Observed, Topology
 from rabbit_chx.topology.slot_counts import SlotCounts
 
-MOST_TRACED = 100_000
+_MOST_TRACED = 100_000
 """Enough for about 400 messages per slot with 256 slots."""
 _COUNTED = 6.0
 """Seconds until the broker's counters, updated every 5 seconds, include everything published so far."""
@@ -64,14 +64,14 @@ def measure(
     watch = _Watch(management, vhost, frozenset(queue_of.values()))
     if live.node is None:
         watch.check_tracing()
-    sources = sources_of(observed.topology, exchange)
+    sources = _sources_of(observed.topology, exchange)
     with ExitStack() as stack:
         connection = stack.enter_context(live.amqp(vhost))
         watch.advance = stack.enter_context(progress("Measuring", round(seconds)))
         if live.node is not None:
             stack.enter_context(traced(NodeCommand(live.node), vhost))
         messages = sample(
-            connection, sources, seconds=seconds, patience=_PATIENCE, most=MOST_TRACED, advance=watch.tick
+            connection, sources, seconds=seconds, patience=_PATIENCE, most=_MOST_TRACED, advance=watch.tick
         )
         for message in messages:
             watch.traced += 1
@@ -85,7 +85,7 @@ def measure(
     return watch.found
 
 
-def sources_of(topology: Topology, exchange: str) -> list[str]:
+def _sources_of(topology: Topology, exchange: str) -> list[str]:
     """The exchanges that may route messages to an exchange, including the exchange itself."""
     end = ToExchange(exchange)
     names = [each.name for each in topology.exchanges if each.name and not each.internal]

@@ -9,17 +9,14 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 from math import inf, isfinite
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from rabbit_chx.errors import InvalidValue
 from rabbit_chx.ring import parse_weight
-from rabbit_chx.topology.slot_search import Division, fewest_moves, lowest_level
+from rabbit_chx.topology.slot_search import EXACT, Division, fewest_moves, lowest_level
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-
-_EXACT: Final = 1 + 1e-9
-"""Room for the rounding of sums."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +59,7 @@ class Rebalancing:
     @property
     def met(self) -> bool:
         """Whether no queue exceeds the target afterwards."""
-        return self.max_after <= self.target * _EXACT
+        return self.max_after <= self.target * EXACT
 
     @property
     def max_before(self) -> float:
@@ -110,7 +107,7 @@ def rebalance(
     loads = [rates.get(slot, 0.0) / total for slot in slots]
     fair = [weight / strength for weight in capacity.values()]
     limit = target * max(fair)
-    hot = {slot: load for slot, load in zip(slots, loads, strict=True) if load > limit * _EXACT}
+    hot = {slot: load for slot, load in zip(slots, loads, strict=True) if load > limit * EXACT}
     # A hot slot counts as if it filled a queue exactly, so that it gets a queue of its own and the rest meets the target.
     old = [queues.index(queue_of[slot]) for slot in slots]
     start = Division([min(load, limit) for load in loads], fair, old)

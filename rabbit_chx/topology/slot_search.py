@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 _WORK: Final = 200_000
 """The work after which a search gives up, as tried moves times queues: less than a second."""
-_EXACT: Final = 1 + 1e-9
-"""Room for the rounding of sums."""
+EXACT: Final = 1 + 1e-9
+"""Tolerates the rounding errors of sums."""
 
 
 class _GaveUp(Exception):
@@ -79,12 +79,12 @@ class Division:
 def descend(start: Division, limit: float) -> Division:
     """Lower the highest level, one best move or swap at a time, to the limit if possible."""
     now = start.copy()
-    while now.highest > limit * _EXACT:
+    while now.highest > limit * EXACT:
         full, before = now.fullest, now.highest
         best = min(_moves_from(now, full), default=None)
-        if best is None or best[0] * _EXACT >= before:  # swaps cost two moves
+        if best is None or best[0] * EXACT >= before:  # swaps cost two moves
             best = min(_swaps_with(now, full), default=None)
-        if best is None or best[0] * _EXACT >= before:
+        if best is None or best[0] * EXACT >= before:
             return now
         _, slot, queue, other = best
         now.move(slot, queue)
@@ -115,10 +115,13 @@ def _swaps_with(now: Division, full: int) -> Iterator[_Choice]:
                 yield max(now.level(full, -more), now.level(queue, more)), slot, queue, other
 
 
-def lowest_level(start: Division, least: float) -> tuple[Division, bool]:
-    """A division with a low highest level, and whether none is lower; ``least`` is known to be no higher than any."""
-    best = descend(start, least)
-    if best.highest <= least * _EXACT:
+def lowest_level(start: Division, enough: float) -> tuple[Division, bool]:
+    """A division whose highest level is ``enough`` or less, or else as low as possible.
+
+    The second value is False if a search gave up, so that a lower level may be possible.
+    """
+    best = descend(start, enough)
+    if best.highest <= enough * EXACT:
         return best, True
     search = _Placement(best)
     try:
@@ -152,7 +155,7 @@ class _Placement:
         for queue in sorted(range(len(fair)), key=lambda each: (self._total[each] + load) / fair[each]):
             total, alike = self._total[queue], (self._total[queue], self._count[queue] == 0, fair[queue])
             empty = self._count.count(0) - (self._count[queue] == 0)
-            if alike in tried or empty > later or (total + load) / fair[queue] * _EXACT >= self.best.highest:
+            if alike in tried or empty > later or (total + load) / fair[queue] * EXACT >= self.best.highest:
                 continue
             tried.add(alike)
             self._total[queue] += load
@@ -172,9 +175,7 @@ def fewest_moves(start: Division, limit: float, known: Division) -> tuple[Divisi
     most = sum(map(int.__ne__, start.queue_of, known.queue_of))
     fewest, left = True, _WORK
     for moves in range(_Search(start, limit, 0).least_moves(), most + 1):
-        search = _Search(
-            start, limit, left // 4
-        )  # a search that gives up leaves work for those with more moves
+        search = _Search(start, limit, left // 4)  # leaves work for searches with more moves
         complete = search.with_moves(moves)
         if search.found is not None:
             return search.found, fewest
@@ -188,7 +189,7 @@ class _Search:
 
     def __init__(self, start: Division, limit: float, left: int) -> None:
         self._now = start.copy()
-        self._limit = limit * _EXACT
+        self._limit = limit * EXACT
         self._fixed: set[int] = set()
         """The slots that have moved, and those that stay in this branch."""
         self.left = left
@@ -247,8 +248,8 @@ class _Search:
 
     def _keep(self) -> None:
         """Keep the division if it is lower than the best, or as low and moves less load."""
-        highest = self._now.highest * _EXACT
-        if self.found is None or highest * _EXACT < self._limit or self._moved * _EXACT < self._least_moved:
+        highest = self._now.highest * EXACT
+        if self.found is None or highest * EXACT < self._limit or self._moved * EXACT < self._least_moved:
             self.found, self._least_moved = self._now.copy(), self._moved
             self._limit = min(highest, self._limit)
         # From now on, only divisions that are at least as low matter.

@@ -83,6 +83,22 @@ def test_wrong_usage_is_explained(file, run, options, complaint) -> None:
     assert complaint in found.err
 
 
+@pytest.mark.parametrize("options", [(), ("--apply", "--yes")])
+def test_rebalance_needs_the_management_api(file, run, options) -> None:
+    found = run("rebalance", file, "--amqp-only", *options)
+    assert found.code == 64
+    assert "--amqp-only cannot list" in found.err
+
+
+def test_rebalance_prints_the_name_of_an_exchange_as_a_file_has_it(run, write, monkeypatch, tmp_path) -> None:
+    path = write(FILE.replace("  slots: {", '  "slots{a}": {', 1))
+    monkeypatch.setattr(BrokerAccess, "read", lambda _self, _wanted: assume_applied(load(path)))
+    (tmp_path / "keys").write_text("\n".join(["hot"] * 100 + [f"key-{number}" for number in range(200)]))
+    found = run("rebalance", path, "--keys", tmp_path / "keys")
+    assert found.code == 2
+    assert '"slots{a}": {queues: {' in found.out
+
+
 def test_the_printed_part_of_the_file_has_the_new_number_of_queues(file, run, monkeypatch) -> None:
     monkeypatch.setattr("rabbit_chx.cli.scale.carry_out_plans", lambda *_, **__: 0)
     found = run("scale", file, "-x", "slots", "--to", "6", "--yes")

@@ -41,12 +41,17 @@ done.
 
 
 def rings_expression(vhost: str) -> str:
-    """Return the Erlang expression whose output `parse_rings` reads; nothing in it needs escaping."""
+    """Return the Erlang expression whose output `parse_rings` reads."""
+    return " ".join(_EXPRESSION.format(vhost=erlang_binary(vhost)).split())
+
+
+def erlang_binary(text: str) -> str:
+    """Return a text as an Erlang binary, byte by byte, so that nothing needs escaping."""
     try:
-        encoded = vhost.encode("utf-8", "surrogateescape")
+        encoded = text.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:
-        raise InvalidValue("name", vhost, "text without lone surrogates") from None
-    return " ".join(_EXPRESSION.format(vhost=f"<<{','.join(map(str, encoded))}>>").split())
+        raise InvalidValue("name", text, "text without lone surrogates") from None
+    return f"<<{','.join(map(str, encoded))}>>"
 
 
 def parse_rings(text: str, *, vhost: str = "/") -> dict[str, list[Destination] | RingUnknown]:

@@ -22,6 +22,7 @@ from pika import BasicProperties, BlockingConnection
 from pika.exceptions import AMQPError
 
 from rabbit_chx.broker.permissions import Beginning, Needs, Resources
+from rabbit_chx.broker.reading.erlang_rings import erlang_binary
 from rabbit_chx.broker.reading.node import NodeAccess
 from rabbit_chx.broker.reasons import why_refused
 from rabbit_chx.errors import BrokerUnavailable
@@ -52,7 +53,7 @@ class TracedMessage:
 @contextmanager
 def traced(node: NodeAccess, vhost: str) -> Iterator[None]:
     """Turn on the tracer of a virtual host on all nodes of the cluster, and off afterwards, unless it was on before."""
-    name = f"<<{','.join(str(byte) for byte in vhost.encode())}>>"
+    name = erlang_binary(vhost)
     if node.eval(f"rabbit_trace:enabled({name}).").strip() == "true":
         yield
         return

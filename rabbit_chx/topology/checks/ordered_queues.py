@@ -17,7 +17,6 @@ from rabbit_chx.topology.checks.lint_rules import Finding
 from rabbit_chx.topology.graph import reachable
 from rabbit_chx.topology.model import DELIVERY_LIMIT, Observed, Queue, Topology
 
-_DEFAULT_LIMIT: Final = 20
 _DELAYED: Final = "x-delayed-message"
 _RETRY: Final = "delayed-retry-"
 _LIMIT_KEY: Final = DELIVERY_LIMIT.removeprefix("x-")
@@ -115,12 +114,6 @@ def _limited_on(wanted: Topology, observed: Observed) -> list[str]:
     own = {policy.name for policy in wanted.policies}
     policies = (*wanted.policies, *(policy for policy in there.policies if policy.name not in own))
     return _limited(replace(wanted, queues=queues, policies=policies), observed.release)
-
-
-def limit_notes(wanted: Topology, observed: Observed) -> Iterator[str]:
-    """The ordered queues of a file that will have a delivery limit on a broker."""
-    if limited := _limited_on(wanted, observed):
-        yield f"{listed(limited)}: {_LOSES}. {_advice(observed.release)}"
 
 
 def as_declared(queue: Queue, release: Release) -> Queue:

@@ -56,7 +56,7 @@ def excerpt(topology: Topology, exchange: str) -> str:
     part = replace(topology, queues=tuple(each for each in topology.queues if each.name in named))
     values = _file(part)
     shown = {"exchanges": {exchange: values["exchanges"][exchange]}, "queues": values.get("queues", {})}
-    return "\n".join(_yaml(_given(shown), 0)) + "\n"
+    return yaml_text(_given(shown))
 
 
 def json_text(value: Any) -> str:

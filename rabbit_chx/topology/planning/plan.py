@@ -18,7 +18,7 @@ from rabbit_chx.movement import moved
 from rabbit_chx.releases import Release, Store
 from rabbit_chx.ring import Ring
 from rabbit_chx.topology.checks.lint_rules import invalid_names
-from rabbit_chx.topology.checks.ordered_queues import as_declared, limit_notes
+from rabbit_chx.topology.checks.ordered_queues import as_declared
 from rabbit_chx.topology.checks.release_settings import release_refusals
 from rabbit_chx.topology.diff import (
     BindingDifference,
@@ -87,7 +87,6 @@ def plan(
     request = Request(wanted, observed, strategy, prune, force, max_moved)
     part = _part(request)
     part.notes += _restart_notes(part, request)
-    part.notes += limit_notes(request.wanted, request.observed)
     part.notes += [f"not seen: {what}" for what in observed.unseen]
     return Plan(
         wanted.vhost,

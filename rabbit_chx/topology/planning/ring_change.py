@@ -22,10 +22,7 @@ from rabbit_chx.topology.slot_division import recommended_count
 
 STRATEGIES: Final = ("append", "in place", "remove-last", "swap", "blue/green", "slots")
 """The names of all strategies."""
-_UNKNOWN: Final = (
-    "the order of its ring is unknown, so what moves is unknown too: read it from the node, or infer it from observed "
-    "messages"
-)
+_UNKNOWN: Final = "the order of its ring is unknown, so what moves is unknown too: read it from the node"
 
 
 @dataclass(frozen=True)
@@ -210,7 +207,7 @@ def _no_such_strategy(exchange: str, found: tuple[Strategy, ...], name: str | No
 def _refusal(exchange: str, chosen: Strategy, found: tuple[Strategy, ...], most: float) -> str:
     others = "; ".join(_offer(each) for each in found if each.name != chosen.name) or "none"
     if chosen.moved_between is None:
-        return f"exchange {exchange!r}: {_UNKNOWN}, take another strategy, or use force. Other strategies: {others}"
+        return f"exchange {exchange!r}: {_UNKNOWN}, infer it from observed messages, take another strategy, or use force. Other strategies: {others}"
     return (
         f"exchange {exchange!r}: changing it {chosen.name} sends {chosen.moved_between:.2%} of its keys elsewhere at "
         f"some moment, which exceeds the limit of {most:.0%}: take another strategy, raise the limit, or "
@@ -235,5 +232,5 @@ def _notes(case: Case, chosen: Strategy) -> list[str]:
             f"publishes to it and you delete it. {chosen.summary}"
         )
     if case.before.runs is None:
-        notes.append(f"exchange {case.exchange!r}: {_UNKNOWN}")
+        notes.append(f"exchange {case.exchange!r}: {_UNKNOWN}, or infer it from observed messages")
     return notes

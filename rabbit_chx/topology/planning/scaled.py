@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from rabbit_chx.errors import InvalidValue
-from rabbit_chx.ring import Destination, parse_weight
-from rabbit_chx.topology.model import HASHING, MODULUS_HASH, Binding, Topology
-from rabbit_chx.topology.planning.what_if import changed_weights
+from rabbit_chx.ring import Destination
+from rabbit_chx.topology.model import MODULUS_HASH, Binding, Topology
+from rabbit_chx.topology.planning.what_if import changed_weights, hashing_exchange, weights_of
 
 
 def scaled(
@@ -28,34 +28,19 @@ def scaled(
         add: the names or the number of new queues, which are declared like the last one.
         remove: the names of the queues to remove, or how many of the last ones.
     """
-    found = topology.exchange(exchange)
-    if found is None or found.type not in HASHING:
-        known = ", ".join(each.name for each in topology.exchanges if each.type in HASHING) or "none"
-        raise InvalidValue(
-            "exchange", exchange, f"one of {known}", "Only an exchange that hashes can be scaled"
-        )
-    now = _weights(topology, exchange)
+    found = hashing_exchange(topology, exchange)
+    now = weights_of(topology, found)
     if to is not None:
         add, remove = max(0, to - len(now)), max(0, len(now) - to)
-    gone = (
-        tuple(map(str, now))[len(now) - min(remove, len(now)) :] if isinstance(remove, int) else tuple(remove)
-    )
+    if isinstance(remove, int):
+        remove = tuple(map(str, now))[max(0, len(now) - remove) :]
+    gone = tuple(remove)
     after = changed_weights(exchange, now, add, gone, {})
     if not after:
         raise InvalidValue(
             "queues to remove", ", ".join(gone), f"fewer than the {len(now)} queues of {exchange!r}"
         )
     return _declared(_bound(topology, exchange, found.type, after), now, after)
-
-
-def _weights(topology: Topology, exchange: str) -> dict[Destination, int]:
-    slots = topology.slots_of(exchange)
-    if slots is not None:
-        return {str(queue): weight for queue, weight in slots.queues.items()}
-    return {
-        each.destination: parse_weight(each.key or "1", of=each.destination)
-        for each in topology.bindings_from(exchange)
-    }
 
 
 def _bound(topology: Topology, exchange: str, kind: str, after: Mapping[Destination, int]) -> Topology:
@@ -84,12 +69,8 @@ def _declared(
     used |= {queue for slots in topology.slots for queue in slots.queues}
     gone = before.keys() - used
     like = next((found for name in reversed(list(before)) if (found := topology.queue(str(name)))), None)
-    new = (
-        []
-        if like is None
-        else [name for name in after.keys() - before.keys() if not topology.queue(str(name))]
-    )
     queues = [each for each in topology.queues if each.name not in gone]
     if like is not None:
-        queues += [replace(like, name=str(name)) for name in after if name in new]
+        new = (str(name) for name in after if name not in before)
+        queues += [replace(like, name=name) for name in new if not topology.queue(name)]
     return replace(topology, queues=tuple(queues))

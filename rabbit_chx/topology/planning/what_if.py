@@ -72,32 +72,42 @@ def what_if(
         weights: the new weight of each queue to change.
         release: the release of the broker.
     """
-    found = topology.exchange(exchange)
-    if found is None or found.type not in HASHING:
-        raise InvalidValue(
-            "exchange",
-            exchange,
-            "one of " + (", ".join(x.name for x in topology.exchanges if x.type in HASHING) or "none"),
-            "Only an exchange that hashes has keys to move",
-        )
-    parsed = Release.parse(release)
-    slots = topology.slots_of(exchange)
-    if slots:
-        after = changed_weights(exchange, dict(slots.queues.items()), add, remove, weights or {})
-        return (_slots_strategy(slots, found, after, parsed),)
-    bindings = topology.bindings_from(exchange)
-    if found.type == MODULUS_HASH:
-        keys = {binding.destination: binding.key for binding in bindings}
-        alike = changed_weights(exchange, dict.fromkeys(keys, 1), add, remove, weights or {})
-        return (_modulus_strategy(found, bindings, alike, parsed),)
-    before = {b.destination: parse_weight(b.key, of=b.destination) for b in bindings}
+    found, parsed = hashing_exchange(topology, exchange), Release.parse(release)
+    before = weights_of(topology, found)
     target = changed_weights(exchange, before, add, remove, weights or {})
+    if slots := topology.slots_of(exchange):
+        return (_slots_strategy(slots, found, target, parsed),)
+    if found.type == MODULUS_HASH:
+        return (_modulus_strategy(found, topology.bindings_from(exchange), target, parsed),)
     if target == before:
         return ()
     wanted = tuple(Binding(exchange, destination, str(weight)) for destination, weight in target.items())
     case = Case(exchange, topology.ring(exchange, parsed), wanted)
     first, *others = strategies(case, found, topology)
     return (replace(first, chosen=True), *others)
+
+
+def hashing_exchange(topology: Topology, name: str) -> Exchange:
+    """The exchange of this name; raise unless it hashes."""
+    known = {each.name: each for each in topology.exchanges if each.type in HASHING}
+    if name not in known:
+        raise InvalidValue(
+            "exchange",
+            name,
+            f"one of {', '.join(known) or 'none'}",
+            "Only an exchange that hashes has keys to move",
+        )
+    return known[name]
+
+
+def weights_of(topology: Topology, exchange: Exchange) -> dict[Destination, int]:
+    """The destinations of an exchange that hashes, with their weights; ``x-modulus-hash`` has none, so all get 1."""
+    if slots := topology.slots_of(exchange.name):
+        return {str(queue): weight for queue, weight in slots.queues.items()}
+    bindings = topology.bindings_from(exchange.name)
+    if exchange.type == MODULUS_HASH:
+        return {each.destination: 1 for each in bindings}
+    return {each.destination: parse_weight(each.key, of=each.destination) for each in bindings}
 
 
 def changed_weights(

@@ -91,16 +91,15 @@ def test_an_ordered_queue_is_declared_without_a_limit_on_each_release(release, a
     assert step == DeclareQueue(Queue("a", "quorum", arguments=arguments))
 
 
-def test_a_queue_from_before_is_no_drift_but_the_plan_says_how_to_heal_it():
+def test_an_existing_queue_is_not_drift_and_the_finding_says_how_to_lift_its_limit():
     wanted, before = ordered(UNLIMITED, "a", "b"), ordered(SINGLE, "a", "b")
     found = plan(wanted, seen(before, NEW))
     assert not found.steps
     assert not found.refusals
-    (note,) = [note for note in found.notes if "delivery limit" in note]
-    assert note.startswith("queues 'a', 'b'")
-    assert "a policy with delivery-limit: -1" in note
     assert drift(wanted, seen(before, NEW)) == ()
-    assert codes(wanted, None, seen(before, NEW)) == ["delivery-limit"]
+    (finding,) = lint(wanted, seen(before, NEW))
+    assert (finding.code, finding.where) == ("delivery-limit", "queues 'a', 'b'")
+    assert "a policy with delivery-limit: -1" in finding.message
 
 
 @pytest.mark.parametrize(
@@ -112,8 +111,8 @@ def test_a_queue_from_before_is_no_drift_but_the_plan_says_how_to_heal_it():
         (ordered(UNLIMITED, delivery_limit=-1), ordered(SINGLE), NEW),
     ],
 )
-def test_nothing_is_said_of_queues_without_a_limit(wanted, there, release):
-    assert not [note for note in plan(wanted, seen(there, release)).notes if "delivery limit" in note]
+def test_existing_queues_without_a_limit_have_no_finding(wanted, there, release):
+    assert codes(wanted, None, seen(there, release)) == []
 
 
 def test_a_limit_that_differs_from_the_file_requires_another_queue():
