@@ -41,9 +41,8 @@ def copy(folder: Path) -> int:
         .load()
     )
     files = rows.writeStream.format("parquet").option("path", str(folder / "rows"))
-    files.option("checkpointLocation", str(folder / "checkpoint")).trigger(
-        availableNow=True
-    ).start().awaitTermination()
+    files = files.option("checkpointLocation", str(folder / "checkpoint")).trigger(availableNow=True)
+    files.start().awaitTermination()
     return spark.read.parquet(str(folder / "rows")).count()
 
 

@@ -36,7 +36,7 @@ class WriteJob:
     options: WriteOptions
     layout: Layout
     id: str = field(default_factory=lambda: uuid4().hex)
-    """The same in all tasks of a write, or of a micro-batch."""
+    """Shared by all tasks of a write, or of a micro-batch."""
 
 
 def write_partition(batches: Iterator[pa.RecordBatch], job: WriteJob, task: Task) -> Written:
@@ -89,7 +89,7 @@ def _write_batches(
     sink: DryRunSink,
     progress: _Progress,
 ) -> bool:
-    """Whether all rows were sent; false if another task has failed for good."""
+    """Send all rows; return False if the problem of another task stopped this one."""
     try:
         for batch in batches:
             sink.verdict.check()

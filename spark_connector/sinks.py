@@ -78,7 +78,7 @@ class BrokerSink(DryRunSink):
         return Limits(publisher.max_message_bytes, publisher.max_property_bytes)
 
     def send(self, prepared: Prepared, first: int) -> None:
-        """Publish chunk by chunk, and stop at the first failure, of this task or of another."""
+        """Publish chunk by chunk, and stop at the first failure of this or another task."""
         assert self._publisher is not None
         given = {"exchange": self._options.exchange, "routing_keys": self._options.routing_key}
         fixed: dict[str, Any] = {name: value for name, value in given.items() if value is not None}

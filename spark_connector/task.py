@@ -13,7 +13,7 @@ from rabbit_chx import RabbitChxError
 
 
 class WriteFailed(RabbitChxError):
-    """A write that did not bring every row into a queue; the message says what is in the broker already."""
+    """A write did not bring every row into a queue; the message says how many rows the broker has."""
 
 
 @dataclass(frozen=True)
@@ -81,4 +81,4 @@ class Written(WriterCommitMessage):
     problem: str = ""
     """Why the partition is incomplete, if another attempt would fail as well."""
     stopped: bool = False
-    """Whether the partition is incomplete because another one had a problem."""
+    """Whether the problem of another partition stopped this one."""

@@ -1,9 +1,9 @@
-"""The first permanent problem of a write, which the tasks of an executor tell each other.
+"""The first permanent problem of a write, shared by the tasks of an executor.
 
-Spark retries whatever a task raises, and a sink written in Python cannot reach the driver before its task has ended.
-So a task with a permanent problem leaves it in a file in the executor's scratch folder, and reports it in its commit
-message. A running task that sees the file stops and reports what it has published. A task that has not begun raises:
-it has published nothing, so Spark's retries of it are harmless, and the last one ends the job.
+Spark retries a task that raises, and a sink written in Python cannot reach the driver before its task has ended. So a
+task with a permanent problem writes it to a file in the executor's scratch folder, and reports it in its commit message.
+A running task that finds the file stops and reports what it has published. A task that has not started raises instead: it
+has published nothing, so Spark can retry it without duplicates, and the last retry ends the job.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _SCRATCH: Final = "SPARK_LOCAL_DIRS"
 
 
 class Stopped(Exception):
-    """Another task has failed for good."""
+    """Another task has failed permanently."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Verdict:
     """Whether a write has failed, as far as this executor knows."""
 
     file: Path | None
-    """Exists if it has; None if nobody is to be told."""
+    """Exists once the write has failed; None if the tasks do not share their problems."""
 
     @classmethod
     def on(cls, write: str) -> Verdict:
@@ -35,24 +35,20 @@ class Verdict:
         folder = os.environ.get(_SCRATCH, "").split(",")[0]
         return cls(Path(folder, f"rabbit-chx-failed-{write}") if folder else None)
 
-    def known(self) -> bool:
-        """Whether a task has failed for good; costs about a microsecond."""
-        return self.file is not None and self.file.exists()
-
     def check(self) -> None:
-        """Raise `Stopped` if a task has failed for good."""
-        if self.known():
+        """Raise `Stopped` if a task has failed permanently."""
+        if self.file is not None and self.file.exists():
             raise Stopped
 
     def problem(self) -> str | None:
-        """The problem of that task; None if there is none."""
+        """The problem of the failed task; None if no task has failed."""
         try:
             return self.file.read_text("utf-8") if self.file is not None else None
         except OSError:
             return None
 
     def leave(self, problem: str) -> None:
-        """Tell the other tasks, all at once: no task reads half of the text."""
+        """Share a problem with the other tasks. The rename makes the file appear with its whole text."""
         if self.file is None:
             return
         hidden = self.file.with_name(f"{self.file.name}-{os.getpid()}")

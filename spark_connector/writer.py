@@ -75,7 +75,7 @@ class Writer(DataSourceArrowWriter, DataSourceStreamWriter):
 
 
 def _problems(written: list[Written]) -> str:
-    """The first problems of the partitions, and how many more are incomplete; empty if none is."""
+    """The first problems of the partitions, and how many more are incomplete; empty if all are complete."""
     found = [one.problem for one in written if one.problem]
     more = len(found) - _PROBLEMS_SHOWN
     stopped = sum(one.stopped and not one.problem for one in written)

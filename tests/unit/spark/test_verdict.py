@@ -1,4 +1,4 @@
-"""How the tasks of a write learn that it has failed for good, and what they do then."""
+"""How the tasks of a write share a permanent problem, and stop."""
 
 from __future__ import annotations
 
