@@ -44,8 +44,6 @@ def main(master: str, folder: str) -> None:
             if "rows" in order:
                 frame = numbered(spark, order["rows"], order["partitions"], order["gates"])
                 frame.write.format("rabbitmq").options(**order["options"]).mode("append").save()
-            elif "read" in order:
-                copied(spark, order["read"], order["folder"]).awaitTermination()
             elif "copy" in order:
                 copy(spark, order["copy"], order["options"])
             else:
@@ -75,14 +73,6 @@ def session(master: str, folder: str):
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     return spark
-
-
-def copied(spark, options: dict[str, str], folder: str):
-    """Start a query that copies what it reads to files."""
-    written = spark.readStream.format("rabbitmq").options(**options).load().writeStream.format("parquet")
-    return (
-        written.option("path", f"{folder}/rows").option("checkpointLocation", f"{folder}/checkpoint").start()
-    )
 
 
 def say(**answer) -> None:

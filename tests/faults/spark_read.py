@@ -72,7 +72,7 @@ class Feed(threading.Thread):
 
 
 def copy(spark, folder: str, options: dict[str, str]) -> None:
-    """Copy streams into a table until `stop` is called; then read the remaining rows."""
+    """Copy streams or a queue into a table until `stop` is called; then read the remaining rows."""
 
     def write():
         rows = spark.readStream.format("rabbitmq").options(**options).load()

@@ -5,11 +5,13 @@ from __future__ import annotations
 import threading
 from collections import Counter
 
+import pika
 import pytest
 
 from rabbit_chx.publishing import Publisher
 from tests.faults.spark_load import SLOW
 from tests.faults.spark_programs import Program
+from tests.faults.spark_read import committed
 from tests.proof import LONG, book, dice
 
 pytestmark = [
@@ -53,8 +55,6 @@ class Load(threading.Thread):
 
 @pytest.fixture
 def queue(broker):
-    import pika
-
     with pika.BlockingConnection(pika.URLParameters(broker.url + "?heartbeat=0")) as connection:
         channel = connection.channel()
         limits = {"x-queue-type": "quorum", "x-delivery-limit": 1_000_000}
@@ -66,22 +66,20 @@ def queue(broker):
 def test_killed_drivers_lose_no_message(spark, broker, queue, tmp_path):
     moments = dice("kills of a driver that reads a queue")
     read = {"url": broker.url, "queue": QUEUE, "columns": "value", "maxRowsPerTrigger": str(MOST)}
-    commits = tmp_path / "checkpoint" / "commits"
-
-    def done() -> int:
-        return len([one for one in commits.glob("*") if one.name.isdigit()])
 
     def begin(number: int) -> Program:
         program = Program("local[2]", tmp_path / f"driver-{number}")
-        program.order(read=read, folder=str(tmp_path))
+        program.order(copy=str(tmp_path), options=read)
         return program
 
     load = Load(broker.url)
     for number in range(KILLS):
         program = begin(number)
         try:
-            before, more = done(), moments.randint(1, 6)
-            program.until(lambda before=before, more=more: done() >= before + more, f"{more} micro-batches")
+            before, more = committed(tmp_path), moments.randint(1, 6)
+            program.until(
+                lambda before=before, more=more: committed(tmp_path) >= before + more, f"{more} micro-batches"
+            )
             wait(moments.random())
         finally:
             program.stop()
