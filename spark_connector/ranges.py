@@ -1,14 +1,14 @@
 """Ranges of offsets: limited to a number of rows, and divided among Spark's partitions. Values in, values out.
 
-An offset map, ``{stream: offset}``, is what Spark keeps in a checkpoint: the next offset to read of each stream. Offsets
-have holes, so a range may hold fewer rows than its length, and a limit in rows counts offsets.
+An offset map, ``{stream: offset}``, holds the next offset to read of each stream. Offsets have holes, so a range may hold
+fewer rows than its length, and a limit in rows counts offsets.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from itertools import pairwise
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from rabbit_chx import RabbitChxError
 
@@ -50,11 +50,20 @@ def divided(ranges: Iterable[OffsetRange], at_least: int | None = None) -> list[
     return found
 
 
-def limited(start: Mapping[str, int], end: Mapping[str, int], most: int) -> dict[str, int]:
-    """An end at most ``most`` offsets after the start, which the streams share in proportion to their sizes.
+RowLimit: TypeAlias = int | Mapping[str, int]
+"""How many rows a micro-batch may have: over all streams, or of each stream that is named."""
+
+
+def limited(start: Mapping[str, int], end: Mapping[str, int], most: RowLimit) -> dict[str, int]:
+    """An end that is not further from the start than a limit allows; streams share one limit in proportion to their sizes.
 
     Streams that are not in ``start`` keep their end: they have no rows before the next micro-batch.
     """
+    if not isinstance(most, int):
+        return {
+            stream: min(last, start[stream] + most[stream]) if stream in start and stream in most else last
+            for stream, last in end.items()
+        }
     waiting = {stream: last - start[stream] for stream, last in end.items() if last > start.get(stream, last)}
     total = sum(waiting.values())
     if total <= most:
@@ -78,13 +87,14 @@ def check_not_truncated(stream: str, start: int, first: int, *, where: str = "")
         )
 
 
-def check_same_stream(stream: str, start: int, end: int) -> None:
-    """Raise `DataLoss` if a stream ends before the offset at which a query continues."""
-    if end < start:
-        raise DataLoss(
-            f"stream {stream!r} ends at offset {end}, but the query continues at offset {start}: the stream was deleted and "
-            f"created again. Start the query with a new checkpoint"
-        )
+def created_again(streams: Iterable[str]) -> DataLoss:
+    """The error for streams that are not the ones that a query has read."""
+    stream = min(streams)
+    return DataLoss(
+        f"stream {stream!r} was deleted and created again: it no longer has the rows that the query has read. Start the query "
+        f"with a new checkpoint. Or set failOnDataLoss=false: the query then continues at the first offset of the new stream, "
+        f"and rows of the old one that it had not read are lost"
+    )
 
 
 def check_present(start: Iterable[str], found: Iterable[str], source: str) -> None:

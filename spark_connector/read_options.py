@@ -23,8 +23,10 @@ from spark_connector.option_table import (
     text,
 )
 from spark_connector.options import OPTIONS, ConnectionOptions
+from spark_connector.ranges import RowLimit
 from spark_connector.stream_keys import no_keys
 
+MOST_ROWS: Final = 2**63 - 1
 _SOURCE, _ROWS = "Source", "Rows"
 _SOURCES: Final = ("stream", "super_stream", "exchange")
 _SUMMARY: Final = (
@@ -48,6 +50,17 @@ def listed(group: str, doc: str) -> Any:
     """A field for distinct names."""
     expected = 'distinct names separated by commas, or a JSON list such as ["a,b", "c"]'
     return option(group, None, expected, doc, _names)
+
+
+def _row_limit(given: str) -> RowLimit | None:
+    """A number of rows, or numbers by stream; None where the text is neither."""
+    try:
+        found = json.loads(given)
+    except (ValueError, RecursionError):
+        return None
+    numbers = list(found.values()) if isinstance(found, dict) else [found]
+    valid = numbers and all(type(one) is int and 0 < one <= MOST_ROWS for one in numbers)
+    return found if valid else None
 
 
 def _positions(doc: str, key: str, *, of_end: bool) -> Any:
@@ -109,18 +122,19 @@ class ReadOptions(ConnectionOptions):
     ending_offsets: Positions | None = _positions(  # noqa: RUF009 - a field
         "Where a batch ends: before this offset. Default: latest.", "ending_offsets", of_end=True
     )
-    max_rows_per_trigger: int | None = integer(
+    max_rows_per_trigger: RowLimit | None = option(  # noqa: RUF009 - a field
         _ROWS,
         None,
-        "Maximum number of rows of a micro-batch, over all streams. Needs PySpark 4.2.",
-        most=2**63 - 1,
+        'an integer from 1 to 9223372036854775807, or JSON by stream such as {"s0": 1000}',
+        "Maximum number of rows of a micro-batch: over all streams, or of each stream that the JSON names. Needs PySpark 4.2.",
+        _row_limit,
     )
     min_partitions: int | None = integer(
         _ROWS, None, "Divide the rows among at least this many tasks. Default: one task for each stream."
     )
     fail_on_data_loss: bool = flag(
         _ROWS,
-        "Fail if retention has deleted rows before they were read; false continues and counts them in the log.",
+        "Fail if retention has deleted rows before they were read, or if a stream was created again; false continues, and logs it.",
         default=True,
     )
 

@@ -75,14 +75,7 @@ class ReadJob:
         if self.options.fail_on_data_loss:
             check_not_truncated(stream, start, first)
         if first > start:
-            lost = {
-                "event": "data loss",
-                "stream": stream,
-                "first": start,
-                "end": first,
-                "offsets": first - start,
-            }
-            log_line(logging.WARNING, json.dumps(lost))
+            _warn("data loss", stream, first=start, end=first, offsets=first - start)
         return max(start, first)
 
     @property
@@ -97,3 +90,12 @@ class ReadJob:
             batch = batch.filter(chosen)
         arrays = [batch.column(name) for name in self.columns]
         return pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(self.columns))
+
+
+def log_again(stream: str, offset: int, first: int) -> None:
+    """Log that a stream was created again, and where a query continues instead of at its offset."""
+    _warn("stream created again", stream, offset=offset, continues=first)
+
+
+def _warn(event: str, stream: str, **more: int) -> None:
+    log_line(logging.WARNING, json.dumps({"event": event, "stream": stream, **more}))

@@ -5,7 +5,7 @@ PySpark passes arguments to `latestOffset` from 4.2 on; before, it passes none, 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,15 +16,18 @@ from rabbit_chx import InvalidValue
 from rabbit_chx.streams import Bounds
 from spark_connector.admission import AvailableNow, limits
 from spark_connector.offsets import EARLIEST, LATEST, Positions
+from spark_connector.option_table import nearest
+from spark_connector.places import Place, Places, offsets_in
 from spark_connector.ranges import (
     OffsetRange,
     between,
     check_present,
-    check_same_stream,
+    created_again,
     divided,
     limited,
 )
-from spark_connector.read_rows import ReadJob
+from spark_connector.read_options import MOST_ROWS
+from spark_connector.read_rows import ReadJob, log_again
 from spark_connector.stream_access import StreamAccess
 
 
@@ -87,7 +90,10 @@ def _beyond(option: str, stream: str, offset: int, bounds: Bounds) -> InvalidVal
 
 
 class StreamingReader(DataSourceStreamReader, AvailableNow):  # type: ignore[misc]
-    """The reader of ``spark.readStream``. It lives in a Python process of the driver, and Spark pickles a copy for tasks."""
+    """The reader of ``spark.readStream``. It lives in a Python process of the driver, and Spark pickles a copy for tasks.
+
+    What Spark calls an offset is a map of places, one for each stream.
+    """
 
     def __init__(self, job: ReadJob) -> None:
         if job.options.max_rows_per_trigger is not None and limits is None:
@@ -95,6 +101,9 @@ class StreamingReader(DataSourceStreamReader, AvailableNow):  # type: ignore[mis
             raise InvalidValue("option maxRowsPerTrigger", "PySpark before 4.2", "PySpark 4.2 or newer", hint)
         self._job = job
         self._access = StreamAccess(job.options)
+        self._places = Places(self._access.stored_at)
+        self._checked: dict[str, Place] = {}
+        """The places of the last `latestOffset` whose streams are still the same."""
         self._target: dict[str, Bounds] | None = None
         self._latest: dict[str, int] | None = None
 
@@ -106,7 +115,7 @@ class StreamingReader(DataSourceStreamReader, AvailableNow):  # type: ignore[mis
 
     # -- on the driver -------------------------------------------------------------------------------
 
-    def initialOffset(self) -> dict[str, int]:  # noqa: N802 - Spark's name
+    def initialOffset(self) -> dict[str, Place]:  # noqa: N802 - Spark's name
         """Where a new query starts."""
         found = self._access.bounds(self._access.chosen())
         positions = self._job.options.starting_offsets or Positions(LATEST)
@@ -115,38 +124,74 @@ class StreamingReader(DataSourceStreamReader, AvailableNow):  # type: ignore[mis
             if start[stream] > bounds.end:
                 raise _beyond("startingOffsets", stream, start[stream], bounds)
             start[stream] = self._job.skip(stream, start[stream], bounds.first)
-        return start
+        return self._places.at(start, {})
 
     def getDefaultReadLimit(self) -> Any:  # noqa: N802
         """The limit of a micro-batch."""
         most = self._job.options.max_rows_per_trigger
-        return limits.ReadAllAvailable() if most is None else limits.ReadMaxRows(most)
+        if most is None:
+            return limits.ReadAllAvailable()
+        return limits.ReadMaxRows(most if isinstance(most, int) else MOST_ROWS)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Remember where the streams end now: the query stops there."""
         self._target = self._access.bounds(self._access.chosen())
 
-    def latestOffset(self, start: Mapping[str, int] | None = None, limit: Any = None) -> dict[str, int]:  # noqa: N802
+    def latestOffset(  # noqa: N802
+        self, start: Mapping[str, Place] | None = None, limit: Any = None
+    ) -> dict[str, Place]:
         """Where the next micro-batch ends.
 
         A stream that is not in ``start`` joins at its first offset, which the checkpoint then holds; the next micro-batch
         is the first to read its rows.
         """
-        begun = start or {}
-        found = self._found(begun)
+        before = dict(start or {})
+        found = self._found(before)
         self._latest = {stream: bounds.end for stream, bounds in found.items()}
         if start is None:
-            return self._latest
-        check_present(start, found, self._job.options.source)
-        for stream, offset in start.items():
-            check_same_stream(stream, offset, found[stream].end)
-            if self._job.options.fail_on_data_loss:
-                self._job.skip(stream, offset, found[stream].first)
-        end = {stream: bounds.end if stream in start else bounds.first for stream, bounds in found.items()}
-        most = getattr(limit, "max_rows", None)
-        return end if most is None else limited(start, end, most)
+            return self._places.at(self._latest, {})
+        check_present(before, found, self._job.options.source)
+        begin = self._begin(before, found)
+        end = {stream: bounds.end if stream in begin else bounds.first for stream, bounds in found.items()}
+        most = getattr(limit, "max_rows", None)  # none with trigger(once=True)
+        return self._places.at(end if most is None else self._limited(begin, end, most), before)
 
-    def _found(self, start: Mapping[str, int]) -> dict[str, Bounds]:
+    def _limited(self, begin: dict[str, int], end: dict[str, int], most: int) -> dict[str, int]:
+        given = self._job.options.max_rows_per_trigger
+        if given is None or isinstance(given, int):
+            return limited(begin, end, most)
+        if unknown := sorted(set(given) - set(end)):
+            hint = nearest(unknown[0], end).strip()
+            raise InvalidValue(
+                "stream in option maxRowsPerTrigger", unknown[0], f"one of {', '.join(end)}", hint
+            )
+        return limited(begin, end, given)
+
+    def _begin(self, before: dict[str, Place], found: dict[str, Bounds]) -> dict[str, int]:
+        """The next offset of each stream; streams that were created again, which are removed from ``before``, begin anew."""
+        begin = offsets_in(before)
+        short = {stream: offset for stream, offset in begin.items() if found[stream].end < offset}
+        found |= self._access.settled_bounds(short)
+        moved = {stream: place for stream, place in before.items() if found[stream].end > begin[stream]}
+        again = self._places.created_again(moved)
+        again |= {stream for stream in short if found[stream].end < begin[stream]}
+        self._check_same(again)
+        self._places.forget(again)
+        for stream in again:
+            del before[stream]
+            begin[stream] = found[stream].first
+        self._checked = {stream: before[stream] for stream in set(moved) - again}
+        if self._job.options.fail_on_data_loss:
+            for stream, offset in begin.items():
+                self._job.skip(stream, offset, found[stream].first)
+        return begin
+
+    def _check_same(self, again: set[str]) -> None:
+        """Raise if streams were created again, unless their rows may be missing."""
+        if again and self._job.options.fail_on_data_loss:
+            raise created_again(again)
+
+    def _found(self, start: Iterable[str]) -> dict[str, Bounds]:
         """The bounds of all streams; with availableNow, those at the start of the query."""
         if self._target is None:
             return self._access.bounds(self._access.chosen(start), start)
@@ -161,17 +206,36 @@ class StreamingReader(DataSourceStreamReader, AvailableNow):  # type: ignore[mis
         """The ends of the streams when Spark asked last, for the query's progress."""
         return self._latest
 
-    def partitions(self, start: Mapping[str, int], end: Mapping[str, int]) -> list[RangePartition]:
-        """Divide the rows of a micro-batch."""
+    def partitions(self, start: Mapping[str, Place], end: Mapping[str, Place]) -> list[RangePartition]:
+        """Divide the rows of a micro-batch, which an earlier run of the query may have planned."""
         check_present(start, end, self._job.options.source)
-        for stream, offset in start.items():
-            check_same_stream(stream, offset, end[stream])
-        first = {
-            stream: bounds.first for stream, bounds in self._access.bounds(set(end) - set(start)).items()
-        }
+        first, last = offsets_in(start), offsets_in(end)
+        moved = {stream for stream, offset in first.items() if offset != last[stream]}
+        gone = self._planned_before(end, moved)
+        again = self._begun_anew(start, last, moved) - gone
+        self._check_same(gone | again)
+        anew = self._access.bounds((set(last) - set(first)) | again)
+        for stream in again:
+            log_again(stream, first[stream], anew[stream].first)
+        first |= {stream: bounds.first for stream, bounds in anew.items()}
+        first |= {stream: last[stream] for stream in gone}  # the next micro-batch begins the new stream
         if not self._job.options.fail_on_data_loss:
-            first |= self._after_losses(start, end)
-        return _partitions(self._job, between({**start, **first}, end))
+            first |= self._after_losses(first, last)
+        return _partitions(self._job, between(first, last))
+
+    def _planned_before(self, end: Mapping[str, Place], moved: set[str]) -> set[str]:
+        """The streams that were created again after an earlier run had planned this micro-batch."""
+        planned = {stream: end[stream] for stream in moved if not self._places.is_new(stream, end[stream])}
+        wanted = offsets_in(planned)
+        found = self._access.settled_bounds(wanted)
+        short = {stream for stream, offset in wanted.items() if found[stream].end < offset}
+        return short | self._places.created_again(planned)
+
+    def _begun_anew(self, start: Mapping[str, Place], last: Mapping[str, int], moved: set[str]) -> set[str]:
+        """The streams that were created again before this micro-batch was planned."""
+        shorter = {stream for stream in moved if last[stream] < start[stream]["offset"]}
+        begun = {stream: start[stream] for stream in moved if start[stream] != self._checked.get(stream)}
+        return shorter | self._places.created_again(begun)
 
     def _after_losses(self, start: Mapping[str, int], end: Mapping[str, int]) -> dict[str, int]:
         """The start of each stream after the offsets that retention has deleted, which are logged."""

@@ -13,7 +13,7 @@ from typing import Any, Final, Self, TypeVar
 
 from rabbit_chx import RabbitChxError, SuperStream
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue, StreamUnavailable
-from rabbit_chx.streams import Bounds, StreamConnection, StreamReader, bounds, connect
+from rabbit_chx.streams import Bounds, StreamConnection, StreamReader, bounds, connect, stored_at
 from rabbit_chx.topology import Management, Observed, Topology, read
 from spark_connector.connections import credentials_of, tls_of
 from spark_connector.offsets import EARLIEST, LATEST, Position, Positions, milliseconds
@@ -77,6 +77,21 @@ class StreamAccess:
             if error.problem != "no such stream":
                 raise
             raise _missing("stream", stream, "Read a super stream with the option superStream") from None
+
+    def settled_bounds(self, at_least: Mapping[str, int]) -> dict[str, Bounds]:
+        """The bounds of streams that should reach an offset; a replica may lag behind the one that was asked before."""
+        deadline = time.monotonic() + self._options.connection_timeout_ms / 1000
+        found = self.bounds(at_least)
+        while short := [stream for stream, offset in at_least.items() if found[stream].end < offset]:
+            if time.monotonic() > deadline:
+                break
+            time.sleep(_PAUSE_SECONDS)
+            found |= self.bounds(short)
+        return found
+
+    def stored_at(self, stream: str, offset: int) -> int | None:
+        """When the broker stored the message with an offset; None if there is none."""
+        return self._ask(partial(stored_at, stream=stream, offset=offset), stream)
 
     def offset(self, stream: str, position: Position, found: Bounds) -> int:
         """A position in a stream as an offset."""

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
         OffsetSpec as OffsetSpec,
         sub_batch as sub_batch,
     )
-    from rabbit_chx.streams.ends import Bounds as Bounds, bounds as bounds
+    from rabbit_chx.streams.ends import Bounds as Bounds, bounds as bounds, stored_at as stored_at
     from rabbit_chx.streams.message_encoding import encode_messages as encode_messages
     from rabbit_chx.streams.messages import StreamMessage as StreamMessage
     from rabbit_chx.streams.opening import connect as connect
@@ -50,7 +50,7 @@ if not TYPE_CHECKING:
             "rabbit_chx.streams.amqp10": "Milliseconds as_text",
             "rabbit_chx.streams.connection": "StreamConnection",
             "rabbit_chx.streams.encoding": "Batch OffsetSpec sub_batch",
-            "rabbit_chx.streams.ends": "Bounds bounds",
+            "rabbit_chx.streams.ends": "Bounds bounds stored_at",
             "rabbit_chx.streams.message_encoding": "encode_messages",
             "rabbit_chx.streams.messages": "StreamMessage",
             "rabbit_chx.streams.opening": "connect",

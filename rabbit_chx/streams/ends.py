@@ -68,6 +68,18 @@ def first_chunk(connection: StreamConnection, stream: str, start: OffsetSpec) ->
     return parse_chunk(found[0], stream) if found else None
 
 
+def stored_at(connection: StreamConnection, stream: str, offset: int) -> int | None:
+    """Return when the broker stored a message, in milliseconds since 1970; None if the stream has none at this offset.
+
+    All messages of a chunk have the same time, on every replica.
+
+    Raises:
+        StreamUnavailable: the stream does not exist, or may not be read.
+    """
+    chunk = first_chunk(connection, stream, OffsetSpec.offset(offset))
+    return chunk.timestamp_ms if chunk and chunk.first_offset <= offset < chunk.end else None
+
+
 def _bounds_by_chunks(connection: StreamConnection, stream: str) -> Bounds:
     """Find the bounds from the first and last chunk: before 3.11, brokers do not report them."""
     first = first_chunk(connection, stream, OffsetSpec.first())

@@ -402,7 +402,7 @@ def test_a_query_continues_after_a_restart_of_the_broker(spark, broker, tmp_path
 @pytest.mark.long
 def test_a_stream_that_was_deleted_or_created_again_fails_the_query(spark, broker, streams, tmp_path):
     stream = streams.stream()
-    copy = Copy(spark, broker, tmp_path, stream=stream)
+    copy = Copy(spark, broker, tmp_path, stream=stream, connectionTimeoutMs=2_000)
     streams.fill(stream, numbered(0, 20))
     copy.run()
     streams.channel.queue_delete(stream)
@@ -410,4 +410,9 @@ def test_a_stream_that_was_deleted_or_created_again_fails_the_query(spark, broke
     streams.declare(stream)
     streams.fill(stream, numbered(0, 5))
     assert "was deleted and created again" in failure(copy.run)
+    streams.fill(stream, numbered(5, 40))
+    assert "was deleted and created again" in failure(copy.run)
     assert copy.values() == list(range(20))
+    copy.run(failOnDataLoss="false")
+    copy.run()
+    assert Counter(copy.values()) == Counter([*range(20), *range(40)])

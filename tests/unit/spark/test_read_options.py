@@ -108,6 +108,14 @@ def test_a_read_has_one_source() -> None:
         assert "255 bytes" in complaint(lambda name=name: of(**{name: "x" * 256})).expected
 
 
+BAD_LIMITS = ("0", "-1", "1.5", "x", "", "true", "[5]", "{}", "{", '{"s": 0}', '{"s": "5"}', str(2**63))
+
+
+def test_rows_of_a_micro_batch_are_limited_over_all_streams_or_by_stream() -> None:
+    assert of(maxRowsPerTrigger="500").max_rows_per_trigger == 500
+    assert of(maxRowsPerTrigger='{"s0": 5, "s1": 7}').max_rows_per_trigger == {"s0": 5, "s1": 7}
+
+
 @pytest.mark.parametrize(
     ("given", "words"),
     [
@@ -118,6 +126,7 @@ def test_a_read_has_one_source() -> None:
         ({"startingTimestamp": "5"}, "Use startingOffsets"),
         ({"path": "x"}, "without a path"),
         ({"minPartitions": "0"}, "from 1"),
+        *(({"maxRowsPerTrigger": text}, "or JSON by stream") for text in BAD_LIMITS),
         ({"managementUrl": "http://u:CANARY@h"}, "the option exchange as well"),
         ({"keys": "a"}, "where(\"routing_key in ('a')\")"),
         ({"vhost": "x"}, "either url, or host"),

@@ -11,7 +11,7 @@ from spark_connector.ranges import (
     between,
     check_not_truncated,
     check_present,
-    check_same_stream,
+    created_again,
     divided,
     limited,
 )
@@ -30,6 +30,11 @@ def test_a_limit_is_shared_in_proportion() -> None:
     assert limited({}, {}, 5) == {}
 
 
+def test_limits_by_stream_leave_other_streams_alone() -> None:
+    end = {"a": 50, "b": 50, "c": 12, "new": 7}
+    assert limited({"a": 0, "b": 10, "c": 10}, end, {"a": 5, "c": 9, "new": 1}) == {**end, "a": 5}
+
+
 def test_long_ranges_are_divided_and_short_ones_are_not() -> None:
     ranges = [OffsetRange("a", 0, 90), OffsetRange("b", 5, 15), OffsetRange("none", 3, 3)]
     assert divided(ranges) == divided(ranges, 2) == ranges[:2]
@@ -43,12 +48,10 @@ def test_long_ranges_are_divided_and_short_ones_are_not() -> None:
 
 def test_lost_rows_are_an_error_with_a_hint() -> None:
     check_not_truncated("s", 5, 5)
-    check_same_stream("s", 5, 5)
     check_present({"s": 0}, ["t", "s"], "exchange 'x'")
     for call, words in [
         (lambda: check_not_truncated("s", 5, 9), "no longer has the offsets 5 to 8"),
         (lambda: check_not_truncated("s", 5, 9), "failOnDataLoss=false"),
-        (lambda: check_same_stream("s", 5, 4), "was deleted and created again"),
         (
             lambda: check_present({"s": 0, "t": 1}, ["t"], "exchange 'x'"),
             "'s', which the query has read, is no longer among",
@@ -57,3 +60,6 @@ def test_lost_rows_are_an_error_with_a_hint() -> None:
         with pytest.raises(DataLoss, match=words):
             call()
     assert issubclass(DataLoss, RabbitChxError)
+    text = str(created_again({"t", "s"}))
+    assert text.startswith("stream 's' was deleted and created again")
+    assert "failOnDataLoss=false" in text

@@ -1,0 +1,130 @@
+"""Spark's reads of streams, on every release and without a Spark: what the driver plans, and what a task reads."""
+
+from __future__ import annotations
+
+import json
+from contextlib import contextmanager
+from urllib.parse import urlsplit
+
+import pika
+import pytest
+
+from rabbit_chx.errors import RabbitChxError
+from spark_connector import RabbitMQDataSource
+from spark_connector.admission import limits
+from tests.faults.load import wait_until
+from tests.spark.streams import Streams
+
+pytestmark = pytest.mark.broker
+
+
+@pytest.fixture
+def streams(broker):
+    with Streams(broker.url) as streams:
+        yield streams
+
+
+@pytest.fixture
+def reader(broker):
+    @contextmanager
+    def reader(**options):
+        port = str(urlsplit(broker.stream_url).port)
+        given = {"url": broker.url, "streamPort": port, "startingOffsets": "earliest", "columns": "value"}
+        source = RabbitMQDataSource({**given, "connectionTimeoutMs": "2000", **options})
+        made = source.streamReader(source.schema())
+        try:
+            yield made
+        finally:
+            made.stop()
+
+    return reader
+
+
+def numbered(first, last):
+    return [b"%d" % number for number in range(first, last)]
+
+
+def values(reader, start, end):
+    batches = [batch for one in reader.partitions(start, end) for batch in reader.read(one)]
+    return [value.as_py() for batch in batches for value in batch.column("value")]
+
+
+def stored(offset):
+    """An offset as a checkpoint gives it back."""
+    return json.loads(json.dumps(offset))
+
+
+def create_again(streams, stream, bodies):
+    streams.channel.queue_delete(stream)
+    streams.declare(stream)
+
+    def filled():
+        """The new stream may have no leader yet, and then the exchange cannot route to it."""
+        try:
+            streams.fill(stream, bodies[:1])
+        except (pika.exceptions.NackError, pika.exceptions.UnroutableError):
+            return False
+        return True
+
+    wait_until(filled, "the new stream has a leader", 30, pause=0.1)
+    streams.fill(stream, bodies[1:])
+
+
+@pytest.mark.newest_first
+@pytest.mark.parametrize("size", [5, 30])
+def test_a_stream_that_was_created_again_is_an_error_or_read_from_its_start(streams, reader, size):
+    stream = streams.stream()
+    streams.fill(stream, numbered(0, 20))
+    with reader(stream=stream) as first:
+        start = stored(first.initialOffset())
+        read = stored(first.latestOffset(start))
+        assert values(first, start, read) == numbered(0, 20)
+        assert stored(first.latestOffset(read)) == read
+        create_again(streams, stream, numbered(100, 100 + size))
+        with pytest.raises(RabbitChxError, match=r"was deleted and created again.* failOnDataLoss=false"):
+            first.latestOffset(read)
+    for planned in ((start, read), (read, {stream: {"offset": size}})):
+        with (
+            reader(stream=stream) as again,
+            pytest.raises(RabbitChxError, match="was deleted and created again"),
+        ):
+            again.partitions(*planned)
+    with reader(stream=stream, failOnDataLoss="false") as again:
+        assert values(again, start, read) == []  # a micro-batch that an earlier run has planned
+        end = stored(again.latestOffset(read))
+        assert values(again, read, end) == numbered(100, 100 + size)
+        streams.fill(stream, numbered(500, 501))
+        assert values(again, end, stored(again.latestOffset(end))) == numbered(500, 501)
+
+
+@pytest.mark.newest_first
+def test_a_stream_with_as_many_rows_as_before_is_told_when_it_grows(streams, reader):
+    stream = streams.stream()
+    streams.fill(stream, numbered(0, 20))
+    with reader(stream=stream) as first:
+        read = stored(first.latestOffset(stored(first.initialOffset())))
+        create_again(streams, stream, numbered(100, 120))
+        assert stored(first.latestOffset(read)) == read
+        streams.fill(stream, numbered(120, 121))
+        with pytest.raises(RabbitChxError, match="was deleted and created again"):
+            first.latestOffset(read)
+
+
+@pytest.mark.one_release
+@pytest.mark.pyspark("4.2", "it has no read limits")
+def test_a_micro_batch_is_limited_over_all_streams_or_by_stream(streams, reader):
+    one, two = streams.stream(), streams.stream()
+    for stream in (one, two):
+        streams.fill(stream, numbered(0, 30))
+    for most, counts in (("20", {one: 10, two: 10}), (json.dumps({one: 5}), {one: 5, two: 30})):
+        with reader(stream=f"{one},{two}", maxRowsPerTrigger=most) as limited:
+            start = stored(limited.initialOffset())
+            end = limited.latestOffset(start, limited.getDefaultReadLimit())
+            assert {stream: place["offset"] for stream, place in end.items()} == counts
+            everything = limited.latestOffset(start, limits.ReadAllAvailable())  # as with trigger(once=True)
+            assert {place["offset"] for place in everything.values()} == {30}
+    with (
+        reader(stream=one, maxRowsPerTrigger=json.dumps({one + "x": 5})) as limited,
+        pytest.raises(RabbitChxError, match=f"Did you mean {one}"),
+    ):
+        limited.latestOffset(stored(limited.initialOffset()), limited.getDefaultReadLimit())
