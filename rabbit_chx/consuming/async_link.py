@@ -40,14 +40,14 @@ class _Owner(Protocol):
         """Queue the acknowledgements that are due."""
 
     def on_sent(self) -> None:
-        """The outbox is empty."""
+        """Called when the outbox is empty."""
 
     def on_closed(self) -> None:
-        """The connection is closed."""
+        """Called when the connection is closed."""
 
 
 class Link:
-    """A connection."""
+    """A connection, with its outbox and background tasks."""
 
     def __init__(self, connection: AbstractConnection, owner: _Owner) -> None:
         self.connection = connection

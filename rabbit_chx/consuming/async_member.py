@@ -177,7 +177,7 @@ class AsyncMember:
             lane.detach()
 
     async def _pause(self, seconds: float) -> None:
-        """Wait until the member is woken, but at most so long."""
+        """Wait until the member is woken, for at most ``seconds``."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._woken.wait()

@@ -1,4 +1,4 @@
-"""Holds: queues that gain keys by a change are consumed only up to the point that they had reached before it.
+"""Hold the queues that gain keys by a change: messages that reach them after the change wait.
 
 A hold is a durable queue, ``rabbit-chx.hold.<token>``, and a marker in the queue that it holds. The member that reaches
 the marker waits until the hold is deleted; if the member dies, the next one waits. The arguments of the hold, which the

@@ -90,7 +90,7 @@ class Interruptions:
             if self._pause(lane, channel, message):
                 lane.failures = failures
                 delay = settings.delay(failures)
-                text = "%r failed (attempt %d of %d), again in %g s: %r"
+                text = "%r failed (attempt %d of %d), next attempt in %g s: %r"
                 log.warning(text, message, failures, settings.attempts, delay, error)
                 heapq.heappush(self._retries, (monotonic() + delay, next(self._numbers), lane, channel))
         elif settings.on_failure == "stop":

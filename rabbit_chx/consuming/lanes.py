@@ -17,7 +17,7 @@ from rabbit_chx.consuming.priorities import priority
 _WINDOW = 10.0
 """Seconds over which a rate is measured."""
 _QUIET = 1.0
-"""Seconds after which no delivery is in transit any more."""
+"""Seconds after the last delivery, when no other can still be in transit."""
 
 
 class Lane:

@@ -78,7 +78,7 @@ def _arguments(queue: str) -> Generator[Command, Any, dict[str, Any]]:
 def _warning(queue: str) -> str:
     return (
         f"queue {queue!r}: a delivery limit applies (x-delivery-limit; 20 by default from RabbitMQ 4.0 on), so the broker "
-        "drops or dead-letters messages that were returned more often: each restart of the reader and each lost "
-        "connection returns what it was sent. Set delivery-limit: -1 in the policy of the queue (AMQP does not show "
+        "drops or dead-letters messages that were returned more often. Each restart of the reader and each lost connection "
+        "returns all unacknowledged messages. Set delivery-limit: -1 in the policy of the queue (AMQP does not show "
         "policies: ignore this if one sets it)"
     )

@@ -206,7 +206,7 @@ class QueueReader:
                 with self._opened() as self._connection:
                     self._consume(self._connection)
             except (AMQPError, OSError, Lost, Refused, RabbitChxError, _TakenBack) as error:
-                if self._was_open():
+                if self._channel is not None:
                     lost_at = monotonic()
                 ended = self._why(error)
                 permanent = not isinstance(ended, BrokerUnavailable) or ended.permanent
@@ -286,9 +286,6 @@ class QueueReader:
         """End the connection: the consumer exceeded consumer_timeout, or the queue was deleted or moved."""
         raise _TakenBack
 
-    def _was_open(self) -> bool:
-        return self._channel is not None
-
     def _forget(self) -> None:
         """Forget everything that belongs to the lost connection."""
         with self._changed:
@@ -323,8 +320,8 @@ class QueueReader:
     def _why_taken_back(self) -> BrokerUnavailable:
         """Explain why the messages came back; the second time in a row is permanent, because it would repeat forever."""
         unavailable = BrokerUnavailable(
-            f"the broker took back the messages of queue {self._queue!r} that were not acknowledged: consumer_timeout limits how "
-            "long they may be held. Read fewer at a time (in Spark with maxRowsPerTrigger), or increase consumer_timeout"
+            f"the broker took back the unacknowledged messages of queue {self._queue!r}, probably because the reader held them "
+            "longer than consumer_timeout. Read fewer at a time (in Spark with maxRowsPerTrigger), or increase consumer_timeout"
         )
         unavailable.permanent = not self._acknowledged
         self._acknowledged = False

@@ -262,4 +262,4 @@ def _unchecked(denied: Refused, names: Collection[str], settings: Settings) -> s
     needs = needs_of(settings, names)
     needs.configure.update(("queue", name) for name in names)
     why = why_denied(denied.text, needs, what="a member that checks its queues") or denied.text
-    return f"not checked whether each queue is {_FIT}: {why}"
+    return f"could not check whether each queue is {_FIT}: {why}"

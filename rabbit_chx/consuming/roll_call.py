@@ -1,4 +1,4 @@
-"""Ask the members of a group over AMQP which queues they consume, and how far they are.
+"""Ask the members of a group over AMQP for their queues and their progress.
 
     with connect("amqp://user:password@host") as connection:
         for member in members(connection, "billing"):

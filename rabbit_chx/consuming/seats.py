@@ -1,4 +1,4 @@
-"""The seats of a group: one exclusive queue for each member, which lives and dies with the member's connection.
+"""The seats of a group: one exclusive queue for each member, which the broker deletes when the member's connection ends.
 
 The number of a member's seat determines its priorities. The seat's queue is also the member's address: questions to the
 member are sent there. The generators yield commands for a driver of pika or aio-pika and do no IO.

@@ -1,4 +1,4 @@
-"""The settings of a member, checked."""
+"""The settings of a member, and their checks."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ class Question:
 
 
 def status(group: str, seat: int, lanes: Iterable[Lane]) -> bytes:
-    """A member's answer."""
+    """The answer of a member to any question."""
     now = monotonic()
     found: dict[str, Any] = {
         "group": group,

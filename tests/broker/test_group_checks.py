@@ -278,5 +278,7 @@ def test_without_configure_permission_queues_are_not_checked(shop, warnings):
         shop.publish("a")
         wait_until(lambda: seen, "a message")
     (warning,) = warnings()
-    assert "not checked whether each queue is a quorum queue with a single active consumer: user" in warning
+    assert (
+        "could not check whether each queue is a quorum queue with a single active consumer: user" in warning
+    )
     assert re.search(rf"user '{user}' has no configure\b.* permission on queue 'a'", warning)
