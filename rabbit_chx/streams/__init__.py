@@ -14,7 +14,6 @@ if TYPE_CHECKING:
         StreamUnavailable as StreamUnavailable,
     )
     from rabbit_chx.publishing.messages import Totals as Totals
-    from rabbit_chx.streams.amqp10 import Milliseconds as Milliseconds, as_text as as_text
     from rabbit_chx.streams.chunks import Chunk as Chunk
     from rabbit_chx.streams.columns import COLUMNS as COLUMNS
     from rabbit_chx.streams.connection import StreamConnection as StreamConnection
@@ -47,7 +46,6 @@ if not TYPE_CHECKING:
             "rabbit_chx.publishing.messages": "Totals",
             "rabbit_chx.streams.chunks": "Chunk",
             "rabbit_chx.streams.columns": "COLUMNS",
-            "rabbit_chx.streams.amqp10": "Milliseconds as_text",
             "rabbit_chx.streams.connection": "StreamConnection",
             "rabbit_chx.streams.encoding": "Batch OffsetSpec sub_batch",
             "rabbit_chx.streams.ends": "Bounds bounds stored_at",
