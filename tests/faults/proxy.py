@@ -91,7 +91,7 @@ class Proxy:
             pair.answering.clear()
 
     def heal(self) -> None:
-        """End the partition; what was sent meanwhile arrives late."""
+        """End the partition; data sent during it arrives late."""
         self._flowing = True
         for pair in self._pairs:
             pair.flowing.set()
