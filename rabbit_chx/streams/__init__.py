@@ -14,6 +14,7 @@ if TYPE_CHECKING:
         StreamUnavailable as StreamUnavailable,
     )
     from rabbit_chx.publishing.messages import Totals as Totals
+    from rabbit_chx.streams.amqp10 import Milliseconds as Milliseconds, as_text as as_text
     from rabbit_chx.streams.chunks import Chunk as Chunk
     from rabbit_chx.streams.columns import COLUMNS as COLUMNS
     from rabbit_chx.streams.connection import StreamConnection as StreamConnection
@@ -44,6 +45,7 @@ if not TYPE_CHECKING:
             "rabbit_chx.broker.credentials": "Credentials",
             "rabbit_chx.errors": "CorruptChunk InvalidMessage StreamUnavailable",
             "rabbit_chx.publishing.messages": "Totals",
+            "rabbit_chx.streams.amqp10": "Milliseconds as_text",
             "rabbit_chx.streams.chunks": "Chunk",
             "rabbit_chx.streams.columns": "COLUMNS",
             "rabbit_chx.streams.connection": "StreamConnection",
