@@ -15,6 +15,7 @@ from rabbit_chx.publishing import BrokerUrl
 from spark_connector.offsets import Positions, parse_positions
 from spark_connector.option_table import (
     check_short_text,
+    choice,
     flag,
     integer,
     option,
@@ -136,6 +137,9 @@ class ReadOptions(ConnectionOptions):
         _ROWS,
         "Fail if retention has deleted rows before they were read, or if a stream was created again; false continues, and logs it.",
         default=True,
+    )
+    invalid_rows: str = choice(
+        _ROWS, "drop leaves out messages that are not valid AMQP 1.0, and logs their offsets.", "fail", "drop"
     )
 
     def address(self, url: str | BrokerUrl) -> BrokerUrl:

@@ -15,7 +15,7 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rabbit_chx.errors import StreamUnavailable
+from rabbit_chx.errors import InvalidMessage, StreamUnavailable
 from spark_connector.logs import log_line
 from spark_connector.ranges import OffsetRange, check_not_truncated
 from spark_connector.read_columns import arrow_schema
@@ -38,13 +38,37 @@ class ReadJob:
 
         Raises:
             DataLoss: retention has deleted some of them, and ``failOnDataLoss`` is true.
-            StreamUnavailable: the broker refused, or was unreachable for ``reconnectTimeoutMs``.
+            InvalidMessage: a message cannot be decoded, and ``invalidRows`` is ``fail``.
+            StreamUnavailable: the broker refused the read, or was unreachable for ``reconnectTimeoutMs``.
         """
+        waiting = [wanted]
+        while waiting:
+            part = waiting.pop()
+            start = part.start
+            try:
+                for start, batch in self._rows(part):  # noqa: B007 - where the rows before an invalid message begin
+                    yield batch
+            except InvalidMessage as error:
+                self._check_may_drop(error)
+                waiting += [
+                    part._replace(start=error.offset + 1),
+                    part._replace(start=start, end=error.offset),
+                ]
+
+    def _check_may_drop(self, error: InvalidMessage) -> None:
+        """Log a message that is left out, or raise."""
+        if self.options.invalid_rows == "fail":
+            hint = "To leave out such messages, and log their offsets, set invalidRows=drop"
+            raise InvalidMessage(f"{error.reason}. {hint}", error.stream, error.offset) from None
+        _warn("invalid message", error.stream, offset=error.offset)
+
+    def _rows(self, wanted: OffsetRange) -> Iterator[tuple[int, pa.RecordBatch]]:
+        """Yield the rows of a range, each batch with the offset after it; a lost connection is opened again."""
         start, last_seen = wanted.start, time.monotonic()
         while start < wanted.end:
             try:
-                for start, batch in self._batches(wanted, start):  # noqa: B007, B020 - where the next attempt continues
-                    yield batch
+                for start, batch in self._batches(wanted, start):  # noqa: B020 - where the next attempt continues
+                    yield start, batch
                     last_seen = time.monotonic()
             except StreamUnavailable as error:
                 if error.problem == "truncated" and error.first is not None:

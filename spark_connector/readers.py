@@ -5,7 +5,7 @@ PySpark passes arguments to `latestOffset` from 4.2 on; before, it passes none, 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -146,7 +146,7 @@ class StreamingReader(DataSourceStreamReader, AvailableNow):  # type: ignore[mis
         is the first to read its rows.
         """
         before = dict(start or {})
-        found = self._found(before)
+        found = self._found(offsets_in(before))
         self._latest = {stream: bounds.end for stream, bounds in found.items()}
         if start is None:
             return self._places.at(self._latest, {})
@@ -170,11 +170,9 @@ class StreamingReader(DataSourceStreamReader, AvailableNow):  # type: ignore[mis
     def _begin(self, before: dict[str, Place], found: dict[str, Bounds]) -> dict[str, int]:
         """The next offset of each stream; streams that were created again, which are removed from ``before``, begin anew."""
         begin = offsets_in(before)
-        short = {stream: offset for stream, offset in begin.items() if found[stream].end < offset}
-        found |= self._access.settled_bounds(short)
         moved = {stream: place for stream, place in before.items() if found[stream].end > begin[stream]}
         again = self._places.created_again(moved)
-        again |= {stream for stream in short if found[stream].end < begin[stream]}
+        again |= {stream for stream, offset in begin.items() if found[stream].end < offset}
         self._check_same(again)
         self._places.forget(again)
         for stream in again:
@@ -191,7 +189,7 @@ class StreamingReader(DataSourceStreamReader, AvailableNow):  # type: ignore[mis
         if again and self._job.options.fail_on_data_loss:
             raise created_again(again)
 
-    def _found(self, start: Iterable[str]) -> dict[str, Bounds]:
+    def _found(self, start: Mapping[str, int]) -> dict[str, Bounds]:
         """The bounds of all streams; with availableNow, those at the start of the query."""
         if self._target is None:
             return self._access.bounds(self._access.chosen(start), start)
@@ -227,7 +225,7 @@ class StreamingReader(DataSourceStreamReader, AvailableNow):  # type: ignore[mis
         """The streams that were created again after an earlier run had planned this micro-batch."""
         planned = {stream: end[stream] for stream in moved if not self._places.is_new(stream, end[stream])}
         wanted = offsets_in(planned)
-        found = self._access.settled_bounds(wanted)
+        found = self._access.bounds(wanted, wanted)
         short = {stream for stream, offset in wanted.items() if found[stream].end < offset}
         return short | self._places.created_again(planned)
 

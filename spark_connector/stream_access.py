@@ -33,6 +33,7 @@ class StreamAccess:
         self._options = options
         self._connections: dict[str, StreamConnection] = {}
         """By stream for streams on other nodes; under ``""`` for all others."""
+        self._was_open = False
         self._types: dict[str, str] = {}
         """The type of each queue that was bound to the option ``exchange``."""
         self._listed: tuple[Collection[str], Collection[str]] = ((), ())
@@ -77,17 +78,6 @@ class StreamAccess:
             if error.problem != "no such stream":
                 raise
             raise _missing("stream", stream, "Read a super stream with the option superStream") from None
-
-    def settled_bounds(self, at_least: Mapping[str, int]) -> dict[str, Bounds]:
-        """The bounds of streams that should reach an offset; a replica may lag behind the one that was asked before."""
-        deadline = time.monotonic() + self._options.connection_timeout_ms / 1000
-        found = self.bounds(at_least)
-        while short := [stream for stream, offset in at_least.items() if found[stream].end < offset]:
-            if time.monotonic() > deadline:
-                break
-            time.sleep(_PAUSE_SECONDS)
-            found |= self.bounds(short)
-        return found
 
     def stored_at(self, stream: str, offset: int) -> int | None:
         """When the broker stored the message with an offset; None if there is none."""
@@ -162,13 +152,13 @@ class StreamAccess:
     # -- connections ---------------------------------------------------------------------------------
 
     def _ask(self, question: Callable[[StreamConnection], _T], stream: str = "") -> _T:
-        """Ask over the connection for a stream; if it is lost, over a new one."""
+        """Ask over the connection for a stream; if it is lost, over a new one. The first connection has one attempt."""
         deadline = time.monotonic() + self._options.reconnect_timeout_ms / 1000
         while True:
             try:
                 return question(self._connection(stream))
             except StreamUnavailable as error:
-                if error.permanent:
+                if error.permanent or not self._was_open:
                     raise
                 self._drop(stream, elsewhere=error.problem == "not available")
                 if time.monotonic() > deadline:
@@ -179,6 +169,7 @@ class StreamAccess:
         key = stream if stream in self._connections else ""
         if key not in self._connections:
             self._connections[key] = connected(self._options, connect, stream=None)
+            self._was_open = True
         return self._connections[key]
 
     def _drop(self, stream: str, *, elsewhere: bool) -> None:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 from contextlib import contextmanager
+from time import monotonic
 from urllib.parse import urlsplit
 
 import pika
 import pytest
 
-from rabbit_chx.errors import RabbitChxError
+from rabbit_chx.errors import InvalidMessage, RabbitChxError, StreamUnavailable
+from rabbit_chx.streams import connect
 from spark_connector import RabbitMQDataSource
 from spark_connector.admission import limits
+from tests.broker.stream_scene import settle
 from tests.faults.load import wait_until
 from tests.spark.streams import Streams
 
@@ -68,6 +71,42 @@ def create_again(streams, stream, bodies):
 
     wait_until(filled, "the new stream has a leader", 30, pause=0.1)
     streams.fill(stream, bodies[1:])
+
+
+@pytest.mark.one_release
+def test_a_closed_port_is_an_error_at_once_that_names_the_plugin(streams, reader):
+    began = monotonic()
+    with (
+        reader(stream="s", streamPort="1") as closed,
+        pytest.raises(StreamUnavailable, match="rabbitmq-plugins enable rabbitmq_stream"),
+    ):
+        closed.latestOffset()
+    assert monotonic() - began < 60  # reconnectTimeoutMs is 120 seconds
+
+
+BROKEN = [b"\0Sr\xd1\0\0\0\xff", b"\0Su\xb0\0\0\0\xffabc"]
+"""Messages that begin like AMQP 1.0 and end too early."""
+
+
+@pytest.mark.newest_first
+def test_invalid_messages_fail_a_read_or_are_left_out(broker, streams, reader, caplog):
+    stream, bodies = streams.stream(), numbered(0, 40)
+    messages = [b"\0Su\xa0" + bytes([len(body)]) + body for body in bodies]
+    messages[3:3] = messages[30:30] = BROKEN
+    with connect(broker.stream_url) as connection:
+        publisher = connection.declare_publisher(stream)
+        connection.publish(publisher, list(enumerate(messages)))
+        assert settle(connection, len(messages)) == {}
+    places = {stream: {"offset": 0}}, {stream: {"offset": len(messages)}}
+    with (
+        reader(stream=stream) as strict,
+        pytest.raises(InvalidMessage, match=r"offset 3 of stream .*set invalidRows=drop"),
+    ):
+        values(strict, *places)
+    with reader(stream=stream, invalidRows="drop", minPartitions="2") as lenient:
+        assert values(lenient, *places) == bodies
+    logged = [json.loads(one) for one in caplog.messages if "invalid message" in one]
+    assert [one["offset"] for one in logged] == [3, 4, 30, 31]
 
 
 @pytest.mark.newest_first
