@@ -48,6 +48,7 @@ if not TYPE_CHECKING:
             "rabbit_chx.streams.amqp10": "Milliseconds as_text",
             "rabbit_chx.streams.chunks": "Chunk",
             "rabbit_chx.streams.columns": "COLUMNS",
+            "rabbit_chx.streams.amqp10": "Milliseconds as_text",
             "rabbit_chx.streams.connection": "StreamConnection",
             "rabbit_chx.streams.encoding": "Batch OffsetSpec sub_batch",
             "rabbit_chx.streams.ends": "Bounds bounds stored_at",
