@@ -3,6 +3,30 @@
     df.write.format("rabbitmq").option("url", url).option("exchange", "orders").mode("append").save()
     spark.read.format("rabbitmq").option("url", url).option("superStream", "orders").load()
 
+Columns of a write, of which value is required:
+
+    value, routing_key, exchange, headers, message_id, correlation_id, content_type, content_encoding, reply_to,
+    type, app_id, user_id, expiration, priority, delivery_mode, timestamp.
+
+Options of a write:
+
+    url, host, port, virtualHost, username, password, passwordEnv, passwordFile, connectionName,
+    connectionTimeoutMs, reconnectTimeoutMs, heartbeatSeconds, blockedTimeoutMs, tls, tlsCaFile, tlsCertFile,
+    tlsKeyFile, tlsKeyPassword, tlsServerName, tlsVerify, exchange, routingKey, checkExchange, persistent,
+    maxInFlight, confirmTimeoutMs, retryTimeoutMs, maxRatePerTask, taskHeaders, maxMessageBytes, invalidRows,
+    failFast, nullValue, ignoreUnknownColumns, allowSpeculation, dryRun.
+
+Further options of a read of streams:
+
+    stream, superStream, exchange, managementUrl, streamPort, followAdvertised, columns, keys, startingOffsets,
+    endingOffsets, maxRowsPerTrigger, minPartitions, failOnDataLoss.
+
+Further options of a read of a queue:
+
+    queue, columns, maxRowsPerTrigger, minPartitions.
+
+`OPTIONS` and `READ_OPTIONS` say what each option means, and `COLUMNS` and `READ_COLUMNS` each column, as docs/spark.md does.
+
 Names are loaded when they are first used: ``import spark_connector`` starts no JVM and imports no PySpark.
 """
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from typing import ClassVar
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
@@ -10,8 +11,9 @@ from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
 from rabbit_chx import InvalidValue
+from rabbit_chx.errors import Unquoted
 from spark_connector.columns import layout_of
-from spark_connector.connections import NotOnThisMachine, check_access
+from spark_connector.connections import NotOnThisMachine, check_access, credentials_of
 from spark_connector.logs import log_line
 from spark_connector.options import WriteOptions
 from spark_connector.partition import WriteJob
@@ -21,6 +23,7 @@ from spark_connector.read_columns import QUEUE_COLUMNS, checked_columns, spark_s
 from spark_connector.read_options import ReadOptions
 from spark_connector.read_rows import ReadJob
 from spark_connector.readers import BatchReader, StreamingReader
+from spark_connector.session import SessionSettings, use_python_of_driver
 from spark_connector.writer import Writer
 
 
@@ -34,6 +37,9 @@ class RabbitMQDataSource(DataSource):
     those of a read are in `spark_connector.read_columns` and `spark_connector.read_options`.
     """
 
+    session: ClassVar[SessionSettings] = SessionSettings()
+    """Those of the session; `register` sets them in a subclass."""
+
     @classmethod
     def name(cls) -> str:
         """The name of the format."""
@@ -41,13 +47,15 @@ class RabbitMQDataSource(DataSource):
 
     def schema(self) -> StructType:
         """The columns of a read; Spark asks for them if the user gives no schema."""
-        if "queue" in self.options:
-            return spark_schema(QueueOptions.of(self.options).columns, QUEUE_COLUMNS)
-        return spark_schema(ReadOptions.of(self.options).columns)
+        if any(name.startswith("option.") for name in self.options):
+            raise _no_columns()
+        if self.session.read_of_a_queue(self.options):
+            return spark_schema(self.session.complete(QueueOptions, self.options).columns, QUEUE_COLUMNS)
+        return spark_schema(self.session.complete(ReadOptions, self.options).columns)
 
     def reader(self, schema: StructType) -> BatchReader:
         """Check a batch read."""
-        if "queue" in self.options:
+        if self.session.read_of_a_queue(self.options):
             raise no_batch_of_a_queue()
         job = self._read_job(schema)
         job.options.check_batch()
@@ -55,8 +63,8 @@ class RabbitMQDataSource(DataSource):
 
     def streamReader(self, schema: StructType) -> StreamingReader | QueueStreamReader:  # noqa: N802
         """Check a streaming read; Spark calls this for each micro-batch, so it does not ask the broker."""
-        if "queue" in self.options:
-            options = QueueOptions.of(self.options)
+        if self.session.read_of_a_queue(self.options):
+            options = self.session.complete(QueueOptions, self.options)
             return QueueStreamReader(
                 QueueJob(options, checked_columns(schema, options.columns, QUEUE_COLUMNS))
             )
@@ -65,7 +73,7 @@ class RabbitMQDataSource(DataSource):
         return StreamingReader(job)
 
     def _read_job(self, schema: StructType) -> ReadJob:
-        options = ReadOptions.of(self.options)
+        options = self.session.complete(ReadOptions, self.options)
         return ReadJob(options, checked_columns(schema, options.columns))
 
     def writer(self, schema: StructType, overwrite: bool) -> Writer:  # noqa: FBT001 - Spark's signature
@@ -85,9 +93,21 @@ class RabbitMQDataSource(DataSource):
         return Writer(self._job(schema))
 
     def _job(self, schema: StructType) -> WriteJob:
-        options = WriteOptions.of(self.options)
+        options = self.session.complete(WriteOptions, self.options)
+        self.session.check_write(options)
+        if self.session.local:
+            credentials_of(options)  # the tasks have the environment and the files of this machine
         layout = layout_of(schema, ignore_unknown=options.ignore_unknown_columns, given=options.columns_given)
         return WriteJob(options, layout)
+
+
+def _no_columns() -> InvalidValue:
+    """The error of a table without columns; Spark marks the options of a table in this way."""
+    hint = (
+        "CREATE TABLE t (value STRING, routing_key STRING) USING rabbitmq, then INSERT INTO t WITH (url = '...', "
+        "exchange = '...') SELECT ..., since Spark passes no options of CREATE TABLE"
+    )
+    return InvalidValue("statement", Unquoted("CREATE TABLE without columns"), "the columns of a write", hint)
 
 
 def _check_broker(options: WriteOptions) -> None:
@@ -105,13 +125,32 @@ def register(spark: SparkSession) -> None:
 
     Spark finds the format by itself where this package is installed, but not on threads that you start: it looks into
     the session that is active on the thread, and a new thread has none.
+
+    The session's settings ``spark.datasource.rabbitmq.NAME`` become the defaults of the options; call this again after
+    changing one. A write under ``spark.speculation`` is then refused before its job, and on a local master so is one
+    with a missing password. There the tasks also run this Python, unless PYSPARK_PYTHON names another.
+
+    Raises:
+        InvalidValue: a setting is not the name of an option, or PySpark 4.0 cannot take settings any more.
     """
+    settings = SessionSettings.of(dict(spark.conf.getAll))
+    context = getattr(spark, "_sc", None)  # None with Spark Connect
+    if context is not None:
+        use_python_of_driver(context)
+    source = type(RabbitMQDataSource.__name__, (RabbitMQDataSource,), {"session": settings})
     try:
-        spark.dataSource.register(RabbitMQDataSource)
+        spark.dataSource.register(source)
     except AnalysisException as error:
         # PySpark 4.0 raises it if it has found the format by itself.
         if "DATA_SOURCE_ALREADY_EXISTS" not in str(error):
             raise
+        if settings.options:
+            raise InvalidValue(
+                "settings spark.datasource.rabbitmq.*",
+                Unquoted("a format that PySpark 4.0 has found by itself"),
+                "PySpark 4.1 or newer, which lets register replace it",
+                "Give the options to each read and write",
+            ) from None
     activate(spark)
 
 

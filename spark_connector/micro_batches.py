@@ -6,12 +6,13 @@ DataFrames. In ``foreachBatch`` a micro-batch is an ordinary DataFrame, so both 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from rabbit_chx import InvalidValue
 from spark_connector.option_table import as_text
 from spark_connector.options import WriteOptions
+from spark_connector.session import SessionSettings
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -37,6 +38,7 @@ def foreach_batch(
             "Pass options by name: url=..., exchange=...",
         )
     texts = {name: as_text(value) for name, value in options.items()}
+    texts = {**WriteOptions.defaults_beside(texts, _session_defaults()), **texts}
     WriteOptions.of(texts)
     if not any(name.lower() == "checkexchange" for name in texts):
         texts["checkExchange"] = "false"  # it would ask the broker for each micro-batch
@@ -49,3 +51,10 @@ def foreach_batch(
         frame.write.format("rabbitmq").options(**texts).mode("append").save()
 
     return write
+
+
+def _session_defaults() -> Mapping[str, str]:
+    from pyspark.sql import SparkSession
+
+    session = SparkSession.getActiveSession()
+    return {} if session is None else SessionSettings.of(dict(session.conf.getAll)).options

@@ -89,6 +89,9 @@ class OptionTable:
     INSTEAD: ClassVar[Mapping[str, str]] = {}
     """Options that people look for, in lower case without separators, and what to use instead."""
 
+    ALTERNATIVES: ClassVar[tuple[frozenset[str], ...]] = ()
+    """Fields of which one replaces the others: where it is given, a session's default for another does not count."""
+
     @classmethod
     def of(cls, given: Mapping[str, str]) -> Self:
         """The options as Spark hands them over: text, with names in any case.
@@ -108,6 +111,20 @@ class OptionTable:
         options = cls(**{key: _value(cls, key, value) for key, value in found.items()})
         options._check(set(found))
         return options
+
+    @classmethod
+    def defaults_beside(cls, given: Mapping[str, str], defaults: Mapping[str, str]) -> dict[str, str]:
+        """Those defaults that this table knows, and that no given option replaces."""
+        keys = _keys(cls)
+        replaced = {keys.get(name.lower(), "") for name in given}
+        for group in cls.ALTERNATIVES:
+            if replaced & group:
+                replaced |= group
+        return {
+            name: value
+            for name, value in defaults.items()
+            if name.lower() in keys and keys[name.lower()] not in replaced
+        }
 
     @classmethod
     def _unknown(cls, name: str) -> str:

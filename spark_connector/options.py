@@ -37,6 +37,12 @@ class ConnectionOptions(OptionTable):
         "uri": "Use url: some releases of Spark print the value of uri in plans and errors",
     }
 
+    ALTERNATIVES: ClassVar[tuple[frozenset[str], ...]] = (
+        frozenset({"url", "host", "port", "virtual_host"}),
+        frozenset({"password", "password_env", "password_file"}),
+        frozenset({"stream", "super_stream", "exchange", "queue"}),
+    )
+
     url: str | None = text(
         _CONNECTION,
         "amqp://user:password@host:5672/vhost or amqps://...; several, separated by commas, are tried in turn.",
@@ -193,13 +199,25 @@ OPTIONS: Final = options_of(WriteOptions)
 """All options of a write, for documentation."""
 
 
+def no_speculation() -> InvalidValue:
+    """The error of a write under speculative execution."""
+    return InvalidValue(
+        "setting spark.speculation",
+        "true",
+        "false",
+        "A second attempt of a slow task would publish its rows again. Turn it off for this job, or set "
+        "allowSpeculation=true if consumers can handle duplicates",
+    )
+
+
 def _check_where(options: ConnectionOptions, found: set[str]) -> None:
     if not found & {"url", "host"}:
         raise InvalidValue(
             "broker address",
             None,
             "the option url or host",
-            'Add option("url", "amqp://user@host:5672/vhost"); in SQL, options belong to the insert: '
+            'Add option("url", "amqp://user@host:5672/vhost"), or set spark.datasource.rabbitmq.url and call register(spark). '
+            "Spark passes no options of CREATE TABLE, with or without AS SELECT: "
             "INSERT INTO t WITH (url = '...', exchange = '...') SELECT ...",
         )
     if "url" in found and (others := sorted(found & {"host", "port", "virtual_host"})):

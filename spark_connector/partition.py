@@ -18,7 +18,7 @@ import pyarrow as pa
 from rabbit_chx import InvalidValue
 from rabbit_chx.errors import BrokerUnavailable
 from spark_connector.columns import Layout
-from spark_connector.options import WriteOptions
+from spark_connector.options import WriteOptions, no_speculation
 from spark_connector.prepare import prepare
 from spark_connector.rules import Rule, row_rules
 from spark_connector.sinks import BrokerSink, DryRunSink, PermanentFailure
@@ -139,7 +139,4 @@ def _refuse_to_begin(verdict: Verdict) -> None:
 
 def _refuse_speculation(options: WriteOptions, task: Task) -> None:
     if task.speculation and not options.allow_speculation:
-        raise PermanentFailure(
-            "spark.speculation is on, so a second attempt of a slow task would publish its rows again. Turn it off for "
-            "this job, or set allowSpeculation=true if consumers can handle duplicates"
-        )
+        raise no_speculation()

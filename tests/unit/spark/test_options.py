@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import pickle
+import re
 
 import pytest
 
+import spark_connector
 from rabbit_chx.urls import BrokerUrl
+from spark_connector.columns import COLUMNS
 from spark_connector.option_table import nearest
 from spark_connector.options import OPTIONS, WriteOptions
+from spark_connector.queue_options import QUEUE_OPTIONS
+from spark_connector.read_options import READ_OPTIONS
 from tests.unit.complaints import complaint
 
 URL = "amqp://user:CANARY@host:5673/vh"
@@ -163,3 +168,16 @@ def test_writes_that_differ_only_in_their_target_share_a_connection() -> None:
 def test_the_nearest_name_ignores_separators() -> None:
     assert nearest("routing-key", ["routingKey", "exchange"]) == "Did you mean routingKey? "
     assert nearest("zzz", ["routingKey"]) == ""
+
+
+def test_help_lists_all_columns_and_options() -> None:
+    listed = [
+        re.split(r",\s+", block)
+        for block in re.findall(r"^    ([\w,\s]+)\.$", spark_connector.__doc__ or "", re.MULTILINE)
+    ]
+    assert listed == [
+        [one.name for one in COLUMNS],
+        [one.name for one in OPTIONS],
+        [one.name for one in READ_OPTIONS if one not in OPTIONS],
+        [one.name for one in QUEUE_OPTIONS if one not in OPTIONS],
+    ]

@@ -1,0 +1,86 @@
+"""What `register` takes from a session: default options, and settings that make a write invalid.
+
+Spark asks for readers and writers in a Python process that knows nothing of the session. So `register` reads the
+settings in the user's own process and ships them with the data source. This module imports neither PySpark nor Arrow.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeVar
+
+from rabbit_chx import InvalidValue
+from spark_connector.option_table import OptionTable, nearest, options_of
+from spark_connector.options import WriteOptions, no_speculation
+from spark_connector.queue_options import QueueOptions
+from spark_connector.read_options import ReadOptions
+
+_Table = TypeVar("_Table", bound=OptionTable)
+
+PREFIX: Final = "spark.datasource.rabbitmq."
+"""What the settings of a session begin with, by Spark's own convention for data sources."""
+_TABLES: Final = (WriteOptions, ReadOptions, QueueOptions)
+_SOURCES: Final = ("stream", "superstream", "exchange")
+
+
+@dataclass(frozen=True)
+class SessionSettings:
+    """The settings of a session, when it was registered."""
+
+    options: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Default options; they may contain secrets."""
+    speculation: bool = False
+    local: bool = False
+    """Whether the tasks run on the driver's machine, with its environment."""
+
+    @classmethod
+    def of(cls, settings: Mapping[str, str]) -> SessionSettings:
+        """Take them out of all settings of a session.
+
+        Raises:
+            InvalidValue: a default for an option that does not exist.
+        """
+        options = {
+            name.removeprefix(PREFIX): value for name, value in settings.items() if name.startswith(PREFIX)
+        }
+        known = {
+            name.lower(): one.name
+            for table in _TABLES
+            for one in options_of(table)
+            for name in (one.name, *one.aliases)
+        }
+        for name in options:
+            if name.lower() not in known:
+                hint = nearest(name, known.values()).strip()
+                raise InvalidValue("setting", PREFIX + name, f"{PREFIX} and the name of an option", hint)
+        master = settings.get("spark.master", "")
+        return cls(
+            options,
+            speculation=settings.get("spark.speculation", "").lower() == "true",
+            local=master.startswith("local") and not master.startswith("local-cluster"),
+        )
+
+    def read_of_a_queue(self, given: Mapping[str, str]) -> bool:
+        """Whether a read with these options is one of a queue."""
+        return "queue" in given or ("queue" in self.options and not any(name in given for name in _SOURCES))
+
+    def complete(self, table: type[_Table], given: Mapping[str, str]) -> _Table:
+        """The options of a read or write; those that are given count more than those of the session."""
+        return table.of({**table.defaults_beside(given, self.options), **given})
+
+    def check_write(self, options: WriteOptions) -> None:
+        """Raise before a task starts if all tasks would fail."""
+        if self.speculation and not options.allow_speculation:
+            raise no_speculation()
+
+
+def use_python_of_driver(context: Any) -> None:
+    """Let the tasks of a local session run this Python, and not the first ``python3`` on the PATH.
+
+    They differ in an IDE or a notebook, which start a Python by its path without activating its environment.
+    """
+    if context.master.startswith("local[") and "PYSPARK_PYTHON" not in os.environ:
+        context.pythonExec = sys.executable

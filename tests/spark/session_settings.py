@@ -1,0 +1,45 @@
+"""A session whose settings hold all options, started by a Python that nobody activated; prints a JSON object.
+
+A program of its own: it sets ``spark.speculation``, and its PYSPARK_PYTHON is not set.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+
+from pyspark.sql import SparkSession
+
+from spark_connector import register
+from tests.spark.conftest import SETTINGS
+
+
+def error_of(frame, **options) -> str:
+    try:
+        frame.write.format("rabbitmq").options(**options).mode("append").save()
+    except Exception as error:  # noqa: BLE001 - what users see
+        return str(error)
+    return ""
+
+
+def main(url: str, exchange: str) -> None:
+    settings = {**SETTINGS, "spark.speculation": "true", "spark.datasource.rabbitmq.url": url}
+    spark = SparkSession.builder.master("local[1]").config(map=settings).getOrCreate()
+    spark.sparkContext.setLogLevel("OFF")
+    spark.conf.set("spark.datasource.rabbitmq.exchange", exchange)
+    register(spark)
+    frame = spark.range(10).selectExpr("cast(id as string) as value", "'k' as key")
+    host = url.rpartition("@")[2]
+    allowed = {"allowSpeculation": "true"}
+    refused = {
+        "speculation": error_of(frame),
+        "password": error_of(frame, url=f"amqp://guest@{host}", passwordEnv="NO_SUCH_PASSWORD", **allowed),
+    }
+    jobs = len(spark.sparkContext.statusTracker().getJobIdsForGroup())
+    written = error_of(frame, **allowed)
+    print(json.dumps({"jobs": jobs, "written": written, **refused}))
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

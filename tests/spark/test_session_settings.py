@@ -1,0 +1,35 @@
+"""Settings of a session, in a program that starts a Spark of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.programs import ran
+from tests.spark import session_settings
+
+pytestmark = [pytest.mark.spark, pytest.mark.broker, pytest.mark.long]
+
+
+@pytest.mark.pyspark("4.1", "register replaces a format that Spark has found")
+def test_a_session_holds_the_options_and_refuses_writes_before_their_job(broker, inbox, tmp_path):
+    """The first python3 on the PATH fails, as one without rabbit-chx does."""
+    other = tmp_path / "python3"
+    other.write_text("#!/bin/sh\nexit 1\n")
+    other.chmod(0o755)
+    environment = {name: value for name, value in os.environ.items() if name != "PYSPARK_PYTHON"}
+    environment |= {
+        "PATH": f"{tmp_path}:{environment['PATH']}",
+        "PYTHONPATH": str(Path(__file__).parents[2]),
+    }
+    program = [sys.executable, "-m", session_settings.__name__, broker.url, inbox.exchange]
+    done = ran(program, env=environment)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert "invalid setting spark.speculation" in found["speculation"]
+    assert "NO_SUCH_PASSWORD, which is not set on" in found["password"]
+    assert (found["jobs"], found["written"], len(inbox)) == (0, "", 10)

@@ -1,0 +1,133 @@
+"""What a session's settings change: the defaults of options, and what is refused on the driver."""
+
+from __future__ import annotations
+
+import pickle
+import sys
+from types import SimpleNamespace
+
+import pytest
+from pyspark import cloudpickle
+from pyspark.sql import types as t
+
+from rabbit_chx import InvalidValue
+from spark_connector import RabbitMQDataSource
+from spark_connector.options import WriteOptions
+from spark_connector.queue_options import QueueOptions
+from spark_connector.read_options import ReadOptions
+from spark_connector.session import SessionSettings, use_python_of_driver
+from tests.unit.complaints import complaint
+
+SCHEMA = t.StructType([t.StructField("value", t.StringType()), t.StructField("key", t.StringType())])
+
+
+def session(**defaults: str) -> SessionSettings:
+    return SessionSettings.of(
+        {f"spark.datasource.rabbitmq.{name}": value for name, value in defaults.items()}
+    )
+
+
+def source(settings: SessionSettings, **options: str) -> RabbitMQDataSource:
+    """As a worker of Spark unpickles it."""
+    made = type("RabbitMQDataSource", (RabbitMQDataSource,), {"session": settings})
+    found = pickle.loads(cloudpickle.dumps(made))(options)
+    assert isinstance(found, RabbitMQDataSource)
+    return found
+
+
+def test_settings_are_defaults_of_every_table_that_has_the_option() -> None:
+    settings = session(url="amqp://me@h", maxInFlight="7", columns="value", exchange="orders")
+    write = settings.complete(WriteOptions, {})
+    assert (write.url, write.max_in_flight, write.exchange) == ("amqp://me@h", 7, "orders")
+    read = settings.complete(ReadOptions, {"stream": "s"})
+    assert (read.url, read.columns, read.exchange) == ("amqp://me@h", ("value",), None)
+    assert settings.complete(ReadOptions, {}).exchange == "orders"
+    assert settings.complete(QueueOptions, {"queue": "q"}).queue == "q"
+
+
+@pytest.mark.parametrize(
+    ("defaults", "given", "expected"),
+    [
+        ({"maxInFlight": "7"}, {"maxinflight": "8", "host": "h"}, {"max_in_flight": 8}),
+        ({"user": "a"}, {"username": "b", "host": "h"}, {"username": "b"}),
+        ({"url": "amqp://h"}, {"host": "other"}, {"url": None, "host": "other"}),
+        ({"host": "h", "port": "1", "vhost": "v"}, {"url": "amqp://o"}, {"host": None, "virtual_host": None}),
+        (
+            {"url": "amqp://h", "passwordEnv": "A"},
+            {"passwordFile": "f"},
+            {"password_env": None, "url": "amqp://h"},
+        ),
+    ],
+)
+def test_a_given_option_replaces_the_defaults_that_it_contradicts(
+    defaults: dict[str, str], given: dict[str, str], expected: dict[str, object]
+) -> None:
+    options = session(**defaults).complete(WriteOptions, given)
+    assert {name: getattr(options, name) for name in expected} == expected
+
+
+def test_a_setting_of_no_option_is_an_error() -> None:
+    error = complaint(lambda: session(exchnge="x"))
+    assert (error.got, error.hint) == ("spark.datasource.rabbitmq.exchnge", "Did you mean exchange?")
+
+
+def test_a_default_queue_is_read_unless_another_source_is_given() -> None:
+    settings = session(url="amqp://h", queue="q", columns="value")
+    assert settings.read_of_a_queue({})
+    assert not settings.read_of_a_queue({"stream": "s"})
+    assert settings.complete(ReadOptions, {"stream": "s"}).stream == ("s",)
+
+
+def test_the_data_source_takes_them_along() -> None:
+    settings = session(url="amqp://me:CANARY@127.0.0.1:1", exchange="x", checkExchange="false")
+    job = source(settings).streamWriter(SCHEMA, overwrite=False)._job
+    assert (job.options.exchange, job.options.urls[0].port) == ("x", 1)
+    assert "CANARY" not in repr(settings)
+
+
+def test_speculation_is_refused_on_the_driver() -> None:
+    settings = SessionSettings.of({"spark.speculation": "true"})
+    given = {"url": "amqp://127.0.0.1:1", "exchange": "x", "checkExchange": "false"}
+    error = complaint(lambda: source(settings, **given).writer(SCHEMA, False))
+    assert "allowSpeculation=true" in error.hint
+    assert source(settings, **given, allowSpeculation="true").writer(SCHEMA, overwrite=False)
+
+
+@pytest.mark.parametrize(
+    ("master", "refused"), [("local[2]", True), ("local-cluster[1,1,1]", False), ("yarn", False)]
+)
+def test_a_missing_password_is_refused_where_the_driver_knows_it(master: str, refused: bool) -> None:
+    settings = SessionSettings.of({"spark.master": master})
+    made = source(
+        settings, url="amqp://127.0.0.1:1", exchange="x", checkExchange="false", passwordEnv="NO_SUCH_1"
+    )
+    if refused:
+        with pytest.raises(InvalidValue, match="NO_SUCH_1, which is not set on"):
+            made.streamWriter(SCHEMA, overwrite=False)
+    else:
+        assert made.streamWriter(SCHEMA, overwrite=False)
+
+
+def test_create_table_without_columns_is_answered_by_the_statements_that_work() -> None:
+    error = complaint(source(session(), **{"option.exchange": "x", "exchange": "x"}).schema)
+    assert "CREATE TABLE t (value STRING" in error.hint
+    assert "INSERT INTO t WITH" in error.hint
+
+
+@pytest.mark.parametrize(
+    ("master", "named", "expected"),
+    [
+        ("local[2]", None, sys.executable),
+        ("local[2]", "python3.9", "python3"),
+        ("spark://h:7077", None, "python3"),
+    ],
+)
+def test_local_tasks_run_the_python_of_the_driver(
+    master: str, named: str | None, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
+    if named is not None:
+        monkeypatch.setenv("PYSPARK_PYTHON", named)
+    context = SimpleNamespace(master=master, pythonExec="python3")
+    use_python_of_driver(context)
+    assert context.pythonExec == expected
