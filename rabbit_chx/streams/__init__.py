@@ -45,7 +45,6 @@ if not TYPE_CHECKING:
             "rabbit_chx.broker.credentials": "Credentials",
             "rabbit_chx.errors": "CorruptChunk InvalidMessage StreamUnavailable",
             "rabbit_chx.publishing.messages": "Totals",
-            "rabbit_chx.streams.amqp10": "Milliseconds as_text",
             "rabbit_chx.streams.chunks": "Chunk",
             "rabbit_chx.streams.columns": "COLUMNS",
             "rabbit_chx.streams.amqp10": "Milliseconds as_text",
