@@ -177,7 +177,7 @@ _PUBLISH_HEAD: Final = _COMMAND.size + _U8.size + _I32.size
 
 
 def max_message(frame_max: int) -> int:
-    """The size of the largest message that a frame can have."""
+    """Return the size of the largest message that fits into a frame."""
     return frame_max - _PUBLISH_HEAD - _MESSAGE.size
 
 

@@ -1,8 +1,8 @@
-"""Messages as AMQP 1.0, in sections that every release delivers to consumers over AMQP 0-9-1.
+"""Encode messages as AMQP 1.0 that every release delivers to consumers over AMQP 0-9-1.
 
-They are those of the table in `messages`, which decodes them, with two choices. Delivery mode, priority and expiration are
-annotations: RabbitMQ 3.10 cannot deliver a message that has a header section, and closes the consumer's connection. The type
-and the app id are where RabbitMQ 4 has them, so consumers of 3.10 do not get these two.
+The sections are those in the table of `messages`. Where its columns differ, delivery mode, priority and expiration are annotations,
+because RabbitMQ 3.10 cannot deliver messages with a header section, and closes the consumer's connection. The type and the
+app id are encoded as in RabbitMQ 4, so consumers of 3.10 do not receive them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any, Final, TypeAlias
 from rabbit_chx.errors import InvalidValue
 
 Text: TypeAlias = str | bytes | None
-"""Text, or its UTF-8."""
+"""Text, or its encoding in UTF-8."""
 
 _U32: Final = struct.Struct(">I")
 _SIZE_AND_COUNT: Final = struct.Struct(">II")
@@ -26,9 +26,9 @@ _DOUBLE: Final = struct.Struct(">d")
 _NULL: Final = b"\x40"
 _TRUE, _FALSE = b"\x41", b"\x42"
 _SHORT: Final = 256
-"""Below this size, a length has one byte."""
+"""Smaller sizes are encoded in one byte."""
 _KEPT: Final = 50_000
-"""Encoded sections that are kept, for values that repeat."""
+"""The number of encoded sections to cache, because values repeat."""
 
 
 def encode_messages(
@@ -41,14 +41,14 @@ def encode_messages(
 ) -> Iterator[bytes]:
     """Encode messages for `StreamPublisher.send_messages`.
 
-    Readers get the columns of `COLUMNS` back, and consumers over AMQP 0-9-1 the properties of that protocol.
+    Stream readers receive the columns in `COLUMNS`, and consumers over AMQP 0-9-1 the properties of that protocol.
 
     Args:
         bodies: one for each message.
         routing_keys: one for all messages, or one for each.
-        exchange: likewise; streams keep the name, but do not route by it.
+        exchange: likewise; streams store the name, but do not route by it.
         headers: likewise; values are text, bytes, bool, int, float or an aware `datetime`.
-        properties: likewise; those of AMQP 0-9-1: ``content_type``, ``content_encoding``, ``delivery_mode``,
+        properties: likewise; the properties of AMQP 0-9-1: ``content_type``, ``content_encoding``, ``delivery_mode``,
             ``priority``, ``correlation_id``, ``reply_to``, ``expiration`` (milliseconds), ``message_id``, ``timestamp``
             (seconds since 1970), ``type``, ``user_id`` and ``app_id``.
 
@@ -63,7 +63,7 @@ def encode_messages(
         _each(_properties, *map(given, _IN_PROPERTIES)),
         _each(_application_properties, headers),
     )
-    # The bodies come first, so that the end of the bodies is not taken for the end of another column.
+    # The bodies come first: when they end, zip must not take a value from another column.
     for body, *head in zip(map(data_section, bodies), *sections, strict=False):
         yield b"".join((*head, body))
 
@@ -81,7 +81,7 @@ _SINGLE: Final = (str, bytes, int, Mapping, type(None))
 
 
 class _Ended(Iterator[Any]):
-    """What follows the last value of a column, in case that the bodies have not ended yet."""
+    """Follows the last value of a column, and raises an error if there are more bodies."""
 
     def __next__(self) -> Any:
         raise InvalidValue("column", "fewer values than bodies", "one value for each body")
@@ -155,7 +155,7 @@ def _application_properties(headers: Mapping[str, Any] | None) -> bytes:
 
 
 def data_section(body: bytes) -> bytes:
-    """Encode a body, which is a message if there is nothing else."""
+    """Encode a body as a data section, which alone is a valid message."""
     if not isinstance(body, (bytes, bytearray, memoryview)):
         raise InvalidValue("message body", body, "bytes")
     return b"\0\x53\x75" + _binary(body)
@@ -223,7 +223,7 @@ def _map(pairs: list[bytes]) -> bytes:
 
 
 def _compound(short: bytes, long: bytes, parts: list[bytes]) -> bytes:
-    """A list or a map: size, number of parts, parts. The size includes the number."""
+    """Encode a list or a map: size, number of parts, parts. The size includes the number of parts."""
     data, count = b"".join(parts), len(parts)
     if len(data) + 1 < _SHORT and count < _SHORT:
         return b"%b%c%c%b" % (short, len(data) + 1, count, data)

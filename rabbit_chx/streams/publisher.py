@@ -107,7 +107,7 @@ class StreamPublisher:
 
     @property
     def totals(self) -> Totals:
-        """The counts of messages so far, by outcome."""
+        """The numbers of messages so far, by outcome."""
         return replace(self._totals, pending=len(self._waiting))
 
     @property

@@ -28,7 +28,7 @@ def over_amqp(broker, stream: str, values: list[bytes]) -> None:
 
 
 def with_pika(broker, stream: str, values: list[bytes]) -> None:
-    """Publish with pika, without confirms: the stream itself shows when all are there."""
+    """Publish with pika, without confirms, and wait until the end of the stream shows that all are stored."""
     with connect(broker.stream_url) as connection:
         end = bounds(connection, stream).end + len(values)
         with pika.BlockingConnection(pika.URLParameters(broker.url + "?heartbeat=0")) as publishing:

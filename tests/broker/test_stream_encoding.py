@@ -1,4 +1,4 @@
-"""Messages that are encoded for streams come back equal over AMQP 0-9-1 and from our reader, on each release."""
+"""Consumers over AMQP 0-9-1 and `StreamReader` receive what `encode_messages` encoded, on each release."""
 
 from __future__ import annotations
 
@@ -34,24 +34,24 @@ PROPERTIES = {
     "app_id": "app",
 }
 NOT_IN_3_10 = {"type", "app_id"}
-"""What consumers over AMQP 0-9-1 do not get from RabbitMQ 3.10."""
+"""Properties that RabbitMQ 3.10 does not deliver to consumers over AMQP 0-9-1."""
 
 
 def consumed(broker, stream, count):
-    """What a consumer over AMQP 0-9-1 gets: exchange, routing key, properties and body of each message."""
+    """Consume over AMQP 0-9-1, and return exchange, routing key, properties and body of each message."""
     with broker.connection() as connection:
         channel = connection.channel()
         channel.basic_qos(prefetch_count=count)
         found = channel.consume(stream, arguments={"x-stream-offset": "first"}, inactivity_timeout=20)
         received = [next(found) for _ in range(count)]
         channel.cancel()
-    assert all(method for method, _, _ in received), "nothing came within 20 seconds"
+    assert all(method for method, _, _ in received), "no message within 20 seconds"
     return [
         (method.exchange, method.routing_key, vars(properties), body) for method, properties, body in received
     ]
 
 
-def test_a_consumer_over_amqp_gets_each_property(broker, stream_url, stream) -> None:
+def test_consumers_over_amqp_receive_each_property(broker, stream_url, stream) -> None:
     sent = [{}, *({name: value} for name, value in PROPERTIES.items())]
     with StreamPublisher(stream_url, stream) as publisher:
         for given in sent:
@@ -61,13 +61,13 @@ def test_a_consumer_over_amqp_gets_each_property(broker, stream_url, stream) -> 
     old = broker.version.startswith("3.")
     for given, (*target, properties, body) in zip(sent, consumed(broker, stream, len(sent)), strict=True):
         assert (target, body) == (["orders", "key"], b"body")
-        if "delivery_mode" not in given:  # RabbitMQ 4 says 1 where none is stored
+        if "delivery_mode" not in given:  # RabbitMQ 4 delivers 1 if none is stored
             properties.pop("delivery_mode")
         got = {name: value for name, value in properties.items() if name in PROPERTIES and value is not None}
         assert got == {name: value for name, value in given.items() if not (old and name in NOT_IN_3_10)}
 
 
-def test_headers_and_all_properties_are_read_back(broker, stream_url, stream) -> None:
+def test_headers_and_all_properties_are_read(broker, stream_url, stream) -> None:
     with StreamPublisher(stream_url, stream) as publisher:
         publisher.send_messages(encode_messages([b"body"], headers=[HEADERS], **PROPERTIES))
     ((_, _, properties, _),) = consumed(broker, stream, 1)
@@ -80,7 +80,7 @@ def test_headers_and_all_properties_are_read_back(broker, stream_url, stream) ->
 
 
 @pytest.mark.one_release
-def test_what_cannot_be_encoded_is_named() -> None:
+def test_invalid_values_are_refused() -> None:
     for given, complaint in (
         ({"routing_keys": ["a"]}, "fewer values than bodies"),
         ({"colour": "red"}, "invalid property: got 'colour'"),

@@ -342,7 +342,7 @@ def test_credit_limits_the_chunks_that_the_broker_sends(connection, stream):
         fill(connection, stream, [number])
 
     def arrive(count: int) -> None:
-        """So many chunks arrive, and no more."""
+        """Check that exactly ``count`` chunks arrive."""
         assert len(list(islice(connection.chunks(SECONDS), count))) == count
         assert list(connection.chunks(0.3)) == []
 
@@ -383,12 +383,12 @@ def test_deleting_a_stream_ends_its_subscriptions_and_publishers(connection, url
     assert settle(connection, 1) == {1: 18}
 
 
-def test_a_subscription_that_the_broker_has_removed_ends_with_the_reason(connection, url, stream):
+def test_unsubscribing_after_the_stream_was_deleted_reports_the_deletion(connection, url, stream):
     number = connection.subscribe(stream, OffsetSpec.first(), credit=9)
     with connect(url) as other:
         other.delete(stream)
     unread, _, _ = select.select([connection._calls.wire._socket], [], [], SECONDS)
-    assert unread, "the broker has not said that the stream is gone"
+    assert unread, "the broker did not report the deletion"
     with refused("not available", f"stream '{stream}' was deleted or moved"):
         connection.unsubscribe(number)
 

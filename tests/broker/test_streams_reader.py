@@ -160,7 +160,7 @@ def test_a_deleted_or_recreated_stream_is_an_error(stream_url, stream_connection
         with refused("no such stream"):
             list(chunks)
     stream_connection.create(stream)
-    with StreamReader(stream_url, stream, timeout=3) as reader:  # for which it waits for the missing offsets
+    with StreamReader(stream_url, stream, timeout=3) as reader:  # the time it waits for the missing offsets
         with refused(
             "beyond the end", "offsets 20 to 60 are beyond the end of stream .*, which is 0"
         ) as caught:

@@ -1,4 +1,4 @@
-"""Messages that are encoded for streams: Qpid Proton decodes what was put into them, and so do our readers."""
+"""Qpid Proton and `decode` return the values that `encode_messages` encoded."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from rabbit_chx.streams import encode_messages
 from rabbit_chx.streams.amqp10 import as_text
 from rabbit_chx.streams.messages import decode
 
-pytest.importorskip("proton", reason="the client for AMQP 1.0 was not built: there is no C compiler")
+pytest.importorskip("proton", reason="python-qpid-proton is missing: building it needs a C compiler")
 
 from proton import Message
 
 texts = st.text(
     st.characters(codec="utf-8", exclude_characters="\0"), max_size=300
-)  # Proton ends texts at NUL
+)  # Proton truncates strings at NUL
 symbols = st.text(st.characters(codec="ascii", min_codepoint=1), min_size=1, max_size=300)
 times = st.integers(0, 2**37).map(lambda seconds: datetime.fromtimestamp(seconds, UTC))
 values = st.one_of(
@@ -45,7 +45,7 @@ OF_PROTON = {"message_id": "id", "app_id": "group_id", "timestamp": "creation_ti
     headers=st.dictionaries(texts, values, max_size=30),
     properties=st.fixed_dictionaries({}, optional=PROPERTIES),
 )
-def test_qpid_proton_and_our_reader_decode_what_was_put_in(body, key, headers, properties) -> None:
+def test_qpid_proton_and_decode_return_the_encoded_values(body, key, headers, properties) -> None:
     (encoded,) = encode_messages([body], routing_keys=key, exchange="orders", headers=[headers], **properties)
     message = Message()
     message.decode(encoded)
