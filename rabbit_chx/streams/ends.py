@@ -44,13 +44,12 @@ def bounds(connection: StreamConnection, stream: str) -> Bounds:
     if stats.committed_offset is not None:
         return Bounds(first, stats.committed_offset + 1)
     chunk = first_chunk(connection, stream, OffsetSpec.offset(last))
-    return Bounds(
-        first, chunk.end if chunk else last + 1
-    )  # a chunk that the broker does not deliver has one offset
+    # A chunk that the broker does not deliver has one offset.
+    return Bounds(first, chunk.end if chunk else last + 1)
 
 
 def _known_stats(connection: StreamConnection, stream: str) -> StreamStats:
-    """Ask until the node knows where the stream ends: after an election, a replica does not know at once what is committed."""
+    """Wait until the node reports the end of the stream. After an election, a replica does so with a delay."""
     deadline = time.monotonic() + connection.timeout
     while (stats := connection.stats(stream)).committed_chunk_id is None and stats.first_chunk_id is not None:
         if time.monotonic() > deadline:
@@ -69,12 +68,12 @@ def first_chunk(connection: StreamConnection, stream: str, start: OffsetSpec) ->
 
 
 def stored_at(connection: StreamConnection, stream: str, offset: int) -> int | None:
-    """Return when the broker stored a message, in milliseconds since 1970; None if the stream has none at this offset.
+    """Return when the broker stored a message, in milliseconds since 1970; None without a message at this offset.
 
     All messages of a chunk have the same time, on every replica.
 
     Raises:
-        StreamUnavailable: the stream does not exist, or may not be read.
+        StreamUnavailable: the stream does not exist, or the user has no permission to read it.
     """
     chunk = first_chunk(connection, stream, OffsetSpec.offset(offset))
     return chunk.timestamp_ms if chunk and chunk.first_offset <= offset < chunk.end else None

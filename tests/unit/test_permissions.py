@@ -8,7 +8,7 @@ import shlex
 import pytest
 
 from rabbit_chx.broker.applying.broker_errors import needs_of
-from rabbit_chx.broker.permissions import Beginning, Needs, why_denied
+from rabbit_chx.broker.permissions import Beginning, Needs, lacking, why_denied
 from rabbit_chx.topology.model import Binding
 from rabbit_chx.topology.planning.steps import Bind, Unbind
 
@@ -86,6 +86,14 @@ def test_what_was_foreseen_stays_as_it_is() -> None:
 )
 def test_other_refusals_are_none_of_this(text) -> None:
     assert why_denied(text, Needs()) == ""
+
+
+def test_the_command_for_the_user_of_a_certificate_has_a_placeholder() -> None:
+    text = lacking(["read"], "stream 's'", "/", None, Needs(read={("queue", "s")}), "it")
+    assert text.startswith(
+        "the user of the certificate has no read permission on stream 's' in virtual host '/'"
+    )
+    assert "`rabbitmqctl set_permissions -p / USER '^$' '^$' '^s$'` grants all that it needs" in text
 
 
 @pytest.mark.parametrize("kind", [Bind, Unbind])
