@@ -19,7 +19,7 @@ Options of a write:
 Further options of a read of streams:
 
     stream, superStream, exchange, managementUrl, streamPort, followAdvertised, columns, keys, startingOffsets,
-    endingOffsets, maxRowsPerTrigger, minPartitions, failOnDataLoss.
+    endingOffsets, maxRowsPerTrigger, minPartitions, failOnDataLoss, invalidRows.
 
 Further options of a read of a queue:
 

@@ -38,7 +38,7 @@ class RabbitMQDataSource(DataSource):
     """
 
     session: ClassVar[SessionSettings] = SessionSettings()
-    """Those of the session; `register` sets them in a subclass."""
+    """The settings of the session, which `register` sets in a subclass."""
 
     @classmethod
     def name(cls) -> str:
@@ -131,7 +131,7 @@ def register(spark: SparkSession) -> None:
     with a missing password. There the tasks also run this Python, unless PYSPARK_PYTHON names another.
 
     Raises:
-        InvalidValue: a setting is not the name of an option, or PySpark 4.0 cannot take settings any more.
+        InvalidValue: a setting is not the name of an option, or PySpark 4.0 has found the format already, and cannot replace it.
     """
     settings = SessionSettings.of(dict(spark.conf.getAll))
     context = getattr(spark, "_sc", None)  # None with Spark Connect
@@ -149,7 +149,7 @@ def register(spark: SparkSession) -> None:
                 "settings spark.datasource.rabbitmq.*",
                 Unquoted("a format that PySpark 4.0 has found by itself"),
                 "PySpark 4.1 or newer, which lets register replace it",
-                "Give the options to each read and write",
+                "Pass the options to each read and write",
             ) from None
     activate(spark)
 

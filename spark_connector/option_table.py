@@ -90,7 +90,7 @@ class OptionTable:
     """Options that people look for, in lower case without separators, and what to use instead."""
 
     ALTERNATIVES: ClassVar[tuple[frozenset[str], ...]] = ()
-    """Fields of which one replaces the others: where it is given, a session's default for another does not count."""
+    """Groups of fields that exclude each other: a given option overrides the session's defaults for its whole group."""
 
     @classmethod
     def of(cls, given: Mapping[str, str]) -> Self:
@@ -114,7 +114,7 @@ class OptionTable:
 
     @classmethod
     def defaults_beside(cls, given: Mapping[str, str], defaults: Mapping[str, str]) -> dict[str, str]:
-        """Those defaults that this table knows, and that no given option replaces."""
+        """The defaults for options of this table that no given option overrides."""
         keys = _keys(cls)
         replaced = {keys.get(name.lower(), "") for name in given}
         for group in cls.ALTERNATIVES:

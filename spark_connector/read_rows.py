@@ -63,7 +63,7 @@ class ReadJob:
         _warn("invalid message", error.stream, offset=error.offset)
 
     def _rows(self, wanted: OffsetRange) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """Yield the rows of a range, each batch with the offset after it; a lost connection is opened again."""
+        """Yield the rows of a range, each batch with the offset after it; after a lost connection the task reconnects."""
         start, last_seen = wanted.start, time.monotonic()
         while start < wanted.end:
             try:

@@ -1,6 +1,6 @@
 """What `register` takes from a session: default options, and settings that make a write invalid.
 
-Spark asks for readers and writers in a Python process that knows nothing of the session. So `register` reads the
+Spark creates readers and writers in a Python process that cannot access the session. So `register` reads the
 settings in the user's own process and ships them with the data source. This module imports neither PySpark nor Arrow.
 """
 
@@ -21,7 +21,7 @@ from spark_connector.read_options import ReadOptions
 _Table = TypeVar("_Table", bound=OptionTable)
 
 PREFIX: Final = "spark.datasource.rabbitmq."
-"""What the settings of a session begin with, by Spark's own convention for data sources."""
+"""The prefix of the settings, by Spark's own convention for data sources."""
 _TABLES: Final = (WriteOptions, ReadOptions, QueueOptions)
 _SOURCES: Final = ("stream", "superstream", "exchange")
 
@@ -38,7 +38,7 @@ class SessionSettings:
 
     @classmethod
     def of(cls, settings: Mapping[str, str]) -> SessionSettings:
-        """Take them out of all settings of a session.
+        """Select the format's settings from all settings of a session.
 
         Raises:
             InvalidValue: a default for an option that does not exist.
@@ -68,7 +68,7 @@ class SessionSettings:
         return "queue" in given or ("queue" in self.options and not any(name in given for name in _SOURCES))
 
     def complete(self, table: type[_Table], given: Mapping[str, str]) -> _Table:
-        """The options of a read or write; those that are given count more than those of the session."""
+        """The options of a read or write: those given, and the session's defaults for others."""
         return table.of({**table.defaults_beside(given, self.options), **given})
 
     def check_write(self, options: WriteOptions) -> None:
