@@ -12,9 +12,9 @@ Options of a write:
 
     url, host, port, virtualHost, username, password, passwordEnv, passwordFile, connectionName,
     connectionTimeoutMs, reconnectTimeoutMs, heartbeatSeconds, blockedTimeoutMs, tls, tlsCaFile, tlsCertFile,
-    tlsKeyFile, tlsKeyPassword, tlsServerName, tlsVerify, exchange, routingKey, checkExchange, persistent,
-    maxInFlight, confirmTimeoutMs, retryTimeoutMs, maxRatePerTask, taskHeaders, maxMessageBytes, invalidRows,
-    failFast, nullValue, ignoreUnknownColumns, allowSpeculation, dryRun.
+    tlsKeyFile, tlsKeyPassword, tlsServerName, tlsVerify, exchange, routingKey, managementUrl, checkExchange,
+    persistent, maxInFlight, confirmTimeoutMs, retryTimeoutMs, maxRatePerTask, taskHeaders, maxMessageBytes,
+    invalidRows, failFast, nullValue, ignoreUnknownColumns, allowSpeculation, dryRun.
 
 Further options of a read of streams:
 

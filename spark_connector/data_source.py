@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from typing import ClassVar
 
 from pyspark.errors import AnalysisException
@@ -12,6 +13,7 @@ from pyspark.sql.types import StructType
 
 from rabbit_chx import InvalidValue
 from rabbit_chx.errors import Unquoted
+from spark_connector.bindings import bindings_of
 from spark_connector.columns import layout_of
 from spark_connector.connections import NotOnThisMachine, check_access, credentials_of
 from spark_connector.logs import log_line
@@ -83,7 +85,7 @@ class RabbitMQDataSource(DataSource):
             raise InvalidValue("save mode", "overwrite", "append", hint)
         job = self._job(schema)
         _check_broker(job.options)
-        return Writer(job)
+        return Writer(replace(job, bindings=bindings_of(job.options)))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> Writer:  # noqa: FBT001, N802
         """Check a streaming write; Spark calls this twice for each micro-batch, so the broker is not asked."""

@@ -132,6 +132,12 @@ class WriteOptions(AmqpOptions):
     )
     exchange: str | None = text(_TARGET, "Exchange for all rows, unless there is a column exchange.")
     routing_key: str | None = text(_TARGET, "Routing key for all rows, unless there is a column routing_key.")
+    management_url: str | None = text(
+        _TARGET,
+        "The management API, to compare the bindings of exchange before and after a batch. A change is a warning that "
+        "names the queue. Default: they are not compared.",
+        secret=True,
+    )
     check_exchange: bool = flag(
         _TARGET,
         "Before a batch, check on the driver that the exchange exists and that the user may publish to it.",

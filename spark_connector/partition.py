@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from rabbit_chx import InvalidValue
 from rabbit_chx.errors import BrokerUnavailable
+from spark_connector.bindings import Bound
 from spark_connector.columns import Layout
 from spark_connector.options import WriteOptions, no_speculation
 from spark_connector.prepare import prepare
@@ -37,6 +38,8 @@ class WriteJob:
     layout: Layout
     id: str = field(default_factory=lambda: uuid4().hex)
     """Shared by all tasks of a write, or of a micro-batch."""
+    bindings: tuple[Bound, ...] | None = None
+    """Those of the exchange before the write, if they are compared at its end."""
 
 
 def write_partition(batches: Iterator[pa.RecordBatch], job: WriteJob, task: Task) -> Written:

@@ -16,6 +16,7 @@ from rabbit_chx.errors import BrokerUnavailable, InvalidValue, StreamUnavailable
 from rabbit_chx.streams import Bounds, StreamConnection, StreamReader, bounds, connect, stored_at
 from rabbit_chx.topology import Management, Observed, Topology, read
 from spark_connector.connections import credentials_of, tls_of
+from spark_connector.management import management_of
 from spark_connector.offsets import EARLIEST, LATEST, Position, Positions, milliseconds
 from spark_connector.read_options import ReadOptions
 from spark_connector.stream_keys import bound_queues, streams_of_keys
@@ -145,9 +146,7 @@ class StreamAccess:
 
     @cached_property
     def _management(self) -> Management:
-        options, url = self._options, self._options.management_url
-        tls = tls_of(options) if (url or "https").startswith("https") else None
-        return Management.of(options.urls[0], url, credentials=credentials_of(options), tls=tls)
+        return management_of(self._options, self._options.management_url)
 
     # -- connections ---------------------------------------------------------------------------------
 

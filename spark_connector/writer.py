@@ -1,7 +1,7 @@
 """What Spark calls: `write` in the tasks, `commit` and `abort` on the driver.
 
-The driver raises the permanent errors that tasks have reported, and logs a summary of a successful write. It never
-talks to the broker: a commit that fails would repeat the whole micro-batch.
+The driver raises the permanent errors that tasks have reported, and logs a summary of a successful write. Whatever the
+broker answers meanwhile, it does not fail: a commit that fails would repeat the whole micro-batch.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Final
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamWriter, WriterCommitMessage
 
+from spark_connector.bindings import changes
 from spark_connector.logs import log_line
 from spark_connector.partition import ROWS_NAMED, WriteJob, write_partition
 from spark_connector.task import Task, WriteFailed, Written
@@ -50,6 +51,7 @@ class Writer(DataSourceArrowWriter, DataSourceStreamWriter):
             )
         if lost := sum(one.published for one in written) - confirmed:
             raise WriteFailed(f"{lost} rows were published but not confirmed")
+        changed = changes(self._job.options, self._job.bindings)
         line = {
             "event": "dry run" if self._job.options.dry_run else "written",
             "exchange": self._job.options.exchange,
@@ -58,10 +60,12 @@ class Writer(DataSourceArrowWriter, DataSourceStreamWriter):
             "partitions": len(written),
             **{name: sum(getattr(one, name) for one in written) for name in _COUNTS},
             "seconds": round(max((one.seconds for one in written), default=0.0), 3),
+            "bindings_changed": changed,
             "first_dropped": [row for one in written for row in one.first_dropped][:ROWS_NAMED],
         }
         log_line(
-            logging.INFO, json.dumps({name: value for name, value in line.items() if value not in (None, [])})
+            logging.WARNING if changed else logging.INFO,
+            json.dumps({name: value for name, value in line.items() if value not in (None, [])}),
         )
 
     def abort(self, messages: list[WriterCommitMessage | None], batch_id: int | None = None) -> None:  # noqa: ARG002

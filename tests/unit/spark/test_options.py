@@ -43,7 +43,12 @@ def test_every_option_is_documented_under_a_unique_name() -> None:
     names = [name.lower() for option in OPTIONS for name in (option.name, *option.aliases)]
     assert len(names) == len(set(names)) > 30
     assert all(option.doc.endswith(".") for option in OPTIONS)
-    assert {option.name for option in OPTIONS if option.secret} == {"url", "password", "tlsKeyPassword"}
+    assert {option.name for option in OPTIONS if option.secret} == {
+        "url",
+        "password",
+        "tlsKeyPassword",
+        "managementUrl",
+    }
 
 
 def test_options_of_spark_itself_are_ignored() -> None:

@@ -1,0 +1,70 @@
+"""The bindings of the exchange of a write: those at its end compared with those at its beginning.
+
+A publisher does not notice that a queue is unbound or deleted while others are still bound: the broker confirms every
+row, and the rows of the deleted queue are gone. Only the management API lists bindings, so the option ``managementUrl``
+turns this on.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from rabbit_chx import RabbitChxError, ToExchange
+from rabbit_chx.topology import Binding
+from spark_connector.management import management_of
+from spark_connector.options import WriteOptions
+
+
+class Bound(NamedTuple):
+    """A binding of the exchange."""
+
+    kind: str
+    """``queue`` or ``exchange``."""
+    name: str
+    key: str
+    """The routing key of the binding; of a consistent-hash exchange, the weight."""
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.name!r} (binding key {self.key!r})"
+
+
+def bindings_of(options: WriteOptions) -> tuple[Bound, ...] | None:
+    """The bindings of the option ``exchange``; None if nobody wants to know them."""
+    if options.management_url is None or not options.exchange:
+        return None
+    url = options.urls[0]
+    found = management_of(options, options.management_url).bindings_from(url.vhost, options.exchange)
+    return tuple(sorted(_bound(one) for one in found))
+
+
+def _bound(binding: Binding) -> Bound:
+    to = binding.destination
+    return (
+        Bound("exchange", to.name, binding.key)
+        if isinstance(to, ToExchange)
+        else Bound("queue", to, binding.key)
+    )
+
+
+def changes(options: WriteOptions, before: Iterable[Bound] | None) -> list[str]:
+    """What has changed since ``before``, in words; a broker that does not answer is a change that nobody can rule out."""
+    if before is None:
+        return []
+    try:
+        now = Counter(bindings_of(options) or ())
+        gone, new = Counter(before) - now, now - Counter(before)
+        lost = [f"{one} is no longer bound{_deleted(options, one)}" for one in gone.elements()]
+        return lost + [f"{one} is newly bound" for one in new.elements()]
+    except RabbitChxError as error:
+        return [f"unknown: {error}"]
+
+
+def _deleted(options: WriteOptions, bound: Bound) -> str:
+    """Whether the rows of a queue are gone as well."""
+    if bound.kind != "queue":
+        return ""
+    management = management_of(options, options.management_url)
+    names = {queue.name for queue, _ in management.queues(options.urls[0].vhost)}
+    return "" if bound.name in names else ": the queue was deleted, with the rows in it"

@@ -1,0 +1,13 @@
+"""The management API of the broker of a read or write."""
+
+from __future__ import annotations
+
+from rabbit_chx.topology import Management
+from spark_connector.connections import credentials_of, tls_of
+from spark_connector.options import ConnectionOptions
+
+
+def management_of(options: ConnectionOptions, url: str | None) -> Management:
+    """The API at ``url``, by default on the broker's host, with the user and the certificates of the connection."""
+    tls = tls_of(options) if (url or "https").startswith("https") else None
+    return Management.of(options.urls[0], url, credentials=credentials_of(options), tls=tls)

@@ -1,0 +1,93 @@
+"""Bindings that change while Spark writes: what the summary of the write says."""
+
+from __future__ import annotations
+
+import json
+import logging
+from dataclasses import replace
+from uuid import uuid4
+
+import pytest
+
+from spark_connector import WriteFailed
+from spark_connector.bindings import bindings_of
+from spark_connector.options import WriteOptions
+from spark_connector.partition import WriteJob
+from spark_connector.task import Written
+from spark_connector.writer import Writer
+from tests.unit.spark.test_writer import job
+
+pytestmark = [pytest.mark.broker, pytest.mark.newest_first]
+
+WRITTEN = Written(0, rows=3, published=3, confirmed=3)
+
+
+@pytest.fixture
+def exchange(broker):
+    """An exchange with queues kept, unbound and deleted, and an exchange behind it."""
+    name = f"bindings-{uuid4().hex[:8]}"
+    with broker.connection() as connection:
+        channel = connection.channel()
+        channel.exchange_declare(name, "x-consistent-hash")
+        for queue in ("kept", "unbound", "deleted", "new"):
+            channel.queue_declare(f"{name}.{queue}")
+        for number, queue in enumerate(("kept", "unbound", "deleted"), 1):
+            channel.queue_bind(f"{name}.{queue}", name, str(number))
+        yield name, channel
+        for queue in ("kept", "unbound", "deleted", "new"):
+            channel.queue_delete(f"{name}.{queue}")
+        channel.exchange_delete(name)
+
+
+def begun(broker, name: str, **options: str) -> WriteJob:
+    chosen = {"url": broker.url, "exchange": name, "managementUrl": broker.management_url, **options}
+    write = replace(job(), options=WriteOptions.of(chosen))
+    return replace(write, bindings=bindings_of(write.options))
+
+
+def summary(caplog: pytest.LogCaptureFixture) -> tuple[int, list[str]]:
+    (record,) = [one for one in caplog.records if one.name == "rabbit_chx.spark"]
+    return record.levelno, json.loads(record.getMessage()).get("bindings_changed", [])
+
+
+def test_queues_that_were_unbound_or_deleted_during_a_write_are_named(broker, exchange, caplog):
+    name, channel = exchange
+    write = begun(broker, name)
+    channel.queue_unbind(f"{name}.unbound", name, "2")
+    channel.queue_delete(f"{name}.deleted")
+    channel.queue_bind(f"{name}.new", name, "1")
+    with caplog.at_level(logging.INFO):
+        Writer(write).commit([WRITTEN])
+    level, changed = summary(caplog)
+    assert level == logging.WARNING
+    assert changed == [
+        f"queue '{name}.deleted' (binding key '3') is no longer bound: the queue was deleted, with the rows in it",
+        f"queue '{name}.unbound' (binding key '2') is no longer bound",
+        f"queue '{name}.new' (binding key '1') is newly bound",
+    ]
+
+
+def test_unchanged_bindings_are_no_warning(broker, exchange, caplog):
+    name, _ = exchange
+    with caplog.at_level(logging.INFO):
+        Writer(begun(broker, name)).commit([WRITTEN])
+    assert summary(caplog) == (logging.INFO, [])
+
+
+def test_a_write_that_failed_is_still_an_error(broker, exchange):
+    name, channel = exchange
+    write = begun(broker, name)
+    channel.queue_unbind(f"{name}.unbound", name, "2")
+    with pytest.raises(WriteFailed, match="trouble"):
+        Writer(write).commit([replace(WRITTEN, problem="trouble")])
+
+
+def test_an_api_that_does_not_answer_at_the_end_fails_no_write(broker, exchange, caplog):
+    name, _ = exchange
+    write = begun(broker, name)
+    gone = replace(write, options=replace(write.options, management_url="http://127.0.0.1:1"))
+    with caplog.at_level(logging.INFO):
+        Writer(gone).commit([WRITTEN])
+    level, (changed,) = summary(caplog)
+    assert level == logging.WARNING
+    assert changed.startswith("unknown: no management API answers at http://127.0.0.1:1")
