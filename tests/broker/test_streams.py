@@ -294,11 +294,8 @@ NEEDED = {
 }
 
 
-@pytest.mark.parametrize("command", NEEDED)
-def test_a_missing_permission_is_named_with_the_command_that_grants_it(stranger, stream, command):
-    missing, patterns = NEEDED[command]
+def test_a_missing_permission_is_named_with_the_command_that_grants_it(stranger, stream):
     escaped = stream.replace(" ", r"\ ")
-    line = f"rabbitmqctl set_permissions -p / {stranger.user} {patterns.replace('STREAM', escaped)}"
     with connect(stranger) as connection:
         calls = {
             "Subscribe": lambda: connection.subscribe(stream, OffsetSpec.first(), credit=1),
@@ -308,11 +305,15 @@ def test_a_missing_permission_is_named_with_the_command_that_grants_it(stranger,
             "Create": lambda: connection.create(stream),
             "Delete": lambda: connection.delete(stream),
         }
-        with refused("permission", f"refused {command} for stream '{stream}': ") as caught:
-            calls[command]()
-    text = str(caught.value)
-    assert f"user '{stranger.user}' has no {missing} permission on stream '{stream}' in virtual host" in text
-    assert f"`{line}` grants all that" in text
+        for command, (missing, patterns) in NEEDED.items():
+            with refused("permission", f"refused {command} for stream '{stream}': ") as caught:
+                calls[command]()
+            text = str(caught.value)
+            assert (
+                f"user '{stranger.user}' has no {missing} permission on stream '{stream}' in virtual" in text
+            )
+            line = f"rabbitmqctl set_permissions -p / {stranger.user} {patterns.replace('STREAM', escaped)}"
+            assert f"`{line}` grants all that" in text
 
 
 def test_readers_and_publishers_name_the_permission_that_they_lack(stranger, stream):
