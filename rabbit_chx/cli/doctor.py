@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import socket
 import ssl
 from collections.abc import Iterable, Iterator
 from importlib import metadata
@@ -22,15 +23,17 @@ from rabbit_chx.cli.tables import Table, show
 from rabbit_chx.cli.verb import Exit, option, verb
 from rabbit_chx.errors import BrokerUnavailable, RabbitChxError
 from rabbit_chx.releases import Release
+from rabbit_chx.streams import Node, connect as open_streams
 from rabbit_chx.testing import available
 from rabbit_chx.topology.checks.ordered_queues import release_hazards
 from rabbit_chx.urls import BrokerUrl
 
 _SPARK: Final = "Spark"
+_ADVERTISED_SECONDS: Final = 3.0
 
 # What each optional package is for.
 _EXTRAS: Final = {
-    "pyarrow": ("arrow", "Arrow columns in route_many"),
+    "pyarrow": ("arrow", "Arrow columns in route_many, batches of streams, and Spark"),
     "aio-pika": ("aio", "asyncio applications"),
     "matplotlib": ("plot", "the report's pictures on axes"),
     "mmh3": ("streams", "super streams"),
@@ -70,7 +73,7 @@ _EXTRAS: Final = {
     group=_SPARK,
     multiple=True,
     metavar="NAME=VALUE",
-    help='A connection option of format("rabbitmq"), such as passwordEnv or tlsCaFile. Repeatable.',
+    help='An option of format("rabbitmq"), such as passwordEnv, tlsCaFile, or stream to check a read. Repeatable.',
 )
 @output_option
 def doctor(
@@ -90,9 +93,9 @@ def doctor(
         about_broker = _broker(url, password_file, tls, management_access)
     about_spark: Iterable[Check] = ()
     if spark is not None:
-        from rabbit_chx.cli.spark import broker_checks, spark_checks, write_options
+        from rabbit_chx.cli.spark import broker_checks, connector_options, spark_checks
 
-        given = write_options(url, password_file, options)
+        given = connector_options(url, password_file, options)
         about_spark = spark_checks(spark, dict(pairs("--conf", conf, "NAME=VALUE")), given)
         if options:
             about_broker = broker_checks(given)
@@ -131,6 +134,7 @@ def _broker(
 ) -> Iterator[Check]:
     with waiting("Asking the broker"):
         found = [*_broker_itself(url, password_file, tls), _management(url, password_file, tls, access)]
+        found.append(_streams(url, password_file, tls))
     yield from found
 
 
@@ -185,6 +189,27 @@ def _management(
         state = "failed" if access.url else "missing"
         return Check("management API", state, str(error), hint)
     return Check("management API", "ok", f"RabbitMQ {release}, user {user!r} with the tags {tags or 'none'}")
+
+
+def _streams(url: str, password_file: Path | None, tls: ssl.SSLContext | None) -> Check:
+    """Only readers and publishers of streams need the port, so it may be missing."""
+    try:
+        with open_streams(url, credentials=password_file, tls=tls) as connection:
+            return Check("stream protocol", "ok", f"{connection.url}; {_advertised(connection.node)}")
+    except RabbitChxError as error:
+        hint = "rabbit_chx.streams and Spark's reads of streams need it; doctor --spark tries the options of a read"
+        return Check("stream protocol", "missing", str(error), hint)
+
+
+def _advertised(node: Node | None) -> str:
+    """Whether this machine can follow the address that the node advertises."""
+    if node is None:
+        return "the node advertises no address"
+    try:
+        socket.create_connection((node.host, node.port), _ADVERTISED_SECONDS).close()
+    except OSError as error:
+        return f"{node.host}:{node.port}, which the node advertises, cannot be reached from here ({error.strerror or error})"
+    return f"the node advertises {node.host}:{node.port}"
 
 
 def _print(checks: list[Check]) -> None:

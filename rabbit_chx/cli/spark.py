@@ -115,30 +115,31 @@ def checked_java() -> Java:
 # -- the doctor ---------------------------------------------------------------------------------------
 
 
-def write_options(url: str | None, password_file: Path | None, options: Iterable[str]) -> dict[str, str]:
+def connector_options(url: str | None, password_file: Path | None, options: Iterable[str]) -> dict[str, str]:
     """The options of ``format("rabbitmq")`` as the command line describes them, checked; empty without a broker."""
-    from spark_connector.options import WriteOptions
+    from spark_connector.reach import parsed
 
     given = ({} if url is None else {"url": url}) | dict(pairs("--option", options, "NAME=VALUE"))
     passwords = {"password", "passwordenv", "passwordfile"} & {name.lower() for name in given}
     if url is not None and password_file is not None and not passwords:
         given["passwordFile"] = str(password_file)
     if given:
-        WriteOptions.of(given)
+        parsed(given)
     return given
 
 
 def broker_checks(options: Mapping[str, str]) -> Iterator[Check]:
-    """What the driver checks on the broker before a batch write."""
-    from spark_connector.connections import NotOnThisMachine, check_access
-    from spark_connector.options import WriteOptions
+    """What the driver checks on the broker before a batch write or a read."""
+    from spark_connector.connections import NotOnThisMachine
+    from spark_connector.reach import from_driver, is_read, parsed
 
-    checked = WriteOptions.of(options)
     try:
-        check_access(checked, [] if checked.exchange is None else [checked.exchange])
-        yield Check("broker", "ok", checked.where)
+        yield Check("broker", "ok", from_driver(parsed(options)))
     except NotOnThisMachine as absent:
-        yield Check("broker", "missing", str(absent), "the executors check it instead, see below")
+        if is_read(options):
+            yield Check("broker", "failed", str(absent), "a read needs it on the driver, too")
+        else:
+            yield Check("broker", "missing", str(absent), "the executors check it instead, see below")
     except RabbitChxError as error:
         yield Check("broker", "failed", str(error), "is it running, and are the options right?")
 
@@ -263,9 +264,9 @@ def ask_executors(spark: SparkSession, options: Mapping[str, str]) -> tuple[list
     from pyspark.sql import functions as F  # noqa: N812
     from pyspark.sql.utils import is_remote
 
-    from spark_connector.options import WriteOptions
+    from spark_connector.reach import parsed
 
-    addresses = [(url.host, url.port) for url in WriteOptions.of(options).urls] if options else []
+    addresses = [(url.host, url.port) for url in parsed(options).urls] if options else []
     question = F.udf(_question(dict(options), addresses), "string", useArrow=False).asNondeterministic()
     slots = len(_rows(spark.range(100_000).select(F.spark_partition_id()).distinct()))
     rows = _rows(spark.range(0, slots, 1, slots).select(question("id")))
@@ -312,13 +313,10 @@ def _question(options: dict[str, str], addresses: list[tuple[str, int]]) -> Call
                 faults[package] = "missing" if missing else f"{type(error).__name__}: {error}".splitlines()[0]
         began = time.monotonic()
         try:
-            if options and not faults:  # connect as the writer does
-                from spark_connector.connections import borrow, discard
-                from spark_connector.options import WriteOptions
+            if options and not faults:  # connect as a task does
+                from spark_connector.reach import from_executor, parsed
 
-                checked = WriteOptions.of(options)
-                discard(borrow(checked, f"{checked.connection_name} doctor"))
-                broker = checked.where
+                broker = from_executor(parsed(options))
             elif addresses:  # without the packages, only the port can be tried
                 socket.create_connection(addresses[0], 10.0).close()
                 broker = "{}:{} is reachable".format(*addresses[0])

@@ -10,6 +10,8 @@ from urllib.parse import urlsplit
 import pika
 import pytest
 
+from rabbit_chx.cli import doctor
+from rabbit_chx.cli.spark import broker_checks
 from rabbit_chx.errors import InvalidMessage, RabbitChxError, StreamUnavailable
 from rabbit_chx.streams import connect
 from spark_connector import RabbitMQDataSource
@@ -82,6 +84,27 @@ def test_a_closed_port_is_an_error_at_once_that_names_the_plugin(streams, reader
     ):
         closed.latestOffset()
     assert monotonic() - began < 60  # reconnectTimeoutMs is 120 seconds
+
+
+@pytest.mark.one_release
+def test_doctor_checks_the_port_of_streams_and_a_read(broker, streams):
+    found = doctor._streams(broker.stream_url, None, None)
+    assert found.state == "ok"
+    assert "the node advertises" in found.found
+    found = doctor._streams("rabbitmq-stream://127.0.0.1:1", None, None)
+    assert (found.state, "rabbitmq-plugins enable rabbitmq_stream" in found.found) == ("missing", True)
+    read = {
+        "url": broker.url,
+        "stream": streams.stream(),
+        "streamPort": str(urlsplit(broker.stream_url).port),
+    }
+    for change, state, words in [
+        ({}, "ok", "streams: 1"),
+        ({"streamPort": "1"}, "failed", "rabbitmq-plugins enable rabbitmq_stream"),
+        ({"passwordEnv": "NO_SUCH_VARIABLE", "url": "amqp://u@127.0.0.1"}, "failed", "NO_SUCH_VARIABLE"),
+    ]:
+        (check,) = broker_checks(read | change)
+        assert (check.state, words in check.found) == (state, True), check
 
 
 BROKEN = [b"\0Sr\xd1\0\0\0\xff", b"\0Su\xb0\0\0\0\xffabc"]

@@ -15,6 +15,7 @@ import pytest
 from rabbit_chx.cli.spark import ask_executors
 from tests.programs import ran
 from tests.spark import BRIEF_JAVA
+from tests.spark.streams import Streams
 
 pytestmark = [pytest.mark.spark, pytest.mark.long]
 
@@ -98,6 +99,20 @@ def test_a_wrong_password_is_told_from_a_broker_that_is_not_there(spark, rabbitm
     assert "user name or password" in answer["refused"]
     ((answer,), _) = ask_executors(spark, {"url": rabbitmq_broker.url})
     assert answer["broker"].startswith(place.partition("/")[0])
+
+
+@pytest.mark.broker
+def test_an_executor_checks_a_read_of_streams(spark, rabbitmq_broker):
+    port = str(urlsplit(rabbitmq_broker.stream_url).port)
+    with Streams(rabbitmq_broker.url) as streams:
+        read = {"url": rabbitmq_broker.url, "stream": streams.stream(), "streamPort": port}
+        for change, words in [
+            ({}, "streams: 1"),
+            ({"stream": "nowhere"}, "a stream in the virtual host"),
+            ({"streamPort": "1"}, "rabbitmq-plugins enable rabbitmq_stream"),
+        ]:
+            ((answer,), _) = ask_executors(spark, read | change)
+            assert words in answer["broker"] + answer["refused"]
 
 
 @pytest.mark.parametrize("target", [f"spark://{NOBODY}", f"sc://{NOBODY}/;token=sesame"])

@@ -13,12 +13,12 @@ from rabbit_chx.cli import doctor, tables
 from rabbit_chx.cli.options import pairs
 from rabbit_chx.cli.output import Check
 from rabbit_chx.cli.spark import (
+    connector_options,
     executor_check,
     executors_check,
     java_check,
     reason_in,
     without_token,
-    write_options,
 )
 from spark_connector.java import Java
 from tests.programs import ran
@@ -117,7 +117,7 @@ def test_a_java_that_spark_does_not_find_is_a_fault():
 )
 def test_the_command_line_is_checked_before_anything_starts(option, reason):
     with pytest.raises(InvalidValue) as caught:
-        write_options("amqp://etl:sesame@rabbit", None, [option])
+        connector_options("amqp://etl:sesame@rabbit", None, [option])
     assert reason in str(caught.value)
     with pytest.raises(InvalidValue, match="NAME=VALUE"):
         pairs("--conf", ["spark.x"], "NAME=VALUE")
@@ -125,9 +125,14 @@ def test_the_command_line_is_checked_before_anything_starts(option, reason):
 
 def test_the_password_file_is_passed_to_executors_unless_an_option_names_a_password():
     url, secret = "amqp://etl@rabbit", Path("/run/secret")
-    assert write_options(url, secret, []) == {"url": url, "passwordFile": "/run/secret"}
-    assert write_options(url, secret, ["passwordEnv=X"]) == {"url": url, "passwordEnv": "X"}
-    assert write_options(None, secret, []) == {}
+    assert connector_options(url, secret, []) == {"url": url, "passwordFile": "/run/secret"}
+    assert connector_options(url, secret, ["passwordEnv=X"]) == {"url": url, "passwordEnv": "X"}
+    assert connector_options(None, secret, []) == {}
+    assert connector_options(url, None, ["stream=s", "streamPort=5"]) == {
+        "url": url,
+        "stream": "s",
+        "streamPort": "5",
+    }
 
 
 def test_brackets_are_not_markup_and_a_command_fits_80_columns(monkeypatch, capsys):
