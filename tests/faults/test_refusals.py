@@ -12,7 +12,7 @@ import pytest
 
 from rabbit_chx.errors import BrokerUnavailable, PublishFailed
 from rabbit_chx.publishing import Publisher, Timeouts
-from tests.faults.load import wait_until, within
+from tests.faults.load import PATIENCE, SLACK, wait_until, within
 
 pytestmark = [
     pytest.mark.long,
@@ -67,7 +67,7 @@ def free_port():
         return listener.getsockname()[1]
 
 
-def refusal(publisher, *, limit=5.0):
+def refusal(publisher, *, limit=SLACK):
     """Return the error that opening raises within the limit, after a check that it contains no secret."""
     with pytest.raises(BrokerUnavailable) as caught:
         within(limit, publisher.open, "opening")
@@ -105,7 +105,7 @@ def publish(publisher):
 def test_an_exchange_that_the_user_may_not_write_to(user, url, log):
     publisher = Publisher(url(), "amq.topic")
     with pytest.raises(PublishFailed) as caught:
-        within(5, lambda: publish(publisher), "publishing")
+        within(SLACK, lambda: publish(publisher), "publishing")
     denied = "403 ACCESS_REFUSED, user 'little' has no write permission on exchange 'amq.topic'"
     assert f"{denied} in virtual host '/'" in str(caught.value)
     assert publisher.totals.connections == 1
@@ -118,7 +118,7 @@ def test_publishing_needs_only_write_permission_on_the_exchange(user, url, conne
     connection.channel().queue_declare("for.little", exclusive=True)
     connection.channel().queue_bind("for.little", "amq.direct", "k")
     publisher = Publisher(url(), "amq.direct")
-    within(10, lambda: publish(publisher), "publishing")
+    within(PATIENCE, lambda: publish(publisher), "publishing")
     assert publisher.totals.confirmed == 1
 
 
@@ -150,7 +150,7 @@ def test_closing_in_the_middle_of_a_handshake(url, caplog):
         accepted, _ = listener.accept()
         with closing(accepted):
             assert accepted.recv(8) == b"AMQP\0\0\x09\x01"
-            within(10, lambda: publisher.close(timeout=1), "closing")
+            within(1 + SLACK, lambda: publisher.close(timeout=1), "closing")
             opening.join()
             assert accepted.recv(8) == b""  # the connection is closed
     assert "the publisher's thread failed" not in caplog.text
@@ -180,7 +180,7 @@ def test_a_server_that_speaks_first_and_not_amqp(url, log):
 
 def test_several_urls(user, url):
     bad = [url(port=free_port()), url(password=f"wrong{CANARY}")]
-    with Publisher([*bad, url()], timeouts=Timeouts(connect=5)) as publisher:
+    with Publisher([*bad, url()], timeouts=Timeouts(connect=SLACK)) as publisher:
         assert publisher.totals.connections == 1
     text = refusal(Publisher(bad, timeouts=BRIEF))
     assert "Connection refused" in text
@@ -188,7 +188,7 @@ def test_several_urls(user, url):
 
 
 def until_connected(publisher, count):
-    wait_until(lambda: publisher.totals.connections >= count, "the publisher connects", 20)
+    wait_until(lambda: publisher.totals.connections >= count, "the publisher connects")
 
 
 def test_credentials_are_requested_for_each_connection(broker, user, url):
@@ -220,7 +220,7 @@ def test_a_password_that_changes_in_its_file(broker, user, url, tmp_path):
             publisher.publish(b"after", "nowhere")
 
     with pytest.raises(PublishFailed, match=r"2 of 2 messages .* 312 NO_ROUTE"):
-        within(20, work, "publishing")
+        within(PATIENCE, work, "publishing")
 
 
 def test_credentials_that_are_unavailable_are_requested_again(user, url):
@@ -231,7 +231,7 @@ def test_credentials_that_are_unavailable_are_requested_again(user, url):
             raise answers.pop()
         return user, CANARY
 
-    with Publisher(url(), credentials=credentials, timeouts=Timeouts(connect=5)) as publisher:
+    with Publisher(url(), credentials=credentials, timeouts=Timeouts(connect=SLACK)) as publisher:
         assert publisher.totals.connections == 1
 
     answers.extend([OSError("the token service is down")] * 1_000)

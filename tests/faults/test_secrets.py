@@ -263,7 +263,7 @@ def test_an_interrupted_command_shows_no_secret(site, broker, search):
         wait_until(lambda: site.user in broker.ctl(*connections), "the command connects", pause=0.2)
         site.places.note("output", broker.ctl(*connections))
         running.send_signal(signal.SIGINT)
-        output = running.communicate(timeout=60)[0].decode()
+        output = running.communicate(timeout=240)[0].decode()
     site.places.note("output", output)
     search("rabbit-chx", site.places, started)
     assert (running.returncode, output.splitlines()[-1]) == (130, "Interrupted.")

@@ -18,7 +18,7 @@ from rabbit_chx import RabbitChxError
 from rabbit_chx.errors import BrokerUnavailable
 from rabbit_chx.publishing import Publisher
 from tests.faults.ledger import body
-from tests.faults.load import wait_until, within
+from tests.faults.load import PATIENCE, SLACK, wait_until, within
 from tests.faults.proxy import Proxy
 from tests.faults.tls_clients import CLIENTS, Access, CommandFailed
 from tests.inbox import Inbox
@@ -123,7 +123,7 @@ def test_a_broker_that_does_not_offer_external_says_so(external, broker):
 
 def complaint(client, access):
     with pytest.raises((RabbitChxError, CommandFailed)) as caught:
-        within(10, lambda: CLIENTS[client](access), "connecting")
+        within(PATIENCE, lambda: CLIENTS[client](access), "connecting")
     return str(caught.value)
 
 
@@ -153,7 +153,7 @@ def test_a_connection_over_tls_that_is_cut(scene, listener, authority):
         proxy.cut_after = (1, 100_000)
         proxy.cut()
         it.control.flow()
-        wait_until(lambda: proxy.cuts >= 8, "some connections are cut")
+        wait_until(lambda: proxy.cuts >= 8 and it.control.broken >= 8, "some connections are cut")
         it.hold()
         proxy.cut_after = (1, 1_500)
         proxy.cut()
@@ -166,7 +166,7 @@ def test_a_connection_over_tls_that_is_cut(scene, listener, authority):
 def refusal(url, context):
     publisher = Publisher(url, tls=context)
     with pytest.raises(BrokerUnavailable) as caught:
-        within(5, publisher.open, "opening")
+        within(SLACK, publisher.open, "opening")
     return str(caught.value)
 
 

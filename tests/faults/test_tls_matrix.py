@@ -27,7 +27,7 @@ pytestmark = [
     ),
 ]
 
-LIMIT = 5.0
+LIMIT = 30.0
 
 
 @pytest.fixture(scope="module")

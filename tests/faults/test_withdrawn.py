@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from rabbit_chx.publishing import Outcome, Timeouts
-from tests.faults.load import PATIENCE, wait_until
+from tests.faults.load import PATIENCE, SLACK, wait_until
 
 pytestmark = [pytest.mark.broker, pytest.mark.long]
 
@@ -42,7 +42,11 @@ def guest(broker):
 
 
 def test_a_revoked_permission_takes_effect_with_the_next_connection(broker, scene, guest):
-    """A channel keeps what it was once allowed (rabbit_channel caches permissions in its process dictionary)."""
+    """A channel keeps what it was once allowed, until it has had nothing to do for a second.
+
+    rabbit_channel caches permissions in its process dictionary, and clears it before it hibernates, which it does where a busy
+    machine halts the publisher.
+    """
     name, url = guest
     with scene("write permission taken away", url=url, **UNDECIDED) as it:
         it.control.flow()
@@ -52,10 +56,10 @@ def test_a_revoked_permission_takes_effect_with_the_next_connection(broker, scen
         broker.ctl("close_all_user_connections", name, "a test")
         wait_until(lambda: it.load.error is not None, "the broker refuses the publisher")
         wait_until(lambda: it.control.broken >= 2, "the broker refuses the control")
-        it.load.finish(5)
+        it.load.finish(SLACK)
     denied = f"403 ACCESS_REFUSED, user '{name}' has no write permission on exchange '{it.used.exchange}'"
     assert denied in str(it.load.error)
-    assert it.totals.connections == 2
+    assert it.totals.connections <= 2
 
 
 @contextmanager
@@ -83,5 +87,5 @@ def test_the_plugin_is_disabled_while_publishing(broker, scene):
         with plugin_disabled(broker):
             wait_until(lambda: it.load.error is not None, "the publisher ends")
             wait_until(lambda: it.control.broken >= 2, "the control loses its connection")
-            it.load.finish(5)
+            it.load.finish(SLACK)
     assert f"`rabbitmq-plugins enable {PLUGIN}`" in str(it.load.error)
