@@ -24,7 +24,7 @@ from tests.faults.group_history import Diary, Verdict, judge
 from tests.faults.load import PATIENCE, Load
 
 REPOSITORY = Path(__file__).parents[2]
-STUCK = 60.0
+STUCK = 150.0
 """Seconds after which a queue with unhandled messages counts as stuck: longer than any fault of these tests."""
 
 _CONSUMERS = "list_consumers queue_name channel_pid consumer_tag active activity_status arguments"
@@ -69,7 +69,7 @@ class Worker:
         if self.lives:
             self.signal(signal.SIGCONT)
             self.signal(signal.SIGTERM)
-        return self.process.wait(60)
+        return self.process.wait(2 * PATIENCE)
 
     def close(self) -> None:
         if self._open.closed:
@@ -237,7 +237,7 @@ class Workers:
 
     def _publish_no_more(self) -> None:
         self.hold()
-        ledger = self.load.finish(60)
+        ledger = self.load.finish(PATIENCE)
         assert not ledger.outcomes, "some messages could not be published"
 
     def kill(self) -> Verdict:
