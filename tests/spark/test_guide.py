@@ -128,7 +128,7 @@ def test_a_stream_is_copied_to_files(rabbitmq_broker, events, spark, tmp_path):
     folder, checkpoint = str(tmp_path / "rows"), str(tmp_path / "checkpoint")
     given = {"spark": spark, "url": rabbitmq_broker.stream_url, "folder": folder, "checkpoint": checkpoint}
     exec(marked("spark.md", "test_a_stream_is_copied_to_files"), given)
-    assert given["query"].awaitTermination(100)
+    assert given["query"].awaitTermination(200)
     assert bodies(spark.read.parquet(folder)) == [b"0", b"1", b"2", b"3", b"4"]
 
 
@@ -144,7 +144,7 @@ def test_a_queue_is_copied_to_files(rabbitmq_broker, spark, tmp_path):
         for number in range(5):
             channel.basic_publish("", "orders.0", b"%d" % number)
         exec(marked("spark.md", "test_a_queue_is_copied_to_files"), given)
-        assert given["query"].awaitTermination(100)
+        assert given["query"].awaitTermination(200)
         assert channel.queue_delete("orders.0").method.message_count == 0
     assert bodies(spark.read.parquet(folder)) == [b"0", b"1", b"2", b"3", b"4"]
 

@@ -35,7 +35,6 @@ def test_the_lines_write_to_the_exchange(spark, broker, monkeypatch):
     done = ran(
         [Path(sys.executable).with_name("rabbit-chx"), "apply", "examples/topology.yaml", "--yes"],
         cwd=ROOT,
-        timeout=120,
     )
     assert done.returncode == 0, done.stderr
     names: dict[str, object] = {}

@@ -174,7 +174,7 @@ def test_a_stream_is_split_too(spark, tmp_path):
     stream = spark.readStream.schema("value binary, routing_key string").parquet(str(tmp_path / "in"))
     _, bad = split_valid(stream, exchange="x")
     query = bad.writeStream.format("memory").queryName("bad").trigger(availableNow=True).start()
-    assert query.awaitTermination(60)
+    assert query.awaitTermination(200)
     assert [row["reason"] for row in spark.table("bad").collect()] == ["routing_key is null"]
 
 
