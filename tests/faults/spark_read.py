@@ -20,7 +20,9 @@ WORKER = "pyspark.daemon"
 """Text in the command lines of Python workers."""
 LOT = 50
 PAUSE = 0.1
-"""Each stream gets a lot of messages, then the feed pauses."""
+"""Each stream gets a lot of messages, then the feed pauses: longer and longer, so that a slow query can keep up."""
+MANY = 2_000
+"""Messages after which the pauses are twice as long."""
 
 
 def body(number: int, size: int = 100) -> bytes:
@@ -47,7 +49,7 @@ class Feed(threading.Thread):
     def _publish(self) -> None:
         with ExitStack() as stack:
             publishers = [stack.enter_context(self._publisher(stream)) for stream in self.sent]
-            while not self._ending.wait(PAUSE):
+            while not self._ending.wait(PAUSE * (1 + max(self.sent.values()) / MANY)):
                 for publisher in publishers:
                     first = self.sent[publisher.stream]
                     publisher.send(map(body, range(first, first + LOT)))

@@ -32,7 +32,7 @@ from tests.faults.spark_load import (
 )
 from tests.faults.spark_programs import EXECUTOR, Program
 
-pytestmark = [pytest.mark.spark, pytest.mark.broker, pytest.mark.long]
+pytestmark = [pytest.mark.spark, pytest.mark.broker, pytest.mark.long, pytest.mark.timeout(1_200)]
 
 AGAIN = "no loss is possible, Spark runs the task again"
 REPORTED = "no loss is possible, the write says that it failed"

@@ -19,7 +19,7 @@ pytestmark = [
     pytest.mark.broker,
     pytest.mark.long,
     pytest.mark.one_release,
-    pytest.mark.timeout(3_600 if LONG else 600),
+    pytest.mark.timeout(3_600 if LONG else 1_200),
 ]
 
 KILLS = 20 if LONG else 2

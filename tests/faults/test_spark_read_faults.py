@@ -34,7 +34,7 @@ pytestmark = [
     pytest.mark.spark,
     pytest.mark.broker,
     pytest.mark.long,
-    pytest.mark.timeout(3_600 if LONG else 600),
+    pytest.mark.timeout(3_600 if LONG else 1_200),
 ]
 
 KILLS = 20 if LONG else 2

@@ -12,7 +12,7 @@ from tests.faults.spark_load import SLOW, copies, duplicates, options, put_files
 from tests.faults.spark_programs import Program
 from tests.inbox import Inbox
 
-pytestmark = [pytest.mark.spark, pytest.mark.broker, pytest.mark.long]
+pytestmark = [pytest.mark.spark, pytest.mark.broker, pytest.mark.long, pytest.mark.timeout(1_200)]
 
 ROWS = 2_000
 """In each file."""
