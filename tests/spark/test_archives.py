@@ -18,7 +18,7 @@ from tests.programs import ran
 from tests.spark import BRIEF_JAVA
 from tests.wheels import installed, write_wheel
 
-pytestmark = [pytest.mark.spark, pytest.mark.broker, pytest.mark.long]
+pytestmark = [pytest.mark.spark, pytest.mark.broker, pytest.mark.long, pytest.mark.timeout(1_200)]
 
 SECTION = re.search(
     r"^## On a cluster\n(.*?)^## ",
@@ -48,6 +48,9 @@ print(json.dumps([(one["process"], *one["faults"]) for one in ask_executors(spar
 DEFAULTS = f"""
 spark.master                local-cluster[2,1,700]
 spark.executor.memory       700m
+spark.cores.max             2
+spark.scheduler.minRegisteredResourcesRatio        1
+spark.scheduler.maxRegisteredResourcesWaitingTime  300s
 spark.driver.extraJavaOptions    {BRIEF_JAVA}
 spark.executor.extraJavaOptions  {BRIEF_JAVA}
 spark.driver.host           127.0.0.1
@@ -80,7 +83,7 @@ class Place(NamedTuple):
                 "SPARK_CONF_DIR": str(self.folder),
             }
             | more,
-            timeout=400,
+            timeout=1_000,
         )
 
 

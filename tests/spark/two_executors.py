@@ -45,7 +45,8 @@ def main(url: str, release: str, prefix: str) -> None:
         **SETTINGS,
         "spark.executorEnv.PYTHONPATH": ":".join(sys.path),
         "spark.executor.memory": "700m",
-        "spark.scheduler.minRegisteredResourcesRatio": "1",  # not a row before both are there
+        "spark.cores.max": "2",
+        "spark.scheduler.minRegisteredResourcesRatio": "1",  # of these cores: not a row before both are there
         "spark.scheduler.maxRegisteredResourcesWaitingTime": "300s",
     }
     spark = builder.config(map=settings).getOrCreate()
