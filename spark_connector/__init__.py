@@ -39,6 +39,7 @@ from rabbit_chx.faces import lazy_face
 if TYPE_CHECKING:
     from rabbit_chx import HotKey as HotKey, QueueShare as QueueShare, Spread as Spread
     from spark_connector.columns import AMQP_TAGS as AMQP_TAGS, COLUMNS as COLUMNS
+    from spark_connector.counts import Counts as Counts, WriteCounts as WriteCounts
     from spark_connector.data_source import RabbitMQDataSource as RabbitMQDataSource, register as register
     from spark_connector.micro_batches import foreach_batch as foreach_batch
     from spark_connector.options import OPTIONS as OPTIONS
@@ -57,6 +58,7 @@ if not TYPE_CHECKING:
         {
             "rabbit_chx": "HotKey QueueShare Spread",
             "spark_connector.columns": "AMQP_TAGS COLUMNS",
+            "spark_connector.counts": "Counts WriteCounts",
             "spark_connector.data_source": "RabbitMQDataSource register",
             "spark_connector.micro_batches": "foreach_batch",
             "spark_connector.options": "OPTIONS",

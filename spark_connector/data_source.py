@@ -16,6 +16,7 @@ from rabbit_chx.errors import Unquoted
 from spark_connector.bindings import bindings_of
 from spark_connector.columns import layout_of
 from spark_connector.connections import NotOnThisMachine, check_access, credentials_of
+from spark_connector.counts import WriteCounts, counts_of
 from spark_connector.logs import log_line
 from spark_connector.options import WriteOptions
 from spark_connector.partition import WriteJob
@@ -85,14 +86,14 @@ class RabbitMQDataSource(DataSource):
             raise InvalidValue("save mode", "overwrite", "append", hint)
         job = self._job(schema)
         _check_broker(job.options)
-        return Writer(replace(job, bindings=bindings_of(job.options)))
+        return Writer(replace(job, bindings=bindings_of(job.options)), self.session.counts)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> Writer:  # noqa: FBT001, N802
         """Check a streaming write; Spark calls this twice for each micro-batch, so the broker is not asked."""
         if overwrite:
             hint = "To write the result of an aggregation, use foreach_batch(...), for each micro-batch"
             raise InvalidValue("output mode", "complete", "append", hint)
-        return Writer(self._job(schema))
+        return Writer(self._job(schema), self.session.counts)
 
     def _job(self, schema: StructType) -> WriteJob:
         options = self.session.complete(WriteOptions, self.options)
@@ -122,7 +123,7 @@ def _check_broker(options: WriteOptions) -> None:
         log_line(logging.WARNING, f"exchange and permission are not checked on the driver: {missing}")
 
 
-def register(spark: SparkSession) -> None:
+def register(spark: SparkSession) -> WriteCounts | None:
     """Register ``format("rabbitmq")`` with a session, on the calling thread.
 
     Spark finds the format by itself where this package is installed, but not on threads that you start: it looks into
@@ -132,13 +133,18 @@ def register(spark: SparkSession) -> None:
     changing one. A write under ``spark.speculation`` is then refused before its job, and on a local master so is one
     with a missing password. There the tasks also run this Python, unless PYSPARK_PYTHON names another.
 
+    Returns:
+        The counts of all writes of the application, which grow when a write or a micro-batch has ended: ``counts.now``. None
+        with Spark Connect.
+
     Raises:
         InvalidValue: a setting is not the name of an option, or PySpark 4.0 has found the format already, and cannot replace it.
     """
-    settings = SessionSettings.of(dict(spark.conf.getAll))
     context = getattr(spark, "_sc", None)  # None with Spark Connect
     if context is not None:
         use_python_of_driver(context)
+    counts = counts_of(context)
+    settings = replace(SessionSettings.of(dict(spark.conf.getAll)), counts=counts)
     source = type(RabbitMQDataSource.__name__, (RabbitMQDataSource,), {"session": settings})
     try:
         spark.dataSource.register(source)
@@ -154,6 +160,7 @@ def register(spark: SparkSession) -> None:
                 "Pass the options to each read and write",
             ) from None
     activate(spark)
+    return counts
 
 
 def activate(spark: SparkSession) -> None:

@@ -33,6 +33,8 @@ class SessionSettings:
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
     """Default options; they may contain secrets."""
     speculation: bool = False
+    counts: Any = None
+    """Where writes are counted, if the program can read it."""
     local: bool = False
     """Whether the tasks run on the driver's machine, with its environment."""
 

@@ -82,3 +82,8 @@ class Written(WriterCommitMessage):
     """Why the partition is incomplete, if another attempt would fail as well."""
     stopped: bool = False
     """Whether the problem of another partition stopped this one."""
+
+    @property
+    def possible_duplicates(self) -> int:
+        """The messages that were sent again; all of them, if an earlier attempt of the task may have published."""
+        return self.published if self.attempt else self.resent

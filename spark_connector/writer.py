@@ -15,6 +15,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamWriter, WriterCommitMessage
 
 from spark_connector.bindings import changes
+from spark_connector.counts import WriteCounts
 from spark_connector.logs import log_line
 from spark_connector.partition import ROWS_NAMED, WriteJob, write_partition
 from spark_connector.task import Task, WriteFailed, Written
@@ -29,8 +30,9 @@ class Writer(DataSourceArrowWriter, DataSourceStreamWriter):
     PySpark 4.0 passes Arrow batches of a stream only to a subclass of both.
     """
 
-    def __init__(self, job: WriteJob) -> None:
+    def __init__(self, job: WriteJob, counts: WriteCounts | None = None) -> None:
         self._job = job
+        self._counts = counts
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
         """Write one partition; called in a Python worker for each attempt of a task."""
@@ -51,6 +53,8 @@ class Writer(DataSourceArrowWriter, DataSourceStreamWriter):
             )
         if lost := sum(one.published for one in written) - confirmed:
             raise WriteFailed(f"{lost} rows were published but not confirmed")
+        if self._counts is not None:
+            self._counts.add(written)
         changed = changes(self._job.options, self._job.bindings)
         line = {
             "event": "dry run" if self._job.options.dry_run else "written",
@@ -59,6 +63,7 @@ class Writer(DataSourceArrowWriter, DataSourceStreamWriter):
             "query": next((one.query_id for one in written if one.query_id), None),
             "partitions": len(written),
             **{name: sum(getattr(one, name) for one in written) for name in _COUNTS},
+            "possible_duplicates": sum(one.possible_duplicates for one in written) or None,
             "seconds": round(max((one.seconds for one in written), default=0.0), 3),
             "bindings_changed": changed,
             "first_dropped": [row for one in written for row in one.first_dropped][:ROWS_NAMED],
@@ -71,6 +76,8 @@ class Writer(DataSourceArrowWriter, DataSourceStreamWriter):
     def abort(self, messages: list[WriterCommitMessage | None], batch_id: int | None = None) -> None:  # noqa: ARG002
         """Report a job that failed or a query that was stopped; tasks that still run may publish for a moment."""
         written = [one for one in messages if isinstance(one, Written)]
+        if self._counts is not None:
+            self._counts.add(written, failed=True)
         log_line(
             logging.WARNING,
             f"write not completed: {len(written)} of {len(messages)} partitions reported "

@@ -5,8 +5,10 @@ A program of its own: it sets ``spark.speculation``, and its PYSPARK_PYTHON is n
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import sys
+from pathlib import Path
 
 from pyspark.sql import SparkSession
 
@@ -22,12 +24,12 @@ def error_of(frame, **options) -> str:
     return ""
 
 
-def main(url: str, exchange: str) -> None:
+def main(url: str, exchange: str, folder: str) -> None:
     settings = {**SETTINGS, "spark.speculation": "true", "spark.datasource.rabbitmq.url": url}
     spark = SparkSession.builder.master("local[1]").config(map=settings).getOrCreate()
     spark.sparkContext.setLogLevel("OFF")
     spark.conf.set("spark.datasource.rabbitmq.exchange", exchange)
-    register(spark)
+    counts = register(spark)
     frame = spark.range(10).selectExpr("cast(id as string) as value", "'k' as key")
     host = url.rpartition("@")[2]
     allowed = {"allowSpeculation": "true"}
@@ -37,7 +39,13 @@ def main(url: str, exchange: str) -> None:
     }
     jobs = len(spark.sparkContext.statusTracker().getJobIdsForGroup())
     written = error_of(frame, **allowed)
-    print(json.dumps({"jobs": jobs, "written": written, **refused}))
+    Path(folder, "rows").write_text("a\nb\n")
+    lines = spark.readStream.text(folder).selectExpr("value", "'k' as key").writeStream.format("rabbitmq")
+    lines = lines.options(**allowed).option("checkpointLocation", f"{folder}/checkpoint")
+    lines.trigger(availableNow=True).start().awaitTermination()
+    invalid = error_of(frame.selectExpr("cast(null as string) as value", "key"), **allowed)
+    counted = dataclasses.asdict(counts.now)
+    print(json.dumps({"jobs": jobs, "written": written, "invalid": invalid, "counts": counted, **refused}))
     spark.stop()
 
 

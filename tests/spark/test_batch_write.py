@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import struct
-from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 
 import pytest
 
-from spark_connector import register
 from tests.deliveries import Delivery, deliveries
-from tests.faults.load import wait_until
 from tests.inbox import Inbox
 from tests.proof import LONG
 
@@ -191,28 +188,3 @@ def test_tasks_of_a_worker_share_its_connection(spark, broker, inbox):
     assert len(inbox) == 1202
     opened = int(broker.eval(created)) - before
     assert opened <= 2 + 1  # each of two workers; one more if Spark replaced a worker meanwhile
-
-
-@pytest.mark.long
-def test_a_queue_that_is_deleted_during_a_write_is_named(spark, broker, inbox, capfd):
-    with broker.connection() as connection:
-        channel = connection.channel()
-        channel.queue_declare("deleted-during-a-write")
-        channel.queue_bind("deleted-during-a-write", inbox.exchange)
-        options = {"maxRatePerTask": "500", "managementUrl": broker.management_url}
-        frame = numbers(spark, 5_000, 1)
-
-        def save():
-            register(spark)  # it is another thread
-            writer(frame, broker, exchange=inbox.exchange, **options).save()
-
-        with ThreadPoolExecutor(1) as pool:
-            write = pool.submit(save)
-            wait_until(lambda: write.done() or len(inbox) > 0, "the first rows", 500)
-            channel.queue_delete("deleted-during-a-write")
-            write.result()
-    assert len(inbox) == 5_000
-    assert (
-        "queue 'deleted-during-a-write' (binding key '') is no longer bound: the queue was deleted"
-        in capfd.readouterr().err
-    )

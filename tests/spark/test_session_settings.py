@@ -26,10 +26,23 @@ def test_a_session_holds_the_options_and_refuses_writes_before_their_job(broker,
         "PATH": f"{tmp_path}:{environment['PATH']}",
         "PYTHONPATH": str(Path(__file__).parents[2]),
     }
-    program = [sys.executable, "-m", session_settings.__name__, broker.url, inbox.exchange]
+    rows = tmp_path / "rows"
+    rows.mkdir()
+    program = [sys.executable, "-m", session_settings.__name__, broker.url, inbox.exchange, str(rows)]
     done = ran(program, env=environment)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout.splitlines()[-1])
     assert "invalid setting spark.speculation" in found["speculation"]
     assert "NO_SUCH_PASSWORD, which is not set on" in found["password"]
-    assert (found["jobs"], found["written"], len(inbox)) == (0, "", 10)
+    assert (found["jobs"], found["written"], len(inbox)) == (0, "", 12)
+    assert "value is null" in found["invalid"]
+    assert found["counts"] == {
+        "writes": 2,
+        "failed_writes": 1,
+        "rows": 12,
+        "confirmed": 12,
+        "bytes": found["counts"]["bytes"],
+        "dropped": 0,
+        "resent": 0,
+        "possible_duplicates": 0,
+    }

@@ -61,6 +61,7 @@ def test_a_complete_write_is_logged_in_one_line(caplog: pytest.LogCaptureFixture
         "confirmed": 6,
         "dropped": 1,
         "resent": 1,
+        "possible_duplicates": 1,
         "bytes": 150,
         "connections": 1,
         "seconds": 1.5,

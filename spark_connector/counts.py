@@ -1,0 +1,78 @@
+"""The counts of the writes of a program, which `register` returns.
+
+A sink written in Python has no metrics in Spark's progress, and its log is that of another process. An accumulator
+reaches the program: the driver's `commit` and `abort` add to it, so an attempt that Spark repeats is not counted twice.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from pyspark import Accumulator, AccumulatorParam, SparkContext
+
+from spark_connector.task import Written
+
+
+@dataclass(frozen=True)
+class Counts:
+    """Sums over batches and micro-batches."""
+
+    writes: int = 0
+    """Batches and micro-batches that succeeded."""
+    failed_writes: int = 0
+    rows: int = 0
+    confirmed: int = 0
+    dropped: int = 0
+    """Invalid rows that ``invalidRows=drop`` left out."""
+    resent: int = 0
+    """Messages that were sent again after a lost connection."""
+    possible_duplicates: int = 0
+    """The messages that were sent again, and all those of tasks that Spark ran again."""
+    bytes: int = 0
+
+
+_OF_TASKS = ("rows", "confirmed", "dropped", "resent", "possible_duplicates", "bytes")
+
+
+class _Sums(AccumulatorParam[dict[str, int]]):
+    def zero(self, value: dict[str, int]) -> dict[str, int]:  # noqa: ARG002 - PySpark's signature
+        return {}
+
+    def addInPlace(self, value1: dict[str, int], value2: dict[str, int]) -> dict[str, int]:  # noqa: N802
+        return dict(Counter(value1) + Counter(value2))
+
+
+class WriteCounts:
+    """The counts of all writes since `register` was first called in this Spark application."""
+
+    def __init__(self, sums: Accumulator[dict[str, int]]) -> None:
+        self._sums = sums
+
+    @property
+    def now(self) -> Counts:
+        """The counts at this moment; on the driver only."""
+        value: Mapping[str, int] = self._sums.value
+        return Counts(**{one.name: value.get(one.name, 0) for one in fields(Counts)})
+
+    def add(self, written: Iterable[Written], *, failed: bool = False) -> None:
+        """Add a batch, or a micro-batch."""
+        sums: Counter[str] = Counter({"failed_writes" if failed else "writes": 1})
+        for one in written:
+            sums.update({name: getattr(one, name) for name in _OF_TASKS})
+        self._sums.add(dict(sums))
+
+
+_by_application: dict[str, WriteCounts] = {}
+
+
+def counts_of(context: Any) -> WriteCounts | None:
+    """The counts of an application; None with Spark Connect, whose client has no accumulators."""
+    if not isinstance(context, SparkContext):
+        return None
+    name = context.applicationId
+    if name not in _by_application:
+        _by_application[name] = WriteCounts(context.accumulator({}, _Sums()))
+    return _by_application[name]
