@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
+from collections.abc import Callable
 
 import pika
 import pytest
@@ -26,15 +27,17 @@ KILLS = 20 if LONG else 2
 MOST = 1_000
 """Rows of a micro-batch."""
 RATE = 500
+ENOUGH = 3 * MOST
+"""Messages that may be ready: a slow machine must be able to read all of them at the end."""
 QUEUE = "read-by-spark"
 
 
 class Load(threading.Thread):
-    """Publishes numbers with confirms until `stop`."""
+    """Publishes numbers with confirms until `stop`, and pauses while enough messages are ready."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, ready: Callable[[], int]) -> None:
         super().__init__(daemon=True, name="load")
-        self._url = url
+        self._url, self._ready = url, ready
         self._ended = threading.Event()
         self.count = 0
         self.start()
@@ -42,6 +45,8 @@ class Load(threading.Thread):
     def run(self) -> None:
         with Publisher(self._url) as publisher:
             while not self._ended.wait(0.2):
+                if self._ready() > ENOUGH:
+                    continue
                 for _ in range(RATE // 5):
                     publisher.publish(b"%d" % self.count, QUEUE, exchange="")
                     self.count += 1
@@ -72,7 +77,7 @@ def test_killed_drivers_lose_no_message(spark, broker, queue, tmp_path):
         program.order(copy=str(tmp_path), options=read)
         return program
 
-    load = Load(broker.url)
+    load = Load(broker.url, ready=queue)
     for number in range(KILLS):
         program = begin(number)
         try:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import pickle
 from datetime import UTC, datetime, timedelta, timezone
+from importlib.metadata import version
 
 import pytest
 
 from spark_connector.offsets import Positions, milliseconds
 from spark_connector.options import OPTIONS, WriteOptions
 from spark_connector.read_options import READ_OPTIONS, ReadOptions
+from spark_connector.read_rows import ReadJob
+from spark_connector.readers import StreamingReader
 from tests.unit.complaints import complaint
 
 URL = "amqp://user:CANARY@host:5673/vh"
@@ -144,6 +147,16 @@ def test_some_options_are_only_for_batch_or_only_for_streaming_reads() -> None:
     assert "availableNow" in complaint(of(endingOffsets="latest").check_stream).hint
     of(endingOffsets="latest").check_batch()
     of(maxRowsPerTrigger="5").check_stream()
+
+
+def test_the_limit_of_a_micro_batch_needs_pyspark_4_2() -> None:
+    limited = ReadJob(of(maxRowsPerTrigger="5"), ("value",))
+    if [int(part) for part in version("pyspark").split(".")[:2]] < [4, 2]:
+        error = complaint(lambda: StreamingReader(limited))
+        assert (error.what, error.expected) == ("option maxRowsPerTrigger", "PySpark 4.2 or newer")
+    else:
+        assert StreamingReader(limited).getDefaultReadLimit().max_rows == 5
+    StreamingReader(ReadJob(of(), ("value",)))
 
 
 def test_reads_and_writes_share_the_options_of_the_connection() -> None:
