@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+import struct
 from contextlib import contextmanager
 from time import monotonic
 from urllib.parse import urlsplit
@@ -13,9 +15,10 @@ import pytest
 from rabbit_chx.cli import doctor
 from rabbit_chx.cli.spark import broker_checks
 from rabbit_chx.errors import InvalidMessage, RabbitChxError, StreamUnavailable
-from rabbit_chx.streams import connect
+from rabbit_chx.streams import connect, sub_batch
 from spark_connector import RabbitMQDataSource
 from spark_connector.admission import limits
+from tests.broker.privileges import release_of
 from tests.broker.stream_scene import settle
 from tests.faults.load import wait_until
 from tests.spark.streams import Streams
@@ -190,3 +193,43 @@ def test_a_micro_batch_is_limited_over_all_streams_or_by_stream(streams, reader)
         pytest.raises(RabbitChxError, match=f"Did you mean {one}"),
     ):
         limited.latestOffset(stored(limited.initialOffset()), limited.getDefaultReadLimit())
+
+
+def by_amqp_0_9_1(url, stream):
+    """The bodies that a consumer of pika receives from the start of a stream; None if the broker closes its connection."""
+    with pika.BlockingConnection(pika.URLParameters(url)) as connection:
+        channel = connection.channel()
+        channel.basic_qos(prefetch_count=100)
+        found = []
+        try:
+            for method, _, body in channel.consume(
+                stream, arguments={"x-stream-offset": "first"}, inactivity_timeout=5
+            ):
+                if method is None or body == b"last":
+                    return found
+                found.append(body)
+                channel.basic_ack(method.delivery_tag)
+        except pika.exceptions.ConnectionClosedByBroker:
+            return None
+
+
+@pytest.mark.newest_first
+def test_amqp_0_9_1_does_not_deliver_all_that_a_stream_holds(broker, streams, reader):
+    """So reads do not fall back to it."""
+    first, second, last = b"\0Su\xa0\x05first", b"\0Su\xa0\x06second", b"\0Su\xa0\x04last"
+    sized = b"".join(struct.pack(">I", len(each)) + each for each in (first, second))
+    hidden = sub_batch([first, second], compression=1, data=gzip.compress(sized))
+    before_4 = release_of(broker) < (4, 0)
+    for messages, bodies, delivered in [
+        ([first, last], [b"first", b"last"], [b"first"]),
+        ([hidden, last], [b"first", b"second", b"last"], None if before_4 else []),
+        ([first, b"not AMQP", last], [b"first", b"not AMQP", b"last"], None),
+    ]:
+        stream = streams.stream()
+        with connect(broker.stream_url) as connection:
+            publisher = connection.declare_publisher(stream)
+            connection.publish(publisher, list(enumerate(messages)))
+            assert settle(connection, len(messages)) == {}
+        with reader(stream=stream) as ours:
+            assert values(ours, ours.initialOffset(), ours.latestOffset()) == bodies
+        assert by_amqp_0_9_1(broker.url, stream) == delivered
