@@ -12,14 +12,15 @@ Options of a write:
 
     url, host, port, virtualHost, username, password, passwordEnv, passwordFile, connectionName,
     connectionTimeoutMs, reconnectTimeoutMs, heartbeatSeconds, blockedTimeoutMs, tls, tlsCaFile, tlsCertFile,
-    tlsKeyFile, tlsKeyPassword, tlsServerName, tlsVerify, exchange, routingKey, managementUrl, checkExchange,
-    persistent, maxInFlight, confirmTimeoutMs, retryTimeoutMs, maxRatePerTask, taskHeaders, maxMessageBytes,
-    invalidRows, failFast, nullValue, ignoreUnknownColumns, allowSpeculation, dryRun.
+    tlsKeyFile, tlsKeyPassword, tlsServerName, tlsVerify, streamPort, followAdvertised, exactlyOnce,
+    producerName, exchange, routingKey, managementUrl, stream, superStream, checkExchange, persistent,
+    maxInFlight, confirmTimeoutMs, retryTimeoutMs, maxRatePerTask, taskHeaders, maxMessageBytes, invalidRows,
+    failFast, nullValue, ignoreUnknownColumns, allowSpeculation, dryRun.
 
 Further options of a read of streams:
 
-    stream, superStream, exchange, managementUrl, streamPort, followAdvertised, columns, keys, startingOffsets,
-    endingOffsets, maxRowsPerTrigger, minPartitions, failOnDataLoss, invalidRows.
+    stream, superStream, exchange, managementUrl, columns, keys, startingOffsets, endingOffsets,
+    maxRowsPerTrigger, minPartitions, failOnDataLoss, invalidRows.
 
 Further options of a read of a queue:
 

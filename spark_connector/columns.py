@@ -74,8 +74,8 @@ _WHOLE: Final = ("tinyint", "smallint", "int", "bigint")
 
 COLUMNS: Final = (
     Column("value", ("binary", "string"), "Body; text is sent as UTF-8. Required.", ("body",)),
-    Column("routing_key", _TEXT, "Required unless the option routingKey is given.", ("key",)),
-    Column("exchange", _TEXT, "Required unless the option exchange is given."),
+    Column("routing_key", _TEXT, "Required unless the option routingKey or stream is given.", ("key",)),
+    Column("exchange", _TEXT, "Required unless the option exchange is given. Streams only keep it."),
     Column(
         "headers",
         ("map", "array", "struct"),
@@ -121,12 +121,21 @@ class Layout:
     types: Mapping[str, str]
     """Name of a column -> its type."""
     headers: Headers | None = None
+    optional: frozenset[str] = frozenset()
+    """The columns, of exchange and routing key, that may be null."""
 
 
-def layout_of(schema: Any, *, ignore_unknown: bool = False, given: frozenset[str] = frozenset()) -> Layout:
+def layout_of(
+    schema: Any,
+    *,
+    ignore_unknown: bool = False,
+    given: frozenset[str] = frozenset(),
+    optional: frozenset[str] = frozenset(),
+) -> Layout:
     """Check a PySpark ``StructType``.
 
-    ``given`` names the columns that options replace (``exchange``, ``routing_key``), which must then be absent.
+    ``given`` names the columns that options replace (``exchange``, ``routing_key``), which must then be absent; ``optional``
+    names those that may be absent without one.
     """
     fields = list(schema.fields)
     names = [field.name for field in fields]
@@ -140,6 +149,16 @@ def layout_of(schema: Any, *, ignore_unknown: bool = False, given: frozenset[str
             "a column value (or body) of type binary or string",
             'To send whole rows as JSON, select to_json(struct("*")).alias("value")',
         )
+    positions = _positions(fields, ignore_unknown=ignore_unknown)
+    _check_targets(positions, names, given, optional)
+    found = {name: fields[position] for name, position in positions.items()}
+    types = {name: _checked_type(_BY_NAME[name], field) for name, field in found.items()}
+    headers = _headers_of(found["headers"].dataType) if "headers" in found else None
+    return Layout(positions, types, headers, optional)
+
+
+def _positions(fields: list[Any], *, ignore_unknown: bool) -> dict[str, int]:
+    """The position of each known column by its canonical name."""
     positions: dict[str, int] = {}
     for position, field in enumerate(fields):
         column = _BY_NAME.get(field.name.lower())
@@ -153,14 +172,12 @@ def layout_of(schema: Any, *, ignore_unknown: bool = False, given: frozenset[str
             raise InvalidValue(f"columns for {column.name}", twins, "one of them")
         if column is not None:
             positions[column.name] = position
-    _check_targets(positions, names, given)
-    found = {name: fields[position] for name, position in positions.items()}
-    types = {name: _checked_type(_BY_NAME[name], field) for name, field in found.items()}
-    headers = _headers_of(found["headers"].dataType) if "headers" in found else None
-    return Layout(positions, types, headers)
+    return positions
 
 
-def _check_targets(positions: dict[str, int], names: list[str], given: frozenset[str]) -> None:
+def _check_targets(
+    positions: dict[str, int], names: list[str], given: frozenset[str], optional: frozenset[str]
+) -> None:
     """Check that exchange and routing key are given once each, by a column or by an option."""
     empty = {
         "routing_key": 'For an empty one, use option("routingKey", "")',
@@ -170,7 +187,7 @@ def _check_targets(positions: dict[str, int], names: list[str], given: frozenset
         if name in positions and name in given:
             got = f"both a column and the option {option}"
             raise InvalidValue(name.replace("_", " "), got, "one of them")
-        if name not in positions and name not in given:
+        if name not in positions and name not in given | optional:
             raise InvalidValue("columns", names, f"a column {name}, or the option {option}", empty[name])
 
 

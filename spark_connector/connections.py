@@ -11,15 +11,17 @@ import os
 import socket
 import ssl
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from rabbit_chx import InvalidValue, RabbitChxError, publishing
-from rabbit_chx.errors import BrokerUnavailable
+from rabbit_chx.errors import BrokerUnavailable, StreamUnavailable
 from rabbit_chx.publishing import Credentials, Publisher, Timeouts, tls_context
-from spark_connector.options import ConnectionOptions, WriteOptions
+from spark_connector.options import ConnectionOptions, StreamOptions, WriteOptions
+
+_T = TypeVar("_T")
 
 _IDLE_SECONDS: Final = 30.0
 """Less than the minute after which Spark kills an idle worker, so that the connection is closed properly."""
@@ -118,6 +120,29 @@ def check_access(options: WriteOptions, exchanges: Iterable[str]) -> None:
         raise BrokerUnavailable(
             f"{error}; if only executors can reach the broker, set checkExchange=false"
         ) from None
+
+
+# -- the stream protocol ----------------------------------------------------------------------------
+
+
+def connected(options: StreamOptions, opened: Callable[..., _T], **more: Any) -> _T:
+    """Call ``opened`` with one address of the stream protocol after another until one answers, and return its result."""
+    *others, last = options.urls
+    given = {
+        "tls": tls_of(options),
+        "credentials": credentials_of(options),
+        "follow_advertised": options.follow_advertised,
+        "name": f"{options.connection_name} driver",
+        "timeout": options.connection_timeout_ms / 1000,
+        **more,
+    }
+    for url in others:
+        try:
+            return opened(url, **given)
+        except StreamUnavailable as error:
+            if error.permanent:
+                raise
+    return opened(last, **given)
 
 
 # -- secrets and files of this machine --------------------------------------------------------------

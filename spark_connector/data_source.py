@@ -27,6 +27,7 @@ from spark_connector.read_options import ReadOptions
 from spark_connector.read_rows import ReadJob
 from spark_connector.readers import BatchReader, StreamingReader
 from spark_connector.session import SessionSettings, use_python_of_driver
+from spark_connector.stream_sink import check_streams
 from spark_connector.writer import Writer
 
 
@@ -100,7 +101,12 @@ class RabbitMQDataSource(DataSource):
         self.session.check_write(options)
         if self.session.local:
             credentials_of(options)  # the tasks have the environment and the files of this machine
-        layout = layout_of(schema, ignore_unknown=options.ignore_unknown_columns, given=options.columns_given)
+        layout = layout_of(
+            schema,
+            ignore_unknown=options.ignore_unknown_columns,
+            given=options.columns_given,
+            optional=options.columns_optional,
+        )
         return WriteJob(options, layout)
 
 
@@ -118,7 +124,10 @@ def _check_broker(options: WriteOptions) -> None:
     if not (options.check_exchange or options.dry_run):
         return
     try:
-        check_access(options, [] if options.exchange is None else [options.exchange])
+        if options.to_streams:
+            check_streams(options)
+        else:
+            check_access(options, [] if options.exchange is None else [options.exchange])
     except NotOnThisMachine as missing:
         log_line(logging.WARNING, f"exchange and permission are not checked on the driver: {missing}")
 

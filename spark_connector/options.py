@@ -26,6 +26,7 @@ from spark_connector.option_table import (
 )
 
 _CONNECTION, _TLS, _TARGET, _DELIVERY, _SAFETY = "Connection", "TLS", "Target", "Delivery", "Safety"
+_STREAMS: Final = "Streams"
 _FILE = "A path on the executors, or the name of a file that Spark distributes."
 
 
@@ -114,7 +115,25 @@ class AmqpOptions(ConnectionOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class WriteOptions(AmqpOptions):
+class StreamOptions(ConnectionOptions):
+    """How to reach the streams of a broker."""
+
+    stream_port: int | None = integer(
+        _STREAMS, None, "The port of the stream protocol. Default 5552, or 5551 with TLS.", most=65_535
+    )
+    follow_advertised: bool = flag(
+        _STREAMS,
+        "Connect to the host and port that the broker advertises for each stream, instead of those of url or host.",
+        default=False,
+    )
+
+    def address(self, url: str | BrokerUrl) -> BrokerUrl:
+        """Parse a URL of either protocol as the address of the stream protocol."""
+        return BrokerUrl.for_streams(url, port=self.stream_port or 0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class WriteOptions(AmqpOptions, StreamOptions):
     """The options of one write, checked."""
 
     INSTEAD: ClassVar[Mapping[str, str]] = {
@@ -138,10 +157,25 @@ class WriteOptions(AmqpOptions):
         "names the queue. Default: they are not compared.",
         secret=True,
     )
+    stream: str | None = text(_TARGET, "Stream for all rows, instead of an exchange.")
+    super_stream: str | None = text(
+        _TARGET,
+        "Super stream for all rows. The routing key decides the partition, as in RabbitMQ's stream clients.",
+    )
     check_exchange: bool = flag(
         _TARGET,
-        "Before a batch, check on the driver that the exchange exists and that the user may publish to it.",
+        "Before a batch, check on the driver that the exchange or stream exists and that the user may publish to it.",
         default=True,
+    )
+    exactly_once: bool = flag(
+        _STREAMS,
+        "Write each row to a stream once, even if tasks run again. false needs no repeatable order of the rows.",
+        default=True,
+    )
+    producer_name: str | None = text(
+        _STREAMS,
+        "The name under which streams remember what a write has published. Default: the id of the query, or a new one for "
+        "each batch. A batch that failed and runs again under the same name adds only the missing rows.",
     )
     persistent: bool = flag(_DELIVERY, "Messages survive a restart of the broker.", default=True)
     max_in_flight: int = integer(_DELIVERY, 5_000, "How many messages of a task may be unconfirmed.")
@@ -192,14 +226,70 @@ class WriteOptions(AmqpOptions):
         """The columns that options replace."""
         return frozenset(name for name in ("exchange", "routing_key") if getattr(self, name) is not None)
 
+    @property
+    def to_streams(self) -> bool:
+        """Whether the rows go to a stream or a super stream."""
+        return self.stream is not None or self.super_stream is not None
+
+    @property
+    def exactly_once_to_streams(self) -> bool:
+        """Whether streams drop the rows that they already have."""
+        return self.to_streams and self.exactly_once
+
+    @property
+    def refuses_speculation(self) -> bool:
+        """Whether a second attempt of a slow task would publish its rows again."""
+        return not self.allow_speculation and not self.exactly_once_to_streams
+
+    @property
+    def columns_optional(self) -> frozenset[str]:
+        """The columns that rows need not have, although no option replaces them."""
+        if self.stream is not None:
+            return frozenset({"exchange", "routing_key"})
+        return frozenset({"exchange"} if self.super_stream is not None else ())
+
+    def address(self, url: str | BrokerUrl) -> BrokerUrl:
+        """Parse a URL as the address of the protocol that the target needs."""
+        return super().address(url) if self.to_streams else BrokerUrl.parse(url)
+
+    @classmethod
+    def defaults_beside(cls, given: Mapping[str, str], defaults: Mapping[str, str]) -> dict[str, str]:
+        """Also without the defaults for the other kind of target."""
+        found = super().defaults_beside(given, defaults)
+        to_streams = {"stream", "superstream"} & {name.lower() for name in (*given, *found)}
+        other = {option_name(key).lower() for key in (_ONLY_EXCHANGES if to_streams else _ONLY_STREAMS)}
+        return {name: value for name, value in found.items() if name.lower() not in other}
+
     def _check(self, found: set[str]) -> None:
+        targets = [option_name(key) for key in ("exchange", "stream", "super_stream") if key in found]
+        if len(targets) > 1:
+            raise InvalidValue("target of a write", f"options {' and '.join(targets)}", "one of them")
+        other = sorted(found & (_ONLY_EXCHANGES if self.to_streams else _ONLY_STREAMS))
+        if other:
+            target = ("a stream", "an exchange") if self.to_streams else ("an exchange", "a stream")
+            raise InvalidValue(
+                f"option {option_name(other[0])}", f"a write to {target[0]}", target[1], "Remove it"
+            )
         super()._check(found)
-        for key in ("exchange", "routing_key"):
+        for key in ("exchange", "routing_key", "stream", "super_stream"):
             if getattr(self, key) is not None:
                 check_short_text(getattr(self, key), f"option {option_name(key)}")
 
 
 _OF_CONNECTION: Final = {_CONNECTION, _TLS, _DELIVERY}
+_ONLY_EXCHANGES: Final = {
+    *(
+        "heartbeat_seconds",
+        "blocked_timeout_ms",
+        "management_url",
+        "persistent",
+        "max_in_flight",
+        "retry_timeout_ms",
+        "max_message_bytes",
+    ),
+}
+"""Options that mean nothing to streams."""
+_ONLY_STREAMS: Final = {"stream_port", "follow_advertised", "exactly_once", "producer_name"}
 
 OPTIONS: Final = options_of(WriteOptions)
 """All options of a write, for documentation."""

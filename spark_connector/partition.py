@@ -23,6 +23,7 @@ from spark_connector.options import WriteOptions, no_speculation
 from spark_connector.prepare import prepare
 from spark_connector.rules import Rule, row_rules
 from spark_connector.sinks import BrokerSink, DryRunSink, PermanentFailure
+from spark_connector.stream_sink import StreamSink
 from spark_connector.task import Task, WriteFailed, Written
 from spark_connector.verdict import Stopped, Verdict
 
@@ -41,13 +42,22 @@ class WriteJob:
     bindings: tuple[Bound, ...] | None = None
     """Those of the exchange before the write, if they are compared at its end."""
 
+    def another_run(self, query_id: str) -> str:
+        """What happens to rows that are in the broker if they are written again."""
+        if not self.options.exactly_once_to_streams:
+            return "another run would write them again"
+        if query_id:
+            return "the restarted query adds only the missing ones"
+        name = self.options.producer_name or self.id
+        return f"another run of the same rows with producerName={name} adds only the missing ones"
+
 
 def write_partition(batches: Iterator[pa.RecordBatch], job: WriteJob, task: Task) -> Written:
     """Publish the rows of a partition, and return when each one is confirmed or has failed for good."""
     began, problem, progress = time.monotonic(), "", _Progress()
     verdict = Verdict.on(job.id) if job.options.fail_fast else Verdict(None)
-    _refuse_to_begin(verdict)
-    sink = DryRunSink(job.options, verdict) if job.options.dry_run else BrokerSink(job.options, verdict, task)
+    _refuse_to_begin(verdict, job.another_run(task.query_id))
+    sink = _sink(job, verdict, task)
     try:
         _refuse_speculation(job.options, task)
         progress.stopped = not _write_batches(batches, job, task, sink, progress)
@@ -69,9 +79,18 @@ def write_partition(batches: Iterator[pa.RecordBatch], job: WriteJob, task: Task
         first_dropped=tuple(progress.first_dropped),
         seconds=time.monotonic() - began,
         problem=problem,
+        exactly_once=job.options.exactly_once_to_streams,
         stopped=progress.stopped,
         **sink.counts(),
     )
+
+
+def _sink(job: WriteJob, verdict: Verdict, task: Task) -> DryRunSink:
+    if job.options.dry_run:
+        return DryRunSink(job.options, verdict)
+    if job.options.to_streams:
+        return StreamSink(job.options, verdict, task, job.id)
+    return BrokerSink(job.options, verdict, task)
 
 
 @dataclass
@@ -132,14 +151,13 @@ def _invalid(named: list[str]) -> str:
     )
 
 
-def _refuse_to_begin(verdict: Verdict) -> None:
+def _refuse_to_begin(verdict: Verdict, another_run: str) -> None:
     if (problem := verdict.problem()) is not None:
         raise WriteFailed(
-            f"{problem}. Other tasks were stopped (failFast). Published rows are in the broker already; "
-            "another run would write them again"
+            f"{problem}. Other tasks were stopped (failFast). Published rows are in the broker already; {another_run}"
         )
 
 
 def _refuse_speculation(options: WriteOptions, task: Task) -> None:
-    if task.speculation and not options.allow_speculation:
+    if task.speculation and options.refuses_speculation:
         raise no_speculation()

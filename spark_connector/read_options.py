@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
 from rabbit_chx import InvalidValue
-from rabbit_chx.publishing import BrokerUrl
 from spark_connector.offsets import Positions, parse_positions
 from spark_connector.option_table import (
     check_short_text,
@@ -23,7 +22,7 @@ from spark_connector.option_table import (
     options_of,
     text,
 )
-from spark_connector.options import OPTIONS, ConnectionOptions
+from spark_connector.options import OPTIONS, StreamOptions
 from spark_connector.ranges import RowLimit
 from spark_connector.stream_keys import no_keys
 
@@ -72,11 +71,11 @@ def _positions(doc: str, key: str, *, of_end: bool) -> Any:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReadOptions(ConnectionOptions):
+class ReadOptions(StreamOptions):
     """The options of one read, checked."""
 
     INSTEAD: ClassVar[Mapping[str, str]] = {
-        **ConnectionOptions.INSTEAD,
+        **StreamOptions.INSTEAD,
         "path": "Call load() without a path; the source is the option stream, superStream or exchange",
         "subscribe": "Use stream or superStream",
         "topic": "Use stream or superStream",
@@ -97,14 +96,6 @@ class ReadOptions(ConnectionOptions):
         _SOURCE,
         "The management API that lists the streams of exchange. Default: port 15672 of the broker, or 15671 with TLS.",
         secret=True,
-    )
-    stream_port: int | None = integer(
-        _SOURCE, None, "The port of the stream protocol. Default 5552, or 5551 with TLS.", most=65_535
-    )
-    follow_advertised: bool = flag(
-        _SOURCE,
-        "Connect to the host and port that the broker advertises for each stream, instead of those of url or host.",
-        default=False,
     )
     columns: tuple[str, ...] | None = listed(
         _ROWS, "The columns to return, separated by commas. Default: all. Others are not decoded."
@@ -141,10 +132,6 @@ class ReadOptions(ConnectionOptions):
     invalid_rows: str = choice(
         _ROWS, "drop leaves out messages that are not valid AMQP 1.0, and logs their offsets.", "fail", "drop"
     )
-
-    def address(self, url: str | BrokerUrl) -> BrokerUrl:
-        """Parse a URL of either protocol as the address of the stream protocol."""
-        return BrokerUrl.for_streams(url, port=self.stream_port or 0)
 
     @property
     def source(self) -> str:

@@ -81,7 +81,7 @@ def row_rules(layout: Layout, limits: Limits, *, null_is_empty: bool) -> Iterato
     yield _too_long("value", limits.body)
     for name in (*_REQUIRED, *_TEXTS):
         if name in layout.positions:
-            if name in _REQUIRED:
+            if name in _REQUIRED and name not in layout.optional:
                 yield Rule(name, "null", f"{name} is null")
             yield _too_long(name, MAX_SHORT_TEXT)
             yield Rule(name, "not utf-8", f"{name} is not valid UTF-8")

@@ -75,7 +75,7 @@ class SessionSettings:
 
     def check_write(self, options: WriteOptions) -> None:
         """Raise before a task starts if all tasks would fail."""
-        if self.speculation and not options.allow_speculation:
+        if self.speculation and options.refuses_speculation:
             raise no_speculation()
 
 

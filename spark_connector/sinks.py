@@ -25,6 +25,24 @@ class PermanentFailure(Exception):
     """Another attempt would fail the same way."""
 
 
+class Pace:
+    """Keeps to ``maxRatePerTask``; after a pause, at most one second is caught up."""
+
+    def __init__(self, rate: int) -> None:
+        self._rate = rate
+        self._due = time.monotonic()
+
+    def most_rows(self, rows: int) -> int:
+        """How many of these rows to send at once."""
+        return max(self._rate // 20, 1) if self._rate else rows
+
+    def wait(self, rows: int) -> None:
+        """Wait until these rows are due."""
+        if self._rate:
+            time.sleep(max(self._due - time.monotonic(), 0.0))
+            self._due = max(self._due, time.monotonic() - 1.0) + rows / self._rate
+
+
 class DryRunSink:
     """What `write_partition` writes to; this one asks the broker about each exchange, and publishes nothing."""
 
@@ -39,6 +57,8 @@ class DryRunSink:
 
     def send(self, prepared: Prepared, first: int) -> None:  # noqa: ARG002 - for those who send
         """Take the valid rows of a batch, whose first row has this number in the partition."""
+        if self._options.to_streams:  # the driver has asked
+            return
         exchanges = prepared.exchanges() if self._options.exchange is None else {self._options.exchange}
         if new := exchanges - self._asked:
             check_access(self._options, sorted(new))
@@ -65,7 +85,7 @@ class BrokerSink(DryRunSink):
         self._before: Totals | None = None
         self._after: Totals | None = None
         self._sent: deque[tuple[int, Sequence[int], int]] = deque(maxlen=_BATCHES_REMEMBERED)
-        self._due = time.monotonic()
+        self._pace = Pace(options.max_rate_per_task)
         self._complete = False
 
     def limits(self) -> Limits:
@@ -83,22 +103,13 @@ class BrokerSink(DryRunSink):
         given = {"exchange": self._options.exchange, "routing_keys": self._options.routing_key}
         fixed: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
         headers = self._task.headers if self._options.task_headers else {}
-        rate = self._options.max_rate_per_task
         self._sent.append((self._publisher.totals.published, prepared.rows, first))
-        for count, arguments in prepared.chunks(
-            max(rate // 20, 1) if rate else prepared.batch.num_rows, headers
-        ):
+        for count, arguments in prepared.chunks(self._pace.most_rows(prepared.batch.num_rows), headers):
             self.verdict.check()
-            self._wait_for_turn(count)
+            self._pace.wait(count)
             self._publisher.publish_many(**fixed, **arguments)
             if self._publisher.totals.failed:
                 self.finish()
-
-    def _wait_for_turn(self, rows: int) -> None:
-        """Keep to ``maxRatePerTask``; after a pause, at most one second is caught up."""
-        if rate := self._options.max_rate_per_task:
-            time.sleep(max(self._due - time.monotonic(), 0.0))
-            self._due = max(self._due, time.monotonic() - 1.0) + rows / rate
 
     def finish(self) -> None:
         """Flush. A refusal by the broker is permanent; after a lost connection another attempt may succeed."""

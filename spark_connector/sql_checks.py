@@ -42,7 +42,12 @@ def split_valid(df: DataFrame, **options: object) -> tuple[DataFrame, DataFrame]
         raise InvalidValue(
             "column name", _REASON, "another name", "Rename yours: split_valid adds a column reason"
         )
-    layout = layout_of(df.schema, ignore_unknown=checked.ignore_unknown_columns, given=checked.columns_given)
+    layout = layout_of(
+        df.schema,
+        ignore_unknown=checked.ignore_unknown_columns,
+        given=checked.columns_given,
+        optional=checked.columns_optional,
+    )
     limits = Limits.default(checked.max_message_bytes)
     rules = row_rules(layout, limits, null_is_empty=checked.null_value == "empty")
     named = {name: df.columns[position] for name, position in layout.positions.items()}

@@ -9,13 +9,13 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from functools import cached_property, partial
-from typing import Any, Final, Self, TypeVar
+from typing import Final, Self, TypeVar
 
 from rabbit_chx import RabbitChxError, SuperStream
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue, StreamUnavailable
 from rabbit_chx.streams import Bounds, StreamConnection, StreamReader, bounds, connect, stored_at
 from rabbit_chx.topology import Management, Observed, Topology, read
-from spark_connector.connections import credentials_of, tls_of
+from spark_connector.connections import connected
 from spark_connector.management import management_of
 from spark_connector.offsets import EARLIEST, LATEST, Position, Positions, milliseconds
 from spark_connector.read_options import ReadOptions
@@ -185,26 +185,6 @@ class StreamAccess:
 def open_reader(options: ReadOptions, stream: str, columns: tuple[str, ...], name: str) -> StreamReader:
     """Open a reader of one stream at the first address that answers; ``name`` is the name of its connection."""
     return connected(options, StreamReader, stream=stream, columns=columns, name=name)
-
-
-def connected(options: ReadOptions, opened: Callable[..., _T], **more: Any) -> _T:
-    """Call ``opened`` with one address after another until one answers, and return its result."""
-    *others, last = options.urls
-    given = {
-        "tls": tls_of(options),
-        "credentials": credentials_of(options),
-        "follow_advertised": options.follow_advertised,
-        "name": f"{options.connection_name} driver",
-        "timeout": options.connection_timeout_ms / 1000,
-        **more,
-    }
-    for url in others:
-        try:
-            return opened(url, **given)
-        except StreamUnavailable as error:
-            if error.permanent:
-                raise
-    return opened(last, **given)
 
 
 def _missing(what: str, name: str, otherwise: str) -> InvalidValue:

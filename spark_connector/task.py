@@ -71,6 +71,8 @@ class Written(WriterCommitMessage):
     rows: int = 0
     published: int = 0
     confirmed: int = 0
+    already_stored: int = 0
+    """Rows that a stream had already, from an earlier attempt."""
     dropped: int = 0
     first_dropped: tuple[str, ...] = ()
     resent: int = 0
@@ -80,10 +82,14 @@ class Written(WriterCommitMessage):
     seconds: float = 0.0
     problem: str = ""
     """Why the partition is incomplete, if another attempt would fail as well."""
+    exactly_once: bool = False
+    """Whether the broker drops a message that is sent again."""
     stopped: bool = False
     """Whether the problem of another partition stopped this one."""
 
     @property
     def possible_duplicates(self) -> int:
         """The messages that were sent again; all of them, if an earlier attempt of the task may have published."""
+        if self.exactly_once:
+            return 0
         return self.published if self.attempt else self.resent

@@ -49,7 +49,7 @@ class Writer(DataSourceArrowWriter, DataSourceStreamWriter):
         confirmed = sum(one.confirmed for one in written)
         if problems := _problems(written):
             raise WriteFailed(
-                f"{problems}. {confirmed} rows are in the broker already; another run would write them again"
+                f"{problems}. {confirmed} rows are in the broker already; {self._job.another_run(written[0].query_id)}"
             )
         if lost := sum(one.published for one in written) - confirmed:
             raise WriteFailed(f"{lost} rows were published but not confirmed")
@@ -59,11 +59,13 @@ class Writer(DataSourceArrowWriter, DataSourceStreamWriter):
         line = {
             "event": "dry run" if self._job.options.dry_run else "written",
             "exchange": self._job.options.exchange,
+            "stream": self._job.options.stream or self._job.options.super_stream,
             "batch": batch_id,
             "query": next((one.query_id for one in written if one.query_id), None),
             "partitions": len(written),
             **{name: sum(getattr(one, name) for one in written) for name in _COUNTS},
             "possible_duplicates": sum(one.possible_duplicates for one in written) or None,
+            "already_stored": sum(one.already_stored for one in written) or None,
             "seconds": round(max((one.seconds for one in written), default=0.0), 3),
             "bindings_changed": changed,
             "first_dropped": [row for one in written for row in one.first_dropped][:ROWS_NAMED],

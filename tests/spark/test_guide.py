@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 import pika
 import pytest
 
+from rabbit_chx.streams import StreamReader
 from rabbit_chx.topology.file.load import loads
 from tests.spark.conftest import PASSWORD
 from tests.spark.streams import Streams
@@ -122,6 +123,16 @@ def test_the_first_lines_read_a_stream(rabbitmq_broker, events, spark):
     exec(block.replace("amqp://user@host", f"rabbitmq-stream://user@{parts.hostname}:{parts.port}"), given)
     assert bodies(given["rows"]) == [b"0", b"1", b"2", b"3", b"4"]
     rabbitmq_broker.ctl("delete_user", "user")
+
+
+def test_a_frame_is_written_to_a_stream(rabbitmq_broker, events, spark):
+    rows = spark.sql("select 'one more' as value")
+    exec(
+        marked("spark.md", "test_a_frame_is_written_to_a_stream"),
+        {"rows": rows, "url": rabbitmq_broker.stream_url},
+    )
+    with StreamReader(rabbitmq_broker.stream_url, "events") as reader:
+        assert [message.value for _, message in reader.messages(5, 6)] == [b"one more"]
 
 
 def test_a_stream_is_copied_to_files(rabbitmq_broker, events, spark, tmp_path):

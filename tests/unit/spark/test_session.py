@@ -66,6 +66,16 @@ def test_a_given_option_replaces_the_defaults_that_it_contradicts(
     assert {name: getattr(options, name) for name in expected} == expected
 
 
+def test_defaults_of_another_target_are_left_out() -> None:
+    settings = session(
+        url="amqp://me@h", exchange="orders", maxInFlight="7", producerName="import", managementUrl="http://h"
+    )
+    to_stream = settings.complete(WriteOptions, {"stream": "events"})
+    assert (to_stream.exchange, to_stream.producer_name, to_stream.management_url) == (None, "import", None)
+    to_exchange = settings.complete(WriteOptions, {})
+    assert (to_exchange.exchange, to_exchange.producer_name, to_exchange.max_in_flight) == ("orders", None, 7)
+
+
 def test_a_setting_of_no_option_is_an_error() -> None:
     error = complaint(lambda: session(exchnge="x"))
     assert (error.got, error.hint) == ("spark.datasource.rabbitmq.exchnge", "Did you mean exchange?")

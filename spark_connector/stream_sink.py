@@ -1,0 +1,217 @@
+"""Write the rows of a partition to a stream or a super stream, each exactly once.
+
+The publishers have names that are the same in each attempt of a task and after a restart of a query, and each row has an id
+(`publishing_ids`). Each stream has a connection, because only its leader accepts messages.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import Any, Final
+
+from rabbit_chx import RabbitChxError, SuperStream
+from rabbit_chx.errors import BrokerUnavailable, StreamUnavailable
+from rabbit_chx.streams import StreamPublisher, connect, encode_messages
+from spark_connector.connections import connected
+from spark_connector.options import WriteOptions
+from spark_connector.prepare import Prepared
+from spark_connector.publishing_ids import NotRepeatable, PublishingIds
+from spark_connector.rules import Limits
+from spark_connector.sinks import DryRunSink, Pace, PermanentFailure
+from spark_connector.task import Task
+from spark_connector.verdict import Verdict
+
+MAX_PARTITIONS: Final = 255
+"""Producer names that a stream remembers."""
+_KEYS_KEPT: Final = 100_000
+_COUNTS: Final = ("published", "confirmed", "resent", "bytes", "connections")
+_ADVICE: Final = (
+    "Sort the rows of each partition before the write, so that each attempt sends the same rows in the same order: "
+    'df.sortWithinPartitions("id"). exactlyOnce=false writes them at least once'
+)
+
+
+def check_streams(options: WriteOptions) -> None:
+    """Connect to each stream as the write will: it exists, and the user may publish to it."""
+    try:
+        for stream in streams_of(options):
+            open_publisher(options, stream, None, f"{options.connection_name} check").close()
+    except StreamUnavailable as error:
+        if error.permanent:
+            raise
+        raise BrokerUnavailable(
+            f"{error}; if only executors can reach the broker, set checkExchange=false"
+        ) from None
+
+
+def streams_of(options: WriteOptions) -> Sequence[str]:
+    """The stream, or the partitions of the super stream."""
+    if options.super_stream is None:
+        return [options.stream or ""]
+    with connected(options, connect, stream=None) as connection:
+        return connection.partitions(options.super_stream)
+
+
+def open_publisher(options: WriteOptions, stream: str, producer: str | None, name: str) -> StreamPublisher:
+    """Connect to the leader of a stream; ``name`` is the connection's."""
+    timeout = options.confirm_timeout_ms / 1000
+    return connected(
+        options, StreamPublisher, stream=stream, name=producer, connection_name=name, timeout=timeout
+    )
+
+
+class StreamSink(DryRunSink):
+    """Publishes to a stream, or to the partitions of a super stream."""
+
+    def __init__(self, options: WriteOptions, verdict: Verdict, task: Task, write_id: str) -> None:
+        """Prepare a task of the write with this id, which producers are named after if there is no query."""
+        super().__init__(options, verdict)
+        self._task = task
+        producer = options.producer_name or task.query_id or write_id
+        self._producer = f"{producer}/{task.partition}" if options.exactly_once else None
+        self._outputs: dict[str, _Output] = {}
+        self._pace = Pace(options.max_rate_per_task)
+
+    def limits(self) -> Limits:
+        """Connect, and return the limits of the broker."""
+        if self._producer is not None and self._task.partition >= MAX_PARTITIONS:
+            raise PermanentFailure(
+                f"exactly once needs at most {MAX_PARTITIONS} partitions, because a stream remembers as many producer names: "
+                "reduce them with df.coalesce(200), or set exactlyOnce=false"
+            )
+        with _refusals():
+            largest = self._output(self._streams[0]).publisher.max_message_bytes
+        limits = Limits.default(largest)
+        return Limits(min(limits.body, largest or limits.body), limits.properties)
+
+    def send(self, prepared: Prepared, first: int) -> None:
+        """Publish the rows of a batch that their streams do not have yet."""
+        headers = self._task.headers if self._options.task_headers else {}
+        fixed = {} if self._options.routing_key is None else {"routing_keys": self._options.routing_key}
+        done = 0
+        for count, arguments in prepared.chunks(self._pace.most_rows(prepared.batch.num_rows), headers):
+            self.verdict.check()
+            self._pace.wait(count)
+            given = {**fixed, **arguments}
+            messages = list(encode_messages(**given))
+            self._check_sizes(messages, lambda row, done=done: first + prepared.rows[done + row])  # type: ignore[misc]
+            with _refusals():
+                for stream, lot in self._by_stream(messages, given.get("routing_keys")).items():
+                    self._output(stream).send(lot, self._task)
+            done += count
+
+    def finish(self) -> None:
+        """Wait for all confirms, and check that nobody else has used the producer names."""
+        with _refusals():
+            for output in self._outputs.values():
+                output.finish(self._task, stopped=self.verdict.problem() is not None)
+
+    def close(self) -> None:
+        """Close the connections."""
+        for output in self._outputs.values():
+            with suppress(RabbitChxError):
+                output.publisher.close()
+
+    def counts(self) -> dict[str, int]:
+        """The totals of the publishers, and how many rows the streams had already."""
+        totals = [output.publisher.totals for output in self._outputs.values()]
+        counts = {name: sum(getattr(one, name) for one in totals) for name in _COUNTS}
+        return {**counts, "already_stored": sum(output.skipped for output in self._outputs.values())}
+
+    # -- the streams
+
+    @cached_property
+    def _streams(self) -> Sequence[str]:
+        return streams_of(self._options)
+
+    @cached_property
+    def _stream_of(self) -> Callable[[bytes], str]:
+        """The partition of a super stream for a routing key."""
+        route = SuperStream(self._streams).route
+        return lru_cache(_KEYS_KEPT)(lambda key: route(key.decode()))
+
+    def _output(self, stream: str) -> _Output:
+        if stream not in self._outputs:
+            name = self._task.connection_name(self._options.connection_name)
+            publisher = open_publisher(self._options, stream, self._producer, name)
+            ids = _ids(self._task, publisher) if self._producer is not None else None
+            self._outputs[stream] = _Output(publisher, ids)
+        return self._outputs[stream]
+
+    def _by_stream(self, messages: list[bytes], keys: Any) -> Mapping[str, list[bytes]]:
+        if self._options.super_stream is None:
+            return {self._streams[0]: messages}
+        if isinstance(keys, str):
+            return {self._stream_of(keys.encode()): messages}
+        found: dict[str, list[bytes]] = defaultdict(list)
+        for stream, message in zip(map(self._stream_of, keys), messages, strict=True):
+            found[stream].append(message)
+        return found
+
+    def _check_sizes(self, messages: Sequence[bytes], row_of: Callable[[int], int]) -> None:
+        most = self._output(self._streams[0]).publisher.max_message_bytes
+        if most is None or max(map(len, messages), default=0) <= most:
+            return
+        number = next(number for number, message in enumerate(messages) if len(message) > most)
+        raise PermanentFailure(
+            f"row {row_of(number)} of partition {self._task.partition}: the message has {len(messages[number])} bytes, but a "
+            f"frame has room for {most} (stream.frame_max in rabbitmq.conf)"
+        )
+
+
+@dataclass
+class _Output:
+    """One stream: its publisher, and the ids of the rows if each is written exactly once."""
+
+    publisher: StreamPublisher
+    ids: PublishingIds | None
+    skipped: int = 0
+
+    def send(self, messages: Sequence[bytes], task: Task) -> None:
+        if self.ids is None:
+            first = self.publisher.totals.published + 1
+            self.publisher.publish(enumerate(messages, first))
+            return
+        with _same_rows(task, self.publisher):
+            new = self.ids.of(messages)
+        self.skipped += len(messages) - len(new)
+        self.publisher.publish(new)
+
+    def finish(self, task: Task, *, stopped: bool) -> None:
+        self.publisher.flush()
+        if self.ids is None or stopped:
+            return
+        with _same_rows(task, self.publisher):
+            self.ids.end()
+            if self.ids.last != self.publisher.sequence():
+                raise NotRepeatable("are mixed with those of another writer with the same name")
+
+
+def _ids(task: Task, publisher: StreamPublisher) -> PublishingIds:
+    with _same_rows(task, publisher):
+        return PublishingIds(int(task.batch_id) if task.batch_id else None, publisher.sequence())
+
+
+@contextmanager
+def _same_rows(task: Task, publisher: StreamPublisher) -> Iterator[None]:
+    """Name the rows in the error."""
+    try:
+        yield
+    except NotRepeatable as error:
+        raise PermanentFailure(
+            f"the rows of partition {task.partition} for stream {publisher.stream!r} {error} (producer name "
+            f"{publisher.name!r}). {_ADVICE}"
+        ) from None
+
+
+@contextmanager
+def _refusals() -> Iterator[None]:
+    """Raise a permanent failure where another attempt would fail as well."""
+    try:
+        yield
+    except StreamUnavailable as error:
+        raise (PermanentFailure if error.permanent else BrokerUnavailable)(str(error)) from None

@@ -1,0 +1,217 @@
+"""``df.write`` and ``df.writeStream`` into real streams: each row once, in order, with all its columns."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+import pytest
+from pyspark import TaskContext
+
+from rabbit_chx import SuperStream
+from rabbit_chx.streams import StreamReader, connect
+from tests.faults.load import wait_until
+from tests.spark.streams import Streams
+from tests.spark.test_batch_write import failure
+from tests.spark.test_read_streams import given
+
+pytestmark = [pytest.mark.spark, pytest.mark.broker]
+
+
+@pytest.fixture
+def streams(broker):
+    with Streams(broker.url) as streams:
+        yield streams
+
+
+def write(frame, broker, **options):
+    frame.write.format("rabbitmq").options(**given(broker, **options)).mode("append").save()
+
+
+def numbers(spark, count, partitions=2):
+    return spark.range(0, count, 1, partitions).selectExpr(
+        "cast(id as string) as value", "concat('key-', id % 100) as routing_key"
+    )
+
+
+def stored(broker, stream):
+    """The messages of a stream in order."""
+    with StreamReader(broker.stream_url, stream) as reader:
+        found = reader.bounds()
+        return [message for _, message in reader.messages(found.first, found.end)]
+
+
+def bodies(broker, stream):
+    return [int(message.value) for message in stored(broker, stream)]
+
+
+def test_a_super_stream_gets_each_row_in_the_partition_of_its_key(spark, broker, streams):
+    name, partitions = streams.super_stream(3)
+    write(numbers(spark, 5_000, 3), broker, superStream=name)
+    official = SuperStream(partitions)
+    found = {stream: stored(broker, stream) for stream in partitions}
+    assert sorted(int(one.value) for rows in found.values() for one in rows) == list(range(5_000))
+    for stream, rows in found.items():
+        assert {official.route(one.routing_key) for one in rows} == {stream}
+        by_key = defaultdict(list)
+        for one in rows:
+            by_key[one.routing_key].append(int(one.value))
+        for key, sent in by_key.items():
+            assert sent == sorted(sent), key
+
+
+def test_rows_of_one_stream_are_written_to_another_and_read_back_equal(spark, broker, streams):
+    source, target = streams.stream(), streams.stream()
+    rows = spark.sql(
+        """select 'käse' as value, 'a key' as routing_key, map('a', '1') as headers, 'id-1' as message_id,
+        'application/json' as content_type, 'gzip' as content_encoding, 'c' as correlation_id, 'answers' as reply_to,
+        'kind' as type, 'app' as app_id, 'guest' as user_id, '60000' as expiration, 7 as priority, 2 as delivery_mode,
+        timestamp'2023-11-14 22:13:20' as timestamp
+        union all select '', 'other', null, null, null, null, null, null, null, null, null, null, null, null, null"""
+    )
+    write(rows.coalesce(1), broker, stream=source)
+    place = "stream", "offset", "stream_timestamp"
+    first = spark.read.format("rabbitmq").options(**given(broker, stream=source)).load().drop(*place)
+    write(first.coalesce(1), broker, stream=target)
+    second = spark.read.format("rabbitmq").options(**given(broker, stream=target)).load().drop(*place)
+    assert second.collect() == first.collect()
+    found = first.selectExpr(
+        *(f"cast({name} as string) as {name}" if name == "value" else name for name in rows.columns)
+    )
+    expected = [row.asDict() | {"headers": row.headers or {}} for row in rows.collect()]
+    assert sorted((row.asDict() for row in found.collect()), key=lambda row: row["value"]) == sorted(
+        expected, key=lambda row: row["value"]
+    )
+
+
+FAILING = 20_000
+"""Rows of a task: many more than the buffers between two Python workers."""
+
+
+def failing(url, stream, *, again):
+    """Fails the first attempt when the stream has some of its rows; ``again`` makes the rows of the others."""
+
+    def rows(batches):
+        attempt = TaskContext.get().attemptNumber()
+        for batch in batches:
+            yield batch if attempt == 0 else again(batch)
+        if attempt == 0:
+            wait_until(lambda: count(url, stream) > 0, "some rows are stored", 120)
+            raise RuntimeError("the first attempt fails")
+
+    return rows
+
+
+def count(url, stream):
+    with StreamReader(url, stream) as reader:
+        found = reader.bounds()
+        return found.end - found.first
+
+
+def reversed_rows(batch):
+    return batch.take(list(reversed(range(batch.num_rows))))
+
+
+@pytest.fixture
+def small_batches(spark):
+    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "500")
+    yield
+    spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")
+
+
+def test_a_task_that_runs_again_adds_only_the_missing_rows(spark, broker, streams, small_batches):
+    frame = numbers(spark, FAILING, 1)
+    expected = list(range(FAILING))
+    for exactly_once in (True, False):
+        stream = streams.stream()
+        again = frame.mapInArrow(failing(broker.stream_url, stream, again=lambda batch: batch), frame.schema)
+        write(again, broker, stream=stream, exactlyOnce=exactly_once)
+        found = bodies(broker, stream)
+        # The control: without names, the rows of the first attempt are there twice.
+        assert (found == expected) == exactly_once
+        assert set(found) == set(expected)
+
+
+def test_a_task_whose_rows_come_in_another_order_fails(spark, broker, streams, small_batches):
+    frame, stream = numbers(spark, FAILING, 1), streams.stream()
+    again = frame.mapInArrow(failing(broker.stream_url, stream, again=reversed_rows), frame.schema)
+    complaint = failure(lambda: write(again, broker, stream=stream))
+    assert f"the rows of partition 0 for stream '{stream}' differ from the first" in complaint
+    assert "Sort the rows of each partition before the write" in complaint
+    found = bodies(broker, stream)
+    assert found == list(range(len(found))), "rows of the second attempt were stored"
+
+
+def test_a_batch_under_the_same_name_adds_only_the_missing_rows(spark, broker, streams):
+    stream = streams.stream()
+    frame = numbers(spark, 2_000, 2)
+    invalid = frame.selectExpr("nullif(value, '1900') as value", "routing_key")
+    complaint = failure(
+        lambda: write(invalid, broker, stream=stream, producerName="import-7", failFast="false")
+    )
+    assert "another run of the same rows with producerName=import-7 adds only the missing ones" in complaint
+    assert len(bodies(broker, stream)) < 2_000
+    for _ in range(2):
+        write(frame, broker, stream=stream, producerName="import-7")
+        assert sorted(bodies(broker, stream)) == list(range(2_000))
+    other = failure(lambda: write(numbers(spark, 1_000, 2), broker, stream=stream, producerName="import-7"))
+    assert "for stream" in other
+    assert sorted(bodies(broker, stream)) == list(range(2_000))
+
+
+@pytest.mark.parametrize("for_each_batch", [False, True], ids=["writeStream", "foreachBatch"])
+def test_a_query_that_repeats_a_micro_batch_adds_nothing(spark, broker, streams, tmp_path, for_each_batch):
+    source, target = streams.stream(), streams.stream()
+    write(numbers(spark, 1_000, 1), broker, stream=source)
+
+    def run():
+        rows = spark.readStream.format("rabbitmq").options(
+            **given(broker, stream=source, startingOffsets="earliest")
+        )
+        rows = rows.load().select("value", "routing_key").writeStream
+        if for_each_batch:
+            rows = rows.foreachBatch(lambda frame, _: write(frame, broker, stream=target))
+        else:
+            rows = rows.format("rabbitmq").options(**given(broker, stream=target))
+        query = rows.option("checkpointLocation", str(tmp_path)).trigger(availableNow=True).start()
+        assert query.awaitTermination(200)
+
+    run()
+    for commit in (tmp_path / "commits").iterdir():  # as if the driver had died before it committed
+        commit.unlink()
+    run()
+    assert bodies(broker, target) == list(range(1_000))
+
+
+def test_invalid_writes_are_rejected_before_a_task_starts(spark, broker, streams):
+    frame, stream = numbers(spark, 10), streams.stream()
+    for options, words in [
+        ({"stream": "no-such-stream"}, "has no stream 'no-such-stream'"),
+        ({"superStream": "no-such-stream"}, "no-such-stream"),
+        ({"stream": stream, "exchange": "x"}, "invalid target of a write: got 'options exchange and stream'"),
+        (
+            {"stream": stream, "maxInFlight": "5"},
+            "invalid option maxInFlight: got 'a write to a stream', expected an exchange",
+        ),
+        (
+            {"exchange": "", "producerName": "x"},
+            "invalid option producerName: got 'a write to an exchange', expected a stream",
+        ),
+    ]:
+        assert words in failure(lambda options=options: write(frame, broker, **options))
+    with connect(broker.stream_url) as connection:
+        assert connection.metadata([stream])[stream].exists
+    assert bodies(broker, stream) == []
+
+
+def test_a_message_larger_than_a_frame_is_named(spark, broker, streams):
+    stream = streams.stream()
+    frame = spark.sql(
+        "select repeat('x', 1048000) as value, repeat('k', 255) as routing_key, map('a', repeat('h', 500)) as headers"
+    )
+    assert "row 0 of partition 0: the message has" in failure(lambda: write(frame, broker, stream=stream))
+
+
+def test_more_partitions_than_producer_names_are_refused(spark, broker, streams):
+    frame = numbers(spark, 300, 300).where("value = '290'")
+    complaint = failure(lambda: write(frame, broker, stream=streams.stream()))
+    assert "exactly once needs at most 255 partitions" in complaint

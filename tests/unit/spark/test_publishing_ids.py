@@ -1,0 +1,81 @@
+"""The ids by which a stream drops rows that it has: rows are stored once, and rows that differ are noticed."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, strategies as st
+
+from spark_connector.publishing_ids import MAX_ROWS, NotRepeatable, PublishingIds
+
+ROWS = [b"row %d" % number for number in range(100)]
+
+
+class Stream:
+    """What a stream does with the messages of one producer name."""
+
+    def __init__(self) -> None:
+        self.stored: list[bytes] = []
+        self.last = 0
+
+    def publish(self, numbered) -> None:
+        for number, message in numbered:
+            if number > self.last:
+                self.last = number
+                self.stored.append(message)
+
+
+@given(
+    micro_batches=st.lists(st.lists(st.binary(max_size=3), max_size=30), max_size=5),
+    attempts=st.lists(st.integers(0, 40), max_size=4),
+    batch=st.booleans(),
+)
+def test_rows_of_attempts_that_end_anywhere_are_stored_once_and_in_order(
+    micro_batches, attempts, batch
+) -> None:
+    stream = Stream()
+    numbers = [None] if batch else range(7, 7 + len(micro_batches))
+    for number, rows in zip(numbers, micro_batches, strict=False):
+        for rows_sent in (*attempts, len(rows)):
+            ids = PublishingIds(number, stream.last)
+            stream.publish(ids.of(rows[: rows_sent // 2]) + ids.of(rows[rows_sent // 2 : rows_sent]))
+            if rows_sent >= len(rows):
+                ids.end()
+        assert ids.last == stream.last
+    assert stream.stored == [row for rows in micro_batches[: len(numbers)] for row in rows]
+
+
+def known(rows, micro_batch=3) -> int:
+    ids = PublishingIds(micro_batch, 0)
+    ids.of(rows)
+    return ids.last
+
+
+@pytest.mark.parametrize("micro_batch", [None, 0, 3])
+def test_rows_in_another_order_are_noticed(micro_batch) -> None:
+    ids = PublishingIds(micro_batch, known(ROWS[:50], micro_batch))
+    assert ids.stored == 50
+    swapped = [ROWS[1], ROWS[0], *ROWS[2:]]
+    with pytest.raises(NotRepeatable, match="differ from the first 50 rows"):
+        ids.of(swapped)
+
+
+def test_fewer_rows_than_the_stream_has_are_noticed() -> None:
+    ids = PublishingIds(3, known(ROWS[:50]))
+    assert ids.of(ROWS[:40]) == []
+    with pytest.raises(NotRepeatable, match="are 40, but the stream has 50"):
+        ids.end()
+
+
+def test_a_stream_with_rows_of_a_later_micro_batch_is_noticed() -> None:
+    with pytest.raises(NotRepeatable, match="are of micro-batch 3, but the stream has rows of micro-batch 4"):
+        PublishingIds(3, known(ROWS[:1], 4))
+    assert PublishingIds(4, known(ROWS)).stored == 0
+
+
+def test_ids_fit_into_63_bits_and_their_rows_are_limited() -> None:
+    assert known(ROWS, 2**27 - 1) < 2**63
+    ids = PublishingIds(2**27 - 1, 0)
+    ids.rows = MAX_ROWS - 1
+    assert ids.of([b""])[0][0] < 2**63
+    with pytest.raises(NotRepeatable, match=f"more than {MAX_ROWS} in one micro-batch"):
+        ids.of([b""])
