@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.broker]
 admission = pytest.mark.pyspark(
     "4.2", "it has no read limits, and Trigger.AvailableNow ends after a micro-batch"
 )
-DEADLINE = 200
+DEADLINE = 500
 KINDS = {"classic": {}, "quorum": {"x-queue-type": "quorum", "x-delivery-limit": 1_000_000}}
 
 

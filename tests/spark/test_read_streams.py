@@ -29,7 +29,7 @@ from tests.spark.test_batch_write import MANY, failure, writer
 pytestmark = [pytest.mark.spark, pytest.mark.broker]
 
 admission = pytest.mark.pyspark("4.2", "it has no read limits and no Trigger.AvailableNow for Python sources")
-DEADLINE = 200
+DEADLINE = 500
 
 
 @pytest.fixture
