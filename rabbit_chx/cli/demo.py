@@ -34,7 +34,7 @@ from rabbit_chx.testing import Broker, available
 from rabbit_chx.testing.node import CannotSupply
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
     from spark_connector.java import Java
 
@@ -70,8 +70,8 @@ _LOOPBACK: Final = "127.0.0.1"
 def demo(*, release: str | None, part: str | None) -> int:
     """Predict the queues of 10,000 keys, publish the keys to a real broker, and compare.
 
-    Then predict and perform the binding of a fifth queue, and write 200,000 rows from Spark, if PySpark and Java are
-    installed.
+    Then predict and perform the binding of a fifth queue, and write 200,000 rows from Spark and read them back from a
+    stream, if PySpark and Java are installed.
     """
     keys = [f"customer-{number}" for number in range(_KEYS)]
     code = 0
@@ -134,7 +134,7 @@ def _broker_part(keys: list[str], release: str | None) -> int:
 
 def _spark_part(release: str | None) -> int:
     java = checked_java()
-    with _started(release) as (url, connection, scratch):
+    with _started(release) as (broker, connection, scratch):
         show(f"Starting Spark {version('pyspark')} on Java {java.version} ({java.origin}) ...")
         with _spark(java) as spark:
             from spark_connector import queue_of
@@ -147,9 +147,12 @@ def _spark_part(release: str | None) -> int:
             connection.process_data_events()
             show("Writing the rows from Spark, with confirms ...")
             rows = orders.selectExpr("string(id) AS value", "routing_key")
-            start = perf_counter()
-            rows.write.format("rabbitmq").options(url=url, exchange=scratch.exchange).mode("append").save()
-            seconds = perf_counter() - start
+            with _stream_beside(broker, connection, scratch) as (top, stream):
+                start = perf_counter()
+                options = {"url": broker.url, "exchange": top}
+                rows.write.format("rabbitmq").options(**options).mode("append").save()
+                seconds = perf_counter() - start
+                lost = _read_back(spark, _stream_url(broker), stream, rows) if stream else 0
         arrived: list[int] = []
         with waiting("Reading the queues"):
             actual = scratch.landed(_ROWS, arrived.append)
@@ -157,14 +160,56 @@ def _spark_part(release: str | None) -> int:
     differences = _compare(title, scratch.ring, predicted, actual)
     if (repeated := len(arrived) - _ROWS) > 0:
         show(f"{repeated} more messages than rows: Spark has retried a task.")
-    return Exit.FAILED if differences or repeated else 0
+    return Exit.FAILED if differences or repeated or lost else 0
 
 
 @contextmanager
-def _started(release: str | None) -> Iterator[tuple[str, BlockingConnection, Scratch]]:
-    """The URL of a broker, a connection to it, and a scratch exchange with the queues of the demo."""
-    show(f"Starting RabbitMQ: {available(release)} ...")
-    with Broker(release=release) as broker, connect(broker.url) as connection:
+def _stream_beside(
+    broker: Broker, connection: BlockingConnection, scratch: Scratch
+) -> Iterator[tuple[str, str]]:
+    """An exchange that leads to the scratch exchange and to a stream, and the stream; "" if the broker has no streams."""
+    if not _stream_url(broker):
+        show("The rows will not be read back: the broker has no port for streams.")
+        yield scratch.exchange, ""
+        return
+    top = stream = f"{scratch.exchange}.stream"
+    channel = connection.channel()
+    channel.exchange_declare(top, "fanout", auto_delete=True)
+    channel.queue_declare(stream, durable=True, arguments={"x-queue-type": "stream"})
+    try:
+        channel.queue_bind(stream, top)
+        channel.exchange_bind(scratch.exchange, top)
+        yield top, stream
+    finally:
+        channel.queue_delete(stream)
+
+
+def _stream_url(broker: Broker) -> str:
+    """The URL for streams; "" without one, as an external broker may be."""
+    try:
+        return broker.stream_url
+    except BrokerUnavailable:
+        return ""
+
+
+def _read_back(spark: SparkSession, url: str, stream: str, rows: DataFrame) -> int:
+    """Read what was written, in Spark; return how many rows are missing."""
+    show("Reading the rows back from a stream that has them, too ...")
+    options = {"url": url, "stream": stream, "columns": "value,routing_key"}
+    start = perf_counter()
+    found = spark.read.format("rabbitmq").options(**options).load()
+    missing = rows.exceptAll(found.selectExpr("string(value) AS value", "routing_key")).count()
+    show(f"Read back in {perf_counter() - start:.1f} seconds: {missing} of {_ROWS:,} rows are missing.")
+    return missing
+
+
+@contextmanager
+def _started(release: str | None) -> Iterator[tuple[Broker, BlockingConnection, Scratch]]:
+    """A broker, a connection to it, and a scratch exchange with the queues of the demo."""
+    source = available(release)
+    show(f"Starting RabbitMQ: {source} ...")
+    plugins = [] if source.kind == "external" else ["rabbitmq_stream"]
+    with Broker(release=release, plugins=plugins) as broker, connect(broker.url) as connection:
         try:
             running = Release.parse(broker.version, store=broker.store)
         except BrokerUnavailable:  # an external broker does not report its metadata store
@@ -172,7 +217,7 @@ def _started(release: str | None) -> Iterator[tuple[str, BlockingConnection, Scr
         scratch = Scratch(connection, release=running)
         for queue, weight in _QUEUES.items():
             scratch.bind(queue, weight)
-        yield broker.url, connection, scratch
+        yield broker, connection, scratch
 
 
 def _name(scratch: Scratch) -> str:

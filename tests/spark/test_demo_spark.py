@@ -21,10 +21,16 @@ ASTRAY = {
 }
 
 
-def test_the_demo_writes_from_spark_and_finds_every_row_where_it_was_told(rabbitmq_broker, tmp_path):
+def test_the_demo_finds_every_row_that_spark_wrote_where_it_was_told_and_reads_it_back(
+    rabbitmq_broker, tmp_path
+):
+    address = {
+        "RABBIT_CHX_BROKER_URL": rabbitmq_broker.url,
+        "RABBIT_CHX_STREAM_URL": rabbitmq_broker.stream_url,
+    }
     done = ran(
         [sys.executable, "-m", "rabbit_chx", "demo", "--spark"],
-        env={**os.environ, **ASTRAY, "RABBIT_CHX_BROKER_URL": rabbitmq_broker.url},
+        env={**os.environ, **ASTRAY, **address},
         cwd=tmp_path,
         timeout=400,
     )
@@ -35,4 +41,5 @@ def test_the_demo_writes_from_spark_and_finds_every_row_where_it_was_told(rabbit
     assert [predicted for predicted, _ in counts] == [actual for _, actual in counts]
     assert sum(actual for _, actual in counts) == 200_000
     assert "0 differences, compared message by message" in done.stdout
+    assert "0 of 200,000 rows are missing" in done.stdout
     assert list(tmp_path.iterdir()) == []
