@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import gzip
 import json
+import socket
 import struct
-from contextlib import contextmanager
+import threading
+from contextlib import contextmanager, suppress
 from time import monotonic
 from urllib.parse import urlsplit
 
@@ -14,7 +16,7 @@ import pytest
 
 from rabbit_chx.cli import doctor
 from rabbit_chx.cli.spark import broker_checks
-from rabbit_chx.errors import InvalidMessage, RabbitChxError, StreamUnavailable
+from rabbit_chx.errors import CorruptChunk, InvalidMessage, RabbitChxError, StreamUnavailable
 from rabbit_chx.streams import connect, sub_batch
 from spark_connector import RabbitMQDataSource
 from spark_connector.admission import limits
@@ -193,6 +195,46 @@ def test_a_micro_batch_is_limited_over_all_streams_or_by_stream(streams, reader)
         pytest.raises(RabbitChxError, match=f"Did you mean {one}"),
     ):
         limited.latestOffset(stored(limited.initialOffset()), limited.getDefaultReadLimit())
+
+
+@contextmanager
+def flipping(url):
+    """The port of a proxy that damages the message "corrupt me" on its way from the broker."""
+    parts = urlsplit(url)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve():
+            with suppress(OSError):
+                while True:
+                    client, _ = listener.accept()
+                    server = socket.create_connection((parts.hostname, parts.port))
+                    threading.Thread(target=pump, args=(client, server, False), daemon=True).start()
+                    threading.Thread(target=pump, args=(server, client, True), daemon=True).start()
+
+        def pump(source, target, damages):
+            with suppress(OSError), source, target:
+                while data := source.recv(65_536):
+                    target.sendall(data.replace(b"corrupt me", b"corrupt mf") if damages else data)
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        yield str(listener.getsockname()[1])
+        listener.shutdown(socket.SHUT_RDWR)
+        thread.join(10)
+
+
+@pytest.mark.one_release
+def test_a_chunk_that_was_damaged_on_the_way_is_an_error_that_names_it(broker, streams, reader):
+    stream = streams.stream()
+    streams.fill(stream, [b"corrupt me"])
+    places = {stream: {"offset": 0}}, {stream: {"offset": 1}}
+    with flipping(broker.stream_url) as port:
+        where = {"url": f"amqp://{broker.username}:{broker.password}@127.0.0.1", "streamPort": port}
+        with (
+            reader(stream=stream, **where) as damaged,
+            pytest.raises(CorruptChunk, match=f"offset 0 of stream '{stream}': the checksum"),
+        ):
+            values(damaged, *places)
 
 
 def by_amqp_0_9_1(url, stream):
