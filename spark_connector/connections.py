@@ -11,6 +11,7 @@ import os
 import socket
 import ssl
 import threading
+import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -36,16 +37,18 @@ class NotOnThisMachine(InvalidValue):
 
 # -- one connection for each worker -----------------------------------------------------------------
 
-_kept: dict[tuple[Any, ...], tuple[Publisher, threading.Timer]] = {}
+_kept: dict[tuple[Any, ...], tuple[Publisher, float]] = {}
+"""The idle publishers, and since when."""
+_watched: set[tuple[Any, ...]] = set()
+"""The options whose publishers have a timer: one for many tasks, since starting a thread is a third of a small task."""
 _guard = threading.Lock()
 
 
 def borrow(options: WriteOptions, name: str) -> Publisher:
     """The publisher kept from an earlier task, if it still works; else a new one, connected under this name."""
     with _guard:
-        publisher, timer = _kept.pop(options.connection, (None, None))
-    if publisher is not None and timer is not None:
-        timer.cancel()
+        publisher, _ = _kept.pop(options.connection, (None, 0.0))
+    if publisher is not None:
         if publisher.error is None:
             return publisher
         discard(publisher)
@@ -59,19 +62,35 @@ def give_back(options: WriteOptions, publisher: Publisher) -> None:
     if not os.environ.get(_REUSED):
         publisher.close()
         return
-    timer = threading.Timer(_IDLE_SECONDS, _close_idle, [options.connection, publisher])
-    timer.daemon = True
+    key = options.connection
     with _guard:
-        _kept[options.connection] = (publisher, timer)
+        _kept[key] = (publisher, time.monotonic())
+        unwatched = key not in _watched
+        _watched.add(key)
+    if unwatched:
+        _watch(key, _IDLE_SECONDS)
+
+
+def _watch(key: tuple[Any, ...], seconds: float) -> None:
+    timer = threading.Timer(seconds, _close_idle, [key])
+    timer.daemon = True
     timer.start()
 
 
-def _close_idle(key: tuple[Any, ...], publisher: Publisher) -> None:
+def _close_idle(key: tuple[Any, ...]) -> None:
+    """Close a publisher that has been idle long enough; look again later if it was used meanwhile."""
     with _guard:
-        if _kept.get(key, (None, None))[0] is not publisher:
-            return
-        del _kept[key]
-    discard(publisher)
+        publisher, since = _kept.get(key, (None, 0.0))
+        left = since + _IDLE_SECONDS - time.monotonic()
+        if publisher is None or left <= 0:
+            _kept.pop(key, None)
+            _watched.discard(key)
+    if publisher is None:  # a task has it, and give_back watches it again
+        return
+    if left > 0:
+        _watch(key, left)
+    else:
+        discard(publisher)
 
 
 def discard(publisher: Publisher) -> None:

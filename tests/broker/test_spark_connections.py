@@ -27,10 +27,10 @@ def inbox(broker):
 def reused_worker(monkeypatch):
     monkeypatch.setenv("SPARK_REUSE_WORKER", "1")
     yield
-    for publisher, timer in list(connections._kept.values()):
-        timer.cancel()
+    for publisher, _ in list(connections._kept.values()):
         publisher.close()
     connections._kept.clear()
+    connections._watched.clear()
 
 
 def test_a_worker_that_is_reused_keeps_its_connection(broker, inbox, reused_worker):
