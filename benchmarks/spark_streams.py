@@ -1,0 +1,226 @@
+"""Measure reading streams through Spark: beside the same reader without Spark, and a source that makes the same rows from nothing.
+
+    python benchmarks/spark_streams.py [--rows 1000000] [--size 100] [--rounds 3] [--release 4.3] [--json]
+
+Each way reads bodies and routing keys with one connection, or in one task. Two streams hold equal messages: one was filled over
+AMQP 0-9-1, which makes small chunks, and one over the stream protocol, which makes large ones. Spark writes the rows to its
+``noop`` sink. The ways take turns, and their order changes in each round. Rates are medians over the rounds, ratios are medians
+of the ratios within a round. A wrong number of rows ends the run with exit code 1.
+
+Spark starts Python processes for each read, before the first row. So its rates are those of the rows behind the start: the time of
+a read without any row, which is also printed, is taken off. Spark, its workers and the broker share the cores.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from statistics import median
+from time import perf_counter
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import (
+    DataFrame,
+    Observation,
+    SparkSession,
+    functions as F,  # noqa: N812
+)
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from streams import LARGE, SMALL, fill_large, fill_small
+from ways.streams import COLUMNS, Source, ours
+
+from rabbit_chx.testing import Broker
+
+NO_SPARK, IN_SPARK, NOTHING = "this reader, no Spark", 'format("rabbitmq")', "rows from nothing, in Spark"
+BAR = 0.7
+BATCH = 16_384
+"""Rows of a batch, as this reader makes them."""
+
+
+class Nothing(DataSource, DataSourceReader):
+    """A source that makes equal rows, in one task: what Spark takes for rows that cost nothing."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "nothing"
+
+    def schema(self) -> str:
+        return "value binary, routing_key string"
+
+    def reader(self, schema: Any) -> DataSourceReader:  # noqa: ARG002 - the signature of Spark
+        return self
+
+    def partitions(self) -> list[InputPartition]:
+        return [InputPartition(None)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:  # noqa: ARG002
+        rows, size = int(self.options["rows"]), int(self.options["size"])
+        keys = pa.array([f"key-{row:07}" for row in range(BATCH)])
+        batch = pa.record_batch([pa.array([b"x" * size] * BATCH, pa.binary()), keys], names=COLUMNS)
+        for start in range(0, rows, BATCH):
+            yield batch.slice(0, min(BATCH, rows - start))
+
+
+@dataclass(frozen=True)
+class Turn:
+    """What one way took in one round."""
+
+    start: float
+    """Seconds of a read without rows; 0 without Spark."""
+    rate: float
+    """Rows a second, behind the start."""
+
+
+def session() -> SparkSession:
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    settings = {
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.driver.memory": "2g",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.executorEnv.PYTHONPATH": str(Path(__file__).parent),
+    }
+    spark = SparkSession.builder.master("local[1]").config(map=settings).getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    spark.dataSource.register(Nothing)
+    return spark
+
+
+def from_stream(spark: SparkSession, source: Source, **options: str) -> DataFrame:
+    given = {"url": source.stream_url, "stream": source.stream, "columns": ",".join(COLUMNS)}
+    return spark.read.format("rabbitmq").options(**given, **options).load()
+
+
+def from_nothing(spark: SparkSession, rows: int, size: int) -> DataFrame:
+    return spark.read.format("nothing").options(rows=rows, size=size).load()
+
+
+def consumed(frame: DataFrame) -> int:
+    """Let Spark write the rows to its sink that keeps nothing, and return how many there were."""
+    seen = Observation()
+    frame.observe(seen, F.count(F.lit(1)).alias("rows")).write.format("noop").mode("overwrite").save()
+    return int(seen.get["rows"])
+
+
+def timed(name: str, work: Callable[[], int], rows: int) -> float:
+    """Return the seconds that a way takes, and check that it has seen every row."""
+    start = perf_counter()
+    seen = work()
+    seconds = perf_counter() - start
+    if seen != rows:
+        raise SystemExit(f"{name} saw {seen:,} of {rows:,} rows")
+    return seconds
+
+
+def measure(name: str, way: Callable[[], int], empty: Callable[[], int] | None, rows: int) -> Turn:
+    start = timed(name, empty, 0) if empty else 0.0
+    seconds = timed(name, way, rows)
+    return Turn(start, rows / (seconds - start))
+
+
+def run(spark: SparkSession, sources: dict[str, Source], size: int, rounds: int) -> list[dict[str, Any]]:
+    """Let all ways take turns, and return what each of them took."""
+    report = []
+    for kind, source in sources.items():
+        ways = ways_of(spark, source, size)
+        turns: dict[str, list[Turn]] = {name: [] for name in ways}
+        for number in range(rounds + 1):  # the first one warms up
+            for name in random.Random(number).sample(list(ways), len(ways)):
+                turn = measure(name, *ways[name], source.messages)
+                if number:
+                    turns[name].append(turn)
+        report += [row(kind, name, turns) for name in ways]
+    return report
+
+
+def ways_of(
+    spark: SparkSession, source: Source, size: int
+) -> dict[str, tuple[Callable[[], int], Callable[[], int] | None]]:
+    """Each way, and for those in Spark a read without rows."""
+    return {
+        NO_SPARK: (lambda: ours(source), None),
+        IN_SPARK: (
+            lambda: consumed(from_stream(spark, source)),
+            lambda: consumed(from_stream(spark, source, startingOffsets="latest")),
+        ),
+        NOTHING: (
+            lambda: consumed(from_nothing(spark, source.messages, size)),
+            lambda: consumed(from_nothing(spark, 0, size)),
+        ),
+    }
+
+
+def row(kind: str, name: str, turns: dict[str, list[Turn]]) -> dict[str, Any]:
+    ratios = [ours.rate / turn.rate for ours, turn in zip(turns[IN_SPARK], turns[name], strict=True)]
+    return {
+        "stream": kind,
+        "way": name,
+        "rows_per_second": median(turn.rate for turn in turns[name]),
+        "start_seconds": median(turn.start for turn in turns[name]),
+        "spark_to_it": median(ratios),
+        "bar": BAR if name == NO_SPARK else None,
+    }
+
+
+def as_text(report: dict[str, Any]) -> str:
+    versions = f"RabbitMQ {report['rabbitmq']}, PySpark {report['pyspark']}, pyarrow {report['pyarrow']}"
+    lines = [
+        (
+            f"{versions}, {report['rows']:,} messages of {report['size']} bytes, median of {report['rounds']} rounds, "
+            f"{report['cores']} cores"
+        ),
+        "",
+        f"{'stream':<13} {'way':<26} {'rows/s':>11} {'start':>8} {'in Spark / it':>14}",
+    ]
+    for one in report["ways"]:
+        bar = f" (bar: {one['bar']})" if one["bar"] else ""
+        lines.append(
+            f"{one['stream']:<13} {one['way']:<26} {one['rows_per_second']:>11,.0f} {one['start_seconds']:>6.2f} s "
+            f"{one['spark_to_it']:>14.2f}{bar}"
+        )
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--release", default=None)
+    parser.add_argument("--rows", type=int, default=1_000_000, help="of a stream")
+    parser.add_argument("--size", type=int, default=100, help="bytes of a body")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--json", action="store_true")
+    given = parser.parse_args()
+    with Broker(release=given.release, plugins=["rabbitmq_stream"]) as broker:
+        fill_small(broker, "small", given.rows, given.size)
+        fill_large(broker, "large", "small", given.rows)
+        sources = {
+            kind: Source(broker.url, broker.stream_url, stream, given.rows)
+            for kind, stream in ((SMALL, "small"), (LARGE, "large"))
+        }
+        spark = session()
+        report = {
+            "rabbitmq": broker.version,
+            "pyspark": metadata.version("pyspark"),
+            "pyarrow": metadata.version("pyarrow"),
+            "rows": given.rows,
+            "size": given.size,
+            "rounds": given.rounds,
+            "cores": os.cpu_count(),
+            "ways": run(spark, sources, given.size, given.rounds),
+        }
+        spark.stop()
+    print(json.dumps(report) if given.json else as_text(report))
+
+
+if __name__ == "__main__":
+    main()
