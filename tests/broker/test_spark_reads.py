@@ -245,7 +245,7 @@ def by_amqp_0_9_1(url, stream):
         found = []
         try:
             for method, _, body in channel.consume(
-                stream, arguments={"x-stream-offset": "first"}, inactivity_timeout=5
+                stream, arguments={"x-stream-offset": "first"}, inactivity_timeout=60
             ):
                 if method is None or body == b"last":
                     return found

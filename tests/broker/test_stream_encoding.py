@@ -42,7 +42,7 @@ def consumed(broker, stream, count):
     with broker.connection() as connection:
         channel = connection.channel()
         channel.basic_qos(prefetch_count=count)
-        found = channel.consume(stream, arguments={"x-stream-offset": "first"}, inactivity_timeout=20)
+        found = channel.consume(stream, arguments={"x-stream-offset": "first"}, inactivity_timeout=60)
         received = [next(found) for _ in range(count)]
         channel.cancel()
     assert all(method for method, _, _ in received), "no message within 20 seconds"

@@ -38,7 +38,7 @@ def test_pika_reads_the_published_messages(broker, stream_url, stream):
         channel.basic_qos(prefetch_count=10)
         arguments = {"x-stream-offset": "first"}
         received = []
-        for method, _, body in channel.consume(stream, arguments=arguments, inactivity_timeout=20):
+        for method, _, body in channel.consume(stream, arguments=arguments, inactivity_timeout=60):
             received.append(body)
             channel.basic_ack(method.delivery_tag)
             if len(received) == len(sent):

@@ -93,7 +93,7 @@ def drain(
                 if not count:
                     continue
                 # With acks: what arrives meanwhile is delivered, too, and requeued at the end.
-                messages = islice(channel.consume(queue, inactivity_timeout=30), count)
+                messages = islice(channel.consume(queue, inactivity_timeout=120), count)
                 for number, (method, properties, content) in enumerate(messages, 1):
                     assert method is not None, f"{queue} holds {count} messages and delivers {number - 1}"
                     rows.append(read(properties, content))
