@@ -146,11 +146,11 @@ def test_credentials_are_used_and_their_failure_is_explained(url):
 
 @pytest.mark.newest_first
 def test_heartbeats_keep_an_idle_reader_connected(url):
-    with connect(replace(url, parameters={"heartbeat": 1})) as connection, a_stream(connection) as stream:
+    with connect(replace(url, parameters={"heartbeat": 2})) as connection, a_stream(connection) as stream:
         connection.subscribe(stream, OffsetSpec.next(), credit=1)
         assert (
-            list(connection.chunks(5)) == []
-        )  # the broker closes connections that are silent for 2 to 3 seconds
+            list(connection.chunks(9)) == []
+        )  # the broker closes connections that are silent for 4 to 6 seconds
         assert connection.metadata([stream])[stream].exists
 
 
