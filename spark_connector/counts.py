@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from pyspark import Accumulator, AccumulatorParam, SparkContext
+from pyspark import Accumulator, AccumulatorParam
 
 from spark_connector.task import Written
 
@@ -70,7 +70,7 @@ _by_application: dict[str, WriteCounts] = {}
 
 def counts_of(context: Any) -> WriteCounts | None:
     """The counts of an application; None with Spark Connect, whose client has no accumulators."""
-    if not isinstance(context, SparkContext):
+    if context is None:
         return None
     name = context.applicationId
     if name not in _by_application:
