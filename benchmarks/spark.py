@@ -1,9 +1,11 @@
 """Measure writing rows of a key and a body through Spark to a hash exchange: this connector, hand-written code and the limit.
 
+One way writes to a stream instead, each row exactly once.
+
     python benchmarks/spark.py [--rows 200000] [--rounds 3] [--connections N] [--release 4.3] [--json]
     python benchmarks/spark.py --rows 2000000        the run in the documentation; takes some minutes
 
-All ways publish persistent, mandatory messages to the same exchange of one throw-away broker, over the same number
+All other ways publish persistent, mandatory messages to the same exchange of one throw-away broker, over the same number
 of connections, and wait until all are confirmed. They take turns in every round, in a different order each time. The
 slow ways write only some of the rows. After each turn the messages in the queues are counted: a wrong number ends the
 run with exit code 1. Rates and CPU times are medians over the rounds; ratios are medians of the ratios within a
@@ -36,12 +38,13 @@ from pyspark.sql import (
     functions as F,  # noqa: N812
 )
 from ways.publishing import Load
-from ways.spark import LIMIT, OURS, SPARK_WAYS, bare_sockets
+from ways.spark import LIMIT, OURS, OURS_STREAM, SPARK_WAYS, STREAM, bare_sockets
 
+from rabbit_chx.streams import StreamReader, connect
 from rabbit_chx.testing import Broker
 
 TICKS = os.sysconf("SC_CLK_TCK")
-BAR_CPU, BAR_LIMIT = 4.0, 0.8
+BAR_CPU, BAR_LIMIT, BAR_STREAM = 4.0, 0.8, 5.0
 
 
 @dataclass(frozen=True)
@@ -157,6 +160,17 @@ def limit_turn(load: Load, given: argparse.Namespace) -> tuple[Turn, int]:
     return Turn(given.rows / seconds, cpu / given.rows * 1e6, None), given.rows
 
 
+def drain_stream(url: str) -> int:
+    """Return the number of messages in the stream, and create it anew."""
+    with StreamReader(url, STREAM, columns=["routing_key"]) as reader:
+        found = reader.bounds()
+        count = sum(batch.num_rows for batch in reader.read(found.first, found.end))
+    with connect(url) as connection:
+        connection.delete(STREAM)
+        connection.create(STREAM)
+    return count
+
+
 def run(broker: Broker, spark: SparkSession, given: argparse.Namespace) -> dict[str, list[Turn]]:
     keys = [f"customer-{number:08d}" for number in range(given.rows)]
     load = Load(broker.url, keys, b"x" * given.size, broker.management_url)
@@ -165,10 +179,9 @@ def run(broker: Broker, spark: SparkSession, given: argparse.Namespace) -> dict[
         order = list(results)
         random.Random(number).shuffle(order)
         for name in order:
-            turn, rows = (
-                limit_turn(load, given) if name == LIMIT else spark_turn(spark, name, broker.url, given)
-            )
-            arrived = drain(broker)
+            url = broker.stream_url if name == OURS_STREAM else broker.url
+            turn, rows = limit_turn(load, given) if name == LIMIT else spark_turn(spark, name, url, given)
+            arrived = drain_stream(url) if name == OURS_STREAM else drain(broker)
             if arrived != rows:
                 sys.exit(f"{name}: {arrived} messages arrived, not {rows}")
             if number:
@@ -192,6 +205,10 @@ def report_of(results: dict[str, list[Turn]], given: argparse.Namespace, version
             "cpu_microseconds": median(turn.cpu_microseconds for turn in turns),
             "peak_megabytes": max(peaks, default=None),
             "of_limit": median(to_limit),
+            "of_exchange": median(
+                one.rows_per_second / ours.rows_per_second
+                for one, ours in zip(turns, results[OURS], strict=True)
+            ),
         }
     return {
         "rabbitmq": version,
@@ -204,7 +221,7 @@ def report_of(results: dict[str, list[Turn]], given: argparse.Namespace, version
 
 
 def as_text(report: dict) -> str:
-    ours = report["ways"][OURS]
+    ours, stream = report["ways"][OURS], report["ways"][OURS_STREAM]
     versions = ", ".join(
         f"{name} {report[name]}" for name in ("rabbitmq", "pyspark", "pyarrow", "pika", "python")
     )
@@ -223,6 +240,8 @@ def as_text(report: dict) -> str:
         "",
         f"Python CPU of this connector:   {ours['cpu_microseconds']:.1f} us a row (bar: {BAR_CPU})",
         f"this connector / bare sockets:  {ours['of_limit']:.2f} (bar: {BAR_LIMIT})",
+        f"to a stream / to an exchange:   {stream['of_exchange']:.2f} (bar: {BAR_STREAM})",
+        f"Python CPU to a stream:         {stream['cpu_microseconds']:.1f} us a row (bar: {BAR_CPU})",
     ]
     return "\n".join(lines)
 
@@ -238,8 +257,10 @@ def main() -> None:
     parser.add_argument("--release", default=None)
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
-    with Broker(release=given.release, plugins=["rabbitmq_sharding"]) as broker:
+    with Broker(release=given.release, plugins=["rabbitmq_sharding", "rabbitmq_stream"]) as broker:
         declare(broker, "classic")
+        with connect(broker.stream_url) as connection:
+            connection.create(STREAM)
         spark = session(given.connections)
         try:
             results = run(broker, spark, given)

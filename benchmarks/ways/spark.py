@@ -19,12 +19,19 @@ import pika
 from ways.publishing import EXCHANGE, WINDOW, Load, PikaWindow, bare_socket
 
 START_TIMEOUT = 60
+STREAM = "benchmark.stream"
 
 
 def connector(df: Any, url: str) -> None:
     """This project's: ``format("rabbitmq")`` with its defaults."""
     messages = df.selectExpr("key as routing_key", "body as value")
     messages.write.format("rabbitmq").options(url=url, exchange=EXCHANGE).mode("append").save()
+
+
+def to_stream(df: Any, url: str) -> None:
+    """The same to a stream, exactly once; the URL is that of the stream protocol."""
+    messages = df.selectExpr("key as routing_key", "body as value")
+    messages.write.format("rabbitmq").options(url=url, stream=STREAM).mode("append").save()
 
 
 def foreach_blocking(df: Any, url: str) -> None:
@@ -99,5 +106,6 @@ SPARK_WAYS: dict[str, tuple[Callable[[Any, str], None], float]] = {
     "foreachPartition, pika, each confirm": (foreach_blocking, 0.05),
     "foreachPartition, pika, window": (foreach_window, 0.5),
     'format("rabbitmq")': (connector, 1.0),
+    'format("rabbitmq"), stream': (to_stream, 1.0),
 }
-OURS, LIMIT = 'format("rabbitmq")', "bare sockets, no Spark"
+OURS, OURS_STREAM, LIMIT = 'format("rabbitmq")', 'format("rabbitmq"), stream', "bare sockets, no Spark"

@@ -45,7 +45,7 @@ def main(master: str, folder: str) -> None:
                 frame = numbered(spark, order["rows"], order["partitions"], order["gates"])
                 frame.write.format("rabbitmq").options(**order["options"]).mode("append").save()
             elif "copy" in order:
-                copy(spark, order["copy"], order["options"])
+                copy(spark, order["copy"], order["options"], order.get("into"))
             else:
                 query = stream(spark, order["folder"], order["checkpoint"], order["options"])
                 query.start().awaitTermination()

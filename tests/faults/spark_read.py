@@ -73,13 +73,20 @@ class Feed(threading.Thread):
 # -- the query, in the program that is killed -----------------------------------------------------------
 
 
-def copy(spark, folder: str, options: dict[str, str]) -> None:
-    """Copy streams or a queue into a table until `stop` is called; then read the remaining rows."""
+def copy(spark, folder: str, options: dict[str, str], into: dict[str, str] | None = None) -> None:
+    """Copy streams or a queue into a table, or into a stream, until `stop` is called; then read the remaining rows."""
 
     def write():
         rows = spark.readStream.format("rabbitmq").options(**options).load()
-        files = rows.writeStream.format("parquet").option("path", f"{folder}/rows")
-        return files.option("checkpointLocation", f"{folder}/checkpoint")
+        if into is not None:
+            copies = (
+                rows.selectExpr("value", "stream as routing_key")
+                .writeStream.format("rabbitmq")
+                .options(**into)
+            )
+        else:
+            copies = rows.writeStream.format("parquet").option("path", f"{folder}/rows")
+        return copies.option("checkpointLocation", f"{folder}/checkpoint")
 
     query = write().trigger(processingTime="100 milliseconds").start()
     while not Path(folder, "stop").exists():

@@ -46,7 +46,7 @@ def bodies(broker, stream):
 
 def test_a_super_stream_gets_each_row_in_the_partition_of_its_key(spark, broker, streams):
     name, partitions = streams.super_stream(3)
-    write(numbers(spark, 5_000, 3), broker, superStream=name)
+    write(numbers(spark, 5_000, 1), broker, superStream=name)
     official = SuperStream(partitions)
     found = {stream: stored(broker, stream) for stream in partitions}
     assert sorted(int(one.value) for rows in found.values() for one in rows) == list(range(5_000))
@@ -158,7 +158,9 @@ def test_a_batch_under_the_same_name_adds_only_the_missing_rows(spark, broker, s
     assert sorted(bodies(broker, stream)) == list(range(2_000))
 
 
-@pytest.mark.parametrize("for_each_batch", [False, True], ids=["writeStream", "foreachBatch"])
+@pytest.mark.parametrize(
+    "for_each_batch", [False, pytest.param(True, marks=pytest.mark.long)], ids=["writeStream", "foreachBatch"]
+)
 def test_a_query_that_repeats_a_micro_batch_adds_nothing(spark, broker, streams, tmp_path, for_each_batch):
     source, target = streams.stream(), streams.stream()
     write(numbers(spark, 1_000, 1), broker, stream=source)
@@ -211,6 +213,7 @@ def test_a_message_larger_than_a_frame_is_named(spark, broker, streams):
     assert "row 0 of partition 0: the message has" in failure(lambda: write(frame, broker, stream=stream))
 
 
+@pytest.mark.long
 def test_more_partitions_than_producer_names_are_refused(spark, broker, streams):
     frame = numbers(spark, 300, 300).where("value = '290'")
     complaint = failure(lambda: write(frame, broker, stream=streams.stream()))
