@@ -17,6 +17,7 @@ from hypothesis import HealthCheck, settings
 
 from rabbit_chx.errors import MissingDependency
 from spark_connector.java import find_java
+from tests.proof import in_ci
 from tests.spark import BRIEF_JAVA
 
 if os.environ.pop("PYTHONDONTWRITEBYTECODE", ""):
@@ -30,10 +31,6 @@ pytest_plugins = ["tests.proof_report", "tests.parallel"]
 
 REAL = ("broker", "spark")
 """Markers, and the folders of the same names."""
-
-
-def in_ci() -> bool:
-    return os.environ.get("CI", "").lower() not in {"", "0", "false"}
 
 
 # No deadline, because other processes share the machine. CI tries the same examples in each run, so that only a change

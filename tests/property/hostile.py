@@ -17,8 +17,7 @@ from hypothesis import example, given, seed, settings, strategies as st
 
 from rabbit_chx.errors import InvalidValue, RabbitChxError
 from tests.canary import found
-from tests.conftest import in_ci
-from tests.proof import LONG, SEED, Check, book
+from tests.proof import LONG, SEED, Check, book, in_ci
 
 TIMES = 6 if LONG else 1
 """The factor for the number of examples; 1 in CI."""
