@@ -1,4 +1,4 @@
-"""Writes that carry secrets in every option that takes one, and all that Spark says, shows and stores about them.
+"""Writes and reads that carry secrets in every option that takes one, and all that Spark says, shows and stores about them.
 
 A separate program, since a process can hold only one Spark and Spark's logs are searched, too. It reads its task as
 one line of JSON from stdin, so that no secret is in its command line, and leaves a file or folder for each place where a
@@ -17,6 +17,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import Any
 from urllib.request import ProxyHandler, build_opener
@@ -26,6 +27,7 @@ from pyspark.sql import DataFrame, SparkSession
 from tests.spark.conftest import SETTINGS
 
 DEADLINE = 240
+_PAGE = 10
 MODES = ("", "EXTENDED", "CODEGEN", "COST", "FORMATTED")
 
 
@@ -40,6 +42,17 @@ class Way:
     """Options with a wrong secret, each under the words that refuse it."""
     nowhere: dict[str, str]
     """Where no broker is; empty where the options hold no secret themselves, and SQL need not be tried either."""
+    read: dict[str, str]
+    """What to read: a stream and a queue, and the port of the stream protocol without TLS and with it."""
+
+    def reading(self, options: dict[str, str], source: str = "stream") -> dict[str, str]:
+        """The same connection for a read."""
+        connection = {name: value for name, value in options.items() if name != "exchange"}
+        given = connection | {source: self.read[source], "reconnectTimeoutMs": "500"}
+        if source == "stream":
+            secure = options.get("url", "").startswith("amqps")
+            given["streamPort"] = self.read["secure" if secure else "plain"]
+        return given
 
 
 class Traces:
@@ -132,6 +145,41 @@ def streams(spark: SparkSession, ways: list[Way], traces: Traces) -> None:
             describe(query, traces)
 
 
+def reads(spark: SparkSession, ways: list[Way], traces: Traces) -> None:
+    """For each way a batch and a query that succeed and are refused; a queue is read one way."""
+
+    def rows(options: dict[str, str]) -> int:
+        return spark.read.format("rabbitmq").options(**options).load().count()
+
+    def start(name: str, options: dict[str, str]) -> Any:
+        frame = spark.readStream.format("rabbitmq").options(**options).load()
+        writer = frame.writeStream.format("noop").queryName(re.sub(r"\W", "_", name))
+        checkpoint = traces.folder / "checkpoints" / name
+        return writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
+
+    for way in ways:
+        good = way.reading(way.good)
+        assert rows(good) > 0
+        plan = spark.read.format("rabbitmq").options(**good).load()._jdf.queryExecution()
+        traces.note("explain", plan.toString(), plan.simpleString())
+        queries = [start(f"read {way.name}", good | {"startingOffsets": "earliest"})]
+        for number, (refusal, options) in enumerate(way.wrong.items()):
+            wrong = way.reading(options)
+            traces.failing(lambda wrong=wrong: rows(wrong), refusal)
+            queries.append(start(f"read wrong {way.name} {number}", wrong))
+            traces.failing(lambda query=queries[-1]: query.awaitTermination(DEADLINE), refusal)
+        if way.nowhere:
+            nowhere = way.reading(way.nowhere) | {"streamPort": "1"}
+            traces.failing(lambda nowhere=nowhere: rows(nowhere), "Connection refused")
+            traces.failing(lambda good=good: rows(good | {"steam": "x"}), "Did you mean stream?")
+        assert queries[0].awaitTermination(DEADLINE), "still running"
+        for query in queries:
+            describe(query, traces)
+    received = start("read queue", ways[0].reading(ways[0].good, "queue"))
+    assert received.awaitTermination(DEADLINE), "still running"
+    describe(received, traces)
+
+
 def describe(query: Any, traces: Traces) -> None:
     """All that a query says of itself."""
     traces.note("explain", query._jsq.explainInternal(False), query._jsq.explainInternal(True))
@@ -214,10 +262,13 @@ def pages(spark: SparkSession) -> Iterator[str]:
         with opener.open(url, timeout=60) as answer:
             return str(answer.read().decode())
 
-    executions = get(f"{base}/sql?details=true&planDescription=true&length=1000")
-    yield executions
-    for one in json.loads(executions):
-        yield get(f"{context.uiWebUrl}/SQL/execution/?id={one['id']}")
+    for offset in count(step=_PAGE):  # in parts, as a long answer may take longer than Spark's server allows
+        executions = get(f"{base}/sql?details=true&planDescription=true&offset={offset}&length={_PAGE}")
+        yield executions
+        for one in json.loads(executions):
+            yield get(f"{context.uiWebUrl}/SQL/execution/?id={one['id']}")
+        if len(json.loads(executions)) < _PAGE:
+            break
     yield from map(get, (f"{base}/environment", f"{base}/jobs", f"{base}/stages?details=true"))
     yield from (get(f"{context.uiWebUrl}/{page}/") for page in ("SQL", "StreamingQuery", "environment"))
 
@@ -259,6 +310,7 @@ def main() -> None:
         if way.nowhere:
             statements(spark, way, traces)
     streams(spark, ways, traces)
+    reads(spark, ways, traces)
     misspelt(spark, told["misspelt"], traces)
     if hasattr(spark.tvf, "python_worker_logs"):  # from PySpark 4.1 on
         traces.note("worker logs", *spark.tvf.python_worker_logs().collect())

@@ -1,6 +1,6 @@
 """A secret in an option appears nowhere in what Spark shows, logs or stores.
 
-One program writes with secrets of every kind, successfully and not, and leaves what was to be seen, place by place
+One program writes and reads with secrets of every kind, successfully and not, and leaves what was to be seen, place by place
 (tests/spark/secret_traces.py). The tests look for the secrets there.
 """
 
@@ -21,6 +21,7 @@ import pytest
 
 from tests.canary import canary, found
 from tests.inbox import Inbox
+from tests.spark.streams import Streams
 from tests.tls import Authority, Listener
 
 pytestmark = [
@@ -81,14 +82,14 @@ def user(rabbitmq_broker):
     """A user whose password is a secret to look for."""
     name = f"writer-{uuid4().hex[:8]}"
     rabbitmq_broker.ctl("add_user", name, PASSWORD)
-    rabbitmq_broker.ctl("set_permissions", name, "", ".*", "")
+    rabbitmq_broker.ctl("set_permissions", name, "", ".*", ".*")
     yield name
     rabbitmq_broker.ctl("delete_user", name)
 
 
 @pytest.fixture(scope="module")
 def tls(rabbitmq_broker, tmp_path_factory):
-    """A listener before the broker, and the options by which a client shows a certificate to it."""
+    """Listeners before the broker's ports, and the options by which a client shows a certificate to them."""
     authority = Authority(tmp_path_factory.mktemp("tls"), "IP:127.0.0.1")
     authority.issue("good")
     authority.issue("client")
@@ -98,10 +99,11 @@ def tls(rabbitmq_broker, tmp_path_factory):
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=authority.folder / "ca.pem")
     context.load_cert_chain(authority.folder / "good.pem", authority.folder / "good.key")
     context.verify_mode = ssl.CERT_REQUIRED
-    listener = Listener(context, rabbitmq_broker.url)
+    listeners = [Listener(context, url) for url in (rabbitmq_broker.url, rabbitmq_broker.stream_url)]
     files = {"tlsCaFile": "ca.pem", "tlsCertFile": "client.pem", "tlsKeyFile": "locked.key"}
-    yield listener, {option: str(authority.folder / file) for option, file in files.items()}
-    listener.close()
+    yield listeners, {option: str(authority.folder / file) for option, file in files.items()}
+    for listener in listeners:
+        listener.close()
 
 
 @pytest.fixture(scope="module")
@@ -111,7 +113,18 @@ def inbox(rabbitmq_broker):
 
 
 @pytest.fixture(scope="module")
-def ways(rabbitmq_broker, inbox, user, tls, tmp_path_factory):
+def source(rabbitmq_broker, tls):
+    """What a read needs to know: a stream and a queue with messages, and the ports of the stream protocol."""
+    plain, (_, secure) = urlsplit(rabbitmq_broker.stream_url).port, tls[0]
+    with Streams(rabbitmq_broker.url) as streams, Inbox(rabbitmq_broker.url) as queue:
+        stream = streams.stream()
+        streams.fill(stream, [b"a row of a stream"] * 5)
+        streams.fill("", [b"a row of a queue"] * 5, exchange=queue.exchange, key="k")
+        yield {"stream": stream, "queue": queue.queue, "plain": str(plain), "secure": str(secure.port)}
+
+
+@pytest.fixture(scope="module")
+def ways(rabbitmq_broker, inbox, user, tls, source, tmp_path_factory):
     """Every option that holds a secret or says where it is; good, wrong, and with no broker there."""
     folder = tmp_path_factory.mktemp("secrets")
     for name, secret in (("right", PASSWORD), ("wrong", WRONG["file"])):
@@ -119,7 +132,7 @@ def ways(rabbitmq_broker, inbox, user, tls, tmp_path_factory):
     parts = urlsplit(rabbitmq_broker.url)
     address, vhost = f"{parts.hostname}:{parts.port}", parts.path
     bare = {"host": parts.hostname, "port": str(parts.port), "username": user, "exchange": inbox.exchange}
-    listener, files = tls
+    (listener, _), files = tls
 
     def url(secret: str, where: str = address, scheme: str = "amqp") -> dict[str, str]:
         access = f"{user}:{secret}" if secret else user
@@ -129,7 +142,7 @@ def ways(rabbitmq_broker, inbox, user, tls, tmp_path_factory):
         return {**url(PASSWORD, f"127.0.0.1:{port}", "amqps"), **files, "tlsKeyPassword": key}
 
     def way(name, good, wrong, nowhere=None):
-        return {"name": name, "good": good, "wrong": wrong, "nowhere": nowhere or {}}
+        return {"name": name, "good": good, "wrong": wrong, "nowhere": nowhere or {}, "read": source}
 
     by_env, by_file = {"passwordEnv": "PASSWORD_RIGHT"}, {"passwordFile": f"{folder}/right"}
     refused = "rejected the user name or password"
