@@ -1,8 +1,8 @@
-"""Publishing ids: by them, a stream drops the rows that it already has.
+"""Publishing ids, which let a stream drop the rows that it already has.
 
-A stream remembers the last publishing id of each producer name, and drops messages whose id is not higher. Here, the id of a
-row also has a checksum of all rows before it. So a task that runs again can see whether its rows are the same as before and
-in the same order: with other rows, the stream would drop some that it does not have.
+A stream remembers the last publishing id of each producer name, and drops messages whose id is not higher. The id of a row
+includes a checksum of the rows up to it. When a task runs again, the checksum shows whether it sends the same rows in the same
+order. If it did not, the stream would drop rows that it does not have.
 
 =============  ======================  ======================  ========================
 write          bits of the batch       bits of the row         bits of the checksum
@@ -22,22 +22,22 @@ _BATCH_CHECKSUM: Final = 28
 _ROW: Final = 24
 _MICRO_BATCH_CHECKSUM: Final = 12
 MAX_ROWS: Final = (1 << _ROW) - 1
-"""Rows of one partition of a micro-batch, for one stream."""
+"""Maximum number of rows that one partition of a micro-batch sends to one stream."""
 
 
 class NotRepeatable(Exception):
-    """The rows differ from those of an earlier attempt; the message continues "the rows of partition 3 ..."."""
+    """The rows differ from those of an earlier attempt. The message continues a sentence about the rows of a partition."""
 
 
 class PublishingIds:
     """The ids of the rows that one partition of a write sends to one stream."""
 
     def __init__(self, micro_batch: int | None, known: int) -> None:
-        """Begin a partition.
+        """Start with the first row of a partition.
 
         Args:
-            micro_batch: its number; None for a batch.
-            known: the last id that the stream remembers for the producer name; 0 if there is none.
+            micro_batch: the number of the micro-batch; None in a batch.
+            known: the last id that the stream remembers for the producer name; 0 if it remembers none.
 
         Raises:
             NotRepeatable: the stream has rows of a later micro-batch.
@@ -49,7 +49,7 @@ class PublishingIds:
         self._limit = MAX_ROWS if micro_batch is not None else 1 << 62 - _BATCH_CHECKSUM
         self._checksum = 0
         self.stored = max(known - self._base, 0) >> self._checksum_bits
-        """How many rows of this batch the stream has already."""
+        """Number of rows of this batch that the stream already has."""
         if self.stored > self._limit:
             number = known >> _ROW + _MICRO_BATCH_CHECKSUM
             raise NotRepeatable(
@@ -57,10 +57,10 @@ class PublishingIds:
             )
 
     def of(self, messages: Iterable[bytes]) -> list[tuple[int, bytes]]:
-        """The ids of the next rows, without the rows that the stream already has.
+        """Number the next rows, and return those that the stream does not have.
 
         Raises:
-            NotRepeatable: the stream has other rows, or the rows are too many.
+            NotRepeatable: the stream has other rows, or there are too many rows.
         """
         base, bits, row, checksum = self._base, self._checksum_bits, self.rows, self._checksum
         mask, stored, found = (1 << bits) - 1, self.stored, []
@@ -81,7 +81,7 @@ class PublishingIds:
         return found
 
     def end(self) -> None:
-        """End the partition.
+        """Check the number of rows after the last one.
 
         Raises:
             NotRepeatable: the stream has more rows than the partition.

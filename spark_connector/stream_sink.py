@@ -1,7 +1,7 @@
 """Write the rows of a partition to a stream or a super stream, each exactly once.
 
-The publishers have names that are the same in each attempt of a task and after a restart of a query, and each row has an id
-(`publishing_ids`). Each stream has a connection, because only its leader accepts messages.
+The name of a publisher is the same in each attempt of a task and after a restart of the query, and each row has a publishing
+id (`publishing_ids`). A task opens one connection for each stream, because only the leader of a stream accepts messages.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from spark_connector.task import Task
 from spark_connector.verdict import Verdict
 
 MAX_PARTITIONS: Final = 255
-"""Producer names that a stream remembers."""
+"""The number of producer names that a stream remembers."""
 _KEYS_KEPT: Final = 100_000
 _COUNTS: Final = ("published", "confirmed", "resent", "bytes", "connections")
 _ADVICE: Final = (
@@ -36,7 +36,7 @@ _ADVICE: Final = (
 
 
 def check_streams(options: WriteOptions) -> None:
-    """Connect to each stream as the write will: it exists, and the user may publish to it."""
+    """Check that each stream exists and that the user may publish to it."""
     try:
         for stream in streams_of(options):
             open_publisher(options, stream, None, f"{options.connection_name} check").close()
@@ -57,7 +57,7 @@ def streams_of(options: WriteOptions) -> Sequence[str]:
 
 
 def open_publisher(options: WriteOptions, stream: str, producer: str | None, name: str) -> StreamPublisher:
-    """Connect to the leader of a stream; ``name`` is the connection's."""
+    """Connect to the leader of a stream; ``name`` is the name of the connection."""
     timeout = options.confirm_timeout_ms / 1000
     return connected(
         options, StreamPublisher, stream=stream, name=producer, connection_name=name, timeout=timeout
@@ -68,7 +68,7 @@ class StreamSink(DryRunSink):
     """Publishes to a stream, or to the partitions of a super stream."""
 
     def __init__(self, options: WriteOptions, verdict: Verdict, task: Task, write_id: str) -> None:
-        """Prepare a task of the write with this id, which producers are named after if there is no query."""
+        """Prepare a task. In a batch, ``write_id`` is the default of the option ``producerName``."""
         super().__init__(options, verdict)
         self._task = task
         producer = options.producer_name or task.query_id or write_id
@@ -89,7 +89,7 @@ class StreamSink(DryRunSink):
         return Limits(min(limits.body, largest or limits.body), limits.properties)
 
     def send(self, prepared: Prepared, first: int) -> None:
-        """Publish the rows of a batch that their streams do not have yet."""
+        """Publish those rows of a batch that their streams do not have yet."""
         headers = self._task.headers if self._options.task_headers else {}
         fixed = {} if self._options.routing_key is None else {"routing_keys": self._options.routing_key}
         done = 0
@@ -105,7 +105,7 @@ class StreamSink(DryRunSink):
             done += count
 
     def finish(self) -> None:
-        """Wait for all confirms, and check that nobody else has used the producer names."""
+        """Wait for all confirms, and check that no other writer has used the producer names."""
         with _refusals():
             for output in self._outputs.values():
                 output.finish(self._task, stopped=self.verdict.problem() is not None)
@@ -117,7 +117,7 @@ class StreamSink(DryRunSink):
                 output.publisher.close()
 
     def counts(self) -> dict[str, int]:
-        """The totals of the publishers, and how many rows the streams had already."""
+        """The totals of the publishers, and the number of rows that the streams already had."""
         totals = [output.publisher.totals for output in self._outputs.values()]
         counts = {name: sum(getattr(one, name) for one in totals) for name in _COUNTS}
         return {**counts, "already_stored": sum(output.skipped for output in self._outputs.values())}
@@ -165,7 +165,7 @@ class StreamSink(DryRunSink):
 
 @dataclass
 class _Output:
-    """One stream: its publisher, and the ids of the rows if each is written exactly once."""
+    """The publisher of one stream, and the ids of its rows unless exactlyOnce is false."""
 
     publisher: StreamPublisher
     ids: PublishingIds | None
@@ -198,7 +198,7 @@ def _ids(task: Task, publisher: StreamPublisher) -> PublishingIds:
 
 @contextmanager
 def _same_rows(task: Task, publisher: StreamPublisher) -> Iterator[None]:
-    """Name the rows in the error."""
+    """Add the partition, the stream and advice to `NotRepeatable`, and make it permanent."""
     try:
         yield
     except NotRepeatable as error:
@@ -210,7 +210,7 @@ def _same_rows(task: Task, publisher: StreamPublisher) -> Iterator[None]:
 
 @contextmanager
 def _refusals() -> Iterator[None]:
-    """Raise a permanent failure where another attempt would fail as well."""
+    """Turn errors of a stream into permanent failures and those that Spark retries."""
     try:
         yield
     except StreamUnavailable as error:

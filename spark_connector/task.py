@@ -72,7 +72,7 @@ class Written(WriterCommitMessage):
     published: int = 0
     confirmed: int = 0
     already_stored: int = 0
-    """Rows that a stream had already, from an earlier attempt."""
+    """Rows that a stream already had from an earlier attempt."""
     dropped: int = 0
     first_dropped: tuple[str, ...] = ()
     resent: int = 0
