@@ -1,4 +1,4 @@
-"""The bindings of the exchange of a write: those at its end compared with those at its beginning.
+"""Compare the bindings of the exchange of a write at its end with those at its start.
 
 A publisher does not notice that a queue is unbound or deleted while others are still bound: the broker confirms every
 row, and the rows of the deleted queue are gone. Only the management API lists bindings, so the option ``managementUrl``
@@ -31,7 +31,7 @@ class Bound(NamedTuple):
 
 
 def bindings_of(options: WriteOptions) -> tuple[Bound, ...] | None:
-    """The bindings of the option ``exchange``; None if nobody wants to know them."""
+    """The bindings of the option ``exchange``; None without the option ``managementUrl``."""
     if options.management_url is None or not options.exchange:
         return None
     url = options.urls[0]
@@ -49,7 +49,7 @@ def _bound(binding: Binding) -> Bound:
 
 
 def changes(options: WriteOptions, before: Iterable[Bound] | None) -> list[str]:
-    """What has changed since ``before``, in words; a broker that does not answer is a change that nobody can rule out."""
+    """Describe what has changed since ``before``. If the broker does not answer, the change is unknown."""
     if before is None:
         return []
     try:
@@ -62,7 +62,7 @@ def changes(options: WriteOptions, before: Iterable[Bound] | None) -> list[str]:
 
 
 def _deleted(options: WriteOptions, bound: Bound) -> str:
-    """Whether the rows of a queue are gone as well."""
+    """Add to the description whether the queue was deleted with its rows."""
     if bound.kind != "queue":
         return ""
     management = management_of(options, options.management_url)

@@ -78,7 +78,7 @@ def _watch(key: tuple[Any, ...], seconds: float) -> None:
 
 
 def _close_idle(key: tuple[Any, ...]) -> None:
-    """Close a publisher that has been idle long enough; look again later if it was used meanwhile."""
+    """Close a publisher that has been idle long enough; check again later if it was used since."""
     with _guard:
         publisher, since = _kept.get(key, (None, 0.0))
         left = since + _IDLE_SECONDS - time.monotonic()

@@ -1,7 +1,7 @@
 """What Spark calls: `write` in the tasks, `commit` and `abort` on the driver.
 
-The driver raises the permanent errors that tasks have reported, and logs a summary of a successful write. Whatever the
-broker answers meanwhile, it does not fail: a commit that fails would repeat the whole micro-batch.
+The driver raises the permanent errors that tasks have reported, and logs a summary of a successful write. After a
+successful write it never raises because of the broker: a commit that fails would repeat the whole micro-batch.
 """
 
 from __future__ import annotations
