@@ -116,10 +116,12 @@ def test_a_restarted_query_reads_unfinished_rows_again(spark, broker, channel, q
     collected = Collected(spark, broker, tmp_path, queue, maxRowsPerTrigger="50")
     collected.broken = True
     assert "broken on purpose" in failure(collected.run)
-    assert collected.values == list(range(50))
+    first = len(collected.values)
+    assert 0 < first <= 50  # fewer where the broker delivers slowly
+    assert collected.values == list(range(first))
     collected.broken = False
     collected.run()
-    assert collected.values == [*range(50), *range(200)]
+    assert collected.values == [*range(first), *range(200)]
     assert ready(channel, queue) == 0
 
 
