@@ -87,18 +87,17 @@ FAILING = 20_000
 """Rows of a task: many more than the buffers between two Python workers."""
 
 
-def failing(url, stream, *, again):
-    """Fails the first attempt when the stream has some of its rows; ``again`` makes the rows of the others."""
+def failing(spark, frame, url, stream, *, again):
+    """The rows of a frame; the first attempt fails when the stream has some of them. ``again`` makes the rows of the others."""
 
-    def rows(batches):
+    def rows(all_rows):
         attempt = TaskContext.get().attemptNumber()
-        for batch in batches:
-            yield batch if attempt == 0 else again(batch)
+        yield from all_rows if attempt == 0 else again(all_rows)
         if attempt == 0:
             wait_until(lambda: count(url, stream) > 0, "some rows are stored", 120)
             raise RuntimeError("the first attempt fails")
 
-    return rows
+    return spark.createDataFrame(frame.rdd.mapPartitions(rows), frame.schema)
 
 
 def count(url, stream):
@@ -107,8 +106,8 @@ def count(url, stream):
         return found.end - found.first
 
 
-def reversed_rows(batch):
-    return batch.take(list(reversed(range(batch.num_rows))))
+def reversed_rows(rows):
+    return reversed(list(rows))
 
 
 @pytest.fixture
@@ -123,7 +122,7 @@ def test_a_task_that_runs_again_adds_only_the_missing_rows(spark, broker, stream
     expected = list(range(FAILING))
     for exactly_once in (True, False):
         stream = streams.stream()
-        again = frame.mapInArrow(failing(broker.stream_url, stream, again=lambda batch: batch), frame.schema)
+        again = failing(spark, frame, broker.stream_url, stream, again=list)
         write(again, broker, stream=stream, exactlyOnce=exactly_once)
         found = bodies(broker, stream)
         # The control: without names, the rows of the first attempt are there twice.
@@ -133,7 +132,7 @@ def test_a_task_that_runs_again_adds_only_the_missing_rows(spark, broker, stream
 
 def test_a_task_whose_rows_come_in_another_order_fails(spark, broker, streams, small_batches):
     frame, stream = numbers(spark, FAILING, 1), streams.stream()
-    again = frame.mapInArrow(failing(broker.stream_url, stream, again=reversed_rows), frame.schema)
+    again = failing(spark, frame, broker.stream_url, stream, again=reversed_rows)
     complaint = failure(lambda: write(again, broker, stream=stream))
     assert f"the rows of partition 0 for stream '{stream}' differ from the first" in complaint
     assert "Sort the rows of each partition before the write" in complaint
