@@ -194,8 +194,13 @@ class StreamReader:
                 if owed == lot:
                     connection.credit(subscription, lot)
                     owed = 0
-            if first_chunk(connection, self.stream, OffsetSpec.offset(at)) is None:
+            following = first_chunk(connection, self.stream, OffsetSpec.offset(at))
+            if following is None:
                 return
+            if (
+                following.first_offset > at
+            ):  # the broker may not notice that retention removed the segment that it reads
+                self._check_first(at, bounds(connection, self.stream))
             waited += quiet
             quiet *= 2
         raise StreamUnavailable(
