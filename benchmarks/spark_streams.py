@@ -1,14 +1,14 @@
-"""Measure reading streams through Spark: beside the same reader without Spark, and a source that makes the same rows from nothing.
+"""Compare reading streams through Spark with the same reader without Spark, and with a source in Spark that generates equal rows.
 
     python benchmarks/spark_streams.py [--rows 1000000] [--size 100] [--rounds 3] [--release 4.3] [--json]
 
-Each way reads bodies and routing keys with one connection, or in one task. Two streams hold equal messages: one was filled over
-AMQP 0-9-1, which makes small chunks, and one over the stream protocol, which makes large ones. Spark writes the rows to its
+Each way reads bodies and routing keys over one connection, or in one task. Two streams contain equal messages: small chunks,
+published over AMQP 0-9-1, and large chunks, published over the stream protocol. Spark writes the rows to its
 ``noop`` sink. The ways take turns, and their order changes in each round. Rates are medians over the rounds, ratios are medians
 of the ratios within a round. A wrong number of rows ends the run with exit code 1.
 
-Spark starts Python processes for each read, before the first row. So its rates are those of the rows behind the start: the time of
-a read without any row, which is also printed, is taken off. Spark, its workers and the broker share the cores.
+Spark starts Python processes for each read, before the first row. Rates exclude this start: the benchmark also measures and
+prints the time of a read without rows, and subtracts it. Spark, its workers and the broker share the cores.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ from rabbit_chx.testing import Broker
 NO_SPARK, IN_SPARK, NOTHING = "this reader, no Spark", 'format("rabbitmq")', "rows from nothing, in Spark"
 BAR = 0.7
 BATCH = 16_384
-"""Rows of a batch, as this reader makes them."""
+"""Rows of a batch, as in a batch of the reader."""
 
 
 class Nothing(DataSource, DataSourceReader):
-    """A source that makes equal rows, in one task: what Spark takes for rows that cost nothing."""
+    """A source that generates equal rows in one task, to measure how long Spark itself takes."""
 
     @classmethod
     def name(cls) -> str:
@@ -71,12 +71,12 @@ class Nothing(DataSource, DataSourceReader):
 
 @dataclass(frozen=True)
 class Turn:
-    """What one way took in one round."""
+    """The times of one way in one round."""
 
     start: float
     """Seconds of a read without rows; 0 without Spark."""
     rate: float
-    """Rows a second, behind the start."""
+    """Rows per second, without the start."""
 
 
 def session() -> SparkSession:
@@ -105,14 +105,14 @@ def from_nothing(spark: SparkSession, rows: int, size: int) -> DataFrame:
 
 
 def consumed(frame: DataFrame) -> int:
-    """Let Spark write the rows to its sink that keeps nothing, and return how many there were."""
+    """Let Spark write the rows to its ``noop`` sink, and return the number of rows."""
     seen = Observation()
     frame.observe(seen, F.count(F.lit(1)).alias("rows")).write.format("noop").mode("overwrite").save()
     return int(seen.get["rows"])
 
 
 def timed(name: str, work: Callable[[], int], rows: int) -> float:
-    """Return the seconds that a way takes, and check that it has seen every row."""
+    """Return the seconds that a way takes, and check that the way has read every row."""
     start = perf_counter()
     seen = work()
     seconds = perf_counter() - start
@@ -128,12 +128,12 @@ def measure(name: str, way: Callable[[], int], empty: Callable[[], int] | None, 
 
 
 def run(spark: SparkSession, sources: dict[str, Source], size: int, rounds: int) -> list[dict[str, Any]]:
-    """Let all ways take turns, and return what each of them took."""
+    """Let all ways take turns, and return the medians of each way."""
     report = []
     for kind, source in sources.items():
         ways = ways_of(spark, source, size)
         turns: dict[str, list[Turn]] = {name: [] for name in ways}
-        for number in range(rounds + 1):  # the first one warms up
+        for number in range(rounds + 1):  # the first round warms up
             for name in random.Random(number).sample(list(ways), len(ways)):
                 turn = measure(name, *ways[name], source.messages)
                 if number:
@@ -145,7 +145,7 @@ def run(spark: SparkSession, sources: dict[str, Source], size: int, rounds: int)
 def ways_of(
     spark: SparkSession, source: Source, size: int
 ) -> dict[str, tuple[Callable[[], int], Callable[[], int] | None]]:
-    """Each way, and for those in Spark a read without rows."""
+    """Each way, and for ways in Spark also a read without rows."""
     return {
         NO_SPARK: (lambda: ours(source), None),
         IN_SPARK: (

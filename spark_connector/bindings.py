@@ -1,8 +1,8 @@
-"""Compare the bindings of the exchange of a write at its end with those at its start.
+"""Compare the bindings of an exchange before and after a write.
 
 A publisher does not notice that a queue is unbound or deleted while others are still bound: the broker confirms every
-row, and the rows of the deleted queue are gone. Only the management API lists bindings, so the option ``managementUrl``
-turns this on.
+row, and the rows of the deleted queue are gone. Only the management API lists bindings, so the comparison needs the option
+``managementUrl``.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ class Bound(NamedTuple):
     """``queue`` or ``exchange``."""
     name: str
     key: str
-    """The routing key of the binding; of a consistent-hash exchange, the weight."""
+    """The binding key; for a consistent-hash exchange, the weight."""
 
     def __str__(self) -> str:
         return f"{self.kind} {self.name!r} (binding key {self.key!r})"
 
 
 def bindings_of(options: WriteOptions) -> tuple[Bound, ...] | None:
-    """The bindings of the option ``exchange``; None without the option ``managementUrl``."""
+    """Return the bindings of the option ``exchange``, or None without the option ``managementUrl``."""
     if options.management_url is None or not options.exchange:
         return None
     url = options.urls[0]
@@ -49,7 +49,7 @@ def _bound(binding: Binding) -> Bound:
 
 
 def changes(options: WriteOptions, before: Iterable[Bound] | None) -> list[str]:
-    """Describe what has changed since ``before``. If the broker does not answer, the change is unknown."""
+    """Describe the changes since ``before``. If the broker does not answer, the changes are unknown."""
     if before is None:
         return []
     try:
@@ -62,7 +62,7 @@ def changes(options: WriteOptions, before: Iterable[Bound] | None) -> list[str]:
 
 
 def _deleted(options: WriteOptions, bound: Bound) -> str:
-    """Add to the description whether the queue was deleted with its rows."""
+    """Describe a deleted queue; return nothing if the broker still has the queue."""
     if bound.kind != "queue":
         return ""
     management = management_of(options, options.management_url)

@@ -75,7 +75,7 @@ _WHOLE: Final = ("tinyint", "smallint", "int", "bigint")
 COLUMNS: Final = (
     Column("value", ("binary", "string"), "Body; text is sent as UTF-8. Required.", ("body",)),
     Column("routing_key", _TEXT, "Required unless the option routingKey or stream is given.", ("key",)),
-    Column("exchange", _TEXT, "Required unless the option exchange is given. Streams only keep it."),
+    Column("exchange", _TEXT, "Required unless the option exchange is given. Streams only store it."),
     Column(
         "headers",
         ("map", "array", "struct"),

@@ -2,7 +2,7 @@
 
 Spark reuses its Python workers, each for one task at a time. A stateful stream runs hundreds of small tasks a minute,
 and a connection for each would burden the broker with handshakes. The publisher's own thread keeps a connection alive
-and reconnects it. Secrets are read here, when a connection is opened.
+and reconnects it. This module reads secrets, when it opens a connection.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class NotOnThisMachine(InvalidValue):
 _kept: dict[tuple[Any, ...], tuple[Publisher, float]] = {}
 """The idle publishers, and since when."""
 _watched: set[tuple[Any, ...]] = set()
-"""The options whose publishers have a timer: one for many tasks, since starting a thread is a third of a small task."""
+"""The options whose publishers have a timer. Many tasks share a timer: starting a thread takes a third of a small task."""
 _guard = threading.Lock()
 
 
@@ -85,7 +85,7 @@ def _close_idle(key: tuple[Any, ...]) -> None:
         if publisher is None or left <= 0:
             _kept.pop(key, None)
             _watched.discard(key)
-    if publisher is None:  # a task has it, and give_back watches it again
+    if publisher is None:  # a task uses the publisher; give_back watches it again
         return
     if left > 0:
         _watch(key, left)
@@ -145,7 +145,7 @@ def check_access(options: WriteOptions, exchanges: Iterable[str]) -> None:
 
 
 def connected(options: StreamOptions, opened: Callable[..., _T], **more: Any) -> _T:
-    """Call ``opened`` with one address of the stream protocol after another until one answers, and return its result."""
+    """Call ``opened`` with each address of the stream protocol until a server answers, and return the result."""
     *others, last = options.urls
     given = {
         "tls": tls_of(options),

@@ -1,7 +1,8 @@
-"""The counts of the writes of a program, which `register` returns.
+"""The counts of a program's writes; `register` returns them.
 
-A sink written in Python has no metrics in Spark's progress, and its log is that of another process. An accumulator
-reaches the program: the driver's `commit` and `abort` add to it, so an attempt that Spark repeats is not counted twice.
+Spark's progress has no metrics for a sink written in Python, and the sink logs in a separate process. An accumulator
+reaches the program. The driver's `commit` and `abort` add to the accumulator, so an attempt that Spark repeats is not
+counted twice.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ class Counts:
     resent: int = 0
     """Messages that were sent again after a lost connection."""
     possible_duplicates: int = 0
-    """The messages that were sent again, and all those of tasks that Spark ran again."""
+    """Messages that were sent again, and all messages of tasks that Spark ran again."""
     bytes: int = 0
 
 
@@ -53,7 +54,7 @@ class WriteCounts:
 
     @property
     def now(self) -> Counts:
-        """The counts at this moment; on the driver only."""
+        """The current counts; only the driver can read them."""
         value: Mapping[str, int] = self._sums.value
         return Counts(**{one.name: value.get(one.name, 0) for one in fields(Counts)})
 
@@ -69,7 +70,7 @@ _by_application: dict[str, WriteCounts] = {}
 
 
 def counts_of(context: Any) -> WriteCounts | None:
-    """The counts of an application; None with Spark Connect, whose client has no accumulators."""
+    """Return the counts of an application, or None with Spark Connect, whose client has no accumulators."""
     if context is None:
         return None
     name = context.applicationId

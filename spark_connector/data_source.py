@@ -1,4 +1,4 @@
-"""``format("rabbitmq")``: Spark gets its readers and writers here; invalid options and schemas fail before a task starts."""
+"""``format("rabbitmq")``: create readers and writers for Spark, and reject invalid options and schemas before a task starts."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ class RabbitMQDataSource(DataSource):
         df.write.format("rabbitmq").option("url", url).option("exchange", "orders").mode("append").save()
         spark.read.format("rabbitmq").option("url", url).option("superStream", "orders").load()
 
-    Columns of a write are those of `spark_connector.columns.COLUMNS`, options those of `spark_connector.options.OPTIONS`;
-    those of a read are in `spark_connector.read_columns` and `spark_connector.read_options`.
+    `spark_connector.columns.COLUMNS` and `spark_connector.options.OPTIONS` list the columns and options of a write,
+    `spark_connector.read_columns` and `spark_connector.read_options` those of a read.
     """
 
     session: ClassVar[SessionSettings] = SessionSettings()
@@ -90,7 +90,7 @@ class RabbitMQDataSource(DataSource):
         return Writer(replace(job, bindings=bindings_of(job.options)), self.session.counts)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> Writer:  # noqa: FBT001, N802
-        """Check a streaming write; Spark calls this twice for each micro-batch, so the broker is not asked."""
+        """Check a streaming write; Spark calls this twice for each micro-batch, so it does not ask the broker."""
         if overwrite:
             hint = "To write the result of an aggregation, use foreach_batch(...), for each micro-batch"
             raise InvalidValue("output mode", "complete", "append", hint)
@@ -111,7 +111,7 @@ class RabbitMQDataSource(DataSource):
 
 
 def _no_columns() -> InvalidValue:
-    """The error of a table without columns; Spark marks the options of a table in this way."""
+    """The error for a table without columns. Spark prefixes the names of a table's options with ``option.``."""
     hint = (
         "CREATE TABLE t (value STRING, routing_key STRING) USING rabbitmq, then INSERT INTO t WITH (url = '...', "
         "exchange = '...') SELECT ..., since Spark passes no options of CREATE TABLE"
@@ -129,25 +129,25 @@ def _check_broker(options: WriteOptions) -> None:
         else:
             check_access(options, [] if options.exchange is None else [options.exchange])
     except NotOnThisMachine as missing:
-        log_line(logging.WARNING, f"exchange and permission are not checked on the driver: {missing}")
+        log_line(logging.WARNING, f"the driver did not check the target and the permission: {missing}")
 
 
 def register(spark: SparkSession) -> WriteCounts | None:
     """Register ``format("rabbitmq")`` with a session, on the calling thread.
 
-    Spark finds the format by itself where this package is installed, but not on threads that you start: it looks into
-    the session that is active on the thread, and a new thread has none.
+    Spark finds the format by itself where this package is installed, but not on threads that you start: Spark looks in
+    the thread's active session, and a new thread has none.
 
-    The session's settings ``spark.datasource.rabbitmq.NAME`` become the defaults of the options; call this again after
-    changing one. A write under ``spark.speculation`` is then refused before its job, and on a local master so is one
-    with a missing password. There the tasks also run this Python, unless PYSPARK_PYTHON names another.
+    The session's settings ``spark.datasource.rabbitmq.NAME`` become default options; call `register` again after a change.
+    The driver then also rejects a write under ``spark.speculation``, and on a local master a write without its password,
+    before the job starts. On a local master, tasks run this Python, unless PYSPARK_PYTHON is set.
 
     Returns:
-        The counts of all writes of the application, which grow when a write or a micro-batch has ended: ``counts.now``. None
+        The counts of all writes of the application, updated at the end of each write or micro-batch: ``counts.now``. None
         with Spark Connect.
 
     Raises:
-        InvalidValue: a setting is not the name of an option, or PySpark 4.0 has found the format already, and cannot replace it.
+        InvalidValue: a setting is not the name of an option, or PySpark 4.0 has already found the format and cannot replace it.
     """
     context = getattr(spark, "_sc", None)  # None with Spark Connect
     if context is not None:
@@ -158,7 +158,7 @@ def register(spark: SparkSession) -> WriteCounts | None:
     try:
         spark.dataSource.register(source)
     except AnalysisException as error:
-        # PySpark 4.0 raises it if it has found the format by itself.
+        # PySpark 4.0 raises this error if it has already found the format.
         if "DATA_SOURCE_ALREADY_EXISTS" not in str(error):
             raise
         if settings.options:
@@ -173,5 +173,5 @@ def register(spark: SparkSession) -> WriteCounts | None:
 
 
 def activate(spark: SparkSession) -> None:
-    """Make a session the active one of this thread, where Spark looks for formats written in Python."""
+    """Make a session active on this thread: Spark looks for formats written in Python in the active session."""
     spark.createDataFrame([], "value string")  # runs no job

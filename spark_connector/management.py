@@ -1,4 +1,4 @@
-"""The management API of the broker of a read or write."""
+"""Connect reads and writes to the broker's management API."""
 
 from __future__ import annotations
 
@@ -8,6 +8,6 @@ from spark_connector.options import ConnectionOptions
 
 
 def management_of(options: ConnectionOptions, url: str | None) -> Management:
-    """The API at ``url``, by default on the broker's host, with the user and the certificates of the connection."""
+    """Return the API at ``url`` (default: on the broker's host), with the connection's user and certificates."""
     tls = tls_of(options) if (url or "https").startswith("https") else None
     return Management.of(options.urls[0], url, credentials=credentials_of(options), tls=tls)

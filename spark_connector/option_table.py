@@ -1,4 +1,4 @@
-"""Tables of options, each the fields of a dataclass, and the parser that turns text into their values.
+"""Tables of options, which are fields of dataclasses, and the parser that turns text into values.
 
 Spark passes each value as text and each name in lower case. Unknown names and values out of range are errors, which
 never contain a secret. This module imports neither PySpark nor Arrow.
@@ -94,7 +94,7 @@ class OptionTable:
 
     @classmethod
     def of(cls, given: Mapping[str, str]) -> Self:
-        """The options as Spark hands them over: text, with names in any case.
+        """Parse options as Spark passes them: text, with names in any case.
 
         Raises:
             InvalidValue: an unknown name, a value out of range, or a contradiction.
@@ -134,7 +134,7 @@ class OptionTable:
         raise InvalidValue("option name", name, f"one of {', '.join(names)}", hint.strip())
 
     def _check(self, found: set[str]) -> None:
-        """Check what involves several options; ``found`` are the fields that were given."""
+        """Check options that depend on each other; ``found`` contains the given fields."""
 
 
 def option_name(key: str) -> str:

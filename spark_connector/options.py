@@ -153,14 +153,14 @@ class WriteOptions(AmqpOptions, StreamOptions):
     routing_key: str | None = text(_TARGET, "Routing key for all rows, unless there is a column routing_key.")
     management_url: str | None = text(
         _TARGET,
-        "The management API, to compare the bindings of exchange before and after a batch. A change is a warning that "
-        "names the queue. Default: they are not compared.",
+        "URL of the management API, to compare the bindings of exchange before and after a batch. The log warns about changes. "
+        "Default: no comparison.",
         secret=True,
     )
     stream: str | None = text(_TARGET, "Stream for all rows, instead of an exchange.")
     super_stream: str | None = text(
         _TARGET,
-        "Super stream for all rows. The routing key decides the partition, as in RabbitMQ's stream clients.",
+        "Super stream for all rows. The routing key selects the partition, as in RabbitMQ's stream clients.",
     )
     check_exchange: bool = flag(
         _TARGET,
@@ -169,13 +169,13 @@ class WriteOptions(AmqpOptions, StreamOptions):
     )
     exactly_once: bool = flag(
         _STREAMS,
-        "Write each row to a stream once, even if tasks run again. false needs no repeatable order of the rows.",
+        "Store each row in a stream once, even if tasks run again. false stores rows at least once, and accepts any order.",
         default=True,
     )
     producer_name: str | None = text(
         _STREAMS,
-        "The name under which streams remember what a write has published. Default: the id of the query, or a new one for "
-        "each batch. A batch that failed and runs again under the same name adds only the missing rows.",
+        "The name under which streams remember the rows of a write. Default: the id of the query, or a new name for each "
+        "batch. A failed batch that runs again under the same name adds only the missing rows.",
     )
     persistent: bool = flag(_DELIVERY, "Messages survive a restart of the broker.", default=True)
     max_in_flight: int = integer(_DELIVERY, 5_000, "How many messages of a task may be unconfirmed.")
@@ -254,7 +254,7 @@ class WriteOptions(AmqpOptions, StreamOptions):
 
     @classmethod
     def defaults_beside(cls, given: Mapping[str, str], defaults: Mapping[str, str]) -> dict[str, str]:
-        """Also without the defaults for the other kind of target."""
+        """Leave out the defaults for the other kind of target as well."""
         found = super().defaults_beside(given, defaults)
         to_streams = {"stream", "superstream"} & {name.lower() for name in (*given, *found)}
         other = {option_name(key).lower() for key in (_ONLY_EXCHANGES if to_streams else _ONLY_STREAMS)}
@@ -266,10 +266,9 @@ class WriteOptions(AmqpOptions, StreamOptions):
             raise InvalidValue("target of a write", f"options {' and '.join(targets)}", "one of them")
         other = sorted(found & (_ONLY_EXCHANGES if self.to_streams else _ONLY_STREAMS))
         if other:
-            target = ("a stream", "an exchange") if self.to_streams else ("an exchange", "a stream")
-            raise InvalidValue(
-                f"option {option_name(other[0])}", f"a write to {target[0]}", target[1], "Remove it"
-            )
+            targets = ["a write to a stream", "a write to an exchange"]
+            got, expected = targets if self.to_streams else reversed(targets)
+            raise InvalidValue(f"option {option_name(other[0])}", got, expected, "Remove it")
         super()._check(found)
         for key in ("exchange", "routing_key", "stream", "super_stream"):
             if getattr(self, key) is not None:
@@ -288,7 +287,7 @@ _ONLY_EXCHANGES: Final = {
         "max_message_bytes",
     ),
 }
-"""Options that mean nothing to streams."""
+"""Options that have no effect on streams."""
 _ONLY_STREAMS: Final = {"stream_port", "follow_advertised", "exactly_once", "producer_name"}
 
 OPTIONS: Final = options_of(WriteOptions)

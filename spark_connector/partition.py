@@ -1,8 +1,8 @@
 """Write one partition: prepare each Arrow batch, send it, and wait until the broker has confirmed every row.
 
 Spark runs a failed task again, and that publishes all its rows again. So a task raises only errors that another
-attempt may not meet, such as a lost connection. Permanent errors travel in the commit message, and the driver raises
-them when every task has ended; the other tasks end early (`Verdict`).
+attempt may not meet, such as a lost connection. A task reports a permanent error in its commit message, the
+other tasks end early (`Verdict`), and the driver raises the error when every task has ended.
 """
 
 from __future__ import annotations
@@ -28,32 +28,32 @@ from spark_connector.task import Task, WriteFailed, Written
 from spark_connector.verdict import Stopped, Verdict
 
 ROWS_NAMED: Final = 5
-"""How many of the dropped rows are named."""
+"""Maximum number of dropped rows to describe."""
 
 
 @dataclass(frozen=True)
 class WriteJob:
-    """The checked options and columns of a write: all that a task has to know."""
+    """The checked options and columns of a write, for its tasks."""
 
     options: WriteOptions
     layout: Layout
     id: str = field(default_factory=lambda: uuid4().hex)
     """Shared by all tasks of a write, or of a micro-batch."""
     bindings: tuple[Bound, ...] | None = None
-    """Those of the exchange before the write, if they are compared at its end."""
+    """The bindings of the exchange before the write; None if the write does not compare them."""
 
     def another_run(self, query_id: str) -> str:
-        """What happens to rows that are in the broker if they are written again."""
+        """Describe what another run does with the rows that the broker already has."""
         if not self.options.exactly_once_to_streams:
             return "another run would write them again"
         if query_id:
-            return "the restarted query adds only the missing ones"
+            return "the restarted query adds only the missing rows"
         name = self.options.producer_name or self.id
-        return f"another run of the same rows with producerName={name} adds only the missing ones"
+        return f"another run of the same rows with producerName={name} adds only the missing rows"
 
 
 def write_partition(batches: Iterator[pa.RecordBatch], job: WriteJob, task: Task) -> Written:
-    """Publish the rows of a partition, and return when each one is confirmed or has failed for good."""
+    """Publish the rows of a partition, and return when the broker has confirmed them or the write has failed permanently."""
     began, problem, progress = time.monotonic(), "", _Progress()
     verdict = Verdict.on(job.id) if job.options.fail_fast else Verdict(None)
     _refuse_to_begin(verdict, job.another_run(task.query_id))
@@ -95,7 +95,7 @@ def _sink(job: WriteJob, verdict: Verdict, task: Task) -> DryRunSink:
 
 @dataclass
 class _Progress:
-    """What has been seen of the partition, and the rules for its rows."""
+    """The counts of a partition so far, and the rules for its rows."""
 
     rules: list[Rule] = field(default_factory=list)
     rows: int = 0

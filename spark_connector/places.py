@@ -1,7 +1,7 @@
-"""What a checkpoint holds of each stream: ``{"events": {"offset": 20, "seen": [19, 1769860800000]}}``.
+"""The place of each stream in a checkpoint: ``{"events": {"offset": 20, "seen": [19, 1769860800000]}}``.
 
-``offset`` is the next offset to read. ``seen`` is an offset before it, with the time in milliseconds at which the broker
-stored that message: a stream that was deleted and created again has stored another message there, at another time.
+``offset`` is the next offset to read. ``seen`` is an earlier offset, and the time in milliseconds at which the broker stored
+the message there. A stream that was deleted and created again stored its message at this offset at another time.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ class Places:
     """Makes places and compares them with streams.
 
     Args:
-        stored_at: when the broker stored the message with an offset of a stream, in milliseconds; None if the stream has no
-            message there, because of a gap or of retention.
+        stored_at: returns the time in milliseconds at which the broker stored the message at an offset of a stream, or None
+            if the stream has no message there, because of a gap or retention.
     """
 
     def __init__(self, stored_at: Callable[[str, int], int | None]) -> None:
@@ -32,7 +32,7 @@ class Places:
         self._made: dict[str, Place] = {}
 
     def at(self, offsets: Mapping[str, int], before: Mapping[str, Place]) -> dict[str, Place]:
-        """The places of offsets. A stream that has not moved since ``before`` keeps its place: Spark compares them as text."""
+        """Make places of offsets. Spark compares places as text, so a stream whose offset is that in ``before`` keeps its place."""
         return {stream: self._at(stream, offset, before.get(stream)) for stream, offset in offsets.items()}
 
     def _at(self, stream: str, offset: int, before: Place | None) -> Place:
@@ -46,7 +46,7 @@ class Places:
         return place
 
     def created_again(self, places: Mapping[str, Place]) -> set[str]:
-        """The streams that do not have the message that was seen."""
+        """Find the streams that were created again: their message at the seen offset has another time."""
         found = {stream for stream, place in places.items() if self._is_another(stream, place)}
         self.forget(found)
         return found
@@ -58,7 +58,7 @@ class Places:
         return self._stored_at(stream, offset) not in {None, time}
 
     def is_new(self, stream: str, place: Place) -> bool:
-        """Whether this run has made the place, so that the stream need not be asked again."""
+        """Whether this run made the place; if so, the stream needs no other check."""
         return self._made.get(stream) == place
 
     def forget(self, streams: Iterable[str]) -> None:

@@ -2,7 +2,7 @@
 
 A stream remembers the last publishing id of each producer name, and drops messages whose id is not higher. The id of a row
 includes a checksum of the rows up to it. When a task runs again, the checksum shows whether it sends the same rows in the same
-order. If it did not, the stream would drop rows that it does not have.
+order. Without this check, the stream could drop rows that it does not have.
 
 =============  ======================  ======================  ========================
 write          bits of the batch       bits of the row         bits of the checksum
@@ -30,7 +30,7 @@ class NotRepeatable(Exception):
 
 
 class PublishingIds:
-    """The ids of the rows that one partition of a write sends to one stream."""
+    """Numbers the rows that one partition of a write sends to one stream."""
 
     def __init__(self, micro_batch: int | None, known: int) -> None:
         """Start with the first row of a partition.
@@ -53,7 +53,7 @@ class PublishingIds:
         if self.stored > self._limit:
             number = known >> _ROW + _MICRO_BATCH_CHECKSUM
             raise NotRepeatable(
-                f"are of micro-batch {micro_batch}, but the stream has rows of micro-batch {number}"
+                f"belong to micro-batch {micro_batch}, but the stream has rows of micro-batch {number}"
             )
 
     def of(self, messages: Iterable[bytes]) -> list[tuple[int, bytes]]:
@@ -74,7 +74,7 @@ class PublishingIds:
                     f"differ from the first {stored} rows that the stream has, or come in another order"
                 )
         if row > self._limit:
-            raise NotRepeatable(f"are more than {self._limit} in one micro-batch")
+            raise NotRepeatable(f"exceed the maximum of {self._limit} in one micro-batch")
         self.rows, self._checksum = row, checksum
         if found:
             self.last = found[-1][0]
@@ -87,4 +87,4 @@ class PublishingIds:
             NotRepeatable: the stream has more rows than the partition.
         """
         if self.rows < self.stored:
-            raise NotRepeatable(f"are {self.rows}, but the stream has {self.stored}")
+            raise NotRepeatable(f"number {self.rows}, but the stream has {self.stored}")

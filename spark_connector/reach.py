@@ -1,4 +1,4 @@
-"""Reach the broker once, as a write or a read of streams does it, for ``rabbit-chx doctor --spark``."""
+"""Reach the broker as a write or a read of streams does, for ``rabbit-chx doctor --spark``."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ _OF_READS: Final = {"stream", "superstream", "streamport", "followadvertised"}
 
 
 def is_read(options: Mapping[str, str]) -> bool:
-    """Whether options are those of a read of streams: one of them is for such reads only."""
+    """Whether to check a read of streams: an option names streams or how to reach them."""
     return bool(_OF_READS & {name.lower() for name in options})
 
 
 def parsed(options: Mapping[str, str]) -> WriteOptions | ReadOptions:
-    """Options of a read of streams, or of a write."""
+    """Parse the options of a read of streams, or of a write."""
     return ReadOptions.of(options) if is_read(options) else WriteOptions.of(options)
 
 
 def from_driver(options: WriteOptions | ReadOptions) -> str:
-    """Do what the driver does first, and say what was reached."""
+    """Connect as the driver does, and describe the target."""
     if isinstance(options, ReadOptions):
         return _streams(options)
     check_access(options, [] if options.exchange is None else [options.exchange])
@@ -32,7 +32,7 @@ def from_driver(options: WriteOptions | ReadOptions) -> str:
 
 
 def from_executor(options: WriteOptions | ReadOptions) -> str:
-    """Connect as a task does, and say what was reached."""
+    """Connect as a task does, and describe the target."""
     if isinstance(options, ReadOptions):
         return _streams(options)
     discard(borrow(options, f"{options.connection_name} doctor"))

@@ -43,7 +43,7 @@ def _partitions(job: ReadJob, ranges: list[OffsetRange]) -> list[RangePartition]
 
 
 def _rows(job: ReadJob, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-    """The rows of a task; none for the empty partition that Spark adds to a micro-batch without rows."""
+    """Read the rows of a task. Spark adds an empty partition, without a range, to a micro-batch without rows."""
     if isinstance(partition, RangePartition):
         yield from job.read(partition.range)
 
@@ -90,9 +90,9 @@ def _beyond(option: str, stream: str, offset: int, bounds: Bounds) -> InvalidVal
 
 
 class StreamingReader(DataSourceStreamReader, AvailableNow):  # type: ignore[misc]
-    """The reader of ``spark.readStream``. It lives in a Python process of the driver, and Spark pickles a copy for tasks.
+    """The reader of ``spark.readStream``. Spark keeps the reader in a Python process of the driver, and pickles copies for tasks.
 
-    What Spark calls an offset is a map of places, one for each stream.
+    Spark's "offset" is a map from each stream to its place.
     """
 
     def __init__(self, job: ReadJob) -> None:
@@ -103,7 +103,7 @@ class StreamingReader(DataSourceStreamReader, AvailableNow):  # type: ignore[mis
         self._access = StreamAccess(job.options)
         self._places = Places(self._access.stored_at)
         self._checked: dict[str, Place] = {}
-        """The places of the last `latestOffset` whose streams are still the same."""
+        """The places that the last `latestOffset` checked, of streams that were not created again."""
         self._target: dict[str, Bounds] | None = None
         self._latest: dict[str, int] | None = None
 
@@ -142,8 +142,8 @@ class StreamingReader(DataSourceStreamReader, AvailableNow):  # type: ignore[mis
     ) -> dict[str, Place]:
         """Where the next micro-batch ends.
 
-        A stream that is not in ``start`` joins at its first offset, which the checkpoint then holds; the next micro-batch
-        is the first to read its rows.
+        A stream that is not in ``start`` joins at its first offset. The checkpoint then contains this offset, and the next
+        micro-batch reads the first rows of the stream.
         """
         before = dict(start or {})
         found = self._found(offsets_in(before))
@@ -153,7 +153,7 @@ class StreamingReader(DataSourceStreamReader, AvailableNow):  # type: ignore[mis
         check_present(before, found, self._job.options.source)
         begin = self._begin(before, found)
         end = {stream: bounds.end if stream in begin else bounds.first for stream, bounds in found.items()}
-        most = getattr(limit, "max_rows", None)  # none with trigger(once=True)
+        most = getattr(limit, "max_rows", None)  # absent with trigger(once=True)
         return self._places.at(end if most is None else self._limited(begin, end, most), before)
 
     def _limited(self, begin: dict[str, int], end: dict[str, int], most: int) -> dict[str, int]:
@@ -168,7 +168,7 @@ class StreamingReader(DataSourceStreamReader, AvailableNow):  # type: ignore[mis
         return limited(begin, end, given)
 
     def _begin(self, before: dict[str, Place], found: dict[str, Bounds]) -> dict[str, int]:
-        """The next offset of each stream; streams that were created again, which are removed from ``before``, begin anew."""
+        """Return the next offset of each stream, and drop streams that were created again from ``before``."""
         begin = offsets_in(before)
         moved = {stream: place for stream, place in before.items() if found[stream].end > begin[stream]}
         again = self._places.created_again(moved)
@@ -185,7 +185,7 @@ class StreamingReader(DataSourceStreamReader, AvailableNow):  # type: ignore[mis
         return begin
 
     def _check_same(self, again: set[str]) -> None:
-        """Raise if streams were created again, unless their rows may be missing."""
+        """Raise if streams were created again, unless ``failOnDataLoss`` is false."""
         if again and self._job.options.fail_on_data_loss:
             raise created_again(again)
 
@@ -201,7 +201,7 @@ class StreamingReader(DataSourceStreamReader, AvailableNow):  # type: ignore[mis
         return self._target
 
     def reportLatestOffset(self) -> dict[str, int] | None:  # noqa: N802
-        """The ends of the streams when Spark asked last, for the query's progress."""
+        """Report the ends of the streams in the last `latestOffset`, for the query's progress."""
         return self._latest
 
     def partitions(self, start: Mapping[str, Place], end: Mapping[str, Place]) -> list[RangePartition]:
@@ -222,7 +222,7 @@ class StreamingReader(DataSourceStreamReader, AvailableNow):  # type: ignore[mis
         return _partitions(self._job, between(first, last))
 
     def _planned_before(self, end: Mapping[str, Place], moved: set[str]) -> set[str]:
-        """The streams that were created again after an earlier run had planned this micro-batch."""
+        """Find the streams that were created again after an earlier run had planned this micro-batch."""
         planned = {stream: end[stream] for stream in moved if not self._places.is_new(stream, end[stream])}
         wanted = offsets_in(planned)
         found = self._access.bounds(wanted, wanted)
@@ -230,13 +230,13 @@ class StreamingReader(DataSourceStreamReader, AvailableNow):  # type: ignore[mis
         return short | self._places.created_again(planned)
 
     def _begun_anew(self, start: Mapping[str, Place], last: Mapping[str, int], moved: set[str]) -> set[str]:
-        """The streams that were created again before this micro-batch was planned."""
+        """Find the streams that were created again before this micro-batch was planned."""
         shorter = {stream for stream in moved if last[stream] < start[stream]["offset"]}
         begun = {stream: start[stream] for stream in moved if start[stream] != self._checked.get(stream)}
         return shorter | self._places.created_again(begun)
 
     def _after_losses(self, start: Mapping[str, int], end: Mapping[str, int]) -> dict[str, int]:
-        """The start of each stream after the offsets that retention has deleted, which are logged."""
+        """Start each stream after the offsets that retention has deleted, and log these offsets."""
         found = self._access.bounds(one.stream for one in between(start, end))
         return {
             stream: self._job.skip(stream, start[stream], min(b.first, end[stream]))

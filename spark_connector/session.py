@@ -1,4 +1,4 @@
-"""What `register` takes from a session: default options, and settings that make a write invalid.
+"""The settings that `register` reads from a session: default options, and settings that make a write invalid.
 
 Spark creates readers and writers in a Python process that cannot access the session. So `register` reads the
 settings in the user's own process and ships them with the data source. This module imports neither PySpark nor Arrow.
@@ -28,13 +28,13 @@ _SOURCES: Final = ("stream", "superstream", "exchange")
 
 @dataclass(frozen=True)
 class SessionSettings:
-    """The settings of a session, when it was registered."""
+    """The settings of a session when `register` was called."""
 
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
     """Default options; they may contain secrets."""
     speculation: bool = False
     counts: Any = None
-    """Where writes are counted, if the program can read it."""
+    """The `WriteCounts` of the program; None with Spark Connect."""
     local: bool = False
     """Whether the tasks run on the driver's machine, with its environment."""
 
@@ -66,11 +66,11 @@ class SessionSettings:
         )
 
     def read_of_a_queue(self, given: Mapping[str, str]) -> bool:
-        """Whether a read with these options is one of a queue."""
+        """Whether a read with these options reads a queue."""
         return "queue" in given or ("queue" in self.options and not any(name in given for name in _SOURCES))
 
     def complete(self, table: type[_Table], given: Mapping[str, str]) -> _Table:
-        """The options of a read or write: those given, and the session's defaults for others."""
+        """Parse the given options of a read or write, with the session's defaults for other options."""
         return table.of({**table.defaults_beside(given, self.options), **given})
 
     def check_write(self, options: WriteOptions) -> None:
@@ -82,7 +82,7 @@ class SessionSettings:
 def use_python_of_driver(context: Any) -> None:
     """Let the tasks of a local session run this Python, and not the first ``python3`` on the PATH.
 
-    They differ in an IDE or a notebook, which start a Python by its path without activating its environment.
+    The two differ in an IDE or a notebook that starts Python by its path without activating its environment.
     """
     if context.master.startswith("local[") and "PYSPARK_PYTHON" not in os.environ:
         context.pythonExec = sys.executable

@@ -1,6 +1,6 @@
-"""The streams of a read, and where they begin and end, as the driver learns from the broker.
+"""Ask the broker, from the driver, for the streams of a read and for their bounds.
 
-A connection stays open between micro-batches. After losing it, the driver tries to reconnect for ``reconnectTimeoutMs``.
+A connection stays open between micro-batches. After losing a connection, the driver tries to reconnect for ``reconnectTimeoutMs``.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from spark_connector.stream_keys import bound_queues, streams_of_keys
 
 _PAUSE_SECONDS: Final = 0.5
 _LISTED_SECONDS: Final = 5.0
-"""How long to use a list of the management API: Spark asks an idle query for its end up to a hundred times a second."""
+"""How long to use a list from the management API: Spark asks an idle query for its end up to a hundred times a second."""
 _T = TypeVar("_T")
 
 
@@ -54,7 +54,7 @@ class StreamAccess:
                 connection.close()
 
     def chosen(self, kept: Iterable[str] = ()) -> list[str]:
-        """The streams to read, sorted: all; with the option ``keys``, those that can hold the keys and those in ``kept``."""
+        """Return the streams to read, sorted. The option ``keys`` selects the streams that can hold the keys, and those in ``kept``."""
         names, holding = self._sources()
         return sorted(set(names) & {*holding, *kept})
 
@@ -62,7 +62,7 @@ class StreamAccess:
         """The first offset of each stream, and its end.
 
         Ask again while a stream ends before the offset in ``reached``: after its leader has moved, a replica can lag behind
-        the one that answered before.
+        the replica that answered before.
         """
         return {stream: self._bounds_from(stream, (reached or {}).get(stream, 0)) for stream in streams}
 
@@ -81,11 +81,11 @@ class StreamAccess:
             raise _missing("stream", stream, "Read a super stream with the option superStream") from None
 
     def stored_at(self, stream: str, offset: int) -> int | None:
-        """When the broker stored the message with an offset; None if there is none."""
+        """Return when the broker stored the message at an offset, or None if the stream has no message there."""
         return self._ask(partial(stored_at, stream=stream, offset=offset), stream)
 
     def offset(self, stream: str, position: Position, found: Bounds) -> int:
-        """A position in a stream as an offset."""
+        """Convert a position in a stream to an offset."""
         if isinstance(position, int):
             return position
         if isinstance(position, str):
@@ -94,14 +94,14 @@ class StreamAccess:
             return min(reader.offset_at(milliseconds(position)), found.end)
 
     def offsets(self, positions: Positions, option: str, found: Mapping[str, Bounds]) -> dict[str, int]:
-        """The positions in all streams as offsets."""
+        """Convert the positions in all streams to offsets."""
         positions.check_streams(option, found)
         return {stream: self.offset(stream, positions.of(stream), ends) for stream, ends in found.items()}
 
     # -- which streams there are ---------------------------------------------------------------------
 
     def _sources(self) -> tuple[Collection[str], Collection[str]]:
-        """All streams of the source, and those that can hold the option ``keys``, which are all without that option."""
+        """Return all streams of the source, and the streams that can hold the option ``keys``: without this option, all."""
         options, keys = self._options, self._options.keys
         if options.stream is not None:
             return options.stream, options.stream
@@ -151,7 +151,7 @@ class StreamAccess:
     # -- connections ---------------------------------------------------------------------------------
 
     def _ask(self, question: Callable[[StreamConnection], _T], stream: str = "") -> _T:
-        """Ask over the connection for a stream; if it is lost, over a new one. The first connection has one attempt."""
+        """Ask over the connection for a stream, and reconnect if it is lost. The first connection has a single attempt."""
         deadline = time.monotonic() + self._options.reconnect_timeout_ms / 1000
         while True:
             try:

@@ -1,7 +1,7 @@
 """Write the rows of a partition to a stream or a super stream, each exactly once.
 
-The name of a publisher is the same in each attempt of a task and after a restart of the query, and each row has a publishing
-id (`publishing_ids`). A task opens one connection for each stream, because only the leader of a stream accepts messages.
+A task uses the same producer name in each attempt and after a restart of the query, and gives each row a publishing id
+(`publishing_ids`). A task opens one connection for each stream, because only the leader of a stream accepts messages.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def check_streams(options: WriteOptions) -> None:
 
 
 def streams_of(options: WriteOptions) -> Sequence[str]:
-    """The stream, or the partitions of the super stream."""
+    """Return the stream, or the partitions of the super stream."""
     if options.super_stream is None:
         return [options.stream or ""]
     with connected(options, connect, stream=None) as connection:
@@ -80,8 +80,8 @@ class StreamSink(DryRunSink):
         """Connect, and return the limits of the broker."""
         if self._producer is not None and self._task.partition >= MAX_PARTITIONS:
             raise PermanentFailure(
-                f"exactly once needs at most {MAX_PARTITIONS} partitions, because a stream remembers as many producer names: "
-                "reduce them with df.coalesce(200), or set exactlyOnce=false"
+                f"exactlyOnce=true supports at most {MAX_PARTITIONS} partitions, because a stream remembers {MAX_PARTITIONS} producer "
+                "names. Reduce the partitions with df.coalesce(200), or set exactlyOnce=false"
             )
         with _refusals():
             largest = self._output(self._streams[0]).publisher.max_message_bytes
@@ -89,7 +89,7 @@ class StreamSink(DryRunSink):
         return Limits(min(limits.body, largest or limits.body), limits.properties)
 
     def send(self, prepared: Prepared, first: int) -> None:
-        """Publish those rows of a batch that their streams do not have yet."""
+        """Publish the rows of a batch that the streams do not have yet."""
         headers = self._task.headers if self._options.task_headers else {}
         fixed = {} if self._options.routing_key is None else {"routing_keys": self._options.routing_key}
         done = 0
@@ -130,7 +130,7 @@ class StreamSink(DryRunSink):
 
     @cached_property
     def _stream_of(self) -> Callable[[bytes], str]:
-        """The partition of a super stream for a routing key."""
+        """A cached function that returns the super stream's partition for a routing key."""
         route = SuperStream(self._streams).route
         return lru_cache(_KEYS_KEPT)(lambda key: route(key.decode()))
 
@@ -159,7 +159,7 @@ class StreamSink(DryRunSink):
         number = next(number for number, message in enumerate(messages) if len(message) > most)
         raise PermanentFailure(
             f"row {row_of(number)} of partition {self._task.partition}: the message has {len(messages[number])} bytes, but a "
-            f"frame has room for {most} (stream.frame_max in rabbitmq.conf)"
+            f"frame can contain at most {most} (stream.frame_max in rabbitmq.conf)"
         )
 
 
@@ -188,7 +188,7 @@ class _Output:
         with _same_rows(task, self.publisher):
             self.ids.end()
             if self.ids.last != self.publisher.sequence():
-                raise NotRepeatable("are mixed with those of another writer with the same name")
+                raise NotRepeatable("are mixed with rows of another writer that uses the same name")
 
 
 def _ids(task: Task, publisher: StreamPublisher) -> PublishingIds:
@@ -198,7 +198,7 @@ def _ids(task: Task, publisher: StreamPublisher) -> PublishingIds:
 
 @contextmanager
 def _same_rows(task: Task, publisher: StreamPublisher) -> Iterator[None]:
-    """Add the partition, the stream and advice to `NotRepeatable`, and make it permanent."""
+    """Turn `NotRepeatable` into a permanent failure that names the partition and the stream."""
     try:
         yield
     except NotRepeatable as error:
@@ -210,7 +210,7 @@ def _same_rows(task: Task, publisher: StreamPublisher) -> Iterator[None]:
 
 @contextmanager
 def _refusals() -> Iterator[None]:
-    """Turn errors of a stream into permanent failures and those that Spark retries."""
+    """Turn errors of a stream into permanent failures, and into errors after which Spark retries."""
     try:
         yield
     except StreamUnavailable as error:

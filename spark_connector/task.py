@@ -1,4 +1,4 @@
-"""The Spark task that writes a partition, and what it reports to the driver."""
+"""The Spark task that writes a partition, and its report to the driver."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from rabbit_chx import RabbitChxError
 
 
 class WriteFailed(RabbitChxError):
-    """A write did not bring every row into a queue; the message says how many rows the broker has."""
+    """A write did not store every row; the message says how many rows the broker has."""
 
 
 @dataclass(frozen=True)
 class Task:
-    """The Spark task that is running. Spark does not document its local properties, so any may be missing."""
+    """The Spark task that is running. Spark does not document a task's local properties, so any may be missing."""
 
     partition: int = 0
     attempt: int = 0
@@ -62,7 +62,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Written(WriterCommitMessage):
-    """What became of a partition."""
+    """The outcome of a partition."""
 
     partition: int
     attempt: int = 0
@@ -89,7 +89,7 @@ class Written(WriterCommitMessage):
 
     @property
     def possible_duplicates(self) -> int:
-        """The messages that were sent again; all of them, if an earlier attempt of the task may have published."""
+        """The messages that were sent again; all messages, if an earlier attempt of the task may have published them."""
         if self.exactly_once:
             return 0
         return self.published if self.attempt else self.resent

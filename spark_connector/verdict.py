@@ -48,7 +48,7 @@ class Verdict:
             return None
 
     def leave(self, problem: str) -> None:
-        """Share a problem with the other tasks. The rename makes the file appear with its whole text."""
+        """Share a problem with the other tasks. Renaming makes the file appear with its whole text."""
         if self.file is None:
             return
         hidden = self.file.with_name(f"{self.file.name}-{os.getpid()}")

@@ -1,7 +1,7 @@
-"""What Spark calls: `write` in the tasks, `commit` and `abort` on the driver.
+"""The methods of a write that Spark calls: `write` in the tasks, `commit` and `abort` on the driver.
 
 The driver raises the permanent errors that tasks have reported, and logs a summary of a successful write. After a
-successful write it never raises because of the broker: a commit that fails would repeat the whole micro-batch.
+successful write, `commit` never raises because of the broker: Spark would repeat the whole micro-batch.
 """
 
 from __future__ import annotations
@@ -76,19 +76,19 @@ class Writer(DataSourceArrowWriter, DataSourceStreamWriter):
         )
 
     def abort(self, messages: list[WriterCommitMessage | None], batch_id: int | None = None) -> None:  # noqa: ARG002
-        """Report a job that failed or a query that was stopped; tasks that still run may publish for a moment."""
+        """Report a job that failed or a query that was stopped; running tasks may still publish rows."""
         written = [one for one in messages if isinstance(one, Written)]
         if self._counts is not None:
             self._counts.add(written, failed=True)
         log_line(
             logging.WARNING,
             f"write not completed: {len(written)} of {len(messages)} partitions reported "
-            f"{sum(one.confirmed for one in written)} confirmed rows; they stay in their queues",
+            f"{sum(one.confirmed for one in written)} confirmed rows; the broker keeps them",
         )
 
 
 def _problems(written: list[Written]) -> str:
-    """The first problems of the partitions, and how many more are incomplete; empty if all are complete."""
+    """Describe the first problems of the partitions, and count the others; empty without problems."""
     found = [one.problem for one in written if one.problem]
     more = len(found) - _PROBLEMS_SHOWN
     stopped = sum(one.stopped and not one.problem for one in written)

@@ -1,4 +1,4 @@
-"""The permissions that work with streams needs.
+"""The permissions that streams require.
 
 The broker refuses a command without naming the permission, and some commands need several. Checked on 3.10.8, 4.0.5 and 4.3.6.
 """
@@ -13,7 +13,7 @@ from rabbit_chx.broker.permissions import Beginning, Needs, Resources, lacking
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """The permissions of a command, and of the work that includes the command."""
+    """The permissions of a command, and of the whole work that includes this command."""
 
     missing: tuple[str, ...]
     """The permissions of the command: a refusal means that the user lacks at least one of them."""
@@ -21,10 +21,10 @@ class Access:
     needs: Needs
     """The permissions of the work."""
     what: str
-    """The work."""
+    """The name of the work."""
 
     def lacking(self, vhost: str, user: str | None) -> str:
-        """Name the missing permissions and the command that grants those of the work."""
+        """Name the missing permissions, and the command that grants all permissions of the work."""
         return lacking(self.missing, self.on, vhost, user, self.needs, self.what)
 
 

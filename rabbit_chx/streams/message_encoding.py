@@ -1,8 +1,8 @@
 """Encode messages as AMQP 1.0 that every release delivers to consumers over AMQP 0-9-1.
 
-The sections are those in the table of `messages`. Where its columns differ, delivery mode, priority and expiration are annotations,
-because RabbitMQ 3.10 cannot deliver messages with a header section, and closes the consumer's connection. The type and the
-app id are encoded as in RabbitMQ 4, so consumers of 3.10 do not receive them.
+The sections follow the table in `messages`. Where its columns differ, this module encodes delivery mode, priority and
+expiration as annotations, because RabbitMQ 3.10 cannot deliver messages with a header section, and closes the consumer's
+connection. It encodes the type and the app id as RabbitMQ 4 does, so consumers of 3.10 do not receive them.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ def encode_messages(
     Stream readers receive the columns in `COLUMNS`, and consumers over AMQP 0-9-1 the properties of that protocol.
 
     Args:
-        bodies: one for each message.
-        routing_keys: one for all messages, or one for each.
+        bodies: the body of each message.
+        routing_keys: one value for all messages, or a value for each message.
         exchange: likewise; streams store the name, but do not route by it.
         headers: likewise; values are text, bytes, bool, int, float or an aware `datetime`.
         properties: likewise; the properties of AMQP 0-9-1: ``content_type``, ``content_encoding``, ``delivery_mode``,
@@ -69,7 +69,7 @@ def encode_messages(
 
 
 def _each(section: Callable[..., bytes], *columns: Any) -> Iterator[bytes]:
-    """Encode a section of each message from one value, or one column, for each of its fields."""
+    """Encode a section of each message. Each field has one value for all messages, or a column of values."""
     if all(isinstance(column, _SINGLE) for column in columns):
         return repeat(section(*columns))
     return map(

@@ -1,4 +1,4 @@
-"""Publish to a stream with confirms. A publisher name makes this exactly once.
+"""Publish to a stream with confirms. With a publisher name, the stream stores each message exactly once.
 
     with StreamPublisher("rabbitmq-stream://user:password@host", "events", name="import-7") as publisher:
         publisher.send([b"one", b"two"])
@@ -100,14 +100,14 @@ class StreamPublisher:
         self._connection.close()
 
     def sequence(self) -> int:
-        """Return the highest publishing id that the stream remembers for this name; 0 without one, or without a name."""
+        """Return the highest publishing id that the stream remembers for this name; 0 if the stream remembers none, or without a name."""
         if self.name is None:
             return 0
         return self._connection.query_publisher_sequence(self.name, self.stream)
 
     @property
     def totals(self) -> Totals:
-        """The numbers of messages so far, by outcome."""
+        """The number of messages so far, by outcome."""
         return replace(self._totals, pending=len(self._waiting))
 
     @property
@@ -118,13 +118,13 @@ class StreamPublisher:
     def send(self, bodies: Iterable[bytes], *, first_id: int | None = None) -> int:
         """Publish bodies in order, wait for their confirms, and return the last publishing id.
 
-        If the connection is lost, a new connection sends the unconfirmed messages again. With a name, each is stored once; without one,
-        some may be stored twice.
+        If the connection is lost, the publisher sends the unconfirmed messages again over a new connection. With a name, the stream
+        stores each message once; without a name, it may store some twice.
 
         Args:
             bodies: the bodies of the messages.
-            first_id: the publishing id of the first message; the ids of the others follow. By default, ids continue from the last
-                one, for a name also from the last one of earlier publishers.
+            first_id: the publishing id of the first message; the ids of the others follow. By default, ids continue after the
+                last id; with a name, also after the last id of earlier publishers.
 
         Raises:
             StreamUnavailable: the broker refused messages, or no connection opened within the timeout.
@@ -145,7 +145,8 @@ class StreamPublisher:
         """Publish encoded messages, each with its publishing id. `flush` waits for the last confirms.
 
         Args:
-            messages: pairs of an increasing publishing id and a message. With a name, the broker drops ids that it knows.
+            messages: pairs of an increasing publishing id and a message. With a name, the broker drops a message
+                whose id is not higher than the last id under this name.
 
         Raises:
             StreamUnavailable: as for `send`.

@@ -1,4 +1,4 @@
-"""Spark's reads of streams, on every release and without a Spark: what the driver plans, and what a task reads."""
+"""Reads of streams on every release, without Spark: the driver's plan, and the rows of a task."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def values(reader, start, end):
 
 
 def stored(offset):
-    """An offset as a checkpoint gives it back."""
+    """An offset after a round trip through a checkpoint."""
     return json.loads(json.dumps(offset))
 
 
@@ -69,7 +69,7 @@ def create_again(streams, stream, bodies):
     streams.declare(stream)
 
     def filled():
-        """The new stream may have no leader yet, and then the exchange cannot route to it."""
+        """Until the new stream has a leader, the exchange cannot route messages to the stream."""
         try:
             streams.fill(stream, bodies[:1])
         except (pika.exceptions.NackError, pika.exceptions.UnroutableError):
@@ -81,7 +81,7 @@ def create_again(streams, stream, bodies):
 
 
 @pytest.mark.one_release
-def test_a_closed_port_is_an_error_at_once_that_names_the_plugin(streams, reader):
+def test_a_closed_port_fails_at_once_and_names_the_plugin(streams, reader):
     began = monotonic()
     with (
         reader(stream="s", streamPort="1") as closed,
@@ -157,7 +157,7 @@ def test_a_stream_that_was_created_again_is_an_error_or_read_from_its_start(stre
         ):
             again.partitions(*planned)
     with reader(stream=stream, failOnDataLoss="false") as again:
-        assert values(again, start, read) == []  # a micro-batch that an earlier run has planned
+        assert values(again, start, read) == []  # an earlier run planned this micro-batch
         end = stored(again.latestOffset(read))
         assert values(again, read, end) == numbered(100, 100 + size)
         streams.fill(stream, numbered(500, 501))
@@ -165,7 +165,7 @@ def test_a_stream_that_was_created_again_is_an_error_or_read_from_its_start(stre
 
 
 @pytest.mark.newest_first
-def test_a_stream_with_as_many_rows_as_before_is_told_when_it_grows(streams, reader):
+def test_a_new_stream_of_the_same_length_is_detected_when_it_grows(streams, reader):
     stream = streams.stream()
     streams.fill(stream, numbered(0, 20))
     with reader(stream=stream) as first:
@@ -199,7 +199,7 @@ def test_a_micro_batch_is_limited_over_all_streams_or_by_stream(streams, reader)
 
 @contextmanager
 def flipping(url):
-    """The port of a proxy that damages the message "corrupt me" on its way from the broker."""
+    """Start a proxy that damages the message "corrupt me" from the broker, and yield its port."""
     parts = urlsplit(url)
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
@@ -224,7 +224,7 @@ def flipping(url):
 
 
 @pytest.mark.one_release
-def test_a_chunk_that_was_damaged_on_the_way_is_an_error_that_names_it(broker, streams, reader):
+def test_a_chunk_damaged_in_transit_raises_an_error_with_its_offset(broker, streams, reader):
     stream = streams.stream()
     streams.fill(stream, [b"corrupt me"])
     places = {stream: {"offset": 0}}, {stream: {"offset": 1}}
@@ -238,7 +238,7 @@ def test_a_chunk_that_was_damaged_on_the_way_is_an_error_that_names_it(broker, s
 
 
 def by_amqp_0_9_1(url, stream):
-    """The bodies that a consumer of pika receives from the start of a stream; None if the broker closes its connection."""
+    """Return the bodies that pika receives from the start of a stream, or None if the broker closes the connection."""
     with pika.BlockingConnection(pika.URLParameters(url)) as connection:
         channel = connection.channel()
         channel.basic_qos(prefetch_count=100)
@@ -256,8 +256,8 @@ def by_amqp_0_9_1(url, stream):
 
 
 @pytest.mark.newest_first
-def test_amqp_0_9_1_does_not_deliver_all_that_a_stream_holds(broker, streams, reader):
-    """So reads do not fall back to it."""
+def test_amqp_0_9_1_does_not_deliver_all_messages_of_a_stream(broker, streams, reader):
+    """So reads do not fall back to AMQP 0-9-1."""
     first, second, last = b"\0Su\xa0\x05first", b"\0Su\xa0\x06second", b"\0Su\xa0\x04last"
     sized = b"".join(struct.pack(">I", len(each)) + each for each in (first, second))
     hidden = sub_batch([first, second], compression=1, data=gzip.compress(sized))

@@ -1,4 +1,4 @@
-"""Spark reads streams of a cluster whose leaders move and stop: the table that a query writes has each message once, in order."""
+"""Spark reads streams while their leaders move and stop: the query writes each message to a table once, in order."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.proof import LONG
 pytestmark = [pytest.mark.spark, pytest.mark.long]
 
 ROUNDS = 3 if LONG else 1
-"""How often the leaders move over all nodes."""
+"""How often each leader moves to every node."""
 MOVE = (
     'rabbit_stream_coordinator:restart_stream(rabbit_misc:r(<<"/">>, queue, <<"{stream}">>), '
     "#{{preferred_leader_node => 'rabbit@{node}'}})."
@@ -28,7 +28,7 @@ AGAIN = "no loss is possible, Spark reads the offsets again"
 
 @pytest.fixture
 def proxies(cluster):
-    """One in front of each node, slow, so that a fault hits a task that reads."""
+    """A slow proxy in front of each node, so that faults hit tasks that are reading."""
     with ExitStack() as stack:
         proxies = [stack.enter_context(Proxy(member.stream_url)) for member in cluster.members]
         for proxy in proxies:
@@ -59,7 +59,7 @@ def program(tmp_path):
 
 
 def move(cluster, stream: str, to) -> None:
-    """Restart a stream until a node leads it. The broker chooses another node if that one lacks the last messages."""
+    """Restart a stream until a node leads it. The broker selects another node if this node lacks the last messages."""
     asked = cluster.members[0]
 
     def moved() -> bool:
@@ -71,7 +71,7 @@ def move(cluster, stream: str, to) -> None:
     wait_until(moved, f"{to} leads {stream}", SLOW, pause=0.5)
 
 
-def test_leaders_that_move_and_a_node_that_stops_cost_no_row_of_a_query(
+def test_a_query_loses_no_row_when_leaders_move_and_a_node_stops(
     cluster, urls, proxies, streams, program, judge_table, tmp_path
 ):
     first, second, third = cluster.members

@@ -1,6 +1,6 @@
-"""Writes of Spark to a stream under faults: the stream holds each row once, in order per source.
+"""Spark writes to a stream under faults: the stream has each row once, and the rows of each source in order.
 
-The query copies three streams into one. The connections of its writes go through a proxy.
+The query copies three streams into one stream. Its writes connect through a proxy.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Spark reads a million rows of several clients: in batches and in micro-batches of random sizes, each row once and in order."""
+"""Spark reads a million rows of several clients, in batches and in random micro-batches: each row once and in order."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ WRITERS = [
     partial(with_rstream, compression=CompressionType.Gzip),
 ]
 PARTS = 2 * len(WRITERS)
-"""Of each stream, each by one client; a tracked offset behind it makes a hole."""
+"""Parts of a stream: one client writes each part, and a stored offset makes a hole after the part."""
 STOPS = 12 if LONG else 2
 PARTITIONS = (1, 5, 16) if LONG else (1, 16)
 SOME = 1_000
-"""The offsets of one stream in which the comparison must notice faults."""
+"""The number of offsets of one stream in which the comparison must notice faults."""
 VALUE = "concat({n}, ' ', repeat('x', cast({n} % 7 * 20 as int)))"
-"""The row with this number of its stream, as Spark writes it."""
+"""Spark's expression for the row with number ``n`` of its stream."""
 
 
 def values(first, last):
@@ -49,7 +49,7 @@ def values(first, last):
 
 @pytest.fixture(scope="module")
 def written(rabbitmq_broker):
-    """Streams, and how many rows each has."""
+    """Fill streams, and yield the number of rows of each stream."""
     random = dice("who writes what Spark reads")
     with Streams(rabbitmq_broker.url) as streams:
         counts = {streams.stream(): ROWS // STREAMS for _ in range(STREAMS)}
@@ -71,7 +71,7 @@ def make_a_hole(broker, stream, number):
 
 
 def wrong(rows, counts) -> int:
-    """How many rows are missing, repeated, changed, or behind a later row of their part."""
+    """Count the rows that are missing, repeated, changed, or after a later row of their part."""
     checked = rows.selectExpr(
         "value",
         "row_number() over (partition by stream order by offset) - 1 as n",
@@ -83,7 +83,7 @@ def wrong(rows, counts) -> int:
 
 
 def spoiled(rows):
-    """Some rows of a stream with a fault each: one missing, one twice, one changed, all in another order."""
+    """Yield copies of some rows, each with a fault: a row missing, a row twice, a row changed, rows in another order."""
     yield rows.where("offset != 5")
     yield rows.union(rows.where("offset = 5"))
     yield rows.withColumn("value", F.expr("if(offset = 5, binary('?'), value)"))
@@ -118,7 +118,7 @@ def test_batches_of_one_to_sixteen_partitions_have_each_row_once_and_in_order(sp
 
 
 def some_batches(copy, random):
-    """Read some micro-batches of at most so many rows; the limit, and the rows of each."""
+    """Read some micro-batches with a random limit, and return the number of rows of each micro-batch."""
     most = int(ROWS * 10 ** random.uniform(-3.5, -1.5))
     query = copy.start(maxRowsPerTrigger=most, minPartitions=random.randint(1, 16)).start()
     enough = random.randint(1, 4)

@@ -1,4 +1,4 @@
-"""``df.write`` and ``df.writeStream`` into real streams: each row once, in order, with all its columns."""
+"""``df.write`` and ``df.writeStream`` store each row in real streams once, in order and with all columns."""
 
 from __future__ import annotations
 
@@ -84,11 +84,11 @@ def test_rows_of_one_stream_are_written_to_another_and_read_back_equal(spark, br
 
 
 FAILING = 20_000
-"""Rows of a task: many more than the buffers between two Python workers."""
+"""Rows of a task: far more than the buffers between two Python workers hold."""
 
 
 def failing(spark, frame, url, stream, *, again):
-    """The rows of a frame; the first attempt fails when the stream has some of them. ``again`` makes the rows of the others."""
+    """Return a frame whose first attempt fails when the stream has some of its rows. ``again`` makes the rows of later attempts."""
 
     def rows(all_rows):
         attempt = TaskContext.get().attemptNumber()
@@ -125,7 +125,7 @@ def test_a_task_that_runs_again_adds_only_the_missing_rows(spark, broker, stream
         again = failing(spark, frame, broker.stream_url, stream, again=list)
         write(again, broker, stream=stream, exactlyOnce=exactly_once)
         found = bodies(broker, stream)
-        # The control: without names, the rows of the first attempt are there twice.
+        # The control: without names, the stream has the rows of the first attempt twice.
         assert (found == expected) == exactly_once
         assert set(found) == set(expected)
 
@@ -147,7 +147,7 @@ def test_a_batch_under_the_same_name_adds_only_the_missing_rows(spark, broker, s
     complaint = failure(
         lambda: write(invalid, broker, stream=stream, producerName="import-7", failFast="false")
     )
-    assert "another run of the same rows with producerName=import-7 adds only the missing ones" in complaint
+    assert "another run of the same rows with producerName=import-7 adds only the missing rows" in complaint
     assert len(bodies(broker, stream)) < 2_000
     for _ in range(2):
         write(frame, broker, stream=stream, producerName="import-7")
@@ -191,11 +191,11 @@ def test_invalid_writes_are_rejected_before_a_task_starts(spark, broker, streams
         ({"stream": stream, "exchange": "x"}, "invalid target of a write: got 'options exchange and stream'"),
         (
             {"stream": stream, "maxInFlight": "5"},
-            "invalid option maxInFlight: got 'a write to a stream', expected an exchange",
+            "invalid option maxInFlight: got 'a write to a stream', expected a write to an exchange",
         ),
         (
             {"exchange": "", "producerName": "x"},
-            "invalid option producerName: got 'a write to an exchange', expected a stream",
+            "invalid option producerName: got 'a write to an exchange', expected a write to a stream",
         ),
     ]:
         assert words in failure(lambda options=options: write(frame, broker, **options))
@@ -216,4 +216,4 @@ def test_a_message_larger_than_a_frame_is_named(spark, broker, streams):
 def test_more_partitions_than_producer_names_are_refused(spark, broker, streams):
     frame = numbers(spark, 300, 300).where("value = '290'")
     complaint = failure(lambda: write(frame, broker, stream=streams.stream()))
-    assert "exactly once needs at most 255 partitions" in complaint
+    assert "exactlyOnce=true supports at most 255 partitions" in complaint

@@ -62,12 +62,14 @@ def test_rows_in_another_order_are_noticed(micro_batch) -> None:
 def test_fewer_rows_than_the_stream_has_are_noticed() -> None:
     ids = PublishingIds(3, known(ROWS[:50]))
     assert ids.of(ROWS[:40]) == []
-    with pytest.raises(NotRepeatable, match="are 40, but the stream has 50"):
+    with pytest.raises(NotRepeatable, match="number 40, but the stream has 50"):
         ids.end()
 
 
 def test_a_stream_with_rows_of_a_later_micro_batch_is_noticed() -> None:
-    with pytest.raises(NotRepeatable, match="are of micro-batch 3, but the stream has rows of micro-batch 4"):
+    with pytest.raises(
+        NotRepeatable, match="belong to micro-batch 3, but the stream has rows of micro-batch 4"
+    ):
         PublishingIds(3, known(ROWS[:1], 4))
     assert PublishingIds(4, known(ROWS)).stored == 0
 
@@ -77,5 +79,5 @@ def test_ids_fit_into_63_bits_and_their_rows_are_limited() -> None:
     ids = PublishingIds(2**27 - 1, 0)
     ids.rows = MAX_ROWS - 1
     assert ids.of([b""])[0][0] < 2**63
-    with pytest.raises(NotRepeatable, match=f"more than {MAX_ROWS} in one micro-batch"):
+    with pytest.raises(NotRepeatable, match=f"exceed the maximum of {MAX_ROWS} in one micro-batch"):
         ids.of([b""])
