@@ -1,0 +1,80 @@
+"""Which failures make a test of Spark run again."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+PROGRAM = """
+import pytest
+from tests.slow_start import TOO_SLOW
+
+runs = {}
+
+
+@pytest.fixture
+def fresh(tmp_path):
+    assert not list(tmp_path.iterdir())
+    (tmp_path / "used").touch()
+
+
+def run(name):
+    runs[name] = runs.get(name, 0) + 1
+    return runs[name]
+
+
+@pytest.mark.spark
+def test_passes_the_second_time(fresh):
+    if run("slow") == 1:
+        raise RuntimeError(f"the query ended: {TOO_SLOW}.")
+
+
+@pytest.mark.spark
+def test_fails_twice(fresh):
+    raise RuntimeError(f"{TOO_SLOW}: run {run('never')}")
+
+
+@pytest.mark.spark
+def test_another_error():
+    raise RuntimeError(f"another error: run {run('another')}")
+
+
+def test_no_spark():
+    raise RuntimeError(f"{TOO_SLOW}: run {run('no spark')}")
+"""
+
+
+def test_only_a_slow_start_of_spark_makes_a_test_run_again_once(tmp_path) -> None:
+    (tmp_path / "test_them.py").write_text(PROGRAM)
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-p",
+            "tests.slow_start",
+            "-p",
+            "no:cacheprovider",
+            "-rA",
+            str(tmp_path),
+        ],
+        cwd=Path(__file__).parents[2],
+        env={**os.environ, "COLUMNS": "300"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    for line in (
+        "PASSED ../test_them.py::test_passes_the_second_time",
+        "FAILED ../test_them.py::test_fails_twice - RuntimeError: Python worker failed to connect back: run 2",
+        "FAILED ../test_them.py::test_another_error - RuntimeError: another error: run 1",
+        "FAILED ../test_them.py::test_no_spark - RuntimeError: Python worker failed to connect back: run 1",
+    ):
+        verdict, _, rest = line.partition(" ../test_them.py")
+        assert any(one.startswith(verdict) and rest in one for one in done.stdout.splitlines()), (
+            line,
+            done.stdout,
+        )
