@@ -301,7 +301,7 @@ def test_the_check_is_skipped_on_a_machine_without_the_secret(broker, inbox, cap
         caplog.clear()
         writer = check(broker, schema, exchange=inbox.exchange, **absent, url="amqp://guest@127.0.0.1:1")
         (record,) = [one for one in caplog.records if one.name == "rabbit_chx.spark"]
-        assert "not checked on the driver" in record.getMessage()
+        assert "the driver did not check" in record.getMessage()
         # On an executor it has to be there, and another attempt would not find it either.
         assert "is not set" in (problem := writer.write(iter([batch])).problem) or "is not on" in problem
 
