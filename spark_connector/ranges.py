@@ -87,7 +87,7 @@ def check_not_truncated(stream: str, start: int, first: int, *, where: str = "")
         )
 
 
-def created_again(streams: Iterable[str]) -> DataLoss:
+def streams_recreated(streams: Iterable[str]) -> DataLoss:
     """The error for streams that are not the ones that a query has read."""
     stream = min(streams)
     return DataLoss(

@@ -116,7 +116,7 @@ class ReadJob:
         return pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(self.columns))
 
 
-def log_again(stream: str, offset: int, first: int) -> None:
+def log_recreated(stream: str, offset: int, first: int) -> None:
     """Log that a stream was created again, and where a query continues instead of at its offset."""
     _warn("stream created again", stream, offset=offset, continues=first)
 

@@ -17,17 +17,17 @@ from rabbit_chx.streams import Bounds
 from spark_connector.admission import AvailableNow, limits
 from spark_connector.offsets import EARLIEST, LATEST, Positions
 from spark_connector.option_table import nearest
-from spark_connector.places import Place, Places, offsets_in
 from spark_connector.ranges import (
     OffsetRange,
     between,
     check_present,
-    created_again,
     divided,
     limited,
+    streams_recreated,
 )
 from spark_connector.read_options import MOST_ROWS
-from spark_connector.read_rows import ReadJob, log_again
+from spark_connector.read_rows import ReadJob, log_recreated
+from spark_connector.saved_offsets import OffsetTracker, SavedOffset, offsets_in
 from spark_connector.stream_access import StreamAccess
 
 
@@ -84,6 +84,11 @@ def batch_ranges(job: ReadJob, access: StreamAccess) -> list[OffsetRange]:
     return between(start, end)
 
 
+def _ends(found: Mapping[str, Bounds]) -> dict[str, int]:
+    """Where each stream ends."""
+    return {stream: bounds.end for stream, bounds in found.items()}
+
+
 def _beyond(option: str, stream: str, offset: int, bounds: Bounds) -> InvalidValue:
     expected = f"an offset from {bounds.first} to {bounds.end}, where the stream ends"
     return InvalidValue(f"offset of stream {stream!r} in option {option}", offset, expected)
@@ -92,7 +97,7 @@ def _beyond(option: str, stream: str, offset: int, bounds: Bounds) -> InvalidVal
 class StreamingReader(DataSourceStreamReader, AvailableNow):  # type: ignore[misc]
     """The reader of ``spark.readStream``. Spark keeps the reader in a Python process of the driver, and pickles copies for tasks.
 
-    Spark's "offset" is a map from each stream to its place.
+    What Spark calls an offset is a map from each stream to its saved offset.
     """
 
     def __init__(self, job: ReadJob) -> None:
@@ -101,9 +106,9 @@ class StreamingReader(DataSourceStreamReader, AvailableNow):  # type: ignore[mis
             raise InvalidValue("option maxRowsPerTrigger", "PySpark before 4.2", "PySpark 4.2 or newer", hint)
         self._job = job
         self._access = StreamAccess(job.options)
-        self._places = Places(self._access.stored_at)
-        self._checked: dict[str, Place] = {}
-        """The places that the last `latestOffset` checked, of streams that were not created again."""
+        self._tracker = OffsetTracker(self._access.stored_at)
+        self._checked: dict[str, SavedOffset] = {}
+        """The saved offsets that the last `latestOffset` checked, of streams that were not created again."""
         self._target: dict[str, Bounds] | None = None
         self._latest: dict[str, int] | None = None
 
@@ -115,7 +120,7 @@ class StreamingReader(DataSourceStreamReader, AvailableNow):  # type: ignore[mis
 
     # -- on the driver -------------------------------------------------------------------------------
 
-    def initialOffset(self) -> dict[str, Place]:  # noqa: N802 - Spark's name
+    def initialOffset(self) -> dict[str, SavedOffset]:  # noqa: N802 - Spark's name
         """Where a new query starts."""
         found = self._access.bounds(self._access.chosen())
         positions = self._job.options.starting_offsets or Positions(LATEST)
@@ -124,7 +129,7 @@ class StreamingReader(DataSourceStreamReader, AvailableNow):  # type: ignore[mis
             if start[stream] > bounds.end:
                 raise _beyond("startingOffsets", stream, start[stream], bounds)
             start[stream] = self._job.skip(stream, start[stream], bounds.first)
-        return self._places.at(start, {})
+        return self._tracker.to_save(start, {})
 
     def getDefaultReadLimit(self) -> Any:  # noqa: N802
         """The limit of a micro-batch."""
@@ -138,8 +143,8 @@ class StreamingReader(DataSourceStreamReader, AvailableNow):  # type: ignore[mis
         self._target = self._access.bounds(self._access.chosen())
 
     def latestOffset(  # noqa: N802
-        self, start: Mapping[str, Place] | None = None, limit: Any = None
-    ) -> dict[str, Place]:
+        self, start: Mapping[str, SavedOffset] | None = None, limit: Any = None
+    ) -> dict[str, SavedOffset]:
         """Where the next micro-batch ends.
 
         A stream that is not in ``start`` joins at its first offset. The checkpoint then contains this offset, and the next
@@ -147,14 +152,14 @@ class StreamingReader(DataSourceStreamReader, AvailableNow):  # type: ignore[mis
         """
         before = dict(start or {})
         found = self._found(offsets_in(before))
-        self._latest = {stream: bounds.end for stream, bounds in found.items()}
+        self._latest = _ends(found)
         if start is None:
-            return self._places.at(self._latest, {})
+            return self._tracker.to_save(self._latest, {})
         check_present(before, found, self._job.options.source)
         begin = self._begin(before, found)
         end = {stream: bounds.end if stream in begin else bounds.first for stream, bounds in found.items()}
         most = getattr(limit, "max_rows", None)  # absent with trigger(once=True)
-        return self._places.at(end if most is None else self._limited(begin, end, most), before)
+        return self._tracker.to_save(end if most is None else self._limited(begin, end, most), before)
 
     def _limited(self, begin: dict[str, int], end: dict[str, int], most: int) -> dict[str, int]:
         given = self._job.options.max_rows_per_trigger
@@ -167,34 +172,32 @@ class StreamingReader(DataSourceStreamReader, AvailableNow):  # type: ignore[mis
             )
         return limited(begin, end, given)
 
-    def _begin(self, before: dict[str, Place], found: dict[str, Bounds]) -> dict[str, int]:
+    def _begin(self, before: dict[str, SavedOffset], found: dict[str, Bounds]) -> dict[str, int]:
         """Return the next offset of each stream, and drop streams that were created again from ``before``."""
-        begin = offsets_in(before)
-        moved = {stream: place for stream, place in before.items() if found[stream].end > begin[stream]}
-        again = self._places.created_again(moved)
-        again |= {stream for stream, offset in begin.items() if found[stream].end < offset}
-        self._check_same(again)
-        self._places.forget(again)
-        for stream in again:
+        begin, ends = offsets_in(before), _ends(found)
+        moved = {stream: before[stream] for stream, offset in begin.items() if ends[stream] != offset}
+        recreated = self._tracker.recreated(moved, ends)
+        self._check_same(recreated)
+        for stream in recreated:
             del before[stream]
             begin[stream] = found[stream].first
-        self._checked = {stream: before[stream] for stream in set(moved) - again}
+        self._checked = {stream: saved for stream, saved in moved.items() if stream not in recreated}
         if self._job.options.fail_on_data_loss:
             for stream, offset in begin.items():
                 self._job.skip(stream, offset, found[stream].first)
         return begin
 
-    def _check_same(self, again: set[str]) -> None:
+    def _check_same(self, recreated: set[str]) -> None:
         """Raise if streams were created again, unless ``failOnDataLoss`` is false."""
-        if again and self._job.options.fail_on_data_loss:
-            raise created_again(again)
+        if recreated and self._job.options.fail_on_data_loss:
+            raise streams_recreated(recreated)
 
     def _found(self, start: Mapping[str, int]) -> dict[str, Bounds]:
         """The bounds of all streams; with availableNow, those at the start of the query."""
         if self._target is None:
             return self._access.bounds(self._access.chosen(start), start)
         # Streams that the option keys no longer chooses, and those whose replica lagged behind.
-        known = {stream: bounds.end for stream, bounds in self._target.items()}
+        known = _ends(self._target)
         if missing := {stream for stream, offset in start.items() if known.get(stream, -1) < offset}:
             more = missing & set(self._access.chosen(start))
             self._target = dict(sorted({**self._target, **self._access.bounds(more, start)}.items()))
@@ -204,36 +207,36 @@ class StreamingReader(DataSourceStreamReader, AvailableNow):  # type: ignore[mis
         """Report the ends of the streams in the last `latestOffset`, for the query's progress."""
         return self._latest
 
-    def partitions(self, start: Mapping[str, Place], end: Mapping[str, Place]) -> list[RangePartition]:
+    def partitions(
+        self, start: Mapping[str, SavedOffset], end: Mapping[str, SavedOffset]
+    ) -> list[RangePartition]:
         """Divide the rows of a micro-batch, which an earlier run of the query may have planned."""
         check_present(start, end, self._job.options.source)
         first, last = offsets_in(start), offsets_in(end)
         moved = {stream for stream, offset in first.items() if offset != last[stream]}
-        gone = self._planned_before(end, moved)
-        again = self._begun_anew(start, last, moved) - gone
-        self._check_same(gone | again)
-        anew = self._access.bounds((set(last) - set(first)) | again)
-        for stream in again:
-            log_again(stream, first[stream], anew[stream].first)
-        first |= {stream: bounds.first for stream, bounds in anew.items()}
-        first |= {stream: last[stream] for stream in gone}  # the next micro-batch begins the new stream
+        gone = self._recreated_since_plan(end, moved)
+        recreated = self._recreated_before_plan(start, last, moved) - gone
+        self._check_same(gone | recreated)
+        new = self._access.bounds((set(last) - set(first)) | recreated)
+        for stream in recreated:
+            log_recreated(stream, first[stream], new[stream].first)
+        first |= {stream: bounds.first for stream, bounds in new.items()}
+        first |= {stream: last[stream] for stream in gone}  # the next micro-batch reads the new stream
         if not self._job.options.fail_on_data_loss:
             first |= self._after_losses(first, last)
         return _partitions(self._job, between(first, last))
 
-    def _planned_before(self, end: Mapping[str, Place], moved: set[str]) -> set[str]:
+    def _recreated_since_plan(self, end: Mapping[str, SavedOffset], moved: set[str]) -> set[str]:
         """Find the streams that were created again after an earlier run had planned this micro-batch."""
-        planned = {stream: end[stream] for stream in moved if not self._places.is_new(stream, end[stream])}
-        wanted = offsets_in(planned)
-        found = self._access.bounds(wanted, wanted)
-        short = {stream for stream, offset in wanted.items() if found[stream].end < offset}
-        return short | self._places.created_again(planned)
+        planned = {stream: end[stream] for stream in moved if not self._tracker.is_own(stream, end[stream])}
+        return self._tracker.recreated(planned, _ends(self._access.bounds(planned, offsets_in(planned))))
 
-    def _begun_anew(self, start: Mapping[str, Place], last: Mapping[str, int], moved: set[str]) -> set[str]:
+    def _recreated_before_plan(
+        self, start: Mapping[str, SavedOffset], last: Mapping[str, int], moved: set[str]
+    ) -> set[str]:
         """Find the streams that were created again before this micro-batch was planned."""
-        shorter = {stream for stream in moved if last[stream] < start[stream]["offset"]}
-        begun = {stream: start[stream] for stream in moved if start[stream] != self._checked.get(stream)}
-        return shorter | self._places.created_again(begun)
+        unchecked = {stream: start[stream] for stream in moved if start[stream] != self._checked.get(stream)}
+        return self._tracker.recreated(unchecked, last)
 
     def _after_losses(self, start: Mapping[str, int], end: Mapping[str, int]) -> dict[str, int]:
         """Start each stream after the offsets that retention has deleted, and log these offsets."""

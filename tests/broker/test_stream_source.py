@@ -20,6 +20,7 @@ from rabbit_chx.errors import CorruptChunk, InvalidMessage, RabbitChxError, Stre
 from rabbit_chx.streams import connect, sub_batch
 from spark_connector import RabbitMQDataSource
 from spark_connector.admission import limits
+from spark_connector.saved_offsets import offsets_in
 from tests.broker.privileges import release_of
 from tests.broker.stream_scene import settle
 from tests.faults.load import wait_until
@@ -64,7 +65,7 @@ def stored(offset):
     return json.loads(json.dumps(offset))
 
 
-def create_again(streams, stream, bodies):
+def recreate(streams, stream, bodies):
     streams.channel.queue_delete(stream)
     streams.declare(stream)
 
@@ -125,14 +126,14 @@ def test_invalid_messages_fail_a_read_or_are_left_out(broker, streams, reader, c
         publisher = connection.declare_publisher(stream)
         connection.publish(publisher, list(enumerate(messages)))
         assert settle(connection, len(messages)) == {}
-    places = {stream: {"offset": 0}}, {stream: {"offset": len(messages)}}
+    everything = {stream: {"offset": 0}}, {stream: {"offset": len(messages)}}
     with (
         reader(stream=stream) as strict,
         pytest.raises(InvalidMessage, match=r"offset 3 of stream .*set invalidRows=drop"),
     ):
-        values(strict, *places)
+        values(strict, *everything)
     with reader(stream=stream, invalidRows="drop", minPartitions="2") as lenient:
-        assert values(lenient, *places) == bodies
+        assert values(lenient, *everything) == bodies
     logged = [json.loads(one) for one in caplog.messages if "invalid message" in one]
     assert [one["offset"] for one in logged] == [3, 4, 30, 31]
 
@@ -147,7 +148,7 @@ def test_a_stream_that_was_created_again_is_an_error_or_read_from_its_start(stre
         read = stored(first.latestOffset(start))
         assert values(first, start, read) == numbered(0, 20)
         assert stored(first.latestOffset(read)) == read
-        create_again(streams, stream, numbered(100, 100 + size))
+        recreate(streams, stream, numbered(100, 100 + size))
         with pytest.raises(RabbitChxError, match=r"was deleted and created again.* failOnDataLoss=false"):
             first.latestOffset(read)
     for planned in ((start, read), (read, {stream: {"offset": size}})):
@@ -170,7 +171,7 @@ def test_a_new_stream_of_the_same_length_is_detected_when_it_grows(streams, read
     streams.fill(stream, numbered(0, 20))
     with reader(stream=stream) as first:
         read = stored(first.latestOffset(stored(first.initialOffset())))
-        create_again(streams, stream, numbered(100, 120))
+        recreate(streams, stream, numbered(100, 120))
         assert stored(first.latestOffset(read)) == read
         streams.fill(stream, numbered(120, 121))
         with pytest.raises(RabbitChxError, match="was deleted and created again"):
@@ -187,9 +188,9 @@ def test_a_micro_batch_is_limited_over_all_streams_or_by_stream(streams, reader)
         with reader(stream=f"{one},{two}", maxRowsPerTrigger=most) as limited:
             start = stored(limited.initialOffset())
             end = limited.latestOffset(start, limited.getDefaultReadLimit())
-            assert {stream: place["offset"] for stream, place in end.items()} == counts
+            assert offsets_in(end) == counts
             everything = limited.latestOffset(start, limits.ReadAllAvailable())  # as with trigger(once=True)
-            assert {place["offset"] for place in everything.values()} == {30}
+            assert offsets_in(everything) == {one: 30, two: 30}
     with (
         reader(stream=one, maxRowsPerTrigger=json.dumps({one + "x": 5})) as limited,
         pytest.raises(RabbitChxError, match=f"Did you mean {one}"),
@@ -227,14 +228,13 @@ def flipping(url):
 def test_a_chunk_damaged_in_transit_raises_an_error_with_its_offset(broker, streams, reader):
     stream = streams.stream()
     streams.fill(stream, [b"corrupt me"])
-    places = {stream: {"offset": 0}}, {stream: {"offset": 1}}
     with flipping(broker.stream_url) as port:
         where = {"url": f"amqp://{broker.username}:{broker.password}@127.0.0.1", "streamPort": port}
         with (
             reader(stream=stream, **where) as damaged,
             pytest.raises(CorruptChunk, match=f"offset 0 of stream '{stream}': the checksum"),
         ):
-            values(damaged, *places)
+            values(damaged, {stream: {"offset": 0}}, {stream: {"offset": 1}})
 
 
 def by_amqp_0_9_1(url, stream):

@@ -11,9 +11,9 @@ from spark_connector.ranges import (
     between,
     check_not_truncated,
     check_present,
-    created_again,
     divided,
     limited,
+    streams_recreated,
 )
 
 
@@ -60,6 +60,6 @@ def test_lost_rows_are_an_error_with_a_hint() -> None:
         with pytest.raises(DataLoss, match=words):
             call()
     assert issubclass(DataLoss, RabbitChxError)
-    text = str(created_again({"t", "s"}))
+    text = str(streams_recreated({"t", "s"}))
     assert text.startswith("stream 's' was deleted and created again")
     assert "failOnDataLoss=false" in text
