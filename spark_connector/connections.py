@@ -12,7 +12,7 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -20,6 +20,7 @@ from typing import Any, Final, TypeVar
 from rabbit_chx import InvalidValue, RabbitChxError, publishing
 from rabbit_chx.errors import BrokerUnavailable, StreamUnavailable
 from rabbit_chx.publishing import Credentials, Publisher, Timeouts, tls_context
+from rabbit_chx.streams import StreamPublisher, connect
 from spark_connector.options import ConnectionOptions, StreamOptions, WriteOptions
 
 _T = TypeVar("_T")
@@ -119,6 +120,14 @@ def _publisher(options: WriteOptions, name: str) -> Publisher:
     )
 
 
+def check_target(options: WriteOptions) -> None:
+    """Check that the exchange or the streams of a write exist and that the user may publish to them."""
+    if options.to_streams:
+        check_streams(options)
+    else:
+        check_access(options, [] if options.exchange is None else [options.exchange])
+
+
 def check_access(options: WriteOptions, exchanges: Iterable[str]) -> None:
     """Connect as the write will, and check that the user may publish to these exchanges. Nothing is published."""
     try:
@@ -162,6 +171,35 @@ def connected(options: StreamOptions, opened: Callable[..., _T], **more: Any) ->
             if error.permanent:
                 raise
     return opened(last, **given)
+
+
+def check_streams(options: WriteOptions) -> None:
+    """Check that each stream exists and that the user may publish to it."""
+    try:
+        for stream in streams_of(options):
+            open_publisher(options, stream, None, f"{options.connection_name} check").close()
+    except StreamUnavailable as error:
+        if error.permanent:
+            raise
+        raise BrokerUnavailable(
+            f"{error}; if only executors can reach the broker, set checkExchange=false"
+        ) from None
+
+
+def streams_of(options: WriteOptions) -> Sequence[str]:
+    """Return the stream, or the partitions of the super stream."""
+    if options.super_stream is None:
+        return [options.stream or ""]
+    with connected(options, connect, stream=None) as connection:
+        return connection.partitions(options.super_stream)
+
+
+def open_publisher(options: WriteOptions, stream: str, producer: str | None, name: str) -> StreamPublisher:
+    """Connect to the leader of a stream; ``name`` is the name of the connection."""
+    timeout = options.confirm_timeout_ms / 1000
+    return connected(
+        options, StreamPublisher, stream=stream, name=producer, connection_name=name, timeout=timeout
+    )
 
 
 # -- secrets and files of this machine --------------------------------------------------------------

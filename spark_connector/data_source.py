@@ -15,7 +15,7 @@ from rabbit_chx import InvalidValue
 from rabbit_chx.errors import Unquoted
 from spark_connector.bindings import bindings_of
 from spark_connector.columns import layout_of
-from spark_connector.connections import NotOnThisMachine, check_access, credentials_of
+from spark_connector.connections import NotOnThisMachine, check_target, credentials_of
 from spark_connector.counts import WriteCounts, counts_of
 from spark_connector.logs import log_line
 from spark_connector.options import WriteOptions
@@ -27,7 +27,6 @@ from spark_connector.read_options import ReadOptions
 from spark_connector.read_rows import ReadJob
 from spark_connector.readers import BatchReader, StreamingReader
 from spark_connector.session import SessionSettings, use_python_of_driver
-from spark_connector.stream_sink import check_streams
 from spark_connector.writer import Writer
 
 
@@ -124,10 +123,7 @@ def _check_broker(options: WriteOptions) -> None:
     if not (options.check_exchange or options.dry_run):
         return
     try:
-        if options.to_streams:
-            check_streams(options)
-        else:
-            check_access(options, [] if options.exchange is None else [options.exchange])
+        check_target(options)
     except NotOnThisMachine as missing:
         log_line(logging.WARNING, f"the driver did not check the target and the permission: {missing}")
 

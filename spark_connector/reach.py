@@ -1,21 +1,22 @@
-"""Reach the broker as a write or a read of streams does, for ``rabbit-chx doctor --spark``."""
+"""Connect to the broker as a write or a read of streams does, for ``rabbit-chx doctor --spark``."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Final
 
-from spark_connector.connections import borrow, check_access, discard
+from spark_connector.connections import borrow, check_streams, check_target, discard
 from spark_connector.options import WriteOptions
-from spark_connector.read_options import ReadOptions
+from spark_connector.read_options import ONLY_OF_WRITES, ReadOptions
 from spark_connector.stream_access import StreamAccess, open_reader
 
-_OF_READS: Final = {"stream", "superstream", "streamport", "followadvertised"}
+_OF_STREAMS: Final = {"stream", "superstream", "streamport", "followadvertised"}
 
 
 def is_read(options: Mapping[str, str]) -> bool:
-    """Whether to check a read of streams: an option names streams or how to reach them."""
-    return bool(_OF_READS & {name.lower() for name in options})
+    """Whether to check a read: an option is about streams, and no option is only for writes."""
+    names = {name.lower() for name in options}
+    return bool(_OF_STREAMS & names) and not ONLY_OF_WRITES & names
 
 
 def parsed(options: Mapping[str, str]) -> WriteOptions | ReadOptions:
@@ -26,24 +27,31 @@ def parsed(options: Mapping[str, str]) -> WriteOptions | ReadOptions:
 def from_driver(options: WriteOptions | ReadOptions) -> str:
     """Connect as the driver does, and describe the target."""
     if isinstance(options, ReadOptions):
-        return _streams(options)
-    check_access(options, [] if options.exchange is None else [options.exchange])
-    return options.where
+        return _read(options)
+    check_target(options)
+    return _target(options)
 
 
 def from_executor(options: WriteOptions | ReadOptions) -> str:
     """Connect as a task does, and describe the target."""
     if isinstance(options, ReadOptions):
-        return _streams(options)
-    discard(borrow(options, f"{options.connection_name} doctor"))
-    return options.where
+        return _read(options)
+    if options.to_streams:
+        check_streams(options)
+    else:
+        discard(borrow(options, f"{options.connection_name} doctor"))
+    return _target(options)
 
 
-def _streams(options: ReadOptions) -> str:
+def _target(options: WriteOptions) -> str:
+    return f"{options.where}, write to streams" if options.to_streams else options.where
+
+
+def _read(options: ReadOptions) -> str:
     """Find the streams, and open a reader of the first one."""
     with StreamAccess(options) as access:
         names = access.chosen()
         access.bounds(names)
     if names:
         open_reader(options, names[0], ("offset",), f"{options.connection_name} doctor").close()
-    return f"{options.where}, streams: {len(names)}"
+    return f"{options.where}, read of streams: {len(names)}"

@@ -146,7 +146,7 @@ class ReadOptions(StreamOptions):
 
     @classmethod
     def _unknown(cls, name: str) -> str:
-        if name.lower() in {one.name.lower() for one in OPTIONS} - {one.name.lower() for one in READ_OPTIONS}:
+        if name.lower() in ONLY_OF_WRITES:
             raise InvalidValue("option for a read", name, "no option of writes", "Remove it")
         return super()._unknown(name)
 
@@ -185,3 +185,5 @@ class ReadOptions(StreamOptions):
 
 READ_OPTIONS: Final = options_of(ReadOptions)
 """All options of a read, for documentation."""
+ONLY_OF_WRITES: Final = {one.name.lower() for one in OPTIONS} - {one.name.lower() for one in READ_OPTIONS}
+"""The options that a write has and a read does not."""

@@ -15,8 +15,8 @@ from typing import Any, Final
 
 from rabbit_chx import RabbitChxError, SuperStream
 from rabbit_chx.errors import BrokerUnavailable, StreamUnavailable
-from rabbit_chx.streams import StreamPublisher, connect, encode_messages
-from spark_connector.connections import connected
+from rabbit_chx.streams import StreamPublisher, encode_messages
+from spark_connector.connections import open_publisher, streams_of
 from spark_connector.options import WriteOptions
 from spark_connector.prepare import Prepared
 from spark_connector.publishing_ids import NotRepeatable, PublishingIds
@@ -33,35 +33,6 @@ _ADVICE: Final = (
     "Sort the rows of each partition before the write, so that each attempt sends the same rows in the same order: "
     'df.sortWithinPartitions("id"). exactlyOnce=false writes them at least once'
 )
-
-
-def check_streams(options: WriteOptions) -> None:
-    """Check that each stream exists and that the user may publish to it."""
-    try:
-        for stream in streams_of(options):
-            open_publisher(options, stream, None, f"{options.connection_name} check").close()
-    except StreamUnavailable as error:
-        if error.permanent:
-            raise
-        raise BrokerUnavailable(
-            f"{error}; if only executors can reach the broker, set checkExchange=false"
-        ) from None
-
-
-def streams_of(options: WriteOptions) -> Sequence[str]:
-    """Return the stream, or the partitions of the super stream."""
-    if options.super_stream is None:
-        return [options.stream or ""]
-    with connected(options, connect, stream=None) as connection:
-        return connection.partitions(options.super_stream)
-
-
-def open_publisher(options: WriteOptions, stream: str, producer: str | None, name: str) -> StreamPublisher:
-    """Connect to the leader of a stream; ``name`` is the name of the connection."""
-    timeout = options.confirm_timeout_ms / 1000
-    return connected(
-        options, StreamPublisher, stream=stream, name=producer, connection_name=name, timeout=timeout
-    )
 
 
 class StreamSink(DryRunSink):

@@ -93,7 +93,7 @@ def test_a_closed_port_fails_at_once_and_names_the_plugin(streams, reader):
 
 
 @pytest.mark.one_release
-def test_doctor_checks_the_port_of_streams_and_a_read(broker, streams):
+def test_doctor_checks_the_port_of_streams_a_read_and_a_write(broker, streams):
     found = doctor._streams(broker.stream_url, None, None)
     assert found.state == "ok"
     assert "the node advertises" in found.found
@@ -104,8 +104,11 @@ def test_doctor_checks_the_port_of_streams_and_a_read(broker, streams):
         "stream": streams.stream(),
         "streamPort": str(urlsplit(broker.stream_url).port),
     }
+    write = {"producerName": "doctor"}
     for change, state, words in [
-        ({}, "ok", "streams: 1"),
+        ({}, "ok", "read of streams: 1"),
+        (write, "ok", "write to streams"),
+        (write | {"stream": "nowhere"}, "failed", "has no stream 'nowhere'"),
         ({"streamPort": "1"}, "failed", "rabbitmq-plugins enable rabbitmq_stream"),
         ({"passwordEnv": "NO_SUCH_VARIABLE", "url": "amqp://u@127.0.0.1"}, "failed", "NO_SUCH_VARIABLE"),
     ]:

@@ -102,12 +102,13 @@ def test_a_wrong_password_is_told_from_a_broker_that_is_not_there(spark, rabbitm
 
 
 @pytest.mark.broker
-def test_an_executor_checks_a_read_of_streams(spark, rabbitmq_broker):
+def test_an_executor_checks_a_read_or_a_write_of_streams(spark, rabbitmq_broker):
     port = str(urlsplit(rabbitmq_broker.stream_url).port)
     with Streams(rabbitmq_broker.url) as streams:
         read = {"url": rabbitmq_broker.url, "stream": streams.stream(), "streamPort": port}
         for change, words in [
-            ({}, "streams: 1"),
+            ({}, "read of streams: 1"),
+            ({"exactlyOnce": "true"}, "write to streams"),
             ({"stream": "nowhere"}, "a stream in the virtual host"),
             ({"streamPort": "1"}, "rabbitmq-plugins enable rabbitmq_stream"),
         ]:

@@ -128,11 +128,8 @@ def test_the_password_file_is_passed_to_executors_unless_an_option_names_a_passw
     assert connector_options(url, secret, []) == {"url": url, "passwordFile": "/run/secret"}
     assert connector_options(url, secret, ["passwordEnv=X"]) == {"url": url, "passwordEnv": "X"}
     assert connector_options(None, secret, []) == {}
-    assert connector_options(url, None, ["stream=s", "streamPort=5"]) == {
-        "url": url,
-        "stream": "s",
-        "streamPort": "5",
-    }
+    for options in ({"stream": "s", "streamPort": "5"}, {"stream": "s", "producerName": "p"}):
+        assert connector_options(url, None, map("=".join, options.items())) == {"url": url, **options}
 
 
 def test_brackets_are_not_markup_and_a_command_fits_80_columns(monkeypatch, capsys):
