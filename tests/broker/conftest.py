@@ -24,6 +24,7 @@ from tests.broker.parity import Lab
 from tests.broker.stream_scene import delete_stream, new_stream
 from tests.broker.topology_site import FACES, Site
 from tests.proof import LONG, book
+from tests.spark.conftest import inbox, streams  # noqa: F401 - the same fixtures for both folders
 
 PLUGINS = ["rabbitmq_sharding", "rabbitmq_random_exchange", "rabbitmq_stream"]
 PLUGINS += ["rabbitmq_auth_mechanism_ssl"]

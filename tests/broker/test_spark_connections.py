@@ -14,12 +14,6 @@ from tests.inbox import Inbox
 pytestmark = [pytest.mark.broker, pytest.mark.one_release, pytest.mark.long]
 
 
-@pytest.fixture
-def inbox(broker):
-    with Inbox(broker.url) as inbox:
-        yield inbox
-
-
 # ---- connections
 
 

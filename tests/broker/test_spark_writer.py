@@ -18,12 +18,6 @@ from tests.inbox import Inbox
 pytestmark = [pytest.mark.broker, pytest.mark.one_release]
 
 
-@pytest.fixture
-def inbox(broker):
-    with Inbox(broker.url) as inbox:
-        yield inbox
-
-
 def task(broker, schema, *batches, **options):
     """Write as a task does whose driver has not asked the broker."""
     writer = source(broker, checkExchange="false", **options).writer(schema, overwrite=False)

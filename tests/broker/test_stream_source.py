@@ -24,15 +24,8 @@ from spark_connector.saved_offsets import offsets_in
 from tests.broker.privileges import release_of
 from tests.broker.stream_scene import settle
 from tests.faults.load import wait_until
-from tests.spark.streams import Streams
 
 pytestmark = pytest.mark.broker
-
-
-@pytest.fixture
-def streams(broker):
-    with Streams(broker.url) as streams:
-        yield streams
 
 
 @pytest.fixture

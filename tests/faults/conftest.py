@@ -24,6 +24,7 @@ import pytest
 from rabbit_chx.testing import Broker
 from rabbit_chx.testing.node import CannotSupply
 from tests.faults.load import PATIENCE, Control, Load, on_queues
+from tests.faults.spark_programs import Program
 from tests.faults.spark_read import committed, compare, table
 from tests.proof import LONG, Fault, book
 from tests.spark.conftest import spark  # noqa: F401 - one Spark for both folders
@@ -231,6 +232,14 @@ def judge(record):
         assert ledger.duplicated <= totals.resent
 
     return judge
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory):
+    """A driver with two executors, shared by all tests except those that kill drivers."""
+    program = Program("local-cluster[2,1,700]", tmp_path_factory.mktemp("cluster") / "driver")
+    yield program
+    program.stop()
 
 
 @pytest.fixture

@@ -47,14 +47,6 @@ GOES_ON = {"failOnDataLoss": "false", "maxRowsPerTrigger": "1000"}
 RETENTION = {"max-length-bytes": "40000", "stream-max-segment-size-bytes": "10000"}
 
 
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory):
-    """A driver with two executors, shared by all tests except those that kill drivers."""
-    program = Program("local-cluster[2,1,700]", tmp_path_factory.mktemp("readers") / "driver")
-    yield program
-    program.stop()
-
-
 @pytest.fixture
 def proxy(broker):
     with Proxy(broker.stream_url) as proxy:

@@ -24,14 +24,6 @@ KILLS = 20 if LONG else 2
 CONTROL = "exactlyOnce=false stores the rows of a failed task twice: tests/spark/test_write_to_streams.py"
 
 
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory):
-    """A driver with two executors, shared by all tests except those that kill drivers."""
-    program = Program("local-cluster[2,1,700]", tmp_path_factory.mktemp("writers") / "driver")
-    yield program
-    program.stop()
-
-
 @pytest.fixture
 def proxy(broker):
     with Proxy(broker.stream_url) as proxy:

@@ -10,6 +10,7 @@ import pytest
 from rabbit_chx.testing import Broker
 from tests.inbox import Inbox
 from tests.spark import BRIEF_JAVA
+from tests.spark.streams import Streams
 
 SETTINGS = {
     "spark.ui.enabled": "false",
@@ -55,3 +56,9 @@ def broker(rabbitmq_broker):
 def inbox(broker):
     with Inbox(broker.url) as inbox:
         yield inbox
+
+
+@pytest.fixture
+def streams(broker):
+    with Streams(broker.url) as streams:
+        yield streams

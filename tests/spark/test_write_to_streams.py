@@ -10,17 +10,10 @@ from pyspark import TaskContext
 from rabbit_chx import SuperStream
 from rabbit_chx.streams import StreamReader, connect
 from tests.faults.load import wait_until
-from tests.spark.streams import Streams
 from tests.spark.test_batch_write import failure
 from tests.spark.test_read_streams import given
 
 pytestmark = [pytest.mark.spark, pytest.mark.broker]
-
-
-@pytest.fixture
-def streams(broker):
-    with Streams(broker.url) as streams:
-        yield streams
 
 
 def write(frame, broker, **options):

@@ -15,6 +15,7 @@ from spark_connector.options import ConnectionOptions
 from spark_connector.queue_options import QUEUE_OPTIONS, QueueOptions, no_batch_of_a_queue
 from spark_connector.queue_rows import partitions, record_batch, rows
 from spark_connector.read_columns import QUEUE_COLUMNS
+from tests.stream_messages import PROPERTIES
 from tests.unit.complaints import complaint
 
 URL = "amqp://user:CANARY@host:5673/vh"
@@ -33,31 +34,17 @@ def message(body: bytes = b"x", **properties: object) -> Message:
 
 
 def test_a_row_has_the_properties_that_the_publisher_set_and_null_for_others() -> None:
-    texts = (
-        "message_id",
-        "correlation_id",
-        "content_type",
-        "content_encoding",
-        "reply_to",
-        "type",
-        "app_id",
-        "user_id",
-    )
-    given = {name: f"a {name}" for name in texts} | {"expiration": "5", "priority": 3, "delivery_mode": 2}
     full, empty = record_batch(
-        [message(**given, timestamp=1_700_000_000, headers={"a": "b"}), message(b"again")], ALL
+        [message(**PROPERTIES, headers={"a": "b"}), message(b"again")], ALL
     ).to_pylist()
+    time = {"timestamp": datetime(2023, 11, 14, 22, 13, 20, tzinfo=UTC)}
     fixed = {"routing_key": "key", "exchange": "orders"}
-    time = datetime(2023, 11, 14, 22, 13, 20, tzinfo=UTC)
-    assert full == {
-        **given,
-        **fixed,
+    assert full == PROPERTIES | time | fixed | {
         "value": b"x",
         "headers": [("a", "b")],
-        "timestamp": time,
         "redelivered": False,
     }
-    nothing = dict.fromkeys([*given, "timestamp"])
+    nothing = dict.fromkeys(PROPERTIES)
     assert empty == {**nothing, **fixed, "value": b"again", "headers": [], "redelivered": True}
 
 
