@@ -28,6 +28,7 @@ FACES = (
     "rabbit_chx.consuming",
     "rabbit_chx.streams",
     "rabbit_chx.report",
+    "rabbit_chx.watch",
     "rabbit_chx.testing",
 )
 LAZY_FACES = (
@@ -36,6 +37,7 @@ LAZY_FACES = (
     "rabbit_chx.broker",
     "rabbit_chx.consuming",
     "rabbit_chx.streams",
+    "rabbit_chx.watch",
     "rabbit_chx.testing",
     "spark_connector",
 )

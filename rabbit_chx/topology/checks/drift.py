@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from rabbit_chx.ring import Ring, named
@@ -24,7 +24,7 @@ from rabbit_chx.topology.diff import (
     diff,
     weight_of,
 )
-from rabbit_chx.topology.model import Binding, Exchange, Observed, Policy, Topology
+from rabbit_chx.topology.model import Binding, Exchange, Observed, Policy, Queue, Topology
 
 KINDS: Final = (
     "missing-type",
@@ -60,6 +60,8 @@ class Drift:
     message: str
     misrouted: float | None = None
     """For the kinds ``ring`` and ``ring-order``: the exact share of keys on another queue than the file's."""
+    queue: str | None = None
+    """The name of the queue, if the difference is about a queue or its binding."""
 
     def __str__(self) -> str:
         return f"{self.where}: {self.message} [{self.kind}]"
@@ -95,7 +97,7 @@ def _drifts(
                 kind, where = "extra" if difference.wanted is None else "missing", _where(difference.binding)
                 key = _key_and_arguments(difference.binding)
                 text = f"missing (expected {key})" if difference.wanted else f"{key}: not in the file"
-                yield Drift(f"{kind}-binding", where, text)
+                yield Drift(f"{kind}-binding", where, text, queue=_queue(difference.binding))
         case RingDifference() if difference.exchange not in missing:
             if observed.bindings_seen:
                 yield from map(_destination, difference.destinations)
@@ -113,13 +115,15 @@ def _object(difference: ObjectDifference) -> Iterator[Drift]:
     assert thing is not None
     kind = type(thing).__name__.lower()
     where = f"{kind} {thing.name!r}"
+    queue = thing.name if isinstance(thing, Queue) else None
     if found is None:
         shape = f"pattern {thing.pattern!r}" if isinstance(thing, Policy) else f"type {thing.type}"
-        yield Drift(f"missing-{kind}", where, f"missing (expected {shape})")
+        yield Drift(f"missing-{kind}", where, f"missing (expected {shape})", queue=queue)
     elif wanted is None:
-        yield Drift(f"extra-{kind}", where, "not in the file")
+        yield Drift(f"extra-{kind}", where, "not in the file", queue=queue)
     for changed in difference.properties:
-        yield _property(where, changed, is_policy=isinstance(thing, Policy))
+        one = _property(where, changed, is_policy=isinstance(thing, Policy))
+        yield replace(one, queue=queue)
 
 
 def _property(where: str, changed: Property, *, is_policy: bool) -> Drift:
@@ -134,9 +138,12 @@ def _property(where: str, changed: Property, *, is_policy: bool) -> Drift:
 
 
 def _destination(difference: DestinationDifference) -> Drift:
-    found, wanted = difference.found, difference.wanted
-    binding = wanted or found[0]
-    where = _where(binding)
+    binding = difference.wanted or difference.found[0]
+    return replace(_of_destination(difference, binding), queue=_queue(binding))
+
+
+def _of_destination(difference: DestinationDifference, binding: Binding) -> Drift:
+    found, where = difference.found, _where(binding)
     match difference.kind:
         case "missing":
             return Drift("missing-binding", where, f"missing (expected weight {binding.key})")
@@ -162,6 +169,10 @@ def _destination(difference: DestinationDifference) -> Drift:
         case "arguments":
             theirs, ours = dict(found[0].unnumbered.arguments), dict(binding.arguments)
             return Drift("arguments", where, f"arguments are {theirs!r}, expected {ours!r}")
+
+
+def _queue(binding: Binding) -> str | None:
+    return binding.destination if isinstance(binding.destination, str) else None
 
 
 def _where(binding: Binding) -> str:

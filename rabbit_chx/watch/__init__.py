@@ -1,0 +1,43 @@
+"""Watch a running hash exchange: what each queue receives against its exact share, and whether its ring drifts.
+
+    interval = compare(previous, current, wanted)
+    for row in interval.rows:
+        print(row.queue, row.exact, row.observed, row.marks)
+
+A `Snapshot` is one look at the broker, and an `Interval` is what happened between two of them. Both are values, and
+`compare` does no IO. A name is loaded when it is first used.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rabbit_chx.faces import lazy_face
+
+if TYPE_CHECKING:
+    from rabbit_chx.ring import Ring as Ring, ToExchange as ToExchange
+    from rabbit_chx.topology import Observed as Observed, Topology as Topology
+    from rabbit_chx.watch.interval import (
+        Interval as Interval,
+        Row as Row,
+        Totals as Totals,
+        compare as compare,
+    )
+    from rabbit_chx.watch.snapshot import Problem as Problem, QueueState as QueueState, Snapshot as Snapshot
+    from rabbit_chx.watch.standing import (
+        RingState as RingState,
+        Standing as Standing,
+        standing_of as standing_of,
+    )
+
+if not TYPE_CHECKING:
+    __all__, __getattr__, __dir__ = lazy_face(
+        __name__,
+        {
+            "rabbit_chx.ring": "Ring ToExchange",
+            "rabbit_chx.topology": "Observed Topology",
+            "rabbit_chx.watch.interval": "Interval Row Totals compare",
+            "rabbit_chx.watch.snapshot": "Problem QueueState Snapshot",
+            "rabbit_chx.watch.standing": "RingState Standing standing_of",
+        },
+    )

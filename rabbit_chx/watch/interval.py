@@ -1,0 +1,259 @@
+"""What happened between two looks at an exchange. Values in, values out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from math import sqrt
+from typing import Final
+
+from rabbit_chx.topology import Topology
+from rabbit_chx.watch.snapshot import PROBLEMS, Problem, QueueState, Snapshot
+from rabbit_chx.watch.standing import RingState, Standing, standing_of
+
+MINUTES: Final = (1, 5, 15)
+"""The lengths of the longer shares."""
+_LEAST_HOT: Final = 100
+"""Messages of an interval below which no queue is called hot."""
+_SIGMAS: Final = 6.0
+_HOT_RATIO: Final = 2.0
+"""A queue is hot if it gets this many times its exact share, ..."""
+_HOT_KEY: Final = 0.25
+"""... or so much more than its exact share that one key with this share of all messages would explain it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One queue in one interval. None is what is not known."""
+
+    queue: str
+    exact: float | None = None
+    """The exact share of all keys."""
+    observed: float | None = None
+    """The share of the messages that arrived in this interval."""
+    minutes: tuple[float | None, ...] = (None,) * len(MINUTES)
+    """The observed shares of the last 1, 5 and 15 minutes, which `History` adds."""
+    received: int | None = None
+    """Messages that arrived in this interval."""
+    handled: int | None = None
+    """Messages that left in this interval."""
+    rate_in: float | None = None
+    """Messages a second that arrived."""
+    rate_out: float | None = None
+    """Messages a second that left."""
+    depth: int | None = None
+    """Messages that are ready, or delivered and not acknowledged."""
+    ready: int | None = None
+    unacknowledged: int | None = None
+    oldest: float | None = None
+    """Seconds since the timestamp of the first message, if the broker tells it."""
+    consumers: int | None = None
+    active_consumer: str | None = None
+    """The tag of the single active consumer, if the queue has one."""
+    marks: tuple[str, ...] = ()
+    """The names of the problems of this queue, the gravest first."""
+
+    def as_dict(self) -> dict[str, object]:
+        """The row as JSON has it."""
+        shares = {str(minutes): share for minutes, share in zip(MINUTES, self.minutes, strict=True)}
+        return {**asdict(self), "minutes": shares, "marks": list(self.marks)}
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """The sums of all rows whose values are known."""
+
+    received: int = 0
+    handled: int = 0
+    rate_in: float = 0.0
+    rate_out: float = 0.0
+    depth: int = 0
+    consumers: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """What happened between two looks at an exchange, and what is wrong at its end."""
+
+    time: float
+    """The end of the interval, in seconds since the epoch."""
+    seconds: float
+    """Its length; 0 for the first look, which knows no rates."""
+    exchange: str
+    vhost: str
+    release: str
+    """The release of the broker; empty if it has never answered."""
+    ring: RingState
+    rows: tuple[Row, ...] = ()
+    """The queues in ring order."""
+    problems: tuple[Problem, ...] = ()
+    """What is wrong, the gravest first."""
+    totals: Totals = Totals()
+    requests: int = 0
+    """Requests to the broker that this interval took."""
+    standing: Standing = field(default_factory=Standing)
+    """The comparison of the ring, with the rings themselves; not part of `as_dict`."""
+
+    def as_dict(self) -> dict[str, object]:
+        """The interval as JSON has it."""
+        return {
+            "time": self.time,
+            "seconds": self.seconds,
+            "exchange": self.exchange,
+            "vhost": self.vhost,
+            "release": self.release,
+            "ring": asdict(self.ring),
+            "rows": [row.as_dict() for row in self.rows],
+            "problems": [asdict(problem) for problem in self.problems],
+            "totals": asdict(self.totals),
+            "requests": self.requests,
+        }
+
+
+def compare(
+    previous: Snapshot | None,
+    current: Snapshot,
+    wanted: Topology | None = None,
+    *,
+    standing: Standing | None = None,
+) -> Interval:
+    """Return the interval between two looks.
+
+    Args:
+        previous: the look before; without one, or if it failed, there are no rates.
+        current: the newest look.
+        wanted: the topology file, if any. Without one, the state at the start of the watch is what should be.
+        standing: the result of `standing_of` for ``current.observed``, where it is known already.
+    """
+    standing = standing or standing_at(current, wanted)
+    seconds = max(0.0, current.time - previous.time) if previous is not None else 0.0
+    before = previous.queues if previous is not None and seconds else {}
+    problems = [*current.problems, *(standing.problems if current.reachable else ())]
+    names = dict.fromkeys((*standing.exact, *(each.queue for each in standing.problems if each.queue)))
+    rows = _rows(list(names), standing, before, current.queues, seconds)
+    if current.reachable and current.queues:
+        problems += _problems_of_queues(rows, current.queues, standing)
+    problems.sort(key=lambda problem: PROBLEMS.index(problem.name))
+    return Interval(
+        time=current.time,
+        seconds=seconds,
+        exchange=current.exchange,
+        vhost=current.vhost,
+        release="" if current.observed is None else str(current.observed.release),
+        ring=standing.ring if current.reachable else _unseen(standing.ring),
+        rows=_marked(rows, problems),
+        problems=tuple(problems),
+        totals=_totals(rows),
+        requests=current.requests,
+        standing=standing,
+    )
+
+
+def _unseen(ring: RingState) -> RingState:
+    return RingState("unknown", ring.against, None, "the broker cannot be read")
+
+
+def standing_at(current: Snapshot, wanted: Topology | None) -> Standing:
+    """The comparison of the ring at one look."""
+    if current.observed is None:
+        return Standing(
+            RingState("unknown", "start" if wanted is None else "file", None, "it has not been read")
+        )
+    first = current.first or current.observed
+    return standing_of(current.exchange, current.observed, first, wanted, restarted=current.restarted)
+
+
+def _rows(
+    names: Sequence[str],
+    standing: Standing,
+    before: Mapping[str, QueueState],
+    now: Mapping[str, QueueState],
+    seconds: float,
+) -> list[Row]:
+    nothing = QueueState("")
+    states = {name: now.get(name, nothing) for name in names}
+    received = {name: _more(before.get(name, nothing).received, states[name].received) for name in names}
+    total = sum(filter(None, received.values()))
+    rows = []
+    for name, state in states.items():
+        handled = _more(before.get(name, nothing).handled, state.handled)
+        arrived = received[name]
+        known = [count for count in (state.ready, state.unacknowledged) if count is not None]
+        rows.append(
+            Row(
+                name,
+                exact=standing.exact.get(name),
+                observed=None if arrived is None or not total else arrived / total,
+                received=arrived,
+                handled=handled,
+                rate_in=None if arrived is None or not seconds else arrived / seconds,
+                rate_out=None if handled is None or not seconds else handled / seconds,
+                depth=sum(known) if known else None,
+                ready=state.ready,
+                unacknowledged=state.unacknowledged,
+                oldest=state.oldest,
+                consumers=state.consumers,
+                active_consumer=state.active_consumer,
+            )
+        )
+    return rows
+
+
+def _more(before: int | None, now: int | None) -> int | None:
+    """The increase of a counter, which starts from zero with its node or its queue."""
+    if before is None or now is None:
+        return None
+    return now - before if now >= before else now
+
+
+def _problems_of_queues(
+    rows: Sequence[Row], states: Mapping[str, QueueState], standing: Standing
+) -> list[Problem]:
+    missing = {problem.queue for problem in standing.problems if problem.name == "queue-missing"}
+    total = sum(row.received or 0 for row in rows)
+    found: list[Problem] = []
+    for row in rows:
+        state = states.get(row.queue)
+        named = f"queue {row.queue!r}"
+        if state is None:
+            if row.queue not in missing:
+                found.append(Problem("queue-missing", named, "missing: it was deleted", row.queue))
+            continue
+        if state.consumers == 0 and not state.is_stream:
+            found.append(Problem("no-consumer", named, "has no consumer", row.queue))
+        elif state.consumers and state.single_active and not state.active_consumer:
+            message = f"none of its {state.consumers} consumers is active"
+            found.append(Problem("no-active-consumer", named, message, row.queue))
+        if _is_hot(row, total):
+            message = f"gets {row.observed:.1%} of the messages; its exact share is {row.exact:.1%}"
+            found.append(Problem("hot-queue", named, message, row.queue))
+    return found
+
+
+def _is_hot(row: Row, total: int) -> bool:
+    """Whether a queue gets far more than its exact share, beyond what chance explains."""
+    if row.exact is None or row.observed is None or row.received is None or row.received < _LEAST_HOT:
+        return False
+    expected = row.exact * total
+    if row.received <= expected + _SIGMAS * sqrt(expected + 1):
+        return False
+    excess = (row.observed - row.exact) / (1 - row.exact) if row.exact < 1 else 0.0
+    return row.observed >= _HOT_RATIO * row.exact or excess >= _HOT_KEY
+
+
+def _marked(rows: Sequence[Row], problems: Sequence[Problem]) -> tuple[Row, ...]:
+    marks: dict[str | None, dict[str, None]] = {}
+    for problem in problems:
+        marks.setdefault(problem.queue, {})[problem.name] = None
+    return tuple(replace(row, marks=tuple(marks.get(row.queue, ()))) for row in rows)
+
+
+def _totals(rows: Sequence[Row]) -> Totals:
+    return Totals(
+        received=sum(row.received or 0 for row in rows),
+        handled=sum(row.handled or 0 for row in rows),
+        rate_in=sum(row.rate_in or 0.0 for row in rows),
+        rate_out=sum(row.rate_out or 0.0 for row in rows),
+        depth=sum(row.depth or 0 for row in rows),
+        consumers=sum(row.consumers or 0 for row in rows),
+    )

@@ -1,0 +1,91 @@
+"""One look at an exchange and its queues. Values only; `rabbit_chx.watch.observer` makes them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from rabbit_chx.topology import Observed
+
+PROBLEMS: Final = (
+    "broker-unreachable",
+    "plugin-off",
+    "exchange-missing",
+    "queue-missing",
+    "unbound-queue",
+    "dead-binding",
+    "ring-drifted",
+    "ring-unknown",
+    "settings-drifted",
+    "canary-misrouted",
+    "no-consumer",
+    "no-active-consumer",
+    "hot-queue",
+)
+"""All names of problems, the gravest first. They are stable: alerts are built on them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Something that is wrong with the exchange, a queue or the broker."""
+
+    name: str
+    """One of `PROBLEMS`."""
+    where: str
+    """The subject, such as ``queue 'q0'``."""
+    message: str
+    queue: str | None = None
+    """The name of the queue, if the problem is about one queue."""
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.message} [{self.name}]"
+
+
+@dataclass(frozen=True, slots=True)
+class QueueState:
+    """A queue as of the broker's last statistics, which are up to five seconds old. None is what the broker does not tell."""
+
+    name: str
+    ready: int | None = None
+    unacknowledged: int | None = None
+    received: int | None = None
+    """Messages that arrived, since the node counts."""
+    handled: int | None = None
+    """Messages that left: acknowledged, or delivered without acknowledgement."""
+    consumers: int | None = None
+    single_active: bool = False
+    """Whether the broker delivers to one consumer at a time."""
+    active_consumer: str | None = None
+    """The tag of the single active consumer, if there is one."""
+    oldest: float | None = None
+    """Seconds since the timestamp of the first message; most brokers and messages have none."""
+    is_stream: bool = False
+    state: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """One look at the broker."""
+
+    time: float
+    """Seconds since the epoch."""
+    exchange: str
+    vhost: str = "/"
+    observed: Observed | None = None
+    """The virtual host, as it was last read; None if it never was. The same object while nothing has changed."""
+    first: Observed | None = None
+    """The virtual host as it was when the watch began, which stands in for a file."""
+    queues: Mapping[str, QueueState] = field(default_factory=dict)
+    """The queues that exist now."""
+    problems: tuple[Problem, ...] = ()
+    """Why the broker, or a part of it, could not be read."""
+    restarted: bool = False
+    """Whether a node has restarted since the watch began."""
+    requests: int = 0
+    """Requests that this look took."""
+
+    @property
+    def reachable(self) -> bool:
+        """Whether the broker answered, so that `queues` are current."""
+        return all(problem.name != "broker-unreachable" for problem in self.problems)

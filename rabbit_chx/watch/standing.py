@@ -1,0 +1,194 @@
+"""How the ring and the queues of an exchange stand: compared with a file, or with the start of the watch. No IO."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final, Literal, TypeAlias
+
+from rabbit_chx.movement import shares
+from rabbit_chx.ring import Destination, Ring, ToExchange
+from rabbit_chx.topology import Drift, InvalidValue, Observed, Release, Store, Topology, drift, reachable
+from rabbit_chx.watch.snapshot import Problem
+
+RingStatus: TypeAlias = Literal["same", "drifted", "unknown"]
+Against: TypeAlias = Literal["file", "start"]
+
+_NAMES: Final = {
+    "missing-type": "plugin-off",
+    "missing-exchange": "exchange-missing",
+    "missing-queue": "queue-missing",
+    "missing-binding": "unbound-queue",
+    "extra-binding": "ring-drifted",
+    "weight": "ring-drifted",
+    "dead-binding": "dead-binding",
+    "ring": "ring-drifted",
+    "ring-order": "ring-drifted",
+    "ring-unknown": "ring-unknown",
+    "slot": "ring-drifted",
+    "slot-balance": "ring-drifted",
+    "attributes": "settings-drifted",
+    "arguments": "settings-drifted",
+}
+"""The problem for each kind of drift; other kinds are about objects that a watch ignores."""
+_ORDER: Final = {"ring", "ring-order", "ring-unknown"}
+_MOVES_KEYS: Final = {"plugin-off", "exchange-missing", "unbound-queue", "dead-binding", "ring-drifted"}
+_RESTARTED: Final = (
+    "a node has restarted since the watch began, and a restart on Mnesia changes the order of the buckets; read it from a "
+    "node (--node)"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class RingState:
+    """How the ring of an exchange compares with what it should be."""
+
+    status: RingStatus = "unknown"
+    against: Against = "start"
+    """What it is compared with: a file, or the broker as it was when the watch began."""
+    misrouted: float | None = None
+    """The exact share of keys that go to another queue than they should, if it is known."""
+    why: str = ""
+    """Why the order of the buckets is unknown, if it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What one reading of the virtual host says about an exchange, apart from its messages."""
+
+    ring: RingState = field(default_factory=RingState)
+    exact: Mapping[str, float | None] = field(default_factory=dict)
+    """The queues that the exchange leads to, in ring order, each with its exact share of all keys."""
+    problems: tuple[Problem, ...] = ()
+    live: Ring | None = None
+    """The ring on the broker, if the exchange has one."""
+    wanted: Ring | None = None
+    """The ring that it should have."""
+
+
+def standing_of(
+    exchange: str,
+    observed: Observed,
+    first: Observed,
+    wanted: Topology | None = None,
+    *,
+    restarted: bool = False,
+) -> Standing:
+    """Compare the virtual host with a file, or without one with its state at the start of the watch.
+
+    Without a file, an order of buckets that was unknown at the start is no problem as long as no node restarts.
+    """
+    target = _part(exchange, first.topology if wanted is None else wanted)
+    drifts = drift(target, observed)
+    problems: list[Problem] = []
+    if wanted is None:
+        guessed = {f"exchange {name!r}" for name, source in first.ring_sources.items() if source == "unknown"}
+        drifts = tuple(one for one in drifts if not (one.kind in _ORDER and one.where in guessed))
+        if guessed and restarted and observed.release.store is Store.MNESIA:
+            problems.append(Problem("ring-unknown", f"exchange {exchange!r}", _RESTARTED))
+    if target.exchange(exchange) is None:
+        problems.append(Problem("exchange-missing", f"exchange {exchange!r}", "missing"))
+    for one in drifts:
+        if one.kind in _NAMES:
+            message = _since_start(one) if wanted is None else one.message
+            problems.append(Problem(_NAMES[one.kind], one.where, message, one.queue))
+    live = observed.rings.get(exchange)
+    state = RingState(
+        _status(problems, live),
+        "start" if wanted is None else "file",
+        next((one.misrouted for one in drifts if one.misrouted is not None), None),
+        "" if live is None else live.why_unknown,
+    )
+    return Standing(
+        state,
+        exact_shares(exchange, observed),
+        tuple(problems),
+        live,
+        _wanted_ring(exchange, target, observed.release),
+    )
+
+
+def _since_start(one: Drift) -> str:
+    """The message of a difference from the start of the watch, where that of a file would name the file."""
+    moved = "" if one.misrouted is None else f": {one.misrouted:.1%} of the keys go elsewhere"
+    changed = {
+        "extra-binding": "bound since the watch began, and takes keys from the others",
+        "ring": f"its ring has changed since the watch began{moved}",
+        "ring-order": f"the order of its buckets has changed since the watch began{moved}",
+    }
+    return changed.get(one.kind, one.message)
+
+
+def exact_shares(exchange: str, observed: Observed) -> dict[str, float | None]:
+    """The exact share of all keys that each queue behind an exchange gets, in ring order.
+
+    While the order of the buckets is unknown, it follows from the weights alone. Behind an exchange that does more than
+    lead to one destination, the shares are None.
+    """
+    found: dict[str, float | None] = {}
+    seen: set[str] = set()
+
+    def add(destination: Destination, share: float | None) -> None:
+        if isinstance(destination, str):
+            before = found.get(destination, 0.0)
+            found[destination] = None if share is None or before is None else before + share
+        elif destination.name not in seen:
+            seen.add(destination.name)
+            below = _divided(destination.name, observed)
+            for each in below:
+                add(each, share if len(below) == 1 else None)
+
+    for destination, share in _divided(exchange, observed).items():
+        add(destination, share)
+    return found
+
+
+def _divided(exchange: str, observed: Observed) -> Mapping[Destination, float | None]:
+    """The destinations of one exchange and the exact share of its keys that each gets."""
+    bindings = observed.topology.bindings_from(exchange)
+    kind = observed.topology.exchange(exchange)
+    if kind is None:
+        return {}
+    ring = observed.rings.get(exchange)
+    if ring is not None and ring.known:
+        return {**dict.fromkeys((each.destination for each in ring.bindings), 0.0), **shares(ring)}
+    if ring is not None:
+        weights = {each.destination: each.weight for each in reversed(ring.bindings)}
+        total = sum(weights.values())
+        return {each.destination: weights[each.destination] / total for each in ring.bindings}
+    if kind.type == "x-modulus-hash":
+        counts = Counter(each.destination for each in bindings)
+        return {destination: count / len(bindings) for destination, count in counts.items()}
+    return dict.fromkeys((each.destination for each in bindings), 1.0 if len(bindings) == 1 else None)
+
+
+def _part(exchange: str, topology: Topology) -> Topology:
+    """The part of a topology that messages to one exchange can reach."""
+    there = reachable(topology.expanded(), [ToExchange(exchange)])
+    slots = tuple(each for each in topology.slots if ToExchange(each.exchange) in there)
+    queues = there | {queue for each in slots for queue in each.queues}
+    return replace(
+        topology,
+        exchanges=tuple(each for each in topology.exchanges if ToExchange(each.name) in there),
+        queues=tuple(each for each in topology.queues if each.name in queues),
+        bindings=tuple(each for each in topology.bindings if ToExchange(each.source) in there),
+        policies=(),
+        slots=slots,
+        co_partitioned=(),
+    )
+
+
+def _status(problems: list[Problem], live: Ring | None) -> RingStatus:
+    if any(problem.name in _MOVES_KEYS for problem in problems):
+        return "drifted"
+    unknown = any(problem.name == "ring-unknown" for problem in problems)
+    return "unknown" if unknown or (live is not None and not live.known) else "same"
+
+
+def _wanted_ring(exchange: str, target: Topology, release: Release) -> Ring | None:
+    """The ring in the order of the file; None if the exchange has none, or an invalid one."""
+    try:
+        return target.ring(exchange, release)
+    except InvalidValue:
+        return None

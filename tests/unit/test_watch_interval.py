@@ -1,0 +1,258 @@
+"""Two looks at an exchange as an interval: shares, rates, marks, and the state of the ring."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from rabbit_chx.topology import (
+    Binding,
+    Exchange,
+    Observed,
+    Queue,
+    Release,
+    Ring,
+    Store,
+    ToExchange,
+    Topology,
+    loads,
+)
+from rabbit_chx.topology.planning.what_if import assume_applied
+from rabbit_chx.watch import Problem, QueueState, Snapshot, compare
+from rabbit_chx.watch.snapshot import PROBLEMS
+from rabbit_chx.watch.standing import _NAMES
+
+QUEUES = ("q0", "q1", "q2", "q3")
+X = Exchange("orders", "x-consistent-hash")
+
+
+def topology(*queues: str, bound: tuple[str, ...] | None = None) -> Topology:
+    bindings = tuple(Binding("orders", name, "1") for name in (queues if bound is None else bound))
+    return Topology("/", (X,), tuple(map(Queue, queues)), bindings)
+
+
+FILE = topology(*QUEUES)
+FIRST = assume_applied(FILE)
+
+
+def unread(observed: Observed, why: str = "it has not been read") -> Observed:
+    rings = {name: Ring(ring.bindings, None, ring.release, why) for name, ring in observed.rings.items()}
+    return replace(observed, rings=rings, ring_sources=dict.fromkeys(rings, "unknown"))
+
+
+def queue(name: str, received: int = 0, **fields: object) -> QueueState:
+    usual = {"ready": 0, "unacknowledged": 0, "handled": received, "consumers": 1}
+    return QueueState(name, received=received, **{**usual, **fields})
+
+
+def look(at: float, observed: Observed = FIRST, first: Observed = FIRST, **received: object) -> Snapshot:
+    states = {
+        name: state if isinstance(state, QueueState) else queue(name, state)
+        for name, state in received.items()
+    }
+    return Snapshot(at, "orders", observed=observed, first=first, queues=states)
+
+
+EVEN = dict.fromkeys(QUEUES, 1000)
+START = look(0.0, **dict.fromkeys(QUEUES, 0))
+
+
+def problems(interval) -> list[tuple[str, str | None]]:
+    return [(problem.name, problem.queue) for problem in interval.problems]
+
+
+def test_every_kind_of_drift_of_an_exchange_has_a_stable_name() -> None:
+    assert set(_NAMES.values()) <= set(PROBLEMS)
+
+
+def test_rows_have_exact_and_observed_shares_and_rates() -> None:
+    interval = compare(START, look(10.0, q0=100, q1=200, q2=300, q3=400))
+    assert [row.queue for row in interval.rows] == list(QUEUES)
+    assert sum(row.exact for row in interval.rows) == pytest.approx(1.0)
+    assert [row.observed for row in interval.rows] == [0.1, 0.2, 0.3, 0.4]
+    assert [row.rate_in for row in interval.rows] == [10.0, 20.0, 30.0, 40.0]
+    assert interval.totals.received == 1000
+    assert interval.totals.rate_out == 100.0
+    assert not interval.problems
+    assert (interval.ring.status, interval.ring.against) == ("same", "start")
+
+
+def test_the_first_look_has_no_rates() -> None:
+    interval = compare(None, look(10.0, **EVEN))
+    assert interval.seconds == 0.0
+    assert {(row.received, row.rate_in, row.observed) for row in interval.rows} == {(None, None, None)}
+
+
+def test_a_counter_that_starts_again_counts_from_zero() -> None:
+    interval = compare(look(0.0, **EVEN), look(10.0, **dict.fromkeys(QUEUES, 30)))
+    assert interval.totals.received == 120
+
+
+def test_statistics_that_the_broker_does_not_keep_are_unknown() -> None:
+    states = {name: QueueState(name) for name in QUEUES}
+    interval = compare(START, look(10.0, **states))
+    assert not interval.problems
+    assert {(row.depth, row.rate_in, row.consumers) for row in interval.rows} == {(None, None, None)}
+
+
+CASES = {
+    "unbound": (
+        topology(*QUEUES, bound=("q0", "q1", "q3")),
+        EVEN,
+        {("unbound-queue", "q2"), ("ring-drifted", None)},
+    ),
+    "deleted": (
+        topology("q0", "q1", "q3"),
+        dict.fromkeys(("q0", "q1", "q3"), 1000),
+        {("queue-missing", "q2"), ("unbound-queue", "q2"), ("ring-drifted", None)},
+    ),
+    "deleted and not read again": (
+        FILE,
+        dict.fromkeys(("q0", "q1", "q3"), 1000),
+        {("queue-missing", "q2")},
+    ),
+    "reordered": (topology("q1", "q0", "q2", "q3"), EVEN, {("ring-drifted", None)}),
+    "one more": (topology(*QUEUES, "q4"), EVEN | {"q4": 0}, {("ring-drifted", "q4"), ("ring-drifted", None)}),
+    "no exchange": (
+        Topology(),
+        EVEN,
+        {("exchange-missing", None)} | {("queue-missing", name) for name in QUEUES},
+    ),
+    "no consumer": (FILE, EVEN | {"q1": queue("q1", 1000, consumers=0)}, {("no-consumer", "q1")}),
+    "stream": (FILE, EVEN | {"q1": queue("q1", 1000, consumers=0, is_stream=True)}, set()),
+    "no active consumer": (
+        FILE,
+        EVEN | {"q1": queue("q1", 1000, consumers=2, single_active=True)},
+        {("no-active-consumer", "q1")},
+    ),
+    "active consumer": (
+        FILE,
+        EVEN | {"q1": queue("q1", 1000, consumers=2, single_active=True, active_consumer="ctag")},
+        set(),
+    ),
+    "hot key": (FILE, EVEN | {"q3": 3000}, {("hot-queue", "q3")}),
+    "uneven by chance": (FILE, EVEN | {"q3": 1150}, set()),
+    "hot, but hardly any message": (FILE, {"q0": 0, "q1": 0, "q2": 0, "q3": 90}, set()),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("wanted", [None, FILE], ids=["against the start", "against a file"])
+def test_problems(case: str, wanted: Topology | None) -> None:
+    there, received, expected = CASES[case]
+    interval = compare(START, look(10.0, assume_applied(there), **received), wanted)
+    assert set(problems(interval)) == expected
+    moved = {"unbound-queue", "exchange-missing", "ring-drifted"}
+    assert interval.ring.status == ("drifted" if moved & {name for name, _ in expected} else "same")
+    marks = {(name, row.queue) for row in interval.rows for name in row.marks}
+    assert marks == {(name, queue) for name, queue in expected if queue is not None}
+
+
+def test_one_key_of_two_queues_is_hot_below_twice_the_share() -> None:
+    two = topology("q0", "q1")
+    observed = assume_applied(two)
+    before, after = look(0.0, observed, observed, q0=0, q1=0), look(9.0, observed, observed, q0=800, q1=200)
+    assert problems(compare(before, after)) == [("hot-queue", "q0")]
+
+
+def test_the_misrouted_share_is_exact() -> None:
+    there = assume_applied(topology("q1", "q0", "q2", "q3"))
+    interval = compare(START, look(10.0, there, **EVEN), FILE)
+    assert interval.ring.misrouted == pytest.approx(0.5, abs=0.01)
+    assert interval.standing.live is not None
+    assert interval.standing.wanted is not None
+    assert interval.standing.live.destinations == ("q1", "q0", "q2", "q3")
+    assert interval.standing.wanted.destinations == QUEUES
+
+
+def test_an_order_that_was_never_known_is_no_problem_without_a_file() -> None:
+    unknown = unread(FIRST)
+    quiet = compare(START, look(10.0, unknown, unknown, **EVEN))
+    assert not quiet.problems
+    assert (quiet.ring.status, quiet.ring.why) == ("unknown", "it has not been read")
+    assert {row.exact for row in quiet.rows} == {0.25}
+    assert problems(compare(START, look(10.0, unknown, unknown, **EVEN), FILE)) == [("ring-unknown", None)]
+    assert problems(compare(START, look(10.0, unknown, **EVEN))) == [("ring-unknown", None)]
+
+
+@pytest.mark.parametrize(
+    ("store", "expected"), [(Store.MNESIA, [("ring-unknown", None)]), (Store.KHEPRI, [])]
+)
+def test_a_restart_loses_an_unread_order_on_mnesia_only(store: Store, expected: list) -> None:
+    unknown = replace(unread(FIRST), release=Release.parse("4.0", store=store))
+    interval = compare(START, replace(look(10.0, unknown, unknown, **EVEN), restarted=True))
+    assert problems(interval) == expected
+    assert interval.ring.status == "unknown"
+
+
+def test_a_disabled_plugin_is_a_problem() -> None:
+    off = replace(FIRST, exchange_types=frozenset({"direct", "topic"}))
+    interval = compare(START, look(10.0, off, **EVEN))
+    assert problems(interval) == [("plugin-off", None)]
+    assert "rabbitmq-plugins enable" in interval.problems[0].message
+
+
+def test_an_unreachable_broker_is_the_only_problem() -> None:
+    down = Problem("broker-unreachable", "broker", "no management API answers")
+    current = Snapshot(20.0, "orders", observed=FIRST, first=FIRST, problems=(down,))
+    interval = compare(START, current, FILE)
+    assert interval.problems == (down,)
+    assert (interval.ring.status, interval.ring.why) == ("unknown", "the broker cannot be read")
+    assert [row.queue for row in interval.rows] == list(QUEUES)
+    never = compare(None, replace(current, observed=None, first=None))
+    assert (never.rows, never.release, never.problems) == ((), "", (down,))
+
+
+SLOTS = """
+schema: 1
+exchanges:
+  orders: {type: x-modulus-hash, slots: 64, queues: {q0: 1, q1: 3}}
+queues: {q0: {}, q1: {}}
+"""
+
+
+def test_shares_add_up_over_slots() -> None:
+    wanted = loads(SLOTS, format="yaml")
+    there = assume_applied(wanted)
+    interval = compare(look(0.0, there, there, q0=0, q1=0), look(9.0, there, there, q0=250, q1=750), wanted)
+    assert {row.queue: row.exact for row in interval.rows} == {"q0": 0.25, "q1": 0.75}
+    assert not interval.problems
+    assert interval.standing.live is None
+
+
+def test_the_shares_behind_a_second_hash_are_unknown() -> None:
+    below = Exchange("below", "x-consistent-hash")
+    bindings = (*FILE.bindings, Binding("orders", ToExchange("below"), "1"))
+    bindings += tuple(Binding("below", name, "1") for name in ("q4", "q5"))
+    there = assume_applied(Topology("/", (X, below), tuple(map(Queue, (*QUEUES, "q4", "q5"))), bindings))
+    exact = {row.queue: row.exact for row in compare(None, look(0.0, there, there)).rows}
+    assert exact["q0"] == pytest.approx(0.2, abs=0.01)
+    assert (exact["q4"], exact["q5"]) == (None, None)
+
+
+def test_json_of_an_interval_is_complete_and_stable() -> None:
+    fields = compare(START, look(10.0, **EVEN | {"q3": 4000})).as_dict()
+    assert json.loads(json.dumps(fields)) == fields
+    assert list(fields) == [
+        *("time", "seconds", "exchange", "vhost", "release", "ring", "rows", "problems", "totals", "requests")
+    ]
+    assert fields["rows"][3] == {
+        "queue": "q3",
+        "exact": fields["rows"][3]["exact"],
+        "observed": 4000 / 7000,
+        "minutes": {"1": None, "5": None, "15": None},
+        "received": 4000,
+        "handled": 4000,
+        "rate_in": 400.0,
+        "rate_out": 400.0,
+        "depth": 0,
+        "ready": 0,
+        "unacknowledged": 0,
+        "oldest": None,
+        "consumers": 1,
+        "active_consumer": None,
+        "marks": ["hot-queue"],
+    }
+    assert fields["problems"][0]["name"] == "hot-queue"
