@@ -1,0 +1,144 @@
+"""The newest interval of a watch as metrics for Prometheus, through its client library.
+
+Nothing is remembered of a queue that is gone, so that its series end when it does. Needs the extra ``watch``.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Final
+
+from rabbit_chx.errors import MissingDependency
+from rabbit_chx.watch.interval import Interval, Row
+from rabbit_chx.watch.snapshot import PROBLEMS
+
+if TYPE_CHECKING:
+    from prometheus_client import Metric
+
+_PREFIX: Final = "rabbit_chx_watch_"
+_EXCHANGE: Final = ("vhost", "exchange")
+_OF_EXCHANGES: Final[dict[str, tuple[str, Callable[[Interval], float | None]]]] = {
+    "timestamp_seconds": ("When the newest interval ended.", lambda one: one.time),
+    "broker_reachable": (
+        "Whether the broker could be read (1) or not (0).",
+        lambda one: not any(problem.name == "broker-unreachable" for problem in one.problems),
+    ),
+    "ring_drifted": (
+        "Whether the ring differs from the file, or from the start of the watch.",
+        lambda one: one.ring.status == "drifted",
+    ),
+    "ring_unknown": (
+        "Whether it is unknown how the ring compares.",
+        lambda one: one.ring.status == "unknown",
+    ),
+    "misrouted_share": (
+        "Exact share of the keys that go to another queue than they should, if it is known.",
+        lambda one: 0.0 if one.ring.status == "same" else one.ring.misrouted,
+    ),
+}
+_OF_QUEUES: Final[dict[str, tuple[str, Callable[[Row], float | None]]]] = {
+    "expected_share": ("Exact share of all keys that the queue gets.", lambda row: row.exact),
+    "observed_share": ("Share of the messages of the newest interval.", lambda row: row.observed),
+    "queue_messages": ("Messages that are ready, or delivered and not acknowledged.", lambda row: row.depth),
+    "queue_oldest_seconds": ("Age of the first message, if the broker tells it.", lambda row: row.oldest),
+    "queue_consumers": ("Consumers of the queue.", lambda row: row.consumers),
+}
+
+
+class Metrics:
+    """A collector with the newest interval; it has no metrics before the first one.
+
+    Raises:
+        MissingDependency: if prometheus-client is not installed.
+    """
+
+    def __init__(self) -> None:
+        try:
+            from prometheus_client import CollectorRegistry
+        except ImportError as error:
+            raise MissingDependency(
+                "--serve needs prometheus-client: pip install 'rabbit-chx[watch]'"
+            ) from error
+        self._registry = CollectorRegistry()
+        self._newest: tuple[Interval, Counter[str], Counter[str]] | None = None
+        self._registry.register(self)
+
+    def show(self, interval: Interval) -> None:
+        """Replace the interval, and count its messages."""
+        _, received, handled = self._newest or (None, Counter[str](), Counter[str]())
+        self._newest = (
+            interval,
+            Counter({row.queue: received[row.queue] + (row.received or 0) for row in interval.rows}),
+            Counter({row.queue: handled[row.queue] + (row.handled or 0) for row in interval.rows}),
+        )
+
+    def text(self) -> tuple[bytes, str]:
+        """Return the metrics in the text format of Prometheus, and its content type."""
+        from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+
+        return generate_latest(self._registry), CONTENT_TYPE_LATEST
+
+    def describe(self) -> Iterator[Metric]:
+        """Tell the registry no names: without this, it would collect to learn them."""
+        yield from ()
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the metrics of the newest interval."""
+        if self._newest is None:
+            return
+        interval, received, handled = self._newest
+        yield from _of_the_exchange(interval)
+        yield from _of_the_queues(interval)
+        yield from _counted(interval, "received", "Messages that arrived during the watch.", received)
+        yield from _counted(interval, "handled", "Messages that left during the watch.", handled)
+
+
+def _of_the_exchange(interval: Interval) -> Iterator[Metric]:
+    from prometheus_client.core import GaugeMetricFamily
+
+    labels = [interval.vhost, interval.exchange]
+    for name, (about, read) in _OF_EXCHANGES.items():
+        family = GaugeMetricFamily(_PREFIX + name, about, labels=_EXCHANGE)
+        value = read(interval)
+        if value is not None:
+            family.add_metric(labels, float(value))
+        yield family
+    found = Counter(problem.name for problem in interval.problems)
+    family = GaugeMetricFamily(
+        f"{_PREFIX}problems",
+        "Problems of the exchange and its queues, by name.",
+        labels=(*_EXCHANGE, "problem"),
+    )
+    for name in PROBLEMS:
+        family.add_metric([*labels, name], found[name])
+    yield family
+
+
+def _of_the_queues(interval: Interval) -> Iterator[Metric]:
+    from prometheus_client.core import GaugeMetricFamily
+
+    labels = [interval.vhost, interval.exchange]
+    for name, (about, read) in _OF_QUEUES.items():
+        family = GaugeMetricFamily(_PREFIX + name, about, labels=(*_EXCHANGE, "queue"))
+        for row in interval.rows:
+            value = read(row)
+            if value is not None:
+                family.add_metric([*labels, row.queue], float(value))
+        yield family
+    family = GaugeMetricFamily(
+        f"{_PREFIX}queue_problem", "1 for each problem of a queue.", labels=(*_EXCHANGE, "queue", "problem")
+    )
+    for row in interval.rows:
+        for mark in row.marks:
+            family.add_metric([*labels, row.queue, mark], 1.0)
+    yield family
+
+
+def _counted(interval: Interval, name: str, about: str, counts: Counter[str]) -> Iterator[Metric]:
+    from prometheus_client.core import CounterMetricFamily
+
+    family = CounterMetricFamily(f"{_PREFIX}{name}", about, labels=(*_EXCHANGE, "queue"))
+    for queue, count in counts.items():
+        family.add_metric([interval.vhost, interval.exchange, queue], count)
+    yield family
