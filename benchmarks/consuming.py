@@ -14,7 +14,6 @@ and is killed. The pause of a queue is the time from the last message of the old
 
 from __future__ import annotations
 
-import argparse
 import json
 import random
 import resource
@@ -27,7 +26,7 @@ from typing import Any
 
 import pika
 from ways.consuming import EXCHANGE, QUEUES, declare, handovers
-from ways.turns import conditions, headline, medians
+from ways.turns import conditions, headline, medians, parsed_options
 
 from rabbit_chx.consuming import Group
 from rabbit_chx.publishing import Publisher
@@ -170,15 +169,7 @@ def as_text(report: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--release", default=None, help="4.0 or later")
-    parser.add_argument("--messages", type=int, default=20_000, help="messages of one turn")
-    parser.add_argument("--size", type=int, default=100, help="bytes in each body")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--json", action="store_true")
-    options = parser.parse_args()
+    options = parsed_options(__doc__, "--messages", 20_000, rounds=5, release="4.0 or later")
     with Broker(release=options.release) as broker:
         declare(broker)
         report = {

@@ -1,14 +1,14 @@
 """Measure writing rows of a key and a body through Spark to a hash exchange: this connector, hand-written code and the limit.
 
-One way writes to a stream instead, each row exactly once.
+One more way writes the rows to a stream, each exactly once.
 
     python benchmarks/spark.py [--rows 200000] [--rounds 3] [--connections N] [--release 4.3] [--json]
     python benchmarks/spark.py --rows 2000000        the run in the documentation; takes some minutes
 
-All other ways publish persistent, mandatory messages to the same exchange of one throw-away broker, over the same number
-of connections, and wait until all are confirmed. They take turns in every round, in a different order each time. The
-slow ways write only some of the rows. After each turn the messages in the queues are counted: a wrong number ends the
-run with exit code 1. Rates and CPU times are medians over the rounds; ratios are medians of the ratios within a
+The others publish persistent, mandatory messages to the same exchange of one throw-away broker, over the same number of
+connections, and wait until all are confirmed. All ways take turns in every round, in a different order each time. The slow
+ways write only some of the rows. After each turn the benchmark counts the messages in the queues or the stream: a wrong
+number ends the run with exit code 1. Rates and CPU times are medians over the rounds; ratios are medians of the ratios within a
 round.
 
 The time is that of the whole job, including the start of its tasks and connections, which matters less with more
@@ -37,6 +37,7 @@ from pyspark.sql import (
     SparkSession,
     functions as F,  # noqa: N812
 )
+from ways.local_spark import local_spark
 from ways.publishing import Load
 from ways.spark import LIMIT, OURS, OURS_STREAM, SPARK_WAYS, STREAM, bare_sockets
 
@@ -118,21 +119,6 @@ class Workers:
 # ---- turns
 
 
-def session(connections: int) -> SparkSession:
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    settings = {
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-        "spark.driver.memory": "2g",
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.bindAddress": "127.0.0.1",
-        "spark.executorEnv.PYTHONPATH": str(Path(__file__).parent),
-    }
-    spark = SparkSession.builder.master(f"local[{connections}]").config(map=settings).getOrCreate()
-    spark.sparkContext.setLogLevel("ERROR")
-    return spark
-
-
 def frame(spark: SparkSession, rows: int, size: int, partitions: int) -> DataFrame:
     """Return as many partitions as threads, so that each way has one connection per thread."""
     key = F.concat(F.lit("customer-"), F.lpad(F.col("id").cast("string"), 8, "0"))
@@ -161,7 +147,7 @@ def limit_turn(load: Load, given: argparse.Namespace) -> tuple[Turn, int]:
 
 
 def drain_stream(url: str) -> int:
-    """Return the number of messages in the stream, and create it anew."""
+    """Replace the stream with an empty stream; return the number of messages removed."""
     with StreamReader(url, STREAM, columns=["routing_key"]) as reader:
         found = reader.bounds()
         count = sum(batch.num_rows for batch in reader.read(found.first, found.end))
@@ -261,7 +247,7 @@ def main() -> None:
         declare(broker, "classic")
         with connect(broker.stream_url) as connection:
             connection.create(STREAM)
-        spark = session(given.connections)
+        spark = local_spark(given.connections)
         try:
             results = run(broker, spark, given)
         finally:

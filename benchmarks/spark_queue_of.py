@@ -24,9 +24,9 @@ import pyarrow as pa
 from pyspark.sql import (
     Column,
     DataFrame,
-    SparkSession,
     functions as F,  # noqa: N812
 )
+from ways.local_spark import local_spark
 
 from rabbit_chx import ConsistentHashExchange
 from spark_connector.queue_column import queue_of
@@ -44,20 +44,6 @@ ZEROS = pa.array(np.zeros(1 << 20, np.int8))
 
 def nothing(keys: pa.Array) -> pa.Array:
     return ZEROS[: len(keys)]
-
-
-def session(threads: int) -> SparkSession:
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    settings = {
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-        "spark.driver.memory": "2g",
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.bindAddress": "127.0.0.1",
-    }
-    spark = SparkSession.builder.master(f"local[{threads}]").config(map=settings).getOrCreate()
-    spark.sparkContext.setLogLevel("ERROR")
-    return spark
 
 
 def check(df: DataFrame, exchange: ConsistentHashExchange) -> None:
@@ -84,7 +70,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
-    spark = session(given.threads)
+    spark = local_spark(given.threads)
     number = F.lpad(F.col("id").cast("string"), 12, "0")
     df = spark.range(0, given.rows, 1, 2 * given.threads).select(
         F.concat(F.lit("customer-"), number).alias("key")

@@ -10,12 +10,11 @@ empty afterwards. Spark, the driver's Python and the broker share the cores.
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 import tempfile
 from time import perf_counter
 
-from pyspark.sql import SparkSession
+from ways.local_spark import local_spark
 
 from rabbit_chx.publishing import Publisher
 from rabbit_chx.testing import Broker
@@ -45,9 +44,7 @@ def main() -> int:
 
 def _read(url: str, most: str) -> float:
     """Read the queue until it is empty; return the rows per second of the micro-batches after the first."""
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    settings = {"spark.ui.enabled": "false", "spark.driver.bindAddress": "127.0.0.1"}
-    spark = SparkSession.builder.master("local[2]").config(map=settings).getOrCreate()
+    spark = local_spark(2)
     with tempfile.TemporaryDirectory() as checkpoint:
         rows = spark.readStream.format("rabbitmq").option("maxRowsPerTrigger", most)
         rows = rows.option("url", url).option("queue", QUEUE).load()

@@ -13,15 +13,11 @@ prints the time of a read without rows, and subtracts it. Spark, its workers and
 
 from __future__ import annotations
 
-import argparse
 import json
-import os
 import random
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib import metadata
-from pathlib import Path
 from statistics import median
 from time import perf_counter
 from typing import Any
@@ -34,23 +30,25 @@ from pyspark.sql import (
     functions as F,  # noqa: N812
 )
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
-from streams import LARGE, SMALL, fill_large, fill_small
+from streams import filled
+from ways.local_spark import local_spark
 from ways.streams import COLUMNS, Source, ours
+from ways.turns import conditions, headline, parsed_options
 
 from rabbit_chx.testing import Broker
 
-NO_SPARK, IN_SPARK, NOTHING = "this reader, no Spark", 'format("rabbitmq")', "rows from nothing, in Spark"
+NO_SPARK, IN_SPARK, GENERATED = "this reader, no Spark", 'format("rabbitmq")', "generated rows, in Spark"
 BAR = 0.7
 BATCH = 16_384
 """Rows of a batch, as in a batch of the reader."""
 
 
-class Nothing(DataSource, DataSourceReader):
+class Generator(DataSource, DataSourceReader):
     """A source that generates equal rows in one task, to measure how long Spark itself takes."""
 
     @classmethod
     def name(cls) -> str:
-        return "nothing"
+        return "generator"
 
     def schema(self) -> str:
         return "value binary, routing_key string"
@@ -79,29 +77,13 @@ class Turn:
     """Rows per second, without the start."""
 
 
-def session() -> SparkSession:
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    settings = {
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-        "spark.driver.memory": "2g",
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.bindAddress": "127.0.0.1",
-        "spark.executorEnv.PYTHONPATH": str(Path(__file__).parent),
-    }
-    spark = SparkSession.builder.master("local[1]").config(map=settings).getOrCreate()
-    spark.sparkContext.setLogLevel("ERROR")
-    spark.dataSource.register(Nothing)
-    return spark
-
-
 def from_stream(spark: SparkSession, source: Source, **options: str) -> DataFrame:
     given = {"url": source.stream_url, "stream": source.stream, "columns": ",".join(COLUMNS)}
     return spark.read.format("rabbitmq").options(**given, **options).load()
 
 
-def from_nothing(spark: SparkSession, rows: int, size: int) -> DataFrame:
-    return spark.read.format("nothing").options(rows=rows, size=size).load()
+def generated(spark: SparkSession, rows: int, size: int) -> DataFrame:
+    return spark.read.format("generator").options(rows=rows, size=size).load()
 
 
 def consumed(frame: DataFrame) -> int:
@@ -117,7 +99,7 @@ def timed(name: str, work: Callable[[], int], rows: int) -> float:
     seen = work()
     seconds = perf_counter() - start
     if seen != rows:
-        raise SystemExit(f"{name} saw {seen:,} of {rows:,} rows")
+        raise SystemExit(f"{name} read {seen:,} of {rows:,} rows")
     return seconds
 
 
@@ -145,16 +127,16 @@ def run(spark: SparkSession, sources: dict[str, Source], size: int, rounds: int)
 def ways_of(
     spark: SparkSession, source: Source, size: int
 ) -> dict[str, tuple[Callable[[], int], Callable[[], int] | None]]:
-    """Each way, and for ways in Spark also a read without rows."""
+    """Return each way and, for ways in Spark, a read without rows."""
     return {
         NO_SPARK: (lambda: ours(source), None),
         IN_SPARK: (
             lambda: consumed(from_stream(spark, source)),
             lambda: consumed(from_stream(spark, source, startingOffsets="latest")),
         ),
-        NOTHING: (
-            lambda: consumed(from_nothing(spark, source.messages, size)),
-            lambda: consumed(from_nothing(spark, 0, size)),
+        GENERATED: (
+            lambda: consumed(generated(spark, source.messages, size)),
+            lambda: consumed(generated(spark, 0, size)),
         ),
     }
 
@@ -172,12 +154,9 @@ def row(kind: str, name: str, turns: dict[str, list[Turn]]) -> dict[str, Any]:
 
 
 def as_text(report: dict[str, Any]) -> str:
-    versions = f"RabbitMQ {report['rabbitmq']}, PySpark {report['pyspark']}, pyarrow {report['pyarrow']}"
     lines = [
-        (
-            f"{versions}, {report['rows']:,} messages of {report['size']} bytes, median of {report['rounds']} rounds, "
-            f"{report['cores']} cores"
-        ),
+        headline(report),
+        f"PySpark {report['pyspark']}, pyarrow {report['pyarrow']}",
         "",
         f"{'stream':<13} {'way':<26} {'rows/s':>11} {'start':>8} {'in Spark / it':>14}",
     ]
@@ -191,31 +170,15 @@ def as_text(report: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--release", default=None)
-    parser.add_argument("--rows", type=int, default=1_000_000, help="of a stream")
-    parser.add_argument("--size", type=int, default=100, help="bytes of a body")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--json", action="store_true")
-    given = parser.parse_args()
+    given = parsed_options(__doc__, "--rows", 1_000_000, rounds=3)
     with Broker(release=given.release, plugins=["rabbitmq_stream"]) as broker:
-        fill_small(broker, "small", given.rows, given.size)
-        fill_large(broker, "large", "small", given.rows)
-        sources = {
-            kind: Source(broker.url, broker.stream_url, stream, given.rows)
-            for kind, stream in ((SMALL, "small"), (LARGE, "large"))
-        }
-        spark = session()
+        sources = filled(broker, given.messages, given.size)
+        spark = local_spark(1)
+        spark.dataSource.register(Generator)
         report = {
-            "rabbitmq": broker.version,
+            **conditions(broker, given),
             "pyspark": metadata.version("pyspark"),
             "pyarrow": metadata.version("pyarrow"),
-            "rows": given.rows,
-            "size": given.size,
-            "rounds": given.rounds,
-            "cores": os.cpu_count(),
             "ways": run(spark, sources, given.size, given.rounds),
         }
         spark.stop()

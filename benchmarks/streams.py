@@ -10,7 +10,6 @@ of this process; broker and client share the cores.
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import json
 import random
@@ -22,7 +21,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ways.streams import LIMIT, OURS, PIKA, SLOW, WAYS, Source
-from ways.turns import conditions, headline, medians
+from ways.turns import conditions, headline, medians, parsed_options
 
 from rabbit_chx.publishing import Publisher
 from rabbit_chx.streams import OffsetSpec, Refusals, StreamConnection, connect
@@ -41,6 +40,16 @@ class Turn:
 
     rate: float
     microseconds: float
+
+
+def filled(broker: Broker, messages: int, size: int) -> dict[str, Source]:
+    """Fill a stream with small chunks and a stream with large chunks, which contain the same messages."""
+    fill_small(broker, "small", messages, size)
+    fill_large(broker, "large", "small", messages)
+    return {
+        kind: Source(broker.url, broker.stream_url, stream, messages)
+        for kind, stream in ((SMALL, "small"), (LARGE, "large"))
+    }
 
 
 def fill_small(broker: Broker, stream: str, messages: int, size: int) -> None:
@@ -155,22 +164,9 @@ def as_text(report: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--release", default=None)
-    parser.add_argument("--messages", type=int, default=1_000_000, help="number of messages in each stream")
-    parser.add_argument("--size", type=int, default=100, help="size of a body in bytes")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--json", action="store_true")
-    options = parser.parse_args()
+    options = parsed_options(__doc__, "--messages", 1_000_000, rounds=3)
     with Broker(release=options.release, plugins=["rabbitmq_stream"]) as broker:
-        fill_small(broker, "small", options.messages, options.size)
-        fill_large(broker, "large", "small", options.messages)
-        sources = {
-            SMALL: Source(broker.url, broker.stream_url, "small", options.messages),
-            LARGE: Source(broker.url, broker.stream_url, "large", options.messages),
-        }
+        sources = filled(broker, options.messages, options.size)
         report = {
             **conditions(broker, options),
             "ways": report_of(run(sources, options.rounds)),

@@ -1,4 +1,4 @@
-"""The parts of a report that the benchmarks of consuming and of streams share."""
+"""The options and the parts of a report that the benchmarks of consuming and of streams share."""
 
 from __future__ import annotations
 
@@ -21,6 +21,23 @@ class Turn(Protocol):
     @property
     def microseconds(self) -> float:
         """CPU time per message."""
+
+
+def parsed_options(
+    description: str | None, count: str, default: int, *, rounds: int, release: str = ""
+) -> argparse.Namespace:
+    """Parse the command line; ``count`` is the name of the option for the number of messages."""
+    parser = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--release", default=None, help=release)
+    parser.add_argument(
+        count, dest="messages", type=int, default=default, help="number of messages of one turn"
+    )
+    parser.add_argument("--size", type=int, default=100, help="bytes in each body")
+    parser.add_argument("--rounds", type=int, default=rounds)
+    parser.add_argument("--json", action="store_true")
+    return parser.parse_args()
 
 
 def conditions(broker: Broker, options: argparse.Namespace) -> dict[str, Any]:
