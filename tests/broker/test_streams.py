@@ -330,11 +330,17 @@ def test_readers_and_publishers_name_the_permission_that_they_lack(stranger, str
 
 
 def test_messages_are_read_in_order_from_chunks_larger_than_a_frame(connection, stream):
-    fill(connection, stream, range(1, 501), size=40_000)
-    found = chunks_of(connection, stream, 500)
-    assert max(len(data) for _, _, data in found) > connection.frame_max
+    found, largest = [], 0
+    for first in range(1, 10_001, 500):
+        fill(connection, stream, range(first, first + 500), size=40_000)
+        found += chunks_of(connection, stream, 500, start=OffsetSpec.offset(first - 1))
+        largest = max(len(data) for _, _, data in found)
+        if largest > connection.frame_max:  # a busy broker may store each frame in several chunks
+            break
+    assert largest > connection.frame_max
     assert b"".join(data for _, _, data in found) == b"".join(
-        struct.pack(">I", len(message(number, 40_000))) + message(number, 40_000) for number in range(1, 501)
+        struct.pack(">I", len(message(number, 40_000))) + message(number, 40_000)
+        for number in range(1, first + 500)
     )
 
 
