@@ -160,8 +160,8 @@ clean: ## remove the environment and every cache
 
 # The stamps record what is installed. They are ignored if PYTHON is given, if the environment's Python does not
 # run, or if the folder was moved or copied, since an environment contains its own path.
-STANDS_IN := $(if $(PYTHON),,$(shell { $(BIN)/python -SIc 0 && cat .venv/.folder; } 2>/dev/null))
-ifneq ($(STANDS_IN),$(CURDIR))
+VENV_FOLDER := $(if $(PYTHON),,$(shell { $(BIN)/python -SIc 0 && cat .venv/.folder; } 2>/dev/null))
+ifneq ($(VENV_FOLDER),$(CURDIR))
 .PHONY: .venv/.demo .venv/.spark .venv/.test
 endif
 

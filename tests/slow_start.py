@@ -1,8 +1,8 @@
-"""A test of Spark runs again, once, if Spark did not wait for a Python process to start.
+"""Run a test of Spark once more if Spark stopped waiting for a Python process to start.
 
-Spark gives the process of a streaming source ten seconds to start (`PythonWorkerFactory.createSimpleWorker`), which no
-setting changes. A machine that is busy or halts for a moment may need longer. Only this error is forgiven, and the report
-of the test mentions it.
+Spark gives the process of a streaming source ten seconds to start (`PythonWorkerFactory.createSimpleWorker`), and has no
+setting for this time. A machine that is busy or halts for a moment may need longer. Only this error makes a test run again, and
+the report of the test mentions the first run.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ def with_pika(broker, stream: str, values: list[bytes]) -> None:
             channel = publishing.channel()
             for value in values:
                 channel.basic_publish("", stream, value)
-        wait_until(lambda: bounds(connection, stream).end >= end, "what pika wrote")
+        wait_until(lambda: bounds(connection, stream).end >= end, "the messages of pika are stored")
 
 
 def over_stream_protocol(broker, stream: str, values: list[bytes]) -> None:

@@ -117,7 +117,7 @@ class Scene:
             yield Unbind(Binding(self.slots[slot], self.old[slot % 2], "1"))
 
     def publish(self, rounds: Iterable[object]) -> None:
-        """In each round publish the next number of every key."""
+        """Publish the next number of every key in each round."""
         with self.broker.connection() as connection:
             channel = connection.channel()
             channel.confirm_delivery()
@@ -127,7 +127,7 @@ class Scene:
                 self.numbers += 1
 
     def around_the_switch(self) -> Iterator[object]:
-        """Rounds until the new queues are bound, however long that takes, and some more."""
+        """Yield until the new queues are bound, and then ``LATER`` more times."""
         while not self.switched.is_set():
             yield
         yield from range(LATER)

@@ -195,7 +195,7 @@ def test_it_takes_what_the_page_says_and_nothing_less(what, shop, broker, capsys
     published = emptied(shop)
     assert (published > 0) is bool(re.search(r"publish|Publisher|df\.", what) and "dryRun" not in what)
     # What a connection leaves behind goes with it, and that is a moment after it is closed.
-    wait_until(lambda: shop.seen() == before, "nothing is left of it", pause=0.1)
+    wait_until(lambda: shop.seen() == before, "the connection has left nothing behind", pause=0.1)
 
 
 def test_a_user_without_permissions_in_the_virtual_host_is_told_how_to_get_them(shop, capsys, monkeypatch):

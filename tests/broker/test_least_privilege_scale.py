@@ -41,7 +41,7 @@ exchanges:
 queues: {a: {preset: ordered}, b: {preset: ordered}, d: {preset: ordered}, e: {preset: ordered}}
 """
 ONLY_WITHOUT_RECORD = {("write", "orders"), ("write", r"tenants\.slot\.2")}
-"""Only the first record of an exchange's order needs these, and here `apply` has made it."""
+"""Only the first record of an exchange's order needs these, and `apply` has already created it here."""
 EVERYTHING = Grant(".*", ".*", ".*", "management")
 
 

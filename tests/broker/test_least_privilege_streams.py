@@ -61,7 +61,7 @@ def address(shop, user, password):
 
 
 def python(shop, what):
-    """Run a call of the page as it is written there."""
+    """Evaluate a call from the page."""
     with ExitStack() as stack:
         url = address(shop, shop.user, PASSWORD)
         opened = {
@@ -90,7 +90,7 @@ def spark(shop, what):
 
 
 def attempt(shop, what):
-    """Run a call of the page, and return the text of its error, or an empty one."""
+    """Run a call from the page, and return the text of its error, or an empty text."""
     return complaint_of(partial(spark if what.startswith("spark.") else python, shop, what))
 
 
@@ -106,12 +106,12 @@ def created(shop):
 
 
 def needs_nothing(what, release):
-    """Whether a release grants a look-up to every user."""
+    """Whether every user may make this call on the release."""
     return release < (4, 3) and re.search(r"\.(partitions|route)\(", what)
 
 
 @pytest.mark.parametrize("what", WORK)
-def test_streams_need_the_permissions_of_the_page_and_no_less(what, shop, broker):
+def test_streams_need_exactly_the_permissions_of_the_page(what, shop, broker):
     grant, release = WORK[what], release_of(broker)
     shop.allow(grant)
     if "create_super_stream" in what and release < (3, 13):

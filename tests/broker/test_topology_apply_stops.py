@@ -301,13 +301,13 @@ def test_ctrl_c_at_any_moment_ends_it_and_the_connection_is_still_good(site, bat
     try:
         for _ in range(10):
             shot = threading.Timer(moments.uniform(0, 0.004), os.kill, (os.getpid(), signal.SIGINT))
-            told = itertools.count(1)
+            steps = itertools.count(1)
 
             def on_step(_: object) -> None:
-                match next(told):  # noqa: B023
+                match next(steps):  # noqa: B023
                     case 3:
                         shot.start()  # noqa: B023
-                    case 40:  # after the end it would interrupt the test itself
+                    case 40:  # an interrupt after the end would hit the test
                         wait_until(lambda: False, "the interrupt")
 
             with site.connection() as connection:

@@ -208,7 +208,7 @@ def test_ctrl_c_says_what_is_done_and_gives_the_lock_back(run, site, write, envi
         [sys.executable, "-m", "rabbit_chx", "apply", file, "--yes", "--output", "json"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        pipesize=4096,  # it cannot end before its output is read
+        pipesize=4096,  # so that it cannot end before its output is read
         text=True,
         env=os.environ | environment,
     ) as process:

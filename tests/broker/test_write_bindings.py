@@ -1,4 +1,4 @@
-"""Bindings that change while Spark writes: what the summary of the write says."""
+"""The summary of a write lists the bindings that changed during the write."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ WRITTEN = Written(0, rows=3, published=3, confirmed=3)
 
 @pytest.fixture
 def exchange(broker):
-    """An exchange with queues kept, unbound and deleted, and an exchange behind it."""
+    """An exchange that is bound to the queues kept, unbound and deleted, and an unbound queue new."""
     name = f"bindings-{uuid4().hex[:8]}"
     with broker.connection() as connection:
         channel = connection.channel()
@@ -39,7 +39,7 @@ def exchange(broker):
         channel.exchange_delete(name)
 
 
-def begun(broker, name: str, **options: str) -> WriteJob:
+def started(broker, name: str, **options: str) -> WriteJob:
     chosen = {"url": broker.url, "exchange": name, "managementUrl": broker.management_url, **options}
     write = replace(job(), options=WriteOptions.of(chosen))
     return replace(write, bindings=bindings_of(write.options))
@@ -52,7 +52,7 @@ def summary(caplog: pytest.LogCaptureFixture) -> tuple[int, list[str]]:
 
 def test_queues_that_were_unbound_or_deleted_during_a_write_are_named(broker, exchange, caplog):
     name, channel = exchange
-    write = begun(broker, name)
+    write = started(broker, name)
     channel.queue_unbind(f"{name}.unbound", name, "2")
     channel.queue_delete(f"{name}.deleted")
     channel.queue_bind(f"{name}.new", name, "1")
@@ -67,27 +67,27 @@ def test_queues_that_were_unbound_or_deleted_during_a_write_are_named(broker, ex
     ]
 
 
-def test_unchanged_bindings_are_no_warning(broker, exchange, caplog):
+def test_unchanged_bindings_cause_no_warning(broker, exchange, caplog):
     name, _ = exchange
     with caplog.at_level(logging.INFO):
-        Writer(begun(broker, name)).commit([WRITTEN])
+        Writer(started(broker, name)).commit([WRITTEN])
     assert summary(caplog) == (logging.INFO, [])
 
 
 def test_a_write_that_failed_is_still_an_error(broker, exchange):
     name, channel = exchange
-    write = begun(broker, name)
+    write = started(broker, name)
     channel.queue_unbind(f"{name}.unbound", name, "2")
     with pytest.raises(WriteFailed, match="trouble"):
         Writer(write).commit([replace(WRITTEN, problem="trouble")])
 
 
-def test_an_api_that_does_not_answer_at_the_end_fails_no_write(broker, exchange, caplog):
+def test_a_write_succeeds_if_the_api_does_not_answer_at_its_end(broker, exchange, caplog):
     name, _ = exchange
-    write = begun(broker, name)
-    gone = replace(write, options=replace(write.options, management_url="http://127.0.0.1:1"))
+    write = started(broker, name)
+    unanswered = replace(write, options=replace(write.options, management_url="http://127.0.0.1:1"))
     with caplog.at_level(logging.INFO):
-        Writer(gone).commit([WRITTEN])
+        Writer(unanswered).commit([WRITTEN])
     level, (changed,) = summary(caplog)
     assert level == logging.WARNING
     assert changed.startswith("unknown: no management API answers at http://127.0.0.1:1")

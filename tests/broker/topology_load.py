@@ -92,7 +92,7 @@ class Load:
 
     def _run(self) -> None:
         try:
-            # The more are sent, the longer the pauses: all of them are taken out and looked at.
+            # The pauses grow with the number of messages, because the test reads all of them at the end.
             while not self._stop.wait(_PAUSE * (1 + self.sent / _MANY)):
                 numbers = range(self.sent, self.sent + _BATCH)
                 bodies = [b"%d" % number for number in numbers]

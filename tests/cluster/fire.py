@@ -119,8 +119,8 @@ class Fire:
         """The node that leads the first queue of the hash exchange."""
         return self.cluster.leader(QUEUES[HASHED][0], self.site.vhost, ask=ask)
 
-    def led_by_another(self, victim: Member) -> None:
-        """Wait until another node than the one that was hit knows another leader."""
+    def until_a_new_leader(self, victim: Member) -> None:
+        """Wait until another node reports a new leader."""
         other = self.cluster.others(victim)[0]
         wait_until(lambda: self.leader(ask=other) is not victim, "another node leads", PATIENCE)
 

@@ -28,7 +28,7 @@ def test_the_leader_is_killed(cluster, site, judge):
         fire.broke_out()
         control.hold()
         fire.flows()
-        fire.led_by_another(victim)
+        fire.until_a_new_leader(victim)
         fire.hold()
         cluster.boot(victim)
         cluster.whole()

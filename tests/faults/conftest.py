@@ -327,7 +327,7 @@ def scene(broker, topology, judge):
             it.load.more(more)
         ledger = it.load.finish(limit)
         it.found = it.load.drain(broker.url, used.queues, quiet=quiet)
-        # Where nothing can be lost, what is late must not count as lost.
+        # Where no message can be lost, late messages must not count as lost.
         patience = {"quiet": PATIENCE, "enough": True} if harmless else {}
         loss = naive and naive.finish(broker.url, other.queues, **patience)
         if not outcomes:

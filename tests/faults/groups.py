@@ -105,9 +105,8 @@ class Workers:
         self._queue_of = dict(zip(self._keys, map(hashing.route, self._keys), strict=True))
         self._published: list[int] = []
         self._handled: set[int] = set()
-        self._sent: Counter[str] = (
-            Counter()
-        )  # only the publisher's thread changes it, and only the test's changes _done
+        # Only the publisher's thread changes _sent, and only the test's thread changes _done.
+        self._sent: Counter[str] = Counter()
         self._done: Counter[str] = Counter()
         self._moved = dict.fromkeys(topology.queues, time.monotonic())
         self._next = time.monotonic()

@@ -78,9 +78,8 @@ def drain(
 ) -> list[list]:
     """Empty the queues and return the rows of each, in its order.
 
-    `quiet` keeps looking for that many seconds after the last message, for what an ended connection left in the network,
-    unless so many messages are `enough`.
-    `read` turns a message into what is returned of it.
+    A connection that has ended may leave messages in the network: read until none has arrived for `quiet` seconds, or until
+    there are `enough`. `read` converts a message to its row.
     """
     found: list[list] = [[] for _ in queues]
     with pika.BlockingConnection(pika.URLParameters(url)) as connection:

@@ -27,7 +27,7 @@ ALIVE = "no loss is possible, the connection lives on"
 PATIENCE = 120.0
 """How long a test waits before it fails."""
 SLACK = 30.0
-"""By how much what ends at a timeout may be late, on a busy machine."""
+"""Extra seconds for operations that end at a timeout, because the machine may be busy."""
 
 
 def wait_until(condition, what: str, patience: float = PATIENCE, *, pause: float = 0.005) -> None:
@@ -245,7 +245,7 @@ class Control(threading.Thread):
     def finish(
         self, url: str, queues, limit: float = 10.0, *, quiet: float = 0.0, enough: bool = False
     ) -> Ledger:
-        """Stop, and empty the queues; with `enough`, no longer than until all is there."""
+        """Stop, and empty the queues; with `enough`, end as soon as all messages have arrived."""
         self._stopping.set()
         self._flowing.set()
         self.join(limit)  # pika's blocking connection hangs at times: what counts is what was sent by now

@@ -108,7 +108,7 @@ class Proxy:
             except OSError:
                 _reset(client)
                 continue
-            server.settimeout(None)  # a broker without anything to say is no fault
+            server.settimeout(None)  # an idle broker is not a fault
             self.connections += 1
             self._pairs.append(_Pair(self, client, server, flowing=self._flowing))
 

@@ -1,4 +1,4 @@
-"""What can go wrong with reads that hold a secret: of the stream protocol, and of Spark, below Spark itself."""
+"""Scenarios of reads with a secret: over the stream protocol, and with the connector, called without Spark."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ROWS = 20
 
 
 def read(site: Site, url: str, *, stream: str = STREAM, **options: Any) -> None:
-    """Read a stream, and show the reader and what it knows of the stream."""
+    """Read a stream, and show the reader and its bounds."""
     with StreamReader(url, stream, timeout=5.0, **options) as reader:
         site.places.show(reader, reader.bounds())
         found = [body for _, body in reader.messages(0, ROWS)]
@@ -111,12 +111,12 @@ def _locked(site: Site, key: str | None = None, ca: str = "ca.pem") -> dict[str,
 
 
 def _malformed(site: Site, **source: str) -> None:
-    """All the errors of URLs with a password that is not escaped."""
+    """Raise the errors of all URLs whose password is not escaped."""
     errors = []
     for url in site.malformed():
         try:
             RabbitMQDataSource({"url": url, **source}).schema()
-        except Exception as error:  # noqa: BLE001 - the caller looks at it
+        except Exception as error:  # noqa: BLE001 - the caller searches it
             errors.append(error)
         else:
             raise AssertionError("a malformed URL was accepted")
@@ -124,7 +124,7 @@ def _malformed(site: Site, **source: str) -> None:
 
 
 def _of_both(run: Any, **source: str) -> Scenarios:
-    """What can go wrong with either read."""
+    """The scenarios that both reads share."""
     return {
         "a wrong password": (lambda site: run(site, site.amqp(site.wrong)), "rejected the user"),
         "a wrong password as an option": (
@@ -154,7 +154,7 @@ SPARK_READ: Scenarios = _of_both(spark_read, stream=STREAM) | {
     "a management API that refuses": (
         lambda site: _of_exchange(site, site.http(site.wrong)), "rejected the user"
     ),
-    "a management API that is not there": (
+    "a management API that does not answer": (
         lambda site: _of_exchange(site, site.http(where="127.0.0.1:1")), "Connection refused"
     ),
     "a malformed management URL": (lambda site: _of_exchange(site, f"http://u:{site.wrong}/@h"), "management URL"),
@@ -179,7 +179,7 @@ def _of_exchange(site: Site, management: str) -> None:
 
 
 def fill(streams: Streams, body: str) -> None:
-    """Declare what the scenarios read."""
+    """Declare and fill the streams and the queue that the scenarios read."""
     for stream in (STREAM, "secrets.closed"):
         streams.declare(stream)
         streams.fill(stream, [body.encode()] * ROWS, headers={"token": body})

@@ -23,7 +23,7 @@ def test_kills_lose_nothing(broker, scene, kind):
     options = {"more": 1_000, "quiet": 0, "arguments": arguments, "control": {"size": 2_000}}
     with scene(f"kill -9, {kind} queues", faults=KILLS, **options) as it:
         for _ in range(KILLS):
-            it.flow(1_000)  # the broker is there again
+            it.flow(1_000)  # the broker accepts messages again
             it.load.hold()
             it.control.jam(broker, it.other.queues)
             it.flow(5_000)

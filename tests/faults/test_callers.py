@@ -133,7 +133,7 @@ def test_a_returned_message_that_is_given_up_is_reported_as_returned(broker, sce
             lambda publisher: publisher.publish_many(THOUSAND[:100], "nowhere", exchange="amq.direct")
         )
         it.load.more(200)
-        # From then on they wait for one or two seconds between two attempts: hardly any is in flight when the broker dies.
+        # Then a message waits one or two seconds between attempts, so hardly any is in flight when the broker is killed.
         wait_until(lambda: it.totals.resent >= 700, "returned messages were sent again seven times")
         wait_until(lambda: it.totals.confirmed == 100, "the others are confirmed")
         broker.kill()

@@ -105,7 +105,7 @@ def test_a_fence_keeps_late_messages_of_an_old_connection_out(scene, proxy, fenc
         proxy.orphan()
         wait_until(lambda: proxy.connections >= 2, "the publisher has connected again")
         wanted = it.totals.published + 500
-        it.load.more(500)  # of which the old connection has none
+        it.load.more(500)  # only the new connection has these
         if not fenced:
             wait_until(lambda: it.totals.confirmed >= wanted, "the new connection publishes")
         before = it.used.depth()

@@ -61,7 +61,7 @@ def tls(broker, authority):
 
 @pytest.fixture(scope="module")
 def user(broker):
-    """A user who may publish to amq.direct and read what holds secrets."""
+    """A user who may publish to amq.direct, and read the stream and the queue with secrets."""
     broker.ctl("add_user", "secretive", PASSWORD)
     broker.ctl("set_permissions", "secretive", "^$", r"^amq\.direct$", r"^secrets\.read")
     with Streams(broker.url) as streams:

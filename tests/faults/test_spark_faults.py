@@ -193,13 +193,13 @@ def test_after_the_driver_is_killed_every_process_ends(cluster, broker, topology
 
 
 def in_mailboxes(broker, used) -> int:
-    """How many messages the queues have not read yet."""
+    """Return the number of messages that the queues have not read yet."""
     lengths = on_queues(broker, used.queues, "element(2, process_info(Queue, message_queue_len))")
     return sum(map(int, re.findall(r"\d+", lengths)))
 
 
 def test_a_broker_that_is_killed_loses_no_row(spark, broker, topology, begin, judge_spark, gates):
-    """Before the kill both writes wait at gates; then the control goes on, while its queues hang."""
+    """Both writes wait at gates until the kill; the gate of the control opens before it, while its queues hang."""
     used, other, rows, less, held = topology(), topology(), 40_000, 15_000, gates / "control"
     held.mkdir()
     # One of the two threads of this Spark is for the control.
@@ -298,7 +298,7 @@ def test_without_fail_fast_the_other_tasks_finish_and_rows_are_counted(
 def test_after_a_task_has_failed_for_good_the_others_publish_until_spark_ends_them(
     spark, broker, topology, begin, judge_spark, gates
 ):
-    used, rows = topology(), 2_000_000  # more than the other task can publish meanwhile
+    used, rows = topology(), 2_000_000  # more than the other task can publish in this time
     frame = numbered(spark, rows, 2, gates, before=0, fails=4, partition=0)
     one = begin(frame, used, maxRatePerTask=3_000)
     one.until(lambda: used.depth() > 1_000, "the other task publishes")

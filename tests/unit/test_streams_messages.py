@@ -1,4 +1,4 @@
-"""Decode messages as three releases store them, and invalid messages."""
+"""Decode messages as three releases store them, and refuse invalid messages and values."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, strategies as st
 
-from rabbit_chx.errors import InvalidMessage
+from rabbit_chx.errors import InvalidMessage, InvalidValue
+from rabbit_chx.streams import encode_messages
 from rabbit_chx.streams.chunks import parse_chunk, records_of
 from rabbit_chx.streams.messages import StreamMessage, decode
 from tests.stream_chunks import RECORDED
@@ -195,3 +196,17 @@ def test_corrupted_messages_are_decoded_or_refused(data) -> None:
     for each in (bytes(changed), bytes(changed[:cut])):
         with suppress(InvalidMessage):
             assert isinstance(decode(each, "s", 0), StreamMessage)
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        ({"routing_keys": ["a"]}, "fewer values than bodies"),
+        ({"colour": "red"}, "invalid property: got 'colour'"),
+        ({"headers": [{"a": object()}]}, "invalid value of a header"),
+        ({"headers": {"a": 2**63}}, "invalid value of a header"),
+    ],
+)
+def test_values_that_cannot_be_encoded_are_refused(options, complaint) -> None:
+    with pytest.raises(InvalidValue, match=complaint):
+        list(encode_messages([b"a", b"b"], **options))
