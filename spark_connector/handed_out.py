@@ -66,7 +66,7 @@ class HandedOut:
         return found
 
     def finished(self, end: Mapping[str, Any] | None) -> Batch | None:
-        """Forget all batches up to an offset, and return the last one; to acknowledge it acknowledges the others."""
+        """Forget all batches up to an offset and return the last batch; acknowledging it acknowledges the others."""
         if end is None or end["session"] != self.session:
             return None
         done = [part for part in self._parts if part.end <= end["rows"]]

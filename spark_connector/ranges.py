@@ -37,7 +37,7 @@ def between(start: Mapping[str, int], end: Mapping[str, int]) -> list[OffsetRang
 
 
 def divided(ranges: Iterable[OffsetRange], at_least: int | None = None) -> list[OffsetRange]:
-    """The non-empty ranges; with ``at_least``, long ones are divided until there are about as many as that."""
+    """The non-empty ranges; with ``at_least``, long ones are divided until there are about that many."""
     whole = [one for one in ranges if one.size]
     total = sum(one.size for one in whole)
     if not at_least or len(whole) >= at_least:
@@ -51,11 +51,11 @@ def divided(ranges: Iterable[OffsetRange], at_least: int | None = None) -> list[
 
 
 RowLimit: TypeAlias = int | Mapping[str, int]
-"""How many rows a micro-batch may have: over all streams, or of each stream that is named."""
+"""Maximum number of rows of a micro-batch: over all streams, or by stream."""
 
 
 def limited(start: Mapping[str, int], end: Mapping[str, int], most: RowLimit) -> dict[str, int]:
-    """An end that is not further from the start than a limit allows; streams share one limit in proportion to their sizes.
+    """Limit the ends of the streams. A limit over all streams is shared in proportion to the sizes of the ranges.
 
     Streams that are not in ``start`` keep their end: they have no rows before the next micro-batch.
     """
@@ -88,12 +88,12 @@ def check_not_truncated(stream: str, start: int, first: int, *, where: str = "")
 
 
 def streams_recreated(streams: Iterable[str]) -> DataLoss:
-    """The error for streams that are not the ones that a query has read."""
+    """The error for streams that were created again after a query had read them."""
     stream = min(streams)
     return DataLoss(
         f"stream {stream!r} was deleted and created again: it no longer has the rows that the query has read. Start the query "
         f"with a new checkpoint. Or set failOnDataLoss=false: the query then continues at the first offset of the new stream, "
-        f"and rows of the old one that it had not read are lost"
+        f"and the unread rows of the old stream are lost"
     )
 
 

@@ -53,7 +53,7 @@ def listed(group: str, doc: str) -> Any:
 
 
 def _row_limit(given: str) -> RowLimit | None:
-    """A number of rows, or numbers by stream; None where the text is neither."""
+    """Parse a number of rows, or numbers by stream; return None for other text."""
     try:
         found = json.loads(given)
     except (ValueError, RecursionError):
@@ -126,11 +126,11 @@ class ReadOptions(StreamOptions):
     )
     fail_on_data_loss: bool = flag(
         _ROWS,
-        "Fail if retention has deleted rows before they were read, or if a stream was created again; false continues, and logs it.",
+        "Fail if retention has deleted rows before they were read, or if a stream was created again; false continues and logs it.",
         default=True,
     )
     invalid_rows: str = choice(
-        _ROWS, "drop leaves out messages that are not valid AMQP 1.0, and logs their offsets.", "fail", "drop"
+        _ROWS, "drop leaves out messages that are not valid AMQP 1.0 and logs their offsets.", "fail", "drop"
     )
 
     @property

@@ -1,6 +1,6 @@
 """The rows of one range, as a Spark task reads them: Arrow batches, in order, each offset once.
 
-After a lost connection the task reconnects, and continues after the last row.
+After a lost connection the task reconnects and continues after the last row.
 """
 
 from __future__ import annotations
@@ -41,22 +41,22 @@ class ReadJob:
             InvalidMessage: a message cannot be decoded, and ``invalidRows`` is ``fail``.
             StreamUnavailable: the broker refused the read, or was unreachable for ``reconnectTimeoutMs``.
         """
-        waiting = [wanted]
-        while waiting:
-            part = waiting.pop()
+        pending = [wanted]
+        while pending:
+            part = pending.pop()
             start = part.start
             try:
                 for start, batch in self._rows(part):  # noqa: B007 - where the rows before an invalid message begin
                     yield batch
             except InvalidMessage as error:
-                self._check_may_drop(error)
-                waiting += [
+                self._drop(error)
+                pending += [
                     part._replace(start=error.offset + 1),
                     part._replace(start=start, end=error.offset),
                 ]
 
-    def _check_may_drop(self, error: InvalidMessage) -> None:
-        """Log a message that is left out, or raise."""
+    def _drop(self, error: InvalidMessage) -> None:
+        """Log the message that the read leaves out, or raise if ``invalidRows`` is ``fail``."""
         if self.options.invalid_rows == "fail":
             hint = "To leave out such messages, and log their offsets, set invalidRows=drop"
             raise InvalidMessage(f"{error.reason}. {hint}", error.stream, error.offset) from None
@@ -91,7 +91,7 @@ class ReadJob:
                     yield batch.column("offset")[-1].as_py() + 1, self._returned(batch)
 
     def skip(self, stream: str, start: int, first: int) -> int:
-        """Where a read continues if retention has deleted the offsets before ``first``, which are logged.
+        """Return the offset where a read continues if retention has deleted those before ``first``, and log the deleted ones.
 
         Raises:
             DataLoss: offsets from ``start`` on are deleted, and ``failOnDataLoss`` is true.

@@ -1,4 +1,4 @@
-"""The readers of streams: on the driver they plan ranges of offsets, and in tasks they read them.
+"""The readers of streams: the driver plans ranges of offsets, and the tasks read them.
 
 PySpark passes arguments to `latestOffset` from 4.2 on; before, it passes none, and a micro-batch reads all available rows.
 """
@@ -97,7 +97,7 @@ def _beyond(option: str, stream: str, offset: int, bounds: Bounds) -> InvalidVal
 class StreamingReader(DataSourceStreamReader, AvailableNow):  # type: ignore[misc]
     """The reader of ``spark.readStream``. Spark keeps the reader in a Python process of the driver, and pickles copies for tasks.
 
-    What Spark calls an offset is a map from each stream to its saved offset.
+    The offsets that Spark passes map each stream to its saved offset.
     """
 
     def __init__(self, job: ReadJob) -> None:
@@ -193,10 +193,10 @@ class StreamingReader(DataSourceStreamReader, AvailableNow):  # type: ignore[mis
             raise streams_recreated(recreated)
 
     def _found(self, start: Mapping[str, int]) -> dict[str, Bounds]:
-        """The bounds of all streams; with availableNow, those at the start of the query."""
+        """Return the bounds of all streams; with availableNow, the bounds at the start of the query."""
         if self._target is None:
             return self._access.bounds(self._access.chosen(start), start)
-        # Streams that the option keys no longer chooses, and those whose replica lagged behind.
+        # Streams that the option keys no longer chooses, and streams whose replica lagged behind.
         known = _ends(self._target)
         if missing := {stream for stream, offset in start.items() if known.get(stream, -1) < offset}:
             more = missing & set(self._access.chosen(start))

@@ -54,7 +54,7 @@ class StreamAccess:
                 connection.close()
 
     def chosen(self, kept: Iterable[str] = ()) -> list[str]:
-        """Return the streams to read, sorted. The option ``keys`` selects the streams that can hold the keys, and those in ``kept``."""
+        """Return the streams to read, sorted: with the option ``keys``, those that can hold the keys and those in ``kept``."""
         names, holding = self._sources()
         return sorted(set(names) & {*holding, *kept})
 
@@ -98,10 +98,10 @@ class StreamAccess:
         positions.check_streams(option, found)
         return {stream: self.offset(stream, positions.of(stream), ends) for stream, ends in found.items()}
 
-    # -- which streams there are ---------------------------------------------------------------------
+    # -- the streams of the source -------------------------------------------------------------------
 
     def _sources(self) -> tuple[Collection[str], Collection[str]]:
-        """Return all streams of the source, and the streams that can hold the option ``keys``: without this option, all."""
+        """Return all streams of the source, and the streams that can hold the keys (all without the option ``keys``)."""
         options, keys = self._options, self._options.keys
         if options.stream is not None:
             return options.stream, options.stream
@@ -151,7 +151,7 @@ class StreamAccess:
     # -- connections ---------------------------------------------------------------------------------
 
     def _ask(self, question: Callable[[StreamConnection], _T], stream: str = "") -> _T:
-        """Ask over the connection for a stream, and reconnect if it is lost. The first connection has a single attempt."""
+        """Ask over the connection for a stream, and reconnect if it is lost. The first attempt to connect is not repeated."""
         deadline = time.monotonic() + self._options.reconnect_timeout_ms / 1000
         while True:
             try:

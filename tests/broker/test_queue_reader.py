@@ -65,8 +65,10 @@ def test_messages_arrive_in_order_and_unacknowledged_ones_return_in_order(broker
         reader.acknowledge(first[-1])
         assert bodies(taken(reader, 5)) == list(range(10, 15))
         assert reader.waiting() <= 10
-    ready = lambda: channel.queue_declare(queue, passive=True).method.message_count  # noqa: E731
-    wait_until(lambda: ready() == 20, "the broker has requeued the unacknowledged messages")
+    wait_until(
+        lambda: channel.queue_declare(queue, passive=True).method.message_count == 20,
+        "the broker has requeued the unacknowledged messages",
+    )
     rest = [channel.basic_get(queue, auto_ack=True)[2] for _ in range(20)]
     assert [int(body) for body in rest] == list(range(10, 30))
 

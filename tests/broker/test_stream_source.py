@@ -17,7 +17,7 @@ import pytest
 from rabbit_chx.cli import doctor
 from rabbit_chx.cli.spark import broker_checks
 from rabbit_chx.errors import CorruptChunk, InvalidMessage, RabbitChxError, StreamUnavailable
-from rabbit_chx.streams import connect, sub_batch
+from rabbit_chx.streams import StreamPublisher, connect, sub_batch
 from spark_connector import RabbitMQDataSource
 from spark_connector.admission import limits
 from spark_connector.saved_offsets import offsets_in
@@ -118,10 +118,8 @@ def test_invalid_messages_fail_a_read_or_are_left_out(broker, streams, reader, c
     stream, bodies = streams.stream(), numbered(0, 40)
     messages = [b"\0Su\xa0" + bytes([len(body)]) + body for body in bodies]
     messages[3:3] = messages[30:30] = BROKEN
-    with connect(broker.stream_url) as connection:
-        publisher = connection.declare_publisher(stream)
-        connection.publish(publisher, list(enumerate(messages)))
-        assert settle(connection, len(messages)) == {}
+    with StreamPublisher(broker.stream_url, stream) as publisher:
+        publisher.send_messages(messages)
     everything = {stream: {"offset": 0}}, {stream: {"offset": len(messages)}}
     with (
         reader(stream=stream) as strict,

@@ -236,7 +236,7 @@ def judge(record):
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory):
-    """A driver with two executors, shared by all tests except those that kill drivers."""
+    """A driver with two executors for the tests of a module."""
     program = Program("local-cluster[2,1,700]", tmp_path_factory.mktemp("cluster") / "driver")
     yield program
     program.stop()

@@ -15,14 +15,17 @@ import signal
 import subprocess
 import sys
 import threading
+import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from random import Random
 
 import pytest
 
 from tests.faults.load import wait_until
 from tests.faults.spark_load import SLOW, SMALL, numbered, stream
-from tests.faults.spark_read import copy
+from tests.faults.spark_read import copy, until_committed
 from tests.spark import BRIEF_JAVA
 
 REPOSITORY = Path(__file__).parents[2]
@@ -201,6 +204,20 @@ class Program:
 
             home = os.environ.get("SPARK_HOME") or Path(pyspark.__file__).parent
             shutil.rmtree(Path(home, "work", self._answers[0]["ready"]), ignore_errors=True)
+
+
+def kill_drivers(kills: int, folder: Path, begin: Callable[[Program], object], random: Random) -> None:
+    """Let drivers begin a query one after another, and kill each at a random moment."""
+    for kill in range(kills):
+        driver = Program("local[2]", folder / f"driver-{kill}")
+        try:
+            begin(driver)
+            until_committed(driver, folder, random.randint(0, 1))
+            moment = time.monotonic() + random.uniform(0, 2)
+            driver.until(lambda moment=moment: time.monotonic() > moment, "a random moment")
+            driver.kill()
+        finally:
+            driver.stop()
 
 
 if __name__ == "__main__":

@@ -16,6 +16,8 @@ from rabbit_chx.streams import StreamPublisher
 from tests.faults.load import PATIENCE
 from tests.faults.spark_load import SLOW
 
+NO_LOSS = "no loss is possible, Spark reads the offsets again"
+"""What a fault test of a read records instead of a control."""
 WORKER = "pyspark.daemon"
 """Text in the command lines of Python workers."""
 LOT = 50
@@ -106,9 +108,9 @@ def committed(folder: Path) -> int:
 
 
 def until_committed(program, folder: Path, more: int = 1) -> None:
-    """Wait until so many more micro-batches are done."""
+    """Wait until this many more micro-batches are committed."""
     enough = committed(folder) + more
-    program.until(lambda: committed(folder) >= enough, "a micro-batch is done")
+    program.until(lambda: committed(folder) >= enough, "a micro-batch is committed")
 
 
 def until_reading(program, *ports: int) -> int:
@@ -165,9 +167,9 @@ class Row(NamedTuple):
 
 def table(spark, folder: Path) -> dict[str, list[Row]]:
     """The rows of each stream by offset. The rows of each file must be in this order."""
-    place = "_metadata.file_name as file", "_metadata.row_index as row"
+    source = "_metadata.file_name as file", "_metadata.row_index as row"
     number = "cast(split(cast(value as string), ' ')[0] as bigint) as number"
-    frame = spark.read.parquet(str(folder / "rows")).selectExpr("stream", "offset", number, *place)
+    frame = spark.read.parquet(str(folder / "rows")).selectExpr("stream", "offset", number, *source)
     streams, files = defaultdict(list), defaultdict(list)
     for row in frame.orderBy("file", "row").collect():
         streams[row.stream].append(Row(row.offset, row.number))

@@ -10,15 +10,15 @@ import os
 import re
 import secrets
 import signal
-import time
 
 import pytest
 
 from rabbit_chx.streams import StreamPublisher, connect
 from tests.faults import auto_ack
 from tests.faults.proxy import Proxy
-from tests.faults.spark_programs import EXECUTOR, Program
+from tests.faults.spark_programs import EXECUTOR, kill_drivers
 from tests.faults.spark_read import (
+    NO_LOSS,
     Feed,
     Row,
     body,
@@ -39,11 +39,10 @@ pytestmark = [
 
 KILLS = 20 if LONG else 2
 CUTS = 5 if LONG else 2
-"""How often the network is cut: it takes seconds to be noticed."""
-AGAIN = "no loss is possible, Spark reads the offsets again"
+"""How often the network is cut: the connector notices each cut only after seconds."""
 SHARE = 10_000
 """Messages for each kill of the control."""
-GOES_ON = {"failOnDataLoss": "false", "maxRowsPerTrigger": "1000"}
+LENIENT = {"failOnDataLoss": "false", "maxRowsPerTrigger": "1000"}
 RETENTION = {"max-length-bytes": "40000", "stream-max-segment-size-bytes": "10000"}
 
 
@@ -97,18 +96,8 @@ def begin(broker, proxy, super_stream, tmp_path):
 
 
 def test_killed_drivers_leave_each_row_once(cluster, broker, topology, begin, judge_table, tmp_path):
-    random = dice("kills of drivers")
-    for kill in range(KILLS):
-        driver = Program("local[2]", tmp_path / f"driver-{kill}")
-        try:
-            feed = begin(driver)
-            until_committed(driver, tmp_path, random.randint(0, 1))
-            moment = time.monotonic() + random.uniform(0, 2)
-            driver.until(lambda moment=moment: time.monotonic() > moment, "a random moment")
-            driver.kill()
-        finally:
-            driver.stop()
-    begin(cluster)
+    kill_drivers(KILLS, tmp_path, begin, dice("kills of drivers"))
+    feed = begin(cluster)
     sent = finish(cluster, feed, tmp_path)
     lost = auto_ack.lost(topology(), broker.url, tmp_path / "control", share=SHARE, kills=KILLS)
     assert lost > 0, "the control lost nothing, so the fault proves nothing"
@@ -126,7 +115,7 @@ def test_killed_workers_and_a_killed_executor_lose_no_row(cluster, proxy, begin,
     os.kill(cluster.processes(EXECUTOR)[0], signal.SIGKILL)
     until_committed(cluster, tmp_path, 2)
     sent = finish(cluster, feed, tmp_path)
-    judge_table("2 Python workers and an executor killed while they read", sent, 3, control=AGAIN)
+    judge_table("2 Python workers and an executor killed while they read", sent, 3, control=NO_LOSS)
 
 
 def test_a_broker_killed_during_a_read_loses_no_row(cluster, broker, proxy, begin, judge_table, tmp_path):
@@ -138,7 +127,7 @@ def test_a_broker_killed_during_a_read_loses_no_row(cluster, broker, proxy, begi
     until_committed(cluster, tmp_path, 3)
     sent = finish(cluster, feed, tmp_path)
     judge_table(
-        "broker killed and restarted, read", sent, 1, control=AGAIN, note="the query continued by itself"
+        "broker killed and restarted, read", sent, 1, control=NO_LOSS, note="the query continued by itself"
     )
 
 
@@ -150,7 +139,7 @@ def test_connections_cut_during_a_read_lose_no_row(cluster, proxy, begin, judge_
         proxy.cut()
     until_committed(cluster, tmp_path, 2)
     sent = finish(cluster, feed, tmp_path)
-    judge_table("connections of a read cut", sent, 3, control=AGAIN, note=f"{proxy.cuts} connections cut")
+    judge_table("connections of a read cut", sent, 3, control=NO_LOSS, note=f"{proxy.cuts} connections cut")
 
 
 def test_a_network_cut_for_seconds_during_a_read_loses_no_row(cluster, proxy, begin, judge_table, tmp_path):
@@ -164,7 +153,7 @@ def test_a_network_cut_for_seconds_during_a_read_loses_no_row(cluster, proxy, be
         proxy.heal()
     until_committed(cluster, tmp_path, 2)
     sent = finish(cluster, feed, tmp_path)
-    judge_table("network of a read cut, and whole again", sent, CUTS, control=AGAIN)
+    judge_table("network of a read cut, and whole again", sent, CUTS, control=NO_LOSS)
 
 
 def test_rows_deleted_by_retention_fail_a_query_or_are_logged(
@@ -180,26 +169,26 @@ def test_rows_deleted_by_retention_fail_a_query_or_are_logged(
     failed = cluster.answer()
     assert "retention deleted them before they were read" in failed.get("failed", ""), failed
     before = table(spark, tmp_path)[stream]
-    cluster.order(copy=str(tmp_path), options={**chosen, **GOES_ON})
+    cluster.order(copy=str(tmp_path), options={**chosen, **LENIENT})
     stop(tmp_path)
     assert cluster.answer() == {"done": True}, cluster.complaint()
 
     rows = table(spark, tmp_path)[stream]
     assert rows[: len(before)] == before
     assert all(row == Row(row.number, row.number) for row in rows)  # this stream has no holes
-    counted = losses(cluster, stream)
+    logged = losses(cluster, stream)
     kept = [row.number for row in rows]
     missing = set(range(2_020)) - set(kept)
     assert missing
-    silent = missing - set(counted)
+    unlogged = missing - set(logged)
     note = (
         f"{len(missing):,} rows deleted before they were read: an error, or logged with failOnDataLoss=false"
     )
     what = "retention during a query; lost means not logged"
     control = "retention deletes them; the query must log them"
     again = len(kept) - len(set(kept))
-    record("Spark", what, 2_020, 1, silent, set(counted) - missing, again, control=control, notes=[note])
-    assert sorted(counted) == sorted(missing), "each deleted row is logged once"
+    record("Spark", what, 2_020, 1, unlogged, set(logged) - missing, again, control=control, notes=[note])
+    assert sorted(logged) == sorted(missing), "each deleted row is logged once"
     assert again == 0
 
 

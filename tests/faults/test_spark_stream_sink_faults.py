@@ -8,13 +8,12 @@ from __future__ import annotations
 import os
 import secrets
 import signal
-import time
 
 import pytest
 
 from rabbit_chx.streams import StreamReader, connect
 from tests.faults.proxy import Proxy
-from tests.faults.spark_programs import EXECUTOR, Program
+from tests.faults.spark_programs import EXECUTOR, kill_drivers
 from tests.faults.spark_read import Feed, body, stop, until_committed, until_reading
 from tests.proof import LONG, dice
 
@@ -85,17 +84,7 @@ def judge(broker, streams, record, tmp_path):
 
 
 def test_killed_drivers_leave_each_row_once(cluster, begin, judge, tmp_path):
-    random = dice("kills of drivers that write")
-    for kill in range(KILLS):
-        driver = Program("local[2]", tmp_path / f"driver-{kill}")
-        try:
-            begin(driver)
-            until_committed(driver, tmp_path, random.randint(0, 1))
-            moment = time.monotonic() + random.uniform(0, 2)
-            driver.until(lambda moment=moment: time.monotonic() > moment, "a random moment")
-            driver.kill()
-        finally:
-            driver.stop()
+    kill_drivers(KILLS, tmp_path, begin, dice("kills of drivers that write"))
     judge("driver of a write to a stream killed, query restarted", cluster, begin(cluster), KILLS)
 
 

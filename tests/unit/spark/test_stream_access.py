@@ -1,4 +1,4 @@
-"""Which streams the driver finds behind an exchange, and how often it asks for them, with a small server of our own."""
+"""Which streams of an exchange the driver finds, and how often it lists them, with a small local server."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def api():
 
 
 @pytest.mark.parametrize(("seconds", "lists"), [(1e9, 1), (0.0, 2)])
-def test_the_streams_of_an_exchange_are_listed_once_in_a_while(api, monkeypatch, seconds, lists) -> None:
+def test_the_list_of_the_streams_of_an_exchange_expires(api, monkeypatch, seconds, lists) -> None:
     monkeypatch.setattr(stream_access, "_LISTED_SECONDS", seconds)
     options = ReadOptions.of({"url": "amqp://u:p@127.0.0.1", "exchange": "top", "managementUrl": api.url})
     access = StreamAccess(options)
