@@ -16,7 +16,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final, TypeAlias
 
 from rabbit_chx import InvalidValue
-from spark_connector.option_table import nearest
+from spark_connector.option_table import unknown_name
 
 EARLIEST: Final = "earliest"
 LATEST: Final = "latest"
@@ -50,8 +50,7 @@ class Positions:
             return
         known = list(streams)
         if unknown := [name for name in self.by_stream if name not in known]:
-            hint = nearest(unknown[0], known).strip()
-            raise InvalidValue(f"stream in option {option}", unknown[0], f"one of {', '.join(known)}", hint)
+            raise unknown_name(f"stream in option {option}", unknown[0], known)
         if missing := [name for name in known if name not in self.by_stream]:
             hint = f'Add "{missing[0]}": "earliest", for example'
             raise InvalidValue(

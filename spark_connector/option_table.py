@@ -7,7 +7,7 @@ never contain a secret. This module imports neither PySpark nor Arrow.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
 from typing import Any, ClassVar, Final, Self
@@ -167,6 +167,11 @@ def nearest(name: str, known: Iterable[str]) -> str:
     by_lower = {re.sub("[_.-]", "", one).lower(): one for one in known}
     near = get_close_matches(re.sub("[_.-]", "", name).lower(), by_lower, n=1)
     return f"Did you mean {by_lower[near[0]]}? " if near else ""
+
+
+def unknown_name(what: str, name: str, known: Collection[str]) -> InvalidValue:
+    """The error for a name that is not one of the known names."""
+    return InvalidValue(what, name, f"one of {', '.join(known)}", nearest(name, known).strip())
 
 
 def invalid_option(key: str, got: str, expected: str, hint: str = "") -> InvalidValue:

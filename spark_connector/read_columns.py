@@ -16,7 +16,7 @@ from pyspark.sql.types import StructField, StructType
 
 from rabbit_chx import InvalidValue
 from rabbit_chx.streams import COLUMNS
-from spark_connector.option_table import nearest
+from spark_connector.option_table import unknown_name
 
 READ_COLUMNS: Final[Mapping[str, str]] = MappingProxyType(
     {
@@ -63,16 +63,12 @@ def spark_schema(
     names = list(known) if columns is None else columns
     for name in names:
         if name not in known:
-            raise _unknown("name in option columns", name, known)
+            raise unknown_name("name in option columns", name, known)
     return StructType([StructField(name, _type(name)) for name in names])
 
 
 def _type(name: str) -> Any:
     return from_arrow_type(_TYPES[name], prefer_timestamp_ntz=False)
-
-
-def _unknown(what: str, name: str, known: Mapping[str, str]) -> InvalidValue:
-    return InvalidValue(what, name, f"one of {', '.join(known)}", nearest(name, known).strip())
 
 
 def checked_columns(
@@ -86,7 +82,7 @@ def checked_columns(
     for field in schema.fields:
         hint = f'Remove .schema(...), and cast afterwards: col("{field.name}").cast("{field.dataType.simpleString()}")'
         if field.name not in known:
-            error = _unknown("column in the schema of a read", field.name, known)
+            error = unknown_name("column in the schema of a read", field.name, known)
             raise InvalidValue(error.what, error.got, error.expected, error.hint or "Remove .schema(...)")
         if field.dataType != _type(field.name):
             expected = _type(field.name).simpleString()

@@ -16,7 +16,7 @@ from rabbit_chx import InvalidValue
 from rabbit_chx.streams import Bounds
 from spark_connector.admission import AvailableNow, limits
 from spark_connector.offsets import EARLIEST, LATEST, Positions
-from spark_connector.option_table import nearest
+from spark_connector.option_table import unknown_name
 from spark_connector.ranges import (
     OffsetRange,
     between,
@@ -166,10 +166,7 @@ class StreamingReader(DataSourceStreamReader, AvailableNow):  # type: ignore[mis
         if given is None or isinstance(given, int):
             return limited(begin, end, most)
         if unknown := sorted(set(given) - set(end)):
-            hint = nearest(unknown[0], end).strip()
-            raise InvalidValue(
-                "stream in option maxRowsPerTrigger", unknown[0], f"one of {', '.join(end)}", hint
-            )
+            raise unknown_name("stream in option maxRowsPerTrigger", unknown[0], end)
         return limited(begin, end, given)
 
     def _begin(self, before: dict[str, SavedOffset], found: dict[str, Bounds]) -> dict[str, int]:
