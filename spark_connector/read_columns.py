@@ -1,4 +1,4 @@
-"""The columns of a read: their meaning, and those of one DataFrame.
+"""The columns of a read: their meaning, and the schema of one DataFrame.
 
 Their names and types are those of `rabbit_chx.streams.COLUMNS`; most are also columns of a write, so that rows which were
 read can be written.

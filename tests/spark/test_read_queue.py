@@ -12,7 +12,6 @@ import pytest
 
 from tests.faults.load import wait_until
 from tests.queues import close_connections, confirming_channel
-from tests.spark.streams import Streams
 from tests.spark.test_batch_write import failure
 
 pytestmark = [pytest.mark.spark, pytest.mark.broker]
@@ -157,27 +156,25 @@ def test_an_idle_query_has_acknowledged_all_its_rows(spark, broker, channel, que
 
 
 @admission
-def test_a_queue_and_a_stream_of_the_same_messages_have_equal_rows(spark, broker, channel, queue, tmp_path):
-    with Streams(broker.url) as streams:
-        stream = streams.stream()
-        both = streams.exchange("fanout", {stream: ""})
-        channel.queue_bind(queue, both)
-        properties = dict.fromkeys(("message_id", "correlation_id", "content_type", "type", "app_id"), "text")
-        headers = {"s": "ü", "b": True, "i": -5, "n": None, "t": datetime(2026, 1, 31, tzinfo=UTC)}
-        more = {"timestamp": 1_700_000_000, "priority": 3, "delivery_mode": 2, "headers": headers}
-        streams.fill("", [b"", b"\x00\xff"], exchange=both, key="a.key", **properties, **more)
-        options = {"url": broker.url, "streamPort": str(urlsplit(broker.stream_url).port), "stream": stream}
-        beside = (
-            spark.read.format("rabbitmq")
-            .options(**options)
-            .load()
-            .drop("stream", "offset", "stream_timestamp")
-        )
-        collected = Collected(spark, broker, tmp_path, queue)
-        collected.columns = beside.columns
-        collected.run()
-        assert collected.rows == beside.collect()
-        assert {one for row in collected.rows for one in row.headers} == headers.keys()
+def test_a_queue_and_a_stream_of_the_same_messages_have_equal_rows(
+    spark, broker, channel, queue, streams, tmp_path
+):
+    stream = streams.stream()
+    both = streams.exchange("fanout", {stream: ""})
+    channel.queue_bind(queue, both)
+    properties = dict.fromkeys(("message_id", "correlation_id", "content_type", "type", "app_id"), "text")
+    headers = {"s": "ü", "b": True, "i": -5, "n": None, "t": datetime(2026, 1, 31, tzinfo=UTC)}
+    more = {"timestamp": 1_700_000_000, "priority": 3, "delivery_mode": 2, "headers": headers}
+    streams.fill("", [b"", b"\x00\xff"], exchange=both, key="a.key", **properties, **more)
+    options = {"url": broker.url, "streamPort": str(urlsplit(broker.stream_url).port), "stream": stream}
+    from_stream = (
+        spark.read.format("rabbitmq").options(**options).load().drop("stream", "offset", "stream_timestamp")
+    )
+    collected = Collected(spark, broker, tmp_path, queue)
+    collected.columns = from_stream.columns
+    collected.run()
+    assert collected.rows == from_stream.collect()
+    assert {one for row in collected.rows for one in row.headers} == headers.keys()
 
 
 def test_errors_of_invalid_reads_are_in_the_first_line(spark, broker, queue, tmp_path):
