@@ -95,6 +95,13 @@ class Release:
         patch = newest if match[3] is None else int(match[3])
         return cls(major, minor, patch, _store(text, (major, minor), store))
 
+    @classmethod
+    def of_broker(cls, version: str) -> Release:
+        """Parse the version that a broker reports, also of a series that is not mirrored; other text counts as 0.0.0."""
+        match = re.match(r"(\d+)\.(\d+)(?:\.(\d+))?", version, re.ASCII)
+        major, minor, patch = (int(part or 0) for part in match.groups()) if match else (0, 0, 0)
+        return cls(major, minor, patch, _store(version, (major, minor), None))
+
     def __str__(self) -> str:
         return f"{self.major}.{self.minor}.{self.patch}"
 
@@ -166,6 +173,20 @@ class Release:
     def obeys_active_priorities(self) -> bool:
         """From 4.0 on, the single active consumer of a quorum queue is the one with the highest priority."""
         return self._version >= (4, 0, 0)
+
+    @property
+    def has_consumer_timeouts(self) -> bool:
+        """From 4.3 on, a consumer of a quorum queue can set its consumer_timeout; before, only the node's setting applies."""
+        return self._version >= (4, 3, 0)
+
+    @property
+    def keeps_dead_consumers(self) -> bool:
+        """From 4.3.0 on, a quorum queue may keep a consumer whose channel was closed while another one was taking over.
+
+        When the last message of such a consumer is requeued, ``rabbit_fifo:return_one/8`` adds the consumer to the waiting
+        ones, although it no longer exists. The queue may activate it later, and then delivers nothing.
+        """
+        return self._version >= (4, 3, 0)
 
     @property
     def requeue_stops_takeover(self) -> bool:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 import ssl
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from rabbit_chx.broker.credentials import Credentials, check_credentials, login
 from rabbit_chx.broker.reasons import why_down
@@ -16,6 +17,7 @@ from rabbit_chx.urls import BrokerUrl
 
 if TYPE_CHECKING:
     import pika
+    from pika.adapters.blocking_connection import BlockingChannel
 
 
 def parameters_of(
@@ -108,28 +110,33 @@ def connect(
         raise unavailable from None
 
 
+class _Expecting(threading.local):
+    channel: BlockingChannel | None = None
+
+
+_expecting: Final = _Expecting()
+
+
 @contextmanager
-def expecting_refusals() -> Iterator[None]:
-    """Suppress pika's warnings about closed channels and returned messages, where these are expected answers."""
-    quiet = {
-        logging.getLogger("pika.channel"): _nothing,
-        logging.getLogger("pika.adapters.blocking_connection"): _no_return,
-    }
-    for logger, rule in quiet.items():
-        logger.addFilter(rule)
+def expecting_refusals(channel: BlockingChannel) -> Iterator[None]:
+    """Suppress pika's warnings that the broker closed this channel or returned a message, where these are expected answers."""
+    _expecting.channel = channel
     try:
         yield
     finally:
-        for logger, rule in quiet.items():
-            logger.removeFilter(rule)
+        _expecting.channel = None
 
 
-def _nothing(_record: logging.LogRecord) -> bool:
-    return False
+def _is_unexpected(record: logging.LogRecord) -> bool:
+    channel = _expecting.channel
+    if channel is None or not isinstance(record.args, tuple) or not record.args:
+        return True
+    is_closed = record.args[-1] is channel._impl  # noqa: SLF001 - the channel that pika's record names
+    return not is_closed and "message was returned" not in str(record.msg)
 
 
-def _no_return(record: logging.LogRecord) -> bool:
-    return "message was returned" not in str(record.msg)
+for _name in ("pika.channel", "pika.adapters.blocking_connection"):
+    logging.getLogger(_name).addFilter(_is_unexpected)
 
 
 def server_version(connection: pika.BlockingConnection) -> str:

@@ -32,12 +32,12 @@ from rabbit_chx.consuming.lanes import Lane, assign
 from rabbit_chx.consuming.logs import Log
 from rabbit_chx.consuming.messages import Message
 from rabbit_chx.consuming.queues import check_access, exists, fit_queues
-from rabbit_chx.consuming.releases import check_release, keeps_dead_consumers
 from rabbit_chx.consuming.seats import consumer_tag, looks_lower, next_try, seat_queue, take_seat
 from rabbit_chx.consuming.settings import Settings
 from rabbit_chx.consuming.sources import QueueSource
 from rabbit_chx.consuming.status import Question, status
 from rabbit_chx.errors import BrokerUnavailable, RabbitChxError
+from rabbit_chx.releases import Release
 
 _TICK: Final = 0.5
 _LOOK_EVERY: Final = 30.0
@@ -67,7 +67,6 @@ class AsyncMember:
         self._stopped = False
         self._error: BaseException | None = None
         self._link: Link
-        self._release = ""
         self.seat: int | None = None
 
     # ---- called by others
@@ -192,8 +191,8 @@ class AsyncMember:
 
     async def _consume(self) -> None:
         """Consume on one connection until it is lost or the member has stopped."""
-        self._release = version_in(self._link.connection.server_properties)
-        check_release(self._release, self._settings)
+        self._release = Release.of_broker(version_in(self._link.connection.server_properties))
+        self._settings.check_release(self._release)
         self.workers.heard = monotonic()
         self._interruptions = Interruptions(self._settings, self.workers, self)
         names = await self._find_seat()
@@ -293,7 +292,7 @@ class AsyncMember:
     async def _subscribe(self, lane: Lane, priority: int) -> None:
         channel = await self._link.open_channel()
         await channel.basic_qos(prefetch_count=self._settings.prefetch)
-        lane.attach(channel, priority, careful=keeps_dead_consumers(self._release))
+        lane.attach(channel, priority, careful=self._release.keeps_dead_consumers)
         await channel.basic_consume(
             lane.queue,
             partial(self._on_delivery, lane, channel),

@@ -23,7 +23,7 @@ def close_in_one_step(channels: Mapping[BlockingChannel | None, str], prefetch: 
     A channel that is given with a queue is first displaced there: a temporary consumer with the highest priority takes
     over, and the channel requeues its messages. All of them go to the temporary consumer, which has the same prefetch, and
     closing that one requeues them in one step. Without this, the broker may keep the closed consumer
-    (`keeps_dead_consumers`); it never keeps one with the highest priority.
+    (`Release.keeps_dead_consumers`); it never keeps one with the highest priority.
     """
     closing = {each: queue for each, queue in channels.items() if each is not None and each.is_open}
     others = [_displace(channel, queue, prefetch) for channel, queue in closing.items() if queue]

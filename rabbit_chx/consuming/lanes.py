@@ -45,7 +45,7 @@ class Lane:
         self._delivered = 0
         self._heard = 0.0
         self.careful = False
-        """Whether the broker may keep the consumer after its channel is closed (`keeps_dead_consumers`)."""
+        """Whether the broker may keep the consumer after its channel is closed (`Release.keeps_dead_consumers`)."""
         self.hold: str | None = None
         """The name of the queue whose deletion releases the lane, if it is held."""
         self.leaving = False

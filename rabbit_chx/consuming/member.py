@@ -20,7 +20,7 @@ from pika import BasicProperties, BlockingConnection, spec
 from pika.adapters.blocking_connection import BlockingChannel
 from pika.exceptions import AMQPError, ChannelClosedByBroker
 
-from rabbit_chx.broker.amqp import expecting_refusals, server_version
+from rabbit_chx.broker.amqp import server_version
 from rabbit_chx.broker.applying.handover import pass_marker
 from rabbit_chx.broker.applying.pika_driver import PikaDriver
 from rabbit_chx.broker.applying.protocol import Command, Lost, Refused
@@ -32,13 +32,13 @@ from rabbit_chx.consuming.lanes import Lane, assign
 from rabbit_chx.consuming.logs import Log
 from rabbit_chx.consuming.messages import Message, from_pika
 from rabbit_chx.consuming.queues import check_access, exists, fit_queues
-from rabbit_chx.consuming.releases import check_release, keeps_dead_consumers
 from rabbit_chx.consuming.seats import consumer_tag, looks_lower, next_try, seat_queue, take_seat
 from rabbit_chx.consuming.settings import Settings
 from rabbit_chx.consuming.sources import QueueSource
 from rabbit_chx.consuming.status import Question, status
 from rabbit_chx.consuming.workers import Workers
 from rabbit_chx.errors import BrokerUnavailable, RabbitChxError
+from rabbit_chx.releases import Release
 
 _T = TypeVar("_T")
 
@@ -148,8 +148,8 @@ class Member:
 
     def _consume(self, connection: BlockingConnection) -> None:
         """Consume on one connection until it is lost or the member has stopped."""
-        self._release = server_version(connection)
-        check_release(self._release, self._settings)
+        self._release = Release.of_broker(server_version(connection))
+        self._settings.check_release(self._release)
         self._driver = PikaDriver(connection)
         self._workers.heard = monotonic()
         self._interruptions = Interruptions(self._settings, self._workers, self)
@@ -245,8 +245,7 @@ class Member:
         self._log.late(self._lanes.values())
 
     def _run(self, commands: Generator[Command, Any, _T]) -> _T:
-        with expecting_refusals():
-            return self._driver.run(commands)
+        return self._driver.run(commands)
 
     # -- queues
 
@@ -282,7 +281,7 @@ class Member:
             lambda _: self._calls.append(partial(self._on_cancelled, lane, channel))
         )
         with self._workers.lock:
-            lane.attach(channel, priority, careful=keeps_dead_consumers(self._release))
+            lane.attach(channel, priority, careful=self._release.keeps_dead_consumers)
         channel.basic_consume(
             lane.queue,
             partial(self._on_delivery, lane),

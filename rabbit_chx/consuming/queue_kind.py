@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Generator
-from typing import Any, Final
+from typing import Any
 
-from pika.spec import ACCESS_REFUSED, PRECONDITION_FAILED, RESOURCE_LOCKED
+from pika.spec import ACCESS_REFUSED, RESOURCE_LOCKED
 
-from rabbit_chx.broker.applying.protocol import Command, OnChannel, Refused
-from rabbit_chx.consuming.queues import adjust, difference, exists, limit_applies
+from rabbit_chx.broker.applying.protocol import Command, Refused
+from rabbit_chx.consuming.queue_arguments import learn, limit_applies
+from rabbit_chx.consuming.queues import exists
 from rabbit_chx.errors import InvalidValue, Unquoted
-
-_MOST_REFUSALS: Final = 30
-_TYPE: Final = "x-queue-type"
+from rabbit_chx.releases import Release
 
 
-def check_readable(queue: str, release: str) -> Generator[Command, Any, str]:
+def check_readable(queue: str, release: Release) -> Generator[Command, Any, str]:
     """Check that a queue can be read, and return a warning, or an empty text.
 
     Raises:
@@ -24,7 +23,7 @@ def check_readable(queue: str, release: str) -> Generator[Command, Any, str]:
     try:
         if not (yield from exists(queue)):
             raise no_such_queue(queue)
-        arguments = yield from _arguments(queue)
+        kind, arguments, _ = yield from learn(queue, {})
     except Refused as refused:
         if refused.code == RESOURCE_LOCKED:
             raise InvalidValue(
@@ -36,10 +35,9 @@ def check_readable(queue: str, release: str) -> Generator[Command, Any, str]:
         if refused.code != ACCESS_REFUSED:
             raise
         return ""  # without the permission to declare the queue, its kind stays unknown
-    if arguments.get(_TYPE) == "stream":
+    if kind == "stream":
         raise is_a_stream(queue)
-    limited = arguments.get(_TYPE) == "quorum" and limit_applies(arguments, release)
-    return _warning(queue) if limited else ""
+    return _warning(queue) if kind == "quorum" and limit_applies(arguments, release) else ""
 
 
 def no_such_queue(queue: str) -> InvalidValue:
@@ -53,26 +51,6 @@ def is_a_stream(queue: str) -> InvalidValue:
     """The error for a stream."""
     hint = "Read it as a stream; in Spark, use the option stream instead of queue"
     return InvalidValue(f"queue {queue!r}", Unquoted("a stream"), "a classic or quorum queue", hint)
-
-
-def _arguments(queue: str) -> Generator[Command, Any, dict[str, Any]]:
-    """Learn the arguments of the queue from refused declarations; return none if the broker does not show them."""
-    arguments: dict[str, Any] = {_TYPE: "quorum"}
-    for _ in range(_MOST_REFUSALS):
-        try:
-            yield OnChannel("queue_declare", {"queue": queue, "durable": True, "arguments": arguments})
-        except Refused as refused:
-            if refused.code != PRECONDITION_FAILED:
-                raise
-            differs = difference(refused.text)
-            if differs is None or differs[0] in {"durable", "auto_delete", "exclusive"}:
-                return {}
-            if differs[0] == _TYPE:
-                return {_TYPE: "stream" if "'stream'" in differs[1] else "classic"}
-            adjust(arguments, *differs)
-        else:
-            return arguments
-    return {}
 
 
 def _warning(queue: str) -> str:

@@ -29,6 +29,7 @@ from rabbit_chx.consuming.queue_kind import check_readable, is_a_stream, no_such
 from rabbit_chx.consuming.settings import MOST_PREFETCH, check_integer
 from rabbit_chx.errors import BrokerUnavailable, RabbitChxError
 from rabbit_chx.names import check_name
+from rabbit_chx.releases import Release
 from rabbit_chx.urls import BrokerUrl
 
 _TICK: Final = 0.5
@@ -229,15 +230,15 @@ class QueueReader:
         return last()
 
     def _consume(self, connection: BlockingConnection) -> None:
-        with expecting_refusals():
-            warning = PikaDriver(connection).run(check_readable(self._queue, server_version(connection)))
+        release = Release.of_broker(server_version(connection))
+        warning = PikaDriver(connection).run(check_readable(self._queue, release))
         if warning and not self._warned:
             self._warned = True
             log.warning("%s", warning)
         channel = connection.channel()
         channel.basic_qos(prefetch_count=self._prefetch)
         channel.add_on_cancel_callback(lambda _: self._calls.append(self._cancelled))
-        with expecting_refusals():
+        with expecting_refusals(channel):
             channel.basic_consume(self._queue, self._on_message)
         with self._changed:
             self._channel, self._heard = channel, monotonic()

@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Generator, Iterator, Mapping
 from typing import Any, Final
 
-from pika.spec import ACCESS_REFUSED, NOT_FOUND, PRECONDITION_FAILED, RESOURCE_LOCKED
+from pika.spec import ACCESS_REFUSED, NOT_FOUND, RESOURCE_LOCKED
 
 from rabbit_chx.broker.applying.protocol import NO_ROUTE, Command, OnChannel, Pause, Refused
 from rabbit_chx.broker.permissions import why_denied
 from rabbit_chx.consuming.access import HOLDS, needs_of
 from rabbit_chx.consuming.logs import Log
 from rabbit_chx.consuming.messages import Message
-from rabbit_chx.consuming.releases import has_default_limit
+from rabbit_chx.consuming.queue_arguments import learn, limit_applies
 from rabbit_chx.consuming.seats import is_taken
 from rabbit_chx.consuming.settings import Settings
 from rabbit_chx.errors import InvalidValue, Unquoted
+from rabbit_chx.releases import Release
 from rabbit_chx.text import listed
+from rabbit_chx.topology.model import DELIVERY_LIMIT, SINGLE_ACTIVE_CONSUMER
 
-_TYPE: Final = "x-queue-type"
-_SINGLE: Final = "x-single-active-consumer"
-_LIMIT: Final = "x-delivery-limit"
 _DEAD_LETTER: Final = "x-dead-letter-exchange"
-_MOST_REFUSALS: Final = 30
 _SECOND_LOOK: Final = 1.0
 _FIT: Final = "a quorum queue with a single active consumer"
 _MISSING: Final = "`rabbit-chx apply` declares the queues of a topology file"
@@ -112,7 +109,7 @@ def _consumed(queues: Collection[str]) -> Generator[Command, Any, list[str]]:
 def fit_queues(
     names: Collection[str],
     settings: Settings,
-    release: str,
+    release: Release,
     known: Collection[str] = (),
     *,
     strict: bool = False,
@@ -158,64 +155,18 @@ def _check_exists(name: str) -> Generator[Command, Any, None]:
 
 
 def _arguments(name: str, usual: Mapping[str, Any]) -> Generator[Command, Any, dict[str, Any]]:
-    """Learn the arguments of a queue, or raise if a group cannot consume it.
-
-    AMQP does not show the arguments. But the broker refuses to declare an existing queue with other arguments, and names
-    one that differs (``rabbit_misc:assert_args_equivalence/4``). The arguments of the previous queue are tried first.
-    """
-    arguments = {**usual, _TYPE: "quorum", _SINGLE: True}
-    for _ in range(_MOST_REFUSALS):
-        try:
-            yield OnChannel("queue_declare", {"queue": name, "durable": True, "arguments": arguments})
-        except Refused as refused:
-            if refused.code != PRECONDITION_FAILED:
-                raise
-            _learn(name, arguments, refused.text)
-        else:
-            if arguments.get(_SINGLE):
-                return arguments
-            raise _unfit(name, "a quorum queue without x-single-active-consumer")
-    raise _unfit(name, f"a queue whose arguments the broker did not accept: {arguments}")
-
-
-def _learn(name: str, arguments: dict[str, Any], text: str) -> None:
-    """Change the arguments to match a refusal; raise if a group cannot consume the queue."""
-    differs = difference(text)
-    if differs is None:
-        raise _unfit(name, f"a queue whose arguments the broker does not show: {text}")
-    match differs[0]:
-        case "x-queue-type":
-            raise _unfit(name, "a stream" if "'stream'" in differs[1] else "a classic queue")
-        case "durable" | "auto_delete" | "exclusive":
+    """The arguments of a queue; raise if a group cannot consume it. The arguments of another queue are tried first."""
+    kind, arguments, refusal = yield from learn(name, {**usual, SINGLE_ACTIVE_CONSUMER: True})
+    match kind:
+        case "quorum" if arguments.get(SINGLE_ACTIVE_CONSUMER):
+            return arguments
+        case "quorum":
+            raise _unfit(name, f"a quorum queue without {SINGLE_ACTIVE_CONSUMER}")
+        case "temporary":
             raise _unfit(name, "a classic queue that is not durable or is deleted automatically")
-    adjust(arguments, *differs)
-
-
-def difference(text: str) -> tuple[str, str] | None:
-    """The argument that differs according to a refused declaration, and the broker's text for the queue's value."""
-    found = re.search(
-        r"inequivalent arg '(.*?)' for queue .*: received .* but current is (.*)", text, re.DOTALL
-    )
-    return None if found is None else (found[1], found[2])
-
-
-def adjust(arguments: dict[str, Any], argument: str, current: str) -> None:
-    """Give an argument the value that a refusal names."""
-    value = re.fullmatch(r"(?:the value )?'(.*?)'(?: of type '(\w+)')?", current, re.DOTALL)
-    if value is None:
-        del arguments[argument]
-    elif argument == _SINGLE:  # a value of any type; the next refusal shows the right one
-        arguments[argument] = False
-    else:
-        arguments[argument] = _typed(value[1], value[2], arguments.get(argument))
-
-
-def _typed(text: str, kind: str | None, ours: Any) -> Any:
-    """Parse a value from a refusal, which shows its type only if ours has another type."""
-    if kind == "bool" or isinstance(ours, bool):
-        return text == "true"
-    is_number = kind not in {None, "longstr"} or isinstance(ours, int)
-    return int(text) if is_number and re.fullmatch(r"-?\d+", text) else text
+        case "unknown":
+            raise _unfit(name, f"a queue whose arguments the broker does not show: {refusal}")
+    raise _unfit(name, f"a {kind}" if kind == "stream" else f"a {kind} queue")
 
 
 def _unfit(name: str, what: str) -> InvalidValue:
@@ -225,25 +176,18 @@ def _unfit(name: str, what: str) -> InvalidValue:
 # ---- warnings
 
 
-def limit_applies(arguments: Mapping[str, Any], release: str) -> bool:
-    """Whether a quorum queue with these arguments limits redeliveries, unless a policy prevents it."""
-    default = has_default_limit(release)
-    return (_LIMIT in arguments or default) and not (default and arguments.get(_LIMIT, 20) < 0)
-
-
-def _limited(found: Mapping[str, Mapping[str, Any]], release: str) -> Iterator[str]:
-    default = has_default_limit(release)
+def _limited(found: Mapping[str, Mapping[str, Any]], release: Release) -> Iterator[str]:
     limited = [name for name, arguments in found.items() if limit_applies(arguments, release)]
     if not limited:
         return
     advice = (
         "Set delivery-limit: -1 in the policy of these queues (AMQP does not show policies: ignore this if one sets it), "
         "and replace queues whose argument has another value"
-        if default
-        else f"Use queues without {_LIMIT}, and no policy with delivery-limit"
+        if release.has_default_delivery_limit
+        else f"Use queues without {DELIVERY_LIMIT}, and no policy with delivery-limit"
     )
     yield (
-        f"{listed(limited)}: a delivery limit applies ({_LIMIT}; 20 by default from RabbitMQ 4.0 on), so the broker drops "
+        f"{listed(limited)}: a delivery limit applies ({DELIVERY_LIMIT}; 20 by default from RabbitMQ 4.0 on), so the broker drops "
         "or dead-letters messages that were returned more often, such as by members that ended, even if no handler has "
         f"seen them. {advice}"
     )

@@ -10,6 +10,7 @@ from typing import Any, Final, Literal, TypeAlias
 from rabbit_chx.consuming.seats import check_group_name
 from rabbit_chx.errors import InvalidValue
 from rabbit_chx.names import check_name
+from rabbit_chx.releases import Release
 
 OnFailure: TypeAlias = Literal["stop", "dead-letter", "park"]
 _ON_FAILURE: Final = ("stop", "dead-letter", "park")
@@ -58,6 +59,24 @@ class Settings:
             )
         if self.parking_queue is not None:
             check_name("parking_queue", self.parking_queue)
+
+    def check_release(self, release: Release) -> None:
+        """Raise if a release does not support the settings."""
+        if not (release.obeys_active_priorities or self.failover_only):
+            raise InvalidValue(
+                "broker release",
+                str(release),
+                "4.0 or later",
+                "Earlier releases ignore the priorities of consumers, so the first member gets all queues and another one "
+                "takes over only when that member ends; failover_only=True accepts that",
+            )
+        if self.consumer_timeout is not None and not release.has_consumer_timeouts:
+            raise InvalidValue(
+                "consumer_timeout",
+                self.consumer_timeout,
+                f"None with RabbitMQ {release}",
+                "Before 4.3, a consumer cannot set it; use consumer_timeout in rabbitmq.conf, which applies to all consumers",
+            )
 
     def consumer_arguments(self, priority: int) -> dict[str, Any]:
         """The arguments of ``basic.consume``."""

@@ -80,7 +80,7 @@ def _reply(connection: pika.BlockingConnection, exchange: str) -> tuple[int, str
     """Publish the message, and return the code and the text with which the broker closes the channel, or 0."""
     channel = connection.channel()
     try:
-        with expecting_refusals():
+        with expecting_refusals(channel):
             channel.basic_publish(exchange, "", b"", pika.BasicProperties(expiration=_NOT_AN_EXPIRATION))
             channel.basic_qos(prefetch_count=1)  # waits for an answer, which may be the complaint
     except ChannelClosedByBroker as closed:

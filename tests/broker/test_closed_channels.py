@@ -6,7 +6,7 @@ import pytest
 
 from rabbit_chx.broker import server_version
 from rabbit_chx.consuming.channels import close_in_one_step
-from rabbit_chx.consuming.releases import keeps_dead_consumers
+from rabbit_chx.releases import Release
 from tests.faults.load import wait_until
 
 pytestmark = [pytest.mark.newest_first, pytest.mark.since_4_0, pytest.mark.broker]
@@ -33,7 +33,8 @@ class Consumer:
         return len(self.received) >= PREFETCH
 
     def close(self) -> None:
-        displaced = "q" if keeps_dead_consumers(server_version(self.connection)) else ""
+        release = Release.of_broker(server_version(self.connection))
+        displaced = "q" if release.keeps_dead_consumers else ""
         close_in_one_step({self.channel: displaced}, PREFETCH)
 
 

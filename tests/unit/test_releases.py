@@ -41,6 +41,21 @@ def test_a_patch_release_yet_to_come_routes_like_its_series() -> None:
     assert not Release.parse("4.3.99").empty_list_fails
 
 
+@pytest.mark.parametrize(
+    ("reported", "read"),
+    [
+        ("4.3.6", "4.3.6"),
+        ("3.13.7-rc.1", "3.13.7"),
+        ("4.4.0+alpha", "4.4.0"),  # not mirrored yet
+        ("5.1", "5.1.0"),
+        ("3.7.28", "3.7.28"),
+        *((text, "0.0.0") for text in ("", "unknown", "\u0664.\u0663.\u0660")),
+    ],
+)
+def test_the_release_of_a_broker_need_not_be_mirrored(reported: str, read: str) -> None:
+    assert str(Release.of_broker(reported)) == read
+
+
 NO_RELEASES = [
     *("", "4", "4.", "4.3.", "4.3.x", "04.3", "4.03", "4.3.06", "4.3.6.1", " 4.3", "4.3 ", "4.3\n", "v4.3.6"),
     *("latest", "4,3", "-4.3", "4.-3", "\u0664.\u0663", "\uff14.\uff13"),  # digits that are not ASCII

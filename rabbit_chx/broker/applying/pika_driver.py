@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import logging
 import signal
 import ssl
 import threading
 from collections.abc import Callable, Coroutine, Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from types import FrameType
-from typing import Any, Final, TypeVar
-from weakref import WeakSet
+from typing import Any, TypeVar
 
 from pika import BasicProperties, BlockingConnection
 from pika.adapters.blocking_connection import BlockingChannel
-from pika.channel import Channel
 from pika.exceptions import (
     AMQPError,
     ChannelClosedByBroker,
@@ -26,7 +23,7 @@ from pika.exceptions import (
     UnsupportedAMQPFieldException,
 )
 
-from rabbit_chx.broker.amqp import connect
+from rabbit_chx.broker.amqp import connect, expecting_refusals
 from rabbit_chx.broker.applying.protocol import NO_ROUTE, TIMEOUT, Command, Driver, Lost, OnChannel, Refused
 from rabbit_chx.broker.management import Management
 from rabbit_chx.broker.reasons import why_down
@@ -60,18 +57,6 @@ def opened(
             "a BlockingConnection or BlockingChannel of pika, or an AMQP URL",
             "With aio-pika: await apply_async(...)",
         )
-
-
-_UNLOGGED: Final[WeakSet[Channel]] = WeakSet()
-
-
-def _is_news(record: logging.LogRecord) -> bool:
-    """Whether to log a warning of pika: not if a driver raises the same refusal as an error."""
-    last = record.args[-1] if isinstance(record.args, tuple) and record.args else None
-    return not (isinstance(last, Channel) and last in _UNLOGGED)  # pika's frames cannot be hashed
-
-
-logging.getLogger("pika.channel").addFilter(_is_news)
 
 
 class PikaDriver(Driver):
@@ -129,24 +114,28 @@ class PikaDriver(Driver):
             self._connection.patience = seconds + 1  # the deadline of this driver comes first
         try:
             with _deadline(self._connection, seconds):
-                return self._send(commands)
+                channel = self._open_channel()
+                with expecting_refusals(channel):
+                    return self._send(channel, commands)
         except (KeyboardInterrupt, SystemExit):
             self._torn = True
             raise
 
-    def _send(self, commands: Sequence[OnChannel]) -> Any:
+    def _open_channel(self) -> BlockingChannel:
         if self._channel is None or self._channel.is_closed:
             self._channel = self._connection.channel()
-            _UNLOGGED.add(self._channel._impl)  # noqa: SLF001 - the channel in the records of pika's log
             self._channel.confirm_delivery()
+        return self._channel
+
+    def _send(self, channel: BlockingChannel, commands: Sequence[OnChannel]) -> Any:
         *first, last = commands
         for command in first:
             # Without a callback pika asks for no answer (or, for queue.unbind, waits in line).
-            getattr(self._channel._impl, command.method)(**command.arguments)  # noqa: SLF001
+            getattr(channel._impl, command.method)(**command.arguments)  # noqa: SLF001
         arguments = dict(last.arguments)
         if "properties" in arguments:
             arguments["properties"] = BasicProperties(**arguments["properties"])
-        answer = getattr(self._channel, last.method)(**arguments)
+        answer = getattr(channel, last.method)(**arguments)
         if last.method == "basic_get":
             return answer[1]
         return None if answer is None else answer.method
