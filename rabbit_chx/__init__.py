@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rabbit_chx.faces import lazy_face
+from rabbit_chx.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from rabbit_chx.errors import (
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 if not TYPE_CHECKING:
-    __all__, __getattr__, __dir__ = lazy_face(
+    __all__, __getattr__, __dir__ = lazy_exports(
         __name__,
         {
             "rabbit_chx.errors": "BrokerWouldFail InvalidValue RabbitChxError Unpredictable Unroutable",

@@ -108,7 +108,7 @@ def infer(
     for size in _possible_sizes(options):
         pins = _pins(bucket_table(size)[hashes], seen)
         if pins is not None:
-            search = _Search(size, pins, options, room=_MOST_RINGS - len(found))
+            search = _Search(size, pins, options, most=_MOST_RINGS - len(found))
             orders = list(search.orders())
             found += orders
             complete = complete and not search.gave_up
@@ -198,12 +198,12 @@ class _Search:
     """Finds every sequence of runs, from bucket 0 on, that the pins allow."""
 
     def __init__(
-        self, size: int, pins: _Pins, options: Mapping[Destination, frozenset[int]], *, room: int
+        self, size: int, pins: _Pins, options: Mapping[Destination, frozenset[int]], *, most: int
     ) -> None:
         self.size = size
         self.pins = pins
         self.options = options
-        self.room = room
+        self.left = most
         self.steps = 0
         self.gave_up = False
         self.pinned_to: dict[Destination, list[int]] = {destination: [] for destination in options}
@@ -215,7 +215,7 @@ class _Search:
         stack: list[tuple[int, _Runs]] = [(0, ())]
         while stack:
             self.steps += 1
-            if self.room == 0 or self.steps > _MOST_STEPS:
+            if self.left == 0 or self.steps > _MOST_STEPS:
                 self.gave_up = True
                 return
             start, runs = stack.pop()
@@ -223,7 +223,7 @@ class _Search:
             rest = [destination for destination in self.options if destination not in placed]
             if start == self.size:
                 if all(0 in self.options[destination] for destination in rest):
-                    self.room -= 1
+                    self.left -= 1
                     yield runs
                 continue
             owner = self.pins.get(start)

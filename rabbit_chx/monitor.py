@@ -24,7 +24,7 @@ class DeliveryMonitor:
     """Compares deliveries with the routes that an exchange predicts.
 
     ``name`` is the exchange that publishers publish to. Messages of other exchanges and dead-lettered messages are
-    skipped, because their queue says nothing about the ring. The newest ``keep`` pairs are kept.
+    skipped, because their queue does not depend on the ring. The newest ``keep`` pairs are kept.
     """
 
     def __init__(self, exchange: ConsistentHashExchange, *, name: str, keep: int = 10_000) -> None:

@@ -244,7 +244,7 @@ class _Keys:
 
 
 def _distinct(lost: NDArray[Any]) -> NDArray[Any]:
-    """The indices of the destinations that lose keys; 0 stands for none."""
+    """The indices of the destinations that lose keys; 0 means none."""
     return (np.flatnonzero(np.bincount(lost)[1:]) + 1).astype(lost.dtype)
 
 

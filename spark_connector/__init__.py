@@ -35,7 +35,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rabbit_chx.faces import lazy_face
+from rabbit_chx.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from rabbit_chx import HotKey as HotKey, QueueShare as QueueShare, Spread as Spread
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from spark_connector.task import WriteFailed as WriteFailed
 
 if not TYPE_CHECKING:
-    __all__, __getattr__, __dir__ = lazy_face(
+    __all__, __getattr__, __dir__ = lazy_exports(
         __name__,
         {
             "rabbit_chx": "HotKey QueueShare Spread",

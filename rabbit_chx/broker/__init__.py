@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rabbit_chx.faces import lazy_face
+from rabbit_chx.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from rabbit_chx.broker.amqp import connect as connect, server_version as server_version
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from rabbit_chx.urls import BrokerUrl as BrokerUrl
 
 if not TYPE_CHECKING:
-    __all__, __getattr__, __dir__ = lazy_face(
+    __all__, __getattr__, __dir__ = lazy_exports(
         __name__,
         {
             "rabbit_chx.broker.applying.handover": "MARKER NotDrained drain drain_async drain_in_order drain_in_order_async is_marker pass_marker pass_marker_async",

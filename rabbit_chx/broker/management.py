@@ -219,7 +219,7 @@ class Management:
     def _pages(self, path: list[str], make: Callable[[Any], _T], **options: str) -> list[_T]:
         def items(answer: Any) -> tuple[list[_T], bool]:
             listed = rows.field_of(answer, "items", list)
-            # A page may lack rows that were deleted meanwhile, and page_count may be any number.
+            # A page may lack rows that have just been deleted, and page_count may be any number.
             more = bool(listed) and page < rows.field_of(answer, "page_count", int)
             return list(map(make, listed)), more
 

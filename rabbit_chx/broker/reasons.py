@@ -29,7 +29,7 @@ _NOT_OPENED: Final = {
     "IncompatibleProtocolError": "ended before the broker sent anything (is this a port with TLS? Then the URL "
     "begins with amqps)",
 }
-"""What pika's guesses at the reason stand for, if the broker itself gave none."""
+"""The meaning of pika's guesses at the reason, if the broker itself gave none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,10 +183,10 @@ def _why_not_opened(text: str, where: str, otherwise: str) -> Reason:
     """Explain why a connection ended before it was open; the broker's words decide, not how far it had come."""
     if alert := _TLS_ALERT(text):
         return Reason(f"TLS with the broker at {where} failed: {alert[1]}", permanent=True)
-    said = _CLOSED_BY_BROKER(text)
-    if said is None:  # a broker that is killed ends the connection, too: no fault of user or password
+    closed = _CLOSED_BY_BROKER(text)
+    if closed is None:  # a broker that is killed ends the connection, too: no fault of user or password
         return Reason(f"the connection to {where} {otherwise}")
-    return why_rejected(int(said[1]), said[2], where)
+    return why_rejected(int(closed[1]), closed[2], where)
 
 
 def _innermost(error: BaseException) -> BaseException:

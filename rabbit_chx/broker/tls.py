@@ -15,7 +15,7 @@ log = logging.getLogger("rabbit_chx.tls")
 
 
 class _NamedContext(ssl.SSLContext):
-    """Expects one name in the certificate, whatever the host is."""
+    """Expects one name in the certificate instead of the host's name."""
 
     name = ""
 

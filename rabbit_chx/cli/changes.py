@@ -73,16 +73,16 @@ def _print_rings(observed: Observed, *, verbose: bool) -> None:
 
     The notes of a plan and the drift also give the reason why a ring is unknown.
     """
-    said = []
+    lines = []
     for name, ring in observed.rings.items():
         if verbose:
             how = _SOURCES[observed.ring_sources[name]] if ring.known else f"unknown: {ring.why_unknown}"
-            said.append(f"Ring of exchange {name!r}: {how}")
+            lines.append(f"Ring of exchange {name!r}: {how}")
         possible = observed.possible_rings.get(name, ())
         for number, each in enumerate(possible[:_MOST_ORDERS], start=1):
             order = ", ".join(f"{destination} ({weight})" for destination, weight in each.runs or ())
-            said.append(f"Possible ring of exchange {name!r}, {number} of {len(possible)}: {order}")
-    for line in condense(said):
+            lines.append(f"Possible ring of exchange {name!r}, {number} of {len(possible)}: {order}")
+    for line in condense(lines):
         echo(line, err=True)
 
 
@@ -114,7 +114,7 @@ def _print_steps(plan: Plan, *, verbose: bool) -> None:
     }
     # Omit empty columns, so that the steps get more width.
     extra = {name: cells for name, cells in columns.items() if any(cells)}
-    shown = Table("#", "step", *extra, right=("#", *extra), folds=("step",))
+    shown = Table("#", "step", *extra, right=("#", *extra), wrapped=("step",))
     first = 1
     for row, *cells in zip(rows, *extra.values(), strict=True):
         last = first + row.count - 1
@@ -127,29 +127,29 @@ def _print_steps(plan: Plan, *, verbose: bool) -> None:
 
 def _print_order(plan: Plan) -> None:
     """Print the consumers to hold so that moving keys keep their order."""
-    waits = drain_first_in(plan)
-    if not waits:
+    drain_first = drain_first_in(plan)
+    if not drain_first:
         return
 
     def named(queues: Iterable[Any]) -> str:
         return ", ".join(condense(sorted(repr(str(each)) for each in queues)))
 
-    stages = drain_stages(waits)
+    stages = drain_stages(drain_first)
     if stages is None:
-        mutual = set(waits) & set().union(*waits.values())
+        mutual = set(drain_first) & set().union(*drain_first.values())
         show(
             f"Order: {named(mutual)} gain keys from each other, so draining cannot preserve the order of keys: stop all "
             "consumers until every queue is empty."
         )
         return
-    losing = set().union(*(waits[one] for one in stages[0]))
-    said = (
-        f"Order: keys keep it if the consumers of {named(waits)} are held from before the change until the messages in "
+    losing = set().union(*(drain_first[one] for one in stages[0]))
+    text = (
+        f"Order: keys keep it if the consumers of {named(drain_first)} are held from before the change until the messages in "
         f"{named(losing)} are consumed (drain_in_order in rabbit_chx.broker)"
     )
     if len(stages) > 1:
-        said += f". Release them in {len(stages)} stages, each when the queues before it are drained as well"
-    show(f"{said}.")
+        text += f". Release them in {len(stages)} stages, each when the queues before it are drained as well"
+    show(f"{text}.")
 
 
 def _print_change(change: RingChange) -> None:
@@ -170,7 +170,7 @@ def print_strategies(strategies: Iterable[Strategy], output: str, *, exchange: s
             print_json("strategy", exchange=exchange, **_strategy(each))
         return
     numbers = ("keys moved", "at some moment")
-    shown = Table("strategy", *numbers, "what", right=numbers, folds=("what",))
+    shown = Table("strategy", *numbers, "what", right=numbers, wrapped=("what",))
     for each in strategies:
         name = ((each.name, "bold"), (" *", "")) if each.chosen else each.name
         shown.add_row(name, percent(each.moved), percent(each.moved_between), each.what)

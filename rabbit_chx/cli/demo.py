@@ -147,7 +147,7 @@ def _spark_part(release: str | None) -> int:
             connection.process_data_events()
             show("Writing the rows from Spark, with confirms ...")
             rows = orders.selectExpr("string(id) AS value", "routing_key")
-            with _stream_beside(broker, connection, scratch) as (top, stream):
+            with _copied_to_stream(broker, connection, scratch) as (top, stream):
                 start = perf_counter()
                 options = {"url": broker.url, "exchange": top}
                 rows.write.format("rabbitmq").options(**options).mode("append").save()
@@ -164,10 +164,13 @@ def _spark_part(release: str | None) -> int:
 
 
 @contextmanager
-def _stream_beside(
+def _copied_to_stream(
     broker: Broker, connection: BlockingConnection, scratch: Scratch
 ) -> Iterator[tuple[str, str]]:
-    """An exchange that leads to the scratch exchange and to a stream, and the stream; "" if the broker has no streams."""
+    """Declare an exchange that leads to the scratch exchange and to a stream; yield the names of exchange and stream.
+
+    Without support for streams, yield the scratch exchange and an empty name.
+    """
     if not _stream_url(broker):
         show("The rows will not be read back: the broker has no port for streams.")
         yield scratch.exchange, ""

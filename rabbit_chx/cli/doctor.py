@@ -215,7 +215,7 @@ def _advertised(node: Node | None) -> str:
 def _print(checks: list[Check]) -> None:
     """Print the rows, each hint below what was found: a column for hints would be too narrow for a command."""
     colours = {"ok": "green", "missing": "yellow", "failed": "red"}
-    shown = Table("what", "state", "found", folds=("found",))
+    shown = Table("what", "state", "found", wrapped=("found",))
     for check in checks:
         hint = f"\n-> {check.hint}" if check.hint else ""
         state = (check.state, colours[check.state])

@@ -53,7 +53,7 @@ output_option = option(
     help="json prints one object a line on stdout (docs/output.md); everything else goes to stderr.",
 )
 other_release_option = partial(option, "-r", "--release", metavar="R", shell_complete=releases)
-"""``--release`` without a default, for what a broker or a file tells otherwise."""
+"""``--release`` without a default, for commands that otherwise learn it from a broker or a file."""
 release_option = partial(other_release_option, default="4.3", show_default=True)
 store_option = partial(option, "--store", type=click.Choice(["mnesia", "khepri"]))
 exchange_option = partial(

@@ -136,14 +136,14 @@ def _print(results: list[dict[str, Any]], output: str) -> None:
         for result in results:
             print_json("comparison", **result)
         return
-    shown = Table("hashed", "messages", "differences", right=("messages", "differences"), folds=("hashed",))
+    shown = Table("hashed", "messages", "differences", right=("messages", "differences"), wrapped=("hashed",))
     for result in results:
         shown.add_row(result["hashed"], f"{result['messages']:,}", f"{len(result['differences']):,}")
-    said = [
+    lines = [
         "  {key}: predicted {predicted}, landed on {actual}".format(**difference)
         for result in results
         for difference in result["differences"][:_SHOWN]
     ]
     agreed = "The mirror and this broker agree on every message."
     differ = "The mirror and this broker differ. Check the release and the store (--release, --store)."
-    show(shown, *said, differ if said else agreed)
+    show(shown, *lines, differ if lines else agreed)

@@ -151,7 +151,7 @@ def _publish_all(
     pace: _Pace,
     stop: _GracefulStop,
 ) -> None:
-    """Publish all batches, wait for the outcome of each row, and save the position, whatever happens."""
+    """Publish all batches, wait for the outcome of each row, and save the position even after an error."""
     error = None
     try:
         while (batch := stop.next_of(batches)) is not None:

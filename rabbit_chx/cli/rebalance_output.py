@@ -91,7 +91,7 @@ def _print(outcome: Outcome) -> None:
         for each in (before, found.after[queue]):
             cells += [str(each.slots), f"{each.share:.2%}", f"{each.level:.2f}"]
         shown.add_row(queue, *cells, Bar(before.share, largest))
-    moves = Table("slot", "from", "to", "load", right=("load",), folds=("slot", "from", "to"))
+    moves = Table("slot", "from", "to", "load", right=("load",), wrapped=("slot", "from", "to"))
     for move in found.moves:
         moves.add_row(move.slot, move.from_queue, move.to_queue, f"{move.share:.2%}")
     during = f" in {outcome.seconds:.0f} seconds" if outcome.seconds else ""
@@ -114,15 +114,15 @@ def _verdict(found: Rebalancing) -> str:
 
 def _hot(outcome: Outcome) -> list[str]:
     found, counts = outcome.found, outcome.counts
-    said = []
+    lines = []
     for slot, share in found.hot.items():
         key, times = counts.hottest_key(slot)
-        said.append(
+        lines.append(
             f"Slot {slot!r} alone has {share:.2%} of the load, more than {found.target:g} times the fair share of any "
             f"queue: no move helps. {times / counts.of_slot[slot]:.0%} of it is the key {key!r}; only a finer key, or a "
             "separate queue for this key, spreads the load."
         )
-    return said
+    return lines
 
 
 def _print_file(outcome: Outcome) -> None:

@@ -87,13 +87,13 @@ def _print(live: Ring, restarted: Ring, rows: dict[Destination, dict[str, Any]])
             Bar(row["share"], largest),
         )
     if restarted.known:
-        said = f"A restart moves {moved(live, restarted).share:.2%} of the keys."
+        note = f"A restart moves {moved(live, restarted).share:.2%} of the keys."
     else:
-        said = (
+        note = (
             f"After a restart the order is unknown: {restarted.why_unknown}. "
             "default_worker_pool_size = 1 in rabbitmq.conf would make it sorted (--worker-pool-size 1)."
         )
-    show(shown, said, title=title)
+    show(shown, note, title=title)
 
 
 def _inferred(exchange: ConsistentHashExchange, path: str) -> Ring:

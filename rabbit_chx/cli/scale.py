@@ -15,7 +15,7 @@ from rabbit_chx.cli.options import check_names, exchange_option, output_option, 
 from rabbit_chx.cli.output import echo, notice, print_json
 from rabbit_chx.cli.plan import parse_new, planned
 from rabbit_chx.cli.verb import Exit, bundle, option, verb
-from rabbit_chx.consuming.waits import waits_of
+from rabbit_chx.consuming.held_queues import held_queues
 from rabbit_chx.errors import InvalidValue
 from rabbit_chx.topology.checks.lint import lint
 from rabbit_chx.topology.file.dump import excerpt
@@ -143,7 +143,7 @@ def _is_refused(wanted: Topology, made: Plan) -> bool:
     if made.refusals or any(finding.severity == "error" for finding in lint(wanted)):
         return True
     try:
-        waits_of(made)
+        held_queues(made)
     except InvalidValue as reason:
         notice("Refused", str(reason))
         return True

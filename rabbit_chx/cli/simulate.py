@@ -84,7 +84,7 @@ def _print(found: Spread, *, sample: bool) -> None:
         show(shown, fullest, title=f"All possible keys on {len(found.queues)} queues")
         return
     hot = Table(
-        "hottest keys", "rows", "share", "queue", right=("rows", "share"), folds=("hottest keys", "queue")
+        "hottest keys", "rows", "share", "queue", right=("rows", "share"), wrapped=("hottest keys", "queue")
     )
     for one in found.hot:
         hot.add_row(one.key, f"{one.rows:,}", f"{one.share:.2%}", one.queue)

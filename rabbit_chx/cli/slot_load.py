@@ -136,7 +136,7 @@ class _Watch:
             self._check_published()
 
     def check_traffic(self) -> None:
-        """Raise an error that says why nothing was traced."""
+        """Raise an error with the reason why nothing was traced."""
         self._check_published()
         raise BrokerUnavailable(
             f"no message was published within {self.waited:.0f} seconds: measure while messages flow, increase "

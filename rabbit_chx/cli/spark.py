@@ -257,7 +257,7 @@ def executor_check(answer: Mapping[str, Any], fix: str) -> Check:
 
 
 def ask_executors(spark: SparkSession, options: Mapping[str, str]) -> tuple[list[dict[str, Any]], int | None]:
-    """The answer of each executor, and how many there should be (None with Spark Connect, which does not say).
+    """The answer of each executor, and how many there should be (None with Spark Connect, which does not report it).
 
     The job has a task for each slot. Spark deals tasks out in turn, so every executor that has registered gets one.
     """

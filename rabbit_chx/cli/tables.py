@@ -30,12 +30,12 @@ Cell: TypeAlias = "str | Bar | tuple[tuple[str, str], ...]"
 
 
 class Table:
-    """Rows of cells; columns in ``folds`` wrap where there is no room, others are cut."""
+    """Rows of cells; columns in ``wrapped`` wrap if they are too wide, others are cut."""
 
     def __init__(
-        self, *columns: str, right: tuple[str, ...] = (), folds: tuple[str, ...] = ("queue",)
+        self, *columns: str, right: tuple[str, ...] = (), wrapped: tuple[str, ...] = ("queue",)
     ) -> None:
-        self._columns, self._right, self._folds = columns, right, folds
+        self._columns, self._right, self._wrapped = columns, right, wrapped
         self._rows: list[tuple[Cell, ...]] = []
 
     def add_row(self, *cells: Cell) -> None:
@@ -51,8 +51,8 @@ class Table:
             made.add_column(
                 column.replace(" ", "\n") if narrow else column,
                 justify="right" if column in self._right else "left",
-                overflow="fold" if column in self._folds else "ellipsis",
-                no_wrap=column not in self._folds,
+                overflow="fold" if column in self._wrapped else "ellipsis",
+                no_wrap=column not in self._wrapped,
             )
         for row in self._rows:
             made.add_row(*(_drawn(cell) for cell in row if not (narrow and isinstance(cell, Bar))))

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rabbit_chx.faces import lazy_face
+from rabbit_chx.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from rabbit_chx.broker.credentials import Credentials as Credentials
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from rabbit_chx.urls import BrokerUrl as BrokerUrl
 
 if not TYPE_CHECKING:
-    __all__, __getattr__, __dir__ = lazy_face(
+    __all__, __getattr__, __dir__ = lazy_exports(
         __name__,
         {
             "rabbit_chx.broker.credentials": "Credentials",

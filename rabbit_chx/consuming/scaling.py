@@ -33,10 +33,10 @@ from rabbit_chx.broker.applying.protocol import Command, Lost, OnChannel, OverHt
 from rabbit_chx.broker.management import Management
 from rabbit_chx.broker.permissions import Needs, why_denied
 from rabbit_chx.consuming.access import needs_of_change
+from rabbit_chx.consuming.held_queues import held_queues
 from rabbit_chx.consuming.holds import Hold, hold_commands, holds_on, release_commands
 from rabbit_chx.consuming.roll_call import MemberStatus, ask
 from rabbit_chx.consuming.seats import SEATS
-from rabbit_chx.consuming.waits import waits_of
 from rabbit_chx.errors import ApplyStopped, BrokerUnavailable, RabbitChxError
 from rabbit_chx.ring import Destination
 from rabbit_chx.topology.planning.steps import Bind, Plan, Step, Unbind
@@ -44,7 +44,7 @@ from rabbit_chx.topology.planning.steps import Bind, Plan, Step, Unbind
 if TYPE_CHECKING:
     from pika import BlockingConnection
 
-_TELL_EVERY: Final = 3.0
+_ANNOUNCE_EVERY: Final = 3.0
 _LONGEST_WAIT_FOR_MEMBERS: Final = 30.0
 _ANSWER_IN: Final = 1.0
 
@@ -116,7 +116,7 @@ def carry_out(
         ApplyStopped: only part of the plan was applied.
         BrokerUnavailable: the connection was lost, or the broker refused a command.
     """
-    waits = waits_of(plan)
+    drain_first = held_queues(plan)
     driver = PikaDriver(connection, management)
     check_plan(plan, driver.vhost, seen=True)
     change = _Change(connection, management, driver, on_done, timeout, settle, {group} if group else set())
@@ -124,10 +124,10 @@ def carry_out(
     needs = needs_of_change(plan, management.exchanges(driver.vhost), deleted)
     with _explained(needs), _locked(driver, lock_holder() if holder is None else holder):
         found = holds_on(management, driver.vhost)
-        if found or waits:
+        if found or drain_first:
             driver.run(_try_replies())
         change.finish(found)
-        change.carry_out(plan, waits, removed, record=record, needs=needs)
+        change.carry_out(plan, drain_first, removed, record=record, needs=needs)
 
 
 class _Change:
@@ -150,12 +150,12 @@ class _Change:
         self._timeout = timeout
         self._settle = settle
         self._groups = groups
-        self._told = 0.0
+        self._announced = 0.0
 
     def carry_out(
         self,
         plan: Plan,
-        waits: Mapping[str, frozenset[str]],
+        drain_first: Mapping[str, frozenset[str]],
         removed: Collection[str],
         *,
         record: bool,
@@ -164,13 +164,13 @@ class _Change:
         """Declare, hold, switch, drain and release."""
         binds = (Bind, Unbind)
         first = tuple(takewhile(lambda step: not isinstance(step, binds), plan.steps))
-        losing = set().union(*waits.values())
-        if waits:
+        losing = set().union(*drain_first.values())
+        if drain_first:
             self._choose_groups(losing)
-            self._wait_for_members(losing - waits.keys())
+            self._wait_for_members(losing - drain_first.keys())
         self._apply(replace(plan, steps=first, changes=()), record=record, needs=needs)
-        self._wait_for_members(losing | waits.keys(), told=waits)
-        held = [Hold.of(queue, losers, removed, self._groups) for queue, losers in waits.items()]
+        self._wait_for_members(losing | drain_first.keys(), new=drain_first)
+        held = [Hold.of(queue, losers, removed, self._groups) for queue, losers in drain_first.items()]
         for hold in held:
             self._driver.run(hold_commands(hold))
             self._on_done(Done("hold", hold.queue))
@@ -204,14 +204,14 @@ class _Change:
         removed = {queue for hold in holds for queue in hold.removed}
         self._groups |= {group for hold in holds for group in hold.groups}
         there = self._existing({queue for hold in holds for queue in (*hold.losing, hold.queue)})
-        waits: dict[Destination, Collection[Destination]] = {
+        drain_first: dict[Destination, Collection[Destination]] = {
             hold.queue: [each for each in hold.losing if each in there] for hold in holds
         }
         settle = self._settle
-        planned = stages(waits)
+        planned = stages(drain_first)
         for stage, (losing, gaining) in enumerate(planned, start=1):
             if losing:
-                self._drain(losing, settle, told=named.keys() & there, held=named)
+                self._drain(losing, settle, new=named.keys() & there, held=named)
                 settle = 0.0
             # Not earlier, because members recompute their priorities when a queue is deleted.
             if stage == len(planned):
@@ -232,14 +232,14 @@ class _Change:
         return queues & {queue.name for queue, _ in self._management.queues(self._driver.vhost)}
 
     def _drain(
-        self, losing: Collection[str], settle: float, told: Collection[str], held: Iterable[str]
+        self, losing: Collection[str], settle: float, new: Collection[str], held: Iterable[str]
     ) -> None:
         commands = marker_commands(
             losing,
             self._timeout,
             settle,
             on_passed=lambda queue: self._on_done(Done("drain", queue)),
-            meanwhile=partial(self._tell_now_and_then, told),
+            on_poll=partial(self._announce_again, new),
         )
         try:
             self._driver.run(commands)
@@ -267,27 +267,27 @@ class _Change:
             group for group in found if any({*queues} & member.queues.keys() for member in self._ask(group))
         }
 
-    def _ask(self, group: str, told: Collection[str] = ()) -> list[MemberStatus]:
+    def _ask(self, group: str, new: Collection[str] = ()) -> list[MemberStatus]:
         with uninterrupted():
-            return ask(self._connection, group, timeout=_ANSWER_IN, queues=told)
+            return ask(self._connection, group, timeout=_ANSWER_IN, queues=new)
 
-    def _tell(self, told: Collection[str]) -> set[str]:
+    def _announce(self, new: Collection[str]) -> set[str]:
         """Ask all members to consume these queues, and return the queues that they already consume."""
-        self._told = monotonic()
-        found = [member for group in sorted(self._groups) for member in self._ask(group, told)]
+        self._announced = monotonic()
+        found = [member for group in sorted(self._groups) for member in self._ask(group, new)]
         return {queue for member in found for queue in member.queues}
 
-    def _tell_now_and_then(self, told: Collection[str]) -> None:
-        """Repeat `_tell` every few seconds for members that have joined since."""
-        if monotonic() - self._told > _TELL_EVERY:
-            self._tell(told)
+    def _announce_again(self, new: Collection[str]) -> None:
+        """Repeat `_announce` every few seconds for members that have joined since."""
+        if monotonic() - self._announced > _ANNOUNCE_EVERY:
+            self._announce(new)
 
-    def _wait_for_members(self, queues: Collection[str], told: Collection[str] = ()) -> None:
-        """Wait until members consume these queues; new ones, in ``told``, may take a moment."""
+    def _wait_for_members(self, queues: Collection[str], new: Collection[str] = ()) -> None:
+        """Wait until members consume these queues; new ones, in ``new``, may take a moment."""
         if not queues:
             return
-        deadline = monotonic() + (min(self._timeout, _LONGEST_WAIT_FOR_MEMBERS) if told else 0.0)
-        while missing := {*queues} - self._tell(told):
+        deadline = monotonic() + (min(self._timeout, _LONGEST_WAIT_FOR_MEMBERS) if new else 0.0)
+        while missing := {*queues} - self._announce(new):
             if monotonic() > deadline:
                 who = (
                     f"no member of group {_listed(self._groups)}"

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rabbit_chx.faces import lazy_face
 from rabbit_chx.kernel.jump import jump_consistent_hash as jump_consistent_hash
 from rabbit_chx.kernel.phash2 import last_binary_initval as last_binary_initval, phash2 as phash2
 from rabbit_chx.kernel.terms import Atom as Atom, Term as Term
+from rabbit_chx.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from rabbit_chx.kernel.batch import (
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from rabbit_chx.kernel.table import SEEDS as SEEDS, bucket_table as bucket_table
 
 if not TYPE_CHECKING:
-    __all__, __getattr__, __dir__ = lazy_face(
+    __all__, __getattr__, __dir__ = lazy_exports(
         __name__,
         {
             "rabbit_chx.kernel.batch": "block_hash_column phash2_column",

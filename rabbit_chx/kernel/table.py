@@ -191,8 +191,8 @@ def _rounds(
         uniform = (s0 * np.uint64(EXS1024_FACTOR)).astype(np.float64) * 2.0**-64
         candidate = np.trunc((reached + 1) / uniform)
         yield rows, reached, candidate
-        goes_on = candidate < buckets
-        rows, reached, s0 = rows[goes_on], candidate[goes_on], s0[goes_on]
+        continues = candidate < buckets
+        rows, reached, s0 = rows[continues], candidate[continues], s0[continues]
 
 
 # rand.erl, exs1024_calc/2.

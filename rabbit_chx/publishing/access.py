@@ -56,8 +56,8 @@ def _check_exchange(connection: pika.BlockingConnection, exchange: str, where: s
     """Raise if the user may not publish to the exchange.
 
     A message with an invalid expiration is published. RabbitMQ checks the permission first, then the exchange, then
-    that property (``rabbit_channel:handle_method/3``, the clause of ``basic.publish``), and refuses the message before
-    it routes it: its complaint tells how far the message got.
+    that property (``rabbit_channel:handle_method/3``, the clause of ``basic.publish``), and refuses the message
+    before routing: the reply shows which check failed.
     """
     try:
         code, text = _reply(connection, exchange)
@@ -82,7 +82,7 @@ def _reply(connection: pika.BlockingConnection, exchange: str) -> tuple[int, str
     try:
         with expecting_refusals(channel):
             channel.basic_publish(exchange, "", b"", pika.BasicProperties(expiration=_NOT_AN_EXPIRATION))
-            channel.basic_qos(prefetch_count=1)  # waits for an answer, which may be the complaint
+            channel.basic_qos(prefetch_count=1)  # waits for an answer, which may be the refusal
     except ChannelClosedByBroker as closed:
         return closed.reply_code, closed.reply_text
     channel.close()

@@ -37,7 +37,7 @@ _CONFIRMS: Final = {_ACK, _NACK}
 _MULTIPLE: Final = 1
 
 _FIRST_BYTES: Final = {b"\x01", b"A"}
-"""The first byte of a method frame, or of the protocol header by which a server asks for another version."""
+"""The first byte of a method frame, or of the protocol header with which a server asks for another version."""
 
 _PIECE: Final = 1 << 17
 _CLOSE_SECONDS: Final = 2.0

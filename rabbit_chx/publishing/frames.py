@@ -1,7 +1,7 @@
 """Messages as AMQP 0-9-1 frames, many at once.
 
 A message is a ``basic.publish`` method frame, a content header frame with its properties, and its body in frames of the
-negotiated size. Whatever the messages of a batch have in common is packed once.
+negotiated size. The fields that all messages of a batch have in common are packed once.
 """
 
 from __future__ import annotations

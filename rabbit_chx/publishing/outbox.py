@@ -52,12 +52,12 @@ class Outbox:
         return self._published
 
     def add(self, messages: Sequence[Message], wake: Callable[[], object]) -> None:
-        """Accept messages, waiting for room; raise if nothing more can be published."""
+        """Accept messages, waiting while too many are pending; raise if nothing more can be published."""
         done = 0
         while done < len(messages):
             with self._changed:
                 # A signal handler may stop it after this thread has looked and before it waits, hence the timeout.
-                while self.error is None and self._accepting and not self._has_room():
+                while self.error is None and self._accepting and not self._has_space():
                     self._changed.wait(_LOOK_AGAIN)
                 if self.error is not None:
                     raise self.error
@@ -71,24 +71,24 @@ class Outbox:
             wake()
 
     def stop_accepting(self) -> None:
-        """Make `add` raise, also where it is waiting for room."""
+        """Make `add` raise, even while it waits."""
         with self._changed:
             self._accepting = False
             self._changed.notify_all()
 
-    def _has_room(self) -> bool:
-        # Wait for a quarter of the room, so that the threads do not switch for every message.
+    def _has_space(self) -> bool:
+        # Wait until a quarter is free, so that the threads do not switch for every message.
         full = self._pending() > self._max_messages * 3 // 4
         return not full and self._pending_bytes <= self._max_bytes * 3 // 4
 
     def _fitting(self, messages: Sequence[Message], start: int) -> Sequence[Message]:
         """Return the next messages that fit: at least one, or a body above the limit would wait forever."""
         count = self._max_messages - self._pending()
-        room = self._max_bytes - self._pending_bytes
+        space = self._max_bytes - self._pending_bytes
         end = start
         while end < len(messages) and end - start < count:
-            room -= len(messages[end].body)
-            if room < 0 and end > start:
+            space -= len(messages[end].body)
+            if space < 0 and end > start:
                 break
             end += 1
         return messages[start:end]
@@ -168,7 +168,7 @@ class Outbox:
                 # The lowest rows, not the first failures: a caller that resumes needs the first missing row.
                 kept = [*self.failures, *failures]
                 self.failures = nsmallest(_FAILURES_KEPT, kept, key=lambda failure: failure.row)
-            if self._has_room():
+            if self._has_space():
                 self._changed.notify_all()
         if self._on_failure is not None:
             for failure in failures:

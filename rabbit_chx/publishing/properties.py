@@ -42,7 +42,7 @@ def max_property_bytes(frame_max: int = DEFAULT_FRAME_MAX) -> int:
 
 
 def encode_properties(properties: Mapping[str, Any], *, frame_max: int) -> bytes:
-    """Encode properties as in a content header; messages are persistent unless they say otherwise."""
+    """Encode properties as in a content header; messages are persistent by default."""
     encoded = _encode(with_defaults(properties))
     limit = max_property_bytes(frame_max)
     if len(encoded) > limit:
@@ -61,7 +61,7 @@ def encode_property(name: str, value: Any) -> bytes:
 
 
 def flag_of(name: str) -> int:
-    """Return the flag by which a content header announces a property."""
+    """Return the flag of a property in a content header."""
     return int(getattr(pika.BasicProperties, f"FLAG_{name.upper()}"))
 
 

@@ -61,15 +61,15 @@ class Publisher:
         max_message_bytes: the broker's ``max_message_size``, which AMQP does not report; by default 16 MiB on
             RabbitMQ 4 and 128 MiB before.
         timeouts: how long to keep trying.
-        heartbeat: seconds; heartbeats are sent whatever the caller does.
+        heartbeat: seconds; heartbeats do not depend on the caller's thread.
         credentials: user and password that are not in the URL or that expire: a function that is called for each
             connection, or the ``Path`` of a file that holds the password of the URL's user and is read for each connection.
         tls: the context for amqps; by default the certificate and the host name are verified.
         name: the connection's name in the broker's list.
         fence: the name of an exclusive queue that each connection declares, so that nothing is sent again before the
             broker has dropped the old connection; needs permission to configure that name.
-        sequence_header: a header that holds the row, so that otherwise identical messages can be told apart when
-            one is returned.
+        sequence_header: a header that holds the row, so that a returned message is identified even among
+            otherwise identical ones.
         around_batch: called on the publisher's thread with the number of messages that are about to be sent; returns a
             context manager around their sending, for a tracing span for example.
         on_failure: called on the publisher's thread for each message that was not confirmed; ``flush`` then does not
@@ -189,7 +189,7 @@ class Publisher:
         headers: Mapping[str, Any] | None = None,
         **properties: Any,
     ) -> int:
-        """Accept one message and return its row, the number by which failures name it."""
+        """Accept one message and return its row number, which identifies it in failures."""
         target = self._exchange if exchange is None else shortstr(exchange, "exchange")
         key, checked = shortstr(routing_key, "routing key"), checked_body(body, self.max_message_bytes, 0)
         with self._calls:

@@ -107,7 +107,7 @@ class Sender:
     def _run(self) -> None:
         try:
             self._keep_connected()
-        except Exception as error:  # whatever it is, a waiting caller must learn of it
+        except Exception as error:  # any error must reach a waiting caller
             log.exception("the publisher's thread failed")
             self._give_up(f"the publisher failed: {type(error).__name__}: {error}")
         finally:

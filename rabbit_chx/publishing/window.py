@@ -74,7 +74,7 @@ class Window:
     def find_returned(self, matches: Callable[[Message], bool]) -> Message | None:
         """Find the returned message: the first match after the message that was returned before it.
 
-        Identical messages cannot be told apart, but it does not matter which of them is marked.
+        Identical messages cannot be distinguished, but it does not matter which of them is marked.
         """
         for position in range(max(self._searched - self._first + 1, 0), len(self._sent)):
             message = self._sent[position]

@@ -2,7 +2,7 @@
 
 Each function draws on the given axes, or on pyplot's current axes, and returns them. It does not save or show the figure,
 and it sets a title only where the title reports a number. Names are drawn outside the axes; ``layout="constrained"``
-makes room for them. Needs the extra ``plot``.
+leaves space for them. Needs the extra ``plot``.
 """
 
 from __future__ import annotations

@@ -147,11 +147,11 @@ def _column(flow: Flow, places: Column, colour: Mapping[str, int], side: int) ->
         )
         if name not in named:
             continue
-        beside = x + _COLUMN + 6 if side else x - 6
+        label_x = x + _COLUMN + 6 if side else x - 6
         anchor = "start" if side else "end"
         text = f"{short(name, 14)} {bottom - top:.1%}"
         y = f"{_HEIGHT * (top + bottom) / 2 + 4:.1f}"
-        yield element("text", text, x=beside, y=y, text_anchor=anchor, class_="name")
+        yield element("text", text, x=label_x, y=y, text_anchor=anchor, class_="name")
 
 
 def _shape(ribbon: Ribbon, colour: int) -> Element:

@@ -71,7 +71,7 @@ class Flow:
 
 def laid_out(movement: Movement, before: Ring, after: Ring) -> Flow:
     """Position every queue and every ribbon; with very many queues, the smaller ones are combined."""
-    sums = _folded(movement, before, after)
+    sums = _sums(movement, before, after)
     left, right = _names(before, sums, 0), _names(after, sums, 1)
     order = {name: place for place, name in enumerate(dict.fromkeys([*left, *right]))}
     ends = sorted(sums, key=lambda end: (order[end[0]], order[end[1]], end[2]))
@@ -90,8 +90,8 @@ def laid_out(movement: Movement, before: Ring, after: Ring) -> Flow:
 _Sums: TypeAlias = "dict[tuple[str, str, bool], float]"
 
 
-def _folded(movement: Movement, before: Ring, after: Ring) -> _Sums:
-    """Sum the shares of keys by source, target and whether they move, as far as the picture tells queues apart."""
+def _sums(movement: Movement, before: Ring, after: Ring) -> _Sums:
+    """Sum the shares of keys by source, target and whether they move, as far as the picture distinguishes queues."""
     shown = _shown(movement, before, after)
     sums: _Sums = {}
     for ends, share in movement.flows.items():

@@ -21,15 +21,15 @@ def slices(buffer: pa.Buffer, start: Whole, stop: Whole, valid: Flags) -> pa.Arr
 
     Slices and the gaps between them form a binary array that shares the buffer. `take` then keeps the slices, every second element.
     """
-    places = np.flatnonzero(valid)
-    if not len(places):
+    chosen = np.flatnonzero(valid)
+    if not len(chosen):
         return pa.nulls(len(valid), pa.binary())
-    edges = np.empty(2 * len(places), np.int32)
-    edges[0::2], edges[1::2] = start[places], stop[places]
+    edges = np.empty(2 * len(chosen), np.int32)
+    edges[0::2], edges[1::2] = start[chosen], stop[chosen]
     both = pa.Array.from_buffers(pa.binary(), len(edges) - 1, [None, pa.py_buffer(edges), buffer])
     order = np.zeros(len(valid), np.int64)
-    order[places] = np.arange(0, len(edges), 2)
-    return both.take(pa.array(order, mask=None if len(places) == len(valid) else ~valid))
+    order[chosen] = np.arange(0, len(edges), 2)
+    return both.take(pa.array(order, mask=None if len(chosen) == len(valid) else ~valid))
 
 
 def utf8(raw: pa.Array, rows: Whole) -> pa.Array:

@@ -185,7 +185,7 @@ class Broker:
 
     @property
     def store(self) -> Literal["mnesia", "khepri"]:
-        """The metadata store, as the feature flag says now."""
+        """The metadata store, according to the feature flag."""
         enabled = self.eval("rabbit_feature_flags:is_enabled(khepri_db).") == "true"
         return "khepri" if enabled else "mnesia"
 

@@ -6,7 +6,7 @@
     RABBIT_CHX_RABBITMQCTL      a command line that runs rabbitmqctl on its node, such as
                                 docker exec -u rabbitmq NAME rabbitmqctl
 
-It is never started, configured, restarted or stopped: each such request is an error that says which variable to change.
+It is never started, configured, restarted or stopped: each such request is an error that names the variable to change.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class ExternalNode:
                 "such as 'docker exec -u rabbitmq NAME rabbitmqctl'",
             )
         try:
-            done = subprocess.run(  # noqa: S603  running this command line is what the variable is for
+            done = subprocess.run(  # noqa: S603  the variable exists to run this command line
                 [*command, *arguments], capture_output=True, check=False, stdin=subprocess.DEVNULL
             )
         except OSError as error:

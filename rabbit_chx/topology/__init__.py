@@ -6,7 +6,7 @@
     ...     print(step)
     declare exchange 'orders' of type fanout
 
-The names below are everything that a caller needs: whatever these functions take or return can be imported from
+The names below are everything that a caller needs: all types that these functions take or return can be imported from
 here. A name is loaded when it is first used.
 """
 
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rabbit_chx.faces import lazy_face
+from rabbit_chx.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from rabbit_chx.broker.applying.apply import apply as apply, apply_async as apply_async
@@ -92,7 +92,7 @@ if TYPE_CHECKING:
     from rabbit_chx.urls import BrokerUrl as BrokerUrl
 
 if not TYPE_CHECKING:
-    __all__, __getattr__, __dir__ = lazy_face(
+    __all__, __getattr__, __dir__ = lazy_exports(
         __name__,
         {
             "rabbit_chx.broker.applying.apply": "apply apply_async",

@@ -30,7 +30,7 @@ OWN: Final = "rabbit-chx."
 _POLICIES_OF: Final = {"classic": "classic_queues", "quorum": "quorum_queues", "stream": "streams"}
 
 BIND_SEQUENCE: Final = "x-bind-seq"
-"""The argument by which earlier versions numbered their binds to a consistent-hash exchange."""
+"""The argument in which earlier versions numbered their binds to a consistent-hash exchange."""
 
 SINGLE_ACTIVE_CONSUMER: Final = "x-single-active-consumer"
 DELIVERY_LIMIT: Final = "x-delivery-limit"
@@ -109,7 +109,7 @@ class Binding:
 
     @property
     def identity(self) -> tuple[str, Destination, str, str]:
-        """The parts by which a broker distinguishes bindings."""
+        """The parts that distinguish bindings on a broker."""
         return (self.source, self.destination, self.key, wire_text(dict(self.arguments)))
 
     @property

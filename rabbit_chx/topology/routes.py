@@ -1,7 +1,7 @@
 """Predict the queues that a message reaches through all exchanges of a topology.
 
 Routing follows ``rabbit_exchange:route/3``: each exchange routes the message once, each queue receives it once, and an
-alternate exchange routes what its exchange cannot. An `AnyOf` stands in where routing is random or only a live broker
+alternate exchange routes what its exchange cannot. An `AnyOf` replaces queues where routing is random or only a live broker
 knows the queue. This module does no IO.
 """
 
@@ -103,10 +103,10 @@ class Router:
                 "an exchange of the topology that is not internal, or '' for the default exchange",
                 "A broker closes the channel on any other",
             )
-        return tuple(sorted(self._walk(start, message, {exchange}), key=str))
+        return tuple(sorted(self._reached(start, message, {exchange}), key=str))
 
     # rabbit_exchange.erl, route1/4 and process_route/2.
-    def _walk(self, start: Exchange, message: _Message, seen: set[str]) -> set[str | AnyOf]:
+    def _reached(self, start: Exchange, message: _Message, seen: set[str]) -> set[str | AnyOf]:
         found: set[str | AnyOf] = set()
         waiting = [start]
         while waiting:
@@ -128,7 +128,7 @@ class Router:
             ends: set[str | AnyOf] = {destination} if isinstance(destination, str) else set()
             if isinstance(destination, ToExchange) and destination.name not in seen:
                 following = self._topology.exchange(destination.name)
-                ends = self._walk(following, message, seen | {destination.name}) if following else set()
+                ends = self._reached(following, message, seen | {destination.name}) if following else set()
             if len(ends) != 1:
                 raise Unpredictable(
                     f"the message may be routed at random to {destination}, which routes it to {len(ends)} queues, so "

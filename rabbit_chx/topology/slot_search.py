@@ -272,7 +272,7 @@ class _Search:
         now.total[old], now.total[queue] = totals
 
     def _branches(self) -> Iterator[tuple[int, list[int]]]:
-        """The slots, one of which must move, each with its possible queues, the emptiest first."""
+        """Slots, each with its possible queues, the emptiest first. At least one of these slots must move."""
         now = self._now
         by_level = sorted(range(len(now.fair)), key=now.level)
         if now.level(by_level[-1]) > self._limit:

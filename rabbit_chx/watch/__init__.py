@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rabbit_chx.faces import lazy_face
+from rabbit_chx.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from rabbit_chx.ring import Ring as Ring, ToExchange as ToExchange
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     )
 
 if not TYPE_CHECKING:
-    __all__, __getattr__, __dir__ = lazy_face(
+    __all__, __getattr__, __dir__ = lazy_exports(
         __name__,
         {
             "rabbit_chx.ring": "Ring ToExchange",

@@ -22,7 +22,7 @@ from rabbit_chx.testing.node import CannotSupply
 from rabbit_chx.urls import BrokerUrl
 from tests.broker.parity import Lab
 from tests.broker.stream_scene import delete_stream, new_stream
-from tests.broker.topology_site import FACES, Site
+from tests.broker.topology_site import CLIENTS, Site
 from tests.proof import LONG, book
 from tests.spark.conftest import inbox, streams  # noqa: F401 - the same fixtures for both folders
 
@@ -114,7 +114,7 @@ def site(broker):
         yield site
 
 
-@pytest.fixture(params=FACES)
+@pytest.fixture(params=CLIENTS)
 def applied(request):
     """Each of the two ways to apply a plan."""
     return request.param

@@ -13,7 +13,7 @@ from rabbit_chx.broker.reading.reader import read
 from rabbit_chx.topology import drift, plan
 from rabbit_chx.topology.model import CONSISTENT_HASH, Binding, Exchange, Queue, Topology
 from rabbit_chx.topology.planning.steps import Bind, DeclareExchange, DeclareQueue, DeleteQueue, Unbind
-from tests.broker.topology_site import FACES
+from tests.broker.topology_site import CLIENTS
 from tests.faults.load import wait_until
 
 pytestmark = [pytest.mark.broker, pytest.mark.newest_first]
@@ -98,7 +98,7 @@ def test_the_order_is_known_without_a_node_and_survives_what_applications_do(sit
 
 
 def test_each_client_undoes_what_the_other_recorded(site) -> None:
-    one, two = FACES
+    one, two = CLIENTS
     one(site.url(), site.plan(*DECLARE, *map(Bind, BINDINGS)), management=site.management)
     lighter = Binding("orders", "d", "1")
     two(site.url(), site.plan(Unbind(BINDINGS[2]), Bind(lighter)), management=site.management)
@@ -132,7 +132,7 @@ def test_what_is_deleted_and_declared_again_takes_its_entry_along(site, applied)
 def test_a_restart_keeps_the_record_exactly_where_it_keeps_the_ring(site) -> None:
     if site.broker.source.kind == "external":
         pytest.skip("a broker of somebody else is not restarted")
-    FACES[0](site.url(), site.plan(*DECLARE, *map(Bind, BINDINGS)), management=site.management)
+    CLIENTS[0](site.url(), site.plan(*DECLARE, *map(Bind, BINDINGS)), management=site.management)
     site.broker.restart_app()
     wait_until(lambda: site.management.exchanges(site.vhost), "the exchanges are listed")
     kept = site.broker.store == "khepri"
@@ -142,7 +142,7 @@ def test_a_restart_keeps_the_record_exactly_where_it_keeps_the_ring(site) -> Non
     before = observed.rings["orders"]
     plan = site.plan(DeclareQueue(Queue("e")), Bind(Binding("orders", "e", "1")))
     change = site.change("orders", before, before.bind("e"))
-    FACES[0](site.url(), site.plan(*plan.steps, changes=(change,)), management=site.management)
+    CLIENTS[0](site.url(), site.plan(*plan.steps, changes=(change,)), management=site.management)
     assert order(site) == ([*before.bucket_map, "e"], "record")
 
 

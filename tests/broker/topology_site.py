@@ -86,7 +86,7 @@ def with_aio_pika(given, plan, **options):
     return asyncio.run(apply_async(given, plan, **options))
 
 
-FACES = [with_pika, with_aio_pika]
+CLIENTS = [with_pika, with_aio_pika]
 
 
 def foundation(site: Site) -> Plan:

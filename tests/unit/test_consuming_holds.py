@@ -7,9 +7,9 @@ import pytest
 from rabbit_chx import InvalidValue, Ring
 from rabbit_chx.broker.applying.protocol import Refused
 from rabbit_chx.consuming.access import HOLDS
+from rabbit_chx.consuming.held_queues import held_queues
 from rabbit_chx.consuming.holds import Hold, hold_commands
 from rabbit_chx.consuming.messages import HOLD, Kind, kind_of
-from rabbit_chx.consuming.waits import waits_of
 from rabbit_chx.ring import ToExchange
 from rabbit_chx.topology.model import Binding
 from rabbit_chx.topology.planning.steps import Bind, Plan, RingChange, Unbind
@@ -69,7 +69,7 @@ def changed(before: Ring, *steps) -> Plan:
 
 def test_appended_queues_wait_for_those_that_lose_keys() -> None:
     plan = changed(Ring.of(["a", "b"]), Bind(Binding("x", "c", "1")), Bind(Binding("x", "d", "1")))
-    assert waits_of(plan) == {"c": {"a", "b"}, "d": {"a", "b", "c"}}
+    assert held_queues(plan) == {"c": {"a", "b"}, "d": {"a", "b", "c"}}
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_appended_queues_wait_for_those_that_lose_keys() -> None:
 )
 def test_a_change_that_cannot_keep_order_is_an_error(plan, reason) -> None:
     with pytest.raises(InvalidValue, match=reason):
-        waits_of(plan)
+        held_queues(plan)
 
 
 def test_an_unknown_ring_is_an_error() -> None:
@@ -96,4 +96,4 @@ def test_an_unknown_ring_is_an_error() -> None:
     unknown = Ring(known.bindings, None, known.release, "the node was restarted")
     plan = Plan("/", (Bind(Binding("x", "c", "1")),), (RingChange("x", unknown, unknown, None, None),))
     with pytest.raises(InvalidValue, match=r"unknown order.*the node was restarted"):
-        waits_of(plan)
+        held_queues(plan)

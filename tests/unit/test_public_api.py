@@ -20,7 +20,7 @@ import rabbit_chx
 from tests.programs import ran
 
 ROOT = Path(__file__).parents[2]
-FACES = (
+PACKAGES = (
     "rabbit_chx",
     "rabbit_chx.topology",
     "rabbit_chx.broker",
@@ -31,7 +31,7 @@ FACES = (
     "rabbit_chx.watch",
     "rabbit_chx.testing",
 )
-LAZY_FACES = (
+LAZY_PACKAGES = (
     "rabbit_chx",
     "rabbit_chx.topology",
     "rabbit_chx.broker",
@@ -41,7 +41,7 @@ LAZY_FACES = (
     "rabbit_chx.testing",
     "spark_connector",
 )
-LOWER_FACES = ("rabbit_chx", "rabbit_chx.kernel", "rabbit_chx.hashing", "rabbit_chx.topology")
+LOWER_PACKAGES = ("rabbit_chx", "rabbit_chx.kernel", "rabbit_chx.hashing", "rabbit_chx.topology")
 """What users of any public package have at hand as well."""
 WITH_EXAMPLES = [
     *("errors", "exchange", "fields", "hashing", "inference", "kernel", "markup", "monitor", "movement"),
@@ -61,9 +61,9 @@ def loaded_after(*statements: str) -> set[str]:
     return set(done.stdout.split())
 
 
-@pytest.mark.parametrize("face", FACES)
-def test_every_exported_name_exists_and_is_documented(face: str) -> None:
-    module = importlib.import_module(face)
+@pytest.mark.parametrize("package", PACKAGES)
+def test_every_exported_name_exists_and_is_documented(package: str) -> None:
+    module = importlib.import_module(package)
     assert sorted(module.__all__) == sorted(set(module.__all__))
     for name in module.__all__:
         value = getattr(module, name)
@@ -72,9 +72,9 @@ def test_every_exported_name_exists_and_is_documented(face: str) -> None:
             assert (value.__doc__ or "").strip(), name
 
 
-@pytest.mark.parametrize("face", LAZY_FACES)
-def test_type_checkers_see_what_is_loaded_lazily(face: str) -> None:
-    module = importlib.import_module(face)
+@pytest.mark.parametrize("package", LAZY_PACKAGES)
+def test_type_checkers_see_what_is_loaded_lazily(package: str) -> None:
+    module = importlib.import_module(package)
     tree = ast.parse(inspect.getsource(module))
     imports, _ = (node.body for node in tree.body if isinstance(node, ast.If))
     seen = {
@@ -89,19 +89,19 @@ def test_type_checkers_see_what_is_loaded_lazily(face: str) -> None:
         assert getattr(module, name) is getattr(home, name)
 
 
-@pytest.mark.parametrize("face", LAZY_FACES)
-def test_what_is_loaded_lazily_is_found_as_in_any_other_module(face: str) -> None:
-    module, everything = importlib.import_module(face), {}
+@pytest.mark.parametrize("package", LAZY_PACKAGES)
+def test_what_is_loaded_lazily_is_found_as_in_any_other_module(package: str) -> None:
+    module, everything = importlib.import_module(package), {}
     assert set(module.__all__) <= set(dir(module))
     assert {"__all__", "__doc__", "__name__"} <= set(dir(module))
-    exec(f"from {face} import *", everything)
+    exec(f"from {package} import *", everything)
     for name in filter(str.islower, module.__all__):
         assert pickle.loads(pickle.dumps(everything[name])) is everything[name]
     assert f"{module.__all__[-1]}(" in pydoc.render_doc(module, renderer=pydoc.plaintext)
-    with pytest.raises(AttributeError, match=f"'{face}' has no attribute 'Rung'"):
+    with pytest.raises(AttributeError, match=f"'{package}' has no attribute 'Rung'"):
         module.Rung  # noqa: B018
     with pytest.raises(ImportError, match="cannot import name 'Rung'"):
-        exec(f"from {face} import Rung")
+        exec(f"from {package} import Rung")
 
 
 @pytest.mark.parametrize("first", ["moved", "Movement", "shares"])
@@ -111,9 +111,9 @@ def test_shares_is_a_function_whichever_name_of_its_module_is_imported_first(fir
     loaded_after(check, "import rabbit_chx; assert callable(rabbit_chx.shares)")
 
 
-@pytest.mark.parametrize("face", FACES)
-def test_no_module_has_the_name_of_an_exported_function(face: str) -> None:
-    module = importlib.import_module(face)
+@pytest.mark.parametrize("package", PACKAGES)
+def test_no_module_has_the_name_of_an_exported_function(package: str) -> None:
+    module = importlib.import_module(package)
     assert module.__file__ is not None
     modules = {path.stem for path in Path(module.__file__).parent.iterdir()}
     assert not modules & set(module.__all__)
@@ -167,8 +167,8 @@ def classes_in(annotation: object) -> set[type]:
     return found.union(*map(classes_in, typing.get_args(annotation)))
 
 
-def exported_by(faces: tuple[str, ...]) -> set[int]:
-    modules = map(importlib.import_module, faces)
+def exported_by(packages: tuple[str, ...]) -> set[int]:
+    modules = map(importlib.import_module, packages)
     return {id(getattr(module, name)) for module in modules for name in public_names(module)}
 
 
@@ -180,10 +180,14 @@ def public_names(module: Any) -> list[str]:
     return getattr(module, "__all__", None) or [name for name in own if not name.startswith("_")]
 
 
-@pytest.mark.parametrize("face", FACES)
-def test_a_public_package_exports_what_its_functions_take_and_return(face: str) -> None:
+@pytest.mark.parametrize("package", PACKAGES)
+def test_a_public_package_exports_what_its_functions_take_and_return(package: str) -> None:
     pytest.importorskip("matplotlib")
-    module, exported, missing = importlib.import_module(face), exported_by((face, *LOWER_FACES)), set()
+    module, exported, missing = (
+        importlib.import_module(package),
+        exported_by((package, *LOWER_PACKAGES)),
+        set(),
+    )
     for name in module.__all__:
         for function in functions_of(getattr(module, name)):
             known = (
@@ -207,7 +211,7 @@ def test_a_public_package_exports_what_its_functions_take_and_return(face: str) 
 def test_importing_the_package_loads_nothing_but_itself() -> None:
     loaded = loaded_after("import rabbit_chx, rabbit_chx.topology")
     assert {name for name in loaded if name.startswith("rabbit_chx.")} == {
-        "rabbit_chx.faces",
+        "rabbit_chx.lazy_exports",
         "rabbit_chx.topology",
     }
     assert not loaded & FOREIGN

@@ -5,8 +5,8 @@
         applied = apply(connection, plan(wanted, observed), management=management)
 
 The steps are carried out in their order on a channel of their own, and read back where the broker might ignore them.
-The first surprise stops the plan: :class:`~rabbit_chx.errors.ApplyStopped` says what is done and what is not; to
-continue, plan again and apply.
+The first unexpected result stops the plan: :class:`~rabbit_chx.errors.ApplyStopped` lists the steps that are done and
+those that are not. To continue, plan again and apply.
 """
 
 from __future__ import annotations
@@ -66,12 +66,12 @@ def apply(
         tls: for an amqps URL; by default certificate and host name are checked.
         record: record the order in which rings were bound, in bindings of the exchange ``rabbit-chx.order``. Without
             the record (or without ``management``) only the node knows the order.
-        holder: what the lock says of its holder while this runs; by default user, host, process and time, and nothing
-            if it is empty.
+        holder: the text that the lock shows for its holder; by default user, host, process and time. With an empty
+            text, the lock shows nothing.
         timeout: seconds for the broker to answer a command; then the connection is dropped.
 
     Raises:
-        ApplyStopped: the plan was not applied to its end; it says what is done, and why it stopped.
+        ApplyStopped: the plan was not applied completely; the message has the steps that are done and the reason.
         BrokerUnavailable: no broker answers at the URL.
     """
     from rabbit_chx.broker.applying.pika_driver import PikaDriver, opened

@@ -76,7 +76,7 @@ class _Drain:
                 "queues to drain",
                 queues,
                 "names of queues",
-                "drain_first_in(plan) tells which they are",
+                "drain_first_in(plan) returns them",
             )
         self.waiting = set(queues)
         self._id = secrets.token_hex(8)
@@ -127,9 +127,9 @@ def marker_commands(
     settle: float,
     *,
     on_passed: Callable[[str], object] = lambda _: None,
-    meanwhile: Callable[[], object] = lambda: None,
+    on_poll: Callable[[], object] = lambda: None,
 ) -> Generator[Command, Any, None]:
-    """The commands of a drain; ``meanwhile`` is called at each poll until every queue has passed its marker."""
+    """The commands of a drain; ``on_poll`` is called at each poll until every queue has passed its marker."""
     state = _Drain(queues)
     deadline = time.monotonic() + timeout
     replies = yield from check_replies()
@@ -139,7 +139,7 @@ def marker_commands(
     while state.waiting and time.monotonic() < deadline:
         answer = yield OnChannel("basic_get", {"queue": replies})
         if answer is None:
-            meanwhile()
+            on_poll()
             yield Pause(_POLL)
         elif passed := state.passed(answer.headers):
             on_passed(passed)

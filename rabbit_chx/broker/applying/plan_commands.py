@@ -112,7 +112,7 @@ def plan_commands(
     try:
         return (yield from _all_steps(plan, work, on_step, why))
     finally:
-        # The driver throws in whatever ends its work, so the lock is released in every case.
+        # The driver throws every error into this generator, so the lock is always released.
         yield from release_lock()
 
 

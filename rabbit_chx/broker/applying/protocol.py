@@ -1,7 +1,7 @@
 """Commands as values, the errors that a driver raises for them, and what the drivers of pika and aio-pika share.
 
 A driver runs a generator of commands to its end: it carries out each command that the generator yields and sends the
-answer back, or throws what went wrong. It also throws whatever ends its own work (an interrupt, a cancelled task), so
+answer back, or throws what went wrong. It also throws what ends the driver itself (an interrupt, a cancelled task), so
 that the generator can still release the lock.
 """
 
@@ -46,7 +46,7 @@ class Pipelined:
 
 @dataclass(frozen=True, slots=True)
 class OverHttp:
-    """A call of :class:`~rabbit_chx.broker.management.Management`, by its name; the answer is what it returns."""
+    """A call of :class:`~rabbit_chx.broker.management.Management`, by its name; the answer is the returned value."""
 
     method: str
     arguments: tuple[Any, ...] = ()
@@ -54,7 +54,7 @@ class OverHttp:
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """Wait, and keep the connection alive meanwhile."""
+    """Wait, and keep the connection alive."""
 
     seconds: float
 
@@ -80,11 +80,11 @@ class Refused(Exception):
 
 
 class Lost(Exception):
-    """The connection is gone; the text says why."""
+    """The connection is lost; the text has the reason."""
 
 
 class Surprise(Exception):
-    """The broker is not in the expected state; the text says how, and what to do."""
+    """The broker is not in the expected state; the text describes the difference, and what to do."""
 
 
 _FOR_EACH: Final = 0.2
@@ -100,7 +100,7 @@ async def carry_out(commands: Generator[Command, Any, _T], do: Callable[[Command
             command = step(given)
             try:
                 step, given = commands.send, await do(command)
-            except BaseException as error:  # noqa: BLE001 - the generator decides, whatever it is
+            except BaseException as error:  # noqa: BLE001 - the generator decides about any error
                 step, given = commands.throw, error
     except StopIteration as end:
         return end.value  # type: ignore[no-any-return]
@@ -159,7 +159,7 @@ class Driver(ABC):
         """Send commands without waiting in between, and return the answer to the last one.
 
         Raises:
-            TimeoutError: there was none in so many seconds, and the connection is dropped.
+            TimeoutError: the broker did not answer in time, and the connection is dropped.
         """
 
     @abstractmethod

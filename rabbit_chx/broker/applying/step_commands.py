@@ -1,4 +1,4 @@
-"""The commands of each step, and the check that the broker did what it was told. No connection is opened here.
+"""The commands of each step, and the check that the broker carried them out. No connection is opened here.
 
 The broker may ignore a command without an error: other exchange arguments than it has, a second binding of a
 destination of a ring, an unbind with other arguments than were bound. So declarations and bindings are read back where
@@ -110,7 +110,7 @@ class StepCommands:
     def _send(self, commands: Sequence[Sequence[OnChannel]]) -> Generator[Command, Any, _Sent]:
         """Send the commands of several steps, and return how many steps were carried out.
 
-        A refusal within a pipeline does not tell which command it is about, so all are sent once more, one by one:
+        A refusal within a pipeline does not identify the command, so all commands are sent again, one by one:
         a command that was carried out changes nothing the second time.
         """
         flat = tuple(command for of_step in commands for command in of_step)
@@ -206,7 +206,7 @@ class StepCommands:
         kind: str = (yield OverHttp("queue", (self.vhost, name))).type
         if kind == "stream":
             raise Surprise(
-                f"stream {name!r} always holds its messages: force the deletion if nobody needs them"
+                f"stream {name!r} always holds its messages: force the deletion if they are not needed"
             )
         if kind == "quorum":
             self.unverified.append(

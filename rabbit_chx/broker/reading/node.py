@@ -34,7 +34,7 @@ class NodeCommand:
     """A command that evaluates its last argument on a node.
 
     Args:
-        command: a line as for a shell, of which only quotes are understood, or its words.
+        command: a line as for a shell, in which only quotes have a meaning, or its words.
         timeout: seconds for one evaluation; starting ``rabbitmqctl`` alone takes a second or two.
     """
 

@@ -38,7 +38,7 @@ def order_exchange(cluster: str) -> Exchange:
 
 
 def anchor(exchange: str) -> Binding:
-    """The binding that says that the entries of an exchange belong to the exchange that exists now."""
+    """The binding whose existence shows that the entries are about the current exchange of this name."""
     return Binding(ORDER_EXCHANGE, ToExchange(exchange), exchange)
 
 

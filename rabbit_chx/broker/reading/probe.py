@@ -40,7 +40,7 @@ def probe(
 ) -> _Pairs:
     """Where ``count`` messages of our own go (as many as most rings need), which are taken out again.
 
-    The exchange and the queues behind it have to be quiet: empty, without a consumer, and nobody publishes.
+    The exchange and the queues behind it must be quiet: empty, without consumers and without publishers.
     """
     found = observed.topology.exchange(exchange)
     queues = _queues_to_probe(observed.topology, exchange)
@@ -101,7 +101,7 @@ def _not_quiet(queue: str, got: str) -> InvalidValue:
     return InvalidValue(
         f"queue {queue!r} behind the exchange to probe",
         got,
-        "an empty queue that nobody uses",
+        "an empty, unused queue",
         "For an exchange in use, pass --pairs with keys and queues that consumers logged, or node access",
     )
 
@@ -129,7 +129,7 @@ class _Takers:
             self._foreign.append(queue)
 
     def wait(self, connection: BlockingConnection, count: int) -> dict[int, str]:
-        """The queue of each of the probes, all of which are out of their queues afterwards."""
+        """The queue that each probe reached; no probe remains in a queue."""
         heard = time.monotonic()
         while len(self._landed) < count:
             before = len(self._landed)
@@ -148,7 +148,7 @@ class _Takers:
 
 
 def _queues_to_probe(topology: Topology, exchange: str) -> dict[str, Destination]:
-    """The queue behind each destination of a ring; each has to lead to one queue only, and no other to that one."""
+    """The queue behind each destination of a ring; raise unless each leads to one queue of its own."""
     behind = destinations_by_queue(topology, exchange)
     for bound in topology.bindings_from(exchange):
         queues = _queues_behind(topology, bound.destination)
@@ -178,6 +178,6 @@ def destinations_by_queue(topology: Topology, exchange: str) -> dict[str, Destin
 
 
 def _queues_behind(topology: Topology, destination: Destination) -> set[str]:
-    """All queues to which a message may go from here, whatever the keys of the bindings."""
+    """All queues that a message may reach from here with some routing key."""
     found = reachable(topology, [destination], alternates=True)
     return {each for each in found if not isinstance(each, ToExchange)}

@@ -3,7 +3,7 @@
     observed = read(Management("http://user:password@host:15672"), "/", node=NodeCommand("docker exec ..."))
     observed = learn(observed, pairs)        # of `ring_order`: observed messages work out rings
 
-Left out is what no file declares: the default exchange, unused ``amq.`` exchanges, everything called ``rabbit-chx.``
+The result leaves out what no file declares: the default exchange, unused ``amq.`` exchanges, everything called ``rabbit-chx.``
 (the lock and the record of the order), and exclusive queues, which live as long as their connection. Exclusive queues
 bound to a consistent-hash exchange stay, since they have buckets. Nothing is changed on the broker.
 """
@@ -56,7 +56,7 @@ def read(
     Args:
         management: the management API.
         vhost: the virtual host.
-        node: tells the order of the rings for certain, and ``default_worker_pool_size``.
+        node: provides the exact order of the rings, and ``default_worker_pool_size``.
         pairs: by exchange, the values that were hashed and the destinations that received them.
         release: mirror this release instead of the one that the broker reports.
     """
@@ -222,7 +222,7 @@ def count_messages(connection: pika.BlockingConnection, queues: Iterable[str]) -
 def _passive(connection: pika.BlockingConnection, needs: Needs, kind: str, name: str) -> Any:
     """The answer to a passive declaration, on a channel of its own, since a refusal closes it; None for a missing one.
 
-    From 4.3.1 on it needs any of the three permissions, of which write does the least harm; before, it needs none.
+    From 4.3.1 on it needs any of the three permissions; write does the least harm. Before, it needs none.
     """
     from pika.exceptions import AMQPError, ChannelClosedByBroker
 

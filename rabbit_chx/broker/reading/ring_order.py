@@ -74,11 +74,11 @@ class OrderEvidence:
         return self.why_void or [recorded[one] for one in each]
 
     def _why_renumbered(self, carried: Collection[int]) -> str:
-        """Why the numbers in bindings do not tell their order; nothing if they do."""
+        """Why the numbers in bindings do not give their order; empty if they do."""
         first = self.exchange.arguments.get(BIND_SEQUENCE) if self.exchange else None
         if len(set(carried)) < len(carried):
             return f"two of its bindings carry the same {BIND_SEQUENCE}"
-        # A single binding that is older than the rest comes first, whatever its number.
+        # A single binding that is older than the rest comes first with any number.
         if not isinstance(first, int) or sum(number < first for number in carried) > 1:
             return f"the broker was restarted after some of its bindings got their {BIND_SEQUENCE}"
         return ""
@@ -109,7 +109,7 @@ def ring_of(
     twice = Counter(destination for destination, _ in {(each.destination, each.key) for each in listed})
     for destination, times in twice.items():
         if times > 1:
-            reason = f"{destination} is bound with {times} weights, of which only one takes effect"
+            reason = f"{destination} is bound with {times} weights, but only one takes effect"
             return unknown(_NO_SOURCE.format(reason=reason))
     numbers = evidence.numbers(bindings)
     if isinstance(numbers, str):

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from rabbit_chx.errors import InvalidValue
 from rabbit_chx.ring import ToExchange
 from rabbit_chx.text import UNPRINTABLE
-from rabbit_chx.topology.file.ranges import fold, literal
+from rabbit_chx.topology.file.ranges import literal, with_ranges
 from rabbit_chx.topology.model import (
     CONSISTENT_HASH,
     HASH_PROPERTIES,
@@ -82,7 +82,7 @@ def _file(topology: Topology) -> dict[str, Any]:
         }
         for each in topology.policies
     }
-    queues = dict(fold((each.name, _queue(each)) for each in topology.queues))
+    queues = dict(with_ranges((each.name, _queue(each)) for each in topology.queues))
     sections = {"exchanges": exchanges, "queues": queues, "policies": policies}
     return {"schema": 1, "vhost": topology.vhost, **_given(sections)}
 
@@ -101,7 +101,7 @@ def _exchange(topology: Topology, exchange: Exchange) -> dict[str, Any]:
     partners = [second for first, second in topology.co_partitioned if first == exchange.name]
     lists = _bindings(exchange, topology.bindings_from(exchange.name))
     if slots:
-        lists = {"slots": slots.count, "queues": dict(fold(slots.queues.items()))}
+        lists = {"slots": slots.count, "queues": dict(with_ranges(slots.queues.items()))}
     values = {
         "type": exchange.type,
         **keyed,
@@ -143,7 +143,7 @@ def _bindings(exchange: Exchange, bindings: tuple[Binding, ...]) -> dict[str, An
         return {"bindings": [_keyed(bound) for bound in bindings]}
     if any(isinstance(bound.destination, ToExchange) for bound in bindings):
         return {"destinations": [{**_either(bound), "weight": int(bound.key or 1)} for bound in bindings]}
-    return {"queues": dict(fold((str(bound.destination), int(bound.key or 1)) for bound in bindings))}
+    return {"queues": dict(with_ranges((str(bound.destination), int(bound.key or 1)) for bound in bindings))}
 
 
 def _either(bound: Binding) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from typing import Any, Final
 from rabbit_chx.errors import Unquoted
 from rabbit_chx.topology.file.problems import MAX_DEPTH, Document, Path, Positions
 
-# In valid JSON commas and colons can be skipped: the order of the other tokens says it all.
+# In valid JSON commas and colons can be skipped: the order of the other tokens is enough.
 _TOKEN: Final = re.compile(r'"(?:[^"\\]|\\.)*"|[][{}]|[^][{}",:\s]+')
 
 

@@ -43,7 +43,7 @@ class Lookup:
         return not flaw
 
     def members(self, path: Path, name: str, *, at_key: bool = False) -> tuple[str, ...]:
-        """The queues that a name stands for; none if it is malformed."""
+        """Expand the name of queues; none if it is malformed."""
         try:
             names = expand(name)
         except InvalidValue as error:

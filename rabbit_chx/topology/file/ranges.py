@@ -1,4 +1,4 @@
-"""Ranges of queue names: ``orders.{00..15}`` stands for sixteen names.
+"""Ranges of queue names: ``orders.{00..15}`` means sixteen names.
 
 A name has at most one range, from low to high. A leading zero fixes the width of all numbers. A brace that belongs
 to the name is doubled.
@@ -22,7 +22,7 @@ _TOKEN: Final = re.compile(r"\{\{|\}\}|\{[0-9]+\.\.[0-9]+\}|[{}]|[^{}]+")
 
 
 def expand(name: str) -> tuple[str, ...]:
-    """The names that a name with a range stands for, in numeric order; without a range the name itself.
+    """Expand a name with a range into names in numeric order; without a range, return the name itself.
 
     >>> expand("orders.{08..10}")
     ('orders.08', 'orders.09', 'orders.10')
@@ -59,7 +59,7 @@ def _numbers(name: str, token: str) -> list[str]:
 
 
 def literal(name: str) -> str:
-    """A name with its braces doubled, so that it stands for itself."""
+    """Double the braces of a name, so that `expand` returns it unchanged."""
     return name.replace("{", "{{").replace("}", "}}")
 
 
@@ -67,20 +67,20 @@ _NUMBERED: Final = re.compile(r"(.*?)([0-9]+)([^0-9]*)", re.DOTALL)
 _MIN_RANGE: Final = 3
 
 
-def fold(items: Iterable[tuple[str, _Value]]) -> Iterator[tuple[str, _Value]]:
+def with_ranges(items: Iterable[tuple[str, _Value]]) -> Iterator[tuple[str, _Value]]:
     """Replace successive numbered names of equal value by ranges; other names become literal.
 
-    >>> list(fold([("q8", 1), ("q9", 1), ("q10", 1), ("vip", 3)]))
+    >>> list(with_ranges([("q8", 1), ("q9", 1), ("q10", 1), ("vip", 3)]))
     [('q{8..10}', 1), ('vip', 3)]
     """
     run: list[tuple[str, _Value]] = []
     for name, value in items:
         # By repr(), because 1 == True in Python and not in AMQP.
         if run and (repr(value) != repr(run[0][1]) or not _follows(run, name)):
-            yield from _folded(run)
+            yield from _as_range(run)
             run = []
         run.append((name, value))
-    yield from _folded(run)
+    yield from _as_range(run)
 
 
 def _follows(run: list[tuple[str, _Value]], name: str) -> bool:
@@ -93,7 +93,7 @@ def _follows(run: list[tuple[str, _Value]], name: str) -> bool:
     return (first[1], number, first[3]) == following.groups()
 
 
-def _folded(run: list[tuple[str, _Value]]) -> list[tuple[str, _Value]]:
+def _as_range(run: list[tuple[str, _Value]]) -> list[tuple[str, _Value]]:
     if len(run) < _MIN_RANGE:
         return [(literal(name), value) for name, value in run]
     first, last = _NUMBERED.fullmatch(run[0][0]), _NUMBERED.fullmatch(run[-1][0])

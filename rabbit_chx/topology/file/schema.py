@@ -37,7 +37,7 @@ OneOrMore = Annotated[Annotated[str, Tag("text")] | Annotated[list[str], Tag("li
 
 
 def _tidy(schema: dict[str, Any]) -> None:
-    """Remove titles, null and empty defaults, which tell an editor nothing."""
+    """Remove titles, null and empty defaults, which are useless to an editor."""
     for name, each in schema["properties"].items():
         each.pop("title", None)
         branches = [branch for branch in each.pop("anyOf", ()) if branch != {"type": "null"}]

@@ -79,7 +79,7 @@ def _shown(value: Any) -> object:
 
 
 def _report_key(path: Path, document: Document) -> None:
-    # exchanges, NAME, bindings, INDEX, KEY: the sections alone tell the model.
+    # exchanges, NAME, bindings, INDEX, KEY: the sections determine the model.
     sections = " ".join(map(str, path[:-1:2]))
     known = [each.alias or name for name, each in _MODELS.get(sections, File).model_fields.items()]
     key = str(path[-1])

@@ -113,10 +113,10 @@ def _at_the_switch(old: str, new: str, upstream: Sequence[Binding], there: Topol
         kind = "" if found is None else found.type
         others = [bound for bound in there.bindings_from(source) if bound.destination != ToExchange(old)]
         if kind in HASHING and not others:
-            said = "no message is lost or duplicated"
+            effect = "no message is lost or duplicated"
         elif kind in HASHING:
-            said = "it has other destinations too, and some of its keys move between them"
+            effect = "it has other destinations too, and some of its keys move between them"
         else:
-            said = "messages go to both while both are bound: pause publishers, or accept duplicates"
-        parts.append(f"switch {source!r} over ({said})")
+            effect = "messages go to both while both are bound: pause publishers, or accept duplicates"
+        parts.append(f"switch {source!r} over ({effect})")
     return ", ".join(parts)

@@ -24,7 +24,7 @@ _ROUNDS: Final = 12
 
 
 def fewest_moved(
-    walker: MovementTracker, head: int, tail: Mapping[Destination, int], starts: Mapping[Destination, int]
+    tracker: MovementTracker, head: int, tail: Mapping[Destination, int], starts: Mapping[Destination, int]
 ) -> tuple[Destination, ...]:
     """The order of the tail that leaves the most keys on their current destinations.
 
@@ -32,7 +32,7 @@ def fewest_moved(
     come first in it, in their current order, and have their first buckets in ``starts``.
     """
     names = tuple(tail)
-    search = _Search(walker, head, tail, starts)
+    search = _Search(tracker, head, tail, starts)
     best = np.arange(len(names))
     if len(names) <= _TRY_ALL:
         orders = np.array(list(permutations(range(len(names)))), np.intp)
@@ -48,7 +48,7 @@ def fewest_moved(
 class _Search:
     def __init__(
         self,
-        walker: MovementTracker,
+        tracker: MovementTracker,
         head: int,
         tail: Mapping[Destination, int],
         starts: Mapping[Destination, int],
@@ -56,7 +56,7 @@ class _Search:
         self._head = head
         self._weights = np.array(list(tail.values()), np.intp)
         size = head + int(self._weights.sum())
-        known, counts = walker.overlap(size)
+        known, counts = tracker.overlap(size)
         rows = [known.index(name) if name in known else -1 for name in tail]
         kept = np.zeros((len(rows), size), np.int64)
         for row, index in enumerate(rows):

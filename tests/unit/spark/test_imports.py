@@ -6,7 +6,7 @@ import ast
 from pathlib import Path
 
 ROOT = Path(__file__).parents[3]
-PUBLIC = {"rabbit_chx", "rabbit_chx.errors", "rabbit_chx.faces"} | {
+PUBLIC = {"rabbit_chx", "rabbit_chx.errors", "rabbit_chx.lazy_exports"} | {
     f"rabbit_chx.{name}" for name in ("consuming", "kernel", "publishing", "streams", "topology")
 }
 ON_SPARK = {"pyspark", "pyspark_rabbitmq", "spark_connector"}

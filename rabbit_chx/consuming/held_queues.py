@@ -9,7 +9,7 @@ from rabbit_chx.topology.planning.drain_order import drain_first_in, drain_stage
 from rabbit_chx.topology.planning.steps import Bind, Plan, Unbind
 
 
-def waits_of(plan: Plan) -> dict[str, frozenset[str]]:
+def held_queues(plan: Plan) -> dict[str, frozenset[str]]:
     """The queues that gain keys by a plan, each with the queues to drain first.
 
     Raises:
@@ -19,8 +19,8 @@ def waits_of(plan: Plan) -> dict[str, frozenset[str]]:
         raise InvalidValue(
             f"change of exchange {exchange!r}", flaw, "a change that can keep keys in order", hint
         )
-    waits = drain_first_in(plan)
-    named = {one for gainer, losers in waits.items() for one in (gainer, *losers)}
+    drain_first = drain_first_in(plan)
+    named = {one for gainer, losers in drain_first.items() for one in (gainer, *losers)}
     behind = sorted(str(one) for one in named if not isinstance(one, str))
     if behind:
         raise InvalidValue(
@@ -29,8 +29,8 @@ def waits_of(plan: Plan) -> dict[str, frozenset[str]]:
             "keys that move between queues",
             "Only queues can be held and drained, not exchanges",
         )
-    if drain_stages(waits) is None:
-        mutual = sorted(str(one) for one in waits.keys() & set().union(*waits.values()))
+    if drain_stages(drain_first) is None:
+        mutual = sorted(str(one) for one in drain_first.keys() & set().union(*drain_first.values()))
         raise InvalidValue(
             "change",
             f"queues that gain keys from each other ({', '.join(mutual)})",
@@ -38,7 +38,7 @@ def waits_of(plan: Plan) -> dict[str, frozenset[str]]:
             "On a ring, append queues at its end or remove the last-bound ones; with slots, any queue can be added or "
             "removed. `rabbit-chx plan` shows the alternatives",
         )
-    return {str(gainer): frozenset(map(str, losers)) for gainer, losers in waits.items()}
+    return {str(gainer): frozenset(map(str, losers)) for gainer, losers in drain_first.items()}
 
 
 def _flaws(plan: Plan) -> Iterator[tuple[str, str, str]]:

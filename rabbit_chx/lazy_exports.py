@@ -10,12 +10,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 
-def lazy_face(
+def lazy_exports(
     package: str, names_in: Mapping[str, str]
 ) -> tuple[list[str], Callable[[str], Any], Callable[[], list[str]]]:
-    """The ``__all__``, ``__getattr__`` and ``__dir__`` of a package, from the names in each module, by blanks.
+    """The ``__all__``, ``__getattr__`` and ``__dir__`` of a package, from the names in each module, separated by blanks.
 
-    Type checkers read the package's own imports instead, as ``X as X``, which exports X: they must not see
+    Type checkers read the package's own imports instead, as ``X as X``, which exports X. They must not see
     ``__getattr__``, which has every name.
     """
     home_of = {name: module for module, names in names_in.items() for name in names.split()}
