@@ -34,7 +34,7 @@ def key_field(key: str | bytes) -> dict[str, str]:
 
 
 @dataclass(frozen=True)
-class Answer:
+class PredictedRoute:
     """The route of one message."""
 
     type: Literal["route", "file_route"]
@@ -81,7 +81,7 @@ class Answer:
         return self.key.decode("utf-8", "replace") if isinstance(self.key, bytes) else self.key
 
 
-def print_answers(answers: Iterable[Answer], output: str, *, explain: bool) -> None:
+def print_routes(answers: Iterable[PredictedRoute], output: str, *, explain: bool) -> None:
     """Print the answer for each message."""
     for number, answer in enumerate(answers):
         if output == "json":

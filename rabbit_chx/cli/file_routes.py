@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from rabbit_chx.cli.answers import Answer, value_of
+from rabbit_chx.cli.answers import PredictedRoute, value_of
 from rabbit_chx.cli.options import mirror_of
 from rabbit_chx.exchange import ConsistentHashExchange
 from rabbit_chx.partitioning import AnyOf, ModulusHashExchange
@@ -40,7 +40,7 @@ class FileRoutes:
             pairs = [(bound.destination, bound.key) for bound in self._slots.top_bindings]
             self._modulus = ModulusHashExchange(pairs, release=release)
 
-    def answer(self, key: str | bytes, headers: Mapping[str, str], width: int | None) -> Answer:
+    def answer(self, key: str | bytes, headers: Mapping[str, str], width: int | None) -> PredictedRoute:
         """Route a key: the part that the exchange hashes, or the routing key if it hashes none."""
         text = key.decode("utf-8", "surrogateescape") if isinstance(key, bytes) else key
         encoded = text.encode("utf-8", "surrogateescape")
@@ -68,4 +68,4 @@ class FileRoutes:
                 shown = f"{slot}: {shown}"
                 fields["slot"] = slot
         unsure = any(isinstance(end, AnyOf) for end in ends)
-        return Answer("file_route", key, shown, fields, explanation, width, unsure)
+        return PredictedRoute("file_route", key, shown, fields, explanation, width, unsure)

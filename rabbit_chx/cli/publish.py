@@ -20,7 +20,7 @@ from rabbit_chx.cli.inputs import name_of, open_file
 from rabbit_chx.cli.options import FILE, broker_options, check_names, count_option, output_option, pairs
 from rabbit_chx.cli.output import echo, log_to_stderr, notice, print_json
 from rabbit_chx.cli.resume import MAX_SENT_AGAIN, ResumeFile, open_resume_file
-from rabbit_chx.cli.row_files import Batch, Picker, format_of, read_batches
+from rabbit_chx.cli.row_files import Picker, RowBatch, format_of, read_batches
 from rabbit_chx.cli.verb import Exit, bundle, option, verb
 from rabbit_chx.errors import BrokerUnavailable, PublishFailed
 from rabbit_chx.publishing import Failure, Publisher, Totals
@@ -145,7 +145,7 @@ def publish(
 
 
 def _publish_all(
-    batches: Iterator[Batch],
+    batches: Iterator[RowBatch],
     publisher: Publisher,
     resume: ResumeFile | None,
     pace: _Pace,
@@ -262,7 +262,7 @@ class _Pace:
         self._rate = rate
         self._due = time.monotonic()
 
-    def parts(self, batch: Batch) -> Iterator[Batch]:
+    def parts(self, batch: RowBatch) -> Iterator[RowBatch]:
         """Yield the parts of a batch, each when it is due."""
         step = min(max(self._rate // 20, 1), _ROWS_AT_ONCE) if self._rate else _ROWS_AT_ONCE
         for start in range(0, len(batch.bodies), step):

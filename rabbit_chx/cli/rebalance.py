@@ -12,7 +12,7 @@ from rabbit_chx.cli.changes import agreed, check_can_ask, print_plan
 from rabbit_chx.cli.options import check_names, exchange_option, keys_option, output_option, raw_option
 from rabbit_chx.cli.output import echo, notice
 from rabbit_chx.cli.plan import parse_new_weight
-from rabbit_chx.cli.rebalance_output import Outcome, print_outcome
+from rabbit_chx.cli.rebalance_output import Proposal, print_proposal
 from rabbit_chx.cli.slot_load import Measurement, count_keys, measure
 from rabbit_chx.cli.verb import Exit, option, verb
 from rabbit_chx.errors import InvalidValue
@@ -120,7 +120,7 @@ def rebalance(
     else:
         measured = measure(live, observed, name, queue_of, counts, sample)
     found = find_moves(counts.of_slot, queue_of, capacity, target)
-    print_outcome(Outcome(slots, capacity, queue_of, counts, found, measured.seconds), output)
+    print_proposal(Proposal(slots, capacity, queue_of, counts, found, measured.seconds), output)
     _print_doubts(found, counts, measured)
     plans = _print_plans(found, wanted, name, observed, output)
     if any(plan.refusals for plan in plans):

@@ -16,7 +16,7 @@ from rabbit_chx.topology.slot_division import quotas
 
 
 @dataclass(frozen=True)
-class Outcome:
+class Proposal:
     """A measured load, and the moves that even it out."""
 
     slots: Slots
@@ -34,19 +34,19 @@ class Outcome:
         return None if quotas(self.slots.count, self.slots.queues, after) == after else after
 
 
-def print_outcome(outcome: Outcome, output: str) -> None:
+def print_proposal(proposal: Proposal, output: str) -> None:
     """Print everything but the steps."""
-    (_print_as_json if output == "json" else _print)(outcome)
+    (_print_as_json if output == "json" else _print)(proposal)
 
 
-def _print_as_json(outcome: Outcome) -> None:
-    found, counts = outcome.found, outcome.counts
+def _print_as_json(proposal: Proposal) -> None:
+    found, counts = proposal.found, proposal.counts
     for queue, before in found.before.items():
         after = found.after[queue]
         print_json(
             "queue",
             queue=queue,
-            weight=outcome.capacity[queue],
+            weight=proposal.capacity[queue],
             slots=before.slots,
             load=before.share,
             over_fair_share=before.level,
@@ -61,28 +61,28 @@ def _print_as_json(outcome: Outcome) -> None:
         print_json(
             "hot_slot",
             slot=slot,
-            queue=outcome.queue_of[slot],
+            queue=proposal.queue_of[slot],
             load=share,
             key=key,
             key_load=times / counts.total,
         )
     print_json(
         "rebalancing",
-        exchange=outcome.slots.exchange,
+        exchange=proposal.slots.exchange,
         messages=counts.total,
-        seconds=outcome.seconds or None,
+        seconds=proposal.seconds or None,
         target=found.target,
         max_over_mean=found.max_before,
         max_over_mean_after=found.max_after,
         met=found.met,
         load_moved=found.share,
         fewest=found.fewest,
-        weights=outcome.new_weights,
+        weights=proposal.new_weights,
     )
 
 
-def _print(outcome: Outcome) -> None:
-    found = outcome.found
+def _print(proposal: Proposal) -> None:
+    found = proposal.found
     numbers = ("slots", "load", "of fair share", "slots after", "load after", "of fair share after")
     shown = Table("queue", *numbers, right=numbers)
     largest = max(each.share for each in found.before.values())
@@ -94,11 +94,11 @@ def _print(outcome: Outcome) -> None:
     moves = Table("slot", "from", "to", "load", right=("load",), wrapped=("slot", "from", "to"))
     for move in found.moves:
         moves.add_row(move.slot, move.from_queue, move.to_queue, f"{move.share:.2%}")
-    during = f" in {outcome.seconds:.0f} seconds" if outcome.seconds else ""
-    title = f"Exchange {outcome.slots.exchange!r}: {outcome.counts.total:,} messages{during} in {outcome.slots.count} slots"
-    show(shown, *[moves] * bool(found.moves), _verdict(found), *_hot(outcome), title=title)
+    during = f" in {proposal.seconds:.0f} seconds" if proposal.seconds else ""
+    title = f"Exchange {proposal.slots.exchange!r}: {proposal.counts.total:,} messages{during} in {proposal.slots.count} slots"
+    show(shown, *[moves] * bool(found.moves), _verdict(found), *_hot(proposal), title=title)
     if found.moves:
-        _print_file(outcome)
+        _print_file(proposal)
 
 
 def _verdict(found: Rebalancing) -> str:
@@ -112,8 +112,8 @@ def _verdict(found: Rebalancing) -> str:
     return f"{then}. These are the fewest moves found; fewer may be possible."
 
 
-def _hot(outcome: Outcome) -> list[str]:
-    found, counts = outcome.found, outcome.counts
+def _hot(proposal: Proposal) -> list[str]:
+    found, counts = proposal.found, proposal.counts
     lines = []
     for slot, share in found.hot.items():
         key, times = counts.hottest_key(slot)
@@ -125,8 +125,8 @@ def _hot(outcome: Outcome) -> list[str]:
     return lines
 
 
-def _print_file(outcome: Outcome) -> None:
-    weights = outcome.new_weights
+def _print_file(proposal: Proposal) -> None:
+    weights = proposal.new_weights
     if weights is None:
         echo("The file needs no change: its weights also match the new division.")
         return
@@ -134,7 +134,7 @@ def _print_file(outcome: Outcome) -> None:
     echo(
         "After the moves, write these numbers of slots into the file (not earlier, or `apply` moves other slots):"
     )
-    echo(yaml_text({"exchanges": {outcome.slots.exchange: {"queues": queues}}}).rstrip())
-    if len(set(outcome.capacity.values())) > 1:
-        given = " ".join(f"--weight {queue}={weight}" for queue, weight in outcome.capacity.items())
+    echo(yaml_text({"exchanges": {proposal.slots.exchange: {"queues": queues}}}).rstrip())
+    if len(set(proposal.capacity.values())) > 1:
+        given = " ".join(f"--weight {queue}={weight}" for queue, weight in proposal.capacity.items())
         echo(f"From then on, pass the capacities to rebalance: {given}")

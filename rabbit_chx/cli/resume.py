@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
-from rabbit_chx.cli.row_files import Batch
+from rabbit_chx.cli.row_files import RowBatch
 from rabbit_chx.errors import InvalidValue
 from rabbit_chx.publishing import Publisher
 
@@ -61,7 +61,7 @@ class ResumeFile:
         """Release the lock."""
         os.close(self._descriptor)
 
-    def skip(self, batch: Batch) -> Batch:
+    def skip(self, batch: RowBatch) -> RowBatch:
         """Return the batch without the rows that an earlier call confirmed."""
         gone = min(max(self.start - (batch.first_row - 1), 0), len(batch.bodies))
         return batch[gone:] if gone else batch

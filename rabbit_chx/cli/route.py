@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from rabbit_chx.cli.answers import Answer, key_field, print_answers, print_counts, value_of
+from rabbit_chx.cli.answers import PredictedRoute, key_field, print_counts, print_routes, value_of
 from rabbit_chx.cli.options import Described, exchange_options, keys_option, output_option, pairs, raw_option
 from rabbit_chx.cli.output import json_line, notice
 from rabbit_chx.cli.verb import option, verb
@@ -103,7 +103,9 @@ def _keys_of(path: str, *, raw: bool) -> Iterator[bytes]:
         yield from (column[row] for row in range(len(column)))
 
 
-def _follow(routes: FileRoutes, keys: Iterable[str | bytes], headers: dict[str, str]) -> Iterator[Answer]:
+def _follow(
+    routes: FileRoutes, keys: Iterable[str | bytes], headers: dict[str, str]
+) -> Iterator[PredictedRoute]:
     """Yield the answer for each message that passes through the exchanges of a file."""
     width = max(map(len, keys)) if isinstance(keys, tuple) else None  # those of a file are not all known
     unsure = False
@@ -115,7 +117,9 @@ def _follow(routes: FileRoutes, keys: Iterable[str | bytes], headers: dict[str, 
         notice("Note", _SLOTS)
 
 
-def _route(exchange: ConsistentHashExchange, keys: tuple[str, ...], headers: tuple[str, ...]) -> list[Answer]:
+def _route(
+    exchange: ConsistentHashExchange, keys: tuple[str, ...], headers: tuple[str, ...]
+) -> list[PredictedRoute]:
     """The answers for messages of an exchange that determines the queue alone."""
     messages = [(key, value_of(exchange, key)) for key in keys]
     if headers:
@@ -123,13 +127,15 @@ def _route(exchange: ConsistentHashExchange, keys: tuple[str, ...], headers: tup
     width = max(len(key) for key, _ in messages)
     found = [(key, exchange.explain(value)) for key, value in messages]
     return [
-        Answer("route", key, end := str(each.destination), {"queue": end, "bucket": each.bucket}, each, width)
+        PredictedRoute(
+            "route", key, end := str(each.destination), {"queue": end, "bucket": each.bucket}, each, width
+        )
         for key, each in found
     ]
 
 
 def _print(
-    answers: Iterable[Answer],
+    answers: Iterable[PredictedRoute],
     destinations: tuple[Destination, ...] = (),
     *,
     count: bool,
@@ -138,7 +144,7 @@ def _print(
 ) -> None:
     """Print the answers or, with --count, the number of keys of all destinations, or of those that got keys."""
     if not count:
-        print_answers(answers, output, explain=explain)
+        print_routes(answers, output, explain=explain)
         return
     counts = Counter(dict.fromkeys(map(str, destinations), 0))
     counts.update(answer.end for answer in answers)

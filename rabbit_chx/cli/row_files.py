@@ -30,7 +30,7 @@ Columns: TypeAlias = dict[str, list[Any]]
 
 
 @dataclass(frozen=True)
-class Batch:
+class RowBatch:
     """Columns as `Publisher.publish_many` accepts them."""
 
     bodies: list[bytes]
@@ -39,10 +39,10 @@ class Batch:
     properties: dict[str, list[Any]]
     first_row: int
 
-    def __getitem__(self, rows: slice) -> Batch:
+    def __getitem__(self, rows: slice) -> RowBatch:
         """Return some consecutive rows."""
         start, _, _ = rows.indices(len(self.bodies))
-        return Batch(
+        return RowBatch(
             self.bodies[rows],
             self.keys if isinstance(self.keys, str) else self.keys[rows],
             None if self.headers is None else self.headers[rows],
@@ -173,7 +173,7 @@ class Picker:
     properties: dict[str, str] = field(default_factory=dict)
     """Property name -> column."""
 
-    def batches(self, source: Iterable[Columns], name: str) -> Iterator[Batch]:
+    def batches(self, source: Iterable[Columns], name: str) -> Iterator[RowBatch]:
         """Yield all batches of a file, numbered from row 1; a file without rows is an error."""
         row = 1
         for columns in source:
@@ -182,13 +182,13 @@ class Picker:
         if row == 1:
             raise InvalidValue(name, "no rows", "at least one row")
 
-    def batch(self, columns: Columns, first_row: int, name: str) -> Batch:
+    def batch(self, columns: Columns, first_row: int, name: str) -> RowBatch:
         """Select the columns of a batch."""
         headers = None
         if self.headers:
             picked = [_column(columns, column, name) for column in self.headers.values()]
             headers = [dict(zip(self.headers, row, strict=True)) for row in zip(*picked, strict=True)]
-        return Batch(
+        return RowBatch(
             self._bodies(columns, first_row, name),
             "" if self.key is None else _texts(columns, self.key, first_row, name),
             headers,

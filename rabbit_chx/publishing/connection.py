@@ -19,7 +19,7 @@ from pika.exceptions import StreamLostError
 
 from rabbit_chx.broker.reasons import NotAmqp
 from rabbit_chx.publishing.frames import FRAME_OVERHEAD, encode
-from rabbit_chx.publishing.messages import Message
+from rabbit_chx.publishing.messages import OutgoingMessage
 from rabbit_chx.publishing.properties import DEFAULT_FRAME_MAX
 from rabbit_chx.publishing.window import Confirm
 
@@ -99,7 +99,7 @@ class PublisherConnection(SelectConnection):  # type: ignore[misc] # pika has no
         """The negotiated frame size."""
         return int(self.params.frame_max)
 
-    def publish(self, messages: Sequence[Message]) -> int:
+    def publish(self, messages: Sequence[OutgoingMessage]) -> int:
         """Publish messages in order and return the bytes they took; call it only while the connection is ready."""
         before = self.bytes_sent
         if self.fast:

@@ -10,7 +10,7 @@ import struct
 from collections.abc import Iterable
 from typing import Final
 
-from rabbit_chx.publishing.messages import Message
+from rabbit_chx.publishing.messages import OutgoingMessage
 
 FRAME_OVERHEAD: Final = 8
 """Type, channel and size before a frame's payload, and the end byte after it."""
@@ -25,7 +25,7 @@ _BASIC_HEADER: Final = struct.pack(">HH", 60, 0)  # class and weight
 _BODY_SIZE = struct.Struct(">Q").pack
 
 
-def encode(messages: Iterable[Message], *, frame_max: int) -> bytes:
+def encode(messages: Iterable[OutgoingMessage], *, frame_max: int) -> bytes:
     """Return all frames of the messages, on channel 1, mandatory."""
     limit = frame_max - FRAME_OVERHEAD
     pieces: list[bytes | memoryview] = []

@@ -66,7 +66,7 @@ class Totals:
 
 
 @dataclass(slots=True)
-class Message:
+class OutgoingMessage:
     """A message that a publisher accepted, and the state of its attempts."""
 
     row: int

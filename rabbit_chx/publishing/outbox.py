@@ -15,7 +15,7 @@ from heapq import nsmallest
 from typing import Final
 
 from rabbit_chx.errors import BrokerUnavailable, RabbitChxError
-from rabbit_chx.publishing.messages import Failure, Message, Outcome, Totals
+from rabbit_chx.publishing.messages import Failure, Outcome, OutgoingMessage, Totals
 
 log = logging.getLogger("rabbit_chx.publisher")
 
@@ -33,7 +33,7 @@ class Outbox:
         self._max_messages = max_messages
         self._max_bytes = max_bytes
         self._on_failure = on_failure
-        self._unsent: deque[Message] = deque()
+        self._unsent: deque[OutgoingMessage] = deque()
         self._outcomes: Counter[Outcome] = Counter()
         self._published = self._pending_bytes = self._resent = self._bytes = self._connections = 0
         self._lowest_pending = 0
@@ -51,7 +51,7 @@ class Outbox:
         """Return the number of the next message."""
         return self._published
 
-    def add(self, messages: Sequence[Message], wake: Callable[[], object]) -> None:
+    def add(self, messages: Sequence[OutgoingMessage], wake: Callable[[], object]) -> None:
         """Accept messages, waiting while too many are pending; raise if nothing more can be published."""
         done = 0
         while done < len(messages):
@@ -81,7 +81,7 @@ class Outbox:
         full = self._pending() > self._max_messages * 3 // 4
         return not full and self._pending_bytes <= self._max_bytes * 3 // 4
 
-    def _fitting(self, messages: Sequence[Message], start: int) -> Sequence[Message]:
+    def _fitting(self, messages: Sequence[OutgoingMessage], start: int) -> Sequence[OutgoingMessage]:
         """Return the next messages that fit: at least one, or a body above the limit would wait forever."""
         count = self._max_messages - self._pending()
         space = self._max_bytes - self._pending_bytes
@@ -123,18 +123,18 @@ class Outbox:
 
     # -- the sender's side -------------------------------------------------------------------------
 
-    def take(self, max_messages: int, max_bytes: int) -> list[Message]:
+    def take(self, max_messages: int, max_bytes: int) -> list[OutgoingMessage]:
         """Remove and return the next messages to send."""
         with self._changed:
             unsent, size = self._unsent, 0
-            taken: list[Message] = []
+            taken: list[OutgoingMessage] = []
             while unsent and len(taken) < max_messages and size < max_bytes:
                 message = unsent.popleft()
                 size += len(message.body)
                 taken.append(message)
             return taken
 
-    def put_back(self, messages: Iterable[Message], *, first: bool) -> None:
+    def put_back(self, messages: Iterable[OutgoingMessage], *, first: bool) -> None:
         """Queue messages to be sent again, before all others or after them."""
         with self._changed:
             if first:
@@ -142,7 +142,7 @@ class Outbox:
             else:
                 self._unsent.extend(messages)
 
-    def note_lowest_pending(self, sent: Iterable[Message]) -> None:
+    def note_lowest_pending(self, sent: Iterable[OutgoingMessage]) -> None:
         """Find the lowest pending row, given the pending messages that are not in the outbox."""
         with self._changed:
             rows = [message.row for message in sent]
@@ -155,7 +155,7 @@ class Outbox:
             self._bytes += size
             self._resent += resent
 
-    def settle(self, messages: Sequence[Message], outcome: Outcome) -> None:
+    def settle(self, messages: Sequence[OutgoingMessage], outcome: Outcome) -> None:
         """Record the outcome of these messages."""
         if not messages:
             return
@@ -181,7 +181,7 @@ class Outbox:
             self.error = error
             unsent = list(self._unsent)
             self._unsent.clear()
-        ends: defaultdict[Outcome, list[Message]] = defaultdict(list)
+        ends: defaultdict[Outcome, list[OutgoingMessage]] = defaultdict(list)
         for message in unsent:
             outcome = Outcome.UNKNOWN if message.doubtful else message.verdict or Outcome.UNSENT
             if outcome in {Outcome.UNKNOWN, Outcome.UNSENT}:

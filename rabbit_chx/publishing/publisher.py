@@ -34,7 +34,7 @@ from rabbit_chx.publishing.batch_columns import (
     property_column,
     values,
 )
-from rabbit_chx.publishing.messages import Failure, Message, Totals
+from rabbit_chx.publishing.messages import Failure, OutgoingMessage, Totals
 from rabbit_chx.publishing.outbox import Outbox
 from rabbit_chx.publishing.properties import DEFAULT_FRAME_MAX, encode_properties, max_property_bytes
 from rabbit_chx.publishing.sender import Sender
@@ -197,7 +197,7 @@ class Publisher:
             if self._sequence_header is not None:
                 headers = _merged(headers, {self._sequence_header: row})
             encoded = self._encode(properties, headers) if properties or headers else self._plain
-            self._add([Message(row, target, key, encoded, checked)])
+            self._add([OutgoingMessage(row, target, key, encoded, checked)])
         return row
 
     def publish_many(
@@ -222,13 +222,13 @@ class Publisher:
             rows = range(first, first + len(checked))
             encoded = self._encoded_column(rows, headers, properties)
             messages = [
-                Message(row, target, key, own, body)
+                OutgoingMessage(row, target, key, own, body)
                 for row, target, key, own, body in zip(rows, targets, keys, encoded, checked, strict=True)
             ]
             self._add(messages)
         return rows
 
-    def _add(self, messages: list[Message]) -> None:
+    def _add(self, messages: list[OutgoingMessage]) -> None:
         if self._state != "open":
             raise BrokerUnavailable(f"the publisher is {self._state}: use it inside `with Publisher(...)`")
         self._outbox.add(messages, self._sender.wake)

@@ -21,7 +21,7 @@ from rabbit_chx.broker.reasons import Reason, why_down
 from rabbit_chx.errors import BrokerUnavailable
 from rabbit_chx.publishing.attempts import Address, Attempts, Timeouts
 from rabbit_chx.publishing.connection import PublisherConnection
-from rabbit_chx.publishing.messages import Message, Outcome
+from rabbit_chx.publishing.messages import Outcome, OutgoingMessage
 from rabbit_chx.publishing.outbox import Outbox, log_errors
 from rabbit_chx.publishing.window import Confirm, Window, find_returned
 
@@ -70,7 +70,9 @@ class Sender:
         self._connection: PublisherConnection | None = None
         self._woken = False
         self._window = Window()
-        self._retries: dict[int, Message] = {}  # by row: returned or rejected, and sent again after a delay
+        self._retries: dict[
+            int, OutgoingMessage
+        ] = {}  # by row: returned or rejected, and sent again after a delay
         self._broker = ""
         self._searched = 0.0
         self._begin_connection()
@@ -216,7 +218,7 @@ class Sender:
             self._looks_again = True
             connection.ioloop.call_later(_LOOK_AGAIN, pump)
 
-    def _send(self, connection: PublisherConnection, messages: list[Message]) -> None:
+    def _send(self, connection: PublisherConnection, messages: list[OutgoingMessage]) -> None:
         resent = 0
         for message in messages:
             if message.attempts:
@@ -268,9 +270,9 @@ class Sender:
             self._outbox.note_lowest_pending(chain(self._window, self._retries.values()))
         self._pump()
 
-    def _retry_or_settle(self, came_back: list[Message], now: float) -> None:
+    def _retry_or_settle(self, came_back: list[OutgoingMessage], now: float) -> None:
         """Send a returned or rejected message again until its retry timeout."""
-        again: list[Message] = []
+        again: list[OutgoingMessage] = []
         for message in came_back:
             message.verdict = Outcome.RETURNED if message.returned else Outcome.REJECTED
             message.reply = message.reply if message.returned else "the broker rejected it (basic.nack)"
@@ -287,7 +289,7 @@ class Sender:
             longest = max(message.attempts for message in again)
             self._connection.ioloop.call_later(_delay(longest), lambda: self._send_again(again))
 
-    def _send_again(self, messages: list[Message]) -> None:
+    def _send_again(self, messages: list[OutgoingMessage]) -> None:
         for message in messages:
             del self._retries[message.row]
         self._outbox.put_back(messages, first=False)

@@ -14,7 +14,7 @@ from typing import Any, Final, TypeAlias
 
 import pika
 
-from rabbit_chx.publishing.messages import Message
+from rabbit_chx.publishing.messages import OutgoingMessage
 from rabbit_chx.publishing.properties import PROPERTIES
 
 _COMPARED: Final = PROPERTIES - {"headers"}
@@ -29,7 +29,7 @@ class Window:
     def __init__(self) -> None:
         # In publish order; the first message has the number _first. None replaces a message that was confirmed
         # before its predecessors.
-        self._sent: deque[Message | None] = deque()
+        self._sent: deque[OutgoingMessage | None] = deque()
         self._first = 1
         self._searched = 0  # messages up to this number are no candidates for the next return
         self.largest_body: int = 0
@@ -38,20 +38,20 @@ class Window:
     def __len__(self) -> int:
         return len(self._sent)
 
-    def __iter__(self) -> Iterator[Message]:
+    def __iter__(self) -> Iterator[OutgoingMessage]:
         return (message for message in self._sent if message is not None)
 
-    def sent(self, messages: Sequence[Message]) -> None:
+    def sent(self, messages: Sequence[OutgoingMessage]) -> None:
         """Add messages that were sent, in this order."""
         largest = max([len(message.body) for message in messages], default=0)
         self.largest_body = max(self.largest_body, largest) if self._sent else largest
         self._sent.extend(messages)
 
-    def settle(self, confirms: Iterable[Confirm]) -> tuple[list[Message], list[Message]]:
+    def settle(self, confirms: Iterable[Confirm]) -> tuple[list[OutgoingMessage], list[OutgoingMessage]]:
         """Remove the messages that were confirmed and return them, acked and nacked; ignore unknown tags."""
         sent = self._sent
-        acked: list[Message] = []
-        nacked: list[Message] = []
+        acked: list[OutgoingMessage] = []
+        nacked: list[OutgoingMessage] = []
         for number, multiple, positive in confirms:
             settled = acked if positive else nacked
             position = number - self._first
@@ -71,7 +71,7 @@ class Window:
                 self._first += 1
         return acked, nacked
 
-    def find_returned(self, matches: Callable[[Message], bool]) -> Message | None:
+    def find_returned(self, matches: Callable[[OutgoingMessage], bool]) -> OutgoingMessage | None:
         """Find the returned message: the first match after the message that was returned before it.
 
         Identical messages cannot be distinguished, but it does not matter which of them is marked.
@@ -83,7 +83,7 @@ class Window:
                 return message
         return None
 
-    def abandon(self) -> list[Message]:
+    def abandon(self) -> list[OutgoingMessage]:
         """Empty the window when its channel is gone; return the unconfirmed messages in publish order."""
         left = list(self)
         self._sent.clear()
@@ -93,7 +93,7 @@ class Window:
 
 def find_returned(
     window: Window, method: Any, properties: pika.BasicProperties, body: bytes
-) -> Message | None:
+) -> OutgoingMessage | None:
     """Find the message in flight that a ``basic.return`` is about.
 
     The broker may have changed the properties (it removes BCC, and interceptors add headers), so they are compared in
@@ -102,10 +102,10 @@ def find_returned(
     exchange, key = method.exchange.encode(), method.routing_key.encode()
     encoded = b"".join(properties.encode())
 
-    def same_content(message: Message) -> bool:
+    def same_content(message: OutgoingMessage) -> bool:
         return message.routing_key == key and message.body == body and message.exchange == exchange
 
-    passes: tuple[Callable[[Message], bool], ...] = (
+    passes: tuple[Callable[[OutgoingMessage], bool], ...] = (
         lambda message: message.properties == encoded and same_content(message),
         lambda message: same_content(message) and not _contradict(message.properties, properties),
         same_content,

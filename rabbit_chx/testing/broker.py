@@ -21,7 +21,7 @@ from rabbit_chx.testing.node import (
     ALWAYS_ON,
     CannotSupply,
     Node,
-    Settings,
+    NodeSettings,
     Source,
     check_release,
     config_lines,
@@ -55,7 +55,7 @@ class Broker:
         config: Mapping[str, str] | None = None,
     ) -> None:
         self.release: str | None = check_release(release)
-        self._settings = Settings(
+        self._settings = NodeSettings(
             plugins=plugin_names(plugins),
             config=config_lines(config or {}),
             username="rabbit_chx",
@@ -224,7 +224,7 @@ class Broker:
         return self._running
 
 
-def _check_plugins(node: Node, settings: Settings) -> None:
+def _check_plugins(node: Node, settings: NodeSettings) -> None:
     """Refuse a broker without a requested plugin: the server silently skips plugins that it does not have."""
     wanted = set(settings.plugins) - set(ALWAYS_ON)
     if wanted:

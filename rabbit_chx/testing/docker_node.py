@@ -30,7 +30,7 @@ from rabbit_chx.testing.node import (
     STOP_SECONDS,
     STREAM_PLUGIN,
     CannotSupply,
-    Settings,
+    NodeSettings,
     Source,
     amqp_url,
     ctl_output,
@@ -77,7 +77,7 @@ def find(release: str | None) -> Source:
 class DockerNode:
     """A container of the official image, or of a compatible one."""
 
-    def __init__(self, image: str, settings: Settings) -> None:
+    def __init__(self, image: str, settings: NodeSettings) -> None:
         self._image = image
         self._settings = settings
         self._container: DockerContainer | None = None

@@ -20,7 +20,7 @@ from typing import NoReturn, TypeVar
 from pika.exceptions import AMQPError
 
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue
-from rabbit_chx.testing.node import CannotSupply, Settings, Source, ctl_output, is_release, server_version
+from rabbit_chx.testing.node import CannotSupply, NodeSettings, Source, ctl_output, is_release, server_version
 from rabbit_chx.urls import BrokerUrl, ManagementUrl
 
 _Url = TypeVar("_Url", BrokerUrl, ManagementUrl)
@@ -40,7 +40,7 @@ def find(release: str | None) -> Source:
     if os.environ.get(MANAGEMENT_VARIABLE):
         management_url = _parsed(MANAGEMENT_VARIABLE, ManagementUrl.parse).base
 
-    def node(settings: Settings) -> ExternalNode:
+    def node(settings: NodeSettings) -> ExternalNode:
         return ExternalNode(url, management_url, address, release, settings)
 
     return Source("external", f"the running broker at {address} ({URL_VARIABLE})", node)
@@ -50,7 +50,7 @@ class ExternalNode:
     """An external broker as a `Node`."""
 
     def __init__(
-        self, url: str, management_url: str | None, address: str, release: str | None, settings: Settings
+        self, url: str, management_url: str | None, address: str, release: str | None, settings: NodeSettings
     ) -> None:
         self.url = url
         self.management_url = management_url

@@ -26,7 +26,7 @@ from rabbit_chx.testing.node import (
     STOP_SECONDS,
     STREAM_PLUGIN,
     CannotSupply,
-    Settings,
+    NodeSettings,
     Source,
     amqp_url,
     ctl_output,
@@ -76,7 +76,7 @@ def _installed(root: str) -> tuple[Path, str]:
 class LocalNode:
     """A server process, a port mapper process and their folder."""
 
-    def __init__(self, scripts: Path, settings: Settings) -> None:
+    def __init__(self, scripts: Path, settings: NodeSettings) -> None:
         self._scripts = scripts
         self._settings = settings
         self._folder: Path | None = None

@@ -45,7 +45,7 @@ class CannotSupply(BrokerUnavailable):
 
 
 @dataclass(frozen=True)
-class Settings:
+class NodeSettings:
     """The settings of a new node."""
 
     plugins: tuple[str, ...] = ALWAYS_ON
@@ -106,7 +106,7 @@ class Source:
 
     kind: str
     description: str
-    node: Callable[[Settings], Node] = field(repr=False, compare=False)
+    node: Callable[[NodeSettings], Node] = field(repr=False, compare=False)
 
     def __str__(self) -> str:
         return self.description
@@ -160,18 +160,18 @@ def render_plugins(plugins: Iterable[str]) -> str:
     return f"[{','.join(plugins)}].\n"
 
 
-def render_config(settings: Settings, *own: tuple[str, str]) -> str:
+def render_config(settings: NodeSettings, *own: tuple[str, str]) -> str:
     """Render rabbitmq.conf: the user, the lines of this kind of node, the caller's lines."""
     user = (("default_user", settings.username), ("default_pass", settings.password))
     return "".join(f"{key} = {value}\n" for key, value in (*user, *own, *settings.config))
 
 
-def amqp_url(host: str, port: int, settings: Settings, *, scheme: str = "amqp") -> str:
+def amqp_url(host: str, port: int, settings: NodeSettings, *, scheme: str = "amqp") -> str:
     """Return the URL of the virtual host ``/`` on a node with these settings."""
     return f"{scheme}://{quote(settings.username, safe='')}:{quote(settings.password, safe='')}@{host}:{port}/%2F"
 
 
-def stream_url(host: str, port: int, settings: Settings) -> str:
+def stream_url(host: str, port: int, settings: NodeSettings) -> str:
     """Return the URL of the virtual host ``/`` for the stream protocol."""
     return amqp_url(host, port, settings, scheme="rabbitmq-stream")
 

@@ -23,7 +23,7 @@ from testcontainers.core.docker_client import DockerClient
 from rabbit_chx.errors import BrokerUnavailable, RabbitChxError
 from rabbit_chx.testing import Broker, cleanup
 from rabbit_chx.testing.docker_node import LOOPBACK, NETWORK, DockerNode, find
-from rabbit_chx.testing.node import READY, START_SECONDS, STOP_SECONDS, Settings
+from rabbit_chx.testing.node import READY, START_SECONDS, STOP_SECONDS, NodeSettings
 
 NAMES = ("rabbit-1", "rabbit-2", "rabbit-3")
 PLUGINS = (
@@ -108,7 +108,7 @@ class Container(DockerNode):
     """A node of the cluster."""
 
     def __init__(
-        self, image: str, settings: Settings, name: str, private: PrivateNetwork, cookie: str
+        self, image: str, settings: NodeSettings, name: str, private: PrivateNetwork, cookie: str
     ) -> None:
         super().__init__(image, settings)
         self.name = name
@@ -217,7 +217,7 @@ class Cluster:
                 f"cluster_formation.classic_config.nodes.{n}": f"rabbit@{peer}"
                 for n, peer in enumerate(NAMES[:number], 1)
             }
-            settings = Settings(PLUGINS, tuple({**CONFIG, **peers}.items()), "rabbit_chx", password)
+            settings = NodeSettings(PLUGINS, tuple({**CONFIG, **peers}.items()), "rabbit_chx", password)
             self.members.append(Member(release, Container(image, settings, name, self.network, cookie)))
 
     def __repr__(self) -> str:

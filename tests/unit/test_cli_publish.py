@@ -18,7 +18,7 @@ import pytest
 from pyarrow import parquet
 
 from rabbit_chx.cli.resume import ResumeFile, open_resume_file
-from rabbit_chx.cli.row_files import Batch, Picker, format_of, read_batches
+from rabbit_chx.cli.row_files import Picker, RowBatch, format_of, read_batches
 from rabbit_chx.errors import InvalidValue
 from tests.amqp_server import AmqpServer
 
@@ -51,7 +51,7 @@ FILES = {
 }
 
 
-def read(kind: str, data: bytes, picker: Picker) -> list[Batch]:
+def read(kind: str, data: bytes, picker: Picker) -> list[RowBatch]:
     source = read_batches(io.BufferedReader(io.BytesIO(data)), kind, "rows")  # type: ignore[arg-type]
     return list(picker.batches(source, "rows"))
 
@@ -101,11 +101,11 @@ def test_the_format_follows_from_the_name_or_an_option() -> None:
 
 
 def test_a_position_skips_exactly_the_confirmed_rows() -> None:
-    batch = Batch([b"1", b"2", b"3"], ["a", "b", "c"], [{}, {}, {}], {"type": [1, 2, 3]}, first_row=4)
+    batch = RowBatch([b"1", b"2", b"3"], ["a", "b", "c"], [{}, {}, {}], {"type": [1, 2, 3]}, first_row=4)
     for start, left in ((0, 3), (3, 3), (4, 2), (6, 0), (9, 0)):
         assert len(ResumeFile.skip(SimpleNamespace(start=start), batch).bodies) == left
     skipped = ResumeFile.skip(SimpleNamespace(start=5), batch)
-    assert skipped == Batch([b"3"], ["c"], [{}], {"type": [3]}, first_row=6)
+    assert skipped == RowBatch([b"3"], ["c"], [{}], {"type": [3]}, first_row=6)
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from rabbit_chx.broker.reasons import NotAmqp, Reason, why_down
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue
 from rabbit_chx.publishing import Outcome, Publisher
 from rabbit_chx.publishing.attempts import Address, Attempts, Timeouts
-from rabbit_chx.publishing.messages import Message
+from rabbit_chx.publishing.messages import OutgoingMessage
 from rabbit_chx.publishing.outbox import Outbox
 from rabbit_chx.publishing.properties import encode_properties
 from rabbit_chx.publishing.window import Window, find_returned
@@ -213,7 +213,7 @@ def test_credentials_of_another_kind_are_refused_and_never_quoted(credentials):
 
 
 def sent(row, properties, *, key=b"k", body=b""):
-    return Message(row, b"x", key, encode_properties(properties, frame_max=131_072), body)
+    return OutgoingMessage(row, b"x", key, encode_properties(properties, frame_max=131_072), body)
 
 
 def look_up(messages, properties, *, key="k", body=b""):

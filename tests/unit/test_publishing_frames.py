@@ -10,17 +10,17 @@ from pika import frame, spec
 
 from rabbit_chx.errors import InvalidValue
 from rabbit_chx.publishing.frames import FRAME_OVERHEAD, encode
-from rabbit_chx.publishing.messages import Message
+from rabbit_chx.publishing.messages import OutgoingMessage
 from rabbit_chx.publishing.properties import encode_properties
 
 FRAME_MAX = 131_072
 
 
-def message(exchange: bytes, key: bytes, properties: bytes, body: bytes) -> Message:
-    return Message(0, exchange, key, properties, body)
+def message(exchange: bytes, key: bytes, properties: bytes, body: bytes) -> OutgoingMessage:
+    return OutgoingMessage(0, exchange, key, properties, body)
 
 
-def as_pika_sends_it(sent: Message, frame_max: int) -> bytes:
+def as_pika_sends_it(sent: OutgoingMessage, frame_max: int) -> bytes:
     properties = pika.BasicProperties()
     properties.decode(sent.properties)
     method = spec.Basic.Publish(
@@ -49,7 +49,7 @@ messages = st.builds(
 
 @settings(deadline=None)
 @given(st.lists(messages, max_size=8), st.sampled_from([8 + 1, 8 + 7, 4096, FRAME_MAX]))
-def test_a_batch_is_byte_for_byte_what_pika_would_send(batch: list[Message], frame_max: int) -> None:
+def test_a_batch_is_byte_for_byte_what_pika_would_send(batch: list[OutgoingMessage], frame_max: int) -> None:
     assert encode(batch, frame_max=frame_max) == b"".join(as_pika_sends_it(one, frame_max) for one in batch)
 
 

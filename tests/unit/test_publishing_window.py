@@ -5,15 +5,15 @@ from __future__ import annotations
 from hypothesis import settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from rabbit_chx.publishing.messages import Message
+from rabbit_chx.publishing.messages import OutgoingMessage
 from rabbit_chx.publishing.window import Window
 
 
-def message(row: int, key: bytes = b"") -> Message:
-    return Message(row, b"", key, b"", b"")
+def message(row: int, key: bytes = b"") -> OutgoingMessage:
+    return OutgoingMessage(row, b"", key, b"", b"")
 
 
-def rows(messages: list[Message]) -> list[int]:
+def rows(messages: list[OutgoingMessage]) -> list[int]:
     return [message.row for message in messages]
 
 

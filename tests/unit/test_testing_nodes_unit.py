@@ -12,7 +12,7 @@ from rabbit_chx.broker.reading.erlang_rings import parse_rings, rings_expression
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue, RabbitChxError, RingUnknown
 from rabbit_chx.ring import ToExchange
 from rabbit_chx.testing import Broker, available, local_node, node
-from rabbit_chx.testing.node import READY, CannotSupply, Settings
+from rabbit_chx.testing.node import READY, CannotSupply, NodeSettings
 
 # --- what the node is told ----------------------------------------------------------------------------------
 
@@ -137,7 +137,7 @@ def test_no_name_can_break_out_of_the_erlang_expression():
 def external(monkeypatch):
     monkeypatch.setenv("RABBIT_CHX_BROKER_URL", "amqp://user:geheim@127.0.0.1:1/vh%2F1")
     monkeypatch.setenv("RABBIT_CHX_MANAGEMENT_URL", "http://user:geheim@127.0.0.1:2/path/")
-    return available().node(Settings())
+    return available().node(NodeSettings())
 
 
 def test_the_management_url_comes_without_its_password(external):
@@ -150,7 +150,7 @@ def test_what_cannot_be_done_to_it_says_what_to_set(external):
         (external.logs, "unset RABBIT_CHX_BROKER_URL"),
         (lambda: external.ctl("status"), "set RABBIT_CHX_RABBITMQCTL"),
         (external.start, "correct or unset RABBIT_CHX_BROKER_URL"),  # nothing listens there
-        (available().node(Settings(config=(("a", "1"),))).start, "configuration"),
+        (available().node(NodeSettings(config=(("a", "1"),))).start, "configuration"),
     ]:
         with pytest.raises(BrokerUnavailable) as caught:
             impossible()
@@ -228,7 +228,7 @@ def test_a_private_node_takes_nothing_over_from_a_broker_of_the_environment(tmp_
     monkeypatch.setenv("RABBITMQ_NODENAME", "production@elsewhere")
     monkeypatch.setenv("RABBITMQ_DATA_DIR", "/var/lib/production")
     monkeypatch.setenv("ERL_FLAGS", "-sname production")
-    private = local_node.LocalNode(tmp_path, Settings())._private_environment(tmp_path)
+    private = local_node.LocalNode(tmp_path, NodeSettings())._private_environment(tmp_path)
     assert "production" not in str(private)
     assert private["RABBITMQ_NODENAME"] == "rabbit@localhost"
     assert private["HOME"] == str(tmp_path)
