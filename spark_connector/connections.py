@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from rabbit_chx import InvalidValue, RabbitChxError, publishing
-from rabbit_chx.errors import BrokerUnavailable, StreamUnavailable
+from rabbit_chx.errors import StreamUnavailable
 from rabbit_chx.publishing import Credentials, Publisher, Timeouts, tls_context
 from rabbit_chx.streams import StreamPublisher, connect
 from spark_connector.options import ConnectionOptions, StreamOptions, WriteOptions
@@ -130,24 +130,14 @@ def check_target(options: WriteOptions) -> None:
 
 def check_access(options: WriteOptions, exchanges: Iterable[str]) -> None:
     """Connect as the write will, and check that the user may publish to these exchanges. Nothing is published."""
-    try:
-        publishing.check_access(
-            options.urls,
-            exchanges,
-            name=f"{options.connection_name} check",
-            timeout=options.connection_timeout_ms / 1000,
-            credentials=credentials_of(options),
-            tls=tls_of(options),
-        )
-    except NotOnThisMachine:
-        raise
-    except InvalidValue as error:
-        hint = f"{error.hint}; checkExchange=false skips this check"
-        raise InvalidValue(error.what, error.got, error.expected, hint) from None
-    except BrokerUnavailable as error:
-        raise BrokerUnavailable(
-            f"{error}; if only executors can reach the broker, set checkExchange=false"
-        ) from None
+    publishing.check_access(
+        options.urls,
+        exchanges,
+        name=f"{options.connection_name} check",
+        timeout=options.connection_timeout_ms / 1000,
+        credentials=credentials_of(options),
+        tls=tls_of(options),
+    )
 
 
 # -- the stream protocol ----------------------------------------------------------------------------
@@ -175,15 +165,8 @@ def connected(options: StreamOptions, opened: Callable[..., _T], **more: Any) ->
 
 def check_streams(options: WriteOptions) -> None:
     """Check that each stream exists and that the user may publish to it."""
-    try:
-        for stream in streams_of(options):
-            open_publisher(options, stream, None, f"{options.connection_name} check").close()
-    except StreamUnavailable as error:
-        if error.permanent:
-            raise
-        raise BrokerUnavailable(
-            f"{error}; if only executors can reach the broker, set checkExchange=false"
-        ) from None
+    for stream in streams_of(options):
+        open_publisher(options, stream, None, f"{options.connection_name} check").close()
 
 
 def streams_of(options: WriteOptions) -> Sequence[str]:

@@ -8,7 +8,7 @@ counted twice.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -26,6 +26,8 @@ class Counts:
     failed_writes: int = 0
     rows: int = 0
     confirmed: int = 0
+    already_stored: int = 0
+    """Rows that a stream already had from an earlier attempt."""
     dropped: int = 0
     """Invalid rows that ``invalidRows=drop`` left out."""
     resent: int = 0
@@ -33,9 +35,14 @@ class Counts:
     possible_duplicates: int = 0
     """Messages that were sent again, and all messages of tasks that Spark ran again."""
     bytes: int = 0
+    connections: int = 0
+    """Connections that the tasks opened."""
 
 
-_OF_TASKS = ("rows", "confirmed", "dropped", "resent", "possible_duplicates", "bytes")
+def sums(written: Collection[Written]) -> dict[str, int]:
+    """Add up the counts of the tasks of a write."""
+    names = [one.name for one in fields(Counts) if hasattr(Written, one.name)]
+    return {name: sum(getattr(one, name) for one in written) for name in names}
 
 
 class _Sums(AccumulatorParam[dict[str, int]]):
@@ -58,12 +65,9 @@ class WriteCounts:
         value: Mapping[str, int] = self._sums.value
         return Counts(**{one.name: value.get(one.name, 0) for one in fields(Counts)})
 
-    def add(self, written: Iterable[Written], *, failed: bool = False) -> None:
+    def add(self, written: Collection[Written], *, failed: bool = False) -> None:
         """Add a batch, or a micro-batch."""
-        sums: Counter[str] = Counter({"failed_writes" if failed else "writes": 1})
-        for one in written:
-            sums.update({name: getattr(one, name) for name in _OF_TASKS})
-        self._sums.add(dict(sums))
+        self._sums.add({"failed_writes" if failed else "writes": 1, **sums(written)})
 
 
 _by_application: dict[str, WriteCounts] = {}

@@ -12,7 +12,7 @@ from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
 from rabbit_chx import InvalidValue
-from rabbit_chx.errors import Unquoted
+from rabbit_chx.errors import BrokerUnavailable, StreamUnavailable, Unquoted
 from spark_connector.bindings import bindings_of
 from spark_connector.columns import layout_of
 from spark_connector.connections import NotOnThisMachine, check_target, credentials_of
@@ -52,13 +52,13 @@ class RabbitMQDataSource(DataSource):
         """The columns of a read; Spark asks for them if the user gives no schema."""
         if any(name.startswith("option.") for name in self.options):
             raise _no_columns()
-        if self.session.read_of_a_queue(self.options):
+        if self.session.reads_queue(self.options):
             return spark_schema(self.session.complete(QueueOptions, self.options).columns, QUEUE_COLUMNS)
         return spark_schema(self.session.complete(ReadOptions, self.options).columns)
 
     def reader(self, schema: StructType) -> BatchReader:
         """Check a batch read."""
-        if self.session.read_of_a_queue(self.options):
+        if self.session.reads_queue(self.options):
             raise no_batch_of_a_queue()
         job = self._read_job(schema)
         job.options.check_batch()
@@ -66,7 +66,7 @@ class RabbitMQDataSource(DataSource):
 
     def streamReader(self, schema: StructType) -> StreamingReader | QueueStreamReader:  # noqa: N802
         """Check a streaming read; Spark calls this for each micro-batch, so it does not ask the broker."""
-        if self.session.read_of_a_queue(self.options):
+        if self.session.reads_queue(self.options):
             options = self.session.complete(QueueOptions, self.options)
             return QueueStreamReader(
                 QueueJob(options, checked_columns(schema, options.columns, QUEUE_COLUMNS))
@@ -126,6 +126,15 @@ def _check_broker(options: WriteOptions) -> None:
         check_target(options)
     except NotOnThisMachine as missing:
         log_line(logging.WARNING, f"the driver did not check the target and the permission: {missing}")
+    except InvalidValue as error:
+        hint = "; ".join(filter(None, (error.hint, "checkExchange=false skips this check")))
+        raise InvalidValue(error.what, error.got, error.expected, hint) from None
+    except (BrokerUnavailable, StreamUnavailable) as error:
+        if error.permanent:
+            raise
+        raise BrokerUnavailable(
+            f"{error}; if only executors can reach the broker, set checkExchange=false"
+        ) from None
 
 
 def register(spark: SparkSession) -> WriteCounts | None:

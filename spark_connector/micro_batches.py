@@ -38,7 +38,7 @@ def foreach_batch(
             "Pass options by name: url=..., exchange=...",
         )
     texts = {name: as_text(value) for name, value in options.items()}
-    texts = {**WriteOptions.defaults_beside(texts, _session_defaults()), **texts}
+    texts = {**WriteOptions.applicable_defaults(texts, _session_defaults()), **texts}
     WriteOptions.of(texts)
     if not any(name.lower() == "checkexchange" for name in texts):
         texts["checkExchange"] = "false"  # it would ask the broker for each micro-batch

@@ -113,7 +113,7 @@ class OptionTable:
         return options
 
     @classmethod
-    def defaults_beside(cls, given: Mapping[str, str], defaults: Mapping[str, str]) -> dict[str, str]:
+    def applicable_defaults(cls, given: Mapping[str, str], defaults: Mapping[str, str]) -> dict[str, str]:
         """The defaults for options of this table that no given option overrides."""
         keys = _keys(cls)
         replaced = {keys.get(name.lower(), "") for name in given}

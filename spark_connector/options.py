@@ -6,7 +6,7 @@ The fields of `WriteOptions` are the table. This module imports neither PySpark 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any, ClassVar, Final
@@ -27,6 +27,9 @@ from spark_connector.option_table import (
 
 _CONNECTION, _TLS, _TARGET, _DELIVERY, _SAFETY = "Connection", "TLS", "Target", "Delivery", "Safety"
 _STREAMS: Final = "Streams"
+_STREAM_TARGETS: Final = ("stream", "super_stream")
+TARGETS: Final = (*_STREAM_TARGETS, "exchange", "queue")
+"""The fields that name what is written or read; a write or a read has at most one."""
 _FILE = "A path on the executors, or the name of a file that Spark distributes."
 
 
@@ -41,7 +44,7 @@ class ConnectionOptions(OptionTable):
     ALTERNATIVES: ClassVar[tuple[frozenset[str], ...]] = (
         frozenset({"url", "host", "port", "virtual_host"}),
         frozenset({"password", "password_env", "password_file"}),
-        frozenset({"stream", "super_stream", "exchange", "queue"}),
+        frozenset(TARGETS),
     )
 
     url: str | None = text(
@@ -229,7 +232,7 @@ class WriteOptions(AmqpOptions, StreamOptions):
     @property
     def to_streams(self) -> bool:
         """Whether the rows go to a stream or a super stream."""
-        return self.stream is not None or self.super_stream is not None
+        return any(getattr(self, key) is not None for key in _STREAM_TARGETS)
 
     @property
     def exactly_once_to_streams(self) -> bool:
@@ -253,18 +256,16 @@ class WriteOptions(AmqpOptions, StreamOptions):
         return super().address(url) if self.to_streams else BrokerUrl.parse(url)
 
     @classmethod
-    def defaults_beside(cls, given: Mapping[str, str], defaults: Mapping[str, str]) -> dict[str, str]:
-        """Leave out the defaults for the other kind of target as well."""
-        found = super().defaults_beside(given, defaults)
-        to_streams = {"stream", "superstream"} & {name.lower() for name in (*given, *found)}
-        other = {option_name(key).lower() for key in (_ONLY_EXCHANGES if to_streams else _ONLY_STREAMS)}
+    def applicable_defaults(cls, given: Mapping[str, str], defaults: Mapping[str, str]) -> dict[str, str]:
+        """Leave out the defaults that have no effect on the target of the write as well."""
+        found = super().applicable_defaults(given, defaults)
+        to_streams = set(_STREAM_TARGETS) & set(targets_in((*given, *found)))
+        other = {option_name(key).lower() for key in (_EXCHANGES_ONLY if to_streams else _STREAMS_ONLY)}
         return {name: value for name, value in found.items() if name.lower() not in other}
 
     def _check(self, found: set[str]) -> None:
-        targets = [option_name(key) for key in ("exchange", "stream", "super_stream") if key in found]
-        if len(targets) > 1:
-            raise InvalidValue("target of a write", f"options {' and '.join(targets)}", "one of them")
-        other = sorted(found & (_ONLY_EXCHANGES if self.to_streams else _ONLY_STREAMS))
+        check_one_target("target of a write", map(option_name, found))
+        other = sorted(found & (_EXCHANGES_ONLY if self.to_streams else _STREAMS_ONLY))
         if other:
             targets = ["a write to a stream", "a write to an exchange"]
             got, expected = targets if self.to_streams else reversed(targets)
@@ -276,22 +277,27 @@ class WriteOptions(AmqpOptions, StreamOptions):
 
 
 _OF_CONNECTION: Final = {_CONNECTION, _TLS, _DELIVERY}
-_ONLY_EXCHANGES: Final = {
-    *(
-        "heartbeat_seconds",
-        "blocked_timeout_ms",
-        "management_url",
-        "persistent",
-        "max_in_flight",
-        "retry_timeout_ms",
-        "max_message_bytes",
-    ),
+_EXCHANGES_ONLY: Final = {
+    *("heartbeat_seconds", "blocked_timeout_ms", "management_url", "persistent", "max_in_flight"),
+    *("retry_timeout_ms", "max_message_bytes"),
 }
 """Options that have no effect on streams."""
-_ONLY_STREAMS: Final = {"stream_port", "follow_advertised", "exactly_once", "producer_name"}
+_STREAMS_ONLY: Final = {"stream_port", "follow_advertised", "exactly_once", "producer_name"}
 
 OPTIONS: Final = options_of(WriteOptions)
 """All options of a write, for documentation."""
+
+
+def targets_in(names: Iterable[str]) -> list[str]:
+    """Return the fields of `TARGETS` whose options are among the names, which may be in any case."""
+    lower = {name.lower() for name in names}
+    return [key for key in TARGETS if option_name(key).lower() in lower]
+
+
+def check_one_target(what: str, names: Iterable[str]) -> None:
+    """Raise if the names contain several options of `TARGETS`."""
+    if len(targets := targets_in(names)) > 1:
+        raise InvalidValue(what, f"options {' and '.join(map(option_name, targets))}", "one of them")
 
 
 def no_speculation() -> InvalidValue:

@@ -9,7 +9,7 @@ from typing import ClassVar, Final
 from rabbit_chx import InvalidValue
 from rabbit_chx.errors import Unquoted
 from spark_connector.option_table import check_short_text, integer, options_of, text
-from spark_connector.options import OPTIONS, AmqpOptions, ConnectionOptions
+from spark_connector.options import OPTIONS, AmqpOptions, ConnectionOptions, check_one_target
 from spark_connector.read_options import READ_OPTIONS, listed
 
 _SOURCE, _ROWS = "Source", "Rows"
@@ -47,9 +47,8 @@ class QueueOptions(AmqpOptions):
 
     @classmethod
     def _unknown(cls, name: str) -> str:
+        check_one_target("source of a read", [name, "queue"])
         known = {one.name.lower() for one in READ_OPTIONS + OPTIONS}
-        if name.lower() in {"stream", "superstream", "exchange"}:
-            raise InvalidValue("source of a read", f"options {name} and queue", "one of them")
         if name.lower() in known - {one.name.lower() for one in QUEUE_OPTIONS}:
             raise InvalidValue(
                 "option for a read of a queue", name, "no option of writes or streams", "Remove it"

@@ -22,13 +22,12 @@ from spark_connector.option_table import (
     options_of,
     text,
 )
-from spark_connector.options import OPTIONS, StreamOptions
+from spark_connector.options import OPTIONS, TARGETS, StreamOptions, check_one_target
 from spark_connector.ranges import RowLimit
 from spark_connector.stream_keys import no_keys
 
 MOST_ROWS: Final = 2**63 - 1
 _SOURCE, _ROWS = "Source", "Rows"
-_SOURCES: Final = ("stream", "super_stream", "exchange")
 _SUMMARY: Final = (
     'Add option("stream", "orders.0"), option("superStream", "orders") or option("exchange", "orders")'
 )
@@ -151,13 +150,10 @@ class ReadOptions(StreamOptions):
         return super()._unknown(name)
 
     def _check(self, found: set[str]) -> None:
-        given = [option_name(key) for key in _SOURCES if key in found]
-        if not given:
-            raise InvalidValue(
-                "source of a read", None, "one of the options stream, superStream, exchange, queue", _SUMMARY
-            )
-        if len(given) > 1:
-            raise InvalidValue("source of a read", f"options {' and '.join(given)}", "one of them")
+        if not found & set(TARGETS):
+            expected = f"one of the options {', '.join(map(option_name, TARGETS))}"
+            raise InvalidValue("source of a read", None, expected, _SUMMARY)
+        check_one_target("source of a read", map(option_name, found))
         for key in ("super_stream", "exchange"):
             if (name := getattr(self, key)) is not None:
                 check_short_text(name, f"option {option_name(key)}")

@@ -14,7 +14,7 @@ from typing import Any, Final, TypeVar
 
 from rabbit_chx import InvalidValue
 from spark_connector.option_table import OptionTable, nearest, options_of
-from spark_connector.options import WriteOptions, no_speculation
+from spark_connector.options import WriteOptions, no_speculation, targets_in
 from spark_connector.queue_options import QueueOptions
 from spark_connector.read_options import ReadOptions
 
@@ -23,7 +23,6 @@ _Table = TypeVar("_Table", bound=OptionTable)
 PREFIX: Final = "spark.datasource.rabbitmq."
 """The prefix of the settings, by Spark's own convention for data sources."""
 _TABLES: Final = (WriteOptions, ReadOptions, QueueOptions)
-_SOURCES: Final = ("stream", "superstream", "exchange")
 
 
 @dataclass(frozen=True)
@@ -65,13 +64,13 @@ class SessionSettings:
             local=master.startswith("local") and not master.startswith("local-cluster"),
         )
 
-    def read_of_a_queue(self, given: Mapping[str, str]) -> bool:
+    def reads_queue(self, given: Mapping[str, str]) -> bool:
         """Whether a read with these options reads a queue."""
-        return "queue" in given or ("queue" in self.options and not any(name in given for name in _SOURCES))
+        return "queue" in (targets_in(given) or targets_in(self.options))
 
     def complete(self, table: type[_Table], given: Mapping[str, str]) -> _Table:
         """Parse the given options of a read or write, with the session's defaults for other options."""
-        return table.of({**table.defaults_beside(given, self.options), **given})
+        return table.of({**table.applicable_defaults(given, self.options), **given})
 
     def check_write(self, options: WriteOptions) -> None:
         """Raise before a task starts if all tasks would fail."""

@@ -19,6 +19,8 @@ from spark_connector.task import Task
 from spark_connector.verdict import Verdict
 
 _BATCHES_REMEMBERED: Final = 100
+TOTALS: Final = ("published", "confirmed", "resent", "bytes", "connections")
+"""The totals of a publisher that are fields of `Written`."""
 
 
 class PermanentFailure(Exception):
@@ -150,5 +152,4 @@ class BrokerSink(DryRunSink):
         """The publisher's totals, less those of earlier tasks."""
         if self._before is None or self._after is None:
             return {}
-        names = ("published", "confirmed", "resent", "bytes", "connections")
-        return {name: getattr(self._after, name) - getattr(self._before, name) for name in names}
+        return {name: getattr(self._after, name) - getattr(self._before, name) for name in TOTALS}

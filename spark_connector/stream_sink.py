@@ -21,14 +21,13 @@ from spark_connector.options import WriteOptions
 from spark_connector.prepare import Prepared
 from spark_connector.publishing_ids import NotRepeatable, PublishingIds
 from spark_connector.rules import Limits
-from spark_connector.sinks import DryRunSink, Pace, PermanentFailure
+from spark_connector.sinks import TOTALS, DryRunSink, Pace, PermanentFailure
 from spark_connector.task import Task
 from spark_connector.verdict import Verdict
 
 MAX_PARTITIONS: Final = 255
 """The number of producer names that a stream remembers."""
 _KEYS_KEPT: Final = 100_000
-_COUNTS: Final = ("published", "confirmed", "resent", "bytes", "connections")
 _ADVICE: Final = (
     "Sort the rows of each partition before the write, so that each attempt sends the same rows in the same order: "
     'df.sortWithinPartitions("id"). exactlyOnce=false writes them at least once'
@@ -90,7 +89,7 @@ class StreamSink(DryRunSink):
     def counts(self) -> dict[str, int]:
         """The totals of the publishers, and the number of rows that the streams already had."""
         totals = [output.publisher.totals for output in self._outputs.values()]
-        counts = {name: sum(getattr(one, name) for one in totals) for name in _COUNTS}
+        counts = {name: sum(getattr(one, name) for one in totals) for name in TOTALS}
         return {**counts, "already_stored": sum(output.skipped for output in self._outputs.values())}
 
     # -- the streams

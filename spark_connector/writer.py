@@ -15,13 +15,12 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamWriter, WriterCommitMessage
 
 from spark_connector.bindings import changes
-from spark_connector.counts import WriteCounts
+from spark_connector.counts import WriteCounts, sums
 from spark_connector.logs import log_line
 from spark_connector.partition import ROWS_NAMED, WriteJob, write_partition
 from spark_connector.task import Task, WriteFailed, Written
 
 _PROBLEMS_SHOWN: Final = 3
-_COUNTS: Final = ("rows", "confirmed", "dropped", "resent", "bytes", "connections")
 
 
 class Writer(DataSourceArrowWriter, DataSourceStreamWriter):
@@ -63,9 +62,7 @@ class Writer(DataSourceArrowWriter, DataSourceStreamWriter):
             "batch": batch_id,
             "query": next((one.query_id for one in written if one.query_id), None),
             "partitions": len(written),
-            **{name: sum(getattr(one, name) for one in written) for name in _COUNTS},
-            "possible_duplicates": sum(one.possible_duplicates for one in written) or None,
-            "already_stored": sum(one.already_stored for one in written) or None,
+            **sums(written),
             "seconds": round(max((one.seconds for one in written), default=0.0), 3),
             "bindings_changed": changed,
             "first_dropped": [row for one in written for row in one.first_dropped][:ROWS_NAMED],

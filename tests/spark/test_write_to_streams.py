@@ -181,7 +181,7 @@ def test_invalid_writes_are_rejected_before_a_task_starts(spark, broker, streams
     for options, words in [
         ({"stream": "no-such-stream"}, "has no stream 'no-such-stream'"),
         ({"superStream": "no-such-stream"}, "no-such-stream"),
-        ({"stream": stream, "exchange": "x"}, "invalid target of a write: got 'options exchange and stream'"),
+        ({"stream": stream, "exchange": "x"}, "invalid target of a write: got 'options stream and exchange'"),
         (
             {"stream": stream, "maxInFlight": "5"},
             "invalid option maxInFlight: got 'a write to a stream', expected a write to an exchange",

@@ -83,8 +83,8 @@ def test_a_setting_of_no_option_is_an_error() -> None:
 
 def test_a_default_queue_is_read_unless_another_source_is_given() -> None:
     settings = session(url="amqp://h", queue="q", columns="value")
-    assert settings.read_of_a_queue({})
-    assert not settings.read_of_a_queue({"stream": "s"})
+    assert settings.reads_queue({})
+    assert not settings.reads_queue({"stream": "s"})
     assert settings.complete(ReadOptions, {"stream": "s"}).stream == ("s",)
 
 

@@ -59,6 +59,7 @@ def test_a_complete_write_is_logged_in_one_line(caplog: pytest.LogCaptureFixture
         "partitions": 2,
         "rows": 7,
         "confirmed": 6,
+        "already_stored": 0,
         "dropped": 1,
         "resent": 1,
         "possible_duplicates": 1,
