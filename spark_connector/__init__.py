@@ -3,7 +3,7 @@
     df.write.format("rabbitmq").option("url", url).option("exchange", "orders").mode("append").save()
     spark.read.format("rabbitmq").option("url", url).option("superStream", "orders").load()
 
-Columns of a write, of which value is required:
+Columns of a write (value is required):
 
     value, routing_key, exchange, headers, message_id, correlation_id, content_type, content_encoding, reply_to,
     type, app_id, user_id, expiration, priority, delivery_mode, timestamp.
@@ -26,7 +26,7 @@ Further options of a read of a queue:
 
     queue, columns, maxRowsPerTrigger, minPartitions.
 
-`OPTIONS` and `READ_OPTIONS` say what each option means, and `COLUMNS` and `READ_COLUMNS` each column, as docs/spark.md does.
+`OPTIONS` and `READ_OPTIONS` describe each option, `COLUMNS` and `READ_COLUMNS` each column. docs/spark.md has the same tables.
 
 Names are loaded when they are first used: ``import spark_connector`` starts no JVM and imports no PySpark.
 """

@@ -1,7 +1,7 @@
 """Compare the bindings of an exchange before and after a write.
 
 A publisher does not notice that a queue is unbound or deleted while others are still bound: the broker confirms every
-row, and the rows of the deleted queue are gone. Only the management API lists bindings, so the comparison needs the option
+row, but the rows of the deleted queue are lost. Only the management API lists bindings, so the comparison needs the option
 ``managementUrl``.
 """
 

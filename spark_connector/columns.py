@@ -122,7 +122,7 @@ class Layout:
     """Name of a column -> its type."""
     headers: Headers | None = None
     optional: frozenset[str] = frozenset()
-    """The columns, of exchange and routing key, that may be null."""
+    """Which of the columns exchange and routing_key may be null."""
 
 
 def layout_of(
@@ -134,8 +134,8 @@ def layout_of(
 ) -> Layout:
     """Check a PySpark ``StructType``.
 
-    ``given`` names the columns that options replace (``exchange``, ``routing_key``), which must then be absent; ``optional``
-    names those that may be absent without one.
+    ``given`` names the columns that options replace (``exchange``, ``routing_key``), which must then be absent. Columns in
+    ``optional`` may be absent without an option.
     """
     fields = list(schema.fields)
     names = [field.name for field in fields]

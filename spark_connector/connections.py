@@ -2,7 +2,7 @@
 
 Spark reuses its Python workers, each for one task at a time. A stateful stream runs hundreds of small tasks a minute,
 and a connection for each would burden the broker with handshakes. The publisher's own thread keeps a connection alive
-and reconnects it. This module reads secrets, when it opens a connection.
+and reconnects it. This module reads secrets, but only to open a connection.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class NotOnThisMachine(InvalidValue):
 # -- one connection for each worker -----------------------------------------------------------------
 
 _kept: dict[tuple[Any, ...], tuple[Publisher, float]] = {}
-"""The idle publishers, and since when."""
+"""The idle publishers, and the time at which each became idle."""
 _watched: set[tuple[Any, ...]] = set()
 """The options whose publishers have a timer. Many tasks share a timer: starting a thread takes a third of a small task."""
 _guard = threading.Lock()
@@ -86,7 +86,7 @@ def _close_idle(key: tuple[Any, ...]) -> None:
         if publisher is None or left <= 0:
             _kept.pop(key, None)
             _watched.discard(key)
-    if publisher is None:  # a task uses the publisher; give_back watches it again
+    if publisher is None:  # a task is using the publisher; give_back starts another timer
         return
     if left > 0:
         _watch(key, left)
@@ -144,7 +144,7 @@ def check_access(options: WriteOptions, exchanges: Iterable[str]) -> None:
 
 
 def connected(options: StreamOptions, opened: Callable[..., _T], **more: Any) -> _T:
-    """Call ``opened`` with each address of the stream protocol until a server answers, and return the result."""
+    """Call ``opened`` with each address of the stream protocol until a server answers. Return the result."""
     *others, last = options.urls
     given = {
         "tls": tls_of(options),

@@ -33,7 +33,7 @@ class Counts:
     resent: int = 0
     """Messages that were sent again after a lost connection."""
     possible_duplicates: int = 0
-    """Messages that were sent again, and all messages of tasks that Spark ran again."""
+    """Messages that were sent again, plus all messages of tasks that Spark ran again."""
     bytes: int = 0
     connections: int = 0
     """Connections that the tasks opened."""

@@ -35,7 +35,7 @@ _FILE = "A path on the executors, or the name of a file that Spark distributes."
 
 @dataclass(frozen=True, kw_only=True)
 class ConnectionOptions(OptionTable):
-    """How to reach the broker, and as whom."""
+    """The broker's address, the user, and TLS."""
 
     INSTEAD: ClassVar[Mapping[str, str]] = {
         "uri": "Use url: some releases of Spark print the value of uri in plans and errors",
@@ -172,7 +172,7 @@ class WriteOptions(AmqpOptions, StreamOptions):
     )
     exactly_once: bool = flag(
         _STREAMS,
-        "Store each row in a stream once, even if tasks run again. false stores rows at least once, and accepts any order.",
+        "Store each row in a stream once, even if tasks run again. false stores rows at least once and accepts any order.",
         default=True,
     )
     producer_name: str | None = text(

@@ -43,7 +43,7 @@ class WriteJob:
     """The bindings of the exchange before the write; None if the write does not compare them."""
 
     def another_run(self, query_id: str) -> str:
-        """Describe what another run does with the rows that the broker already has."""
+        """Describe what happens to the rows that the broker already has if the write runs again."""
         if not self.options.exactly_once_to_streams:
             return "another run would write them again"
         if query_id:
@@ -53,20 +53,20 @@ class WriteJob:
 
 
 def write_partition(batches: Iterator[pa.RecordBatch], job: WriteJob, task: Task) -> Written:
-    """Publish the rows of a partition, and return when the broker has confirmed them or the write has failed permanently."""
+    """Publish the rows of a partition. Return when the broker has confirmed all rows, or when the write has failed permanently."""
     began, problem, progress = time.monotonic(), "", _Progress()
     verdict = Verdict.on(job.id) if job.options.fail_fast else Verdict(None)
-    _refuse_to_begin(verdict, job.another_run(task.query_id))
+    _check_verdict(verdict, job.another_run(task.query_id))
     sink = _sink(job, verdict, task)
     try:
-        _refuse_speculation(job.options, task)
+        _check_speculation(job.options, task)
         progress.stopped = not _write_batches(batches, job, task, sink, progress)
         sink.finish()
     except (PermanentFailure, InvalidValue, BrokerUnavailable) as error:
         if isinstance(error, BrokerUnavailable) and not error.permanent:
             raise
         problem = str(error)
-        verdict.leave(problem)
+        verdict.share(problem)
     finally:
         sink.close()
     return Written(
@@ -151,13 +151,13 @@ def _invalid(named: list[str]) -> str:
     )
 
 
-def _refuse_to_begin(verdict: Verdict, another_run: str) -> None:
+def _check_verdict(verdict: Verdict, another_run: str) -> None:
     if (problem := verdict.problem()) is not None:
         raise WriteFailed(
             f"{problem}. Other tasks were stopped (failFast). Published rows are in the broker already; {another_run}"
         )
 
 
-def _refuse_speculation(options: WriteOptions, task: Task) -> None:
+def _check_speculation(options: WriteOptions, task: Task) -> None:
     if task.speculation and options.refuses_speculation:
         raise no_speculation()

@@ -1,6 +1,6 @@
 """Publishing ids, which let a stream drop the rows that it already has.
 
-A stream remembers the last publishing id of each producer name, and drops messages whose id is not higher. The id of a row
+A stream remembers the last publishing id of each producer name and drops messages whose id is not higher. The id of a row
 includes a checksum of the rows up to it. When a task runs again, the checksum shows whether it sends the same rows in the same
 order. Without this check, the stream could drop rows that it does not have.
 
@@ -57,7 +57,7 @@ class PublishingIds:
             )
 
     def of(self, messages: Iterable[bytes]) -> list[tuple[int, bytes]]:
-        """Number the next rows, and return those that the stream does not have.
+        """Number the next rows. Return the rows that the stream does not have, with their ids.
 
         Raises:
             NotRepeatable: the stream has other rows, or there are too many rows.

@@ -25,7 +25,7 @@ def parsed(options: Mapping[str, str]) -> WriteOptions | ReadOptions:
 
 
 def from_driver(options: WriteOptions | ReadOptions) -> str:
-    """Connect as the driver does, and describe the target."""
+    """Connect as the driver does. Return a description of the target."""
     if isinstance(options, ReadOptions):
         return _read(options)
     check_target(options)
@@ -33,7 +33,7 @@ def from_driver(options: WriteOptions | ReadOptions) -> str:
 
 
 def from_executor(options: WriteOptions | ReadOptions) -> str:
-    """Connect as a task does, and describe the target."""
+    """Connect as a task does. Return a description of the target."""
     if isinstance(options, ReadOptions):
         return _read(options)
     if options.to_streams:
@@ -48,7 +48,7 @@ def _target(options: WriteOptions) -> str:
 
 
 def _read(options: ReadOptions) -> str:
-    """Find the streams, and open a reader of the first one."""
+    """Find the streams. Open a reader of the first stream."""
     with StreamAccess(options) as access:
         names = access.chosen()
         access.bounds(names)

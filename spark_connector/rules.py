@@ -128,7 +128,7 @@ def _value_rules(tag: str, what: str, part: str) -> Iterator[Rule]:
     if tag == "S":
         yield Rule("headers", "not utf-8", f"{what} is not valid UTF-8", part=part)
     if tag == "d":
-        yield Rule("headers", "not finite", f"{what} is infinite or NaN, on which RabbitMQ fails", part=part)
+        yield Rule("headers", "not finite", f"{what} is infinite or NaN; RabbitMQ fails on both", part=part)
     if tag == "T":
         bounds = (0, _YEAR_10000 - 1)
         yield Rule("headers", "time out of range", f"{what} is not from 1970 to 9999", bounds, part)

@@ -79,7 +79,7 @@ class SessionSettings:
 
 
 def use_python_of_driver(context: Any) -> None:
-    """Let the tasks of a local session run this Python, and not the first ``python3`` on the PATH.
+    """Let the tasks of a local session run this Python instead of the first ``python3`` on the PATH.
 
     The two differ in an IDE or a notebook that starts Python by its path without activating its environment.
     """

@@ -46,7 +46,7 @@ class Pace:
 
 
 class DryRunSink:
-    """What `write_partition` writes to; this one asks the broker about each exchange, and publishes nothing."""
+    """Checks each exchange with the broker and publishes nothing. The other sinks have the same methods."""
 
     def __init__(self, options: WriteOptions, verdict: Verdict) -> None:
         self._options = options
@@ -57,9 +57,9 @@ class DryRunSink:
         """What the broker accepts: the default, since nothing connects before an exchange is known."""
         return Limits.default(self._options.max_message_bytes)
 
-    def send(self, prepared: Prepared, first: int) -> None:  # noqa: ARG002 - for those who send
+    def send(self, prepared: Prepared, first: int) -> None:  # noqa: ARG002 - for the sinks that publish
         """Take the valid rows of a batch, whose first row has this number in the partition."""
-        if self._options.to_streams:  # the driver has asked
+        if self._options.to_streams:  # the driver has checked the streams
             return
         exchanges = prepared.exchanges() if self._options.exchange is None else {self._options.exchange}
         if new := exchanges - self._asked:

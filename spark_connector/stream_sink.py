@@ -53,7 +53,7 @@ class StreamSink(DryRunSink):
                 f"exactlyOnce=true supports at most {MAX_PARTITIONS} partitions, because a stream remembers {MAX_PARTITIONS} producer "
                 "names. Reduce the partitions with df.coalesce(200), or set exactlyOnce=false"
             )
-        with _refusals():
+        with _stream_errors():
             largest = self._output(self._streams[0]).publisher.max_message_bytes
         limits = Limits.default(largest)
         return Limits(min(limits.body, largest or limits.body), limits.properties)
@@ -69,14 +69,14 @@ class StreamSink(DryRunSink):
             given = {**fixed, **arguments}
             messages = list(encode_messages(**given))
             self._check_sizes(messages, lambda row, done=done: first + prepared.rows[done + row])  # type: ignore[misc]
-            with _refusals():
-                for stream, lot in self._by_stream(messages, given.get("routing_keys")).items():
-                    self._output(stream).send(lot, self._task)
+            with _stream_errors():
+                for stream, some in self._by_stream(messages, given.get("routing_keys")).items():
+                    self._output(stream).send(some, self._task)
             done += count
 
     def finish(self) -> None:
-        """Wait for all confirms, and check that no other writer has used the producer names."""
-        with _refusals():
+        """Wait for all confirms. Check that no other writer has used the producer names."""
+        with _stream_errors():
             for output in self._outputs.values():
                 output.finish(self._task, stopped=self.verdict.problem() is not None)
 
@@ -87,7 +87,7 @@ class StreamSink(DryRunSink):
                 output.publisher.close()
 
     def counts(self) -> dict[str, int]:
-        """The totals of the publishers, and the number of rows that the streams already had."""
+        """The totals of the publishers, plus the number of rows that the streams already had."""
         totals = [output.publisher.totals for output in self._outputs.values()]
         counts = {name: sum(getattr(one, name) for one in totals) for name in TOTALS}
         return {**counts, "already_stored": sum(output.skipped for output in self._outputs.values())}
@@ -179,8 +179,8 @@ def _same_rows(task: Task, publisher: StreamPublisher) -> Iterator[None]:
 
 
 @contextmanager
-def _refusals() -> Iterator[None]:
-    """Turn errors of a stream into permanent failures, and into errors after which Spark retries."""
+def _stream_errors() -> Iterator[None]:
+    """Turn permanent errors of a stream into `PermanentFailure`, others into errors after which Spark retries the task."""
     try:
         yield
     except StreamUnavailable as error:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 _SCRATCH: Final = "SPARK_LOCAL_DIRS"
-"""Spark names the executor's own folders here, in each Python worker, and removes them with the executor."""
+"""The variable in which Spark passes the executor's folders to each Python worker. Spark removes the folders with the executor."""
 
 
 class Stopped(Exception):
@@ -31,7 +31,7 @@ class Verdict:
 
     @classmethod
     def on(cls, write: str) -> Verdict:
-        """The verdict on the write with this id."""
+        """Return the verdict for the write with this id."""
         folder = os.environ.get(_SCRATCH, "").split(",")[0]
         return cls(Path(folder, f"rabbit-chx-failed-{write}") if folder else None)
 
@@ -47,11 +47,11 @@ class Verdict:
         except OSError:
             return None
 
-    def leave(self, problem: str) -> None:
-        """Share a problem with the other tasks. Renaming makes the file appear with its whole text."""
+    def share(self, problem: str) -> None:
+        """Share a problem with the other tasks. The file is renamed so that it appears with its whole text."""
         if self.file is None:
             return
         hidden = self.file.with_name(f"{self.file.name}-{os.getpid()}")
-        with suppress(OSError):  # a full disk: the tasks fail one by one, and none is retried
+        with suppress(OSError):  # if the disk is full, the other tasks meet the problem themselves
             hidden.write_text(problem, "utf-8", "backslashreplace")
             hidden.replace(self.file)

@@ -1,6 +1,6 @@
 """The methods of a write that Spark calls: `write` in the tasks, `commit` and `abort` on the driver.
 
-The driver raises the permanent errors that tasks have reported, and logs a summary of a successful write. After a
+The driver raises the permanent errors that tasks have reported and logs a summary of a successful write. After a
 successful write, `commit` never raises because of the broker: Spark would repeat the whole micro-batch.
 """
 
@@ -85,7 +85,7 @@ class Writer(DataSourceArrowWriter, DataSourceStreamWriter):
 
 
 def _problems(written: list[Written]) -> str:
-    """Describe the first problems of the partitions, and count the others; empty without problems."""
+    """Describe the first problems of the partitions and count the others. Empty if there is no problem."""
     found = [one.problem for one in written if one.problem]
     more = len(found) - _PROBLEMS_SHOWN
     stopped = sum(one.stopped and not one.problem for one in written)

@@ -1,6 +1,6 @@
-"""A session whose settings hold all options, started by a Python that nobody activated; prints a JSON object.
+"""Write with the options in a session's settings, and print the results as JSON.
 
-A program of its own: it sets ``spark.speculation``, and its PYSPARK_PYTHON is not set.
+`test_session_settings` runs this program without PYSPARK_PYTHON, as if no virtual environment were active.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def main(url: str, exchange: str, folder: str) -> None:
     frame = spark.range(10).selectExpr("cast(id as string) as value", "'k' as key")
     host = url.rpartition("@")[2]
     allowed = {"allowSpeculation": "true"}
-    refused = {
+    rejected = {
         "speculation": error_of(frame),
         "password": error_of(frame, url=f"amqp://guest@{host}", passwordEnv="NO_SUCH_PASSWORD", **allowed),
     }
@@ -45,7 +45,7 @@ def main(url: str, exchange: str, folder: str) -> None:
     lines.trigger(availableNow=True).start().awaitTermination()
     invalid = error_of(frame.selectExpr("cast(null as string) as value", "key"), **allowed)
     counted = dataclasses.asdict(counts.now)
-    print(json.dumps({"jobs": jobs, "written": written, "invalid": invalid, "counts": counted, **refused}))
+    print(json.dumps({"jobs": jobs, "written": written, "invalid": invalid, "counts": counted, **rejected}))
     spark.stop()
 
 

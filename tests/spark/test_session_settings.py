@@ -16,8 +16,8 @@ pytestmark = [pytest.mark.spark, pytest.mark.broker, pytest.mark.long]
 
 
 @pytest.mark.pyspark("4.1", "register replaces a format that Spark has found")
-def test_a_session_holds_the_options_and_refuses_writes_before_their_job(broker, inbox, tmp_path):
-    """The first python3 on the PATH fails, as one without rabbit-chx does."""
+def test_settings_replace_options_and_invalid_writes_fail_before_a_job_starts(broker, inbox, tmp_path):
+    """The first python3 on the PATH fails, like a Python without rabbit-chx."""
     other = tmp_path / "python3"
     other.write_text("#!/bin/sh\nexit 1\n")
     other.chmod(0o755)

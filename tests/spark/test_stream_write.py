@@ -111,7 +111,7 @@ def numbered(folder: Path) -> list[str]:
 
 
 def commits_of_a_continuous_query(writer, checkpoint, least=0) -> list[str]:
-    """The commits after some epochs, and not before there are so many.
+    """The commits after four epochs, and after at least ``least`` commits.
 
     Spark records an epoch's offsets, and then asks the sink to commit.
     """
@@ -195,7 +195,7 @@ def test_a_stateful_stream_of_200_tasks_opens_one_connection_for_each_worker(
     opened = int(broker.eval(created)) - before
     query.stop()
     assert query.exception() is None
-    # Of 600 tasks: two workers, one more if Spark replaced one, and again where slow micro-batches leave a connection idle.
+    # For 600 tasks: two workers, three if Spark replaced a worker; three times, since a slow micro-batch leaves connections idle.
     assert opened <= 3 * (2 + 1)
     tasks: dict[str, set[int]] = {}
     for properties in {one.properties for one in deliveries(broker.url, inbox.queue, len(inbox))}:

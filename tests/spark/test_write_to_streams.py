@@ -62,10 +62,10 @@ def test_rows_of_one_stream_are_written_to_another_and_read_back_equal(spark, br
         union all select '', 'other', null, null, null, null, null, null, null, null, null, null, null, null, null"""
     )
     write(rows.coalesce(1), broker, stream=source)
-    place = "stream", "offset", "stream_timestamp"
-    first = spark.read.format("rabbitmq").options(**given(broker, stream=source)).load().drop(*place)
+    position = "stream", "offset", "stream_timestamp"
+    first = spark.read.format("rabbitmq").options(**given(broker, stream=source)).load().drop(*position)
     write(first.coalesce(1), broker, stream=target)
-    second = spark.read.format("rabbitmq").options(**given(broker, stream=target)).load().drop(*place)
+    second = spark.read.format("rabbitmq").options(**given(broker, stream=target)).load().drop(*position)
     assert second.collect() == first.collect()
     found = first.selectExpr(
         *(f"cast({name} as string) as {name}" if name == "value" else name for name in rows.columns)
@@ -206,7 +206,7 @@ def test_a_message_larger_than_a_frame_is_named(spark, broker, streams):
 
 
 @pytest.mark.long
-def test_more_partitions_than_producer_names_are_refused(spark, broker, streams):
+def test_more_partitions_than_producer_names_are_rejected(spark, broker, streams):
     frame = numbers(spark, 300, 300).where("value = '290'")
     complaint = failure(lambda: write(frame, broker, stream=streams.stream()))
     assert "exactlyOnce=true supports at most 255 partitions" in complaint

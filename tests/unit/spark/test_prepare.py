@@ -132,7 +132,7 @@ def test_infinity_and_nan_are_invalid_headers() -> None:
         layout(headers=t.MapType(TEXT, t.DoubleType())),
         headers=pa.array([[("n", one)] for one in numbers], pa.map_(pa.string(), pa.float64())),
     )
-    assert found == dict.fromkeys((1, 2, 3), "headers: a value is infinite or NaN, on which RabbitMQ fails")
+    assert found == dict.fromkeys((1, 2, 3), "headers: a value is infinite or NaN; RabbitMQ fails on both")
 
 
 def test_the_tasks_own_headers_join_the_rows() -> None:

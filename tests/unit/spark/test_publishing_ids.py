@@ -1,4 +1,4 @@
-"""The ids by which a stream drops rows that it has: rows are stored once, and rows that differ are noticed."""
+"""Publishing ids: a stream stores each row once, and different rows of another attempt are detected."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ ROWS = [b"row %d" % number for number in range(100)]
 
 
 class Stream:
-    """What a stream does with the messages of one producer name."""
+    """A stream, as a publisher with one producer name sees it."""
 
     def __init__(self) -> None:
         self.stored: list[bytes] = []
@@ -51,7 +51,7 @@ def known(rows, micro_batch=3) -> int:
 
 
 @pytest.mark.parametrize("micro_batch", [None, 0, 3])
-def test_rows_in_another_order_are_noticed(micro_batch) -> None:
+def test_rows_in_another_order_are_detected(micro_batch) -> None:
     ids = PublishingIds(micro_batch, known(ROWS[:50], micro_batch))
     assert ids.stored == 50
     swapped = [ROWS[1], ROWS[0], *ROWS[2:]]
@@ -59,14 +59,14 @@ def test_rows_in_another_order_are_noticed(micro_batch) -> None:
         ids.of(swapped)
 
 
-def test_fewer_rows_than_the_stream_has_are_noticed() -> None:
+def test_fewer_rows_than_the_stream_has_are_detected() -> None:
     ids = PublishingIds(3, known(ROWS[:50]))
     assert ids.of(ROWS[:40]) == []
     with pytest.raises(NotRepeatable, match="number 40, but the stream has 50"):
         ids.end()
 
 
-def test_a_stream_with_rows_of_a_later_micro_batch_is_noticed() -> None:
+def test_a_stream_with_rows_of_a_later_micro_batch_is_detected() -> None:
     with pytest.raises(
         NotRepeatable, match="belong to micro-batch 3, but the stream has rows of micro-batch 4"
     ):

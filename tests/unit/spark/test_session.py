@@ -1,4 +1,4 @@
-"""What a session's settings change: the defaults of options, and what is refused on the driver."""
+"""Settings of a session: the defaults of options, and which writes the driver rejects."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def source(settings: SessionSettings, **options: str) -> RabbitMQDataSource:
     return found
 
 
-def test_settings_are_defaults_of_every_table_that_has_the_option() -> None:
+def test_a_setting_is_the_default_of_its_option_in_reads_and_writes() -> None:
     settings = session(url="amqp://me@h", maxInFlight="7", columns="value", exchange="orders")
     write = settings.complete(WriteOptions, {})
     assert (write.url, write.max_in_flight, write.exchange) == ("amqp://me@h", 7, "orders")
@@ -66,7 +66,7 @@ def test_a_given_option_replaces_the_defaults_that_it_contradicts(
     assert {name: getattr(options, name) for name in expected} == expected
 
 
-def test_defaults_of_another_target_are_left_out() -> None:
+def test_defaults_that_do_not_apply_to_the_target_are_left_out() -> None:
     settings = session(
         url="amqp://me@h", exchange="orders", maxInFlight="7", producerName="import", managementUrl="http://h"
     )
@@ -76,7 +76,7 @@ def test_defaults_of_another_target_are_left_out() -> None:
     assert (to_exchange.exchange, to_exchange.producer_name, to_exchange.max_in_flight) == ("orders", None, 7)
 
 
-def test_a_setting_of_no_option_is_an_error() -> None:
+def test_a_setting_that_names_no_option_is_an_error() -> None:
     error = complaint(lambda: session(exchnge="x"))
     assert (error.got, error.hint) == ("spark.datasource.rabbitmq.exchnge", "Did you mean exchange?")
 
@@ -88,14 +88,14 @@ def test_a_default_queue_is_read_unless_another_source_is_given() -> None:
     assert settings.complete(ReadOptions, {"stream": "s"}).stream == ("s",)
 
 
-def test_the_data_source_takes_them_along() -> None:
+def test_the_pickled_data_source_contains_the_settings_but_does_not_show_secrets() -> None:
     settings = session(url="amqp://me:CANARY@127.0.0.1:1", exchange="x", checkExchange="false")
     job = source(settings).streamWriter(SCHEMA, overwrite=False)._job
     assert (job.options.exchange, job.options.urls[0].port) == ("x", 1)
     assert "CANARY" not in repr(settings)
 
 
-def test_speculation_is_refused_on_the_driver() -> None:
+def test_the_driver_rejects_speculation() -> None:
     settings = SessionSettings.of({"spark.speculation": "true"})
     given = {"url": "amqp://127.0.0.1:1", "exchange": "x", "checkExchange": "false"}
     error = complaint(lambda: source(settings, **given).writer(SCHEMA, False))
@@ -104,21 +104,23 @@ def test_speculation_is_refused_on_the_driver() -> None:
 
 
 @pytest.mark.parametrize(
-    ("master", "refused"), [("local[2]", True), ("local-cluster[1,1,1]", False), ("yarn", False)]
+    ("master", "rejected"), [("local[2]", True), ("local-cluster[1,1,1]", False), ("yarn", False)]
 )
-def test_a_missing_password_is_refused_where_the_driver_knows_it(master: str, refused: bool) -> None:
+def test_the_driver_rejects_a_missing_password_if_the_tasks_run_on_its_machine(
+    master: str, rejected: bool
+) -> None:
     settings = SessionSettings.of({"spark.master": master})
     made = source(
         settings, url="amqp://127.0.0.1:1", exchange="x", checkExchange="false", passwordEnv="NO_SUCH_1"
     )
-    if refused:
+    if rejected:
         with pytest.raises(InvalidValue, match="NO_SUCH_1, which is not set on"):
             made.streamWriter(SCHEMA, overwrite=False)
     else:
         assert made.streamWriter(SCHEMA, overwrite=False)
 
 
-def test_create_table_without_columns_is_answered_by_the_statements_that_work() -> None:
+def test_the_error_of_create_table_without_columns_suggests_statements_that_work() -> None:
     error = complaint(source(session(), **{"option.exchange": "x", "exchange": "x"}).schema)
     assert "CREATE TABLE t (value STRING" in error.hint
     assert "INSERT INTO t WITH" in error.hint

@@ -1,4 +1,4 @@
-"""How the tasks of a write share a permanent problem, and stop."""
+"""The tasks of a write share a permanent problem and stop."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def written(write: WriteJob, *batches: pa.RecordBatch, partition: int = 0) -> Wr
     return write_partition(iter(batches), write, Task(partition))
 
 
-def test_after_a_permanent_error_no_other_task_of_the_write_begins() -> None:
+def test_after_a_permanent_error_no_other_task_of_the_write_starts() -> None:
     failing, other = job(dryRun="true"), job(dryRun="true")
     assert "routing_key is null" in written(failing, INVALID).problem
     for _attempt in range(2):
@@ -39,19 +39,19 @@ def test_after_a_permanent_error_no_other_task_of_the_write_begins() -> None:
 
 
 def test_a_running_task_stops_before_its_next_batch() -> None:
-    write = job()  # it would connect to a broker that does not exist
+    write = job()  # publishing would fail: there is no broker
 
     def batches() -> Iterator[pa.RecordBatch]:
         yield EMPTY
-        assert written(job_dry(write), INVALID).problem
+        assert written(dry_run_of(write), INVALID).problem
         yield BATCH
 
     found = write_partition(batches(), write, Task(1))
     assert (found.stopped, found.problem, found.published) == (True, "", 0)
 
 
-def job_dry(write: WriteJob) -> WriteJob:
-    """Another task of the same write; its rows need no broker."""
+def dry_run_of(write: WriteJob) -> WriteJob:
+    """Return a dry run with the id of a write, so that its tasks share problems with those of the write."""
     dry = job(dryRun="true")
     return WriteJob(dry.options, dry.layout, write.id)
 
