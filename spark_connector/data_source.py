@@ -26,7 +26,7 @@ from spark_connector.read_columns import QUEUE_COLUMNS, checked_columns, spark_s
 from spark_connector.read_options import ReadOptions
 from spark_connector.read_rows import ReadJob
 from spark_connector.readers import BatchReader, StreamingReader
-from spark_connector.session import SessionSettings, use_python_of_driver
+from spark_connector.session import SessionSettings, check_python_of_tasks, use_python_of_driver
 from spark_connector.writer import Writer
 
 
@@ -152,11 +152,13 @@ def register(spark: SparkSession) -> WriteCounts | None:
         with Spark Connect.
 
     Raises:
-        InvalidValue: a setting is not the name of an option, or PySpark 4.0 has already found the format and cannot replace it.
+        InvalidValue: a setting is not the name of an option; PYSPARK_PYTHON is another minor version of Python than this one;
+            or PySpark 4.0 has already found the format and cannot replace it.
     """
     context = getattr(spark, "_sc", None)  # None with Spark Connect
     if context is not None:
         use_python_of_driver(context)
+        check_python_of_tasks(context)
     counts = counts_of(context)
     settings = replace(SessionSettings.of(dict(spark.conf.getAll)), counts=counts)
     source = type(RabbitMQDataSource.__name__, (RabbitMQDataSource,), {"session": settings})

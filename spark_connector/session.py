@@ -7,12 +7,15 @@ settings in the user's own process and ships them with the data source. This mod
 from __future__ import annotations
 
 import os
+import shutil
+import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
 from rabbit_chx import InvalidValue
+from rabbit_chx.errors import Unquoted
 from spark_connector.option_table import OptionTable, nearest, options_of
 from spark_connector.options import WriteOptions, no_speculation, targets_in
 from spark_connector.queue_options import QueueOptions
@@ -22,6 +25,8 @@ _Table = TypeVar("_Table", bound=OptionTable)
 
 PREFIX: Final = "spark.datasource.rabbitmq."
 """The prefix of the settings, by Spark's own convention for data sources."""
+_VERSION: Final = "import sys; print('%d.%d' % sys.version_info[:2])"
+_VERSION_SECONDS: Final = 10.0
 _TABLES: Final = (WriteOptions, ReadOptions, QueueOptions)
 
 
@@ -85,3 +90,27 @@ def use_python_of_driver(context: Any) -> None:
     """
     if context.master.startswith("local[") and "PYSPARK_PYTHON" not in os.environ:
         context.pythonExec = sys.executable
+
+
+def check_python_of_tasks(context: Any) -> None:
+    """Raise if the tasks would run another minor version of Python than the driver.
+
+    Spark starts the same command on the driver to plan a write, so a Python on this machine is the one that counts. A command
+    that is missing, or that prints no version, is left to Spark, which names it in its error.
+    """
+    program = shutil.which(context.pythonExec)
+    if program is None or context.pythonExec == sys.executable:
+        return
+    try:
+        version = subprocess.check_output(  # noqa: S603 - Spark runs it as well
+            [program, "-c", _VERSION], timeout=_VERSION_SECONDS, text=True, stderr=subprocess.DEVNULL
+        ).strip()
+    except (OSError, ValueError, subprocess.SubprocessError):
+        return
+    if version and version != context.pythonVer:
+        raise InvalidValue(
+            "Python of the tasks",
+            Unquoted(f"Python {version} ({program})"),
+            f"Python {context.pythonVer}, like the driver",
+            f"Set PYSPARK_PYTHON before Spark starts, for example to {sys.executable}",
+        )

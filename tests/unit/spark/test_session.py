@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -15,7 +16,7 @@ from spark_connector import RabbitMQDataSource
 from spark_connector.options import WriteOptions
 from spark_connector.queue_options import QueueOptions
 from spark_connector.read_options import ReadOptions
-from spark_connector.session import SessionSettings, use_python_of_driver
+from spark_connector.session import SessionSettings, check_python_of_tasks, use_python_of_driver
 from tests.unit.complaints import complaint
 
 SCHEMA = t.StructType([t.StructField("value", t.StringType()), t.StructField("key", t.StringType())])
@@ -143,3 +144,27 @@ def test_local_tasks_run_the_python_of_the_driver(
     context = SimpleNamespace(master=master, pythonExec="python3")
     use_python_of_driver(context)
     assert context.pythonExec == expected
+
+
+@pytest.mark.parametrize(
+    ("script", "rejected"),
+    [("echo 3.9", True), ("echo {version}", False), ("exit 1", False), (None, False)],
+    ids=["another version", "the same version", "no Python", "missing"],
+)
+def test_a_python_of_another_minor_version_is_rejected(
+    script: str | None, rejected: bool, tmp_path: Path
+) -> None:
+    version, program = "{}.{}".format(*sys.version_info), tmp_path / "python3.9"
+    if script is not None:
+        program.write_text(f"#!/bin/sh\n{script.format(version=version)}\n")
+        program.chmod(0o755)
+    context = SimpleNamespace(pythonExec=str(program), pythonVer=version)
+    if not rejected:
+        check_python_of_tasks(context)
+        return
+    error = complaint(lambda: check_python_of_tasks(context))
+    assert (str(error.got), error.expected) == (
+        f"Python 3.9 ({program})",
+        f"Python {version}, like the driver",
+    )
+    assert "PYSPARK_PYTHON" in error.hint
