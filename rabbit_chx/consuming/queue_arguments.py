@@ -7,13 +7,15 @@ The broker refuses to declare an existing queue with other arguments, and names 
 from __future__ import annotations
 
 import re
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from typing import Any, Final, Literal, TypeAlias
 
 from pika.spec import PRECONDITION_FAILED
 
 from rabbit_chx.broker.applying.protocol import Command, OnChannel, Refused
 from rabbit_chx.releases import Release
+from rabbit_chx.text import listed
+from rabbit_chx.topology.delivery_limit import limit_warning
 from rabbit_chx.topology.model import DELIVERY_LIMIT, SINGLE_ACTIVE_CONSUMER
 
 _MOST_REFUSALS: Final = 30
@@ -88,3 +90,11 @@ def limit_applies(arguments: Mapping[str, Any], release: Release) -> bool:
     return (DELIVERY_LIMIT in arguments or default) and not (
         default and arguments.get(DELIVERY_LIMIT, 20) < 0
     )
+
+
+def delivery_limit_warning(queues: Sequence[str], release: Release) -> str:
+    """Explain the delivery limit of queues whose policies are unknown."""
+    text = f"{listed(queues)}: {limit_warning(release)}"
+    if release.has_default_delivery_limit:
+        return f"{text}. AMQP does not show policies: ignore this warning if there is such a policy"
+    return text

@@ -8,7 +8,7 @@ from typing import Any
 from pika.spec import ACCESS_REFUSED, RESOURCE_LOCKED
 
 from rabbit_chx.broker.applying.protocol import Command, Refused
-from rabbit_chx.consuming.queue_arguments import learn, limit_applies
+from rabbit_chx.consuming.queue_arguments import delivery_limit_warning, learn, limit_applies
 from rabbit_chx.consuming.queues import exists
 from rabbit_chx.errors import InvalidValue, Unquoted
 from rabbit_chx.releases import Release
@@ -37,7 +37,11 @@ def check_readable(queue: str, release: Release) -> Generator[Command, Any, str]
         return ""  # without the permission to declare the queue, its kind stays unknown
     if kind == "stream":
         raise is_a_stream(queue)
-    return _warning(queue) if kind == "quorum" and limit_applies(arguments, release) else ""
+    return (
+        delivery_limit_warning([queue], release)
+        if kind == "quorum" and limit_applies(arguments, release)
+        else ""
+    )
 
 
 def no_such_queue(queue: str) -> InvalidValue:
@@ -51,12 +55,3 @@ def is_a_stream(queue: str) -> InvalidValue:
     """The error for a stream."""
     hint = "Read it as a stream; in Spark, use the option stream instead of queue"
     return InvalidValue(f"queue {queue!r}", Unquoted("a stream"), "a classic or quorum queue", hint)
-
-
-def _warning(queue: str) -> str:
-    return (
-        f"queue {queue!r}: a delivery limit applies (x-delivery-limit; 20 by default from RabbitMQ 4.0 on), so the broker "
-        "drops or dead-letters messages that were returned more often. Each restart of the reader and each lost connection "
-        "returns all unacknowledged messages. Set delivery-limit: -1 in the policy of the queue (AMQP does not show "
-        "policies: ignore this if one sets it)"
-    )

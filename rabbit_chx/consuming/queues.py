@@ -12,13 +12,13 @@ from rabbit_chx.broker.permissions import why_denied
 from rabbit_chx.consuming.access import HOLDS, needs_of
 from rabbit_chx.consuming.logs import Log
 from rabbit_chx.consuming.messages import Message
-from rabbit_chx.consuming.queue_arguments import learn, limit_applies
+from rabbit_chx.consuming.queue_arguments import delivery_limit_warning, learn, limit_applies
 from rabbit_chx.consuming.seats import is_taken
 from rabbit_chx.consuming.settings import Settings
 from rabbit_chx.errors import InvalidValue, Unquoted
 from rabbit_chx.releases import Release
 from rabbit_chx.text import listed
-from rabbit_chx.topology.model import DELIVERY_LIMIT, SINGLE_ACTIVE_CONSUMER
+from rabbit_chx.topology.model import SINGLE_ACTIVE_CONSUMER
 
 _DEAD_LETTER: Final = "x-dead-letter-exchange"
 _SECOND_LOOK: Final = 1.0
@@ -178,19 +178,8 @@ def _unfit(name: str, what: str) -> InvalidValue:
 
 def _limited(found: Mapping[str, Mapping[str, Any]], release: Release) -> Iterator[str]:
     limited = [name for name, arguments in found.items() if limit_applies(arguments, release)]
-    if not limited:
-        return
-    advice = (
-        "Set delivery-limit: -1 in the policy of these queues (AMQP does not show policies: ignore this if one sets it), "
-        "and replace queues whose argument has another value"
-        if release.has_default_delivery_limit
-        else f"Use queues without {DELIVERY_LIMIT}, and no policy with delivery-limit"
-    )
-    yield (
-        f"{listed(limited)}: a delivery limit applies ({DELIVERY_LIMIT}; 20 by default from RabbitMQ 4.0 on), so the broker drops "
-        "or dead-letters messages that were returned more often, such as by members that ended, even if no handler has "
-        f"seen them. {advice}"
-    )
+    if limited:
+        yield delivery_limit_warning(limited, release)
 
 
 def _dropped(found: Mapping[str, Mapping[str, Any]], settings: Settings) -> Iterator[str]:

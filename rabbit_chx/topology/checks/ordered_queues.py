@@ -14,6 +14,7 @@ from rabbit_chx.releases import Release
 from rabbit_chx.ring import ToExchange
 from rabbit_chx.text import listed
 from rabbit_chx.topology.checks.lint_rules import Finding
+from rabbit_chx.topology.delivery_limit import limit_warning
 from rabbit_chx.topology.graph import reachable
 from rabbit_chx.topology.model import DELIVERY_LIMIT, Observed, Queue, Topology
 
@@ -31,7 +32,7 @@ def ordered_findings(
         return
     names = [queue.name for queue in ordered]
     if limited := _limited_on(topology, observed) if observed else _limited(topology, release):
-        yield Finding("warning", "delivery-limit", listed(limited), f"{_LOSES}. {_advice(release)}")
+        yield Finding("warning", "delivery-limit", listed(limited), limit_warning(release))
     delayed = [queue.name for queue in ordered if _is_delayed(queue, topology)]
     if delayed:
         message = "later messages overtake messages that are retried after a delay. Remove delayed-retry-*"
@@ -73,11 +74,6 @@ def _is_delayed(queue: Queue, topology: Topology) -> bool:
 
 # -- the delivery limit ------------------------------------------------------------------------------
 
-_LOSES: Final = (
-    "a delivery limit applies (20 by default from RabbitMQ 4.0 on): the broker drops or dead-letters messages that were "
-    "returned more often, even if each of their consumers ended before it handled them"
-)
-
 
 def _limited(topology: Topology, release: Release | None) -> list[str]:
     """The ordered queues whose messages are dropped or dead-lettered when they are returned too often."""
@@ -97,14 +93,6 @@ def _has_limit(queue: Queue, topology: Topology, release: Release | None) -> boo
     given = [queue.arguments.get(DELIVERY_LIMIT), policy.definition.get(_LIMIT_KEY) if policy else None]
     known = [limit for limit in given if isinstance(limit, int)]
     return not known or any(limit >= 0 for limit in known)
-
-
-def _advice(release: Release | None) -> str:
-    if release is not None and not release.has_default_delivery_limit:
-        return "Remove the limit: before RabbitMQ 4.0 there is none by default"
-    return (
-        "Use preset: ordered or x-delivery-limit: -1; for an existing queue, a policy with delivery-limit: -1"
-    )
 
 
 def _limited_on(wanted: Topology, observed: Observed) -> list[str]:

@@ -1,0 +1,22 @@
+"""The warning about quorum queues that drop messages after too many returns."""
+
+from __future__ import annotations
+
+from rabbit_chx.releases import Release
+from rabbit_chx.topology.model import DELIVERY_LIMIT
+
+
+def limit_warning(release: Release | None) -> str:
+    """Explain a delivery limit, and how to lift it; without a release, on the newest one."""
+    if release is None or release.has_default_delivery_limit:
+        advice = (
+            f"Declare queues with {DELIVERY_LIMIT}: -1 (preset: ordered in a topology file); for existing queues without this "
+            "argument, set a policy with delivery-limit: -1"
+        )
+    else:
+        advice = f"Remove {DELIVERY_LIMIT}, and delivery-limit from policies: before RabbitMQ 4.0 there is no limit by default"
+    return (
+        f"a delivery limit applies ({DELIVERY_LIMIT}; 20 by default from RabbitMQ 4.0 on): the broker drops or dead-letters "
+        "messages that were returned more often, even if no consumer has handled them. A consumer that ends or loses its "
+        f"connection returns all its unacknowledged messages. {advice}"
+    )
