@@ -122,7 +122,7 @@ def test_a_reader_needs_only_the_permission_to_read(broker, declare):
 
 
 @pytest.mark.newest_first
-def test_pika_may_log_all_that_it_does(broker, declare, caplog):
+def test_a_reader_works_while_pika_logs_at_debug(broker, declare, caplog):
     queue = declare(3)
     with caplog.at_level(logging.DEBUG), QueueReader(broker.url, queue) as reader:
         assert bodies(taken(reader, 3)) == [0, 1, 2]
