@@ -33,7 +33,7 @@ def name_flaw(name: str) -> str:
 
 
 def check_name(what: str, name: str) -> str:
-    """Return a valid name, and raise InvalidValue for any other; ``what`` is the kind of thing with this name.
+    """Return the name; raise InvalidValue if it is invalid. ``what`` is the kind of thing that it names.
 
     >>> check_name("queue", "orders.0")
     'orders.0'

@@ -189,6 +189,16 @@ class Release:
         return self._version >= (4, 3, 0)
 
     @property
+    def lists_stream_commands(self) -> bool:
+        """From 3.11 on, a broker lists the commands of the stream protocol that it supports."""
+        return self._version >= (3, 11, 0)
+
+    @property
+    def rejects_stream_certificates(self) -> bool:
+        """3.10 fails on EXTERNAL on the stream port: rabbit_auth_mechanism_ssl:handle_response/2 gets the wrong state."""
+        return (3, 10, 0) <= self._version < (3, 11, 0)
+
+    @property
     def requeue_stops_takeover(self) -> bool:
         """In 4.0 and 4.1, a requeue may stop a queue when a consumer of higher priority joins (rabbitmq-server #14141)."""
         return (4, 0, 0) <= self._version < (4, 2, 0)

@@ -64,7 +64,7 @@ def named(thing: Any) -> str:
 
 
 def check_destination(destination: Destination) -> Destination:
-    """Return a destination whose name is valid, and raise InvalidValue for any other."""
+    """Return the destination; raise InvalidValue if its name is invalid."""
     name = destination.name if isinstance(destination, ToExchange) else destination
     try:
         if isinstance(name, str) and 0 < len(name.encode()) <= 255:
@@ -369,7 +369,7 @@ def as_bindings(bindings: Bindings) -> Iterator[RingBinding]:
 
 
 def as_destinations(destinations: Iterable[Destination], what: str) -> tuple[Destination, ...]:
-    """Return valid destinations, and raise InvalidValue for any other."""
+    """Return the destinations; raise InvalidValue if one of them is invalid."""
     return tuple(map(check_destination, each(destinations, what, "destinations")))
 
 

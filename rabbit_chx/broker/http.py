@@ -39,7 +39,7 @@ class TooLarge(Exception):
 
 
 class HttpClient:
-    """Sends requests to one base URL, each on a connection of its own.
+    """Sends requests to one base URL, each on a new connection.
 
     Args:
         url: the base.

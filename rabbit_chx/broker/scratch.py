@@ -150,7 +150,7 @@ class Scratch:
             raise BrokerUnavailable(why_refused(error, _ALL, at=at, what=_WHAT)) from None
 
     def _remove(self) -> None:
-        """Delete the exchange: an auto-delete exchange goes by itself only after it had a queue."""
+        """Delete the exchange: the broker deletes an auto-delete exchange only after a queue was unbound from it."""
         from pika.exceptions import AMQPError
 
         with suppress(AMQPError):

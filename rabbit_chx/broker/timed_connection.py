@@ -1,4 +1,4 @@
-"""A connection of pika that ends when the broker does not answer: pika itself waits for an answer for ever."""
+"""A connection of pika that ends when the broker does not answer: pika itself has no timeout."""
 
 from __future__ import annotations
 

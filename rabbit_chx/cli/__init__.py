@@ -129,7 +129,7 @@ def _exit_code(arguments: list[str]) -> int:
 
 
 def _fault(error: Exception) -> Exit:
-    """Report an error, and return its exit code."""
+    """Report an error and return its exit code."""
     if "pika" in sys.modules and (reason := _why_amqp(error)):
         notice("Error", reason)
         return Exit.FAILED

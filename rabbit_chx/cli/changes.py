@@ -61,7 +61,7 @@ def print_findings(findings: Iterable[Finding]) -> None:
 
 
 def read_and_print(live: BrokerAccess, wanted: Topology, *, verbose: bool) -> Observed:
-    """Read the broker, and print the findings of lint and how the rings are known."""
+    """Read the broker; print the findings of lint and the sources of the rings."""
     observed = live.read(wanted)
     print_findings(lint(wanted, observed))
     _print_rings(observed, verbose=verbose)

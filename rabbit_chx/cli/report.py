@@ -118,7 +118,7 @@ def _live_ring(live: BrokerAccess, topology: Topology, exchange: str) -> Ring:
             "--live",
             f"exchange {exchange!r}: {why}",
             "an exchange of the broker whose ring can be known",
-            "--node, --pairs or --probe tell the order of a ring; without --live the file does",
+            "--node, --pairs or --probe determine the order of a ring; without --live, the file does",
         )
     return ring
 

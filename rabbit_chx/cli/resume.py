@@ -29,7 +29,7 @@ _NO_FOLLOW: Final = getattr(os, "O_NOFOLLOW", 0)
 
 @contextmanager
 def open_resume_file(path: str | None, file: str) -> Iterator[ResumeFile | None]:
-    """Lock the file that holds the position in ``file``, and read it; without a path there is none."""
+    """Lock and read the file that holds the position in ``file``; without a path there is none."""
     if path is None:
         yield None
         return
@@ -67,7 +67,7 @@ class ResumeFile:
         return batch[gone:] if gone else batch
 
     def keep_up(self, publisher: Publisher, rows: int, stopped: Callable[[], bool]) -> None:
-        """Save the position often enough before more rows are published, and wait if confirms lag behind."""
+        """Save the position often enough before more rows are published; wait if confirms lag behind."""
         while not stopped() and publisher.error is None:
             ahead = self.start + publisher.totals.published + rows - self._saved
             if ahead < _SAVE_ROWS and time.monotonic() - self._saved_at < _SAVE_SECONDS:

@@ -60,7 +60,7 @@ _REASONS: Final = (
 
 @contextmanager
 def session(settings: Mapping[str, str], url: str = "") -> Iterator[SparkSession]:
-    """A session of this command: Spark Connect at ``url``, or a driver of its own, whose log is hidden."""
+    """A session of this command: Spark Connect at ``url``, or a new driver, whose log is hidden."""
     with TemporaryFile() as log:
         try:
             spark = _start(settings, url, log)

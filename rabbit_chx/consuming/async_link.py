@@ -29,7 +29,7 @@ from rabbit_chx.consuming.priorities import DISPLACING
 
 _T = TypeVar("_T")
 
-_FAREWELL: Final = 5.0
+_CLOSE_SECONDS: Final = 5.0
 """Seconds for closing a connection."""
 
 
@@ -145,7 +145,7 @@ class Link:
 
 @asynccontextmanager
 async def linked(opened: aio_pika.abc.AbstractConnection, owner: _Owner) -> AsyncIterator[Link]:
-    """Use a connection, and close it afterwards.
+    """Use a connection and close it afterwards.
 
     Raises:
         Refused: the broker closed the connection or a channel because of a command.
@@ -167,7 +167,7 @@ async def linked(opened: aio_pika.abc.AbstractConnection, owner: _Owner) -> Asyn
     finally:
         link.end()
         with suppress(Exception):
-            async with asyncio.timeout(_FAREWELL):
+            async with asyncio.timeout(_CLOSE_SECONDS):
                 await opened.close()
 
 

@@ -72,7 +72,7 @@ class AsyncMember:
     # ---- called by others
 
     def stop(self, patience: float | None = None) -> None:
-        """Finish the current messages within ``patience`` seconds, and end."""
+        """Finish the current messages within ``patience`` seconds and end."""
         if patience is not None:
             self._patience = patience
         self._stopped = True
@@ -80,7 +80,7 @@ class AsyncMember:
         self._woken.set()
 
     def fail(self, error: BaseException) -> None:
-        """Stop, and raise this error from `run`."""
+        """Stop and raise this error from `run`."""
         self._error = self._error or error
         self.stop()
 
@@ -236,7 +236,7 @@ class AsyncMember:
         return names
 
     async def _turn(self, seconds: float) -> None:
-        """Wait until the member is woken, and do what is due."""
+        """Wait until the member is woken; then do what is due."""
         await self._pause(seconds)
         self._link.check()
         while self._calls:

@@ -67,7 +67,7 @@ class AsyncWorkers(Progress):
             await asyncio.wait(self._tasks, timeout=1.0)
 
     def fail(self, error: BaseException | None) -> None:
-        """Stop giving out messages, and raise this error in the loops that ask for one."""
+        """Stop giving out messages and raise this error in the loops that ask for one."""
         self._error = error
         self._ended = True
         self.stop()

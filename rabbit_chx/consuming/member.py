@@ -74,7 +74,7 @@ class Member:
     # ---- from any thread
 
     def stop(self) -> None:
-        """Finish the current messages, and end."""
+        """Finish the current messages and end."""
         self._stop.set()
         self._wake()
 
@@ -97,7 +97,7 @@ class Member:
         self._wake()
 
     def fail(self, error: BaseException) -> None:
-        """Stop, and raise this error from `run`."""
+        """Stop and raise this error from `run`."""
         self._error = self._error or error
         self.stop()
 

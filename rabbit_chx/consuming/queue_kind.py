@@ -15,7 +15,7 @@ from rabbit_chx.releases import Release
 
 
 def check_readable(queue: str, release: Release) -> Generator[Command, Any, str]:
-    """Check that a queue can be read, and return a warning, or an empty text.
+    """Check that a queue can be read; return a warning, or an empty text.
 
     Raises:
         InvalidValue: the queue is missing, is a stream, or belongs to another connection.

@@ -51,7 +51,7 @@ class _TakenBack(Exception):
 
 
 class QueueReader:
-    """Receives the messages of a classic or quorum queue, and keeps them until they are acknowledged.
+    """Receives the messages of a classic or quorum queue and keeps them until they are acknowledged.
 
     A thread keeps the connection alive, however long the caller computes, and reconnects when it is lost. The broker then
     redelivers every unacknowledged message. The reader therefore discards the messages of the lost connection that were

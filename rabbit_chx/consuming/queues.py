@@ -21,7 +21,7 @@ from rabbit_chx.text import listed
 from rabbit_chx.topology.model import SINGLE_ACTIVE_CONSUMER
 
 _DEAD_LETTER: Final = "x-dead-letter-exchange"
-_SECOND_LOOK: Final = 1.0
+_CHECK_AGAIN_AFTER: Final = 1.0
 _FIT: Final = "a quorum queue with a single active consumer"
 _MISSING: Final = "`rabbit-chx apply` declares the queues of a topology file"
 _REPLACE: Final = (
@@ -42,7 +42,7 @@ def exists(queue: str) -> Generator[Command, Any, bool]:
 
 
 def park(queue: str, message: Message) -> Generator[Command, Any, None]:
-    """Publish a message to another queue, and wait until the broker has confirmed it."""
+    """Publish a message to another queue and wait until the broker has confirmed it."""
     to_queue = {"exchange": "", "routing_key": queue, "body": message.body, "mandatory": True}
     try:
         yield OnChannel("basic_publish", {**to_queue, "properties": message.set_properties()})
@@ -68,10 +68,10 @@ def check_access(settings: Settings, seat: int, queues: Collection[str]) -> Gene
     if settings.parking_queue is not None and not (yield from exists(settings.parking_queue)):
         raise InvalidValue("parking_queue", settings.parking_queue, "an existing queue")
     if seat == 0:
-        yield from _warn_of_strangers(settings, queues)
+        yield from _warn_of_other_consumers(settings, queues)
 
 
-def _warn_of_strangers(settings: Settings, queues: Collection[str]) -> Generator[Command, Any, None]:
+def _warn_of_other_consumers(settings: Settings, queues: Collection[str]) -> Generator[Command, Any, None]:
     """Warn if queues have consumers although this is the only member of the group.
 
     The broker counts one consumer of a queue with a single active consumer, however many are waiting, so only the first
@@ -82,7 +82,7 @@ def _warn_of_strangers(settings: Settings, queues: Collection[str]) -> Generator
         if (yield from is_taken(settings.name, seat)):
             return
     if consumed:
-        yield Pause(_SECOND_LOOK)
+        yield Pause(_CHECK_AGAIN_AFTER)
         consumed = yield from _consumed(consumed)
     if consumed:
         Log(settings).warn(
@@ -114,7 +114,7 @@ def fit_queues(
     *,
     strict: bool = False,
 ) -> Generator[Command, Any, tuple[str, ...]]:
-    """Return the queues that a group can consume, and log the others; if strict, raise if there are others.
+    """Return the queues that a group can consume and log the others; if strict, raise if there are others.
 
     Queues in ``known`` passed an earlier check and only need to exist.
     """

@@ -1,4 +1,4 @@
-"""Carry out a plan that moves keys while members of a group consume, and keep each key in order.
+"""Carry out a plan that moves keys while members of a group consume; every key keeps its order.
 
     with connect("amqp://user:password@host") as connection:
         carry_out(plan(wanted, read(management, "/")), connection, management, on_done=print)
@@ -272,7 +272,7 @@ class _Change:
             return ask(self._connection, group, timeout=_ANSWER_IN, queues=new)
 
     def _announce(self, new: Collection[str]) -> set[str]:
-        """Ask all members to consume these queues, and return the queues that they already consume."""
+        """Ask all members to consume these queues and return the queues that they already consume."""
         self._announced = monotonic()
         found = [member for group in sorted(self._groups) for member in self._ask(group, new)]
         return {queue for member in found for queue in member.queues}

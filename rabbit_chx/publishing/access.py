@@ -29,7 +29,7 @@ def check_access(
     credentials: Credentials | None = None,
     tls: ssl.SSLContext | None = None,
 ) -> None:
-    """Connect as a `Publisher` with these arguments would, and check that the user may publish to each exchange.
+    """Connect like a `Publisher` with these arguments and check that the user may publish to each exchange.
 
     ``timeout`` is in seconds, for each attempt to connect.
 
@@ -77,7 +77,7 @@ def _check_exchange(connection: pika.BlockingConnection, exchange: str, where: s
 
 
 def _reply(connection: pika.BlockingConnection, exchange: str) -> tuple[int, str]:
-    """Publish the message, and return the code and the text with which the broker closes the channel, or 0."""
+    """Publish the message and return the code and the text with which the broker closes the channel, or 0."""
     channel = connection.channel()
     try:
         with expecting_refusals(channel):

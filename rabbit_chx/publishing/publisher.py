@@ -61,7 +61,7 @@ class Publisher:
         max_message_bytes: the broker's ``max_message_size``, which AMQP does not report; by default 16 MiB on
             RabbitMQ 4 and 128 MiB before.
         timeouts: how long to keep trying.
-        heartbeat: seconds; heartbeats do not depend on the caller's thread.
+        heartbeat: seconds; the publisher's thread sends them, even while the caller is busy.
         credentials: user and password that are not in the URL or that expire: a function that is called for each
             connection, or the ``Path`` of a file that holds the password of the URL's user and is read for each connection.
         tls: the context for amqps; by default the certificate and the host name are verified.
@@ -209,7 +209,7 @@ class Publisher:
         headers: Mapping[str, Any] | Iterable[Mapping[str, Any] | None] | None = None,
         **properties: Any,
     ) -> range:
-        """Accept a batch given by columns, and return its rows.
+        """Accept a batch given by columns and return its rows.
 
         Keys, exchanges, headers and each property are one value for all rows, or a column (a list, tuple or Arrow array).
         The whole batch is checked before its first message is sent.
@@ -234,7 +234,7 @@ class Publisher:
         self._outbox.add(messages, self._sender.wake)
 
     def flush(self, timeout: float | None = None) -> Totals:
-        """Wait until every message has its outcome, and return the totals.
+        """Wait until every message has its outcome and return the totals.
 
         Raises:
             PublishFailed: messages were not confirmed since the last flush, or not within the timeout.

@@ -97,7 +97,7 @@ class Sender:
                 self._connection.ioloop.add_callback_threadsafe(self._pump)
 
     def stop(self, timeout: float) -> None:
-        """Close the connection, and wait for the end of the thread."""
+        """Close the connection and wait for the end of the thread."""
         self._stopping.set()
         with self._guard:
             if self._connection is not None:

@@ -47,13 +47,13 @@ def changing(stream: str) -> Access:
 
 
 def listing(super_stream: str) -> Access:
-    """List the streams of a super stream, and read them. Listing needs permissions since RabbitMQ 4.3."""
+    """List the streams of a super stream and read them. Listing needs permissions since RabbitMQ 4.3."""
     needs = Needs(read=_super_stream(super_stream))
     return Access(("read",), _all_of(super_stream), needs, "reading all of them")
 
 
 def routing(super_stream: str) -> Access:
-    """Look up the streams of a key, and publish to them. The look-up needs permissions since RabbitMQ 4.3."""
+    """Look up the streams of a key and publish to them. The look-up needs permissions since RabbitMQ 4.3."""
     needs = Needs(write=_super_stream(super_stream))
     return Access(("write",), _all_of(super_stream), needs, "publishing to all of them")
 

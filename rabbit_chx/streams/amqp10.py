@@ -30,7 +30,7 @@ class Milliseconds(int):
 
 
 def read(data: bytes, at: int, depth: int = 0) -> tuple[Any, int]:
-    """Decode the value at ``at``, and return it with the position of the next value.
+    """Decode the value at ``at`` and return it with the position of the next value.
 
     Integers become `int`, timestamps `Milliseconds`. Strings and symbols become `str`, or `bytes` if they are not UTF-8.
     The descriptor of a described value is dropped. A decimal becomes its bytes.

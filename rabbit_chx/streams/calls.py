@@ -61,7 +61,7 @@ class Calls:
         access: Access | None = None,
         timeout: float | None = None,
     ) -> Fields:
-        """Send a request, and return the fields of its answer.
+        """Send a request and return the fields of its answer.
 
         Args:
             command: the command.
@@ -79,7 +79,7 @@ class Calls:
         raise self.refusal(answer, stream, access)
 
     def answer(self, command: Command, *fields: bytes, timeout: float | None = None) -> Response:
-        """Send a request, and return its answer, including a refusal."""
+        """Send a request and return its answer, including a refusal."""
         self._correlation = number = self._correlation % 0xFFFF_FFFF + 1
         self.send(request(command, number, *fields))
         answer = self.take(lambda: self._answers.pop(number, None), timeout or self.timeout)
@@ -110,7 +110,7 @@ class Calls:
         )
 
     def take(self, found: Callable[[], _T | None], timeout: float) -> _T | None:
-        """Receive frames until ``found`` returns a value, and return it; None after ``timeout`` seconds."""
+        """Receive frames until ``found`` returns a value; return that value, or None after ``timeout`` seconds."""
         deadline = time.monotonic() + timeout
         while (one := found()) is None:
             frame = self.wire.receive(deadline)

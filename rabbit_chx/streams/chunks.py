@@ -140,7 +140,7 @@ class _Search:
         """Starts and stops that are not in `found` yet, so that chunks with few messages share an array."""
 
     def chunk(self, chunk: Chunk, at: int, end: int) -> int:
-        """Find the messages of a chunk at this place in the data, and return their number."""
+        """Find the messages of a chunk at this place in the data and return their number."""
         if chunk.entries < _FEW_ENTRIES or not self._of_equal_size(at, end, chunk.entries):
             before = len(self.spans)
             try:

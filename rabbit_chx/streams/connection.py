@@ -17,6 +17,7 @@ from typing import Final, Self, TypeVar
 
 from rabbit_chx.broker.credentials import Credentials
 from rabbit_chx.errors import InvalidValue, StreamUnavailable
+from rabbit_chx.releases import Release
 from rabbit_chx.streams import access, encoding, protocol
 from rabbit_chx.streams.calls import Calls
 from rabbit_chx.streams.encoding import Batch, OffsetSpec, name, u8, u16, u64
@@ -136,7 +137,7 @@ class StreamConnection:
 
     def _supports(self, command: Command) -> bool:
         """Whether the broker supports a command that 3.10 lacks. 3.10 also lacks the query, so only later releases get it."""
-        if self._commands is None and _numbers(self.release) >= (3, 11):
+        if self._commands is None and Release.of_broker(self.release).lists_stream_commands:
             fields = self._calls.call(Command.EXCHANGE_COMMAND_VERSIONS, encoding.command_versions())
             self._commands = protocol.commands(fields)
         return command in (self._commands or ())
@@ -196,7 +197,7 @@ class StreamConnection:
     def subscribe(
         self, stream: str, start: OffsetSpec, *, credit: int, properties: Mapping[str, str] | None = None
     ) -> int:
-        """Subscribe to a stream, and return the number of the subscription.
+        """Subscribe to a stream and return the number of the subscription.
 
         Args:
             stream: its name.
@@ -227,7 +228,7 @@ class StreamConnection:
             yield found.subscription, found.chunk
 
     def unsubscribe(self, subscription: int) -> list[memoryview]:
-        """End a subscription, and return its chunks that `chunks` has not yielded yet."""
+        """End a subscription and return its chunks that `chunks` has not yielded yet."""
         stream = self._subscriptions.get(subscription)
         answer = self._calls.answer(Command.UNSUBSCRIBE, u8(subscription))
         if stream is not None and subscription not in self._subscriptions:
@@ -258,7 +259,7 @@ class StreamConnection:
     # ---- writing
 
     def declare_publisher(self, stream: str, publisher: str | None = None) -> int:
-        """Prepare to publish, and return the number to publish with.
+        """Prepare to publish and return the number to publish with.
 
         Args:
             stream: its name.
@@ -350,7 +351,3 @@ def _free(taken: Mapping[int, str], what: str) -> int:
     raise InvalidValue(
         f"number of {what}", _IDS + 1, f"at most {_IDS} on a connection", "Open another connection"
     )
-
-
-def _numbers(release: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in release.split(".")[:2] if part.isdecimal())

@@ -89,7 +89,7 @@ def _bounds_by_chunks(connection: StreamConnection, stream: str) -> Bounds:
 
 
 def _uncommitted(connection: StreamConnection, stream: str) -> Chunk:
-    """Wait until the replicas have committed the last chunk, and return it."""
+    """Return the last chunk as soon as the replicas have committed it."""
     number = connection.subscribe(stream, OffsetSpec.last(), credit=1)
     for subscription, chunk in connection.chunks(connection.timeout):
         if subscription == number:

@@ -167,7 +167,7 @@ class _Sections:
         return bodies
 
     def read(self, section: int, codes: Collection[int]) -> Values:
-        """Parse this section in the messages that have it at their cursor, and return its values."""
+        """Parse this section in the messages that have it at their cursor and return its values."""
         rows = np.flatnonzero(self.section == section)
         values = self.encoded.values(rows, self.at[rows] + 3, self.stops[rows])
         values = self.encoded.only(values, codes)

@@ -11,6 +11,7 @@ from rabbit_chx.broker.credentials import Credentials, check_credentials, login
 from rabbit_chx.broker.permissions import Needs
 from rabbit_chx.broker.reasons import why_external_refused, why_rejected
 from rabbit_chx.errors import BrokerUnavailable, StreamUnavailable
+from rabbit_chx.releases import Release
 from rabbit_chx.streams.calls import Calls
 from rabbit_chx.streams.encoding import binary, string, string_map, tuned
 from rabbit_chx.streams.protocol import OK, Command, Node, Response, Tune
@@ -48,8 +49,7 @@ def shake_hands(calls: Calls, url: BrokerUrl, credentials: Credentials | None, c
         hint = "is this the port of the stream protocol, and without TLS?"
         raise StreamUnavailable(f"{error}; {hint}", "lost") from None
     release = _release(properties, calls.wire.where)
-    # In 3.10, rabbit_auth_mechanism_ssl:handle_response/2 gets the wrong state.
-    if url.external and release.startswith("3.10."):
+    if url.external and Release.of_broker(release).rejects_stream_certificates:
         raise StreamUnavailable(
             f"the broker at {calls.wire.where} is RabbitMQ {release}, which does not support client certificates instead of "
             "passwords on the stream port",
@@ -72,7 +72,7 @@ def _release(properties: Mapping[str, str], where: str) -> str:
 
 
 def _log_in(calls: Calls, url: BrokerUrl, credentials: Credentials | None) -> str | None:
-    """Log in, and return the user; None with a client certificate."""
+    """Log in and return the user; None with a client certificate."""
     where = calls.wire.where
     offered = calls.call(Command.SASL_HANDSHAKE).strings()
     mechanism = "EXTERNAL" if url.external else "PLAIN"

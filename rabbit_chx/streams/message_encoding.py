@@ -81,7 +81,7 @@ _SINGLE: Final = (str, bytes, int, Mapping, type(None))
 
 
 class _Ended(Iterator[Any]):
-    """Follows the last value of a column, and raises an error if there are more bodies."""
+    """Follows the last value of a column and raises an error if there are more bodies."""
 
     def __next__(self) -> Any:
         raise InvalidValue("column", "fewer values than bodies", "one value for each body")

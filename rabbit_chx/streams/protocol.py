@@ -381,7 +381,7 @@ def stats(fields: Fields) -> StreamStats:
 
 
 def commands(fields: Fields) -> frozenset[int]:
-    """Read the answer to `ExchangeCommandVersions`, and return the commands that the broker supports in `VERSION`."""
+    """Read the answer to `ExchangeCommandVersions` and return the commands that the broker supports in `VERSION`."""
     found = set()
     for _ in range(fields.count()):
         key, least, most = fields.u16(), fields.u16(), fields.u16()

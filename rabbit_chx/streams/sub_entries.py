@@ -32,7 +32,7 @@ class Decompressed:
         self.pieces: list[bytes] = []
 
     def add(self, piece: bytes) -> int:
-        """Add a piece, and return its start."""
+        """Add a piece and return its start."""
         start = self.end
         self.pieces.append(piece)
         self.end += len(piece)
@@ -61,7 +61,7 @@ def sized_records(data: bytes, at: int, end: int, count: int, spans: list[int]) 
 
 
 def batch_records(data: bytes, at: int, end: int, spans: list[int], decompressed: Decompressed) -> int:
-    """Append the messages of the sub-entry batch at ``at`` to ``spans``, and return the start of the next entry."""
+    """Append the messages of the sub-entry batch at ``at`` to ``spans`` and return the start of the next entry."""
     start = at + _BATCH.size
     if start > end:
         raise Damaged("a sub-entry batch is incomplete")

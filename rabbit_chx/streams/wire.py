@@ -68,7 +68,7 @@ class Wire:
         self._last_sent = time.monotonic()
 
     def receive(self, deadline: float) -> memoryview | None:
-        """Receive the next frame, and return it without its size; None if it is incomplete at the deadline."""
+        """Receive the next frame and return it without its size; None if it is incomplete at the deadline."""
         if not self._have(SIZE.size, deadline):
             return None
         (size,) = SIZE.unpack_from(self._buffer, self._start)

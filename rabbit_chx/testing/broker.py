@@ -77,7 +77,7 @@ class Broker:
         self.stop()
 
     def start(self) -> None:
-        """Start the broker from the first available source, and return when it accepts AMQP connections."""
+        """Start the broker from the first available source and return when it accepts AMQP connections."""
         if self._running is not None:
             return
         tried: list[str] = []
@@ -106,7 +106,7 @@ class Broker:
             cleanup.forget(node.stop)
 
     def restart(self) -> None:
-        """Restart the node, and return when it accepts AMQP connections; URLs and data are kept."""
+        """Restart the node and return when it accepts AMQP connections; URLs and data are kept."""
         self._node.restart()
 
     def kill(self) -> None:
@@ -126,7 +126,7 @@ class Broker:
         self._node.disconnect()
 
     def reconnect(self) -> None:
-        """Reconnect the node to its network, and return when it accepts AMQP connections."""
+        """Reconnect the node to its network and return when it accepts AMQP connections."""
         self._node.reconnect()
 
     def restart_app(self) -> None:

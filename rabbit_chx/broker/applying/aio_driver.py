@@ -1,6 +1,6 @@
-"""Carry out commands with aio-pika, on a channel of their own.
+"""Carry out commands with aio-pika, on a separate channel.
 
-The channel is one of aiormq, below aio-pika: a robust channel would reopen by itself after an error, and hide it.
+The channel is one of aiormq, below aio-pika: a robust channel would reopen after an error and hide it.
 """
 
 from __future__ import annotations

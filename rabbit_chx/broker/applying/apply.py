@@ -4,7 +4,7 @@
         observed = read(management, "/")
         applied = apply(connection, plan(wanted, observed), management=management)
 
-The steps are carried out in their order on a channel of their own, and read back where the broker might ignore them.
+The steps are carried out in order on a separate channel, and read back where the broker might ignore them.
 The first unexpected result stops the plan: :class:`~rabbit_chx.errors.ApplyStopped` lists the steps that are done and
 those that are not. To continue, plan again and apply.
 """

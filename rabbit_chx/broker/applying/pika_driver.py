@@ -1,4 +1,4 @@
-"""Carry out commands with pika, on a channel of their own."""
+"""Carry out commands with pika, on a separate channel."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class PikaDriver(Driver):
         self._torn = False
 
     def run(self, commands: Generator[Command, Any, _T]) -> _T:
-        """Carry out all commands, and return what the generator returns."""
+        """Carry out all commands and return what the generator returns."""
         return at_once(self.carry_out(commands))
 
     async def _call(self, request: Callable[[], Any]) -> Any:
@@ -157,7 +157,7 @@ def at_once(coroutine: Coroutine[Any, Any, _T]) -> _T:
 
 @contextmanager
 def _deadline(connection: BlockingConnection, seconds: float) -> Iterator[None]:
-    """Drop the connection if this takes longer: pika itself waits for ever for an answer that does not come."""
+    """Drop the connection if this takes longer: pika itself has no timeout for an answer."""
     impl = connection._impl  # noqa: SLF001 - pika has no timers that run while it waits for an answer
     late = False
 

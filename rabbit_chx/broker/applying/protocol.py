@@ -54,7 +54,7 @@ class OverHttp:
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """Wait, and keep the connection alive."""
+    """Wait and keep the connection alive."""
 
     seconds: float
 
@@ -92,7 +92,7 @@ _FOR_EACH: Final = 0.2
 
 
 async def carry_out(commands: Generator[Command, Any, _T], do: Callable[[Command], Awaitable[Any]]) -> _T:
-    """The run loop: do each command of the generator, and return what it returns."""
+    """Do each command of the generator and return what it returns."""
     step: Callable[[Any], Command] = commands.send
     given: Any = None
     try:
@@ -120,7 +120,7 @@ class Driver(ABC):
         self._where = where
 
     async def carry_out(self, commands: Generator[Command, Any, _T]) -> _T:
-        """Carry out all commands, and return what the generator returns."""
+        """Carry out all commands and return what the generator returns."""
         try:
             return await carry_out(commands, self._do)
         finally:
@@ -156,7 +156,7 @@ class Driver(ABC):
 
     @abstractmethod
     async def _ask(self, commands: Sequence[OnChannel], seconds: float) -> Any:
-        """Send commands without waiting in between, and return the answer to the last one.
+        """Send commands without waiting in between and return the answer to the last one.
 
         Raises:
             TimeoutError: the broker did not answer in time, and the connection is dropped.

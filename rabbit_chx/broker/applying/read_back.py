@@ -1,4 +1,4 @@
-"""Compare the state of the broker with the commands that it received, and raise `Surprise` where they differ. No IO."""
+"""Compare the state of the broker with the commands that it received and raise `Surprise` where they differ. No IO."""
 
 from __future__ import annotations
 

@@ -108,7 +108,7 @@ class StepCommands:
                 )
 
     def _send(self, commands: Sequence[Sequence[OnChannel]]) -> Generator[Command, Any, _Sent]:
-        """Send the commands of several steps, and return how many steps were carried out.
+        """Send the commands of several steps and return how many steps were carried out.
 
         A refusal within a pipeline does not identify the command, so all commands are sent again, one by one:
         a command that was carried out changes nothing the second time.

@@ -74,7 +74,7 @@ def probe(
 def _publish(
     channel: BlockingChannel, exchange: str, header: str | None, part: str, values: list[Any], token: str
 ) -> int:
-    """Publish the probes one by one, and return how many were not given back."""
+    """Publish the probes one by one and return how many were not given back."""
     channel.confirm_delivery()
     for number, value in enumerate(values):
         properties = BasicProperties(expiration=_EXPIRATION)

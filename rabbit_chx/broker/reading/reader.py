@@ -220,7 +220,7 @@ def count_messages(connection: pika.BlockingConnection, queues: Iterable[str]) -
 
 
 def _passive(connection: pika.BlockingConnection, needs: Needs, kind: str, name: str) -> Any:
-    """The answer to a passive declaration, on a channel of its own, since a refusal closes it; None for a missing one.
+    """The answer to a passive declaration, or None. A refusal closes the channel, so each declaration has a new one.
 
     From 4.3.1 on it needs any of the three permissions; write does the least harm. Before, it needs none.
     """

@@ -1,4 +1,4 @@
-"""Build the topology that a file describes, and check that its parts fit together.
+"""Build the topology of a file and check that its parts fit together.
 
 Ranges become queues and keys become arguments. Entries that violate the schema are gone by now, but their names
 still count as declared.

@@ -64,7 +64,7 @@ def _bound(topology: Topology, exchange: str, kind: str, after: Mapping[Destinat
 def _declared(
     topology: Topology, before: Mapping[Destination, int], after: Mapping[Destination, int]
 ) -> Topology:
-    """Declare new queues like the last one, and drop removed queues that nothing else leads to."""
+    """Declare new queues like the last one and drop removed queues that nothing else leads to."""
     used = {each.destination for each in topology.bindings}
     used |= {queue for slots in topology.slots for queue in slots.queues}
     gone = before.keys() - used

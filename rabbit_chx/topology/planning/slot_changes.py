@@ -18,7 +18,7 @@ from rabbit_chx.topology.rebalancing import Move
 
 
 def plan_slots(part: Part, differences: Iterable[Difference], request: Request) -> set[str]:
-    """Add the steps of all slots, and return the top exchanges that cannot be planned."""
+    """Add the steps of all slots and return the top exchanges that cannot be planned."""
     tops = {
         slots.exchange: request.whole.exchange(slots.exchange) or Exchange(slots.exchange, MODULUS_HASH)
         for slots in request.wanted.slots
