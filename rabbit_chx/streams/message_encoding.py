@@ -64,8 +64,8 @@ def encode_messages(
         _each(_application_properties, headers),
     )
     # The bodies come first: when they end, zip must not take a value from another column.
-    for body, *head in zip(map(data_section, bodies), *sections, strict=False):
-        yield b"".join((*head, body))
+    for body, notes, fields, headings in zip(map(data_section, bodies), *sections, strict=False):
+        yield notes + fields + headings + body
 
 
 def _each(section: Callable[..., bytes], *columns: Any) -> Iterator[bytes]:
@@ -90,25 +90,28 @@ class _Ended(Iterator[Any]):
 # ---- sections: a descriptor, then a list, a map or binary data
 
 
+def _annotations(routing_key: Text, *others: Any) -> bytes:
+    # Often all routing keys differ, but rarely the other annotations: only those are worth a cache.
+    data, count = _other_annotations(*others)
+    if routing_key is not None:
+        data, count = b"%b%b%b" % (data, _ROUTING_KEY, _text(routing_key)), count + 2
+    return b"\0\x53\x72" + _map(data, count) if count else b""
+
+
 @lru_cache(maxsize=_KEPT)
-def _annotations(
-    routing_key: Text,
-    exchange: Text,
-    kind: Text,
-    delivery_mode: int | None,
-    priority: int | None,
-    expiration: str | int | None,
-) -> bytes:
+def _other_annotations(
+    exchange: Text, kind: Text, delivery_mode: int | None, priority: int | None, expiration: str | int | None
+) -> tuple[bytes, int]:
+    """Encode names and values, and return their number, too."""
     named = {
         "x-exchange": _text(exchange),
-        "x-routing-key": _text(routing_key),
         "x-basic-type": _text(kind),
         "x-basic-delivery-mode": _byte(delivery_mode),
         "x-basic-priority": _byte(priority),
         "x-basic-expiration": _text(None if expiration is None else str(expiration)),
     }
     pairs = [part for name, value in named.items() if value != _NULL for part in (_symbol(name), value)]
-    return b"\0\x53\x72" + _map(pairs) if pairs else b""
+    return b"".join(pairs), len(pairs)
 
 
 _IN_ANNOTATIONS: Final = ("type", "delivery_mode", "priority", "expiration")
@@ -143,22 +146,21 @@ def _properties(
     ]
     while fields and fields[-1] == _NULL:
         fields.pop()
-    return b"\0\x53\x73" + _list(fields) if fields else b""
+    return b"\0\x53\x73" + _list(b"".join(fields), len(fields)) if fields else b""
 
 
 def _application_properties(headers: Mapping[str, Any] | None) -> bytes:
     if not headers:
         return b""
-    return b"\0\x53\x74" + _map(
-        [part for name, value in headers.items() for part in (_text(name), _value(value))]
-    )
+    pairs = [part for name, value in headers.items() for part in (_text(name), _value(value))]
+    return b"\0\x53\x74" + _map(b"".join(pairs), len(pairs))
 
 
 def data_section(body: bytes) -> bytes:
     """Encode a body as a data section, which alone is a valid message."""
     if not isinstance(body, (bytes, bytearray, memoryview)):
         raise InvalidValue("message body", body, "bytes")
-    return b"\0\x53\x75" + _binary(body)
+    return _sized(b"\0\x53\x75\xa0", b"\0\x53\x75\xb0", body)
 
 
 _PROPERTIES: Final = {*_IN_ANNOTATIONS, *_IN_PROPERTIES}
@@ -214,17 +216,20 @@ def _sized(short: bytes, long: bytes, data: bytes) -> bytes:
     return b"%b%c%b" % (short, size, data) if size < _SHORT else b"%b%b%b" % (long, _U32.pack(size), data)
 
 
-def _list(fields: list[bytes]) -> bytes:
-    return _compound(b"\xc0", b"\xd0", fields)
+_ROUTING_KEY: Final = _symbol("x-routing-key")
 
 
-def _map(pairs: list[bytes]) -> bytes:
-    return _compound(b"\xc1", b"\xd1", pairs)
+def _list(fields: bytes, count: int) -> bytes:
+    return _compound(b"\xc0", b"\xd0", fields, count)
 
 
-def _compound(short: bytes, long: bytes, parts: list[bytes]) -> bytes:
+def _map(pairs: bytes, count: int) -> bytes:
+    return _compound(b"\xc1", b"\xd1", pairs, count)
+
+
+def _compound(short: bytes, long: bytes, parts: bytes, count: int) -> bytes:
     """Encode a list or a map: size, number of parts, parts. The size includes the number of parts."""
-    data, count = b"".join(parts), len(parts)
-    if len(data) + 1 < _SHORT and count < _SHORT:
-        return b"%b%c%c%b" % (short, len(data) + 1, count, data)
-    return b"%b%b%b" % (long, _SIZE_AND_COUNT.pack(len(data) + 4, count), data)
+    size = len(parts)
+    if size + 1 < _SHORT and count < _SHORT:
+        return b"%b%c%c%b" % (short, size + 1, count, parts)
+    return b"%b%b%b" % (long, _SIZE_AND_COUNT.pack(size + 4, count), parts)
