@@ -1,9 +1,14 @@
 """Measure writing rows of a key and a body through Spark to a hash exchange: this connector, hand-written code and the limit.
 
+<<<<<<< HEAD
 One more way writes the rows to a stream, each exactly once.
+=======
+One way writes to a stream instead, each row exactly once, and one drops its rows: what Spark itself needs.
+>>>>>>> fb6208f (benchmarks/spark.py measures small partitions beside a sink that drops its rows)
 
     python benchmarks/spark.py [--rows 200000] [--rounds 3] [--connections N] [--release 4.3] [--json]
     python benchmarks/spark.py --rows 2000000        the run in the documentation; takes some minutes
+    python benchmarks/spark.py --rows 100000 --partitions 1000        small partitions, beside a sink that drops the rows
 
 The others publish persistent, mandatory messages to the same exchange of one throw-away broker, over the same number of
 connections, and wait until all are confirmed. All ways take turns in every round, in a different order each time. The slow
@@ -37,15 +42,17 @@ from pyspark.sql import (
     SparkSession,
     functions as F,  # noqa: N812
 )
+from ways.dropping import Dropping
 from ways.local_spark import local_spark
 from ways.publishing import Load
-from ways.spark import LIMIT, OURS, OURS_STREAM, SPARK_WAYS, STREAM, bare_sockets
+from ways.spark import DROPPING, LIMIT, OURS, OURS_STREAM, SPARK_WAYS, STREAM, bare_sockets
 
 from rabbit_chx.streams import StreamReader, connect
 from rabbit_chx.testing import Broker
 
 TICKS = os.sysconf("SC_CLK_TCK")
 BAR_CPU, BAR_LIMIT, BAR_STREAM = 4.0, 0.8, 5.0
+BAR_SMALL = 1.3
 
 
 @dataclass(frozen=True)
@@ -111,7 +118,10 @@ class Workers:
     def since(self) -> tuple[float, float]:
         """Return the CPU seconds, and the peak memory of the largest process that did any work, in megabytes."""
         now, gone = self.look()
-        used = sum(now.values()) + gone - sum(self.before.values()) - self.gone
+        used = sum(spent - self.before.get(pid, 0) for pid, spent in now.items())
+        # Idle workers of earlier turns may have ended, and not all of their time reaches a parent.
+        ended = sum(spent for pid, spent in self.before.items() if pid not in now)
+        used += max(gone - self.gone - ended, 0)
         busy = [pid for pid, spent in now.items() if spent > self.before.get(pid, 0)]
         return used / TICKS, max(map(peak, busy), default=0) / 1e6
 
@@ -120,7 +130,7 @@ class Workers:
 
 
 def frame(spark: SparkSession, rows: int, size: int, partitions: int) -> DataFrame:
-    """Return as many partitions as threads, so that each way has one connection per thread."""
+    """Return rows of a key and a body; with as many partitions as threads, each way has one connection per thread."""
     key = F.concat(F.lit("customer-"), F.lpad(F.col("id").cast("string"), 8, "0"))
     body = F.lit(b"x" * size)
     return spark.range(0, rows, 1, partitions).select(key.alias("key"), body.alias("body"))
@@ -129,7 +139,7 @@ def frame(spark: SparkSession, rows: int, size: int, partitions: int) -> DataFra
 def spark_turn(spark: SparkSession, name: str, url: str, given: argparse.Namespace) -> tuple[Turn, int]:
     way, part = SPARK_WAYS[name]
     rows = max(int(given.rows * part), 1)
-    df = frame(spark, rows, given.size, given.connections)
+    df = frame(spark, rows, given.size, given.partitions or given.connections)
     spark.sparkContext.environment["BENCHMARK_WAY"] = (
         name  # a different environment makes Spark start new workers
     )
@@ -160,7 +170,8 @@ def drain_stream(url: str) -> int:
 def run(broker: Broker, spark: SparkSession, given: argparse.Namespace) -> dict[str, list[Turn]]:
     keys = [f"customer-{number:08d}" for number in range(given.rows)]
     load = Load(broker.url, keys, b"x" * given.size, broker.management_url)
-    results: dict[str, list[Turn]] = {name: [] for name in (*SPARK_WAYS, LIMIT)}
+    names = [OURS, DROPPING] if given.partitions else [*SPARK_WAYS, LIMIT]
+    results: dict[str, list[Turn]] = {name: [] for name in names}
     for number in range(given.rounds + 1):  # the first one warms up broker, JVM and workers
         order = list(results)
         random.Random(number).shuffle(order)
@@ -168,8 +179,8 @@ def run(broker: Broker, spark: SparkSession, given: argparse.Namespace) -> dict[
             url = broker.stream_url if name == OURS_STREAM else broker.url
             turn, rows = limit_turn(load, given) if name == LIMIT else spark_turn(spark, name, url, given)
             arrived = drain_stream(url) if name == OURS_STREAM else drain(broker)
-            if arrived != rows:
-                sys.exit(f"{name}: {arrived} messages arrived, not {rows}")
+            if arrived != (wanted := 0 if name == DROPPING else rows):
+                sys.exit(f"{name}: {arrived} messages arrived, not {wanted}")
             if number:
                 results[name].append(turn)
     return results
@@ -196,25 +207,69 @@ def report_of(results: dict[str, list[Turn]], given: argparse.Namespace, version
                 for one, ours in zip(turns, results[OURS], strict=True)
             ),
         }
+    return {**conditions(given, version), "ways": ways}
+
+
+def conditions(given: argparse.Namespace, version: str) -> dict:
     return {
         "rabbitmq": version,
         "python": platform.python_version(),
         **{name: metadata.version(name) for name in ("pyspark", "pyarrow", "pika")},
-        **{name: getattr(given, name) for name in ("rows", "size", "rounds", "connections")},
+        **{name: getattr(given, name) for name in ("rows", "size", "rounds", "connections", "partitions")},
         "cores": os.cpu_count(),
-        "ways": ways,
+        "load": os.getloadavg()[1],
     }
 
 
-def as_text(report: dict) -> str:
-    ours, stream = report["ways"][OURS], report["ways"][OURS_STREAM]
+def small_report(results: dict[str, list[Turn]], given: argparse.Namespace, version: str) -> dict:
+    """Return times of the job and CPU times of a task, and their ratios to those of the sink that drops the rows."""
+    of_task = given.rows / given.partitions
+    times = {name: [given.rows / turn.rows_per_second for turn in turns] for name, turns in results.items()}
+    tasks = {
+        name: [turn.cpu_microseconds * of_task / 1e3 for turn in turns] for name, turns in results.items()
+    }
+    ways = {}
+    for name in results:
+        ratios = [one / other for one, other in zip(times[name], times[DROPPING], strict=True)]
+        ways[name] = {
+            "seconds": median(times[name]),
+            "cpu_milliseconds_of_task": median(tasks[name]),
+            "of_dropping": median(ratios),
+            "extremes": (min(ratios), max(ratios)),
+        }
+    return {**conditions(given, version), "ways": ways}
+
+
+def small_text(report: dict) -> str:
+    lines = [
+        headline(report),
+        "",
+        f"{'way':<38} {'seconds':>8} {'Python ms/task':>15} {'/ dropping':>11}",
+    ]
+    for name, way in report["ways"].items():
+        lines.append(
+            f"{name:<38} {way['seconds']:>8.1f} {way['cpu_milliseconds_of_task']:>15.1f} {way['of_dropping']:>11.2f}"
+        )
+    low, high = report["ways"][OURS]["extremes"]
+    lines += ["", f"time of this connector / dropping the rows: {low:.2f} to {high:.2f} (bar: {BAR_SMALL})"]
+    return "\n".join(lines)
+
+
+def headline(report: dict) -> str:
     versions = ", ".join(
         f"{name} {report[name]}" for name in ("rabbitmq", "pyspark", "pyarrow", "pika", "python")
     )
     what = f"{report['rows']:,} rows of {report['size']} bytes, {report['connections']} connections"
+    if report["partitions"]:
+        what += f", {report['partitions']:,} partitions"
+    machine = f"{report['cores']} cores, load {report['load']:.0f}"
+    return f"{versions}, {machine}\n{what}, median of {report['rounds']} rounds"
+
+
+def as_text(report: dict) -> str:
+    ours, stream = report["ways"][OURS], report["ways"][OURS_STREAM]
     lines = [
-        f"{versions}, {report['cores']} cores",
-        f"{what}, median of {report['rounds']} rounds",
+        headline(report),
         "",
         f"{'way':<38} {'rows/s':>9} {'Python us/row':>14} {'peak MB':>8} {'/ limit':>8}",
     ]
@@ -240,6 +295,9 @@ def main() -> None:
     parser.add_argument("--size", type=int, default=100, help="bytes of a body")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--connections", type=int, default=os.cpu_count() or 1)
+    parser.add_argument(
+        "--partitions", type=int, help="compare this many small partitions with a sink that drops them"
+    )
     parser.add_argument("--release", default=None)
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
@@ -248,12 +306,13 @@ def main() -> None:
         with connect(broker.stream_url) as connection:
             connection.create(STREAM)
         spark = local_spark(given.connections)
+        spark.dataSource.register(Dropping)
         try:
             results = run(broker, spark, given)
         finally:
             spark.stop()
-        report = report_of(results, given, broker.version)
-    print(json.dumps(report) if given.json else as_text(report))
+        report = (small_report if given.partitions else report_of)(results, given, broker.version)
+    print(json.dumps(report) if given.json else (small_text if given.partitions else as_text)(report))
 
 
 if __name__ == "__main__":
