@@ -1,10 +1,6 @@
 """Measure writing rows of a key and a body through Spark to a hash exchange: this connector, hand-written code and the limit.
 
-<<<<<<< HEAD
-One more way writes the rows to a stream, each exactly once.
-=======
-One way writes to a stream instead, each row exactly once, and one drops its rows: what Spark itself needs.
->>>>>>> fb6208f (benchmarks/spark.py measures small partitions beside a sink that drops its rows)
+One more way writes the rows to a stream, each exactly once, and one drops them, which shows what Spark itself needs.
 
     python benchmarks/spark.py [--rows 200000] [--rounds 3] [--connections N] [--release 4.3] [--json]
     python benchmarks/spark.py --rows 2000000        the run in the documentation; takes some minutes
