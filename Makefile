@@ -1,6 +1,6 @@
 # rabbit-chx: every target installs what it needs into .venv in this folder; nothing needs to be activated.
 #   make test PYTHON=python3.12     use this Python (3.11 or later) instead of the first one found
-#   make test APT=no                never install Debian packages (python3-venv, rabbitmq-server, Java)
+#   make test APT=no                never install Debian packages (python3-venv, rabbitmq-server, Java, Chromium, Prometheus)
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
@@ -51,6 +51,7 @@ test-all: test long ## all tests: make test, then make long
 long: .venv/.test ## what make test leaves out: long tests, clusters, oldest pika and PySpark, the site
 	$(call bootstrap,broker)
 	$(call bootstrap,java)
+	$(call bootstrap,watch)
 	@$(BIN)/python -m pytest $(LANES) -m long --durations 20
 	@$(MAKE) --no-print-directory site oldest oldest-spark
 

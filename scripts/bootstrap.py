@@ -7,6 +7,7 @@
     bootstrap.py spark                 PySpark in .venv
     bootstrap.py java                  a Java for Spark, if the machine has none
     bootstrap.py broker                a RabbitMQ server, if the machine cannot start one yet
+    bootstrap.py watch                 a browser and Prometheus for the long tests of `watch`, if the machine has none
     bootstrap.py audit                 the vulnerability scanner, in a separate environment
     bootstrap.py docs                  the tools that build the site of docs/, in a separate environment
     bootstrap.py constraints           updated constraints.txt and hashes.txt
@@ -77,6 +78,7 @@ def main(verb: str = "", *arguments: str) -> None:
         "spark": spark,
         "java": java,
         "broker": broker,
+        "watch": watch,
         "audit": lambda: tools("audit"),
         "docs": lambda: tools("docs"),
         "constraints": constraints,
@@ -225,6 +227,23 @@ def ask(program: str) -> tuple[bool, str]:
     if done.returncode not in {0, NOTHING}:
         sys.exit(done.stdout)
     return done.returncode == 0, done.stdout.strip()
+
+
+# --- a browser and Prometheus -------------------------------------------------------------------------------
+
+BROWSERS = ("chromium", "google-chrome")
+PROMETHEUS = ("prometheus", "promtool")
+
+
+def watch() -> None:
+    """Make sure that there is one of the browsers, and Prometheus with promtool; install Debian's packages if not.
+
+    If there is still none, each skipped test reports it.
+    """
+    if not any(map(shutil.which, BROWSERS)):
+        apt_install("chromium")
+    if not all(map(shutil.which, PROMETHEUS)):
+        apt_install("prometheus")
 
 
 # --- Java -------------------------------------------------------------------------------------------------

@@ -135,12 +135,12 @@ def _head(report: Report) -> Element:
         element("meta", http_equiv="Content-Security-Policy", content=_POLICY),
         element("meta", name="viewport", content="width=device-width, initial-scale=1"),
         element("title", f"Exchange {report.exchange}: where keys go"),
-        element("style", _style()),
+        element("style", style_sheet()),
     )
 
 
-def _style() -> str:
-    """Return the page's style sheet, with the colours of the queues."""
+def style_sheet() -> str:
+    """Return the style sheet of the page, with the colours of the queues."""
     light, dark = (
         "".join(f" --c{number}: {colour};" for number, colour in enumerate(palette))
         for palette in (LIGHT, DARK)

@@ -262,6 +262,9 @@ def test_the_wheel_holds_the_packages_and_its_own_papers_and_nothing_else(built)
         "rabbit_chx/py.typed",
         "rabbit_chx/report/page.css",
         "rabbit_chx/topology/file/topology.schema.json",
+        "rabbit_chx/watch/page.css",
+        "rabbit_chx/watch/page.html",
+        "rabbit_chx/watch/page.js",
         "spark_connector/py.typed",
     ]
 

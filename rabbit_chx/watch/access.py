@@ -1,0 +1,123 @@
+"""Who may read what `watch --serve` offers: the address to listen on, the token, and the host that a request names."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+import socket
+from base64 import b64decode
+from binascii import Error as NotBase64
+from dataclasses import dataclass
+from hmac import compare_digest
+from typing import Final, Self
+
+from rabbit_chx.errors import InvalidValue
+
+TOKEN_VARIABLE: Final = "RABBIT_CHX_WATCH_TOKEN"  # noqa: S105 - the name of a variable
+_SHORTEST_TOKEN: Final = 16
+_EXPECTED: Final = "HOST:PORT, such as 127.0.0.1:8080 or [::1]:8080"
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where to listen."""
+
+    host: str
+    """The host as given, without brackets."""
+    port: int
+    family: socket.AddressFamily
+    ip: str
+    """The address that the host stands for."""
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Parse ``HOST:PORT``, and look the host up."""
+        found = re.fullmatch(r"(?:\[([^][]+)\]|([^][:/@\s]+)):(\d{1,5})", text, re.ASCII)
+        if found is None or int(found[3]) > 65_535:
+            raise InvalidValue("--serve", text, _EXPECTED)
+        host, port = found[1] or found[2], int(found[3])
+        try:
+            (family, _, _, _, (ip, *_)), *_ = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        except (OSError, UnicodeError):
+            raise InvalidValue("--serve", text, "a host of this machine") from None
+        return cls(host, port, family, str(ip))
+
+    @property
+    def loopback(self) -> bool:
+        """Whether only this machine can connect."""
+        return _is_loopback(self.ip)
+
+    def __str__(self) -> str:
+        return host_and_port(self.host, self.port)
+
+
+def host_and_port(host: str, port: int) -> str:
+    """Return ``HOST:PORT``, with an IPv6 address in brackets.
+
+    >>> host_and_port("::1", 80)
+    '[::1]:80'
+    """
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Access:
+    """The rule for requests: on loopback they must name this machine, and where there is a token they must have it."""
+
+    address: Address
+    token: str | None
+
+    def __post_init__(self) -> None:
+        if self.token is None:
+            if not self.address.loopback:
+                raise InvalidValue(
+                    "--serve",
+                    str(self.address),
+                    "a loopback address such as 127.0.0.1:8080, or a token",
+                    f"Other machines could read the page: set {TOKEN_VARIABLE} to a token that they must have",
+                )
+        elif len(self.token) < _SHORTEST_TOKEN or not re.fullmatch(r"[!-~]+", self.token):
+            expected = f"at least {_SHORTEST_TOKEN} printable ASCII characters without spaces"
+            raise InvalidValue(TOKEN_VARIABLE, "a value that is not shown", expected)
+
+    def names_this_server(self, hosts: list[str]) -> bool:
+        """Whether the ``Host`` headers of a request name this server.
+
+        Any web page can have a name of its own lead to 127.0.0.1 and then read what is there (DNS rebinding), but the
+        browser sends that name. A browser does not send the token to another name, so with a token any name is allowed.
+        """
+        if len(hosts) != 1:
+            return False
+        name = _name_in(hosts[0])
+        return (
+            self.token is not None or name in {self.address.host.lower(), "localhost"} or _is_loopback(name)
+        )
+
+    def admits(self, authorization: str | None) -> bool:
+        """Whether an ``Authorization`` header has the token, if one is needed: as ``Bearer``, or as the password of ``Basic``."""
+        return self.token is None or compare_digest(_token_in(authorization or ""), self.token.encode())
+
+
+def _name_in(host: str) -> str:
+    """The name or address in a ``Host`` header, without its port."""
+    found = re.fullmatch(r"(?:\[([^][]*)\]|([^][:]*))(?::\d*)?", host.strip(), re.ASCII)
+    return (found[1] or found[2] or "").lower() if found else ""
+
+
+def _is_loopback(text: str) -> bool:
+    try:
+        return ipaddress.ip_address(text).is_loopback
+    except ValueError:  # a name
+        return False
+
+
+def _token_in(authorization: str) -> bytes:
+    scheme, _, value = authorization.partition(" ")
+    if scheme.lower() == "bearer":
+        return value.strip().encode(errors="replace")
+    if scheme.lower() == "basic":
+        try:
+            return b64decode(value.strip(), validate=True).partition(b":")[2]
+        except (NotBase64, ValueError):
+            return b""
+    return b""

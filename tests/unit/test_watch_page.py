@@ -1,0 +1,278 @@
+"""The page of `watch --serve`: its text, and what it shows, says and lets one do in a real browser."""
+
+from __future__ import annotations
+
+import re
+from base64 import b64encode
+from dataclasses import replace
+from hashlib import sha256
+from threading import BoundedSemaphore
+
+import pytest
+
+from rabbit_chx.ring import Ring
+from rabbit_chx.watch.access import Access, Address
+from rabbit_chx.watch.page import page, pictures
+from rabbit_chx.watch.server import Server
+from tests.browser import browser
+from tests.watching import HOSTILE, QUEUES, interval
+
+ROWS = "document.querySelectorAll('#rows > tr')"
+NAMES = f"[...{ROWS}].map((row) => row.querySelector('bdi').textContent)"
+
+
+def between(html: str, tag: str) -> str:
+    (found,) = re.findall(f"<{tag}>(.*?)</{tag}>", html, re.DOTALL)
+    return found
+
+
+def test_the_policy_allows_the_style_and_the_script_of_the_page_and_no_other() -> None:
+    made = page()
+    for tag in ("style", "script"):
+        digest = b64encode(sha256(between(made.html.decode(), tag).encode()).digest()).decode()
+        assert f"{tag}-src 'sha256-{digest}'" in made.policy.split("; ")
+
+
+def test_the_page_stands_alone() -> None:
+    html = page().html.decode()
+    assert set(re.findall(r"\w+://[\w./]+", html)) == {"http://www.w3.org/2000/svg"}
+    assert set(re.findall(r'(?:href|src)="([^"]*)"', html)) == {"data:,", "#queues", "/metrics"}
+    assert not re.findall(r"\{(?:style|script|version)\}", html)
+
+
+def test_the_script_asks_for_elements_that_there_are_and_parses_no_markup() -> None:
+    html = page().html.decode()
+    script = between(html, "script")
+    assert set(re.findall(r'\$\("(\w+)"\)', script)) <= set(re.findall(r'\bid="([\w-]+)"', html))
+    assert not re.findall(r"innerHTML|outerHTML|insertAdjacent|document\.write|DOMParser|\beval\b", script)
+
+
+def test_a_ring_that_is_as_it_should_be_is_drawn_once() -> None:
+    ring = Ring.of({"a": 1, "b": 2}, release="4.3")
+    drawn = pictures(ring, ring)
+    assert [each["caption"] for each in drawn["pictures"]] == ["The ring now"]
+    assert drawn["colours"] == {"a": 0, "b": 1}
+    tag, attributes, title, *_ = drawn["pictures"][0]["svg"]
+    assert (tag, attributes["role"], title) == ("svg", "img", ["title", {}, "The ring now"])
+
+
+def test_a_ring_that_is_unknown_is_not_drawn() -> None:
+    assert pictures(None, Ring.of({"a": 1}, release="4.3")) == {"pictures": [], "colours": {}}
+
+
+# --- in a browser ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def window(tmp_path_factory):
+    with browser(tmp_path_factory.mktemp("browser")) as window:
+        yield window
+
+
+@pytest.fixture
+def server():
+    with Server(Access(Address.parse("127.0.0.1:0"), None)) as server:
+        yield server
+
+
+@pytest.fixture
+def look(window, server):
+    """Open the page in a window, and wait until it shows this many queues."""
+
+    def look(count: int = len(QUEUES), **size) -> None:
+        window.complaints.clear()
+        window.open(server.url, **size)
+        window.wait(f"{ROWS}.length === {count}")
+
+    yield look
+    window.open("about:blank")
+    assert window.complaints == []
+
+
+@pytest.mark.long
+def test_each_interval_changes_the_page(window, server, look) -> None:
+    server.show(interval(received={"q0": 100, "q1": 200, "q2": 300, "q3": 400}))
+    look()
+    assert window.value("document.title") == "orders · rabbit-chx watch"
+    assert window.value("document.getElementById('verdict').textContent") == "No problems."
+    text = window.value("document.getElementById('rows').innerText").split()
+    assert {"10.0%", "20.0%", "30.0%", "40.0%"} <= set(text)
+    window.wait("document.querySelector('#pictures svg').textContent.includes('4')")
+    server.show(interval(now=("q1", "q0", "q2", "q3"), states={"q2": {"consumers": 0}}))
+    window.wait("document.title === '(2) orders · rabbit-chx watch'")
+    window.wait("document.querySelectorAll('#pictures svg').length === 3")
+    assert "50.0% of the keys" in window.value("document.getElementById('ring').textContent")
+    problems = window.value("[...document.querySelectorAll('#problems code')].map((one) => one.textContent)")
+    assert problems == ["ring-drifted", "no-consumer"]
+    server.show(interval(QUEUES[:3]))
+    window.wait(f"{ROWS}.length === 3")
+
+
+@pytest.mark.long
+def test_hostile_names_stay_text(window, server, look) -> None:
+    server.show(interval(HOSTILE, states={name: {"consumers": 0} for name in HOSTILE}))
+    look(len(HOSTILE))
+    assert window.value(NAMES) == list(HOSTILE)
+    assert window.value("document.querySelectorAll('script').length") == 1
+    assert window.value("document.querySelectorAll('img, #rows b:not(.bars > b)').length") == 0
+    assert window.value("document.title") == f"({len(HOSTILE)}) orders · rabbit-chx watch"
+    # Text from right to left stays in its name: the number beside it is still on its right.
+    for part in ("expected", "observed"):
+        assert (
+            window.value(f"getComputedStyle(document.querySelector('[data-label={part}]')).direction")
+            == "ltr"
+        )
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("dark", [False, True])
+@pytest.mark.parametrize("width", [1200, 390])
+def test_everything_fits_and_has_contrast(window, server, look, width, dark) -> None:
+    server.show(interval(HOSTILE, now=HOSTILE[::-1], states={HOSTILE[0]: {"consumers": 0}}))
+    look(len(HOSTILE), width=width, dark=dark)
+    window.wait("document.querySelectorAll('#pictures svg').length === 3")
+    assert window.value("document.documentElement.scrollWidth <= innerWidth")
+    colours = window.value(
+        """["#verdict", "#facts", ".marks:not(:empty)", "#pause", "#rows bdi", "th button", "a[href='/metrics']"].map((one) => {
+            const element = document.querySelector(one);
+            let behind = element;
+            while (getComputedStyle(behind).backgroundColor === "rgba(0, 0, 0, 0)") behind = behind.parentElement;
+            return [getComputedStyle(element).color, getComputedStyle(behind).backgroundColor];
+        })"""
+    )
+    for text, paper in colours:
+        assert contrast(text, paper) >= 4.5, (text, paper)
+
+
+def contrast(*colours: str) -> float:
+    """The ratio of two colours, as WCAG computes it."""
+
+    def luminance(colour: str) -> float:
+        parts = [int(part) / 255 for part in re.findall(r"\d+", colour)[:3]]
+        linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+        return sum(weight * part for weight, part in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+
+    low, high = sorted(map(luminance, colours))
+    return (high + 0.05) / (low + 0.05)
+
+
+@pytest.mark.long
+def test_the_keyboard_reaches_and_works_everything(window, server, look) -> None:
+    server.show(interval(received={"q0": 400, "q1": 100, "q2": 300, "q3": 200}))
+    look()
+    reached = []
+    for _ in range(30):
+        window.press("Tab")
+        focused = window.value("document.activeElement.id || document.activeElement.textContent.trim()")
+        if focused == "observed" and focused not in reached:
+            window.press("Enter")
+            assert window.value(NAMES) == ["q0", "q2", "q3", "q1"]
+            assert window.value("document.activeElement.closest('th').ariaSort") == "descending"
+            window.press("Enter")
+            assert window.value(NAMES) == ["q1", "q3", "q2", "q0"]
+        reached.append(focused)
+        assert window.value(
+            "document.activeElement === document.body || document.activeElement.matches(':focus-visible')"
+        )
+    for name in ("Skip to the queues", "pause", "find", "marked", "queue", "depth", "Metrics"):
+        assert name in reached
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("width", [1200, 390])
+def test_a_screen_reader_gets_a_table_with_headers_and_the_state(window, server, look, width) -> None:
+    server.show(interval(states={"q2": {"consumers": 0}}))
+    look(width=width)
+    spoken = window.spoken()
+    names = {(role, name) for role, name in spoken}
+    assert ("table", "Queues") in names
+    assert {name for role, name in spoken if role == "columnheader"} >= {
+        "queue",
+        "expected",
+        "observed",
+        "depth",
+    }
+    assert sum(role == "row" for role, _ in spoken) == 1 + len(QUEUES)
+    assert {("searchbox", "Find"), ("checkbox", "Only with problems"), ("heading", "State")} <= names
+    assert ("image", "The ring now") in names
+    assert {"1 problem:", "no-consumer"} <= {name for role, name in spoken if role == "StaticText"}
+
+
+@pytest.mark.long
+def test_a_pause_holds_the_page_and_its_end_shows_the_newest(window, server, look) -> None:
+    server.show(interval())
+    look()
+    window.value("document.getElementById('pause').click()")
+    server.show(interval(QUEUES[:3]))
+    server.show(interval(QUEUES[:2]))
+    window.wait("document.getElementById('link').textContent === 'Paused'")
+    assert window.value(f"{ROWS}.length") == 4
+    window.value("document.getElementById('pause').click()")
+    window.wait(f"{ROWS}.length === 2")
+
+
+@pytest.mark.long
+def test_queues_are_found_by_name_and_by_problem(window, server, look) -> None:
+    server.show(interval(states={"q2": {"consumers": 0}}))
+    look()
+    window.value("document.getElementById('marked').click()")
+    assert window.value(NAMES) == ["q2"]
+    window.value("document.getElementById('marked').click()")
+    for key in (None, "Q", "3"):
+        window.press(key) if key else window.value("document.getElementById('find').focus()")
+    assert window.value(NAMES) == ["q3"]
+    assert window.value("document.getElementById('count').textContent") == "1 of 4 queues"
+
+
+@pytest.mark.long
+def test_2000_queues_are_shown_a_part_at_first_and_then_all(window, server, look) -> None:
+    many = [f"queue-{number:04}" for number in range(2000)]
+    server.show(interval(many, states={name: {"consumers": 0} for name in many}))
+    look(200)
+    assert window.value("document.querySelectorAll('#problems li').length") == 21
+    window.value("document.getElementById('more').click()")
+    window.wait(f"{ROWS}.length === 2000")
+    server.show(interval(many[:1999]))
+    window.wait(f"{ROWS}.length === 1999")
+    assert window.value(NAMES) == many[:1999]
+
+
+@pytest.mark.long
+def test_a_page_that_loses_its_connection_says_so_and_tries_again(window, server, look) -> None:
+    server.show(interval())
+    look()
+    window.value(
+        """(() => {
+            const link = document.getElementById("link");
+            window.said = [];
+            new MutationObserver(() => said.push(link.textContent)).observe(link, { childList: true });
+        })()"""
+    )
+    server._http.followers = BoundedSemaphore(1)
+    server._http.followers.acquire()  # as if as many pages as possible were open
+    server._http.end_connections()
+    window.wait("said[0] === 'Connection lost, trying again'")
+    server.show(interval(QUEUES[:3]))
+    # At which browsers give up, and the script does not.
+    window.complains_of("503")
+    server._http.followers.release()
+    window.wait(f"{ROWS}.length === 3")
+    window.wait("said.at(-1) === 'Live'")
+    window.complaints.clear()
+
+
+@pytest.mark.long
+def test_hours_of_intervals_leave_the_page_as_large_as_it_was(window, server, look) -> None:
+    """As many intervals as five hours have, with queues that come and go."""
+    start = interval()
+    server.show(start)
+    look()
+    sizes = []
+    *kept, last = start.rows
+    for number in range(3600):
+        rows = (*kept, replace(last, queue=f"new-{number}"))
+        server.show(replace(start, time=start.time + 5 * number, rows=rows))
+        if number % 600 == 599:
+            window.wait(f"{NAMES}.includes('new-{number}')")
+            sizes.append(window.value("document.querySelectorAll('*').length"))
+    assert len(set(sizes)) == 1

@@ -1,0 +1,355 @@
+"""What `watch --serve` answers, to whom, and that no client holds it up. Sockets on loopback only."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+import threading
+from base64 import b64encode
+from contextlib import contextmanager
+from time import monotonic
+from urllib.parse import urlsplit
+
+import pytest
+
+from rabbit_chx.errors import InvalidValue
+from rabbit_chx.watch import server as module
+from rabbit_chx.watch.access import Access, Address
+from rabbit_chx.watch.server import Server
+from tests.watching import HOSTILE, QUEUES, interval
+
+TOKEN = "correct-horse-battery"
+WITHIN = 30.0
+
+
+@contextmanager
+def serving(token: str | None = None):
+    with Server(Access(Address.parse("127.0.0.1:0"), token)) as server:
+        yield server
+
+
+@pytest.fixture
+def server():
+    with serving() as server:
+        yield server
+
+
+def connected(server: Server) -> http.client.HTTPConnection:
+    return http.client.HTTPConnection(urlsplit(server.url).netloc, timeout=WITHIN)
+
+
+def ask(
+    server: Server, path: str = "/", *, method: str = "GET", hosts: list[str] | None = None, **headers: str
+):
+    """The status, the headers and the body of an answer."""
+    connection = connected(server)
+    connection.putrequest(method, path, skip_host=hosts is not None)
+    for host in hosts or ():
+        connection.putheader("Host", host)
+    for name, value in headers.items():
+        connection.putheader(name, value)
+    connection.endheaders()
+    answer = connection.getresponse()
+    body = answer.read().decode()
+    connection.close()
+    return answer.status, dict(answer.getheaders()), body
+
+
+@contextmanager
+def following(server: Server):
+    """The events of a new connection, one by one, as their names and values; comments are left out."""
+    connection = connected(server)
+    connection.request("GET", "/events")
+    answer = connection.getresponse()
+    assert answer.headers["Content-Type"] == "text/event-stream"
+
+    def events():
+        name = ""
+        for line in answer:
+            field, _, value = line.decode().rstrip("\n").partition(": ")
+            if field == "event":
+                name = value
+            elif field == "data":
+                yield name, json.loads(value)
+
+    try:
+        yield events()
+    finally:
+        answer.close()
+        connection.close()
+
+
+def eventually(condition) -> None:
+    until = monotonic() + WITHIN
+    while not condition():
+        assert monotonic() < until
+        threading.Event().wait(0.01)
+
+
+# --- where, and to whom ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "host", "port"),
+    [
+        ("127.0.0.1:8080", "127.0.0.1", 8080),
+        ("[::1]:0", "::1", 0),
+        ("localhost:65535", "localhost", 65535),
+    ],
+)
+def test_addresses_of_this_machine_need_no_token(text: str, host: str, port: int) -> None:
+    address = Address.parse(text)
+    assert (address.host, address.port, address.loopback, str(address)) == (host, port, True, text)
+    Access(address, None)
+
+
+@pytest.mark.parametrize(
+    "text", ["8080", ":8080", "localhost", "::1:80", "127.0.0.1:65536", "a b:1", "u@h:1", "[::1]:"]
+)
+def test_anything_else_is_no_address(text: str) -> None:
+    with pytest.raises(InvalidValue, match=r"invalid --serve: .* expected HOST:PORT, such as 127"):
+        Address.parse(text)
+
+
+@pytest.mark.parametrize("text", ["0.0.0.0:0", "[::]:0", "192.0.2.1:80"])
+def test_an_address_for_other_machines_needs_a_token(text: str) -> None:
+    with pytest.raises(InvalidValue, match="set RABBIT_CHX_WATCH_TOKEN"):
+        Access(Address.parse(text), None)
+    Access(Address.parse(text), TOKEN)
+
+
+@pytest.mark.parametrize("token", ["", "too-short", "with a space and more", "ü" * 20])
+def test_a_weak_token_is_refused_and_not_shown(token: str) -> None:
+    with pytest.raises(InvalidValue, match="at least 16 printable ASCII") as error:
+        Access(Address.parse("127.0.0.1:0"), token)
+    assert not token or token not in str(error.value)
+    assert TOKEN not in repr(Access(Address.parse("127.0.0.1:0"), TOKEN))
+
+
+def test_an_address_that_is_taken_is_an_error(server: Server) -> None:
+    taken = Address.parse(urlsplit(server.url).netloc)
+    with pytest.raises(
+        InvalidValue, match=r"an address to listen on\. The system says: Address already in use"
+    ):
+        Server(Access(taken, None))
+
+
+@pytest.mark.parametrize(
+    ("hosts", "status"),
+    [
+        (["localhost"], 200),
+        (["LocalHost:8080"], 200),
+        (["127.0.0.1:1"], 200),
+        (["[::1]:8080"], 200),
+        (["rebound.example"], 421),
+        (["127.0.0.1.rebound.example:8080"], 421),
+        (["localhost.rebound.example"], 421),
+        (["192.0.2.1"], 421),
+        ([""], 421),
+        ([], 421),
+        (["localhost", "rebound.example"], 421),
+        (["[::1"], 421),
+    ],
+)
+@pytest.mark.parametrize("path", ["/", "/metrics", "/events"])
+def test_a_request_names_this_machine(server: Server, hosts: list[str], status: int, path: str) -> None:
+    method = "HEAD" if path == "/events" else "GET"  # which has no end
+    assert ask(server, path, method=method, hosts=hosts)[0] == status
+
+
+def basic(password: str) -> str:
+    return f"Basic {b64encode(f'anyone:{password}'.encode()).decode()}"
+
+
+@pytest.mark.parametrize(
+    ("authorization", "status"),
+    [
+        (f"Bearer {TOKEN}", 200),
+        (f"bearer {TOKEN}", 200),
+        (basic(TOKEN), 200),
+        (None, 401),
+        ("", 401),
+        (f"Bearer {TOKEN}x", 401),
+        (f"Bearer {TOKEN[:-1]}", 401),
+        ("Bearer ", 401),
+        (basic(""), 401),
+        (basic(TOKEN.upper()), 401),
+        ("Basic %%%", 401),
+        (f"Basic {TOKEN}", 401),
+        (f"Digest {TOKEN}", 401),
+        ("Bearer \xff", 401),
+    ],
+)
+def test_a_token_is_required_where_there_is_one(authorization: str | None, status: int) -> None:
+    headers = {} if authorization is None else {"Authorization": authorization}
+    with serving(TOKEN) as server:
+        for path, method in (("/", "GET"), ("/metrics", "GET"), ("/events", "HEAD"), ("/nothing", "GET")):
+            found, answer, body = ask(server, path, method=method, hosts=["watch.example"], **headers)
+            assert found == (404 if status == 200 and path == "/nothing" else status)
+            assert ("WWW-Authenticate" in answer) == (status == 401)
+            assert TOKEN not in f"{answer}{body}"
+
+
+# --- what -----------------------------------------------------------------------------------------------------
+
+
+def test_the_page_has_no_data_and_may_load_nothing(server: Server) -> None:
+    server.show(interval(HOSTILE))
+    status, headers, body = ask(server)
+    assert (status, headers["Content-Type"]) == (200, "text/html; charset=utf-8")
+    assert "orders" not in body
+    policy = dict(each.split(" ", 1) for each in headers["Content-Security-Policy"].split("; "))
+    assert policy["default-src"] == policy["frame-ancestors"] == "'none'"
+    assert policy["script-src"].startswith("'sha256-")
+    assert "unsafe" not in headers["Content-Security-Policy"]
+    assert "http" not in headers["Content-Security-Policy"]
+    assert headers["X-Content-Type-Options"] == "nosniff"
+    assert headers["Cache-Control"] == "no-store"
+    assert "Access-Control-Allow-Origin" not in headers
+
+
+def test_metrics_are_those_of_the_newest_interval(server: Server) -> None:
+    assert ask(server, "/metrics")[::2] == (200, "")
+    server.show(interval())
+    status, headers, body = ask(server, "/metrics")
+    assert (status, headers["Content-Type"].partition(";")[0]) == (200, "text/plain")
+    assert 'rabbit_chx_watch_queue_messages{exchange="orders",queue="q0",vhost="/"} 5.0\n' in body
+
+
+@pytest.mark.parametrize(
+    ("path", "method", "status"),
+    [
+        ("/?x=1", "GET", 200),
+        ("/metrics?name=a", "GET", 200),
+        ("/", "HEAD", 200),
+        ("/favicon.ico", "GET", 404),
+        ("/../etc/passwd", "GET", 404),
+        ("/%00", "GET", 404),
+        ("/<script>", "GET", 404),
+        ("/", "POST", 501),
+        ("/", "OPTIONS", 501),
+    ],
+)
+def test_there_is_nothing_else(server: Server, path: str, method: str, status: int) -> None:
+    server.show(interval())
+    found, headers, body = ask(server, path, method=method)
+    assert found == status
+    assert "script>" not in body or status == 200
+    assert "X-Content-Type-Options" in headers
+    assert not body if method == "HEAD" else body
+
+
+def test_events_are_the_newest_interval_and_then_each_new_one(server: Server) -> None:
+    for queues in (QUEUES[:2], QUEUES):
+        server.show(interval(queues))
+    with following(server) as events:
+        first, second = next(events), next(events)
+        assert dict((first, second)).keys() == {"interval", "pictures"}
+        assert dict((first, second))["interval"] == json.loads(json.dumps(interval(QUEUES).as_dict()))
+        later = interval(at=1_800_000_010.0)
+        server.show(later)
+        assert next(events) == ("interval", json.loads(json.dumps(later.as_dict())))  # the ring is the same
+
+
+def test_pictures_come_again_when_the_ring_changes(server: Server) -> None:
+    server.show(interval())
+    with following(server) as events:
+        pictures = dict([next(events), next(events)])["pictures"]
+        assert [each["caption"] for each in pictures["pictures"]] == ["The ring now"]
+        server.show(interval(now=("q1", "q0", "q2", "q3")))
+        pictures = dict([next(events), next(events)])["pictures"]
+        assert [each["caption"][:22] for each in pictures["pictures"]] == [
+            "The ring now",
+            "The ring as it should ",
+            "50.04% of the keys go ",
+        ]
+        assert pictures["colours"] == {queue: number for number, queue in enumerate(QUEUES)}
+
+
+def test_hostile_names_stay_in_their_event(server: Server) -> None:
+    server.show(interval(HOSTILE))
+    with following(server) as events:
+        names = dict([next(events), next(events)])
+    assert [row["queue"] for row in names["interval"]["rows"]] == list(HOSTILE)
+
+
+# --- clients that are slow, vanish, or are too many -----------------------------------------------------------
+
+
+def test_a_client_that_does_not_read_holds_up_nobody_and_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_SLOWEST", 0.5)
+    with serving() as server, socket.socket() as slow:
+        slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        slow.connect(server._http.server_address)
+        slow.sendall(b"GET /events HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        eventually(lambda: server._http.followers._value < module._MOST_FOLLOWERS)
+        server._events.put({"large": {"text": "x" * 16_000_000}})  # more than the kernel keeps for it
+        newest = interval()
+        for _ in range(100):
+            server.show(newest)
+        assert len(server._events._newest) == 3  # the newest of each name, and nothing queued
+        assert ask(server, "/metrics")[0] == 200
+        eventually(lambda: server._http.followers._value == module._MOST_FOLLOWERS)
+
+
+def test_a_client_that_vanishes_is_forgotten(server: Server) -> None:
+    server.show(interval())
+    with following(server) as events:
+        next(events)
+        assert len(server._http._connections) == 1
+
+    newest = interval()
+
+    def forgotten() -> bool:
+        server.show(newest)
+        return not server._http._connections
+
+    eventually(forgotten)
+
+
+def test_a_quiet_connection_gets_comments() -> None:
+    events = module.Events()
+    follower = events.follow(heartbeat=0.01)
+    assert [next(follower), next(follower)] == [b":\n\n", b":\n\n"]
+    events.close()
+    assert list(follower) == []
+
+
+def test_too_many_pages_are_refused_and_prometheus_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_MOST_FOLLOWERS", 1)
+    with serving() as server:
+        server.show(interval())
+        with following(server) as events:
+            next(events)
+            assert ask(server, "/events")[0] == 503
+            assert ask(server, "/metrics")[0] == 200
+
+
+def test_a_connection_too_many_is_closed_and_the_others_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_MOST_CONNECTIONS", 2)
+    with serving() as server:
+        idle = [socket.create_connection(server._http.server_address) for _ in range(2)]
+        eventually(lambda: len(server._http._connections) == 2)
+        with socket.create_connection(server._http.server_address, WITHIN) as third:
+            assert third.recv(1) == b""
+        for one in idle:
+            one.close()
+        eventually(lambda: not server._http._connections)
+        assert ask(server)[0] == 200
+
+
+def test_the_end_ends_every_connection_and_thread() -> None:
+    before = set(threading.enumerate())
+    with serving() as server:
+        server.show(interval())
+        idle = socket.create_connection(server._http.server_address, WITHIN)
+        with following(server) as events:
+            next(events)
+            server.close()
+            assert all(name in {"interval", "pictures"} for name, _ in events)  # and then it ends
+        assert idle.recv(1) == b""
+        idle.close()
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(server._http.server_address)
+    eventually(lambda: set(threading.enumerate()) <= before)
