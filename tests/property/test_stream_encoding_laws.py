@@ -15,9 +15,8 @@ pytest.importorskip("proton", reason="python-qpid-proton is missing: building it
 
 from proton import Message
 
-texts = st.text(
-    st.characters(codec="utf-8", exclude_characters="\0"), max_size=300
-)  # Proton truncates strings at NUL
+# Proton truncates strings at NUL.
+texts = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=300)
 symbols = st.text(st.characters(codec="ascii", min_codepoint=1), min_size=1, max_size=300)
 times = st.integers(0, 2**37).map(lambda seconds: datetime.fromtimestamp(seconds, UTC))
 values = st.one_of(

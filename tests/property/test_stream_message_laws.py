@@ -15,9 +15,8 @@ pytest.importorskip("proton", reason="python-qpid-proton is missing: building it
 
 from proton import Message, timestamp, ulong
 
-texts = st.text(
-    st.characters(codec="utf-8", exclude_characters="\0"), max_size=300
-)  # proton truncates some strings at NUL
+# Proton truncates some strings at NUL.
+texts = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=300)
 numbers = st.integers(-(2**63), 2**63 - 1)
 simple = st.one_of(
     texts, numbers, st.booleans(), st.none(), st.floats(allow_nan=False, allow_infinity=False), st.uuids()
