@@ -13,11 +13,15 @@ from typing import Any, Final
 
 import pytest
 
-LONGEST_FIRST: Final = ("broker", "spark", "faults", "cluster", "property", "unit")
+LONGEST_FIRST: Final = ("spark", "broker", "faults", "cluster", "property", "unit")
 """The folders in the order in which they run, so that no worker starts a long group after the other has finished."""
 
 NEWEST: Final = "4.3"
-"""The release with most tests: its broker tests make two groups."""
+"""The release with most tests: its broker tests make three groups."""
+
+CONSUMERS: Final = ("async_group", "group", "handover", "queue_reader", "rebalance", "scaling", "stream")
+PARTS: Final = {"consumers": CONSUMERS, "topology": ("topology",)}
+"""The files of two of these groups, by the beginnings of their names; the third group has all other files."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -94,14 +98,20 @@ def what_starts(group: str) -> str:
 
 
 def group_of(nodeid: str) -> str:
-    """The folder, the release of RabbitMQ and the half of a long folder; or the file of a test that needs no broker."""
+    """The folder, the release of RabbitMQ and the part of a long folder; or the file of a test that needs no broker."""
     path = nodeid.partition("::")[0]
     folder = folder_of(nodeid)
     if folder in {"property", "unit"}:
         return path
     release = release_of(nodeid)
-    half = "topology" if path.startswith("tests/broker/test_topology_") and release == NEWEST else ""
-    return " ".join(filter(None, (folder, release, half)))
+    part = part_of(path) if (folder, release) == ("broker", NEWEST) else ""
+    return " ".join(filter(None, (folder, release, part)))
+
+
+def part_of(path: str) -> str:
+    """The part of the broker tests to which a file belongs."""
+    name = PurePosixPath(path).name.removeprefix("test_")
+    return next((part for part, names in PARTS.items() if name.startswith(names)), "")
 
 
 def sort_key(nodeid: str) -> tuple[int, ...]:

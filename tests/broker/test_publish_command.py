@@ -101,7 +101,7 @@ def depth(channel, exchange: str) -> int:
 @pytest.mark.parametrize(
     ("number", "code", "most_again"),
     [
-        (signal.SIGINT, 130, 0),
+        pytest.param(signal.SIGINT, 130, 0, marks=pytest.mark.long),
         pytest.param(signal.SIGTERM, 143, 0, marks=pytest.mark.long),
         (signal.SIGKILL, -9, MAX_SENT_AGAIN),
     ],

@@ -45,6 +45,7 @@ def run(monkeypatch, capsys, url: BrokerUrl, *arguments: str) -> tuple[int, str]
     return code, "".join(capsys.readouterr())
 
 
+@pytest.mark.long
 def test_too_few_channels_are_no_mistake_of_ours(broker, user, monkeypatch, capsys):
     with setting(broker, "channel_max", 1):
         code, said = run(monkeypatch, capsys, user, "parity", "--keys", "50")
@@ -55,6 +56,7 @@ def test_too_few_channels_are_no_mistake_of_ours(broker, user, monkeypatch, caps
         assert (code, "maximum allowed user limit of" in said) == (1, True), said
 
 
+@pytest.mark.long
 def test_a_broker_with_tiny_frames_is_reachable_or_says_where_to_look(broker, user):
     release = release_of(broker)
     with setting(broker, "frame_max", 4096):

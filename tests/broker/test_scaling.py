@@ -21,7 +21,9 @@ pytestmark = [
     pytest.mark.proves("Consumers", "queues added and removed under load", "without holds the order breaks"),
 ]
 
-WAYS = pytest.mark.parametrize("scene", [RING, SLOTS], ids=["ring", "slots"], indirect=True)
+WAYS = pytest.mark.parametrize(
+    "scene", [RING, pytest.param(SLOTS, marks=pytest.mark.long)], ids=["ring", "slots"], indirect=True
+)
 UNBOUND = RING.replace('queues:\n  "orders.{0..%(last)d}"', 'queues:\n  "orders.{0..11}"')
 """Declares all twelve queues, regardless of how many are bound."""
 
@@ -81,6 +83,7 @@ def test_queues_and_members_come_and_go_at_once(scene) -> None:
 
 
 @pytest.mark.parametrize("scene", [UNBOUND], ids=["ring"], indirect=True)
+@pytest.mark.long
 def test_without_holds_the_order_breaks(scene) -> None:
     """The new queues are empty when they are bound, so their messages overtake the backlog of the old ones."""
     scene.milliseconds = 10

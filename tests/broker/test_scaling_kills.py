@@ -26,7 +26,9 @@ pytestmark = [
 ]
 
 FEW_SLOTS, MORE_SLOTS = SLOTS.replace("64", "8"), SLOTS.replace("64", "12")
-WAYS = pytest.mark.parametrize("scene", [RING, FEW_SLOTS], ids=["ring", "slots"], indirect=True)
+WAYS = pytest.mark.parametrize(
+    "scene", [pytest.param(RING, marks=pytest.mark.long), FEW_SLOTS], ids=["ring", "slots"], indirect=True
+)
 STEPWISE = (
     WAYS if LONG else pytest.mark.parametrize("scene", [FEW_SLOTS], ids=["slots"], indirect=True)
 )  # a ring takes 12 minutes

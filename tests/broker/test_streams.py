@@ -145,12 +145,12 @@ def test_credentials_are_used_and_their_failure_is_explained(url):
 
 
 @pytest.mark.newest_first
+@pytest.mark.long
 def test_heartbeats_keep_an_idle_reader_connected(url):
     with connect(replace(url, parameters={"heartbeat": 2})) as connection, a_stream(connection) as stream:
         connection.subscribe(stream, OffsetSpec.next(), credit=1)
-        assert (
-            list(connection.chunks(9)) == []
-        )  # the broker closes connections that are silent for 4 to 6 seconds
+        # The broker closes connections that are silent for 4 to 6 seconds.
+        assert list(connection.chunks(9)) == []
         assert connection.metadata([stream])[stream].exists
 
 

@@ -15,7 +15,7 @@ from tests.broker.privileges import release_of
 from tests.broker.stream_scene import a_stream, fill, refused
 from tests.tls import Authority
 
-pytestmark = [pytest.mark.broker, pytest.mark.newest_first]
+pytestmark = [pytest.mark.broker, pytest.mark.long]
 
 FOLDER = "/tmp/rabbit-chx-streams"
 OPTIONS = (

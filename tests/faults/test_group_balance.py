@@ -13,7 +13,7 @@ from rabbit_chx.consuming.priorities import priority
 from tests.faults.load import wait_until
 from tests.proof import LONG, Check, book
 
-pytestmark = [pytest.mark.broker, pytest.mark.timeout(1800 if LONG else 600)]
+pytestmark = [pytest.mark.broker, pytest.mark.long, pytest.mark.timeout(1800 if LONG else 600)]
 
 ALSO = {"test_each_join_takes_a_fair_share_and_moves_nothing_else": ["4.0"]}
 MEMBERS = 16

@@ -104,6 +104,7 @@ def conclude(record, controls):
     return conclude
 
 
+@pytest.mark.long
 def test_a_stuck_queue_is_detected(workers, monkeypatch):
     monkeypatch.setattr(groups, "STUCK", 1.0)
     it = workers(queues=1, keys=1)

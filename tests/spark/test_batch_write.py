@@ -153,6 +153,7 @@ def test_a_permanent_error_stops_the_other_tasks(spark, broker, inbox):
     assert len(inbox) < 2_000
 
 
+@pytest.mark.long
 def test_speculation_is_rejected_unless_allowed(spark, broker, inbox):
     spark.sparkContext.setLocalProperty("spark.speculation", "true")
     try:

@@ -13,7 +13,7 @@ from spark_connector.queue_column import queue_of, register_queue_of
 
 pytestmark = [pytest.mark.spark, pytest.mark.pyspark("4.1", "queue_of needs its Arrow functions")]
 
-RELEASES = ["3.10.8", "4.3.6"]
+RELEASES = [pytest.param("3.10.8", marks=pytest.mark.long), "4.3.6"]
 QUEUES = {"q0": 1, 'it\'s \\ a "queue"': 2, "q2": 1, "größe": 3}
 KEYS = [letter * count for letter in "xé" for count in range(256 // len(letter.encode()))]
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -120,6 +120,7 @@ def test_queue_of_in_sql_with_a_column_of_all_headers(spark):
     assert row["queue"] == exchange.route(headers={"h": "acme"})
 
 
+@pytest.mark.long
 def test_queue_of_works_on_a_stream(spark, keys, tmp_path):
     keys.write.parquet(str(tmp_path / "in"))
     exchange = ConsistentHashExchange(QUEUES)

@@ -124,6 +124,7 @@ def test_a_restarted_query_reads_unfinished_rows_again(spark, broker, channel, q
     assert ready(channel, queue) == 0
 
 
+@pytest.mark.long
 def test_a_lost_connection_loses_no_row(spark, broker, channel, queue, tmp_path):
     collected = Collected(spark, broker, tmp_path, queue, maxRowsPerTrigger="50", connectionName="to be cut")
     query = collected.writer().start()
@@ -141,6 +142,7 @@ def test_a_lost_connection_loses_no_row(spark, broker, channel, queue, tmp_path)
     assert len(again) <= 100
 
 
+@pytest.mark.long
 def test_an_idle_query_has_acknowledged_all_its_rows(spark, broker, channel, queue, tmp_path):
     """Spark commits a micro-batch when it plans the next one, which may be later than consumer_timeout."""
     collected = Collected(spark, broker, tmp_path, queue)
@@ -156,6 +158,7 @@ def test_an_idle_query_has_acknowledged_all_its_rows(spark, broker, channel, que
 
 
 @admission
+@pytest.mark.long
 def test_a_queue_and_a_stream_of_the_same_messages_have_equal_rows(
     spark, broker, channel, queue, streams, tmp_path
 ):

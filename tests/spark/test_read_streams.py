@@ -60,6 +60,7 @@ def values(frame):
 # ---- batches
 
 
+@pytest.mark.long
 def test_written_rows_can_be_read_and_written_again(spark, broker, streams, inbox):
     names = [streams.stream() for _ in range(3)]
     exchange = streams.exchange("x-consistent-hash", dict.fromkeys(names, "1"))
@@ -232,6 +233,7 @@ def test_keys_are_read_from_the_streams_to_which_a_hash_exchange_routes_them(spa
     assert "where(\"routing_key in ('customer-7')\")" in text
 
 
+@pytest.mark.long
 def test_errors_of_invalid_reads_have_a_hint_in_the_first_line(spark, broker, streams):
     stream = streams.stream()
     streams.fill(stream, numbered(0, 5))
@@ -346,6 +348,7 @@ def test_a_running_query_reads_new_rows_and_new_streams(spark, broker, streams, 
     assert Counter(copy.values()) == Counter(range(25))
 
 
+@pytest.mark.long
 def test_rows_deleted_by_retention_fail_a_query_or_are_logged(spark, broker, streams, tmp_path):
     stream = streams.stream(**SMALL_SEGMENTS)
     copy = Copy(spark, broker, tmp_path, stream=stream)

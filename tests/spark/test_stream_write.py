@@ -130,6 +130,7 @@ def commits_of_a_continuous_query(writer, checkpoint, least=0) -> list[str]:
         query.stop()
 
 
+@pytest.mark.long
 def test_a_continuous_trigger_writes_and_commits_nothing(spark, broker, inbox, tmp_path):
     frame = rates(spark).selectExpr("cast(value as string) as value", "'k' as key")
     ours = stream(frame, broker, tmp_path / "ours", exchange=inbox.exchange)

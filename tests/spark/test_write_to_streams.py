@@ -133,6 +133,7 @@ def test_a_task_whose_rows_come_in_another_order_fails(spark, broker, streams, s
     assert found == list(range(len(found))), "rows of the second attempt were stored"
 
 
+@pytest.mark.long
 def test_a_batch_under_the_same_name_adds_only_the_missing_rows(spark, broker, streams):
     stream = streams.stream()
     frame = numbers(spark, 2_000, 2)

@@ -13,6 +13,8 @@ from tests.parallel import Progress, group_of, sort_key
         ("tests/broker/test_report.py::test_a_page[4.3]", "broker 4.3"),
         ("tests/broker/test_parity_keys.py::test_keys[3.10-pika-2]", "broker 3.10"),
         ("tests/broker/test_topology_slots.py::test_slots[4.3]", "broker 4.3 topology"),
+        ("tests/broker/test_scaling_kills.py::test_kills[4.3-slots]", "broker 4.3 consumers"),
+        ("tests/broker/test_scaling_kills.py::test_kills[4.0-slots]", "broker 4.0"),
         ("tests/faults/test_topology_faults.py::test_unbound[4.3]", "faults 4.3"),
         ("tests/faults/test_returns.py::test_large[1-4.0]", "faults 4.0"),
         ("tests/broker/test_testing_broker.py::test_a_broker_of_ones_own", "broker"),
@@ -27,10 +29,10 @@ def test_tests_of_one_broker_or_file_share_a_worker(test, group) -> None:
 
 def test_long_folders_and_the_newest_release_run_first() -> None:
     tests = [
+        "tests/spark/test_order.py::test_order[2.0]",
         "tests/broker/test_report.py::test_a_page[4.3]",
         "tests/broker/test_rings.py::test_rings[4.0-pika]",
         "tests/broker/test_rings.py::test_rings[3.10-pika]",
-        "tests/spark/test_order.py::test_order[2.0]",
         "tests/unit/test_releases.py::test_store[4.3]",
     ]
     assert sorted(tests[3:] + tests[:3], key=sort_key) == tests
