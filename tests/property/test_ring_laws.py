@@ -89,7 +89,7 @@ def test_a_restart_on_khepri_keeps_all_buckets_and_a_second_one_changes_nothing(
 
 
 @given(weighted(most=8), st.randoms(use_true_random=False), st.sampled_from(["3.10.8", "3.12.14", "4.0.5"]))
-def test_one_worker_makes_the_same_ring_whatever_the_order_of_binding(bindings, random, release: str) -> None:
+def test_one_worker_makes_the_same_ring_for_any_order_of_binding(bindings, random, release: str) -> None:
     ring = Ring.of(bindings, release=release).after_restart(worker_pool_size=1)
     shuffled = random.sample(bindings, len(bindings))
     again = Ring.of(shuffled, release=release).after_restart(worker_pool_size=1)

@@ -84,7 +84,7 @@ def test_bars_are_as_long_as_the_shares() -> None:
     assert ax.yaxis_inverted()
 
 
-def test_a_sample_stands_beside_its_exact_shares() -> None:
+def test_a_sample_is_drawn_next_to_the_exact_shares() -> None:
     ring = Ring.of({"q0": 1, "q1": 3})
     owners = [ConsistentHashExchange(ring).route(key) for key in KEYS]
     ax = draw_spread(spread(ConsistentHashExchange(ring), KEYS))
@@ -98,7 +98,7 @@ def test_a_sample_stands_beside_its_exact_shares() -> None:
     assert draw_spread(spread(ConsistentHashExchange(ring), [])).get_title() == "0 rows; max/mean 1.00"
 
 
-def test_what_moves_stands_out_and_all_keys_are_there_on_both_sides() -> None:
+def test_moving_keys_are_highlighted_and_both_sides_show_all_keys() -> None:
     before = Ring.of(["q0", "q1", "q2"])
     ax = draw_movement(before, before.bind("q3"))
     assert ax.get_title() == "24.96% of the keys move"

@@ -129,7 +129,7 @@ def test_a_column_that_was_read_before_is_taken_as_it_is() -> None:
     check(read, BYTES)
 
 
-def test_it_is_told_whether_a_column_is_text() -> None:
+def test_a_column_knows_whether_it_is_text() -> None:
     for column in (["a"], ("a", "b"), np.array(["a"]), pa.array(["a", None]), pa.array(["a"]).view("string")):
         assert is_text(column)
     for column in (
@@ -164,7 +164,7 @@ def test_rows_on_both_sides_of_a_block_of_rows_are_hashed(extra: int, lengths: l
 
 
 @pytest.mark.parametrize("most", [1, 100, 1000, 10_000])
-def test_a_block_of_rows_holds_only_so_many_bytes(monkeypatch: pytest.MonkeyPatch, most: int) -> None:
+def test_a_block_of_rows_has_a_maximum_number_of_bytes(monkeypatch: pytest.MonkeyPatch, most: int) -> None:
     monkeypatch.setattr(batch, "_BYTES", most)
     check(BYTES, BYTES)
     check(pa.array(shuffled(BYTES)), shuffled(BYTES))

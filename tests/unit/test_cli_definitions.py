@@ -66,7 +66,7 @@ def test_import_warns_about_the_order_and_counts_what_it_leaves_out(run, file):
     }
 
 
-def test_import_folds_sixteen_equal_queues_into_a_range(run, file):
+def test_import_writes_sixteen_equal_queues_as_a_range(run, file):
     out = run("import", file, "--vhost", "shop").out
     assert '  "orders.{0..15}": {type: quorum}\n' in out
 
@@ -110,7 +110,7 @@ def test_plan_is_about_the_virtual_host_of_the_url_or_about_all(run, file, url, 
     assert steps.count("declare exchange 'orders' of type x-consistent-hash") == count
 
 
-def test_a_topology_file_is_of_its_own_virtual_host(run, write):
+def test_a_topology_file_for_another_virtual_host_is_refused(run, write):
     text = run.refused("lint", write("schema: 1\nvhost: shop"), "--vhost", "other")
     assert "got 'shop', expected 'other'" in text
 

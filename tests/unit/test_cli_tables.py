@@ -37,7 +37,7 @@ def test_names_give_way_and_numbers_do_not(terminal, columns) -> None:
     assert NAME in "".join(first)
 
 
-def test_bars_need_room(terminal) -> None:
+def test_narrow_tables_have_no_bars(terminal) -> None:
     assert "█" not in terminal(50, *RING)[1]
     assert "█" in terminal(80, *RING)[1]
 

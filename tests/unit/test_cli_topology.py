@@ -37,7 +37,7 @@ def answer(monkeypatch):
 
 @pytest.mark.parametrize("verb", ["lint", "plan", "apply", "check", "import"])
 @pytest.mark.parametrize("content", [None, b"", b"\x00\x01\xff\xfe\x80", "directory"])
-def test_a_file_that_is_none_is_a_clear_error(run, write, tmp_path, verb, content) -> None:
+def test_an_invalid_file_is_a_clear_error(run, write, tmp_path, verb, content) -> None:
     path = tmp_path / "missing.yaml"
     if content == "directory":
         path = tmp_path
@@ -46,7 +46,7 @@ def test_a_file_that_is_none_is_a_clear_error(run, write, tmp_path, verb, conten
     assert str(path) in run.refused(verb, path, *(["--yes"] if verb == "apply" else []))
 
 
-def test_all_problems_of_a_file_are_told_at_once(run, write) -> None:
+def test_all_problems_of_a_file_are_reported_together(run, write) -> None:
     file = write("schema: 1\nexchanges:\n  x: {type: fanout, durabel: true}\nqueues: {q: {type: quorun}}\n")
     text = run.refused("lint", file)
     assert f"{file}:3:" in text
@@ -54,7 +54,7 @@ def test_all_problems_of_a_file_are_told_at_once(run, write) -> None:
     assert "durable" in text
 
 
-def test_lint_tells_warnings_from_errors_by_its_exit_code(run, write) -> None:
+def test_the_exit_code_of_lint_distinguishes_warnings_from_errors(run, write) -> None:
     fine = run("lint", write(ORDERS))
     assert fine.code == 0
     assert "1 exchange, 4 queues, 4 bindings, 0 policies; 0 findings" in fine.out
@@ -183,7 +183,7 @@ def test_runs_of_one_running_number_become_one_line() -> None:
     assert condense([]) == []
 
 
-def test_steps_that_cost_differently_are_not_folded_and_none_is_lost() -> None:
+def test_steps_of_different_cost_are_not_condensed_and_none_is_lost() -> None:
     binds = [
         Bind(Binding("x", f"q.{number}", "1"), exchange_moved="x", moved=share)
         for number, share in enumerate((0.5, 0.5, 0.25))
@@ -258,7 +258,7 @@ def test_an_apply_that_ends_early_says_what_is_done(
 
 @pytest.mark.parametrize("verb", ["plan", "check", "apply", "export"])
 @pytest.mark.parametrize("scheme", ["amqp", "amqps"])
-def test_a_missing_management_api_is_told_with_the_fix_and_no_password(run, write, verb, scheme) -> None:
+def test_a_missing_management_api_is_reported_with_the_fix_and_no_password(run, write, verb, scheme) -> None:
     arguments = [] if verb == "export" else [write(ORDERS), *(["--yes"] if verb == "apply" else [])]
     where = ["--management-url", f"{scheme.replace('amqp', 'http')}://127.0.0.1:1"]
     found = run(verb, *arguments, "--url", f"{scheme}://me:sesame@127.0.0.1:1/", *where)
@@ -312,7 +312,7 @@ def test_pairs_teach_a_ring_or_leave_what_is_possible(run, write, monkeypatch) -
 # ---- mistakes of our own
 
 
-def test_a_mistake_of_our_own_is_told_without_a_traceback(run, write, monkeypatch) -> None:
+def test_an_internal_error_is_reported_without_a_traceback(run, write, monkeypatch) -> None:
     def broken(*_, **__):
         raise KeyError("amqp://me:sesame@host/")
 

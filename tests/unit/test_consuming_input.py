@@ -65,7 +65,7 @@ def test_an_invalid_setting_is_an_error(kind, wrong, text):
     assert "secret" not in str(caught.value)
 
 
-def test_the_longest_name_of_a_group_leaves_room_for_the_number_of_a_seat():
+def test_the_longest_name_of_a_group_leaves_space_for_the_number_of_a_seat():
     least = len(seat_queue("", 100_000))
     name = "ü" * ((255 - least) // 2)
     Group(URL, **{**GIVEN, "name": name})

@@ -80,7 +80,7 @@ def test_a_message_has_the_four_parts_in_the_order_they_are_read() -> None:
     assert text == "invalid weight: got '0', expected 1 or more. Leave it out"
 
 
-def test_a_message_is_one_line_whatever_was_got() -> None:
+def test_a_message_is_one_line_for_any_value() -> None:
     class Table:
         def __repr__(self) -> str:
             return "[1,\n 2]"
@@ -88,7 +88,7 @@ def test_a_message_is_one_line_whatever_was_got() -> None:
     assert "got [1,  2], expected" in str(InvalidValue("column", Table(), "another"))
 
 
-def test_a_long_value_is_cut_and_its_length_told() -> None:
+def test_a_long_value_is_cut_and_its_length_shown() -> None:
     text = str(InvalidValue("key", "x" * 1_000_000, "less"))
     assert len(text) < 250
     assert "(1000002 characters)" in text

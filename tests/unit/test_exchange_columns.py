@@ -80,7 +80,7 @@ def test_a_column_of_integers_of_any_kind_is_routed(column) -> None:
 
 
 @pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])
-def test_a_column_of_datetimes_counts_in_seconds_whatever_its_unit(unit: str) -> None:
+def test_a_column_of_datetimes_of_any_unit_counts_in_seconds(unit: str) -> None:
     # 2023-11-14T22:13:20 is 1700000000, in an AMQP header of 3.13 and later 1700000000000
     column = np.array(["2023-11-14T22:13:20"], f"datetime64[{unit}]")
     for times in (column, pa.array(column), pa.chunked_array([column])):
@@ -92,7 +92,7 @@ def test_a_column_of_datetimes_counts_in_seconds_whatever_its_unit(unit: str) ->
     ("arguments", "undefined"),
     [({"hash_property": "correlation_id"}, 1), (HEADER, 1), ({"hash_property": "timestamp"}, 1)],
 )
-def test_in_a_list_none_is_a_message_without_it(arguments: dict, undefined: int) -> None:
+def test_a_null_in_a_list_is_a_message_without_the_value(arguments: dict, undefined: int) -> None:
     x = exchange(**arguments)
     assert x.bucket_many([None, None]).tolist() == [undefined] * 2
     assert x.bucket_many(iter([None])).tolist() == [undefined]

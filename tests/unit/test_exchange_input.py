@@ -163,7 +163,7 @@ def test_an_unknown_client_is_refused(client, arguments: dict, message: dict, co
         ({"hash_property": "timestamp"}, {"routing_key": "a", "message_id": "m"}, "timestamp"),
     ],
 )
-def test_the_part_that_is_hashed_has_to_be_given(arguments: dict, message: dict, missing: str) -> None:
+def test_the_hashed_part_is_required(arguments: dict, message: dict, missing: str) -> None:
     error = complaint(lambda: exchange(**arguments).route(**message))
     assert error.got == f"no {missing}"
     assert missing in error.hint
@@ -216,13 +216,13 @@ def test_no_queue_at_all_is_refused(bindings) -> None:
 
 
 @pytest.mark.parametrize("release", ["", "4.3.x", 4.3, 0, False])
-def test_a_release_that_is_none_is_refused_and_none_is_the_newest(release) -> None:
+def test_an_invalid_release_is_refused_and_no_release_means_the_newest(release) -> None:
     assert complaint(lambda: ConsistentHashExchange(["q0"], release=release)).what == "broker release"
     assert ConsistentHashExchange(["q0"], release=None).release == Release.parse("4.3")
 
 
 @pytest.mark.parametrize("wrong", [{"release": "4.3"}, {"store": "khepri"}, {"release": ""}, {"store": ""}])
-def test_a_ring_brings_its_own_release(wrong: dict) -> None:
+def test_an_exchange_has_the_release_of_its_ring(wrong: dict) -> None:
     ring = Ring.of(["q0"], release="3.10.8")
     assert str(ConsistentHashExchange(ring).release) == "3.10.8"
     error = complaint(lambda: ConsistentHashExchange(ring, **wrong))

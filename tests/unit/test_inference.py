@@ -17,7 +17,7 @@ def pairs_of(buckets: list, but: tuple[int, ...] = ()) -> list[tuple[str, object
     return [(KEY_OF[i], queue) for i, queue in enumerate(buckets) if i not in but]
 
 
-def test_a_pair_for_each_bucket_tells_the_order() -> None:
+def test_a_pair_for_each_bucket_determines_the_order() -> None:
     found = infer(pairs_of(NAMES), sorted(NAMES))
     assert found.ring is not None
     assert found.ring.bucket_map == tuple(NAMES)

@@ -48,7 +48,7 @@ def test_an_error_comes_before_the_interrupt() -> None:
         work([], 1, LookupError)
 
 
-def test_a_program_with_a_handler_of_its_own_keeps_it() -> None:
+def test_a_program_keeps_its_own_handler() -> None:
     seen = []
     signal.signal(signal.SIGINT, lambda *_: seen.append("mine"))
     with uninterrupted():

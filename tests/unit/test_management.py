@@ -82,7 +82,7 @@ def test_names_are_escaped_and_the_user_goes_along() -> None:
     assert base64.b64decode(authorization.removeprefix("Basic ")).decode() == f"me@home:{SECRET}"
 
 
-def test_credentials_are_asked_for_anew_unless_the_url_has_them() -> None:
+def test_credentials_are_requested_each_time_unless_the_url_has_them() -> None:
     users = iter(["one", "two"])
     with serving({"/api/policies/v": []}) as api:
         management = Management(api.url, credentials=lambda: (next(users), SECRET))
@@ -131,7 +131,7 @@ def test_what_there_is() -> None:
         assert management.policies("v") == [Policy("p", "^x", "all", {"a": 1})]
 
 
-def test_pages_are_read_until_one_is_empty_whatever_the_server_counts() -> None:
+def test_pages_are_read_until_one_is_empty_regardless_of_the_page_count() -> None:
     def page(number: int, *names: str):
         rows = [{"name": n, "type": "fanout", "internal": True, "arguments": {}, **FLAGS} for n in names]
         return {"items": rows, "page": number, "page_count": 1_000_000_000}
@@ -220,7 +220,7 @@ def test_policies_are_made_and_taken_away() -> None:
         ),
     ],
 )
-def test_a_policy_that_is_refused_tells_why(answer, complaint) -> None:
+def test_the_error_of_a_refused_policy_has_the_reason(answer, complaint) -> None:
     with serving({"/api/policies/v/p": answer}) as api, pytest.raises(BrokerUnavailable, match=complaint):
         Management(api.url).put_policy("v", Policy("p", ""))
 
@@ -277,7 +277,7 @@ def test_what_is_not_there_is_named() -> None:
         "http://h/?x=1",
     ],
 )
-def test_a_url_that_is_none_is_refused_without_being_shown(url) -> None:
+def test_an_invalid_url_is_refused_without_being_shown(url) -> None:
     with pytest.raises(InvalidValue, match="management URL") as raised:
         Management(url)
     assert "p/w" not in str(raised.value)

@@ -72,7 +72,7 @@ def committed_files() -> list[Path]:
     ]
 
 
-def test_the_version_stands_in_one_place():
+def test_the_version_is_defined_once():
     assert "version" in PROJECT["dynamic"]
     source = (ROOT / PYPROJECT["tool"]["hatch"]["version"]["path"]).read_text()
     (version,) = re.findall(r'^__version__ = "(.+)"$', source, re.MULTILINE)
@@ -247,7 +247,7 @@ def tracked(*folders: str) -> set[str]:
     return {name for name in done.stdout.splitlines() if (ROOT / name).is_file()}
 
 
-def test_the_wheel_holds_the_packages_and_its_own_papers_and_nothing_else(built):
+def test_the_wheel_contains_only_the_packages_and_its_metadata(built):
     (wheel,) = built.glob("*.whl")
     with zipfile.ZipFile(wheel) as files:
         names = set(files.namelist())

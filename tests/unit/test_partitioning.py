@@ -58,7 +58,7 @@ def test_many_keys_are_routed_at_once(column) -> None:
     assert x.route_many([]).tolist() == []
 
 
-def test_from_4_3_on_destinations_are_counted_as_erlang_sorts_them_whatever_their_keys() -> None:
+def test_from_4_3_on_destinations_are_numbered_in_erlang_order_regardless_of_keys() -> None:
     resources = [
         *(ToExchange(name) for name in ("a", "zz")),
         *("B", "a", "b", "q", "q0", "q1", "q10", "q9", "z", "é", "\ufffd", "\U0001f600"),
@@ -205,7 +205,7 @@ def test_an_unknown_flavor_is_refused(flavor) -> None:
     assert complaint(lambda: SuperStream(["a"], flavor=flavor)).expected == "official or rstream"
 
 
-def test_without_murmur3_the_line_that_installs_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_murmur3_the_error_has_the_line_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "mmh3", None)
     with pytest.raises(MissingDependency, match=r"pip install 'rabbit-chx\[streams\]'"):
         SuperStream(["a", "b"]).route("hello1")

@@ -43,7 +43,7 @@ def test_a_pattern_matches_the_names_and_nothing_else(names, expected) -> None:
         assert bool(re.search(found, f"{name}x")) is isinstance(name, Beginning)
 
 
-def test_a_large_family_is_told_by_its_number() -> None:
+def test_numbered_names_become_one_pattern() -> None:
     family = [f"t.slot.{number:02}.x" for number in range(64)]
     assert pattern("t", *family) == r"^(t|t\.slot\.[0-9]+\.x)$"
     assert all(re.search(pattern("t", *family), name) for name in family)

@@ -23,7 +23,9 @@ def exchange(release: str = "4.3", **arguments) -> ConsistentHashExchange:
     ("arguments", "message"),
     [(HEADER, {"headers": {"h": "a"}}), (ID, {"message_id": "a"}), (STAMP, {"timestamp": 5})],
 )
-def test_nobody_knows_how_a_plugin_is_configured(release, arguments, message) -> None:
+def test_routes_that_depend_on_the_configuration_of_a_plugin_are_unpredictable(
+    release, arguments, message
+) -> None:
     with pytest.raises(Unpredictable, match=r"upgrade to 4\.0"):
         exchange(release, **arguments).route(**message, client="amqp10")
     assert exchange(release, **arguments).route(**message, client="stomp")

@@ -35,7 +35,7 @@ def attempts(*addresses):
 
 
 @pytest.mark.parametrize(("reason", "refused"), [(REFUSED, True), (LOST, False)])
-def test_a_refusal_is_told_from_a_lost_connection(reason, refused):
+def test_a_refusal_is_distinguished_from_a_lost_connection(reason, refused):
     tried = attempts(A)
     assert tried.failed(A, reason, was_up=False, now=11)  # after its timeout either way
     assert tried.refused is refused
@@ -289,7 +289,7 @@ def test_confirmed_before_is_the_lowest_row_that_is_pending_or_failed():
     assert outbox.confirmed_before() == 3
 
 
-def test_a_full_outbox_can_be_told_to_accept_no_more():
+def test_a_full_outbox_can_stop_accepting():
     outbox = Outbox(max_messages=2, max_bytes=100, on_failure=None)
     outbox.add([sent(row, {}) for row in range(2)], lambda: None)
     threading.Timer(0.05, outbox.stop_accepting).start()

@@ -153,7 +153,7 @@ def test_a_confirm_is_the_frame_that_the_fast_path_looks_for():
     assert confirm(7, False, False) == module._NACK + struct.pack(">QB", 7, 0) + b"\xce"
 
 
-def test_without_fast_path_pika_reads_and_sends_by_itself(recorder, monkeypatch):
+def test_without_the_fast_path_pika_reads_and_sends(recorder, monkeypatch):
     monkeypatch.setattr(module, "PRIVATE_NAMES", (*PRIVATE_NAMES, "_missing"))
     with new_connection(recorder) as connection:
         assert not connection.fast

@@ -30,7 +30,7 @@ def test_a_release_is_read_from_its_number(text: str, numbers: tuple[int, int, i
     assert str(release) == "{}.{}.{}".format(*numbers)
 
 
-def test_two_numbers_stand_for_the_newest_patch_release_that_is_known() -> None:
+def test_two_numbers_mean_the_newest_known_patch_release() -> None:
     assert (Release.parse("4.3").major, Release.parse("4.3").minor) == (4, 3)
     assert Release.parse("4.3").patch >= 6
     assert Release.parse("3.13").patch >= 7

@@ -91,7 +91,7 @@ def test_a_live_ring_comes_before_the_files_order_and_the_page_says_where_they_d
         assert {str(destination) for destination in live.destinations} <= set(page.text)
 
 
-def test_the_published_figures_stand_beside_ours() -> None:
+def test_the_published_figures_are_shown_next_to_ours() -> None:
     found = made().uniformity
     assert [one.buckets for one in found] == list(range(2, 21))
     assert (found[0].published, found[-1].published) == (0.5, 11.895)

@@ -58,7 +58,7 @@ def test_a_list_of_bindings_may_have_many_forms(bindings: object) -> None:
     assert Ring.of(bindings) == Ring.of([("q0", 1), ("q1", 2)])  # type: ignore[arg-type]
 
 
-def test_a_second_binding_is_listed_and_adds_no_bucket_whatever_its_weight() -> None:
+def test_a_second_binding_of_any_weight_is_listed_and_adds_no_bucket() -> None:
     ring = Ring.of({"q0": 2, "q1": 1}, release="3.10.8")
     again = ring.bind("q0", 9)
     assert again.bucket_map == ring.bucket_map
@@ -131,7 +131,7 @@ def test_unbinding_what_is_not_bound_changes_nothing(unbind: tuple) -> None:
     assert ring.unbind(*unbind) == ring
 
 
-def test_an_unbind_has_to_repeat_the_arguments() -> None:
+def test_an_unbind_must_repeat_the_arguments() -> None:
     ring = Ring.of(["q1"]).bind("q0", 1, {"x-bind-seq": 3})
     assert ring.unbind("q0", 1) == ring
     assert ring.unbind("q0", 1, {"x-bind-seq": 3}).bucket_map == ("q1",)
@@ -139,7 +139,7 @@ def test_an_unbind_has_to_repeat_the_arguments() -> None:
     assert "arguments" in str(complaint(lambda: ring.unbind("q0", arguments={"x-bind-seq": 3})).got)
 
 
-def test_of_two_bindings_one_has_to_be_named() -> None:
+def test_unbinding_one_of_two_bindings_must_name_it() -> None:
     error = complaint(lambda: Ring.of({"q0": 1}).bind("q0", 5).unbind("q0"))
     assert "'1', '5'" in error.expected
     assert "delete()" in error.hint
@@ -323,7 +323,7 @@ def test_a_binding_whose_twin_is_listed_keeps_the_buckets_from_4_3_on() -> None:
         assert one_less.unbind("a", 2, {"x-bind-seq": 3}).bucket_map == ("b",)
 
 
-def test_after_the_deletion_of_a_destination_exchange_early_4_3_is_not_foretold() -> None:
+def test_the_ring_of_early_4_3_is_unknown_after_the_deletion_of_a_destination_exchange() -> None:
     for release, known in (("4.2.9", True), ("4.3.4", False), ("4.3.6", True)):
         ring = Ring.of(["a", ToExchange("e")], release=release)
         assert ring.delete(ToExchange("e")).known is known

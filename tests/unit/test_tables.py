@@ -46,7 +46,7 @@ def test_a_page_without_the_marks_of_a_table_is_an_error(tables, page):
         tables.filled(page, {"a": "new"})
 
 
-def test_every_option_of_a_write_stands_in_its_table():
+def test_every_option_of_a_write_is_in_its_table():
     page = (ROOT / "docs" / "spark.md").read_text()
     section = re.search(r"^## Options\n(.*?)^## ", page, re.DOTALL | re.MULTILINE)[1]
     spelt = [re.sub("[A-Z]", lambda letter: f"_{letter[0].lower()}", name) for name in first_cells(section)]
@@ -54,7 +54,7 @@ def test_every_option_of_a_write_stands_in_its_table():
 
 
 @pytest.mark.parametrize("name", ["File", *SCHEMA["$defs"]])
-def test_every_key_of_a_topology_file_stands_in_its_table(name):
+def test_every_key_of_a_topology_file_is_in_its_table(name):
     title = name.removeprefix("File") or name
     section = re.search(rf"^## {title}\n(.*?)(?=^## |\Z)", REFERENCE, re.DOTALL | re.MULTILINE)[1]
     kind = SCHEMA if name == "File" else SCHEMA["$defs"][name]

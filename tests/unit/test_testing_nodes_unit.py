@@ -171,7 +171,7 @@ def test_rabbitmqctl_is_the_command_line_of_the_environment(external, monkeypatc
     "url",
     ["geheim", "http://u:geheim@h", "amqp://u:geheim@:5672", "amqp://u:geheim@h:port", "amqp://u:geheim@h:0"],
 )
-def test_a_url_that_is_none_is_refused_without_being_shown(monkeypatch, url):
+def test_an_invalid_url_is_refused_without_being_shown(monkeypatch, url):
     monkeypatch.setenv("RABBIT_CHX_BROKER_URL", url)
     with pytest.raises(InvalidValue, match="RABBIT_CHX_BROKER_URL") as caught:
         available()

@@ -24,7 +24,7 @@ OPTIONS = {"options": ("--ca", "--cert"), "hint": "mend it"}
 # -- contexts ------------------------------------------------------------------------------------------------
 
 
-def test_a_context_checks_certificate_and_name_unless_it_is_told_not_to() -> None:
+def test_a_context_checks_certificate_and_name_by_default() -> None:
     checked, unchecked = context(**OPTIONS), context(**OPTIONS, verify=False)
     assert (checked.verify_mode, checked.check_hostname) == (ssl.CERT_REQUIRED, True)
     assert (unchecked.verify_mode, unchecked.check_hostname) == (ssl.CERT_NONE, False)
@@ -75,7 +75,7 @@ def test_the_default_is_nothing_to_warn_of(caplog) -> None:
 # -- EXTERNAL ------------------------------------------------------------------------------------------------
 
 
-def test_a_certificate_may_stand_for_user_and_password() -> None:
+def test_a_certificate_may_replace_user_and_password() -> None:
     found = parameters_of(EXTERNAL)
     assert isinstance(found.credentials, pika.credentials.ExternalCredentials)
     assert found.virtual_host == "v"
@@ -98,13 +98,13 @@ def test_a_certificate_may_stand_for_user_and_password() -> None:
         "amqps://host/?no_verify_ssl=1",
     ],
 )
-def test_what_else_stands_behind_the_question_mark_is_refused(url: str) -> None:
+def test_unknown_query_parameters_are_refused(url: str) -> None:
     with pytest.raises(InvalidValue, match="broker URL") as caught:
         Publisher(url)
     assert "sesame" not in str(caught.value)
 
 
-def test_a_password_beside_a_certificate_is_one_too_many(tmp_path: Path) -> None:
+def test_a_password_with_a_certificate_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "password"
     file.write_text("sesame\n")
     for credentials in (file, lambda: ("me", "sesame")):

@@ -91,9 +91,7 @@ DEAD_LETTERING = DeclareQueue(Queue("q", arguments={"x-dead-letter-exchange": "d
         (None, "queue 'rabbit-chx.lock'", "configure"),
     ],
 )
-def test_release_3_10_does_not_say_which_permission_is_missing_so_the_command_tells(
-    step, resource, operation
-) -> None:
+def test_for_release_3_10_the_command_determines_the_missing_permission(step, resource, operation) -> None:
     steps = [step] if step else [DECLARE]
     text = f"ACCESS_REFUSED - access to {resource} in vhost '/' refused for user 'p'"
     said = why_refused(403, text, step, steps)

@@ -316,7 +316,7 @@ def test_a_lost_connection_or_a_failed_reading_leaves_its_step_in_doubt(trouble,
     assert said in str(stopped(lambda: Played(trouble=trouble).run(Bind(ONE))))
 
 
-def test_the_lock_is_released_whatever_happens() -> None:
+def test_the_lock_is_always_released() -> None:
     def on_step(_: object) -> None:
         raise KeyboardInterrupt
 

@@ -157,7 +157,7 @@ def test_an_export_that_lacks_an_internal_exchange_is_refused():
     assert len(caught.value.problems) == 1
 
 
-def test_malformed_definitions_are_told_with_their_places():
+def test_malformed_definitions_are_reported_with_their_positions():
     text = '{"rabbit_version": "4.3.6",\n "exchanges": [{"name": 5, "type": "topic"}],\n "queues": [{"nam": "q"}],\n "bindings": 1}'
     with pytest.raises(InvalidTopology) as caught:
         loads(text, format="json", name="d")

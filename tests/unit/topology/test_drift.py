@@ -218,7 +218,7 @@ def test_a_ring_in_another_order_and_the_exact_share_it_misroutes():
         (live(product="LavinMQ"), "the server is LavinMQ, not RabbitMQ"),
     ],
 )
-def test_a_ring_that_nobody_knows_is_said_to_be_unknown(observed, reason):
+def test_an_unknown_ring_is_reported_as_unknown(observed, reason):
     one = only(observed)
     assert one.kind == "ring-unknown"
     assert reason in one.message
@@ -229,7 +229,7 @@ def test_a_ring_that_nobody_knows_is_said_to_be_unknown(observed, reason):
     ("possible", "words"),
     [((["a", "b", "c"], ["b", "a", "c"]), "is one of the 2"), ((["c", "b", "a"],), "is none of the 1")],
 )
-def test_an_unknown_ring_of_which_messages_have_told_something(possible, words):
+def test_an_unknown_ring_that_messages_have_partly_revealed(possible, words):
     wanted = replace(WANTED, bindings=tuple(Binding("orders", queue, "1") for queue in "abc"))
     unknown = Ring.of(["a", "b", "c"], release="4.0").after_restart()
     rings = {"orders": tuple(Ring.of(order) for order in possible)}

@@ -218,7 +218,7 @@ def test_live_rings_of_a_pair_are_compared_by_the_numbers_of_their_destinations(
     assert codes(topology, Observed()) == []
 
 
-def test_live_slots_of_a_pair_have_to_lead_to_queues_of_the_same_numbers():
+def test_live_slots_of_a_pair_must_lead_to_queues_of_the_same_numbers():
     orders, payments = Slots("o", 32, {"o.0": 1, "o.1": 1}), Slots("p", 32, {"p.0": 1, "p.1": 1})
     top = (Exchange("o", "x-modulus-hash"), Exchange("p", "x-modulus-hash"))
     topology = Topology(exchanges=top, slots=(orders, payments), co_partitioned=(("o", "p"),))

@@ -143,7 +143,7 @@ def test_blue_and_green_leaves_the_old_ring_alone_until_the_switch() -> None:
     assert "no message is lost or duplicated" in way.summary
 
 
-def test_what_the_switch_does_depends_on_what_stands_upstream() -> None:
+def test_the_effect_of_a_switch_depends_on_the_source() -> None:
     def summary(*upstream) -> str:
         broker = made(replace(FOUR, exchanges=(*FOUR.exchanges, *(e for e, _ in upstream))))
         for _, bound in upstream:
@@ -322,7 +322,7 @@ def test_what_has_other_properties_is_refused_with_a_new_name_and_never_deleted(
 # ---- prune
 
 
-def test_what_the_file_does_not_name_is_left_alone_and_told() -> None:
+def test_objects_that_the_file_does_not_name_are_kept_and_reported() -> None:
     wanted = Topology(exchanges=(Exchange("in", "topic"),))
     broker = made(wanted).carry_out(plan(hashed("y", "q"), Observed()).steps)
     broker.bind(Binding("in", "q", "#"))

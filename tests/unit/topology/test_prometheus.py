@@ -44,7 +44,7 @@ def test_every_kind_has_its_count_and_the_check_its_time():
 
 @pytest.mark.parametrize("share", [0.1234567890123, 0.0])
 @pytest.mark.parametrize("name", ["exchange 'x'", 'a"b\\c\nd'])
-def test_a_misrouted_share_is_exact_whatever_the_names(name, share):
+def test_a_misrouted_share_is_exact_with_any_names(name, share):
     samples = read(prometheus_metrics([Drift("ring", name, "m", share)], vhost=name, checked_at=1.0))
     assert samples["rabbit_chx_misrouted_share", name, name] == share
 

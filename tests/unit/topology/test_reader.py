@@ -70,7 +70,7 @@ def test_what_belongs_into_a_file_and_what_only_a_broker_has() -> None:
     assert (observed.cluster, observed.unseen) == ("here", ())
 
 
-def test_a_dead_binding_is_told_from_one_that_went_meanwhile() -> None:
+def test_a_dead_binding_is_distinguished_from_one_deleted_during_the_read() -> None:
     dead = read(Api([A, B]), "v", node=Node("b"))
     assert [binding.destination for binding in dead.rings["x"].dead] == ["a"]
     gone = read(Api([A, B], now=[B]), "v", node=Node("b"))
@@ -90,7 +90,7 @@ def test_a_weight_that_is_refused_here_is_named() -> None:
 
 
 @pytest.mark.parametrize(("store", "unseen"), [(None, ["whether", "default_worker"]), (Store.KHEPRI, [])])
-def test_what_could_not_be_seen_is_told(store, unseen) -> None:
+def test_unseen_parts_are_reported(store, unseen) -> None:
     found = read(Api([A], store=store, release="4.0.5"), "v").unseen
     assert [line.startswith(begin) for line, begin in zip(found, unseen, strict=True)] == [True] * len(unseen)
 

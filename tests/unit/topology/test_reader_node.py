@@ -31,7 +31,7 @@ def script(tmp_path):
     return make
 
 
-def test_the_expression_is_the_last_argument_as_it_stands(script) -> None:
+def test_the_expression_is_the_last_argument_unchanged(script) -> None:
     shown = script("ctl", 'for word in "$@"; do echo "[$word]"; done')
     command = NodeCommand(f"{shown} -n 'my node' eval")
     for expression in (EXPRESSION, EXPRESSION.removesuffix("."), EXPRESSION + " \n"):
@@ -49,7 +49,7 @@ def test_line_ends_of_a_terminal_are_taken_off(script) -> None:
     assert NodeCommand([script("c", r"printf '1\r\n2\r\n'"), "eval"]).eval("x") == "1\n2"
 
 
-def test_what_goes_wrong_is_told_without_the_command(script) -> None:
+def test_errors_do_not_contain_the_command(script) -> None:
     failing = script("fail", "echo 'no such node' >&2; echo 'Arguments given:' secret >&2; exit 69")
     slow = script("slow", "exec sleep 30")
     with pytest.raises(BrokerUnavailable, match=r"exit code 69: no such node$") as failed:

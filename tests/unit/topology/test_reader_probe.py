@@ -24,12 +24,12 @@ def topology(*bindings: tuple[str, str], exchanges=(), policies=(), queues=()) -
     )
 
 
-def test_a_queue_tells_the_one_destination_that_leads_to_it() -> None:
+def test_a_queue_identifies_the_only_destination_that_leads_to_it() -> None:
     there = topology(("x", "a"), ("x", "S"), ("S", "T"), ("T", "b"), ("T", "c"), ("y", "d"))
     assert destinations_by_queue(there, "x") == {"a": "a", "b": ToExchange("S"), "c": ToExchange("S")}
 
 
-def test_a_queue_behind_two_destinations_tells_nothing() -> None:
+def test_a_queue_behind_two_destinations_identifies_neither() -> None:
     there = topology(("x", "a"), ("x", "S"), ("S", "a"), ("S", "b"))
     assert destinations_by_queue(there, "x") == {"b": ToExchange("S")}
 
@@ -71,6 +71,6 @@ def test_the_alternate_exchange_of_the_top_is_no_destination() -> None:
         (topology(), "with queues behind it"),
     ],
 )
-def test_probes_go_only_where_they_can_be_told_apart_and_taken_out(there, complaint) -> None:
+def test_probes_go_only_to_queues_where_they_can_be_identified_and_removed(there, complaint) -> None:
     with pytest.raises(InvalidValue, match=complaint):
         probe(None, Observed(there), "x")

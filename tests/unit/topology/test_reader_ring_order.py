@@ -118,7 +118,7 @@ def test_what_the_node_says_decides() -> None:
 
 
 @pytest.mark.parametrize("node", [["a", "c"], ["a", "a"], RingUnknown("a hole")])
-def test_a_ring_that_does_not_fit_the_bindings_is_none(node) -> None:
+def test_a_ring_of_the_node_that_does_not_match_the_bindings_is_unknown(node) -> None:
     found, source = ring(bound("a"), bound("b"), node=node, evidence=evidence())
     assert source == "unknown"
     assert found.why_unknown == (
@@ -126,7 +126,7 @@ def test_a_ring_that_does_not_fit_the_bindings_is_none(node) -> None:
     )
 
 
-def test_bindings_stand_in_the_order_of_the_buckets() -> None:
+def test_bindings_have_the_order_of_the_buckets() -> None:
     dead, b, a = bound("a"), bound("b"), bound("a", "5")
     other = [Binding("t", "q", "k2"), Binding("t", "q", "k1"), Binding("t", ToExchange("x"), "k0")]
     topology = Topology(bindings=(*other, dead, a, b))
@@ -209,7 +209,7 @@ def numbered(first: int | None, *numbers: int) -> tuple[Ring, str]:
 
 
 @pytest.mark.parametrize("first", [1, 8])
-def test_numbers_in_bindings_tell_the_order_beside_the_plain_bindings_of_an_application(first) -> None:
+def test_numbers_in_bindings_give_the_order_even_with_plain_bindings_of_an_application(first) -> None:
     found, source = numbered(first, 12, 7, 9)
     assert (found.bucket_map, source) == (("b", "c", "a"), "record")
 

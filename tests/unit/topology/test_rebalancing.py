@@ -72,7 +72,7 @@ def test_a_slot_without_a_rate_has_no_load_and_stays() -> None:
     assert found.moves[0].slot in {"s0", "s1"}
 
 
-def test_an_incomplete_search_does_not_claim_the_fewest_moves() -> None:
+def test_an_incomplete_search_does_not_report_the_fewest_moves() -> None:
     random_ = random.Random(3)
     queues = [f"q{number}" for number in range(16)]
     rates = {f"s{number:03}": random_.paretovariate(1.2) for number in range(256)}

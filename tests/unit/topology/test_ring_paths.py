@@ -109,7 +109,7 @@ def test_sizes_that_do_not_rise_are_refused() -> None:
 @pytest.mark.parametrize(
     "seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(2, 6))]
 )
-def test_a_walk_through_any_rings_counts_what_the_tables_count(seed: int) -> None:
+def test_a_sequence_of_rings_counts_the_same_movement_as_the_tables(seed: int) -> None:
     chance = random.Random(seed)
     ring = start = Ring.of({f"q{i}": chance.randint(1, 3) for i in range(chance.randint(0, 5))})
     rings: list[Ring] = []
@@ -158,7 +158,7 @@ def test_new_queues_are_bound_at_the_end_and_nothing_else_is_touched() -> None:
     assert way.order is None
 
 
-def test_an_insertion_in_the_middle_binds_the_tail_anew_or_is_appended() -> None:
+def test_an_insertion_in_the_middle_rebinds_the_tail_or_is_appended() -> None:
     found = ways(Ring.of(["a", "b", "c"]), ["a", "n", "b", "c"])
     assert [re.split(" (?:to|from) exchange ", str(step))[0] for step in found["in place"].steps] == [
         "unbind queue 'c'",
@@ -214,7 +214,7 @@ def test_something_stays_bound_wherever_there_is_something_else() -> None:
         assert rings[-1].runs == found.after.runs == tuple(target.items())
 
 
-def test_an_only_queue_cannot_change_its_weight_without_a_gap_and_that_is_said() -> None:
+def test_changing_the_weight_of_an_only_queue_leaves_a_gap_which_is_reported() -> None:
     way = ways(Ring.of({"a": 1}), {"a": 2})["in place"]
     assert "lost or returned" in way.summary
     assert way.moved_between == 1.0
@@ -342,7 +342,7 @@ def test_of_eight_weighted_queues_the_order_is_nearly_the_best_of_all_40320(seed
     assert least <= min(way.moved for name, way in found.items() if name != "remove-last") <= least + 0.002
 
 
-def test_a_few_queues_far_behind_are_bound_anew_rather_than_shifted_by_every_step() -> None:
+def test_a_few_queues_are_rebound_at_the_end_rather_than_shifted_by_every_step() -> None:
     way = ways(TEN, [name for name in TEN.destinations if name != "q0"])["swap"]
     assert way.order == ("q9", *(f"q{i}" for i in range(1, 9)))
     sizes = [len(ring) for ring in replayed(TEN, way.steps)]

@@ -205,7 +205,7 @@ def test_which_queue_a_slot_leads_to_is_not_written_in_the_file():
         assert route(topology.expanded(owners), "top", routing_key=key) == (owners[slot],)
 
 
-def test_a_type_that_nobody_here_knows():
+def test_an_unknown_exchange_type():
     with pytest.raises(Unpredictable, match="x-delayed-message"):
         route(world(("x", "a"), x="x_delayed_message"), "x")
 

@@ -228,7 +228,7 @@ def test_empty_and_unfinished_and_torn_slots_are_repaired() -> None:
     assert not plan(wanted, broker.seen())
 
 
-def test_a_queue_too_light_for_a_slot_is_told() -> None:
+def test_a_queue_too_light_for_a_slot_is_reported() -> None:
     assert any("'b'" in note for note in plan(over({"a": 1000, "b": 1}), Observed()).notes)
 
 

@@ -17,7 +17,7 @@ def named(ways) -> dict:
     return {way.name: way for way in ways}
 
 
-def test_so_many_more_go_on_counting() -> None:
+def test_a_number_of_added_queues_continues_the_numbering() -> None:
     ways = what_if(TEN, "x", add=2)
     after = Ring.of([*NAMES, "orders.10", "orders.11"])
     assert ways[0].name == "append"
@@ -69,7 +69,7 @@ def test_an_exchange_over_slots_points_some_of_them_elsewhere() -> None:
     assert way.moved == 16 / 64
 
 
-def test_a_modulus_exchange_divides_all_anew() -> None:
+def test_a_modulus_exchange_redistributes_all_keys() -> None:
     topology = Topology(
         exchanges=(Exchange("m", MODULUS_HASH),), bindings=tuple(Binding("m", f"q{i}") for i in range(3))
     )
