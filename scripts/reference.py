@@ -98,8 +98,6 @@ def facts(option: click.Option) -> Iterator[str]:
     yield from limits(about["type"])
     if option.required:
         yield "Required."
-    if option.multiple and "epeat it" not in (option.help or ""):
-        yield "May be repeated."
     if option.show_default:
         yield f"Default: `{option.default}`."
     if option.envvar:

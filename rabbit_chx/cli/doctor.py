@@ -66,14 +66,14 @@ _EXTRAS: Final = {
     "Spark Connect; default: SPARK_REMOTE, spark-defaults.conf or local[*]. Pass other arguments of spark-submit in "
     "PYSPARK_SUBMIT_ARGS.",
 )
-@option("--conf", group=_SPARK, multiple=True, metavar="NAME=VALUE", help="A Spark setting. Repeatable.")
+@option("--conf", group=_SPARK, multiple=True, metavar="NAME=VALUE", help="A Spark setting.")
 @option(
     "--option",
     "options",
     group=_SPARK,
     multiple=True,
     metavar="NAME=VALUE",
-    help='An option of format("rabbitmq"), such as passwordEnv, tlsCaFile, or stream to check a read. Repeatable.',
+    help='An option of format("rabbitmq"), such as passwordEnv, tlsCaFile, or stream to check a read.',
 )
 @output_option
 def doctor(

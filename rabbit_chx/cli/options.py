@@ -287,7 +287,7 @@ exchange_options = bundle(
         "queues",
         multiple=True,
         metavar="NAME[=WEIGHT]",
-        help="Queue and weight. Repeat it for each queue, in bind order.",
+        help="Queue and weight, in bind order.",
     ),
     _of_exchange("--hash-header", metavar="H", help="Header to hash."),
     _of_exchange(

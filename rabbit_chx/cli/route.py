@@ -44,7 +44,7 @@ _SLOTS: Final = (
     "headers",
     multiple=True,
     metavar="N=V",
-    help="A header of one message, as text; repeat it for several. Needs --hash-header or --file.",
+    help="A header of one message, as text. Needs --hash-header or --file.",
 )
 @keys_option(help="Read keys from a file, one per line; - is stdin.")
 @raw_option

@@ -41,10 +41,12 @@ EXIT_CODES: Final = {
 
 
 class _Option(click.Option):
-    """An option with a group."""
+    """An option with a group, whose help ends with whether it may be repeated."""
 
     def __init__(self, *declarations: Any, group: str, **attributes: Any) -> None:
         super().__init__(*declarations, **attributes)
+        if self.multiple:
+            self.help = f"{self.help} May be repeated."
         self.group = group
 
 
