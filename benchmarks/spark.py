@@ -1,12 +1,12 @@
 """Measure writing rows of a key and a body through Spark to a hash exchange: this connector, hand-written code and the limit.
 
-One more way writes the rows to a stream, each exactly once, and one drops them, which shows what Spark itself needs.
+One more way writes the rows to a stream, each exactly once; another drops them, to measure the time of Spark itself.
 
     python benchmarks/spark.py [--rows 200000] [--rounds 3] [--connections N] [--release 4.3] [--json]
     python benchmarks/spark.py --rows 2000000        the run in the documentation; takes some minutes
-    python benchmarks/spark.py --rows 100000 --partitions 1000        small partitions, beside a sink that drops the rows
+    python benchmarks/spark.py --rows 100000 --partitions 1000        small partitions, compared with a sink that drops the rows
 
-The others publish persistent, mandatory messages to the same exchange of one throw-away broker, over the same number of
+The other ways publish persistent, mandatory messages to the same exchange of one throw-away broker, over the same number of
 connections, and wait until all are confirmed. All ways take turns in every round, in a different order each time. The slow
 ways write only some of the rows. After each turn the benchmark counts the messages in the queues or the stream: a wrong
 number ends the run with exit code 1. Rates and CPU times are medians over the rounds; ratios are medians of the ratios within a

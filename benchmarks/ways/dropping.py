@@ -1,4 +1,4 @@
-"""A sink of Spark that drops its rows: what Spark itself needs to hand rows to a sink written in Python."""
+"""A sink that drops its rows, to measure how long Spark itself takes to pass rows to a sink written in Python."""
 
 from __future__ import annotations
 

@@ -29,13 +29,13 @@ def connector(df: Any, url: str) -> None:
 
 
 def to_stream(df: Any, url: str) -> None:
-    """The same to a stream, exactly once; the URL is that of the stream protocol."""
+    """Write to a stream, each row exactly once; the URL is that of the stream protocol."""
     messages = df.selectExpr("key as routing_key", "body as value")
     messages.write.format("rabbitmq").options(url=url, stream=STREAM).mode("append").save()
 
 
 def dropping(df: Any, _url: str) -> None:
-    """A sink that drops the rows."""
+    """Write to a sink that drops the rows."""
     df.selectExpr("key as routing_key", "body as value").write.format("dropping").mode("append").save()
 
 
