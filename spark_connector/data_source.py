@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 from dataclasses import replace
 from typing import ClassVar
 
@@ -26,7 +27,7 @@ from spark_connector.read_columns import QUEUE_COLUMNS, checked_columns, spark_s
 from spark_connector.read_options import ReadOptions
 from spark_connector.read_rows import ReadJob
 from spark_connector.readers import BatchReader, StreamingReader
-from spark_connector.session import SessionSettings, check_python_of_tasks, use_python_of_driver
+from spark_connector.session import SessionSettings, set_python_of_tasks
 from spark_connector.writer import Writer
 
 
@@ -106,7 +107,7 @@ class RabbitMQDataSource(DataSource):
             given=options.columns_given,
             optional=options.columns_optional,
         )
-        return WriteJob(options, layout)
+        return WriteJob(options, layout, in_terminal=self.session.in_terminal)
 
 
 def _no_columns() -> InvalidValue:
@@ -145,7 +146,8 @@ def register(spark: SparkSession) -> WriteCounts | None:
 
     The session's settings ``spark.datasource.rabbitmq.NAME`` become default options; call `register` again after a change.
     The driver then also rejects a write under ``spark.speculation``, and on a local master a write without its password,
-    before the job starts. On a local master, tasks run this Python, unless PYSPARK_PYTHON is set.
+    before the job starts. On a local master, tasks run this Python, unless PYSPARK_PYTHON is set. In a terminal, a batch write
+    on a local master prints its progress, unless ``spark.ui.showConsoleProgress`` is false.
 
     Returns:
         The counts of all writes of the application, updated at the end of each write or micro-batch: ``counts.now``. None
@@ -157,10 +159,10 @@ def register(spark: SparkSession) -> WriteCounts | None:
     """
     context = getattr(spark, "_sc", None)  # None with Spark Connect
     if context is not None:
-        use_python_of_driver(context)
-        check_python_of_tasks(context)
+        set_python_of_tasks(context)
     counts = counts_of(context)
-    settings = replace(SessionSettings.of(dict(spark.conf.getAll)), counts=counts)
+    terminal = context is not None and sys.stderr.isatty()
+    settings = replace(SessionSettings.of(dict(spark.conf.getAll), terminal=terminal), counts=counts)
     source = type(RabbitMQDataSource.__name__, (RabbitMQDataSource,), {"session": settings})
     try:
         spark.dataSource.register(source)
@@ -169,14 +171,18 @@ def register(spark: SparkSession) -> WriteCounts | None:
         if "DATA_SOURCE_ALREADY_EXISTS" not in str(error):
             raise
         if settings.options:
-            raise InvalidValue(
-                "settings spark.datasource.rabbitmq.*",
-                Unquoted("a format that PySpark 4.0 has found by itself"),
-                "PySpark 4.1 or newer, which lets register replace it",
-                "Pass the options to each read and write",
-            ) from None
+            raise _no_settings() from None
     activate(spark)
     return counts
+
+
+def _no_settings() -> InvalidValue:
+    return InvalidValue(
+        "settings spark.datasource.rabbitmq.*",
+        Unquoted("a format that PySpark 4.0 has found by itself"),
+        "PySpark 4.1 or newer, which lets register replace it",
+        "Pass the options to each read and write",
+    )
 
 
 def activate(spark: SparkSession) -> None:

@@ -21,11 +21,12 @@ from spark_connector.bindings import Bound
 from spark_connector.columns import Layout
 from spark_connector.options import WriteOptions, no_speculation
 from spark_connector.prepare import prepare
+from spark_connector.progress import ProgressLine
 from spark_connector.rules import Rule, row_rules
 from spark_connector.sinks import BrokerSink, DryRunSink, PermanentFailure
 from spark_connector.stream_sink import StreamSink
 from spark_connector.task import Task, WriteFailed, Written
-from spark_connector.verdict import Stopped, Verdict
+from spark_connector.verdict import Stopped, Verdict, scratch_file
 
 ROWS_NAMED: Final = 5
 """Maximum number of dropped rows to describe."""
@@ -41,6 +42,8 @@ class WriteJob:
     """Shared by all tasks of a write, or of a micro-batch."""
     bindings: tuple[Bound, ...] | None = None
     """The bindings of the exchange before the write; None if the write does not compare them."""
+    in_terminal: bool = False
+    """Whether the stderr of the tasks is a terminal."""
 
     def another_run(self, query_id: str) -> str:
         """Describe what happens to the rows that the broker already has if the write runs again."""
@@ -88,9 +91,11 @@ def write_partition(batches: Iterator[pa.RecordBatch], job: WriteJob, task: Task
 def _sink(job: WriteJob, verdict: Verdict, task: Task) -> DryRunSink:
     if job.options.dry_run:
         return DryRunSink(job.options, verdict)
+    shown = job.in_terminal and not task.query_id  # Spark reports the progress of queries
+    progress = ProgressLine(scratch_file(f"rabbit-chx-rows-{job.id}") if shown else None)
     if job.options.to_streams:
-        return StreamSink(job.options, verdict, task, job.id)
-    return BrokerSink(job.options, verdict, task)
+        return StreamSink(job.options, verdict, task, progress, job.id)
+    return BrokerSink(job.options, verdict, task, progress)
 
 
 @dataclass

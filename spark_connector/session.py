@@ -41,10 +41,12 @@ class SessionSettings:
     """The `WriteCounts` of the program; None with Spark Connect."""
     local: bool = False
     """Whether the tasks run on the driver's machine, with its environment."""
+    in_terminal: bool = False
+    """Whether the stderr of the tasks is a terminal in which Spark shows its progress."""
 
     @classmethod
-    def of(cls, settings: Mapping[str, str]) -> SessionSettings:
-        """Select the format's settings from all settings of a session.
+    def of(cls, settings: Mapping[str, str], *, terminal: bool = False) -> SessionSettings:
+        """Select the format's settings from all settings of a session; ``terminal`` says whether stderr is one.
 
         Raises:
             InvalidValue: a default for an option that does not exist.
@@ -62,11 +64,13 @@ class SessionSettings:
             if name.lower() not in known:
                 hint = nearest(name, known.values()).strip()
                 raise InvalidValue("setting", PREFIX + name, f"{PREFIX} and the name of an option", hint)
-        master = settings.get("spark.master", "")
+        on = {name for name, value in settings.items() if value.lower() == "true"}
+        local = _is_local(settings.get("spark.master", ""))
         return cls(
             options,
-            speculation=settings.get("spark.speculation", "").lower() == "true",
-            local=master.startswith("local") and not master.startswith("local-cluster"),
+            speculation="spark.speculation" in on,
+            local=local,
+            in_terminal=terminal and local and "spark.ui.showConsoleProgress" in on,
         )
 
     def reads_queue(self, given: Mapping[str, str]) -> bool:
@@ -83,23 +87,30 @@ class SessionSettings:
             raise no_speculation()
 
 
-def use_python_of_driver(context: Any) -> None:
+def _is_local(master: str) -> bool:
+    return master.startswith("local") and not master.startswith("local-cluster")
+
+
+def set_python_of_tasks(context: Any) -> None:
     """Let the tasks of a local session run this Python instead of the first ``python3`` on the PATH.
 
     The two differ in an IDE or a notebook that starts Python by its path without activating its environment.
+
+    Raises:
+        InvalidValue: the tasks would run another minor version of Python.
     """
-    if context.master.startswith("local[") and "PYSPARK_PYTHON" not in os.environ:
+    if _is_local(context.master) and "PYSPARK_PYTHON" not in os.environ:
         context.pythonExec = sys.executable
+    if context.pythonExec != sys.executable:
+        _check_version(context)
 
 
-def check_python_of_tasks(context: Any) -> None:
-    """Raise if the tasks would run another minor version of Python than the driver.
+def _check_version(context: Any) -> None:
+    """Compare the versions here, since Spark plans a write on the driver with the Python of the tasks.
 
-    Spark starts the same command on the driver to plan a write, so a Python on this machine is the one that counts. A command
-    that is missing, or that prints no version, is left to Spark, which names it in its error.
+    If the program is missing or prints no version, Spark names it in an error.
     """
-    program = shutil.which(context.pythonExec)
-    if program is None or context.pythonExec == sys.executable:
+    if (program := shutil.which(context.pythonExec)) is None:
         return
     try:
         version = subprocess.check_output(  # noqa: S603 - Spark runs it as well

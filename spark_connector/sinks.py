@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -14,6 +14,7 @@ from rabbit_chx.publishing import Failure, Publisher, PublishFailed, Totals
 from spark_connector.connections import borrow, check_access, discard, give_back
 from spark_connector.options import WriteOptions
 from spark_connector.prepare import Prepared
+from spark_connector.progress import ProgressLine
 from spark_connector.rules import Limits
 from spark_connector.task import Task
 from spark_connector.verdict import Verdict
@@ -77,17 +78,37 @@ class DryRunSink:
         return {}
 
 
-class BrokerSink(DryRunSink):
-    """Publishes over the connection of this Python worker."""
+class PublishingSink(DryRunSink):
+    """What the sinks for exchanges and for streams have in common."""
 
-    def __init__(self, options: WriteOptions, verdict: Verdict, task: Task) -> None:
+    def __init__(self, options: WriteOptions, verdict: Verdict, task: Task, progress: ProgressLine) -> None:
         super().__init__(options, verdict)
         self._task = task
+        self._progress = progress
+        self._pace = Pace(options.max_rate_per_task)
+
+    def _chunks(self, prepared: Prepared) -> Iterator[tuple[int, dict[str, Any]]]:
+        """Return each chunk when it is due, as its number of rows and the arguments for publishing it."""
+        given = {"exchange": self._options.exchange, "routing_keys": self._options.routing_key}
+        fixed = {name: value for name, value in given.items() if value is not None}
+        headers = self._task.headers if self._options.task_headers else {}
+        for count, arguments in prepared.chunks(self._pace.most_rows(prepared.batch.num_rows), headers):
+            self.verdict.check()
+            if self._progress.due:
+                self._progress.add(self.counts()["confirmed"])
+            self._pace.wait(count)
+            yield count, fixed | arguments
+
+
+class BrokerSink(PublishingSink):
+    """Publishes over the connection of this Python worker."""
+
+    def __init__(self, options: WriteOptions, verdict: Verdict, task: Task, progress: ProgressLine) -> None:
+        super().__init__(options, verdict, task, progress)
         self._publisher: Publisher | None = None
         self._before: Totals | None = None
         self._after: Totals | None = None
         self._sent: deque[tuple[int, Sequence[int], int]] = deque(maxlen=_BATCHES_REMEMBERED)
-        self._pace = Pace(options.max_rate_per_task)
         self._complete = False
 
     def limits(self) -> Limits:
@@ -102,14 +123,9 @@ class BrokerSink(DryRunSink):
     def send(self, prepared: Prepared, first: int) -> None:
         """Publish chunk by chunk, and stop at the first failure of this or another task."""
         assert self._publisher is not None
-        given = {"exchange": self._options.exchange, "routing_keys": self._options.routing_key}
-        fixed: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
-        headers = self._task.headers if self._options.task_headers else {}
         self._sent.append((self._publisher.totals.published, prepared.rows, first))
-        for count, arguments in prepared.chunks(self._pace.most_rows(prepared.batch.num_rows), headers):
-            self.verdict.check()
-            self._pace.wait(count)
-            self._publisher.publish_many(**fixed, **arguments)
+        for _, arguments in self._chunks(prepared):
+            self._publisher.publish_many(**arguments)
             if self._publisher.totals.failed:
                 self.finish()
 
@@ -126,6 +142,7 @@ class BrokerSink(DryRunSink):
             permanent = totals.returned or totals.rejected or refused
             raise (PermanentFailure if permanent else BrokerUnavailable)(text) from None
         self._complete = True
+        self._progress.add(self.counts()["confirmed"])
 
     def _named(self, failure: Failure) -> str:
         """The failed row by its number in the partition, if its batch is still remembered."""
@@ -150,6 +167,7 @@ class BrokerSink(DryRunSink):
 
     def counts(self) -> dict[str, int]:
         """The publisher's totals, less those of earlier tasks."""
-        if self._before is None or self._after is None:
+        after = self._after if self._publisher is None else self._publisher.totals
+        if self._before is None or after is None:
             return {}
-        return {name: getattr(self._after, name) - getattr(self._before, name) for name in TOTALS}
+        return {name: getattr(after, name) - getattr(self._before, name) for name in TOTALS}

@@ -19,9 +19,10 @@ from rabbit_chx.streams import StreamPublisher, encode_messages
 from spark_connector.connections import open_publisher, streams_of
 from spark_connector.options import WriteOptions
 from spark_connector.prepare import Prepared
+from spark_connector.progress import ProgressLine
 from spark_connector.publishing_ids import NotRepeatable, PublishingIds
 from spark_connector.rules import Limits
-from spark_connector.sinks import TOTALS, DryRunSink, Pace, PermanentFailure
+from spark_connector.sinks import TOTALS, PermanentFailure, PublishingSink
 from spark_connector.task import Task
 from spark_connector.verdict import Verdict
 
@@ -34,17 +35,17 @@ _ADVICE: Final = (
 )
 
 
-class StreamSink(DryRunSink):
+class StreamSink(PublishingSink):
     """Publishes to a stream, or to the partitions of a super stream."""
 
-    def __init__(self, options: WriteOptions, verdict: Verdict, task: Task, write_id: str) -> None:
+    def __init__(
+        self, options: WriteOptions, verdict: Verdict, task: Task, progress: ProgressLine, write_id: str
+    ) -> None:
         """Prepare a task. In a batch, ``write_id`` is the default of the option ``producerName``."""
-        super().__init__(options, verdict)
-        self._task = task
+        super().__init__(options, verdict, task, progress)
         producer = options.producer_name or task.query_id or write_id
         self._producer = f"{producer}/{task.partition}" if options.exactly_once else None
         self._outputs: dict[str, _Output] = {}
-        self._pace = Pace(options.max_rate_per_task)
 
     def limits(self) -> Limits:
         """Connect, and return the limits of the broker."""
@@ -60,13 +61,8 @@ class StreamSink(DryRunSink):
 
     def send(self, prepared: Prepared, first: int) -> None:
         """Publish the rows of a batch that the streams do not have yet."""
-        headers = self._task.headers if self._options.task_headers else {}
-        fixed = {} if self._options.routing_key is None else {"routing_keys": self._options.routing_key}
         done = 0
-        for count, arguments in prepared.chunks(self._pace.most_rows(prepared.batch.num_rows), headers):
-            self.verdict.check()
-            self._pace.wait(count)
-            given = {**fixed, **arguments}
+        for count, given in self._chunks(prepared):
             messages = list(encode_messages(**given))
             self._check_sizes(messages, lambda row, done=done: first + prepared.rows[done + row])  # type: ignore[misc]
             with _stream_errors():
@@ -79,6 +75,7 @@ class StreamSink(DryRunSink):
         with _stream_errors():
             for output in self._outputs.values():
                 output.finish(self._task, stopped=self.verdict.problem() is not None)
+        self._progress.add(self.counts()["confirmed"])
 
     def close(self) -> None:
         """Close the connections."""

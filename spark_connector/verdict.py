@@ -18,6 +18,12 @@ _SCRATCH: Final = "SPARK_LOCAL_DIRS"
 """The variable in which Spark passes the executor's folders to each Python worker. Spark removes the folders with the executor."""
 
 
+def scratch_file(name: str) -> Path | None:
+    """A file that the tasks of this executor share; None outside Spark."""
+    folder = os.environ.get(_SCRATCH, "").split(",")[0]
+    return Path(folder, name) if folder else None
+
+
 class Stopped(Exception):
     """Another task has failed permanently."""
 
@@ -32,8 +38,7 @@ class Verdict:
     @classmethod
     def on(cls, write: str) -> Verdict:
         """Return the verdict for the write with this id."""
-        folder = os.environ.get(_SCRATCH, "").split(",")[0]
-        return cls(Path(folder, f"rabbit-chx-failed-{write}") if folder else None)
+        return cls(scratch_file(f"rabbit-chx-failed-{write}"))
 
     def check(self) -> None:
         """Raise `Stopped` if a task has failed permanently."""

@@ -16,7 +16,7 @@ from spark_connector import RabbitMQDataSource
 from spark_connector.options import WriteOptions
 from spark_connector.queue_options import QueueOptions
 from spark_connector.read_options import ReadOptions
-from spark_connector.session import SessionSettings, check_python_of_tasks, use_python_of_driver
+from spark_connector.session import SessionSettings, set_python_of_tasks
 from tests.unit.complaints import complaint
 
 SCHEMA = t.StructType([t.StructField("value", t.StringType()), t.StructField("key", t.StringType())])
@@ -131,8 +131,9 @@ def test_the_error_of_create_table_without_columns_suggests_statements_that_work
     ("master", "named", "expected"),
     [
         ("local[2]", None, sys.executable),
-        ("local[2]", "python3.9", "python3"),
-        ("spark://h:7077", None, "python3"),
+        ("local", None, sys.executable),
+        ("local[2]", "/no/python", "/no/python"),
+        ("spark://h:7077", None, "/no/python"),
     ],
 )
 def test_local_tasks_run_the_python_of_the_driver(
@@ -141,8 +142,8 @@ def test_local_tasks_run_the_python_of_the_driver(
     monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
     if named is not None:
         monkeypatch.setenv("PYSPARK_PYTHON", named)
-    context = SimpleNamespace(master=master, pythonExec="python3")
-    use_python_of_driver(context)
+    context = SimpleNamespace(master=master, pythonExec="/no/python")
+    set_python_of_tasks(context)
     assert context.pythonExec == expected
 
 
@@ -158,11 +159,11 @@ def test_a_python_of_another_minor_version_is_rejected(
     if script is not None:
         program.write_text(f"#!/bin/sh\n{script.format(version=version)}\n")
         program.chmod(0o755)
-    context = SimpleNamespace(pythonExec=str(program), pythonVer=version)
+    context = SimpleNamespace(master="yarn", pythonExec=str(program), pythonVer=version)
     if not rejected:
-        check_python_of_tasks(context)
+        set_python_of_tasks(context)
         return
-    error = complaint(lambda: check_python_of_tasks(context))
+    error = complaint(lambda: set_python_of_tasks(context))
     assert (str(error.got), error.expected) == (
         f"Python 3.9 ({program})",
         f"Python {version}, like the driver",
