@@ -30,7 +30,7 @@ pytestmark = [
     pytest.mark.broker,
     pytest.mark.proves(
         "Topology",
-        "applies that have to stop, and say where",
+        "applies that stop, with the step in the error",
         "the same plans go through without the obstacle",
     ),
 ]

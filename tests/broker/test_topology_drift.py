@@ -19,7 +19,7 @@ pytestmark = [
     pytest.mark.newest_first,
     pytest.mark.broker,
     pytest.mark.proves(
-        "Topology", "drift that the broker does not tell", "nothing is found right after the declaration"
+        "Topology", "drift that the broker does not report", "nothing is found right after the declaration"
     ),
 ]
 

@@ -31,7 +31,7 @@ def fill(it):
 
 @pytest.mark.parametrize("kind", ["classic", "quorum"])
 def test_a_full_queue_rejects_and_then_has_room_again(broker, scene, kind):
-    what = f"reject-publish, {kind} queues, room again"
+    what = f"reject-publish, {kind} queues, space again"
     with scene(what, timeouts=Timeouts(retry=PATIENCE), **full(kind)) as it:
         fill(it)
         it.load.more(4_000)
