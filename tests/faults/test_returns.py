@@ -14,7 +14,9 @@ from tests.proof import book
 pytestmark = [
     pytest.mark.broker,
     pytest.mark.proves(
-        "Publisher", "returned messages distinguished", "an equal message that is not returned stays confirmed"
+        "Publisher",
+        "returned messages distinguished",
+        "an equal message that is not returned stays confirmed",
     ),
 ]
 
