@@ -20,7 +20,7 @@ _CLEAR_LINE: Final = "\r\x1b[K"
 
 
 class ProgressLine:
-    """The part of a task in the progress of a write."""
+    """Adds the rows of one task to the progress of a write."""
 
     def __init__(self, file: Path | None) -> None:
         """``file`` is shared by the tasks of a write; without a file, nothing is printed."""
@@ -34,10 +34,10 @@ class ProgressLine:
         return self._file is not None and time.monotonic() >= self._due
 
     def add(self, confirmed: int) -> None:
-        """Add the rows of this task that were confirmed since the last call; ``confirmed`` counts all of them."""
+        """Add the rows that were confirmed since the last call; ``confirmed`` is the number of all confirmed rows of this task."""
         if self._file is None:
             return
-        with suppress(OSError), self._file.open("a+", encoding="utf-8") as file:
+        with suppress(OSError, ValueError), self._file.open("a+", encoding="utf-8") as file:
             _lock(file)
             self._add_to(file, confirmed - self._added)
         self._added, self._due = confirmed, time.monotonic() + _ADD_SECONDS
@@ -57,7 +57,7 @@ class ProgressLine:
 
 
 def _lock(file: IO[Any]) -> None:
-    """Lock a file until it is closed. On Windows, which has no such locks, a line may be missing or occur twice."""
+    """Lock a file until it is closed. Windows has no such locks, so a line may be missing or occur twice there."""
     if sys.platform != "win32":
         import fcntl
 

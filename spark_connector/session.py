@@ -46,7 +46,7 @@ class SessionSettings:
 
     @classmethod
     def of(cls, settings: Mapping[str, str], *, terminal: bool = False) -> SessionSettings:
-        """Select the format's settings from all settings of a session; ``terminal`` says whether stderr is one.
+        """Select the format's settings from all settings of a session; ``terminal``: whether stderr is a terminal.
 
         Raises:
             InvalidValue: a default for an option that does not exist.
@@ -106,9 +106,9 @@ def set_python_of_tasks(context: Any) -> None:
 
 
 def _check_version(context: Any) -> None:
-    """Compare the versions here, since Spark plans a write on the driver with the Python of the tasks.
+    """Raise if the Python of the tasks is another minor version on this machine, where Spark runs it as well to plan a write.
 
-    If the program is missing or prints no version, Spark names it in an error.
+    If the program is missing or prints no version, Spark itself raises an error that names the program.
     """
     if (program := shutil.which(context.pythonExec)) is None:
         return

@@ -79,7 +79,7 @@ class DryRunSink:
 
 
 class PublishingSink(DryRunSink):
-    """What the sinks for exchanges and for streams have in common."""
+    """The base class of the sinks for exchanges and for streams."""
 
     def __init__(self, options: WriteOptions, verdict: Verdict, task: Task, progress: ProgressLine) -> None:
         super().__init__(options, verdict)

@@ -37,19 +37,21 @@ def check_access(
         BrokerUnavailable: no broker accepted the connection, or the connection was lost.
         InvalidValue: an exchange is missing, or the user may not publish to it.
     """
-    reasons: list[str] = []
+    failed: list[BrokerUnavailable] = []
     for one in [url] if isinstance(url, (str, BrokerUrl)) else url:
         try:
             connection = connect(one, name=name, timeout=timeout, credentials=credentials, tls=tls)
-        except BrokerUnavailable as reason:
-            reasons.append(str(reason))
+        except BrokerUnavailable as error:
+            failed.append(error)
             continue
         where = str(BrokerUrl.parse(one))
         with connection:
             for exchange in exchanges:
                 _check_exchange(connection, exchange, where)
         return
-    raise BrokerUnavailable("; ".join(reasons))
+    unavailable = BrokerUnavailable("; ".join(map(str, failed)))
+    unavailable.permanent = all(error.permanent for error in failed)
+    raise unavailable
 
 
 def _check_exchange(connection: pika.BlockingConnection, exchange: str, where: str) -> None:

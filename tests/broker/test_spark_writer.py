@@ -244,6 +244,7 @@ def test_a_wrong_password_is_reported_before_a_task_or_by_it(broker):
     with pytest.raises(BrokerUnavailable, match="rejected the user name or password") as caught:
         check(broker, schema, **options)
     assert "CANARY" not in str(caught.value)
+    assert "checkExchange" not in str(caught.value)
     written = task(broker, schema, batch, **options)
     assert "rejected the user name or password" in written.problem
 

@@ -21,6 +21,7 @@ from pyspark.sql.datasource import (
 
 import pyspark_rabbitmq
 from rabbit_chx import InvalidValue, RabbitChxError
+from rabbit_chx.errors import BrokerUnavailable
 from rabbit_chx.publishing import Timeouts
 from rabbit_chx.urls import BrokerUrl
 from spark_connector import RabbitMQDataSource, WriteFailed, connections, foreach_batch
@@ -121,6 +122,16 @@ def test_writers_can_be_pickled_and_show_no_secret() -> None:
     writer = pickle.loads(pickle.dumps(source(password="CANARY", url="amqp://h").writer(SCHEMA, False)))
     assert writer._job.options.password == "CANARY"
     assert "CANARY" not in repr(writer) + repr(writer._job) + repr(vars(writer))
+
+
+@pytest.mark.parametrize("target", [{"exchange": "x"}, {"stream": "s", "streamPort": "1"}])
+def test_a_driver_that_cannot_reach_the_broker_suggests_check_exchange_false(
+    target: dict[str, str],
+) -> None:
+    with pytest.raises(
+        BrokerUnavailable, match="if only executors can reach the broker, set checkExchange=false"
+    ):
+        RabbitMQDataSource({"url": URL, **target}).writer(SCHEMA, overwrite=False)
 
 
 def test_modes_that_would_replace_rows_are_rejected() -> None:
