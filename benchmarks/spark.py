@@ -1,6 +1,7 @@
 """Measure writing rows of a key and a body through Spark to a hash exchange: this connector, hand-written code and the limit.
 
-One more way writes the rows to a stream, each exactly once; another drops them, to measure the time of Spark itself.
+More ways write the rows to a stream, each exactly once; the same messages to a stream with rstream, without Spark; and the rows to a
+sink that drops them, to measure the time of Spark itself.
 
     python benchmarks/spark.py [--rows 200000] [--rounds 3] [--connections N] [--release 4.3] [--json]
     python benchmarks/spark.py --rows 2000000        the run in the documentation; takes some minutes
@@ -24,6 +25,7 @@ import json
 import os
 import platform
 import random
+import resource
 import sys
 from contextlib import suppress
 from dataclasses import dataclass
@@ -42,13 +44,14 @@ from ways.dropping import Dropping
 from ways.local_spark import local_spark
 from ways.publishing import Load
 from ways.spark import DROPPING, LIMIT, OURS, OURS_STREAM, SPARK_WAYS, STREAM, bare_sockets
+from ways.stream_writing import RSTREAM, Writing, with_rstream
 
-from rabbit_chx.streams import StreamReader, connect
+from rabbit_chx.streams import StreamReader, connect, encode_messages
 from rabbit_chx.testing import Broker
 
 TICKS = os.sysconf("SC_CLK_TCK")
 BAR_CPU, BAR_LIMIT, BAR_STREAM = 4.0, 0.8, 5.0
-BAR_SMALL = 1.3
+BAR_SMALL, BAR_RSTREAM = 1.3, 0.5
 
 
 @dataclass(frozen=True)
@@ -152,6 +155,16 @@ def limit_turn(load: Load, given: argparse.Namespace) -> tuple[Turn, int]:
     return Turn(given.rows / seconds, cpu / given.rows * 1e6, None), given.rows
 
 
+def rstream_turn(load: Load, url: str) -> tuple[Turn, int]:
+    """Write the same messages over one connection, without Spark; they are encoded before."""
+    messages = list(encode_messages([load.body] * len(load.keys), routing_keys=load.keys))
+    before, start = resource.getrusage(resource.RUSAGE_SELF), perf_counter()
+    rows = with_rstream(Writing(url, STREAM, [], messages))
+    seconds, after = perf_counter() - start, resource.getrusage(resource.RUSAGE_SELF)
+    cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return Turn(rows / seconds, cpu / rows * 1e6, None), rows
+
+
 def drain_stream(url: str) -> int:
     """Replace the stream with an empty stream; return the number of messages removed."""
     with StreamReader(url, STREAM, columns=["routing_key"]) as reader:
@@ -166,15 +179,21 @@ def drain_stream(url: str) -> int:
 def run(broker: Broker, spark: SparkSession, given: argparse.Namespace) -> dict[str, list[Turn]]:
     keys = [f"customer-{number:08d}" for number in range(given.rows)]
     load = Load(broker.url, keys, b"x" * given.size, broker.management_url)
-    names = [OURS, DROPPING] if given.partitions else [*SPARK_WAYS, LIMIT]
+    names = [OURS, DROPPING] if given.partitions else [*SPARK_WAYS, LIMIT, RSTREAM]
     results: dict[str, list[Turn]] = {name: [] for name in names}
     for number in range(given.rounds + 1):  # the first one warms up broker, JVM and workers
         order = list(results)
         random.Random(number).shuffle(order)
         for name in order:
-            url = broker.stream_url if name == OURS_STREAM else broker.url
-            turn, rows = limit_turn(load, given) if name == LIMIT else spark_turn(spark, name, url, given)
-            arrived = drain_stream(url) if name == OURS_STREAM else drain(broker)
+            to_stream = name in {OURS_STREAM, RSTREAM}
+            url = broker.stream_url if to_stream else broker.url
+            if name == LIMIT:
+                turn, rows = limit_turn(load, given)
+            elif name == RSTREAM:
+                turn, rows = rstream_turn(load, url)
+            else:
+                turn, rows = spark_turn(spark, name, url, given)
+            arrived = drain_stream(url) if to_stream else drain(broker)
             if arrived != (wanted := 0 if name == DROPPING else rows):
                 sys.exit(f"{name}: {arrived} messages arrived, not {wanted}")
             if number:
@@ -185,23 +204,24 @@ def run(broker: Broker, spark: SparkSession, given: argparse.Namespace) -> dict[
 # ---- results
 
 
+def of(turns: list[Turn], others: list[Turn]) -> float:
+    """Return the ratio of the rates: the median over the rounds."""
+    return median(
+        one.rows_per_second / other.rows_per_second for one, other in zip(turns, others, strict=True)
+    )
+
+
 def report_of(results: dict[str, list[Turn]], given: argparse.Namespace, version: str) -> dict:
     ways = {}
     for name, turns in results.items():
-        to_limit = [
-            one.rows_per_second / limit.rows_per_second
-            for one, limit in zip(turns, results[LIMIT], strict=True)
-        ]
         peaks = [turn.peak_megabytes for turn in turns if turn.peak_megabytes is not None]
         ways[name] = {
             "rows_per_second": median(turn.rows_per_second for turn in turns),
             "cpu_microseconds": median(turn.cpu_microseconds for turn in turns),
             "peak_megabytes": max(peaks, default=None),
-            "of_limit": median(to_limit),
-            "of_exchange": median(
-                one.rows_per_second / ours.rows_per_second
-                for one, ours in zip(turns, results[OURS], strict=True)
-            ),
+            "of_limit": of(turns, results[LIMIT]),
+            "of_exchange": of(turns, results[OURS]),
+            "of_rstream": of(turns, results[RSTREAM]),
         }
     return {**conditions(given, version), "ways": ways}
 
@@ -278,6 +298,7 @@ def as_text(report: dict) -> str:
         f"Python CPU of this connector:   {ours['cpu_microseconds']:.1f} us a row (bar: {BAR_CPU})",
         f"this connector / bare sockets:  {ours['of_limit']:.2f} (bar: {BAR_LIMIT})",
         f"to a stream / to an exchange:   {stream['of_exchange']:.2f} (bar: {BAR_STREAM})",
+        f"to a stream / rstream, no Spark: {stream['of_rstream']:.2f} (bar: {BAR_RSTREAM})",
         f"Python CPU to a stream:         {stream['cpu_microseconds']:.1f} us a row (bar: {BAR_CPU})",
     ]
     return "\n".join(lines)

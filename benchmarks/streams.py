@@ -1,30 +1,33 @@
-"""Compare ways to read a whole stream: this reader, other clients, and receiving chunks without decoding.
+"""Compare ways to read a whole stream: this reader, other clients, and receiving chunks without decoding; and ways to write one.
 
     python benchmarks/streams.py [--release 4.3] [--messages 1000000] [--size 100] [--rounds 3] [--json]
 
 Two streams contain the same messages: one was published over AMQP 0-9-1, which makes small chunks, and one over the stream
 protocol, which makes large ones. The ways take turns, in another order in each round. pika and rstream are slow and read a tenth
-of the messages. Rates and CPU time are medians over the rounds, ratios are medians of the ratios within a round. CPU time is that
+of the messages. The ways to write send encoded messages, and wait for all confirms. Rates and CPU time are medians over the rounds, ratios are medians of the ratios within a round. CPU time is that
 of this process; broker and client share the cores.
 """
 
 from __future__ import annotations
 
+import argparse
 import itertools
 import json
 import random
 import resource
 import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
+from ways.stream_writing import PUBLISHER, RSTREAM, WRITERS, Writing
 from ways.streams import LIMIT, OURS, PIKA, SLOW, WAYS, Source
 from ways.turns import conditions, headline, medians, parsed_options
 
 from rabbit_chx.publishing import Publisher
-from rabbit_chx.streams import OffsetSpec, Refusals, StreamConnection, connect
+from rabbit_chx.streams import OffsetSpec, Refusals, StreamConnection, connect, encode_messages
 from rabbit_chx.streams.chunks import parse_chunk, records_of
 from rabbit_chx.testing import Broker
 
@@ -32,6 +35,7 @@ EXCHANGE = "benchmark"
 SMALL, LARGE = "small chunks", "large chunks"
 BARS: dict[str, dict[str, float]] = {SMALL: {LIMIT: 0.9, PIKA: 10}, LARGE: {PIKA: 10}}
 LEAST_RATE, MOST_CPU = 500_000, 2.0
+WRITE_BARS = {RSTREAM: 0.5}
 
 
 @dataclass(frozen=True)
@@ -104,14 +108,14 @@ def stored(broker: Broker, stream: str, messages: int) -> Iterator[list[bytes]]:
                 return
 
 
-def measure(name: str, source: Source) -> Turn:
-    """Let one way read the stream, and check that it read every message."""
+def measure(name: str, way: Callable[[], int], messages: int) -> Turn:
+    """Let one way read or write a stream, and check that it handled every message."""
     before, start = resource.getrusage(resource.RUSAGE_SELF), time.perf_counter()
-    seen = WAYS[name](source)
+    seen = way()
     seconds = time.perf_counter() - start
     after = resource.getrusage(resource.RUSAGE_SELF)
-    if seen < source.messages:
-        raise SystemExit(f"{name} read {seen:,} of {source.messages:,} messages of {source.stream!r}")
+    if seen < messages:
+        raise SystemExit(f"{name} handled {seen:,} of {messages:,} messages")
     used = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     return Turn(seen / seconds, used / seen * 1e6)
 
@@ -124,10 +128,32 @@ def run(sources: dict[str, Source], rounds: int) -> dict[str, dict[str, list[Tur
             names = list(WAYS)
             random.Random(number).shuffle(names)
             for name in names:
-                slow = name in SLOW
-                turn = measure(name, replace(source, messages=source.messages // 10) if slow else source)
+                part = replace(source, messages=source.messages // 10) if name in SLOW else source
+                turn = measure(name, partial(WAYS[name], part), part.messages)
                 if number:
                     found[kind][name].append(turn)
+    return found
+
+
+def run_writing(broker: Broker, options: argparse.Namespace) -> dict[str, list[Turn]]:
+    """Measure all ways to write in turn, each to a new stream."""
+    bodies = [b"x" * options.size] * options.messages
+    messages = list(
+        encode_messages(bodies, routing_keys=(f"key-{row:07}" for row in range(options.messages)))
+    )
+    found: dict[str, list[Turn]] = {name: [] for name in WRITERS}
+    for number in range(options.rounds + 1):  # the first one warms up
+        names = list(WRITERS)
+        random.Random(number).shuffle(names)
+        for name in names:
+            with connect(broker.stream_url) as connection:
+                connection.create("written")
+            writing = Writing(broker.stream_url, "written", bodies, messages)
+            turn = measure(name, partial(WRITERS[name], writing), options.messages)
+            with connect(broker.stream_url) as connection:
+                connection.delete("written")
+            if number:
+                found[name].append(turn)
     return found
 
 
@@ -147,6 +173,15 @@ def report_of(found: dict[str, dict[str, list[Turn]]]) -> list[dict[str, Any]]:
     return rows
 
 
+def writing_report(found: dict[str, list[Turn]]) -> list[dict[str, Any]]:
+    rows = []
+    for name, turns in found.items():
+        ratios = [ours.rate / turn.rate for ours, turn in zip(found[PUBLISHER], turns, strict=True)]
+        row = {"way": name, **medians(turns), "this_publisher_to_it": statistics.median(ratios)}
+        rows.append({**row, "bar": WRITE_BARS.get(name)})
+    return rows
+
+
 def as_text(report: dict[str, Any]) -> str:
     lines = [
         headline(report),
@@ -159,7 +194,17 @@ def as_text(report: dict[str, Any]) -> str:
             f"{row['stream']:<13} {row['way']:<24} {row['messages_per_second']:>11,.0f} "
             f"{row['cpu_microseconds']:>11.2f} {row['this_reader_to_it']:>17.2f}{bar}"
         )
-    lines.append(f"bars, this reader, large chunks: >= {LEAST_RATE:,} msg/s, CPU <= {MOST_CPU:g} us")
+    lines += [
+        f"bars, this reader, large chunks: >= {LEAST_RATE:,} msg/s, CPU <= {MOST_CPU:g} us",
+        "",
+        f"{'way to write':<38} {'msg/s':>11} {'CPU us/msg':>11} {'this publisher / it':>20}",
+    ]
+    for row in report["writing"]:
+        bar = f" (bar: {row['bar']})" if row["bar"] else ""
+        lines.append(
+            f"{row['way']:<38} {row['messages_per_second']:>11,.0f} "
+            f"{row['cpu_microseconds']:>11.2f} {row['this_publisher_to_it']:>20.2f}{bar}"
+        )
     return "\n".join(lines)
 
 
@@ -170,6 +215,7 @@ def main() -> None:
         report = {
             **conditions(broker, options),
             "ways": report_of(run(sources, options.rounds)),
+            "writing": writing_report(run_writing(broker, options)),
         }
     print(json.dumps(report) if options.json else as_text(report))
 
