@@ -165,6 +165,11 @@ class Release:
         return self.store is Store.KHEPRI and not self.modulus_sorts_destinations
 
     @property
+    def tags_definitions(self) -> bool:
+        """From 4.3.5 on, the management API gives definitions an ETag, which changes with them."""
+        return self._version >= (4, 3, 5)
+
+    @property
     def has_default_delivery_limit(self) -> bool:
         """From 4.0 on, quorum queues drop messages returned 20 times unless their limit is -1; before, -1 drops them at once."""
         return self._version >= (4, 0, 0)

@@ -87,6 +87,7 @@ class Answer:
     def __init__(self, response: HTTPResponse) -> None:
         self.status: int = response.status
         self.reason: str = response.reason
+        self.tag: str = response.headers.get("ETag", "")
         self._body = response
 
     def value(self) -> Any:

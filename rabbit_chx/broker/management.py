@@ -24,7 +24,7 @@ from urllib.parse import quote, urlencode
 from rabbit_chx.broker import management_rows as rows
 from rabbit_chx.broker.credentials import Credentials, login
 from rabbit_chx.broker.http import Answer, HttpClient, TooLarge, basic_auth
-from rabbit_chx.broker.management_rows import Overview, User
+from rabbit_chx.broker.management_rows import Overview, QueueState, User
 from rabbit_chx.broker.permissions import Needs
 from rabbit_chx.broker.reasons import why_tls_failed
 from rabbit_chx.broker.tls import warn_if_unchecked
@@ -41,6 +41,7 @@ _MOST_PAGES: Final = 400
 _QUEUE_COLUMNS: Final = "name,type,durable,auto_delete,exclusive,arguments,effective_policy_definition"
 _FINAL: Final = {401, 403, 404}
 """Statuses with which a retry would fail, too."""
+_UNCHANGED: Final = 304
 _SINGULAR: Final = {"exchanges": "exchange", "queues": "queue", "policies": "policy"}
 _TAGS: Final = {"monitor": "monitoring", "administrator": "administrator", "policymaker": "policymaker"}
 _ENABLE: Final = (
@@ -75,6 +76,8 @@ class Management:
         self._credentials = credentials
         self._timeout = timeout
         self._http = HttpClient(parts, tls=tls, timeout=timeout, proxy=proxy)
+        self.requests: int = 0
+        """Requests sent so far."""
         if parts.tls:
             warn_if_unchecked(tls, self._base)
 
@@ -132,6 +135,10 @@ class Management:
         found = self._list(["nodes"], rows.name_and("running", bool), columns="name,running")
         return dict(found)
 
+    def uptimes(self) -> dict[str, int | None]:
+        """The milliseconds for which each node has run, None if it does not; this needs the tag ``monitoring``."""
+        return dict(self._list(["nodes"], rows.uptime, columns="name,uptime"))
+
     def store(self, release: str) -> Store | None:
         """The metadata store, None if it cannot be read.
 
@@ -164,7 +171,7 @@ class Management:
 
     def bindings(self, vhost: str) -> list[Binding]:
         """All bindings of a virtual host, in one answer: the API has no pages of bindings."""
-        return self._list(["bindings", vhost], rows.binding)
+        return self._list(["bindings", vhost], rows.binding, columns=rows.BINDING_COLUMNS)
 
     def queue(self, vhost: str, name: str) -> Queue:
         """One queue."""
@@ -186,6 +193,12 @@ class Management:
         """The number of messages that each queue of a virtual host has received, as of the last statistics."""
         return dict(self._pages(["queues", vhost], rows.published, columns="name,message_stats.publish"))
 
+    def queue_states(self, vhost: str, *, now: float) -> list[QueueState]:
+        """All queues of a virtual host, each as of the last statistics; ``now`` is the time of the query."""
+        return self._pages(
+            ["queues", vhost], partial(rows.queue_state, now=now), columns=rows.QUEUE_STATE_COLUMNS
+        )
+
     def tracing(self, vhost: str) -> bool:
         """Whether messages of a virtual host are traced; this needs the tag ``administrator``."""
         return self._get(["vhosts", vhost], lambda row: rows.field_of(row, "tracing", bool))
@@ -199,6 +212,14 @@ class Management:
     def definitions(self) -> dict[str, Any]:
         """All definitions of the broker; this needs the tag ``administrator``."""
         return self._get(["definitions"], dict)
+
+    def definitions_tag(self, vhost: str, known: str = "") -> str:
+        """The ETag of a virtual host's definitions, which changes with them; empty before 4.3.5.
+
+        If it is ``known``, the broker does not list the definitions, so asking again costs next to nothing.
+        """
+        with self._answer("GET", ["definitions", vhost], tag=known) as answer:
+            return answer.tag or (known if answer.status == _UNCHANGED else "")
 
     def put_policy(self, vhost: str, policy: Policy) -> None:
         """Create a policy, or replace the one of that name."""
@@ -244,7 +265,9 @@ class Management:
             return answer.value() if method == "GET" else None
 
     @contextmanager
-    def _answer(self, method: str, path: list[str], *, body: Any = None, **options: str) -> Iterator[Answer]:
+    def _answer(
+        self, method: str, path: list[str], *, body: Any = None, tag: str = "", **options: str
+    ) -> Iterator[Answer]:
         """The answer to one request; the path comes in its parts, since names may hold slashes."""
         query = f"?{urlencode(options)}" if options else ""
         address = f"/api/{'/'.join(quote(part, safe='') for part in path)}{query}"
@@ -253,11 +276,13 @@ class Management:
             **basic_auth("Authorization", user, password),
             "Accept": "application/json",
             "Content-Type": "application/json",
+            **({"If-None-Match": tag} if tag else {}),
         }
+        self.requests += 1
         data = None if body is None else json.dumps(body).encode()
         try:
             with self._http.send(method, address, headers, data) as answer:
-                if not 200 <= answer.status < 300:
+                if not (200 <= answer.status < 300 or (tag and answer.status == _UNCHANGED)):
                     refused = self._refused(answer, method, path, user)
                     refused.permanent = answer.status in _FINAL
                     raise refused

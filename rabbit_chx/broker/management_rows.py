@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeVar, get_args
 
 from rabbit_chx.ring import ToExchange
-from rabbit_chx.topology.model import Binding, Exchange, Policy, Queue, QueueType
+from rabbit_chx.topology.model import SINGLE_ACTIVE_CONSUMER, Binding, Exchange, Policy, Queue, QueueType
 
 _T = TypeVar("_T")
 
@@ -34,6 +34,28 @@ class User:
 
     name: str
     tags: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class QueueState:
+    """A queue as of the broker's last statistics, which are up to five seconds old. None is what the broker does not tell."""
+
+    name: str
+    ready: int | None = None
+    unacknowledged: int | None = None
+    received: int | None = None
+    """Messages that arrived, since the node counts."""
+    handled: int | None = None
+    """Messages that left: acknowledged, or delivered without acknowledgement."""
+    consumers: int | None = None
+    single_active: bool = False
+    """Whether the broker delivers to one consumer at a time."""
+    active_consumer: str | None = None
+    """The tag of the single active consumer, empty if none is active; some releases do not tell that of a quorum queue."""
+    oldest: float | None = None
+    """Seconds since the timestamp of the first message; most brokers and messages have none."""
+    is_stream: bool = False
+    state: str = ""
 
 
 _REQUIRED: Final = object()
@@ -108,6 +130,47 @@ def queue_with_messages(row: Any) -> tuple[Queue, int | None] | None:
 def published(row: Any) -> tuple[str, int]:
     """A queue and the number of messages that it has received; 0 without statistics."""
     return field_of(row, "name", str), field_of(field_of(row, "message_stats", dict, {}), "publish", int, 0)
+
+
+_HANDLED: Final = ("ack", "deliver_no_ack", "get_no_ack")
+QUEUE_STATE_COLUMNS: Final = ",".join(
+    (
+        *("name", "type", "arguments", "state", "consumers", "messages_ready", "messages_unacknowledged"),
+        *("single_active_consumer_tag", "head_message_timestamp", "message_stats.publish"),
+        *(f"message_stats.{name}" for name in _HANDLED),
+    )
+)
+
+
+def queue_state(row: Any, *, now: float) -> QueueState:
+    """A queue with its statistics, at a time in seconds since the epoch; a new queue has no counters yet."""
+    ready = field_of(row, "messages_ready", int, None)
+    stats: dict[str, Any] = field_of(row, "message_stats", dict, {})
+    counted = row.get("messages_ready") is not None or bool(stats)
+    single_active = _table(row, "arguments").get(SINGLE_ACTIVE_CONSUMER) is True
+    tag = "single_active_consumer_tag"
+    since = row.get("head_message_timestamp")
+    return QueueState(
+        field_of(row, "name", str),
+        ready,
+        field_of(row, "messages_unacknowledged", int, None),
+        field_of(stats, "publish", int, 0) if counted else None,
+        sum(field_of(stats, name, int, 0) for name in _HANDLED) if counted else None,
+        field_of(row, "consumers", int, None),
+        single_active,
+        field_of(row, tag, str, "") if single_active and tag in row else None,
+        max(0.0, now - since) if isinstance(since, int) and since > 0 else None,
+        row.get("type") == "stream",
+        field_of(row, "state", str, ""),
+    )
+
+
+def uptime(row: Any) -> tuple[str, int | None]:
+    """A node and the milliseconds for which it has run; None for one that does not run."""
+    return field_of(row, "name", str), field_of(row, "uptime", int, None)
+
+
+BINDING_COLUMNS: Final = "source,destination,destination_type,routing_key,arguments"
 
 
 def binding(row: Any) -> Binding:

@@ -30,6 +30,7 @@ _VERBS: Final = {
     "rebalance": "Find the fewest slots to move for an even load.",
     "scale": "Change the number of queues under load, without breaking the order of any key.",
     "check": "List the differences between a broker and a topology file.",
+    "watch": "Show an exchange live: shares, rates, consumers, drift.",
     "group": "Show the members of a group of consumers and the queues that each works on.",
     "export": "Write a topology file from a broker.",
     "import": "Write a topology file from a definitions.json.",

@@ -1,8 +1,9 @@
 """Watch a running hash exchange: what each queue receives against its exact share, and whether its ring drifts.
 
-    interval = compare(previous, current, wanted)
-    for row in interval.rows:
-        print(row.queue, row.exact, row.observed, row.marks)
+    management = Management("http://user:password@host:15672")
+    for interval in watch(Observer(management, "/", "orders")):
+        for row in interval.rows:
+            print(row.queue, row.exact, row.observed, row.marks)
 
 A `Snapshot` is one look at the broker, and an `Interval` is what happened between two of them. Both are values, and
 `compare` does no IO. A name is loaded when it is first used.
@@ -15,15 +16,26 @@ from typing import TYPE_CHECKING
 from rabbit_chx.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
+    from rabbit_chx.errors import InvalidValue as InvalidValue
     from rabbit_chx.ring import Ring as Ring, ToExchange as ToExchange
-    from rabbit_chx.topology import Observed as Observed, Topology as Topology
+    from rabbit_chx.topology import (
+        BrokerUnavailable as BrokerUnavailable,
+        Management as Management,
+        NodeAccess as NodeAccess,
+        Observed as Observed,
+        QueueState as QueueState,
+        Topology as Topology,
+    )
+    from rabbit_chx.watch.history import History as History
     from rabbit_chx.watch.interval import (
         Interval as Interval,
         Row as Row,
         Totals as Totals,
         compare as compare,
     )
-    from rabbit_chx.watch.snapshot import Problem as Problem, QueueState as QueueState, Snapshot as Snapshot
+    from rabbit_chx.watch.loop import watch as watch
+    from rabbit_chx.watch.observer import Observer as Observer
+    from rabbit_chx.watch.snapshot import Problem as Problem, Snapshot as Snapshot
     from rabbit_chx.watch.standing import (
         RingState as RingState,
         Standing as Standing,
@@ -34,10 +46,14 @@ if not TYPE_CHECKING:
     __all__, __getattr__, __dir__ = lazy_exports(
         __name__,
         {
+            "rabbit_chx.errors": "InvalidValue",
             "rabbit_chx.ring": "Ring ToExchange",
-            "rabbit_chx.topology": "Observed Topology",
+            "rabbit_chx.topology": "BrokerUnavailable Management NodeAccess Observed QueueState Topology",
+            "rabbit_chx.watch.history": "History",
             "rabbit_chx.watch.interval": "Interval Row Totals compare",
-            "rabbit_chx.watch.snapshot": "Problem QueueState Snapshot",
+            "rabbit_chx.watch.loop": "watch",
+            "rabbit_chx.watch.observer": "Observer",
+            "rabbit_chx.watch.snapshot": "Problem Snapshot",
             "rabbit_chx.watch.standing": "RingState Standing standing_of",
         },
     )

@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass, field, replace
 from math import sqrt
 from typing import Final
 
-from rabbit_chx.topology import Topology
-from rabbit_chx.watch.snapshot import PROBLEMS, Problem, QueueState, Snapshot
+from rabbit_chx.topology import QueueState, Topology
+from rabbit_chx.watch.snapshot import PROBLEMS, Problem, Snapshot
 from rabbit_chx.watch.standing import RingState, Standing, standing_of
 
 MINUTES: Final = (1, 5, 15)
@@ -49,7 +49,7 @@ class Row:
     """Seconds since the timestamp of the first message, if the broker tells it."""
     consumers: int | None = None
     active_consumer: str | None = None
-    """The tag of the single active consumer, if the queue has one."""
+    """The tag of the single active consumer, empty if none is active; None where the broker does not tell."""
     marks: tuple[str, ...] = ()
     """The names of the problems of this queue, the gravest first."""
 
@@ -132,7 +132,7 @@ def compare(
     names = dict.fromkeys((*standing.exact, *(each.queue for each in standing.problems if each.queue)))
     rows = _rows(list(names), standing, before, current.queues, seconds)
     if current.reachable and current.queues:
-        problems += _problems_of_queues(rows, current.queues, standing)
+        problems += _problems_of_queues(rows, before, current.queues, standing)
     problems.sort(key=lambda problem: PROBLEMS.index(problem.name))
     return Interval(
         time=current.time,
@@ -172,11 +172,15 @@ def _rows(
 ) -> list[Row]:
     nothing = QueueState("")
     states = {name: now.get(name, nothing) for name in names}
-    received = {name: _more(before.get(name, nothing).received, states[name].received) for name in names}
+    counted = bool(before)
+    received = {
+        name: _more(before.get(name, nothing).received, states[name].received, counted=counted)
+        for name in names
+    }
     total = sum(filter(None, received.values()))
     rows = []
     for name, state in states.items():
-        handled = _more(before.get(name, nothing).handled, state.handled)
+        handled = _more(before.get(name, nothing).handled, state.handled, counted=counted)
         arrived = received[name]
         known = [count for count in (state.ready, state.unacknowledged) if count is not None]
         rows.append(
@@ -199,18 +203,21 @@ def _rows(
     return rows
 
 
-def _more(before: int | None, now: int | None) -> int | None:
-    """The increase of a counter, which starts from zero with its node or its queue."""
-    if before is None or now is None:
+def _more(before: int | None, now: int | None, *, counted: bool) -> int | None:
+    """The increase of a counter, which starts from zero with its queue or its node, and is missing for a new queue."""
+    if now is None or not counted:
         return None
-    return now - before if now >= before else now
+    return now if before is None or now < before else now - before
 
 
 def _problems_of_queues(
-    rows: Sequence[Row], states: Mapping[str, QueueState], standing: Standing
+    rows: Sequence[Row],
+    before: Mapping[str, QueueState],
+    states: Mapping[str, QueueState],
+    standing: Standing,
 ) -> list[Problem]:
     missing = {problem.queue for problem in standing.problems if problem.name == "queue-missing"}
-    total = sum(row.received or 0 for row in rows)
+    total = 0 if any(row.received is None for row in rows) else sum(row.received or 0 for row in rows)
     found: list[Problem] = []
     for row in rows:
         state = states.get(row.queue)
@@ -221,7 +228,7 @@ def _problems_of_queues(
             continue
         if state.consumers == 0 and not state.is_stream:
             found.append(Problem("no-consumer", named, "has no consumer", row.queue))
-        elif state.consumers and state.single_active and not state.active_consumer:
+        elif _is_inactive(state) and _is_inactive(before.get(row.queue)):
             message = f"none of its {state.consumers} consumers is active"
             found.append(Problem("no-active-consumer", named, message, row.queue))
         if _is_hot(row, total):
@@ -230,12 +237,17 @@ def _problems_of_queues(
     return found
 
 
+def _is_inactive(state: QueueState | None) -> bool:
+    """Whether there are consumers and none is active; at one look alone, the broker may still be choosing."""
+    return state is not None and bool(state.consumers) and state.active_consumer == ""
+
+
 def _is_hot(row: Row, total: int) -> bool:
-    """Whether a queue gets far more than its exact share, beyond what chance explains."""
-    if row.exact is None or row.observed is None or row.received is None or row.received < _LEAST_HOT:
+    """Whether a queue gets far more than its exact share of all messages, beyond what chance explains."""
+    if not total or row.exact is None or row.observed is None or (row.received or 0) < _LEAST_HOT:
         return False
     expected = row.exact * total
-    if row.received <= expected + _SIGMAS * sqrt(expected + 1):
+    if (row.received or 0) <= expected + _SIGMAS * sqrt(expected + 1):
         return False
     excess = (row.observed - row.exact) / (1 - row.exact) if row.exact < 1 else 0.0
     return row.observed >= _HOT_RATIO * row.exact or excess >= _HOT_KEY

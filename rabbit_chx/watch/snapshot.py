@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from rabbit_chx.topology import Observed
+from rabbit_chx.topology import Observed, QueueState
 
 PROBLEMS: Final = (
     "broker-unreachable",
@@ -40,28 +40,6 @@ class Problem:
 
     def __str__(self) -> str:
         return f"{self.where}: {self.message} [{self.name}]"
-
-
-@dataclass(frozen=True, slots=True)
-class QueueState:
-    """A queue as of the broker's last statistics, which are up to five seconds old. None is what the broker does not tell."""
-
-    name: str
-    ready: int | None = None
-    unacknowledged: int | None = None
-    received: int | None = None
-    """Messages that arrived, since the node counts."""
-    handled: int | None = None
-    """Messages that left: acknowledged, or delivered without acknowledgement."""
-    consumers: int | None = None
-    single_active: bool = False
-    """Whether the broker delivers to one consumer at a time."""
-    active_consumer: str | None = None
-    """The tag of the single active consumer, if there is one."""
-    oldest: float | None = None
-    """Seconds since the timestamp of the first message; most brokers and messages have none."""
-    is_stream: bool = False
-    state: str = ""
 
 
 @dataclass(frozen=True, slots=True)

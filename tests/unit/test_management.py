@@ -11,7 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from rabbit_chx.broker.management import Management
-from rabbit_chx.broker.management_rows import Overview, User
+from rabbit_chx.broker.management_rows import Overview, QueueState, User
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue
 from rabbit_chx.releases import Store
 from rabbit_chx.ring import ToExchange
@@ -96,6 +96,9 @@ def test_credentials_are_requested_each_time_unless_the_url_has_them() -> None:
 QUEUE_COLUMNS = "name%2Ctype%2Cdurable%2Cauto_delete%2Cexclusive%2Carguments%2Ceffective_policy_definition"
 
 
+BINDING_COLUMNS = "source%2Cdestination%2Cdestination_type%2Crouting_key%2Carguments"
+
+
 def test_what_there_is() -> None:
     binding = {"source": "x", "destination": "d", "routing_key": "2", "arguments": {"n": 1}}
     answers = {
@@ -110,7 +113,7 @@ def test_what_there_is() -> None:
         "/api/exchanges/v/x/bindings/source": [
             binding | {"destination_type": "queue"}, binding | {"destination_type": "exchange"},
         ],
-        "/api/bindings/v": [binding | {"destination_type": "queue"}],
+        f"/api/bindings/v?columns={BINDING_COLUMNS}": [binding | {"destination_type": "queue"}],
         f"/api/queues/v/q?columns={QUEUE_COLUMNS}": {
             "name": "q", "type": "quorum", "exclusive": False, "effective_policy_definition": [], **FLAGS,
             "arguments": {"x-queue-type": "quorum", "x-max-length": 9},
@@ -174,6 +177,42 @@ def test_the_user_and_the_nodes() -> None:
         management = Management(api.url)
         assert management.whoami() == User("me", frozenset({"management", "monitoring"}))
         assert management.nodes() == {"rabbit@a": True, "b": False}
+
+
+def test_statistics_of_queues_tell_what_is_not_known_from_zero() -> None:
+    single = {"x-single-active-consumer": True}
+    stats = {"publish": 9, "ack": 4, "deliver_no_ack": 2, "get_no_ack": 1}
+    found = [
+        {"name": "new", "type": "classic", "arguments": [], "state": "running"},
+        {"name": "idle", "messages_ready": 0, "messages_unacknowledged": 0, "consumers": 0},
+        {"name": "busy", "messages_ready": 2, "message_stats": stats, "head_message_timestamp": 70},
+        {"name": "active", "arguments": single, "single_active_consumer_tag": "tag", "consumers": 2},
+        {"name": "inactive", "arguments": single, "single_active_consumer_tag": None, "consumers": 2},
+        {"name": "untold", "arguments": single, "consumers": 2},
+        {"name": "log", "type": "stream", "messages_ready": 0, "single_active_consumer_tag": None},
+    ]
+    names = ("name", "type", "arguments", "state", "consumers", "messages_ready", "messages_unacknowledged")
+    names += ("single_active_consumer_tag", "head_message_timestamp")
+    counted = ("publish", "ack", "deliver_no_ack", "get_no_ack")
+    columns = "%2C".join((*names, *(f"message_stats.{name}" for name in counted)))
+    path = f"/api/queues/v?page=1&page_size=500&columns={columns}"
+    with serving({path: {"items": found, "page_count": 1}}) as api:
+        assert Management(api.url).queue_states("v", now=100.0) == [
+            QueueState("new", state="running"),
+            QueueState("idle", 0, 0, 0, 0, 0),
+            QueueState("busy", 2, None, 9, 7, oldest=30.0),
+            QueueState("active", consumers=2, single_active=True, active_consumer="tag"),
+            QueueState("inactive", consumers=2, single_active=True, active_consumer=""),
+            QueueState("untold", consumers=2, single_active=True),
+            QueueState("log", 0, None, 0, 0, is_stream=True),
+        ]
+
+
+def test_a_node_that_does_not_run_has_no_uptime() -> None:
+    with serving({"/api/nodes?columns=name%2Cuptime": [{"name": "a", "uptime": 7}, {"name": "b"}]}) as api:
+        management = Management(api.url)
+        assert management.uptimes() == {"a": 7, "b": None}
+        assert management.requests == 1
 
 
 @pytest.mark.parametrize(

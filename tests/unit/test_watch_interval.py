@@ -56,7 +56,8 @@ def look(at: float, observed: Observed = FIRST, first: Observed = FIRST, **recei
 
 
 EVEN = dict.fromkeys(QUEUES, 1000)
-START = look(0.0, **dict.fromkeys(QUEUES, 0))
+IDLE = queue("q1", 0, consumers=2, single_active=True, active_consumer="")
+START = look(0.0, **dict.fromkeys(QUEUES, 0) | {"q1": IDLE})
 
 
 def problems(interval) -> list[tuple[str, str | None]]:
@@ -88,6 +89,20 @@ def test_the_first_look_has_no_rates() -> None:
 def test_a_counter_that_starts_again_counts_from_zero() -> None:
     interval = compare(look(0.0, **EVEN), look(10.0, **dict.fromkeys(QUEUES, 30)))
     assert interval.totals.received == 120
+
+
+def test_a_new_queue_counts_from_zero_and_one_without_statistics_makes_no_other_hot() -> None:
+    new = look(0.0, q0=0, q1=0, q2=QueueState("q2"), q3=0)
+    assert compare(new, look(10.0, **dict.fromkeys(QUEUES, 250))).totals.received == 1000
+    waiting = look(10.0, q0=1000, q1=QueueState("q1"), q2=QueueState("q2"), q3=QueueState("q3"))
+    assert not compare(new, waiting).problems
+
+
+def test_the_look_after_a_failure_has_no_rates() -> None:
+    down = Snapshot(
+        0.0, "orders", observed=FIRST, first=FIRST, problems=(Problem("broker-unreachable", "", ""),)
+    )
+    assert {row.received for row in compare(down, look(10.0, **EVEN)).rows} == {None}
 
 
 def test_statistics_that_the_broker_does_not_keep_are_unknown() -> None:
@@ -124,8 +139,13 @@ CASES = {
     "stream": (FILE, EVEN | {"q1": queue("q1", 1000, consumers=0, is_stream=True)}, set()),
     "no active consumer": (
         FILE,
-        EVEN | {"q1": queue("q1", 1000, consumers=2, single_active=True)},
+        EVEN | {"q1": queue("q1", 1000, consumers=2, single_active=True, active_consumer="")},
         {("no-active-consumer", "q1")},
+    ),
+    "active consumer that the broker does not tell": (
+        FILE,
+        EVEN | {"q1": queue("q1", 1000, consumers=2, single_active=True)},
+        set(),
     ),
     "active consumer": (
         FILE,
@@ -230,6 +250,11 @@ def test_the_shares_behind_a_second_hash_are_unknown() -> None:
     exact = {row.queue: row.exact for row in compare(None, look(0.0, there, there)).rows}
     assert exact["q0"] == pytest.approx(0.2, abs=0.01)
     assert (exact["q4"], exact["q5"]) == (None, None)
+
+
+def test_a_queue_that_was_active_a_look_ago_is_not_called_inactive() -> None:
+    before = look(0.0, **EVEN | {"q1": replace(IDLE, active_consumer="ctag")})
+    assert not compare(before, look(10.0, **EVEN | {"q1": IDLE})).problems
 
 
 def test_json_of_an_interval_is_complete_and_stable() -> None:

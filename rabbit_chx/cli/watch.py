@@ -1,0 +1,151 @@
+"""``rabbit-chx watch``: show what each queue of a running exchange gets, and what is wrong."""
+
+from __future__ import annotations
+
+import signal
+import ssl
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Final
+
+import click
+
+from rabbit_chx.broker.reading.node import NodeCommand
+from rabbit_chx.cli.broker_access import load_topologies
+from rabbit_chx.cli.options import (
+    BROKER,
+    EXCHANGE,
+    ManagementAccess,
+    broker_options,
+    exchange_option,
+    file_option,
+    management_options,
+    output_option,
+)
+from rabbit_chx.cli.output import echo, print_json
+from rabbit_chx.cli.verb import Exit, option, verb
+from rabbit_chx.cli.watch_table import Changes, Screen
+from rabbit_chx.errors import InvalidValue
+from rabbit_chx.topology.model import Topology
+from rabbit_chx.urls import BrokerUrl
+from rabbit_chx.watch import Interval, Observer, watch as intervals
+
+_LEAST: Final = 5
+"""Seconds: the broker takes statistics every five seconds."""
+
+
+@verb(
+    examples=[
+        "rabbit-chx watch --exchange orders -U amqp://user@host/ --password-file pw",
+        "rabbit-chx watch --exchange orders --file topology.yaml",
+        "rabbit-chx watch --exchange orders --output json | jq .problems",
+    ],
+    exit_codes={Exit.FINE: "ended with Ctrl-C or SIGTERM", Exit.FAILED: "the broker refused the first look"},
+)
+@exchange_option(required=True, help="The exchange to watch.")
+@option(
+    "--interval",
+    "seconds",
+    type=click.IntRange(min=_LEAST),
+    default=10,
+    show_default=True,
+    metavar="SECONDS",
+    help="Seconds from one look at the broker to the next; more with thousands of queues.",
+)
+@file_option(group=EXCHANGE, help="Topology file to compare with, instead of the state at the start.")
+@broker_options
+@management_options
+@option(
+    "--node",
+    group=BROKER,
+    metavar="COMMAND",
+    envvar="RABBIT_CHX_NODE",
+    show_envvar=True,
+    help="Command that evaluates Erlang on a node, to read the ring when something has changed: 'docker exec NAME "
+    "rabbitmqctl eval'.",
+)
+@output_option
+def watch(
+    *,
+    exchange: str,
+    seconds: int,
+    file: str | None,
+    url: str | None,
+    password_file: Path | None,
+    tls: ssl.SSLContext | None,
+    management_access: ManagementAccess,
+    node: str | None,
+    output: str,
+) -> int:
+    """Show the queues of an exchange with their exact and observed shares, their rates and what is wrong, until Ctrl-C.
+
+    In a terminal, the table is refreshed in place. In a pipe, each interval is a line, and so is each problem that comes or
+    goes. The broker's statistics are up to five seconds old.
+    """
+    if url is None:
+        raise click.UsageError("missing broker URL: pass --url or set AMQP_URL")
+    broker = BrokerUrl.parse(url)
+    wanted = None if file is None else _wanted(file, exchange, broker)
+    if wanted is not None:
+        broker = broker.at_vhost(wanted.vhost)
+    management = management_access.open(broker, password_file, tls)
+    observer = Observer(management, broker.vhost, exchange, node=NodeCommand(node) if node else None)
+    with _ended_by_signals():
+        _show(intervals(observer, wanted, seconds=seconds), output)
+    return Exit.FINE
+
+
+def _wanted(file: str, exchange: str, broker: BrokerUrl) -> Topology:
+    """The topology of the file that has the exchange."""
+    found = [each for each in load_topologies(file, (), broker) if each.exchange(exchange) is not None]
+    if not found:
+        raise InvalidValue("--exchange", exchange, f"an exchange of {file}")
+    if len(found) > 1:
+        raise InvalidValue(
+            "--file", file, f"one virtual host with the exchange {exchange!r}", "The URL can name it"
+        )
+    return found[0]
+
+
+def _show(shown: Iterable[Interval], output: str) -> None:
+    if output == "json":
+        for interval in shown:
+            print_json("interval", **interval.as_dict())
+    elif sys.stdout.isatty():
+        _show_live(shown)
+    else:
+        changes = Changes()
+        for interval in shown:
+            for line in changes.lines(interval):
+                echo(line)
+
+
+def _show_live(shown: Iterable[Interval]) -> None:
+    from rich.live import Live
+
+    from rabbit_chx.cli.tables import console
+
+    screen = Screen()
+    with Live(screen, console=console(), screen=True, refresh_per_second=1) as live:
+        for interval in shown:
+            screen.interval = interval
+            live.refresh()
+
+
+@contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """End the block without an error on Ctrl-C and on SIGTERM, even in the middle of a request."""
+
+    def interrupt(_: int, __: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    except KeyboardInterrupt:
+        pass
+    finally:
+        signal.signal(signal.SIGTERM, before)

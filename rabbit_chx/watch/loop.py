@@ -1,0 +1,70 @@
+"""Watch an exchange: one interval after the other, until it is stopped."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from threading import Event
+from typing import Final
+
+from rabbit_chx.errors import InvalidValue
+from rabbit_chx.topology import Topology
+from rabbit_chx.watch.history import History
+from rabbit_chx.watch.interval import Interval, compare, standing_at
+from rabbit_chx.watch.observer import Observer
+from rabbit_chx.watch.snapshot import Snapshot
+from rabbit_chx.watch.standing import Standing
+
+_HASHING: Final = ("x-consistent-hash", "x-modulus-hash")
+_MOST_NAMED: Final = 10
+
+
+def watch(
+    observer: Observer, wanted: Topology | None = None, *, seconds: float = 10.0, stop: Event | None = None
+) -> Iterator[Interval]:
+    """Look at an exchange again and again, and yield what happened since the look before.
+
+    The first interval has no rates. A look begins when the one before is done, so that looks never overlap, and a virtual
+    host with very many queues is looked at less often than asked.
+
+    Args:
+        observer: looks at the broker.
+        wanted: the topology file, if any.
+        seconds: from one look to the next.
+        stop: ends the watch, at once if it waits for the next look.
+
+    Raises:
+        InvalidValue: the exchange is not in the file, or not on the broker, or it does not hash.
+        BrokerUnavailable: the broker refused the first look, so another attempt is useless.
+    """
+    stop = stop or Event()
+    history = History()
+    previous: Snapshot | None = None
+    standing: Standing | None = None
+    while not stop.is_set():
+        began = time.monotonic()
+        current = observer.look()
+        if previous is None or previous.first is None:
+            _check(current, wanted)
+        if previous is None or standing is None or not _same(previous, current):
+            standing = standing_at(current, wanted)  # computing shares of a new ring takes a second
+        yield history.add(compare(previous, current, wanted, standing=standing))
+        previous = current
+        stop.wait(max(0.0, began + max(seconds, observer.least_seconds) - time.monotonic()))
+
+
+def _check(first: Snapshot, wanted: Topology | None) -> None:
+    """Refuse to watch an exchange that cannot be the one that is meant."""
+    topology = wanted or (first.first.topology if first.first is not None else None)
+    if topology is None:
+        return
+    hashing = [each.name for each in topology.exchanges if each.type in _HASHING]
+    if first.exchange not in hashing:
+        expected = "one of " + (", ".join(map(repr, hashing[:_MOST_NAMED])) or "none")
+        where = f"virtual host {topology.vhost!r} of the broker" if wanted is None else "the file"
+        raise InvalidValue("exchange", first.exchange, f"an exchange of {where} that hashes: {expected}")
+
+
+def _same(previous: Snapshot, current: Snapshot) -> bool:
+    """Whether both looks found the same bindings, so that the comparison of the ring holds for both."""
+    return previous.observed is current.observed and previous.restarted == current.restarted

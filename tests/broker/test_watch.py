@@ -1,0 +1,305 @@
+"""What goes wrong on a real broker is named by the next look, and a quiet exchange has no problem."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from contextlib import closing
+from threading import Event
+from urllib.parse import urlsplit
+
+import pytest
+
+from rabbit_chx import ConsistentHashExchange
+from rabbit_chx.broker.reading.node import NodeCommand
+from rabbit_chx.cli import _exit_code
+from rabbit_chx.testing import Broker
+from rabbit_chx.topology import Management, Topology, apply, loads, plan, read
+from rabbit_chx.watch import Interval, Observer, Snapshot, compare
+from tests.broker.conftest import RELEASES
+from tests.broker.erlang import container_of
+from tests.json_lines import documented, printed
+from tests.unit.test_docs import marked
+
+pytestmark = pytest.mark.broker
+
+QUEUES = ["orders.0", "orders.1", "[bold red]orders.2[/]", "<script>orders.3</script>"]
+_PATIENCE = 30.0
+
+
+def applied(url: str, management: Management, vhost: str) -> Topology:
+    """An exchange with four queues, applied, so that the order of its buckets is known."""
+    document = {
+        "schema": 1,
+        "vhost": vhost,
+        "exchanges": {"orders": {"type": "x-consistent-hash", "queues": dict.fromkeys(QUEUES, 1)}},
+        "queues": {name: {"type": "classic"} for name in QUEUES},
+    }
+    wanted = loads(json.dumps(document), format="json")
+    apply(url, plan(wanted, read(management, vhost)), management=management)
+    return wanted
+
+
+def named(interval: Interval) -> set[tuple[str, str | None]]:
+    return {(problem.name, problem.queue) for problem in interval.problems}
+
+
+def is_quiet(interval: Interval) -> bool:
+    """Whether nothing is wrong, by statistics taken after the consumers began."""
+    return not interval.problems and {row.consumers for row in interval.rows} == {1}
+
+
+def until(observer: Observer, before: Snapshot, wanted: Topology | None, met) -> tuple[Snapshot, Interval]:
+    """Look until a condition is met: the broker takes statistics every five seconds only."""
+    deadline = time.monotonic() + _PATIENCE
+    while True:
+        snapshot = observer.look()
+        interval = compare(before, snapshot, wanted)
+        if met(interval):
+            return snapshot, interval
+        assert time.monotonic() < deadline, interval.problems
+        time.sleep(0.2)
+
+
+@pytest.mark.newest_first
+def test_faults_of_queues_are_named_and_a_quiet_exchange_has_none(site) -> None:
+    wanted = applied(site.url(), site.management, site.vhost)
+    observer = Observer(site.management, site.vhost, "orders")
+    with site.connection() as connection:
+        channel, consumers = connection.channel(), connection.channel()
+        tags = {name: consumers.basic_consume(name, lambda *_: None, auto_ack=True) for name in QUEUES}
+        first = observer.look()
+        keys = [f"key-{number}" for number in range(2000)]
+        for key in keys:
+            channel.basic_publish("orders", key, b"")
+        connection.process_data_events(0.1)
+        quiet, interval = until(
+            observer, first, wanted, lambda each: each.totals.received == 2000 and is_quiet(each)
+        )
+        mirror = ConsistentHashExchange(dict.fromkeys(QUEUES, 1), release=interval.release)
+        assert {row.queue: row.received for row in interval.rows} == Counter(map(mirror.route, keys))
+        assert (interval.ring.status, interval.ring.against) == ("same", "file")
+        for _ in range(3):
+            again = observer.look()
+            assert again.observed is quiet.observed
+            assert not named(compare(quiet, again, wanted)) | named(compare(quiet, again))
+            assert again.requests <= 5
+
+        for _ in range(500):
+            channel.basic_publish("orders", "hot", b"")
+        hot = str(mirror.route("hot"))
+        idle = next(name for name in QUEUES if name != hot)
+        consumers.basic_cancel(tags[idle])
+        expected = {("hot-queue", hot), ("no-consumer", idle)}
+        until(observer, quiet, wanted, lambda each: named(each) == expected)
+
+        before = observer.look()
+        channel.queue_unbind(idle, "orders", "1")
+        interval = compare(before, observer.look(), wanted)
+        assert {("unbound-queue", idle), ("ring-drifted", None)} <= named(interval)
+        assert interval.ring.misrouted is not None
+        assert interval.ring.misrouted > 0.2
+        channel.queue_delete(hot)
+        interval = compare(before, observer.look())
+        assert {("queue-missing", hot), ("unbound-queue", idle)} <= named(interval)
+
+
+# ---- a broker that is restarted, loses its plugin, or is gone
+
+
+@pytest.fixture(scope="module", params=RELEASES)
+def own(request):
+    """A broker that these tests may stop."""
+    with Broker(request.param) as broker:
+        yield broker
+
+
+def plugins(broker: Broker, action: str) -> None:
+    program = ["docker", "exec", "-u", "rabbitmq", container_of(broker), "rabbitmq-plugins"]
+    subprocess.run([*program, action, "rabbitmq_consistent_hash_exchange"], check=True, capture_output=True)
+
+
+def consumed(broker: Broker):
+    """A connection with a consumer on each queue."""
+    connection = broker.connection()
+    channel = connection.channel()
+    for name in QUEUES:
+        channel.basic_consume(name, lambda *_: None, auto_ack=True)
+    return closing(connection)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(300)
+def test_restarts_and_failures_of_the_broker_are_named(own) -> None:
+    management = Management(own.management_url, credentials=lambda: (own.username, own.password))
+    wanted = applied(own.url, management, "/")
+    node = NodeCommand(f"docker exec -u rabbitmq {container_of(own)} rabbitmqctl eval")
+    observer, reading = Observer(management, "/", "orders"), Observer(management, "/", "orders", node=node)
+    first = observer.look()
+    with consumed(own):
+        until(observer, first, wanted, is_quiet)
+
+        plugins(own, "disable")
+        assert named(compare(first, observer.look(), wanted)) == {("plugin-off", None)}
+        plugins(own, "enable")
+        until(observer, first, wanted, is_quiet)
+
+    reading.look()
+    own.kill()
+    down = observer.look()
+    assert named(compare(first, down, wanted)) == {("broker-unreachable", None)}
+    assert own.password not in down.problems[0].message
+    assert compare(first, down, wanted).ring.status == "unknown"
+    own.restart()
+    mnesia = own.store == "mnesia"
+    lost = {("ring-unknown", None)} if mnesia else set()
+    with consumed(own):
+        back, _ = until(observer, down, wanted, lambda each: named(each) == lost)
+        assert named(compare(down, back)) == lost
+        until(observer, down, wanted, lambda _: observer.look().restarted)
+        until(reading, down, wanted, lambda _: reading.look().restarted)
+        interval = compare(down, reading.look(), wanted)
+        same = own.ring("orders") == QUEUES
+        # The first statistics of a queue after a start were taken before it had its consumer.
+        found = {each for each in named(interval) if each[0] != "no-consumer"}
+        assert (interval.ring.status, found) == (
+            ("same", set()) if same else ("drifted", {("ring-drifted", None)})
+        )
+
+
+@pytest.mark.long
+@pytest.mark.timeout(300)
+def test_a_restart_of_rabbitmq_within_its_node_is_noticed(own) -> None:
+    """The uptime is that of the node, but the counters start again, and so does the order of a ring on Mnesia."""
+    management = Management(own.management_url, credentials=lambda: (own.username, own.password))
+    with own.connection() as connection:
+        channel = connection.channel()
+        channel.exchange_declare("plain", "x-consistent-hash", durable=True)
+        for name in ("p0", "p1"):
+            channel.queue_declare(name, durable=True)
+            channel.queue_bind(name, "plain", "1")
+        observer = Observer(management, "/", "plain")
+        first = observer.look()
+        for number in range(200):
+            channel.basic_publish("plain", str(number), b"")
+        connection.process_data_events(0.1)
+        before, _ = until(observer, first, None, lambda each: each.totals.received == 200)
+    assert not before.restarted
+    own.restart_app()
+    until(observer, before, None, lambda _: observer.look().restarted)
+    unknown = ("ring-unknown", None) in named(compare(before, observer.look()))
+    assert unknown == (own.store == "mnesia")
+
+
+# ---- the command
+
+
+@pytest.fixture
+def environment(broker, site):
+    """A broker as a user names it once, with an exchange to watch."""
+    applied(site.url(), site.management, site.vhost)
+    clean = {name: text for name, text in os.environ.items() if name not in {"NO_COLOR", "COLUMNS"}}
+    address = {"AMQP_URL": site.url(), "RABBITMQ_MANAGEMENT_URL": broker.management_url}
+    return clean | address | {"TERM": "xterm-256color"}
+
+
+WATCH = [sys.executable, "-m", "rabbit_chx", "watch", "--interval", "5", "--exchange"]
+
+
+@pytest.mark.one_release
+def test_each_interval_is_a_json_object_until_a_signal(environment) -> None:
+    with subprocess.Popen(
+        [*WATCH, "orders", "--output", "json"],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
+        row = json.loads(process.stdout.readline())
+        process.send_signal(signal.SIGTERM)
+        out, error = process.communicate(timeout=_PATIENCE)
+    assert (process.returncode, out, error) == (0, b"", b"")
+    assert printed("watch", [row]) == documented("watch")
+    assert [each["queue"] for each in row["rows"]] == QUEUES
+
+
+@pytest.mark.one_release
+def test_a_terminal_shows_a_table_with_names_as_text_and_is_left_as_it_was(environment, broker) -> None:
+    process, terminal = pty.fork()
+    if not process:
+        os.execvpe(WATCH[0], [*WATCH, "orders"], environment | {"COLUMNS": "100", "LINES": "30"})
+    shown = b""
+    deadline = time.monotonic() + _PATIENCE
+    with os.fdopen(terminal, "r+b", buffering=0) as screen:
+        while b"orders.3" not in shown and time.monotonic() < deadline:
+            if select.select([screen], [], [], 1.0)[0]:
+                shown += screen.read(65536)
+        screen.write(b"\x03")  # Ctrl-C
+        while True:
+            try:
+                more = screen.read(65536)
+            except OSError:  # Linux: the other end is closed
+                break
+            if not more:
+                break
+            shown += more
+    assert os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == 0
+    text = shown.decode()
+    assert "[bold red]orders.2[/]" in text
+    assert "Ring: as at the start" in text
+    assert "\x1b[?1049h" in text
+    assert "\x1b[?1049l" in text[-40:]
+    assert f":{broker.password}@" not in text
+
+
+@pytest.mark.one_release
+def test_what_cannot_be_watched_is_refused_in_words(
+    environment, monkeypatch, capsys, tmp_path, broker
+) -> None:
+    for name in ("AMQP_URL", "RABBITMQ_MANAGEMENT_URL"):
+        monkeypatch.setenv(name, environment[name])
+    file = tmp_path / "other.yaml"
+    file.write_text("schema: 1\nexchanges: {other: {type: fanout}}\n")
+    cases = {
+        ("--exchange", "missing"): (64, "an exchange of virtual host"),
+        ("--exchange", "orders", "--file", str(file)): (64, "expected an exchange of"),
+        ("--exchange", "orders", "--interval", "1"): (64, "5"),
+    }
+    for arguments, (code, words) in cases.items():
+        assert _exit_code(["watch", *arguments]) == code
+        assert words in capsys.readouterr().err
+    parts = urlsplit(environment["AMQP_URL"])
+    monkeypatch.setenv("AMQP_URL", f"amqp://{broker.username}:mistake@{parts.hostname}:{parts.port}/")
+    assert _exit_code(["watch", "--exchange", "orders"]) == 1
+    refused = capsys.readouterr().err
+    assert "rejected the user" in refused
+    assert "mistake" not in refused
+
+
+@pytest.mark.long
+@pytest.mark.one_release
+@pytest.mark.usefixtures("orders")
+def test_the_intervals_of_the_guide(broker) -> None:
+    shown: list[tuple[str, ...]] = []
+
+    class Shown(Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            return super().wait(0.2)  # the statistics of new queues begin within five seconds
+
+        def is_set(self) -> bool:
+            return bool(shown)
+
+    parts = urlsplit(broker.management_url)
+    block = marked("watch.md", "test_the_intervals_of_the_guide")
+    block = block.replace("user:password@host:15672", f"{broker.username}:{broker.password}@{parts.netloc}")
+    names = {"stop": Shown(), "print": lambda *words: shown.append(words)}
+    exec(block.replace("seconds=10", "seconds=0.2, stop=stop"), names)
+    assert set(shown) <= {
+        ("no-consumer", f"queue {name!r}", "has no consumer") for name in ("orders.a", "orders.b")
+    }

@@ -1,0 +1,113 @@
+"""What `watch` shows: a screen of every size, lines for a pipe, and names that stay text."""
+
+from __future__ import annotations
+
+from io import StringIO
+
+import pytest
+from rich.cells import cell_len
+from rich.console import Console
+
+from rabbit_chx.cli.watch_table import Changes, Screen
+from rabbit_chx.text import UNPRINTABLE
+from rabbit_chx.watch import Interval, Problem, RingState, Row, Totals
+
+HOSTILE = (
+    "[bold red]q[/]",
+    "<script>alert(1)</script>",
+    "a\x1b[2J\u202eb",
+    "'\"`",
+    "\n" * 5,
+    "\U0001f600" * 90,
+)
+
+
+def interval(*names: str, problems: tuple[Problem, ...] = (), **fields: object) -> Interval:
+    marks = {problem.queue: (problem.name,) for problem in problems}
+    rows = tuple(
+        Row(
+            name,
+            exact=0.25,
+            observed=0.123456,
+            rate_in=1234.5,
+            rate_out=0.0,
+            depth=1234567,
+            consumers=2,
+            active_consumer="ctag1.0",
+            oldest=12.0,
+            marks=marks.get(name, ()),
+        )
+        for name in names
+    )
+    usual = {"ring": RingState("same", "file"), "totals": Totals(rate_in=1234.5, depth=7)}
+    return Interval(0.0, 10.0, "orders", "/", "4.3.6", rows=rows, problems=problems, **{**usual, **fields})
+
+
+def screen(shown: Interval | None, width: int, height: int = 30) -> list[str]:
+    out = Console(file=StringIO(), width=width, height=height, highlight=False, markup=False, emoji=False)
+    drawn = Screen()
+    drawn.interval = shown
+    out.print(drawn)
+    return out.file.getvalue().splitlines()
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 100, 120, 160, 250])
+def test_lines_fit_and_numbers_are_whole(width: int) -> None:
+    hot = Problem("hot-queue", "queue 'orders.2'", "gets 99% of the messages", "orders.2")
+    lines = screen(interval(*(f"orders.{n}" for n in range(4)), problems=(hot,)), width)
+    assert max(map(cell_len, lines)) <= width
+    (row,) = [line for line in lines if "orders.2" in line and "hot-queue" in line and "queue '" not in line]
+    assert ("12.35%" in row, "1,234,567" in row) == (True, width >= 60)
+    assert ("25.00%" in row) == (width >= 60)
+    assert ("ctag1.0" in row) == (width >= 120)
+
+
+@pytest.mark.parametrize("width", [60, 160])
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_names_stay_text_and_move_nothing(name: str, width: int) -> None:
+    problem = Problem("no-consumer", f"queue {name!r}", "has no consumer", name)
+    lines = screen(interval(name, "q1", problems=(problem,)), width)
+    assert max(map(cell_len, lines)) <= width
+    assert not UNPRINTABLE.search("".join(lines))
+    assert any(line.lstrip().startswith("q1 ") for line in lines)
+
+
+def test_rows_with_problems_come_first_where_not_all_fit() -> None:
+    names = [f"q{number:04}" for number in range(2000)]
+    cold = tuple(
+        Problem("no-consumer", f"queue {name!r}", "has no consumer", name) for name in names[1000:1020]
+    )
+    lines = screen(interval(*names, problems=cold), 80, height=24)
+    assert len(lines) <= 24
+    assert any("q1000" in line and "no-consumer" in line for line in lines)
+    assert "and 12 more problems" in lines
+    assert any("and 1,99" in line for line in lines)
+
+
+def test_the_screen_before_the_first_look_says_so() -> None:
+    assert screen(None, 60) == ["Reading the broker ..."]
+
+
+def test_a_pipe_gets_a_line_for_each_interval_and_each_change() -> None:
+    changes = Changes()
+    problem = Problem("hot-queue", "queue 'q0'", "gets 60.0% of the messages", "q0")
+    drifted = RingState("drifted", "file", 0.125)
+    shown = [
+        [line.partition(" ")[2] for line in changes.lines(each)]
+        for each in (
+            interval("q0"),
+            interval("q0", problems=(problem,), ring=drifted),
+            interval("q0", problems=(problem,)),
+            interval("q0", ring=RingState("unknown", "start")),
+        )
+    ]
+    numbers = "1,234.5/s in, 0.0/s out, 7 messages in 1 queues"
+    assert shown == [
+        [f"orders: ring as in the file; {numbers}; 0 problems"],
+        [
+            f"orders: ring drifted, 12.5% of the keys go elsewhere; {numbers}; 1 problems",
+            "new: queue 'q0': gets 60.0% of the messages [hot-queue]",
+        ],
+        [f"orders: ring as in the file; {numbers}; 1 problems"],
+        [f"orders: ring order unknown; {numbers}; 0 problems", "resolved: queue 'q0' [hot-queue]"],
+    ]
