@@ -18,6 +18,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PROJECT_PAGES = [
     "examples/README",
     "examples/ci/README",
+    "examples/monitoring/README",
     "benchmarks/README",
     "CONTRIBUTING",
     "SECURITY",

@@ -231,7 +231,7 @@ def ask(program: str) -> tuple[bool, str]:
 
 # --- a browser and Prometheus -------------------------------------------------------------------------------
 
-BROWSERS = ("chromium", "google-chrome")
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 PROMETHEUS = ("prometheus", "promtool")
 
 

@@ -22,6 +22,7 @@ import zlib
 from pathlib import Path
 from typing import Final
 
+from bootstrap import BROWSERS
 from rich.console import Console
 from rich.text import Text
 
@@ -41,9 +42,7 @@ SCREENS: Final = {
     "report-dark": ("--blink-settings=preferredColorScheme=0", 1000, 1180),
     "report-narrow": ("--blink-settings=preferredColorScheme=1", 500, 1500),
 }
-CHROMIUM: Final = next(
-    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
-)
+CHROMIUM: Final = next(filter(None, map(shutil.which, BROWSERS)), None)
 QUIET: Final = (
     *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--hide-scrollbars"),
     *("--disable-background-networking", "--disable-sync", "--disable-component-update"),

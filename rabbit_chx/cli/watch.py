@@ -26,6 +26,7 @@ from rabbit_chx.cli.options import (
     output_option,
 )
 from rabbit_chx.cli.output import echo, print_json
+from rabbit_chx.cli.serving import serve_option, served
 from rabbit_chx.cli.verb import Exit, option, verb
 from rabbit_chx.cli.watch_table import Changes, Screen
 from rabbit_chx.errors import InvalidValue
@@ -42,6 +43,7 @@ _LEAST: Final = 5
         "rabbit-chx watch --exchange orders -U amqp://user@host/ --password-file pw",
         "rabbit-chx watch --exchange orders --file topology.yaml",
         "rabbit-chx watch --exchange orders --output json | jq .problems",
+        "rabbit-chx watch --exchange orders --serve 127.0.0.1:8080",
     ],
     exit_codes={Exit.FINE: "ended with Ctrl-C or SIGTERM", Exit.FAILED: "the broker refused the first look"},
 )
@@ -56,6 +58,7 @@ _LEAST: Final = 5
     help="Seconds from one look at the broker to the next; more with thousands of queues.",
 )
 @file_option(group=EXCHANGE, help="Topology file to compare with, instead of the state at the start.")
+@serve_option
 @broker_options
 @management_options
 @option(
@@ -73,6 +76,7 @@ def watch(
     exchange: str,
     seconds: int,
     file: str | None,
+    address: str | None,
     url: str | None,
     password_file: Path | None,
     tls: ssl.SSLContext | None,
@@ -93,8 +97,9 @@ def watch(
         broker = broker.at_vhost(wanted.vhost)
     management = management_access.open(broker, password_file, tls)
     observer = Observer(management, broker.vhost, exchange, node=NodeCommand(node) if node else None)
-    with _ended_by_signals():
-        _show(intervals(observer, wanted, seconds=seconds), output)
+    looks = intervals(observer, wanted, seconds=seconds)
+    with _ended_by_signals(), served(looks, address) as shown:
+        _show(shown, output)
     return Exit.FINE
 
 

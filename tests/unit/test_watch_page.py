@@ -56,6 +56,15 @@ def test_a_ring_that_is_as_it_should_be_is_drawn_once() -> None:
     assert (tag, attributes["role"], title) == ("svg", "img", ["title", {}, "The ring now"])
 
 
+@pytest.mark.parametrize(("live", "wanted"), [({}, {"a": 1}), ({"a": 1}, {}), ({"a": 1}, {"b": 2})])
+def test_a_ring_with_nothing_in_common_with_the_wanted_one_is_drawn_beside_it(
+    live: dict, wanted: dict
+) -> None:
+    drawn = pictures(Ring.of(live, release="4.3"), Ring.of(wanted, release="4.3"))
+    assert len(drawn["pictures"]) == 3
+    assert set(drawn["colours"]) == {*live, *wanted}
+
+
 def test_a_ring_that_is_unknown_is_not_drawn() -> None:
     assert pictures(None, Ring.of({"a": 1}, release="4.3")) == {"pictures": [], "colours": {}}
 
@@ -222,6 +231,23 @@ def test_queues_are_found_by_name_and_by_problem(window, server, look) -> None:
         window.press(key) if key else window.value("document.getElementById('find').focus()")
     assert window.value(NAMES) == ["q3"]
     assert window.value("document.getElementById('count').textContent") == "1 of 4 queues"
+
+
+@pytest.mark.long
+def test_a_browser_that_has_the_token_gets_the_events_too(window) -> None:
+    token = "correct-horse-battery"
+    window.complaints.clear()
+    with Server(Access(Address.parse("127.0.0.1:0"), token)) as server:
+        server.show(interval())
+        window.open(server.url)
+        window.complains_of("401")
+        assert window.value(f"{ROWS}.length") == 0
+        window.complaints.clear()
+        window.open(server.url.replace("//", f"//anyone:{token}@"))
+        window.wait(f"{ROWS}.length === 4")
+        assert token not in window.value("document.documentElement.outerHTML")
+        window.open("about:blank")
+    assert window.complaints == []
 
 
 @pytest.mark.long

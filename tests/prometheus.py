@@ -1,0 +1,74 @@
+"""A real Prometheus with the configuration and the alerts of examples/monitoring, and what it answers."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from contextlib import contextmanager
+from pathlib import Path
+from time import monotonic, sleep
+from typing import Final
+from urllib.parse import urlencode
+from urllib.request import urlopen
+
+import yaml
+
+from rabbit_chx.testing.node import free_ports
+from tests.programs import needed
+
+FOLDER: Final = Path(__file__).parents[1] / "examples" / "monitoring"
+TOKEN: Final = "correct-horse-battery"
+WITHIN: Final = 60.0
+
+
+@contextmanager
+def prometheus(folder, target: str):
+    """Run Prometheus with the configuration of the example, with this target and every second; yields its URL."""
+    config = yaml.safe_load((FOLDER / "prometheus.yml").read_text())
+    (folder / "token").write_text(TOKEN)
+    config["global"] = {"scrape_interval": "1s", "evaluation_interval": "1s"}
+    config["rule_files"] = [str(FOLDER / "alerts.yml")]
+    config["scrape_configs"][0] |= {"static_configs": [{"targets": [target]}]}
+    config["scrape_configs"][0]["authorization"]["credentials_file"] = str(folder / "token")
+    (folder / "prometheus.yml").write_text(json.dumps(config))
+    (port,) = free_ports(1)
+    options = [f"--config.file={folder}/prometheus.yml", f"--storage.tsdb.path={folder}/data"]
+    command = [needed("prometheus"), *options, f"--web.listen-address=127.0.0.1:{port}"]
+    with (folder / "log").open("wb") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=log)
+    try:
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        process.terminate()
+        process.wait(60)
+
+
+def asked(url: str, what: str, **parameters: str):
+    try:
+        with urlopen(f"{url}/api/v1/{what}?{urlencode(parameters)}", timeout=10) as answer:
+            return json.load(answer)["data"]
+    except OSError:  # it is starting
+        return {}
+
+
+def queues(url: str, metric: str) -> dict[str, float]:
+    """The value of a metric for each queue."""
+    found = asked(url, "query", query=f"rabbit_chx_watch_{metric}").get("result", ())
+    return {each["metric"]["queue"]: float(each["value"][1]) for each in found}
+
+
+def firing(url: str) -> set[tuple[str, str]]:
+    """The alerts that fire, with their queues."""
+    found = asked(url, "alerts").get("alerts", ())
+    return {
+        (each["labels"]["alertname"], each["labels"].get("queue", ""))
+        for each in found
+        if each["state"] == "firing"
+    }
+
+
+def eventually(look, expected) -> None:
+    until = monotonic() + WITHIN
+    while (found := look()) != expected:
+        assert monotonic() < until, found
+        sleep(0.2)
