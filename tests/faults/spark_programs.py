@@ -147,9 +147,9 @@ class Program:
         wait_until(lambda: condition() or not self._may_answer(), what, SLOW, pause=0.1)
         assert self._may_answer(), f"it ended before: {what} ({self.answers} {self.complaint()})"
 
-    def answer(self) -> dict:
+    def answer(self, seconds: float = SLOW) -> dict:
         """Wait for the answer to the last order."""
-        wait_until(lambda: not self._may_answer(), "the order is done", SLOW, pause=0.1)
+        wait_until(lambda: not self._may_answer(), "the order is done", seconds, pause=0.1)
         assert not self.busy, self.complaint()
         return self.answers[-1]
 

@@ -34,8 +34,12 @@ def body(number: int, size: int = 100) -> bytes:
 class Feed(threading.Thread):
     """Publishes to streams until `end`, with publisher names: the broker deduplicates messages sent again after a lost connection."""
 
-    def __init__(self, url: str, streams: list[str], *, follow_advertised: bool = False) -> None:
+    def __init__(
+        self, url: str, streams: list[str], *, first: int = 0, follow_advertised: bool = False
+    ) -> None:
+        """Begin; each stream gets ``first`` messages at once, before the lots."""
         super().__init__(daemon=True, name="feed")
+        self._first = first
         self._url, self._follow = url, follow_advertised
         self.sent = dict.fromkeys(streams, 0)
         self._ending = threading.Event()
@@ -51,11 +55,16 @@ class Feed(threading.Thread):
     def _publish(self) -> None:
         with ExitStack() as stack:
             publishers = [stack.enter_context(self._publisher(stream)) for stream in self.sent]
-            while not self._ending.wait(PAUSE * (1 + max(self.sent.values()) / MANY)):
+            for publisher in publishers:
+                self._send(publisher, self._first)
+            while not self._ending.wait(PAUSE * (1 + (max(self.sent.values()) - self._first) / MANY)):
                 for publisher in publishers:
-                    first = self.sent[publisher.stream]
-                    publisher.send(map(body, range(first, first + LOT)))
-                    self.sent[publisher.stream] += LOT
+                    self._send(publisher, LOT)
+
+    def _send(self, publisher: StreamPublisher, count: int) -> None:
+        sent = self.sent[publisher.stream]
+        publisher.send(map(body, range(sent, sent + count)))
+        self.sent[publisher.stream] += count
 
     def _publisher(self, stream: str) -> StreamPublisher:
         return StreamPublisher(

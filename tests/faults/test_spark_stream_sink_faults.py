@@ -8,18 +8,29 @@ from __future__ import annotations
 import os
 import secrets
 import signal
+from collections import defaultdict
 
 import pytest
 
 from rabbit_chx.streams import StreamReader, connect
 from tests.faults.proxy import Proxy
+from tests.faults.spark_load import SLOW
 from tests.faults.spark_programs import EXECUTOR, kill_drivers
 from tests.faults.spark_read import Feed, body, stop, until_committed, until_reading
 from tests.proof import LONG, dice
 
-pytestmark = [pytest.mark.spark, pytest.mark.broker, pytest.mark.long]
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.broker,
+    pytest.mark.long,
+    pytest.mark.timeout(3_600 if LONG else 600),
+]
 
 KILLS = 20 if LONG else 2
+ROWS, ROWS_PER_TRIGGER = (900_000, 60_000) if LONG else (0, 5_000)
+"""The rows that each of the three streams has besides those of the feed, and the maximum of a micro-batch."""
+LAST_ROWS = 30 * SLOW
+"""Seconds for writing all rows that remain after the faults."""
 CONTROL = "exactlyOnce=false stores the rows of a failed task twice: tests/spark/test_write_to_streams.py"
 
 
@@ -46,13 +57,13 @@ def streams(broker):
 def begin(broker, proxy, streams, tmp_path):
     """begin(program) orders a program to copy the streams, and returns the feed that fills them."""
     *sources, target = streams
-    feed = Feed(broker.stream_url, sources)
+    feed = Feed(broker.stream_url, sources, first=ROWS)
 
     def begin(program) -> Feed:
         source = {"url": broker.stream_url, "stream": ",".join(sources), "startingOffsets": "earliest"}
         program.order(
             copy=str(tmp_path),
-            options={**source, "columns": "value,stream", "maxRowsPerTrigger": "5000"},
+            options={**source, "columns": "value,stream", "maxRowsPerTrigger": str(ROWS_PER_TRIGGER)},
             into={"url": proxy.url, "stream": target},
         )
         return feed
@@ -68,19 +79,29 @@ def judge(broker, streams, record, tmp_path):
     def judge(scenario, program, feed, faults):
         sent = feed.end()
         stop(tmp_path)
-        assert program.answer() == {"done": True}, program.complaint()
-        with StreamReader(broker.stream_url, streams[-1]) as reader:
-            found = reader.bounds()
-            stored = [(one.routing_key, one.value) for _, one in reader.messages(found.first, found.end)]
-        wanted = {(stream, body(number)) for stream, count in sent.items() for number in range(count)}
-        outcome = wanted - set(stored), set(stored) - wanted, len(stored) - len(set(stored))
-        record("Spark", scenario, len(wanted), faults, *outcome, control=CONTROL, notes=[])
-        for stream, count in sent.items():
-            assert [value for name, value in stored if name == stream] == [
-                body(number) for number in range(count)
-            ]
+        assert program.answer(LAST_ROWS) == {"done": True}, program.complaint()
+        stored = numbers_in(broker.stream_url, streams[-1])
+        wanted = {name: range(count) for name, count in sent.items()}
+        lost = {(name, row) for name in wanted for row in {*wanted[name]}.difference(stored[name])}
+        more = {(name, row) for name in stored for row in {*stored[name]}.difference(wanted.get(name, ()))}
+        twice = sum(len(rows) - len({*rows}) for rows in stored.values())
+        record("Spark", scenario, sum(sent.values()), faults, lost, more, twice, control=CONTROL, notes=[])
+        assert stored == {name: [*rows] for name, rows in wanted.items()}, "not once, or not in order"
 
     return judge
+
+
+def numbers_in(url: str, stream: str) -> dict[str, list[int]]:
+    """Return the numbers of the rows of each source by offset; -1 for a row that no source has."""
+    found: dict[str, list[int]] = defaultdict(list)
+    with StreamReader(url, stream, columns=["routing_key", "value"]) as reader:
+        bounds = reader.bounds()
+        for batch in reader.read(bounds.first, bounds.end):
+            names, bodies = (batch.column(name).to_pylist() for name in ("routing_key", "value"))
+            for name, value in zip(names, bodies, strict=True):
+                number = int(value.partition(b" ")[0])
+                found[name].append(number if value == body(number) else -1)
+    return found
 
 
 def test_killed_drivers_leave_each_row_once(cluster, begin, judge, tmp_path):
