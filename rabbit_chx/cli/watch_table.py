@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from rabbit_chx.cli.changes import counted
 from rabbit_chx.cli.tables import Table
 from rabbit_chx.text import printable
 from rabbit_chx.watch import Interval, Problem, RingState, Row
@@ -166,8 +167,8 @@ class Changes:
         found = {(problem.name, problem.where): problem for problem in interval.problems}
         yield (
             f"{at} {interval.exchange}: ring {ring_words(interval.ring)}; {totals.rate_in:,.1f}/s in, "
-            f"{totals.rate_out:,.1f}/s out, {totals.depth:,} messages in {len(interval.rows):,} queues; "
-            f"{len(found):,} problems"
+            f"{totals.rate_out:,.1f}/s out, {counted(totals.depth, 'message')} in {counted(len(interval.rows), 'queue')}; "
+            f"{counted(len(found), 'problem')}"
         )
         for key, problem in found.items():
             if key not in self._known:

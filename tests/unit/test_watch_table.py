@@ -101,13 +101,13 @@ def test_a_pipe_gets_a_line_for_each_interval_and_each_change() -> None:
             interval("q0", ring=RingState("unknown", "start")),
         )
     ]
-    numbers = "1,234.5/s in, 0.0/s out, 7 messages in 1 queues"
+    numbers = "1,234.5/s in, 0.0/s out, 7 messages in 1 queue"
     assert shown == [
         [f"orders: ring as in the file; {numbers}; 0 problems"],
         [
-            f"orders: ring drifted, 12.5% of the keys go elsewhere; {numbers}; 1 problems",
+            f"orders: ring drifted, 12.5% of the keys go elsewhere; {numbers}; 1 problem",
             "new: queue 'q0': gets 60.0% of the messages [hot-queue]",
         ],
-        [f"orders: ring as in the file; {numbers}; 1 problems"],
+        [f"orders: ring as in the file; {numbers}; 1 problem"],
         [f"orders: ring order unknown; {numbers}; 0 problems", "resolved: queue 'q0' [hot-queue]"],
     ]

@@ -7,7 +7,7 @@ import pytest
 from spark_connector import stream_access
 from spark_connector.read_options import ReadOptions
 from spark_connector.stream_access import StreamAccess
-from tests.unit.test_management import FLAGS, QUEUE_COLUMNS, serving
+from tests.unit.test_management import BINDING_COLUMNS, FLAGS, QUEUE_COLUMNS, serving
 
 BINDING = {"source": "top", "routing_key": "", "arguments": {}}
 TYPES = {"s0": "stream", "s1": "stream", "q": "quorum"}
@@ -21,12 +21,15 @@ def queue(name: str) -> dict[str, object]:
     return {"name": name, "type": TYPES[name], "exclusive": False, "arguments": {}, **FLAGS}
 
 
+BINDINGS = f"/api/bindings/%2F?columns={BINDING_COLUMNS}"
+
+
 @pytest.fixture
 def api():
     bindings = [binding("top", "hash", "exchange"), binding("hash", "s1"), binding("hash", "q")]
     bindings += [binding("top", "s0"), binding("other", "elsewhere")]
     answers = {f"/api/queues/%2F/{name}?columns={QUEUE_COLUMNS}": queue(name) for name in TYPES}
-    with serving({"/api/bindings/%2F": bindings, **answers}) as api:
+    with serving({BINDINGS: bindings, **answers}) as api:
         yield api
 
 
@@ -37,5 +40,5 @@ def test_the_list_of_the_streams_of_an_exchange_expires(api, monkeypatch, second
     access = StreamAccess(options)
     assert [access.chosen(), access.chosen(["s0"])] == [["s0", "s1"]] * 2
     asked = [path for path, _ in api.asked]
-    assert asked.count("/api/bindings/%2F") == lists
+    assert asked.count(BINDINGS) == lists
     assert len(asked) == lists + len(TYPES)
