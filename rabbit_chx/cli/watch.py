@@ -35,7 +35,7 @@ from rabbit_chx.urls import BrokerUrl
 from rabbit_chx.watch import Interval, Observer, watch as intervals
 
 _LEAST: Final = 5
-"""Seconds: the broker takes statistics every five seconds."""
+"""Seconds: the broker updates statistics every five seconds."""
 
 
 @verb(
@@ -45,7 +45,7 @@ _LEAST: Final = 5
         "rabbit-chx watch --exchange orders --output json | jq .problems",
         "rabbit-chx watch --exchange orders --serve 127.0.0.1:8080",
     ],
-    exit_codes={Exit.FINE: "ended with Ctrl-C or SIGTERM", Exit.FAILED: "the broker refused the first look"},
+    exit_codes={Exit.FINE: "ended with Ctrl-C or SIGTERM", Exit.FAILED: "the broker refused the first poll"},
 )
 @exchange_option(required=True, help="The exchange to watch.")
 @option(
@@ -55,7 +55,7 @@ _LEAST: Final = 5
     default=10,
     show_default=True,
     metavar="SECONDS",
-    help="Seconds from one look at the broker to the next; more with thousands of queues.",
+    help="Seconds between polls of the broker; longer if there are thousands of queues.",
 )
 @file_option(group=EXCHANGE, help="Topology file to compare with, instead of the state at the start.")
 @serve_option
@@ -84,10 +84,10 @@ def watch(
     node: str | None,
     output: str,
 ) -> int:
-    """Show the queues of an exchange with their exact and observed shares, their rates and what is wrong, until Ctrl-C.
+    """Show the queues of an exchange with exact and observed shares, rates and problems, until Ctrl-C.
 
-    In a terminal, the table is refreshed in place. In a pipe, each interval is a line, and so is each problem that comes or
-    goes. The broker's statistics are up to five seconds old.
+    In a terminal, the table is refreshed in place. In a pipe, each interval is a line, and so is each problem that
+    appears or is resolved. The broker's statistics are up to five seconds old.
     """
     if url is None:
         raise click.UsageError("missing broker URL: pass --url or set AMQP_URL")
@@ -97,8 +97,8 @@ def watch(
         broker = broker.at_vhost(wanted.vhost)
     management = management_access.open(broker, password_file, tls)
     observer = Observer(management, broker.vhost, exchange, node=NodeCommand(node) if node else None)
-    looks = intervals(observer, wanted, seconds=seconds)
-    with _ended_by_signals(), served(looks, address) as shown:
+    polled = intervals(observer, wanted, seconds=seconds)
+    with _ended_by_signals(), served(polled, address) as shown:
         _show(shown, output)
     return Exit.FINE
 

@@ -156,7 +156,7 @@ def _cut(name: str, width: int) -> str:
 
 
 class Changes:
-    """Turns intervals into lines: one for each interval, and one for each problem that comes or goes."""
+    """Turns intervals into lines: one for each interval, and one for each problem that appears or is resolved."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[str, str], Problem] = {}

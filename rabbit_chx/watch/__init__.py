@@ -5,7 +5,7 @@
         for row in interval.rows:
             print(row.queue, row.exact, row.observed, row.marks)
 
-A `Snapshot` is one look at the broker, and an `Interval` is what happened between two of them. Both are values, and
+A `Snapshot` is the result of one poll of the broker. An `Interval` is what happened between two snapshots. Both are values, and
 `compare` does no IO. A name is loaded when it is first used.
 """
 
@@ -35,12 +35,12 @@ if TYPE_CHECKING:
     )
     from rabbit_chx.watch.loop import watch as watch
     from rabbit_chx.watch.observer import Observer as Observer
-    from rabbit_chx.watch.snapshot import Problem as Problem, Snapshot as Snapshot
-    from rabbit_chx.watch.standing import (
+    from rabbit_chx.watch.ring_check import (
+        RingCheck as RingCheck,
         RingState as RingState,
-        Standing as Standing,
-        standing_of as standing_of,
+        check_ring as check_ring,
     )
+    from rabbit_chx.watch.snapshot import Problem as Problem, Snapshot as Snapshot
 
 if not TYPE_CHECKING:
     __all__, __getattr__, __dir__ = lazy_exports(
@@ -54,6 +54,6 @@ if not TYPE_CHECKING:
             "rabbit_chx.watch.loop": "watch",
             "rabbit_chx.watch.observer": "Observer",
             "rabbit_chx.watch.snapshot": "Problem Snapshot",
-            "rabbit_chx.watch.standing": "RingState Standing standing_of",
+            "rabbit_chx.watch.ring_check": "RingState RingCheck check_ring",
         },
     )

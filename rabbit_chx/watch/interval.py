@@ -1,4 +1,4 @@
-"""What happened between two looks at an exchange. Values in, values out."""
+"""What happened between two polls of an exchange. Values in, values out."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from math import sqrt
 from typing import Final
 
 from rabbit_chx.topology import QueueState, Topology
+from rabbit_chx.watch.ring_check import RingCheck, RingState, check_ring
 from rabbit_chx.watch.snapshot import PROBLEMS, Problem, Snapshot
-from rabbit_chx.watch.standing import RingState, Standing, standing_of
 
 MINUTES: Final = (1, 5, 15)
 """The lengths of the longer shares."""
@@ -46,12 +46,12 @@ class Row:
     ready: int | None = None
     unacknowledged: int | None = None
     oldest: float | None = None
-    """Seconds since the timestamp of the first message, if the broker tells it."""
+    """Seconds since the timestamp of the first message, if the broker reports it."""
     consumers: int | None = None
     active_consumer: str | None = None
-    """The tag of the single active consumer, empty if none is active; None where the broker does not tell."""
+    """The tag of the single active consumer, empty if none is active; None if the broker does not report it."""
     marks: tuple[str, ...] = ()
-    """The names of the problems of this queue, the gravest first."""
+    """The names of the problems of this queue, the most severe first."""
 
     def as_dict(self) -> dict[str, object]:
         """The row as JSON has it."""
@@ -73,12 +73,12 @@ class Totals:
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """What happened between two looks at an exchange, and what is wrong at its end."""
+    """What happened between two polls of an exchange, and what is wrong at its end."""
 
     time: float
     """The end of the interval, in seconds since the epoch."""
     seconds: float
-    """Its length; 0 for the first look, which knows no rates."""
+    """Its length; 0 for the first poll, which has no rates."""
     exchange: str
     vhost: str
     release: str
@@ -87,11 +87,11 @@ class Interval:
     rows: tuple[Row, ...] = ()
     """The queues in ring order."""
     problems: tuple[Problem, ...] = ()
-    """What is wrong, the gravest first."""
+    """What is wrong, the most severe first."""
     totals: Totals = Totals()
     requests: int = 0
     """Requests to the broker that this interval took."""
-    standing: Standing = field(default_factory=Standing)
+    ring_check: RingCheck = field(default_factory=RingCheck)
     """The comparison of the ring, with the rings themselves; not part of `as_dict`."""
 
     def as_dict(self) -> dict[str, object]:
@@ -115,24 +115,24 @@ def compare(
     current: Snapshot,
     wanted: Topology | None = None,
     *,
-    standing: Standing | None = None,
+    ring_check: RingCheck | None = None,
 ) -> Interval:
-    """Return the interval between two looks.
+    """Return the interval between two polls.
 
     Args:
-        previous: the look before; without one, or if it failed, there are no rates.
-        current: the newest look.
+        previous: the previous poll; without it, or if it failed, there are no rates.
+        current: the newest poll.
         wanted: the topology file, if any. Without one, the state at the start of the watch is what should be.
-        standing: the result of `standing_of` for ``current.observed``, where it is known already.
+        ring_check: the result of `check_ring` for ``current.observed``, where it is known already.
     """
-    standing = standing or standing_at(current, wanted)
+    ring_check = ring_check or ring_check_of(current, wanted)
     seconds = max(0.0, current.time - previous.time) if previous is not None else 0.0
     before = previous.queues if previous is not None and seconds else {}
-    problems = [*current.problems, *(standing.problems if current.reachable else ())]
-    names = dict.fromkeys((*standing.exact, *(each.queue for each in standing.problems if each.queue)))
-    rows = _rows(list(names), standing, before, current.queues, seconds)
+    problems = [*current.problems, *(ring_check.problems if current.reachable else ())]
+    names = dict.fromkeys((*ring_check.exact, *(each.queue for each in ring_check.problems if each.queue)))
+    rows = _rows(list(names), ring_check, before, current.queues, seconds)
     if current.reachable and current.queues:
-        problems += _problems_of_queues(rows, before, current.queues, standing)
+        problems += _problems_of_queues(rows, before, current.queues, ring_check)
     problems.sort(key=lambda problem: PROBLEMS.index(problem.name))
     return Interval(
         time=current.time,
@@ -140,12 +140,12 @@ def compare(
         exchange=current.exchange,
         vhost=current.vhost,
         release="" if current.observed is None else str(current.observed.release),
-        ring=standing.ring if current.reachable else _unseen(standing.ring),
+        ring=ring_check.ring if current.reachable else _unseen(ring_check.ring),
         rows=_marked(rows, problems),
         problems=tuple(problems),
         totals=_totals(rows),
         requests=current.requests,
-        standing=standing,
+        ring_check=ring_check,
     )
 
 
@@ -153,19 +153,19 @@ def _unseen(ring: RingState) -> RingState:
     return RingState("unknown", ring.against, None, "the broker cannot be read")
 
 
-def standing_at(current: Snapshot, wanted: Topology | None) -> Standing:
-    """The comparison of the ring at one look."""
+def ring_check_of(current: Snapshot, wanted: Topology | None) -> RingCheck:
+    """The check of the ring as of one poll."""
     if current.observed is None:
-        return Standing(
+        return RingCheck(
             RingState("unknown", "start" if wanted is None else "file", None, "it has not been read")
         )
     first = current.first or current.observed
-    return standing_of(current.exchange, current.observed, first, wanted, restarted=current.restarted)
+    return check_ring(current.exchange, current.observed, first, wanted, restarted=current.restarted)
 
 
 def _rows(
     names: Sequence[str],
-    standing: Standing,
+    ring_check: RingCheck,
     before: Mapping[str, QueueState],
     now: Mapping[str, QueueState],
     seconds: float,
@@ -186,7 +186,7 @@ def _rows(
         rows.append(
             Row(
                 name,
-                exact=standing.exact.get(name),
+                exact=ring_check.exact.get(name),
                 observed=None if arrived is None or not total else arrived / total,
                 received=arrived,
                 handled=handled,
@@ -214,9 +214,9 @@ def _problems_of_queues(
     rows: Sequence[Row],
     before: Mapping[str, QueueState],
     states: Mapping[str, QueueState],
-    standing: Standing,
+    ring_check: RingCheck,
 ) -> list[Problem]:
-    missing = {problem.queue for problem in standing.problems if problem.name == "queue-missing"}
+    missing = {problem.queue for problem in ring_check.problems if problem.name == "queue-missing"}
     total = 0 if any(row.received is None for row in rows) else sum(row.received or 0 for row in rows)
     found: list[Problem] = []
     for row in rows:
@@ -238,7 +238,7 @@ def _problems_of_queues(
 
 
 def _is_inactive(state: QueueState | None) -> bool:
-    """Whether there are consumers and none is active; at one look alone, the broker may still be choosing."""
+    """Whether there are consumers and none is active; at a single poll, the broker may still be choosing."""
     return state is not None and bool(state.consumers) and state.active_consumer == ""
 
 

@@ -10,10 +10,10 @@ from typing import Final
 from rabbit_chx.errors import InvalidValue
 from rabbit_chx.topology import Topology
 from rabbit_chx.watch.history import History
-from rabbit_chx.watch.interval import Interval, compare, standing_at
+from rabbit_chx.watch.interval import Interval, compare, ring_check_of
 from rabbit_chx.watch.observer import Observer
+from rabbit_chx.watch.ring_check import RingCheck
 from rabbit_chx.watch.snapshot import Snapshot
-from rabbit_chx.watch.standing import Standing
 
 _HASHING: Final = ("x-consistent-hash", "x-modulus-hash")
 _MOST_NAMED: Final = 10
@@ -22,33 +22,33 @@ _MOST_NAMED: Final = 10
 def watch(
     observer: Observer, wanted: Topology | None = None, *, seconds: float = 10.0, stop: Event | None = None
 ) -> Iterator[Interval]:
-    """Look at an exchange again and again, and yield what happened since the look before.
+    """Poll an exchange, and yield what happened since the previous poll.
 
-    The first interval has no rates. A look begins when the one before is done, so that looks never overlap, and a virtual
-    host with very many queues is looked at less often than asked.
+    The first interval has no rates. A poll begins only when the previous one is done. A virtual host with very many
+    queues is polled less often than ``seconds`` says.
 
     Args:
-        observer: looks at the broker.
+        observer: polls the broker.
         wanted: the topology file, if any.
-        seconds: from one look to the next.
-        stop: ends the watch, at once if it waits for the next look.
+        seconds: from one poll to the next.
+        stop: ends the watch; if the watch waits for the next poll, it ends at once.
 
     Raises:
         InvalidValue: the exchange is not in the file, or not on the broker, or it does not hash.
-        BrokerUnavailable: the broker refused the first look, so another attempt is useless.
+        BrokerUnavailable: the broker refused the first poll, so another attempt is useless.
     """
     stop = stop or Event()
     history = History()
     previous: Snapshot | None = None
-    standing: Standing | None = None
+    ring_check: RingCheck | None = None
     while not stop.is_set():
         began = time.monotonic()
-        current = observer.look()
+        current = observer.poll()
         if previous is None or previous.first is None:
             _check(current, wanted)
-        if previous is None or standing is None or not _same(previous, current):
-            standing = standing_at(current, wanted)  # computing shares of a new ring takes a second
-        yield history.add(compare(previous, current, wanted, standing=standing))
+        if previous is None or ring_check is None or not _same(previous, current):
+            ring_check = ring_check_of(current, wanted)  # computing shares of a new ring takes a second
+        yield history.add(compare(previous, current, wanted, ring_check=ring_check))
         previous = current
         stop.wait(max(0.0, began + max(seconds, observer.least_seconds) - time.monotonic()))
 
@@ -66,5 +66,5 @@ def _check(first: Snapshot, wanted: Topology | None) -> None:
 
 
 def _same(previous: Snapshot, current: Snapshot) -> bool:
-    """Whether both looks found the same bindings, so that the comparison of the ring holds for both."""
+    """Whether both polls found the same bindings, so that the comparison of the ring holds for both."""
     return previous.observed is current.observed and previous.restarted == current.restarted

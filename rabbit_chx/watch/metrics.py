@@ -19,29 +19,29 @@ if TYPE_CHECKING:
 _PREFIX: Final = "rabbit_chx_watch_"
 _EXCHANGE: Final = ("vhost", "exchange")
 _OF_EXCHANGES: Final[dict[str, tuple[str, Callable[[Interval], float | None]]]] = {
-    "timestamp_seconds": ("When the newest interval ended.", lambda one: one.time),
+    "timestamp_seconds": ("When the newest interval ended.", lambda interval: interval.time),
     "broker_reachable": (
         "Whether the broker could be read (1) or not (0).",
-        lambda one: not any(problem.name == "broker-unreachable" for problem in one.problems),
+        lambda interval: not any(problem.name == "broker-unreachable" for problem in interval.problems),
     ),
     "ring_drifted": (
         "Whether the ring differs from the file, or from the start of the watch.",
-        lambda one: one.ring.status == "drifted",
+        lambda interval: interval.ring.status == "drifted",
     ),
     "ring_unknown": (
         "Whether it is unknown how the ring compares.",
-        lambda one: one.ring.status == "unknown",
+        lambda interval: interval.ring.status == "unknown",
     ),
     "misrouted_share": (
         "Exact share of the keys that go to another queue than they should, if it is known.",
-        lambda one: 0.0 if one.ring.status == "same" else one.ring.misrouted,
+        lambda interval: 0.0 if interval.ring.status == "same" else interval.ring.misrouted,
     ),
 }
 _OF_QUEUES: Final[dict[str, tuple[str, Callable[[Row], float | None]]]] = {
     "expected_share": ("Exact share of all keys that the queue gets.", lambda row: row.exact),
     "observed_share": ("Share of the messages of the newest interval.", lambda row: row.observed),
     "queue_messages": ("Messages that are ready, or delivered and not acknowledged.", lambda row: row.depth),
-    "queue_oldest_seconds": ("Age of the first message, if the broker tells it.", lambda row: row.oldest),
+    "queue_oldest_seconds": ("Age of the first message, if the broker reports it.", lambda row: row.oldest),
     "queue_consumers": ("Consumers of the queue.", lambda row: row.consumers),
 }
 
@@ -80,7 +80,7 @@ class Metrics:
         return generate_latest(self._registry), CONTENT_TYPE_LATEST
 
     def describe(self) -> Iterator[Metric]:
-        """Tell the registry no names: without this, it would collect to learn them."""
+        """Yield nothing: without this method, the registry would collect the metrics to learn their names."""
         yield from ()
 
     def collect(self) -> Iterator[Metric]:

@@ -1,7 +1,7 @@
-"""Look at an exchange of a live broker, with a bounded number of requests.
+"""Poll an exchange of a live broker with a bounded number of requests.
 
-Each look lists the queues of the virtual host and asks for the exchange types and the uptime of the nodes. The bindings are
-listed too, unless the broker tells with an ETag that no definition has changed, which it does from 4.3.5 on. The virtual
+Each poll lists the queues of the virtual host and asks for the exchange types and the uptime of the nodes. The bindings are
+listed too, unless the ETag of the definitions shows that nothing has changed (RabbitMQ 4.3.5 and later). The virtual
 host is read again only when one of these shows a change, and no more often than one thirtieth of the time allows.
 """
 
@@ -28,21 +28,21 @@ from rabbit_chx.topology.model import OWN
 from rabbit_chx.watch.snapshot import Problem, Snapshot
 
 _ROWS_A_MINUTE: Final = 2500
-"""Queues that are listed in a minute at most: a look at 2,000 queues costs a broker 0.4 to 0.6 seconds of its CPU."""
+"""The most queues that are listed in a minute: a poll of 2,000 queues costs the broker 0.4 to 0.6 seconds of CPU time."""
 _READING: Final = 30
 """Reading the virtual host takes at most this fraction of the time."""
 _STALE: Final = 15.0
-"""Seconds by which a reported uptime may be older than another: nodes report it every five seconds, as other statistics."""
+"""Seconds by which reported uptimes may be out of date: nodes report them every five seconds, like other statistics."""
 
 
 class Observer:
-    """Looks at one exchange, as often as `look` is called.
+    """Polls one exchange.
 
     Args:
         management: the management API.
         vhost: the virtual host.
         exchange: the name of the exchange.
-        node: tells the order of the rings for certain, whenever something has changed.
+        node: reads the exact order of the rings whenever something has changed.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class Observer:
         self._node = node
         self._observed: Observed | None = None
         self._first: Observed | None = None
-        self._sign: tuple[frozenset[str], frozenset[str]] | None = None
+        self._fingerprint: tuple[frozenset[str], frozenset[str]] | None = None
         self._tag = ""
         self._bindings: frozenset[str] = frozenset()
         self._started: dict[str, float] = {}
@@ -69,11 +69,11 @@ class Observer:
         """The shortest interval that the number of queues allows."""
         return self._queues * 60.0 / _ROWS_A_MINUTE
 
-    def look(self) -> Snapshot:
-        """Look at the broker. If it does not answer, the snapshot has a problem that says why.
+    def poll(self) -> Snapshot:
+        """Poll the broker. If it does not answer, the snapshot has a problem that says why.
 
         Raises:
-            BrokerUnavailable: the first look was refused, so another attempt is useless.
+            BrokerUnavailable: the first poll was refused, so another attempt is useless.
         """
         before, now = self._management.requests, time.time()
         queues: dict[str, QueueState] = {}
@@ -103,16 +103,16 @@ class Observer:
     def _refresh(self, queues: Mapping[str, QueueState]) -> None:
         """Read the virtual host again if something has changed."""
         overview = self._management.overview()
-        restarted = self._has_new_node() or self._counts_anew(queues)
+        restarted = self._has_new_node() or self._counters_restarted(queues)
         self._restarted |= restarted
         tagged = Release.parse(overview.release).tags_definitions
-        sign = (overview.exchange_types, self._listed(tagged=tagged))
+        fingerprint = (overview.exchange_types, self._listed(tagged=tagged))
         due = time.monotonic() >= self._read_from
-        if self._observed is None or restarted or self._lost or (sign != self._sign and due):
+        if self._observed is None or restarted or self._lost or (fingerprint != self._fingerprint and due):
             started = time.monotonic()
             self._observed = read(self._management, self._vhost, node=self._node)
             self._first = self._first or self._observed
-            self._sign, self._lost = sign, False
+            self._fingerprint, self._lost = fingerprint, False
             self._read_from = time.monotonic() + _READING * (time.monotonic() - started)
 
     def _listed(self, *, tagged: bool) -> frozenset[str]:
@@ -133,7 +133,7 @@ class Observer:
             raise
 
     def _has_new_node(self) -> bool:
-        """Whether a node has started since the last look; unknown to users without the tag monitoring."""
+        """Whether a node has started since the last poll; unknown to users without the tag monitoring."""
         try:
             uptimes = self._management.uptimes()
         except BrokerUnavailable as error:
@@ -145,11 +145,11 @@ class Observer:
         self._started = known | started
         return any(at > known.get(name, at) + _STALE for name, at in started.items())
 
-    def _counts_anew(self, queues: Mapping[str, QueueState]) -> bool:
-        """Whether the counters of all queues have fallen, as when RabbitMQ restarts within a node that goes on running."""
+    def _counters_restarted(self, queues: Mapping[str, QueueState]) -> bool:
+        """Whether the counters of all queues have fallen, as when RabbitMQ restarts within a node that keeps running."""
         now = {name: state.received for name, state in queues.items() if state.received is not None}
         known = self._received
-        # A restarted broker tells no counters at first.
+        # A restarted broker reports no counters at first.
         self._received = {name: now.get(name, known.get(name, 0)) for name in queues}
         fallen = [count < known[name] for name, count in now.items() if known.get(name)]
         return bool(fallen) and all(fallen)

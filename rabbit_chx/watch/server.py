@@ -124,7 +124,7 @@ class Server:
         """Replace what the page and the metrics show, without waiting for any client."""
         self._metrics.show(interval)
         events = {"interval": interval.as_dict()}
-        rings = (interval.standing.live, interval.standing.wanted)
+        rings = (interval.ring_check.live, interval.ring_check.wanted)
         if rings != self._drawn:
             self._drawn = rings
             events["pictures"] = pictures(*rings)
@@ -232,7 +232,7 @@ class _Handler(BaseHTTPRequestHandler):
         super().end_headers()
 
     def send_response(self, code: int, message: str | None = None) -> None:
-        """Start an answer; one that asks for the token says how browsers can give it."""
+        """Start an answer; if it asks for the token, it says how browsers can send it."""
         super().send_response(code, message)
         if code == HTTPStatus.UNAUTHORIZED:
             self.send_header("WWW-Authenticate", 'Basic realm="rabbit-chx watch", charset="UTF-8"')

@@ -1,4 +1,4 @@
-"""One look at an exchange and its queues. Values only; `rabbit_chx.watch.observer` makes them."""
+"""The state of an exchange and its queues at one poll. Values only; `rabbit_chx.watch.observer` creates them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PROBLEMS: Final = (
     "no-active-consumer",
     "hot-queue",
 )
-"""All names of problems, the gravest first. They are stable: alerts are built on them."""
+"""All names of problems, the most severe first. They are stable, because alerts depend on them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,16 +44,16 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """One look at the broker."""
+    """What one poll of the broker returned."""
 
     time: float
     """Seconds since the epoch."""
     exchange: str
     vhost: str = "/"
     observed: Observed | None = None
-    """The virtual host, as it was last read; None if it never was. The same object while nothing has changed."""
+    """The virtual host, as last read; None if it was never read. The same object while nothing has changed."""
     first: Observed | None = None
-    """The virtual host as it was when the watch began, which stands in for a file."""
+    """The virtual host as it was when the watch began, which replaces a missing file."""
     queues: Mapping[str, QueueState] = field(default_factory=dict)
     """The queues that exist now."""
     problems: tuple[Problem, ...] = ()
@@ -61,7 +61,7 @@ class Snapshot:
     restarted: bool = False
     """Whether a node has restarted since the watch began."""
     requests: int = 0
-    """Requests that this look took."""
+    """Requests that this poll took."""
 
     @property
     def reachable(self) -> bool:

@@ -1,4 +1,4 @@
-"""What goes wrong on a real broker is named by the next look, and a quiet exchange has no problem."""
+"""What goes wrong on a real broker is named by the next poll, and a quiet exchange has no problem."""
 
 from __future__ import annotations
 
@@ -57,10 +57,10 @@ def is_quiet(interval: Interval) -> bool:
 
 
 def until(observer: Observer, before: Snapshot, wanted: Topology | None, met) -> tuple[Snapshot, Interval]:
-    """Look until a condition is met: the broker takes statistics every five seconds only."""
+    """Poll until a condition is met: the broker updates statistics only every five seconds."""
     deadline = time.monotonic() + _PATIENCE
     while True:
-        snapshot = observer.look()
+        snapshot = observer.poll()
         interval = compare(before, snapshot, wanted)
         if met(interval):
             return snapshot, interval
@@ -75,7 +75,7 @@ def test_faults_of_queues_are_named_and_a_quiet_exchange_has_none(site) -> None:
     with site.connection() as connection:
         channel, consumers = connection.channel(), connection.channel()
         tags = {name: consumers.basic_consume(name, lambda *_: None, auto_ack=True) for name in QUEUES}
-        first = observer.look()
+        first = observer.poll()
         keys = [f"key-{number}" for number in range(2000)]
         for key in keys:
             channel.basic_publish("orders", key, b"")
@@ -87,7 +87,7 @@ def test_faults_of_queues_are_named_and_a_quiet_exchange_has_none(site) -> None:
         assert {row.queue: row.received for row in interval.rows} == Counter(map(mirror.route, keys))
         assert (interval.ring.status, interval.ring.against) == ("same", "file")
         for _ in range(3):
-            again = observer.look()
+            again = observer.poll()
             assert again.observed is quiet.observed
             assert not named(compare(quiet, again, wanted)) | named(compare(quiet, again))
             assert again.requests <= 5
@@ -100,14 +100,14 @@ def test_faults_of_queues_are_named_and_a_quiet_exchange_has_none(site) -> None:
         expected = {("hot-queue", hot), ("no-consumer", idle)}
         until(observer, quiet, wanted, lambda each: named(each) == expected)
 
-        before = observer.look()
+        before = observer.poll()
         channel.queue_unbind(idle, "orders", "1")
-        interval = compare(before, observer.look(), wanted)
+        interval = compare(before, observer.poll(), wanted)
         assert {("unbound-queue", idle), ("ring-drifted", None)} <= named(interval)
         assert interval.ring.misrouted is not None
         assert interval.ring.misrouted > 0.2
         channel.queue_delete(hot)
-        interval = compare(before, observer.look())
+        interval = compare(before, observer.poll())
         assert {("queue-missing", hot), ("unbound-queue", idle)} <= named(interval)
 
 
@@ -142,18 +142,18 @@ def test_restarts_and_failures_of_the_broker_are_named(own) -> None:
     wanted = applied(own.url, management, "/")
     node = NodeCommand(f"docker exec -u rabbitmq {container_of(own)} rabbitmqctl eval")
     observer, reading = Observer(management, "/", "orders"), Observer(management, "/", "orders", node=node)
-    first = observer.look()
+    first = observer.poll()
     with consumed(own):
         until(observer, first, wanted, is_quiet)
 
         plugins(own, "disable")
-        assert named(compare(first, observer.look(), wanted)) == {("plugin-off", None)}
+        assert named(compare(first, observer.poll(), wanted)) == {("plugin-off", None)}
         plugins(own, "enable")
         until(observer, first, wanted, is_quiet)
 
-    reading.look()
+    reading.poll()
     own.kill()
-    down = observer.look()
+    down = observer.poll()
     assert named(compare(first, down, wanted)) == {("broker-unreachable", None)}
     assert own.password not in down.problems[0].message
     assert compare(first, down, wanted).ring.status == "unknown"
@@ -163,9 +163,9 @@ def test_restarts_and_failures_of_the_broker_are_named(own) -> None:
     with consumed(own):
         back, _ = until(observer, down, wanted, lambda each: named(each) == lost)
         assert named(compare(down, back)) == lost
-        until(observer, down, wanted, lambda _: observer.look().restarted)
-        until(reading, down, wanted, lambda _: reading.look().restarted)
-        interval = compare(down, reading.look(), wanted)
+        until(observer, down, wanted, lambda _: observer.poll().restarted)
+        until(reading, down, wanted, lambda _: reading.poll().restarted)
+        interval = compare(down, reading.poll(), wanted)
         same = own.ring("orders") == QUEUES
         # The first statistics of a queue after a start were taken before it had its consumer.
         found = {each for each in named(interval) if each[0] != "no-consumer"}
@@ -186,15 +186,15 @@ def test_a_restart_of_rabbitmq_within_its_node_is_noticed(own) -> None:
             channel.queue_declare(name, durable=True)
             channel.queue_bind(name, "plain", "1")
         observer = Observer(management, "/", "plain")
-        first = observer.look()
+        first = observer.poll()
         for number in range(200):
             channel.basic_publish("plain", str(number), b"")
         connection.process_data_events(0.1)
         before, _ = until(observer, first, None, lambda each: each.totals.received == 200)
     assert not before.restarted
     own.restart_app()
-    until(observer, before, None, lambda _: observer.look().restarted)
-    unknown = ("ring-unknown", None) in named(compare(before, observer.look()))
+    until(observer, before, None, lambda _: observer.poll().restarted)
+    unknown = ("ring-unknown", None) in named(compare(before, observer.poll()))
     assert unknown == (own.store == "mnesia")
 
 

@@ -1,4 +1,4 @@
-"""Two looks at an exchange as an interval: shares, rates, marks, and the state of the ring."""
+"""Two snapshots of an exchange as an interval: shares, rates, marks, and the state of the ring."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from rabbit_chx.topology import (
 )
 from rabbit_chx.topology.planning.what_if import assume_applied
 from rabbit_chx.watch import Problem, QueueState, Snapshot, compare
+from rabbit_chx.watch.ring_check import _NAMES
 from rabbit_chx.watch.snapshot import PROBLEMS
-from rabbit_chx.watch.standing import _NAMES
 
 QUEUES = ("q0", "q1", "q2", "q3")
 X = Exchange("orders", "x-consistent-hash")
@@ -47,7 +47,7 @@ def queue(name: str, received: int = 0, **fields: object) -> QueueState:
     return QueueState(name, received=received, **{**usual, **fields})
 
 
-def look(at: float, observed: Observed = FIRST, first: Observed = FIRST, **received: object) -> Snapshot:
+def snapshot(at: float, observed: Observed = FIRST, first: Observed = FIRST, **received: object) -> Snapshot:
     states = {
         name: state if isinstance(state, QueueState) else queue(name, state)
         for name, state in received.items()
@@ -57,7 +57,7 @@ def look(at: float, observed: Observed = FIRST, first: Observed = FIRST, **recei
 
 EVEN = dict.fromkeys(QUEUES, 1000)
 IDLE = queue("q1", 0, consumers=2, single_active=True, active_consumer="")
-START = look(0.0, **dict.fromkeys(QUEUES, 0) | {"q1": IDLE})
+START = snapshot(0.0, **dict.fromkeys(QUEUES, 0) | {"q1": IDLE})
 
 
 def problems(interval) -> list[tuple[str, str | None]]:
@@ -69,7 +69,7 @@ def test_every_kind_of_drift_of_an_exchange_has_a_stable_name() -> None:
 
 
 def test_rows_have_exact_and_observed_shares_and_rates() -> None:
-    interval = compare(START, look(10.0, q0=100, q1=200, q2=300, q3=400))
+    interval = compare(START, snapshot(10.0, q0=100, q1=200, q2=300, q3=400))
     assert [row.queue for row in interval.rows] == list(QUEUES)
     assert sum(row.exact for row in interval.rows) == pytest.approx(1.0)
     assert [row.observed for row in interval.rows] == [0.1, 0.2, 0.3, 0.4]
@@ -81,20 +81,20 @@ def test_rows_have_exact_and_observed_shares_and_rates() -> None:
 
 
 def test_the_first_look_has_no_rates() -> None:
-    interval = compare(None, look(10.0, **EVEN))
+    interval = compare(None, snapshot(10.0, **EVEN))
     assert interval.seconds == 0.0
     assert {(row.received, row.rate_in, row.observed) for row in interval.rows} == {(None, None, None)}
 
 
 def test_a_counter_that_starts_again_counts_from_zero() -> None:
-    interval = compare(look(0.0, **EVEN), look(10.0, **dict.fromkeys(QUEUES, 30)))
+    interval = compare(snapshot(0.0, **EVEN), snapshot(10.0, **dict.fromkeys(QUEUES, 30)))
     assert interval.totals.received == 120
 
 
 def test_a_new_queue_counts_from_zero_and_one_without_statistics_makes_no_other_hot() -> None:
-    new = look(0.0, q0=0, q1=0, q2=QueueState("q2"), q3=0)
-    assert compare(new, look(10.0, **dict.fromkeys(QUEUES, 250))).totals.received == 1000
-    waiting = look(10.0, q0=1000, q1=QueueState("q1"), q2=QueueState("q2"), q3=QueueState("q3"))
+    new = snapshot(0.0, q0=0, q1=0, q2=QueueState("q2"), q3=0)
+    assert compare(new, snapshot(10.0, **dict.fromkeys(QUEUES, 250))).totals.received == 1000
+    waiting = snapshot(10.0, q0=1000, q1=QueueState("q1"), q2=QueueState("q2"), q3=QueueState("q3"))
     assert not compare(new, waiting).problems
 
 
@@ -102,12 +102,12 @@ def test_the_look_after_a_failure_has_no_rates() -> None:
     down = Snapshot(
         0.0, "orders", observed=FIRST, first=FIRST, problems=(Problem("broker-unreachable", "", ""),)
     )
-    assert {row.received for row in compare(down, look(10.0, **EVEN)).rows} == {None}
+    assert {row.received for row in compare(down, snapshot(10.0, **EVEN)).rows} == {None}
 
 
 def test_statistics_that_the_broker_does_not_keep_are_unknown() -> None:
     states = {name: QueueState(name) for name in QUEUES}
-    interval = compare(START, look(10.0, **states))
+    interval = compare(START, snapshot(10.0, **states))
     assert not interval.problems
     assert {(row.depth, row.rate_in, row.consumers) for row in interval.rows} == {(None, None, None)}
 
@@ -142,7 +142,7 @@ CASES = {
         EVEN | {"q1": queue("q1", 1000, consumers=2, single_active=True, active_consumer="")},
         {("no-active-consumer", "q1")},
     ),
-    "active consumer that the broker does not tell": (
+    "active consumer that the broker does not report": (
         FILE,
         EVEN | {"q1": queue("q1", 1000, consumers=2, single_active=True)},
         set(),
@@ -162,7 +162,7 @@ CASES = {
 @pytest.mark.parametrize("wanted", [None, FILE], ids=["against the start", "against a file"])
 def test_problems(case: str, wanted: Topology | None) -> None:
     there, received, expected = CASES[case]
-    interval = compare(START, look(10.0, assume_applied(there), **received), wanted)
+    interval = compare(START, snapshot(10.0, assume_applied(there), **received), wanted)
     assert set(problems(interval)) == expected
     moved = {"unbound-queue", "exchange-missing", "ring-drifted"}
     assert interval.ring.status == ("drifted" if moved & {name for name, _ in expected} else "same")
@@ -173,28 +173,33 @@ def test_problems(case: str, wanted: Topology | None) -> None:
 def test_one_key_of_two_queues_is_hot_below_twice_the_share() -> None:
     two = topology("q0", "q1")
     observed = assume_applied(two)
-    before, after = look(0.0, observed, observed, q0=0, q1=0), look(9.0, observed, observed, q0=800, q1=200)
+    before, after = (
+        snapshot(0.0, observed, observed, q0=0, q1=0),
+        snapshot(9.0, observed, observed, q0=800, q1=200),
+    )
     assert problems(compare(before, after)) == [("hot-queue", "q0")]
 
 
 def test_the_misrouted_share_is_exact() -> None:
     there = assume_applied(topology("q1", "q0", "q2", "q3"))
-    interval = compare(START, look(10.0, there, **EVEN), FILE)
+    interval = compare(START, snapshot(10.0, there, **EVEN), FILE)
     assert interval.ring.misrouted == pytest.approx(0.5, abs=0.01)
-    assert interval.standing.live is not None
-    assert interval.standing.wanted is not None
-    assert interval.standing.live.destinations == ("q1", "q0", "q2", "q3")
-    assert interval.standing.wanted.destinations == QUEUES
+    assert interval.ring_check.live is not None
+    assert interval.ring_check.wanted is not None
+    assert interval.ring_check.live.destinations == ("q1", "q0", "q2", "q3")
+    assert interval.ring_check.wanted.destinations == QUEUES
 
 
 def test_an_order_that_was_never_known_is_no_problem_without_a_file() -> None:
     unknown = unread(FIRST)
-    quiet = compare(START, look(10.0, unknown, unknown, **EVEN))
+    quiet = compare(START, snapshot(10.0, unknown, unknown, **EVEN))
     assert not quiet.problems
     assert (quiet.ring.status, quiet.ring.why) == ("unknown", "it has not been read")
     assert {row.exact for row in quiet.rows} == {0.25}
-    assert problems(compare(START, look(10.0, unknown, unknown, **EVEN), FILE)) == [("ring-unknown", None)]
-    assert problems(compare(START, look(10.0, unknown, **EVEN))) == [("ring-unknown", None)]
+    assert problems(compare(START, snapshot(10.0, unknown, unknown, **EVEN), FILE)) == [
+        ("ring-unknown", None)
+    ]
+    assert problems(compare(START, snapshot(10.0, unknown, **EVEN))) == [("ring-unknown", None)]
 
 
 @pytest.mark.parametrize(
@@ -202,14 +207,14 @@ def test_an_order_that_was_never_known_is_no_problem_without_a_file() -> None:
 )
 def test_a_restart_loses_an_unread_order_on_mnesia_only(store: Store, expected: list) -> None:
     unknown = replace(unread(FIRST), release=Release.parse("4.0", store=store))
-    interval = compare(START, replace(look(10.0, unknown, unknown, **EVEN), restarted=True))
+    interval = compare(START, replace(snapshot(10.0, unknown, unknown, **EVEN), restarted=True))
     assert problems(interval) == expected
     assert interval.ring.status == "unknown"
 
 
 def test_a_disabled_plugin_is_a_problem() -> None:
     off = replace(FIRST, exchange_types=frozenset({"direct", "topic"}))
-    interval = compare(START, look(10.0, off, **EVEN))
+    interval = compare(START, snapshot(10.0, off, **EVEN))
     assert problems(interval) == [("plugin-off", None)]
     assert "rabbitmq-plugins enable" in interval.problems[0].message
 
@@ -236,10 +241,12 @@ queues: {q0: {}, q1: {}}
 def test_shares_add_up_over_slots() -> None:
     wanted = loads(SLOTS, format="yaml")
     there = assume_applied(wanted)
-    interval = compare(look(0.0, there, there, q0=0, q1=0), look(9.0, there, there, q0=250, q1=750), wanted)
+    interval = compare(
+        snapshot(0.0, there, there, q0=0, q1=0), snapshot(9.0, there, there, q0=250, q1=750), wanted
+    )
     assert {row.queue: row.exact for row in interval.rows} == {"q0": 0.25, "q1": 0.75}
     assert not interval.problems
-    assert interval.standing.live is None
+    assert interval.ring_check.live is None
 
 
 def test_the_shares_behind_a_second_hash_are_unknown() -> None:
@@ -247,18 +254,18 @@ def test_the_shares_behind_a_second_hash_are_unknown() -> None:
     bindings = (*FILE.bindings, Binding("orders", ToExchange("below"), "1"))
     bindings += tuple(Binding("below", name, "1") for name in ("q4", "q5"))
     there = assume_applied(Topology("/", (X, below), tuple(map(Queue, (*QUEUES, "q4", "q5"))), bindings))
-    exact = {row.queue: row.exact for row in compare(None, look(0.0, there, there)).rows}
+    exact = {row.queue: row.exact for row in compare(None, snapshot(0.0, there, there)).rows}
     assert exact["q0"] == pytest.approx(0.2, abs=0.01)
     assert (exact["q4"], exact["q5"]) == (None, None)
 
 
 def test_a_queue_that_was_active_a_look_ago_is_not_called_inactive() -> None:
-    before = look(0.0, **EVEN | {"q1": replace(IDLE, active_consumer="ctag")})
-    assert not compare(before, look(10.0, **EVEN | {"q1": IDLE})).problems
+    before = snapshot(0.0, **EVEN | {"q1": replace(IDLE, active_consumer="ctag")})
+    assert not compare(before, snapshot(10.0, **EVEN | {"q1": IDLE})).problems
 
 
 def test_json_of_an_interval_is_complete_and_stable() -> None:
-    fields = compare(START, look(10.0, **EVEN | {"q3": 4000})).as_dict()
+    fields = compare(START, snapshot(10.0, **EVEN | {"q3": 4000})).as_dict()
     assert json.loads(json.dumps(fields)) == fields
     assert list(fields) == [
         *("time", "seconds", "exchange", "vhost", "release", "ring", "rows", "problems", "totals", "requests")

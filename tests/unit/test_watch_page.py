@@ -1,4 +1,4 @@
-"""The page of `watch --serve`: its text, and what it shows, says and lets one do in a real browser."""
+"""The page of `watch --serve`: its text, and what it shows and does in a real browser."""
 
 from __future__ import annotations
 

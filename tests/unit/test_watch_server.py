@@ -277,7 +277,9 @@ def test_hostile_names_stay_in_their_event(server: Server) -> None:
 # --- clients that are slow, vanish, or are too many -----------------------------------------------------------
 
 
-def test_a_client_that_does_not_read_holds_up_nobody_and_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_that_does_not_read_delays_no_other_client_and_is_dropped(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(module, "_SLOWEST", 0.5)
     with serving() as server, socket.socket() as slow:
         slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)

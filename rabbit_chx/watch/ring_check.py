@@ -1,4 +1,4 @@
-"""How the ring and the queues of an exchange stand: compared with a file, or with the start of the watch. No IO."""
+"""How the ring and the queues of an exchange compare with a file, or with the start of the watch. No IO."""
 
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ class RingState:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
-    """What one reading of the virtual host says about an exchange, apart from its messages."""
+class RingCheck:
+    """How an exchange compares with the file or with the start of the watch, apart from its messages."""
 
     ring: RingState = field(default_factory=RingState)
     exact: Mapping[str, float | None] = field(default_factory=dict)
@@ -67,14 +67,14 @@ class Standing:
     """The ring that it should have."""
 
 
-def standing_of(
+def check_ring(
     exchange: str,
     observed: Observed,
     first: Observed,
     wanted: Topology | None = None,
     *,
     restarted: bool = False,
-) -> Standing:
+) -> RingCheck:
     """Compare the virtual host with a file, or without one with its state at the start of the watch.
 
     Without a file, an order of buckets that was unknown at the start is no problem as long as no node restarts.
@@ -100,7 +100,7 @@ def standing_of(
         next((one.misrouted for one in drifts if one.misrouted is not None), None),
         "" if live is None else live.why_unknown,
     )
-    return Standing(
+    return RingCheck(
         state,
         exact_shares(exchange, observed),
         tuple(problems),
