@@ -16,8 +16,8 @@
   const COLUMNS = [
     ["queue", "queue", (row) => row.queue],
     ["picture", "", null],
-    ["n", "expected", (row) => row.exact, share],
-    ["n", "observed", (row) => row.observed, share],
+    ["n", "exact", (row) => row.exact, share],
+    ["n", "now", (row) => row.observed, share],
     ["n", "1 min", (row) => row.minutes["1"], share],
     ["n", "5 min", (row) => row.minutes["5"], share],
     ["n", "15 min", (row) => row.minutes["15"], share],
@@ -176,12 +176,12 @@
 
   function ring() {
     const { status, against, misrouted, why } = newest.ring;
-    const as = against === "file" ? "the file" : "the start of this watch";
+    const file = against === "file";
     const moved = misrouted === null ? "" : `: ${percent.format(misrouted)} of the keys go to another queue`;
     const texts = {
-      same: `As in ${as}.`,
-      drifted: `Differs from ${as}${moved}.`,
-      unknown: `Unknown${why ? `: ${why}` : ""}.`,
+      same: file ? "As in the file." : "Unchanged since this watch began.",
+      drifted: `${file ? "Differs from the file" : "Has changed since this watch began"}${moved}.`,
+      unknown: `The order of its buckets is unknown${why ? `: ${why}` : ""}.`,
     };
     say($("ring"), texts[status]);
   }

@@ -126,7 +126,7 @@ def test_hostile_names_stay_text(window, server, look) -> None:
     assert window.value("document.querySelectorAll('img, #rows b:not(.bars > b)').length") == 0
     assert window.value("document.title") == f"({len(HOSTILE)}) orders · rabbit-chx watch"
     # Text from right to left stays in its name: the number beside it is still on its right.
-    for part in ("expected", "observed"):
+    for part in ("exact", "now"):
         assert (
             window.value(f"getComputedStyle(document.querySelector('[data-label={part}]')).direction")
             == "ltr"
@@ -173,7 +173,7 @@ def test_the_keyboard_reaches_and_works_everything(window, server, look) -> None
     for _ in range(30):
         window.press("Tab")
         focused = window.value("document.activeElement.id || document.activeElement.textContent.trim()")
-        if focused == "observed" and focused not in reached:
+        if focused == "now" and focused not in reached:
             window.press("Enter")
             assert window.value(NAMES) == ["q0", "q2", "q3", "q1"]
             assert window.value("document.activeElement.closest('th').ariaSort") == "descending"
@@ -197,8 +197,8 @@ def test_a_screen_reader_gets_a_table_with_headers_and_the_state(window, server,
     assert ("table", "Queues") in names
     assert {name for role, name in spoken if role == "columnheader"} >= {
         "queue",
-        "expected",
-        "observed",
+        "exact",
+        "now",
         "depth",
     }
     assert sum(role == "row" for role, _ in spoken) == 1 + len(QUEUES)
