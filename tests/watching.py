@@ -47,7 +47,7 @@ def interval(
     names = [queue.name for queue in current.topology.queues]
     counts = {name: (received or {}).get(name, 100) for name in names}
     usual = {"ready": 3, "unacknowledged": 2, "consumers": 1}
-    before = {name: QueueState(name, received=0, handled=0) for name in names}
+    before = {name: QueueState(name, received=0, handled=0, consumers=1) for name in names}
     after = {
         name: QueueState(
             name, **{**usual, "received": count, "handled": count, **(states or {}).get(name, {})}

@@ -132,7 +132,7 @@ def compare(
     names = dict.fromkeys((*ring_check.exact, *(each.queue for each in ring_check.problems if each.queue)))
     rows = _rows(list(names), ring_check, before, current.queues, seconds)
     if current.reachable and current.queues:
-        problems += _problems_of_queues(rows, before, current.queues, ring_check)
+        problems += _problems_of_queues(rows, before, current.queues, ring_check, is_first=previous is None)
     problems.sort(key=lambda problem: PROBLEMS.index(problem.name))
     return Interval(
         time=current.time,
@@ -215,6 +215,8 @@ def _problems_of_queues(
     before: Mapping[str, QueueState],
     states: Mapping[str, QueueState],
     ring_check: RingCheck,
+    *,
+    is_first: bool,
 ) -> list[Problem]:
     missing = {problem.queue for problem in ring_check.problems if problem.name == "queue-missing"}
     total = 0 if any(row.received is None for row in rows) else sum(row.received or 0 for row in rows)
@@ -226,7 +228,7 @@ def _problems_of_queues(
             if row.queue not in missing:
                 found.append(Problem("queue-missing", named, "missing: it was deleted", row.queue))
             continue
-        if state.consumers == 0 and not state.is_stream:
+        if _is_unconsumed(state, before.get(row.queue), is_first=is_first):
             found.append(Problem("no-consumer", named, "has no consumer", row.queue))
         elif _is_inactive(state) and _is_inactive(before.get(row.queue)):
             message = f"none of its {state.consumers} consumers is active"
@@ -235,6 +237,12 @@ def _problems_of_queues(
             message = f"gets {row.observed:.1%} of the messages; its exact share is {row.exact:.1%}"
             found.append(Problem("hot-queue", named, message, row.queue))
     return found
+
+
+def _is_unconsumed(state: QueueState, before: QueueState | None, *, is_first: bool) -> bool:
+    """Whether a queue has no consumer; the first statistics of a new queue are older than its consumers."""
+    known = is_first or (before is not None and before.consumers is not None)
+    return known and state.consumers == 0 and not state.is_stream
 
 
 def _is_inactive(state: QueueState | None) -> bool:

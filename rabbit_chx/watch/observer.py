@@ -111,9 +111,11 @@ class Observer:
         if self._observed is None or restarted or self._lost or (fingerprint != self._fingerprint and due):
             started = time.monotonic()
             self._observed = read(self._management, self._vhost, node=self._node)
-            self._first = self._first or self._observed
+            if self._first is None:
+                self._first = self._observed
+            else:  # the first change after the start is read at once
+                self._read_from = time.monotonic() + _READING * (time.monotonic() - started)
             self._fingerprint, self._lost = fingerprint, False
-            self._read_from = time.monotonic() + _READING * (time.monotonic() - started)
 
     def _listed(self, *, tagged: bool) -> frozenset[str]:
         """The bindings that messages to the exchange can follow, and those of the record of the order."""

@@ -259,6 +259,13 @@ def test_the_shares_behind_a_second_hash_are_unknown() -> None:
     assert (exact["q4"], exact["q5"]) == (None, None)
 
 
+@pytest.mark.parametrize("before", [None, START, Snapshot(0.0, "orders", queues={"q1": QueueState("q1")})])
+def test_a_new_queue_is_not_called_unconsumed_at_its_first_poll(before: Snapshot | None) -> None:
+    after = snapshot(10.0, **EVEN | {"q1": queue("q1", 1000, consumers=0)})
+    is_new = before is not None and before is not START
+    assert problems(compare(before, after)) == ([] if is_new else [("no-consumer", "q1")])
+
+
 def test_a_queue_that_was_active_a_look_ago_is_not_called_inactive() -> None:
     before = snapshot(0.0, **EVEN | {"q1": replace(IDLE, active_consumer="ctag")})
     assert not compare(before, snapshot(10.0, **EVEN | {"q1": IDLE})).problems
