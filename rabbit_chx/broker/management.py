@@ -91,6 +91,7 @@ class Management:
         tls: ssl.SSLContext | None = None,
         proxy: str | None = None,
         insecure: bool = False,
+        timeout: float = 30.0,
     ) -> Management:
         """Return the management API of a broker, with the user and password of the broker URL.
 
@@ -101,6 +102,7 @@ class Management:
             tls: as for a connection to the broker.
             proxy: an ``http://`` URL.
             insecure: send the password of an ``amqps`` URL to another host, or over plain HTTP.
+            timeout: seconds for a whole request.
 
         Raises:
             InvalidValue: the password of an ``amqps`` URL would go to another host, or over plain HTTP.
@@ -109,7 +111,8 @@ class Management:
         url = url or broker.management_url
         if broker.tls and not insecure:
             _check_protected(broker, ManagementUrl.parse(url))
-        return cls(url, credentials=partial(_borrowed, credentials, broker), tls=tls, proxy=proxy)
+        password = partial(_borrowed, credentials, broker)
+        return cls(url, credentials=password, tls=tls, proxy=proxy, timeout=timeout)
 
     def __repr__(self) -> str:
         return f"<Management of {self._base}>"

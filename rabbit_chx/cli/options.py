@@ -155,9 +155,14 @@ class ManagementAccess:
     insecure: bool = False
 
     def open(
-        self, broker: str | BrokerUrl, password_file: Path | None, tls: ssl.SSLContext | None
+        self,
+        broker: str | BrokerUrl,
+        password_file: Path | None,
+        tls: ssl.SSLContext | None,
+        *,
+        timeout: float = 30.0,
     ) -> Management:
-        """The API of a broker, with the same user and password."""
+        """The API of a broker, with the same user and password. ``timeout`` is in seconds, for a whole request."""
         from rabbit_chx.broker.management import Management
 
         return Management.of(
@@ -167,6 +172,7 @@ class ManagementAccess:
             tls=tls,
             proxy=self.proxy,
             insecure=self.insecure,
+            timeout=timeout,
         )
 
 

@@ -95,7 +95,8 @@ def watch(
     wanted = None if file is None else _wanted(file, exchange, broker)
     if wanted is not None:
         broker = broker.at_vhost(wanted.vhost)
-    management = management_access.open(broker, password_file, tls)
+    # A broker that hangs shows within two intervals.
+    management = management_access.open(broker, password_file, tls, timeout=min(30, seconds))
     observer = Observer(management, broker.vhost, exchange, node=NodeCommand(node) if node else None)
     polled = intervals(observer, wanted, seconds=seconds)
     with _ended_by_signals(), served(polled, address) as shown:

@@ -9,12 +9,15 @@ import threading
 import time
 import tracemalloc
 from contextlib import contextmanager, suppress
+from itertools import islice
 
 import pytest
+from click.testing import CliRunner
 
 from rabbit_chx.broker.management import Management
-from rabbit_chx.cli import _exit_code
+from rabbit_chx.cli import _exit_code, cli
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue
+from rabbit_chx.watch import watch
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n\r\n"
 CALLS = {
@@ -74,6 +77,28 @@ def test_a_request_ends_at_its_deadline_however_slowly_the_answer_comes(pieces):
         with pytest.raises(BrokerUnavailable, match=r"did not answer within 0\.5 seconds"):
             Management(url, timeout=0.5).overview()
         assert time.monotonic() - started < 60  # 50,000 bytes of a header's line would take an hour
+
+
+@pytest.mark.long
+def test_a_watch_reports_a_hanging_broker_before_the_next_interval_ends(monkeypatch):
+    monkeypatch.setattr(
+        "rabbit_chx.cli.watch.intervals", lambda *given, **options: islice(watch(*given, **options), 1)
+    )
+    with answering(lambda: always(b"H"), pause=0.05) as (url, _):
+        command = [
+            "watch",
+            "-x",
+            "orders",
+            "--interval",
+            "5",
+            "-U",
+            "amqp://u:p@127.0.0.1",
+            "--management-url",
+            url,
+        ]
+        result = CliRunner().invoke(cli, command)
+    assert "[broker-unreachable]" in result.output
+    assert "did not answer within 5 seconds" in result.output
 
 
 @pytest.mark.parametrize(
