@@ -38,7 +38,6 @@ _T = TypeVar("_T")
 _PRODUCT: Final = "RabbitMQ"
 _PAGE_SIZE: Final = 500  # the API's own maximum
 _MOST_PAGES: Final = 400
-_QUEUE_COLUMNS: Final = "name,type,durable,auto_delete,exclusive,arguments,effective_policy_definition"
 _FINAL: Final = {401, 403, 404}
 """Statuses with which a retry would fail, too."""
 _UNCHANGED: Final = 304
@@ -178,7 +177,7 @@ class Management:
 
     def queue(self, vhost: str, name: str) -> Queue:
         """One queue."""
-        return self._get(["queues", vhost, name], rows.queue, columns=_QUEUE_COLUMNS)
+        return self._get(["queues", vhost, name], rows.queue, columns=rows.QUEUE_COLUMNS)
 
     def queues(self, vhost: str) -> list[tuple[Queue, int | None]]:
         """All queues of a virtual host, each with its number of messages a few seconds ago, None for a stream.
@@ -198,9 +197,8 @@ class Management:
 
     def queue_states(self, vhost: str, *, now: float) -> list[QueueState]:
         """All queues of a virtual host, each as of the last statistics; ``now`` is the time of the query."""
-        return self._pages(
-            ["queues", vhost], partial(rows.queue_state, now=now), columns=rows.QUEUE_STATE_COLUMNS
-        )
+        state = partial(rows.queue_state, now=now)
+        return self._pages(["queues", vhost], state, columns=rows.QUEUE_STATE_COLUMNS)
 
     def tracing(self, vhost: str) -> bool:
         """Whether messages of a virtual host are traced; this needs the tag ``administrator``."""

@@ -170,6 +170,7 @@ def uptime(row: Any) -> tuple[str, int | None]:
     return field_of(row, "name", str), field_of(row, "uptime", int, None)
 
 
+QUEUE_COLUMNS: Final = "name,type,durable,auto_delete,exclusive,arguments,effective_policy_definition"
 BINDING_COLUMNS: Final = "source,destination,destination_type,routing_key,arguments"
 
 
