@@ -18,7 +18,6 @@ PROBLEMS: Final = (
     "ring-drifted",
     "ring-unknown",
     "settings-drifted",
-    "canary-misrouted",
     "no-consumer",
     "no-active-consumer",
     "hot-queue",
