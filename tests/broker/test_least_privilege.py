@@ -7,6 +7,7 @@ import shlex
 import threading
 from contextlib import contextmanager
 from functools import partial
+from itertools import islice
 
 import click
 import pika
@@ -18,6 +19,7 @@ from rabbit_chx.consuming import Group, members
 from rabbit_chx.errors import BrokerUnavailable
 from rabbit_chx.publishing import Publisher
 from rabbit_chx.topology import read
+from rabbit_chx.watch import watch
 from spark_connector import RabbitMQDataSource
 from tests.broker.privileges import (
     OF_STREAMS,
@@ -71,8 +73,13 @@ def shop(broker, tmp_path_factory):
 # -- how each is called -----------------------------------------------------------------------------------------
 
 
+def one_interval(*observer, **options):
+    return islice(watch(*observer, **options), 1)
+
+
 def command_line(shop, what, capsys, monkeypatch):
-    with shop.environment(monkeypatch):
+    with shop.environment(monkeypatch), monkeypatch.context() as endless:
+        endless.setattr("rabbit_chx.cli.watch.intervals", one_interval)
         code, text = run_cli(what, capsys)
     fine = (
         {0, 2} if re.search(" (plan|check|apply|group) ", what) else {0}
