@@ -80,24 +80,22 @@ def check_ring(
     Without a file, an order of buckets that was unknown at the start is no problem as long as no node restarts.
     """
     target = _part(exchange, first.topology if wanted is None else wanted)
+    watched = f"exchange {exchange!r}"
     drifts = drift(target, observed)
     problems: list[Problem] = []
     if wanted is None:
         guessed = {f"exchange {name!r}" for name, source in first.ring_sources.items() if source == "unknown"}
         drifts = tuple(one for one in drifts if not (one.kind in _ORDER and one.where in guessed))
         if guessed and restarted and observed.release.store is Store.MNESIA:
-            problems.append(Problem("ring-unknown", f"exchange {exchange!r}", _RESTARTED))
+            problems.append(Problem("ring-unknown", watched, _RESTARTED))
     if target.exchange(exchange) is None:
-        problems.append(Problem("exchange-missing", f"exchange {exchange!r}", "missing"))
-    for one in drifts:
-        if one.kind in _NAMES:
-            message = _since_start(one) if wanted is None else one.message
-            problems.append(Problem(_NAMES[one.kind], one.where, message, one.queue))
+        problems.append(Problem("exchange-missing", watched, "missing"))
+    problems += (_problem(one, wanted) for one in drifts if one.kind in _NAMES)
     live = observed.rings.get(exchange)
     state = RingState(
         _status(problems, live),
         "start" if wanted is None else "file",
-        next((one.misrouted for one in drifts if one.misrouted is not None), None),
+        next((one.misrouted for one in drifts if one.kind in _ORDER and one.where == watched), None),
         "" if live is None else live.why_unknown,
     )
     return RingCheck(
@@ -107,6 +105,11 @@ def check_ring(
         live,
         _wanted_ring(exchange, target, observed.release),
     )
+
+
+def _problem(one: Drift, wanted: Topology | None) -> Problem:
+    message = _since_start(one) if wanted is None else one.message
+    return Problem(_NAMES[one.kind], one.where, message, one.queue)
 
 
 def _since_start(one: Drift) -> str:
@@ -127,9 +130,8 @@ def exact_shares(exchange: str, observed: Observed) -> dict[str, float | None]:
     lead to one destination, the shares are None.
     """
     found: dict[str, float | None] = {}
-    seen: set[str] = set()
 
-    def add(destination: Destination, share: float | None) -> None:
+    def add(destination: Destination, share: float | None, seen: set[str]) -> None:
         if isinstance(destination, str):
             before = found.get(destination, 0.0)
             found[destination] = None if share is None or before is None else before + share
@@ -137,10 +139,10 @@ def exact_shares(exchange: str, observed: Observed) -> dict[str, float | None]:
             seen.add(destination.name)
             below = _divided(destination.name, observed)
             for each in below:
-                add(each, share if len(below) == 1 else None)
+                add(each, share if len(below) == 1 else None, seen)
 
     for destination, share in _divided(exchange, observed).items():
-        add(destination, share)
+        add(destination, share, set())
     return found
 
 

@@ -259,6 +259,33 @@ def test_the_shares_behind_a_second_hash_are_unknown() -> None:
     assert (exact["q4"], exact["q5"]) == (None, None)
 
 
+def test_shares_add_up_where_two_exchanges_lead_to_the_same_exchange() -> None:
+    left, right, shared = (Exchange(name, "fanout") for name in ("left", "right", "shared"))
+    bindings = (
+        Binding("orders", ToExchange("left"), "1"),
+        Binding("orders", ToExchange("right"), "3"),
+        Binding("left", ToExchange("shared"), ""),
+        Binding("right", ToExchange("shared"), ""),
+        Binding("shared", "q0", ""),
+    )
+    there = assume_applied(Topology("/", (X, left, right, shared), (Queue("q0"),), bindings))
+    (row,) = compare(None, snapshot(0.0, there, there)).rows
+    assert row.exact == pytest.approx(1.0)
+
+
+def test_drift_of_a_ring_behind_the_exchange_has_no_misrouted_share_of_all_keys() -> None:
+    def observed(*below: str) -> Observed:
+        bindings = (Binding("orders", "q0", "9"), Binding("orders", ToExchange("below"), "1"))
+        bindings += tuple(Binding("below", name, "1") for name in below)
+        exchanges = (X, Exchange("below", "x-consistent-hash"))
+        return assume_applied(Topology("/", exchanges, tuple(map(Queue, QUEUES[:3])), bindings))
+
+    first = observed("q1", "q2")
+    interval = compare(None, snapshot(0.0, observed("q2", "q1"), first))
+    assert [(each.name, each.where) for each in interval.problems] == [("ring-drifted", "exchange 'below'")]
+    assert (interval.ring.status, interval.ring.misrouted) == ("drifted", None)
+
+
 @pytest.mark.parametrize("before", [None, START, Snapshot(0.0, "orders", queues={"q1": QueueState("q1")})])
 def test_a_new_queue_is_not_called_unconsumed_at_its_first_poll(before: Snapshot | None) -> None:
     after = snapshot(10.0, **EVEN | {"q1": queue("q1", 1000, consumers=0)})
