@@ -6,7 +6,6 @@ import ipaddress
 import re
 import socket
 from base64 import b64decode
-from binascii import Error as NotBase64
 from dataclasses import dataclass
 from hmac import compare_digest
 from typing import Final, Self
@@ -118,6 +117,6 @@ def _token_in(authorization: str) -> bytes:
     if scheme.lower() == "basic":
         try:
             return b64decode(value.strip(), validate=True).partition(b":")[2]
-        except (NotBase64, ValueError):
+        except ValueError:  # not Base64
             return b""
     return b""

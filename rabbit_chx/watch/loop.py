@@ -46,7 +46,7 @@ def watch(
         current = observer.poll()
         if previous is None or previous.first is None:
             _check(current, wanted)
-        if previous is None or ring_check is None or not _same(previous, current):
+        if previous is None or not _same(previous, current):
             ring_check = ring_check_of(current, wanted)  # computing shares of a new ring takes a second
         yield history.add(compare(previous, current, wanted, ring_check=ring_check))
         previous = current
