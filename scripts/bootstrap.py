@@ -236,9 +236,9 @@ PROMETHEUS = ("prometheus", "promtool")
 
 
 def watch() -> None:
-    """Make sure that there is one of the browsers, and Prometheus with promtool; install Debian's packages if not.
+    """Install Debian's Chromium if no browser is installed, and its Prometheus if `prometheus` or `promtool` is missing.
 
-    If there is still none, each skipped test reports it.
+    If the installation fails, the skipped tests report what is missing.
     """
     if not any(map(shutil.which, BROWSERS)):
         apt_install("chromium")

@@ -138,7 +138,7 @@ class Management:
         return dict(found)
 
     def uptimes(self) -> dict[str, int | None]:
-        """The milliseconds for which each node has run, None if it does not; this needs the tag ``monitoring``."""
+        """The uptime of each node in milliseconds, None if it is down; this needs the tag ``monitoring``."""
         return dict(self._list(["nodes"], rows.uptime, columns="name,uptime"))
 
     def store(self, release: str) -> Store | None:
@@ -196,7 +196,7 @@ class Management:
         return dict(self._pages(["queues", vhost], rows.published, columns="name,message_stats.publish"))
 
     def queue_states(self, vhost: str, *, now: float) -> list[QueueState]:
-        """All queues of a virtual host, each as of the last statistics; ``now`` is the time of the query."""
+        """All queues of a virtual host, each as of the last statistics; ``now`` is the time in seconds since the epoch."""
         state = partial(rows.queue_state, now=now)
         return self._pages(["queues", vhost], state, columns=rows.QUEUE_STATE_COLUMNS)
 
@@ -217,7 +217,7 @@ class Management:
     def definitions_tag(self, vhost: str, known: str = "") -> str:
         """The ETag of a virtual host's definitions, which changes with them; empty before 4.3.5.
 
-        If it is ``known``, the broker does not list the definitions, so asking again costs next to nothing.
+        If the ETag is still ``known``, the broker sends no definitions, so the request costs very little.
         """
         with self._answer("GET", ["definitions", vhost], tag=known) as answer:
             return answer.tag or (known if answer.status == _UNCHANGED else "")

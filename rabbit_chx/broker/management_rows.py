@@ -38,22 +38,22 @@ class User:
 
 @dataclass(frozen=True, slots=True)
 class QueueState:
-    """A queue as of the broker's last statistics, which are up to five seconds old. None is what the broker does not tell."""
+    """A queue as of the broker's last statistics, which are up to five seconds old. Unreported values are None."""
 
     name: str
     ready: int | None = None
     unacknowledged: int | None = None
     received: int | None = None
-    """Messages that arrived, since the node counts."""
+    """Messages that arrived since the node started counting."""
     handled: int | None = None
     """Messages that left: acknowledged, or delivered without acknowledgement."""
     consumers: int | None = None
     single_active: bool = False
     """Whether the broker delivers to one consumer at a time."""
     active_consumer: str | None = None
-    """The tag of the single active consumer, empty if none is active; some releases do not tell that of a quorum queue."""
+    """The tag of the single active consumer, empty if none is active; some releases do not report it for quorum queues."""
     oldest: float | None = None
-    """Seconds since the timestamp of the first message; most brokers and messages have none."""
+    """Seconds since the timestamp of the first message; None for most brokers, and for messages without a timestamp."""
     is_stream: bool = False
     state: str = ""
 
@@ -166,7 +166,7 @@ def queue_state(row: Any, *, now: float) -> QueueState:
 
 
 def uptime(row: Any) -> tuple[str, int | None]:
-    """A node and the milliseconds for which it has run; None for one that does not run."""
+    """The name of a node and its uptime in milliseconds; None if the node is down."""
     return field_of(row, "name", str), field_of(row, "uptime", int, None)
 
 

@@ -178,6 +178,6 @@ def destinations_by_queue(topology: Topology, exchange: str) -> dict[str, Destin
 
 
 def _queues_behind(topology: Topology, destination: Destination) -> set[str]:
-    """All queues that a message may reach from here with some routing key."""
+    """All queues that a message with some routing key may reach from this exchange."""
     found = reachable(topology, [destination], alternates=True)
     return {each for each in found if not isinstance(each, ToExchange)}

@@ -78,7 +78,7 @@ class OrderEvidence:
         first = self.exchange.arguments.get(BIND_SEQUENCE) if self.exchange else None
         if len(set(carried)) < len(carried):
             return f"two of its bindings carry the same {BIND_SEQUENCE}"
-        # A single binding that is older than the rest comes first with any number.
+        # A single binding that is older than the rest is first, with any number.
         if not isinstance(first, int) or sum(number < first for number in carried) > 1:
             return f"the broker was restarted after some of its bindings got their {BIND_SEQUENCE}"
         return ""
