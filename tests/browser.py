@@ -1,4 +1,4 @@
-"""A headless browser that tests steer over a pipe, with Chromium's own protocol, so that no driver is needed."""
+"""A headless browser that tests control over a pipe with Chromium's own protocol, so that no driver is needed."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class Page:
             self.value("new Promise((resolve) => setTimeout(resolve, 50))")
         return found
 
-    def complains_of(self, text: str) -> None:
+    def wait_for_complaint(self, text: str) -> None:
         """Wait for an error or a warning with this text."""
         until = monotonic() + _WITHIN
         while not any(text in one for one in self.complaints):
@@ -86,8 +86,8 @@ class Page:
         self._call("Input.dispatchKeyEvent", type="keyDown", text=text, **common)
         self._call("Input.dispatchKeyEvent", type="keyUp", **common)
 
-    def spoken(self) -> list[tuple[str, str]]:
-        """What a screen reader gets: the role and the name of everything on the page."""
+    def accessibility_tree(self) -> list[tuple[str, str]]:
+        """The role and the name of everything on the page, as a screen reader gets them."""
         nodes = self._call("Accessibility.getFullAXTree")["nodes"]
         return [
             (node["role"]["value"], node.get("name", {}).get("value", ""))
@@ -96,7 +96,7 @@ class Page:
         ]
 
     def picture(self, path: Path) -> None:
-        """Save what the window shows."""
+        """Save a screenshot of the window."""
         path.write_bytes(b64decode(self._call("Page.captureScreenshot")["data"]))
 
     def _call(self, method: str, **parameters: Any) -> dict[str, Any]:
@@ -133,28 +133,28 @@ class Page:
 
 @contextmanager
 def browser(folder: Path):
-    """Start a headless browser with a profile in this folder; yields an empty page of it."""
+    """Start a headless browser with a profile in this folder, and yield an empty page."""
     program = needed(*BROWSERS)
     (reads, commands), (answers, writes) = os.pipe(), os.pipe()
-    theirs = [fcntl(end, F_DUPFD_CLOEXEC, 10) for end in (reads, writes)]
+    child_ends = [fcntl(end, F_DUPFD_CLOEXEC, 10) for end in (reads, writes)]
     for end in (reads, writes):
         os.close(end)
     options = ["--headless=new", "--remote-debugging-pipe", "--no-sandbox", "--disable-gpu", "--no-first-run"]
     options += ["--disable-dev-shm-usage", "--no-proxy-server", f"--user-data-dir={folder}"]
     with (folder / "browser.log").open("wb") as log:
         process = subprocess.Popen(
-            [sys.executable, "-c", _WITH_PIPES, *map(str, theirs), program, *options],
+            [sys.executable, "-c", _WITH_PIPES, *map(str, child_ends), program, *options],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
-            pass_fds=theirs,
+            pass_fds=child_ends,
         )
-    for end in theirs:
+    for end in child_ends:
         os.close(end)
     try:
         yield Page(commands, answers)
     finally:
-        os.close(commands)  # at which the browser ends
+        os.close(commands)  # this ends the browser
         try:
             process.wait(20)
         except subprocess.TimeoutExpired:

@@ -1,4 +1,4 @@
-"""Intervals of a watched exchange, made without a broker."""
+"""Intervals of a watched exchange, created without a broker."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ HOSTILE = (
     "\N{HEBREW LETTER ALEF}\N{HEBREW LETTER BET}-queue",
     "long" * 50,
 )
-"""Names of queues that a page, an event or a metric could take for something else."""
+"""Names of queues that a page, an event or a metric could misinterpret."""
 
 
 def observed(queues: Iterable[str]) -> Observed:
@@ -41,7 +41,7 @@ def interval(
     at: float = 1_800_000_000.0,
     reachable: bool = True,
 ) -> Interval:
-    """Ten seconds of an exchange: its queues in the order in which they should be bound, and in the order ``now``."""
+    """Ten seconds of an exchange whose queues were bound in the order ``queues`` and are now bound in the order ``now``."""
     first = observed(queues)
     current = first if now is None else observed(now)
     names = [queue.name for queue in current.topology.queues]

@@ -1,4 +1,4 @@
-"""The option ``--serve`` of ``watch``: the intervals as a page and as metrics."""
+"""The option ``--serve`` of ``watch``: serve the intervals as a page and as metrics."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ serve_option: Final = option(
 
 @contextmanager
 def served(intervals: Iterable[Interval], address: str | None) -> Iterator[Iterable[Interval]]:
-    """Yield the intervals; each is also served as it passes, if there is an address."""
+    """Yield the intervals; with an address, also serve each interval before it is yielded."""
     if address is None:
         yield intervals
         return

@@ -1,4 +1,4 @@
-"""``rabbit-chx watch``: show what each queue of a running exchange gets, and what is wrong."""
+"""``rabbit-chx watch``: show the shares and rates of the queues of a running exchange, and its problems."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ from rabbit_chx.topology.model import Topology
 from rabbit_chx.urls import BrokerUrl
 from rabbit_chx.watch import Interval, Observer, watch as intervals
 
-_LEAST: Final = 5
-"""Seconds: the broker updates statistics every five seconds."""
+_MIN_SECONDS: Final = 5
+"""The broker updates statistics every five seconds."""
 
 
 @verb(
@@ -51,7 +51,7 @@ _LEAST: Final = 5
 @option(
     "--interval",
     "seconds",
-    type=click.IntRange(min=_LEAST),
+    type=click.IntRange(min=_MIN_SECONDS),
     default=10,
     show_default=True,
     metavar="SECONDS",
@@ -95,7 +95,7 @@ def watch(
     wanted = None if file is None else _wanted(file, exchange, broker)
     if wanted is not None:
         broker = broker.at_vhost(wanted.vhost)
-    # A broker that hangs shows within two intervals.
+    # A broker that hangs is reported within two intervals.
     management = management_access.open(broker, password_file, tls, timeout=min(30, seconds))
     observer = Observer(management, broker.vhost, exchange, node=NodeCommand(node) if node else None)
     polled = intervals(observer, wanted, seconds=seconds)
@@ -105,7 +105,7 @@ def watch(
 
 
 def _wanted(file: str, exchange: str, broker: BrokerUrl) -> Topology:
-    """The topology of the file that has the exchange."""
+    """The topology in the file that contains the exchange."""
     found = [each for each in load_topologies(file, (), broker) if each.exchange(exchange) is not None]
     if not found:
         raise InvalidValue("--exchange", exchange, f"an exchange of {file}")

@@ -1,4 +1,4 @@
-"""What ``rabbit-chx watch`` shows of an interval: a screen that fits the terminal, or lines for a pipe."""
+"""Show an interval of ``rabbit-chx watch``: a screen that fits the terminal, or lines for a pipe."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ if TYPE_CHECKING:
 
 _RED: Final = "red"
 _MOST_PROBLEMS: Final = 8
-"""Problems listed below the table; the others are counted."""
-_AROUND: Final = 8
+"""Problems to list below the table; the others are only counted."""
+_OTHER_LINES: Final = 8
 """Lines of a screen that are neither rows nor problems."""
 
 
 class _Column(NamedTuple):
     title: str
     rank: int
-    """Columns of a lower rank are shown first where there is no room for all."""
+    """If not all columns fit, those with the lowest ranks are shown."""
     text: Callable[[Row], str]
 
 
@@ -59,21 +59,21 @@ _COLUMNS: Final = (
     _Column("active", 10, lambda row: row.active_consumer or ""),
     _Column("", 0, _marks),
 )
-_LEFT: Final = ("active", "")
-_LEAST_NAME: Final = 12
-_BETWEEN: Final = 3
-"""Blanks between two columns."""
+_LEFT_ALIGNED: Final = ("active", "")
+_MIN_NAME_WIDTH: Final = 12
+_GAP: Final = 3
+"""Spaces between two columns."""
 
 
-def ring_words(ring: RingState) -> str:
-    """The state of a ring in words."""
+def ring_text(ring: RingState) -> str:
+    """Describe the state of a ring."""
     known = "as in the file" if ring.against == "file" else "as at the start"
     moved = "" if ring.misrouted is None else f", {ring.misrouted:.1%} of the keys go elsewhere"
     return {"same": known, "drifted": f"drifted{moved}", "unknown": "order unknown"}[ring.status]
 
 
 class Screen:
-    """The newest interval, laid out for the size of the terminal whenever rich asks."""
+    """The newest interval as a rich renderable that fits the terminal."""
 
     def __init__(self) -> None:
         self.interval: Interval | None = None
@@ -88,8 +88,8 @@ class Screen:
         problems = interval.problems[:_MOST_PROBLEMS]
         for line, style in _head(interval):
             yield Text(printable(line), style, overflow="ellipsis", no_wrap=True)
-        room = max(1, height - _AROUND - len(problems))
-        yield _table(interval, width, room).drawn(narrow=False)
+        max_rows = max(1, height - _OTHER_LINES - len(problems))
+        yield _table(interval, width, max_rows).drawn(narrow=False)
         for problem in problems:
             line = f"{problem.name}: {problem.where}: {problem.message}"
             yield Text(printable(line), _RED, overflow="ellipsis", no_wrap=True)
@@ -103,51 +103,51 @@ def _head(interval: Interval) -> Iterator[tuple[str, str]]:
     since = f" over {interval.seconds:.0f} s" if interval.seconds else ""
     totals = interval.totals
     yield f"{_clock(interval.time)}{since}: {totals.rate_in:,.1f}/s in, {totals.rate_out:,.1f}/s out", ""
-    yield f"Ring: {ring_words(interval.ring)}", _RED if interval.ring.status == "drifted" else ""
+    yield f"Ring: {ring_text(interval.ring)}", _RED if interval.ring.status == "drifted" else ""
 
 
-def _table(interval: Interval, width: int, room: int) -> Table:
-    """The rows that fit, those with problems first if not all do."""
+def _table(interval: Interval, width: int, max_rows: int) -> Table:
+    """The rows that fit; if not all rows fit, those with problems come first."""
     rows = interval.rows
-    if len(rows) > room:
-        rows = tuple(sorted(rows, key=lambda row: not row.marks))[: max(1, room - 1)]
-    columns, room_for_name = _fitting(rows, width)
+    if len(rows) > max_rows:
+        rows = tuple(sorted(rows, key=lambda row: not row.marks))[: max(1, max_rows - 1)]
+    columns, name_width = _fitting(rows, width)
     table = Table(
         "queue",
         *(column.title for column in columns),
-        right=tuple(column.title for column in columns if column.title not in _LEFT),
+        right=tuple(column.title for column in columns if column.title not in _LEFT_ALIGNED),
         wrapped=(),
     )
     for row in rows:
         cells = [column.text(row) for column in columns]
         marks = ((cells.pop(), _RED),) if "" in (column.title for column in columns) else ()
-        table.add_row(_cut(row.queue, room_for_name), *cells, *([marks] if marks else []))
+        table.add_row(_truncated(row.queue, name_width), *cells, *([marks] if marks else []))
     if len(rows) < len(interval.rows):
         table.add_row(f"and {len(interval.rows) - len(rows):,} more")
     return table
 
 
 def _fitting(rows: Sequence[Row], width: int) -> tuple[list[_Column], int]:
-    """The columns that a screen has room for, and what they leave to the names of the queues."""
+    """The columns that fit the width, and the width that remains for the names of the queues."""
     from rich.cells import cell_len
 
-    def needed(title: str, texts: Iterable[str]) -> int:
-        return max(map(cell_len, (title, *map(printable, texts)))) + _BETWEEN
+    def width_of(title: str, texts: Iterable[str]) -> int:
+        return max(map(cell_len, (title, *map(printable, texts)))) + _GAP
 
-    names = needed("queue", (row.queue for row in rows))
-    reserved = min(names, _LEAST_NAME + _BETWEEN + max(0, width - 60) // 3)
-    left = width - reserved
+    names = width_of("queue", (row.queue for row in rows))
+    reserved = min(names, _MIN_NAME_WIDTH + _GAP + max(0, width - 60) // 3)
+    available = width - reserved
     shown = set()
     for column in sorted(_COLUMNS, key=lambda column: column.rank):
-        wide = needed(column.title, map(column.text, rows))
-        if wide <= left:
+        needed_width = width_of(column.title, map(column.text, rows))
+        if needed_width <= available:
             shown.add(column.title)
-            left -= wide
-    return [column for column in _COLUMNS if column.title in shown], min(names, reserved + left) - _BETWEEN
+            available -= needed_width
+    return [column for column in _COLUMNS if column.title in shown], min(names, reserved + available) - _GAP
 
 
-def _cut(name: str, width: int) -> str:
-    """The name, cut so that the numbers have room."""
+def _truncated(name: str, width: int) -> str:
+    """The name, truncated to this width."""
     from rich.text import Text
 
     shown = Text(printable(name))
@@ -166,7 +166,7 @@ class Changes:
         at, totals = _clock(interval.time), interval.totals
         found = {(problem.name, problem.where): problem for problem in interval.problems}
         yield (
-            f"{at} {interval.exchange}: ring {ring_words(interval.ring)}; {totals.rate_in:,.1f}/s in, "
+            f"{at} {interval.exchange}: ring {ring_text(interval.ring)}; {totals.rate_in:,.1f}/s in, "
             f"{totals.rate_out:,.1f}/s out, {counted(totals.depth, 'message')} in {counted(len(interval.rows), 'queue')}; "
             f"{counted(len(found), 'problem')}"
         )

@@ -1,4 +1,4 @@
-"""Watch a running hash exchange: what each queue receives against its exact share, and whether its ring drifts.
+"""Watch a running hash exchange: compare what each queue receives with its exact share, and detect drift of the ring.
 
     management = Management("http://user:password@host:15672")
     for interval in watch(Observer(management, "/", "orders")):
@@ -6,7 +6,7 @@
             print(row.queue, row.exact, row.observed, row.marks)
 
 A `Snapshot` is the result of one poll of the broker. An `Interval` is what happened between two snapshots. Both are values, and
-`compare` does no IO. A name is loaded when it is first used.
+`compare` does no IO. Names are loaded on first use.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Who may read what `watch --serve` offers: the address to listen on, the token, and the host that a request names."""
+"""Access control for `watch --serve`: the address to listen on, the token, and the allowed values of ``Host``."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ class Address:
     port: int
     family: socket.AddressFamily
     ip: str
-    """The address that the host stands for."""
+    """The first address to which the host resolves."""
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Parse ``HOST:PORT``, and look the host up."""
+        """Parse ``HOST:PORT`` and resolve the host."""
         found = re.fullmatch(r"(?:\[([^][]+)\]|([^][:/@\s]+)):(\d{1,5})", text, re.ASCII)
         if found is None or int(found[3]) > 65_535:
             raise InvalidValue("--serve", text, _EXPECTED)
@@ -38,7 +38,7 @@ class Address:
         try:
             (family, _, _, _, (ip, *_)), *_ = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
         except (OSError, UnicodeError):
-            raise InvalidValue("--serve", text, "a host of this machine") from None
+            raise InvalidValue("--serve", text, "a host name or address of this machine") from None
         return cls(host, port, family, str(ip))
 
     @property
@@ -61,7 +61,7 @@ def host_and_port(host: str, port: int) -> str:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Access:
-    """The rule for requests: on loopback they must name this machine, and where there is a token they must have it."""
+    """Decides which requests are allowed: with a token, those that carry it; without, those that name this machine."""
 
     address: Address
     token: str | None
@@ -73,7 +73,7 @@ class Access:
                     "--serve",
                     str(self.address),
                     "a loopback address such as 127.0.0.1:8080, or a token",
-                    f"Other machines could read the page: set {TOKEN_VARIABLE} to a token that they must have",
+                    f"Other machines could read the page: set {TOKEN_VARIABLE} to require a token",
                 )
         elif len(self.token) < _SHORTEST_TOKEN or not re.fullmatch(r"[!-~]+", self.token):
             expected = f"at least {_SHORTEST_TOKEN} printable ASCII characters without spaces"
@@ -82,8 +82,9 @@ class Access:
     def names_this_server(self, hosts: list[str]) -> bool:
         """Whether the ``Host`` headers of a request name this server.
 
-        Any web page can have a name of its own lead to 127.0.0.1 and then read what is there (DNS rebinding), but the
-        browser sends that name. A browser does not send the token to another name, so with a token any name is allowed.
+        Any web page can point its own name to 127.0.0.1 and then read this server's answers (DNS rebinding), but the
+        browser sends that name. A browser sends the token only to the name for which the user entered it, so with a token
+        any name is allowed.
         """
         if len(hosts) != 1:
             return False

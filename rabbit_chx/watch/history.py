@@ -1,4 +1,4 @@
-"""The shares of the last 1, 5 and 15 minutes, in memory that does not grow with the length of a watch. No IO."""
+"""The shares of the last 1, 5 and 15 minutes, in bounded memory. No IO."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Final
 from rabbit_chx.watch.interval import MINUTES, Interval
 
 _SLOT: Final = 10.0
-"""Seconds; shorter intervals are added up."""
+"""Seconds; shorter intervals are merged."""
 
 
 class History:
@@ -23,7 +23,7 @@ class History:
         return len(self._slots)
 
     def add(self, interval: Interval) -> Interval:
-        """Take in an interval, and return it with the shares of the last minutes, itself included."""
+        """Add an interval, and return it with the shares of the last minutes, which include it."""
         received = Counter({row.queue: row.received for row in interval.rows if row.received})
         self._append(interval.time, received)
         counts = [self._count(interval.time - 60.0 * minutes) for minutes in MINUTES]

@@ -1,4 +1,4 @@
-"""What happened between two polls of an exchange. Values in, values out."""
+"""Compare two polls of an exchange: shares, rates and problems. No IO."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from rabbit_chx.watch.ring_check import RingCheck, RingState, check_ring
 from rabbit_chx.watch.snapshot import PROBLEMS, Problem, Snapshot
 
 MINUTES: Final = (1, 5, 15)
-"""The lengths of the longer shares."""
+"""The periods of the shares that `History` adds."""
 _LEAST_HOT: Final = 100
-"""Messages of an interval below which no queue is called hot."""
+"""A queue with fewer messages in an interval is never hot."""
 _SIGMAS: Final = 6.0
 _HOT_RATIO: Final = 2.0
 """A queue is hot if it gets this many times its exact share, ..."""
@@ -24,7 +24,7 @@ _HOT_KEY: Final = 0.25
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One queue in one interval. None is what is not known."""
+    """One queue in one interval. Unknown values are None."""
 
     queue: str
     exact: float | None = None
@@ -38,9 +38,9 @@ class Row:
     handled: int | None = None
     """Messages that left in this interval."""
     rate_in: float | None = None
-    """Messages a second that arrived."""
+    """Messages that arrived, per second."""
     rate_out: float | None = None
-    """Messages a second that left."""
+    """Messages that left, per second."""
     depth: int | None = None
     """Messages that are ready, or delivered and not acknowledged."""
     ready: int | None = None
@@ -54,14 +54,14 @@ class Row:
     """The names of the problems of this queue, the most severe first."""
 
     def as_dict(self) -> dict[str, object]:
-        """The row as JSON has it."""
+        """The row as a JSON object."""
         shares = {str(minutes): share for minutes, share in zip(MINUTES, self.minutes, strict=True)}
         return {**asdict(self), "minutes": shares, "marks": list(self.marks)}
 
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """The sums of all rows whose values are known."""
+    """The sums of the known values of all rows."""
 
     received: int = 0
     handled: int = 0
@@ -73,7 +73,7 @@ class Totals:
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """What happened between two polls of an exchange, and what is wrong at its end."""
+    """The time between two polls of an exchange, and the problems at its end."""
 
     time: float
     """The end of the interval, in seconds since the epoch."""
@@ -82,20 +82,20 @@ class Interval:
     exchange: str
     vhost: str
     release: str
-    """The release of the broker; empty if it has never answered."""
+    """The release of the broker; empty if the broker has never answered."""
     ring: RingState
     rows: tuple[Row, ...] = ()
     """The queues in ring order."""
     problems: tuple[Problem, ...] = ()
-    """What is wrong, the most severe first."""
+    """The problems, the most severe first."""
     totals: Totals = Totals()
     requests: int = 0
-    """Requests to the broker that this interval took."""
+    """Requests to the broker in the poll at the end of this interval."""
     ring_check: RingCheck = field(default_factory=RingCheck)
-    """The comparison of the ring, with the rings themselves; not part of `as_dict`."""
+    """The check of the ring, with the rings themselves; not part of `as_dict`."""
 
     def as_dict(self) -> dict[str, object]:
-        """The interval as JSON has it."""
+        """The interval as a JSON object."""
         return {
             "time": self.time,
             "seconds": self.seconds,
@@ -122,8 +122,8 @@ def compare(
     Args:
         previous: the previous poll; without it, or if it failed, there are no rates.
         current: the newest poll.
-        wanted: the topology file, if any. Without one, the state at the start of the watch is what should be.
-        ring_check: the result of `check_ring` for ``current.observed``, where it is known already.
+        wanted: the topology file, if any. Without one, the expected state is that at the start of the watch.
+        ring_check: the result of `check_ring` for ``current.observed``, if it is already known.
     """
     ring_check = ring_check or ring_check_of(current, wanted)
     seconds = max(0.0, current.time - previous.time) if previous is not None else 0.0
@@ -204,7 +204,7 @@ def _rows(
 
 
 def _more(before: int | None, now: int | None, *, counted: bool) -> int | None:
-    """The increase of a counter, which starts from zero with its queue or its node, and is missing for a new queue."""
+    """The increase of a counter; a queue or node that starts resets it to zero, and a new queue may not have it yet."""
     if now is None or not counted:
         return None
     return now if before is None or now < before else now - before
@@ -240,13 +240,13 @@ def _problems_of_queues(
 
 
 def _is_unconsumed(state: QueueState, before: QueueState | None, *, is_first: bool) -> bool:
-    """Whether a queue has no consumer; the first statistics of a new queue are older than its consumers."""
+    """Whether a queue has no consumer; the first statistics of a new queue may be older than its consumers."""
     known = is_first or (before is not None and before.consumers is not None)
     return known and state.consumers == 0 and not state.is_stream
 
 
 def _is_inactive(state: QueueState | None) -> bool:
-    """Whether there are consumers and none is active; at a single poll, the broker may still be choosing."""
+    """Whether the queue has consumers but none is active; at a single poll, the broker may still be choosing one."""
     return state is not None and bool(state.consumers) and state.active_consumer == ""
 
 

@@ -1,4 +1,4 @@
-"""Watch an exchange: one interval after the other, until it is stopped."""
+"""Poll an exchange at intervals until the watch is stopped."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ def watch(
 ) -> Iterator[Interval]:
     """Poll an exchange, and yield what happened since the previous poll.
 
-    The first interval has no rates. A poll begins only when the previous one is done. A virtual host with very many
-    queues is polled less often than ``seconds`` says.
+    The first interval has no rates. A poll begins only when the previous poll is done. A virtual host with
+    thousands of queues is polled less often than every ``seconds``.
 
     Args:
         observer: polls the broker.
         wanted: the topology file, if any.
-        seconds: from one poll to the next.
-        stop: ends the watch; if the watch waits for the next poll, it ends at once.
+        seconds: the time from the start of a poll to the start of the next.
+        stop: ends the watch, at once if it is waiting for the next poll.
 
     Raises:
-        InvalidValue: the exchange is not in the file, or not on the broker, or it does not hash.
-        BrokerUnavailable: the broker refused the first poll, so another attempt is useless.
+        InvalidValue: the exchange is not a hash exchange of the file (without a file, of the broker).
+        BrokerUnavailable: the broker refused the first poll, so a retry would fail, too.
     """
     stop = stop or Event()
     history = History()
@@ -47,14 +47,14 @@ def watch(
         if previous is None or previous.first is None:
             _check(current, wanted)
         if previous is None or not _same(previous, current):
-            ring_check = ring_check_of(current, wanted)  # computing shares of a new ring takes a second
+            ring_check = ring_check_of(current, wanted)  # computing the shares of a ring takes a second
         yield history.add(compare(previous, current, wanted, ring_check=ring_check))
         previous = current
         stop.wait(max(0.0, began + max(seconds, observer.least_seconds) - time.monotonic()))
 
 
 def _check(first: Snapshot, wanted: Topology | None) -> None:
-    """Refuse to watch an exchange that cannot be the one that is meant."""
+    """Raise unless the exchange hashes and is in the file or, without a file, on the broker."""
     topology = wanted or (first.first.topology if first.first is not None else None)
     if topology is None:
         return

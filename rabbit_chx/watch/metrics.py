@@ -1,6 +1,6 @@
 """The newest interval of a watch as metrics for Prometheus, through its client library.
 
-Nothing is remembered of a queue that is gone, so that its series end when it does. Needs the extra ``watch``.
+The series of a queue end when the queue is gone. Needs the extra ``watch``.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ _OF_EXCHANGES: Final[dict[str, tuple[str, Callable[[Interval], float | None]]]] 
         lambda interval: interval.ring.status == "drifted",
     ),
     "ring_unknown": (
-        "Whether it is unknown how the ring compares.",
+        "Whether the comparison of the ring is unknown (1) or not (0).",
         lambda interval: interval.ring.status == "unknown",
     ),
     "misrouted_share": (
-        "Exact share of the keys that go to another queue than they should, if it is known.",
+        "Exact share of the keys that go to the wrong queue, if known.",
         lambda interval: 0.0 if interval.ring.status == "same" else interval.ring.misrouted,
     ),
 }
@@ -47,7 +47,7 @@ _OF_QUEUES: Final[dict[str, tuple[str, Callable[[Row], float | None]]]] = {
 
 
 class Metrics:
-    """A collector with the newest interval; it has no metrics before the first one.
+    """A collector of the newest interval; before the first interval it has no metrics.
 
     Raises:
         MissingDependency: if prometheus-client is not installed.

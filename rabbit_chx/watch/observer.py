@@ -2,7 +2,7 @@
 
 Each poll lists the queues of the virtual host and asks for the exchange types and the uptime of the nodes. The bindings are
 listed too, unless the ETag of the definitions shows that nothing has changed (RabbitMQ 4.3.5 and later). The virtual
-host is read again only when one of these shows a change, and no more often than one thirtieth of the time allows.
+host is read again only when one of these shows a change, and reading it takes at most one thirtieth of the time.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from rabbit_chx.topology.model import OWN
 from rabbit_chx.watch.snapshot import Problem, Snapshot
 
 _ROWS_A_MINUTE: Final = 2500
-"""The most queues that are listed in a minute: a poll of 2,000 queues costs the broker 0.4 to 0.6 seconds of CPU time."""
-_READING: Final = 30
-"""Reading the virtual host takes at most this fraction of the time."""
+"""The most queues to list in a minute: a poll of 2,000 queues costs the broker 0.4 to 0.6 seconds of CPU time."""
+_REST: Final = 30
+"""After a read, the virtual host is not read again for this many times the duration of the read."""
 _STALE: Final = 15.0
 """Seconds by which reported uptimes may be out of date: nodes report them every five seconds, like other statistics."""
 
@@ -42,7 +42,7 @@ class Observer:
         management: the management API.
         vhost: the virtual host.
         exchange: the name of the exchange.
-        node: reads the exact order of the rings whenever something has changed.
+        node: reads the exact order of the rings after each change.
     """
 
     def __init__(
@@ -70,10 +70,10 @@ class Observer:
         return self._queues * 60.0 / _ROWS_A_MINUTE
 
     def poll(self) -> Snapshot:
-        """Poll the broker. If it does not answer, the snapshot has a problem that says why.
+        """Poll the broker. If it does not answer, the snapshot has a problem with the reason.
 
         Raises:
-            BrokerUnavailable: the first poll was refused, so another attempt is useless.
+            BrokerUnavailable: the broker refused the first poll, so a retry would fail, too.
         """
         before, now = self._management.requests, time.time()
         queues: dict[str, QueueState] = {}
@@ -114,11 +114,11 @@ class Observer:
             if self._first is None:
                 self._first = self._observed
             else:  # the first change after the start is read at once
-                self._read_from = time.monotonic() + _READING * (time.monotonic() - started)
+                self._read_from = time.monotonic() + _REST * (time.monotonic() - started)
             self._fingerprint, self._lost = fingerprint, False
 
     def _listed(self, *, tagged: bool) -> frozenset[str]:
-        """The bindings that messages to the exchange can follow, and those of the record of the order."""
+        """The relevant bindings, listed again only if the definitions have changed."""
         tag = self._definitions_tag() if tagged else ""
         if not tag or tag != self._tag:
             self._bindings = _relevant(self._management.bindings(self._vhost), self._exchange)
@@ -151,18 +151,19 @@ class Observer:
         """Whether the counters of all queues have fallen, as when RabbitMQ restarts within a node that keeps running."""
         now = {name: state.received for name, state in queues.items() if state.received is not None}
         known = self._received
-        # A restarted broker reports no counters at first.
+        # A restarted broker reports no counters at first, so keep the old ones.
         self._received = {name: now.get(name, known.get(name, 0)) for name in queues}
         fallen = [count < known[name] for name, count in now.items() if known.get(name)]
         return bool(fallen) and all(fallen)
 
 
 def _relevant(bindings: Iterable[Binding], exchange: str) -> frozenset[str]:
-    """The bindings that messages to an exchange can follow, and those that record the order of rings."""
+    """The bindings that messages to an exchange can follow, and the bindings that record the order of these rings."""
     listed = tuple(bindings)
-    there = reachable(Topology(bindings=listed), [ToExchange(exchange)])
+    reached = reachable(Topology(bindings=listed), [ToExchange(exchange)])
     return frozenset(
         repr(each)
         for each in listed
-        if ToExchange(each.source) in there or (each.source.startswith(OWN) and ToExchange(each.key) in there)
+        if ToExchange(each.source) in reached
+        or (each.source.startswith(OWN) and ToExchange(each.key) in reached)
     )

@@ -8,11 +8,11 @@
   const number = (digits) => new Intl.NumberFormat("en", { minimumFractionDigits: digits, maximumFractionDigits: digits });
   const whole = number(0), tenth = number(1);
   const percent = new Intl.NumberFormat("en", { style: "percent", minimumSignificantDigits: 3, maximumSignificantDigits: 3 });
-  const known = (format) => (value) => (value === null ? "" : format.format(value));
-  const share = known(percent), count = known(whole), rate = known(tenth);
+  const orEmpty = (format) => (value) => (value === null ? "" : format.format(value));
+  const share = orEmpty(percent), count = orEmpty(whole), rate = orEmpty(tenth);
   const seconds = (value) => (value === null ? "" : `${whole.format(value)} s`);
 
-  // Name, title, what is sorted by, and the text of a cell; the first two columns have more than text.
+  // Class, title, sort key, and formatter of each column; the cells of the first two columns are built from elements.
   const COLUMNS = [
     ["queue", "queue", (row) => row.queue],
     ["picture", "", null],
@@ -31,30 +31,31 @@
 
   let newest = null; // the interval to show
   let colours = {};
-  let waiting = null; // the events that arrived during a pause
+  let held = null; // during a pause: the newest event of each name
   let sort = { column: null, down: false };
-  let all = false; // whether to show more than MOST_ROWS
-  let heard = 0; // when the newest event arrived
-  const rows = new Map(); // the row of each queue
+  let showAll = false; // whether to show more than MOST_ROWS
+  let receivedAt = 0; // when the newest event arrived
+  let connected = true;
+  const rowOf = new Map(); // the parts of each queue's row
 
-  function made(tag, attributes = {}, ...children) {
+  function createElement(tag, attributes = {}, ...children) {
     const element = document.createElement(tag);
     for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
     element.append(...children);
     return element;
   }
 
-  function say(element, text) { // a screen reader reads a status again whenever its text is set
+  function setText(element, text) { // a screen reader announces a status whenever its text is set, even to the same text
     if (element.textContent !== text) element.textContent = text;
   }
 
   // -- the table ---------------------------------------------------------------------------------
 
-  function head() {
+  function createHeader() {
     for (const [kind, title, key] of COLUMNS) {
-      const cell = made("th", { scope: "col", role: "columnheader", class: kind });
+      const cell = createElement("th", { scope: "col", role: "columnheader", class: kind });
       if (key) {
-        const button = made("button", { type: "button" }, title);
+        const button = createElement("button", { type: "button" }, title);
         button.addEventListener("click", () => {
           const again = sort.column === title;
           sort = { column: title, down: again ? !sort.down : kind === "n" };
@@ -64,25 +65,25 @@
         });
         cell.append(button);
       } else {
-        cell.append(made("span", { class: "skip" }, "picture of the shares"));
+        cell.append(createElement("span", { class: "skip" }, "picture of the shares"));
       }
       $("head").append(cell);
     }
   }
 
-  function newRow(queue) {
-    const row = made("tr", { role: "row" });
+  function createRow(queue) {
+    const row = createElement("tr", { role: "row" });
     const parts = { row, cells: [] };
     for (const [kind, title] of COLUMNS) {
-      const cell = made("td", { role: "cell", class: kind, "data-label": title });
+      const cell = createElement("td", { role: "cell", class: kind, "data-label": title });
       if (kind === "queue") {
-        parts.dot = made("span", { class: "dot", "aria-hidden": "true" });
-        parts.marks = made("span", { class: "marks" });
-        cell.append(parts.dot, made("bdi", {}, queue), parts.marks);
+        parts.dot = createElement("span", { class: "dot", "aria-hidden": "true" });
+        parts.marks = createElement("span", { class: "marks" });
+        cell.append(parts.dot, createElement("bdi", {}, queue), parts.marks);
       } else if (kind === "picture") {
-        parts.bar = made("i");
-        parts.tick = made("b");
-        cell.append(made("span", { class: "bars", "aria-hidden": "true" }, parts.bar, parts.tick));
+        parts.bar = createElement("i");
+        parts.tick = createElement("b");
+        cell.append(createElement("span", { class: "bars", "aria-hidden": "true" }, parts.bar, parts.tick));
       }
       parts.cells.push(cell);
       row.append(cell);
@@ -90,20 +91,20 @@
     return parts;
   }
 
-  function fill(parts, row, largest) {
+  function updateRow(parts, row, largest) {
     const colour = colours[row.queue];
     parts.dot.setAttribute("class", colour === undefined ? "" : `dot c${colour % 12}`);
     parts.row.classList.toggle("off", row.marks.length > 0);
-    say(parts.marks, row.marks.join(", "));
+    setText(parts.marks, row.marks.join(", "));
     parts.bar.style.width = `${(100 * (row.observed ?? 0)) / largest}%`;
     parts.tick.style.left = `${(100 * (row.exact ?? 0)) / largest}%`;
     parts.tick.hidden = row.exact === null;
-    COLUMNS.forEach(([, , key, text], place) => {
-      if (text) say(parts.cells[place], text(key(row)));
+    COLUMNS.forEach(([, , key, text], index) => {
+      if (text) setText(parts.cells[index], text(key(row)));
     });
   }
 
-  function chosen() {
+  function filteredAndSorted() {
     const wanted = $("find").value.toLowerCase();
     const found = newest.rows.filter(
       (row) => row.queue.toLowerCase().includes(wanted) && (!$("marked").checked || row.marks.length),
@@ -111,158 +112,157 @@
     const column = COLUMNS.find(([, title]) => title && title === sort.column);
     if (!column) return found;
     const key = column[2], sign = sort.down ? -1 : 1;
-    return found.sort((one, other) => {
-      const a = key(one), b = key(other);
-      if (a === null || b === null) return (a === null) - (b === null); // what is not known comes last
+    return found.sort((left, right) => {
+      const a = key(left), b = key(right);
+      if (a === null || b === null) return (a === null) - (b === null); // unknown values last
       return sign * (typeof a === "string" ? a.localeCompare(b, "en", { numeric: true }) : a - b);
     });
   }
 
-  function table() {
-    const found = chosen();
-    const shown = all ? found : found.slice(0, MOST_ROWS);
+  function showTable() {
+    const found = filteredAndSorted();
+    const shown = showAll ? found : found.slice(0, MOST_ROWS);
     const largest = newest.rows.reduce((most, row) => Math.max(most, row.observed ?? 0, row.exact ?? 0), 0) || 1;
     const body = $("rows");
-    const kept = new Set(shown.map((row) => row.queue));
-    for (const [queue, parts] of rows) {
-      if (!kept.has(queue)) {
+    const visible = new Set(shown.map((row) => row.queue));
+    for (const [queue, parts] of rowOf) {
+      if (!visible.has(queue)) {
         parts.row.remove();
-        rows.delete(queue);
+        rowOf.delete(queue);
       }
     }
-    shown.forEach((row, place) => {
-      if (!rows.has(row.queue)) rows.set(row.queue, newRow(row.queue));
-      const parts = rows.get(row.queue);
-      fill(parts, row, largest);
-      if (body.children[place] !== parts.row) body.insertBefore(parts.row, body.children[place] ?? null);
+    shown.forEach((row, index) => {
+      if (!rowOf.has(row.queue)) rowOf.set(row.queue, createRow(row.queue));
+      const parts = rowOf.get(row.queue);
+      updateRow(parts, row, largest);
+      if (body.children[index] !== parts.row) body.insertBefore(parts.row, body.children[index] ?? null);
     });
-    const of = newest.rows.length;
-    say($("count"), found.length === of ? `${count(of)} queues` : `${count(found.length)} of ${count(of)} queues`);
+    const total = newest.rows.length;
+    const queues = total === 1 ? "1 queue" : `${count(total)} queues`;
+    setText($("count"), found.length === total ? queues : `${count(found.length)} of ${queues}`);
     $("more").hidden = found.length <= MOST_ROWS;
-    say($("more"), all ? `Show the first ${MOST_ROWS}` : `Show all ${count(found.length)}`);
+    setText($("more"), showAll ? `Show the first ${MOST_ROWS}` : `Show all ${count(found.length)}`);
   }
 
-  // -- everything else ---------------------------------------------------------------------------
+  // -- the rest of the page ----------------------------------------------------------------------
 
-  function facts() {
+  function showFacts() {
     const { totals, release } = newest;
-    say($("exchange"), newest.exchange);
+    setText($("exchange"), newest.exchange);
     const parts = [`virtual host ${newest.vhost}`];
     if (release) parts.push(`RabbitMQ ${release}`);
     parts.push(`${rate(totals.rate_in)} messages/s in, ${rate(totals.rate_out)} out`, `${count(totals.depth)} waiting`);
-    say($("facts"), parts.join(" · "));
+    setText($("facts"), parts.join(" · "));
     const time = new Date(newest.time * 1000);
     $("time").dateTime = time.toISOString();
-    say($("time"), time.toLocaleTimeString());
+    setText($("time"), time.toLocaleTimeString());
   }
 
-  function problems() {
+  function showProblems() {
     const found = newest.problems;
-    say($("verdict"), found.length === 0 ? "No problems." : found.length === 1 ? "1 problem:" : `${count(found.length)} problems:`);
+    setText($("verdict"), found.length === 0 ? "No problems." : found.length === 1 ? "1 problem:" : `${count(found.length)} problems:`);
     document.title = `${found.length ? `(${found.length}) ` : ""}${newest.exchange} · rabbit-chx watch`;
     const lines = found.slice(0, MOST_PROBLEMS).map((problem) => `${problem.where}: ${problem.message}`);
     const names = found.slice(0, MOST_PROBLEMS).map((problem) => problem.name);
     if (found.length > MOST_PROBLEMS) lines.push(`and ${count(found.length - MOST_PROBLEMS)} more`);
     const list = $("problems");
     while (list.children.length > lines.length) list.lastChild.remove();
-    lines.forEach((line, place) => {
-      if (!list.children[place]) list.append(made("li", {}, made("bdi"), made("code")));
-      const [text, name] = list.children[place].children;
-      say(text, line);
-      say(name, names[place] ?? "");
-      name.hidden = !names[place];
+    lines.forEach((line, index) => {
+      if (!list.children[index]) list.append(createElement("li", {}, createElement("bdi"), createElement("code")));
+      const [text, name] = list.children[index].children;
+      setText(text, line);
+      setText(name, names[index] ?? "");
+      name.hidden = !names[index];
     });
   }
 
-  function ring() {
+  function showRing() {
     const { status, against, misrouted, why } = newest.ring;
     const file = against === "file";
-    const moved = misrouted === null ? "" : `: ${percent.format(misrouted)} of the keys go to another queue`;
+    const moved = misrouted === null ? "" : `: ${percent.format(misrouted)} of the keys go to the wrong queue`;
     const texts = {
       same: file ? "As in the file." : "Unchanged since this watch began.",
       drifted: `${file ? "Differs from the file" : "Has changed since this watch began"}${moved}.`,
       unknown: `The order of its buckets is unknown${why ? `: ${why}` : ""}.`,
     };
-    say($("ring"), texts[status]);
+    setText($("ring"), texts[status]);
   }
 
-  function drawn([tag, attributes, ...children]) {
+  function createSvg([tag, attributes, ...children]) {
     const element = document.createElementNS(SVG, tag);
     for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
-    element.append(...children.map((child) => (Array.isArray(child) ? drawn(child) : child)));
+    element.append(...children.map((child) => (Array.isArray(child) ? createSvg(child) : child)));
     return element;
   }
 
-  function pictures(found) {
+  function showPictures(found) {
     colours = found.colours;
     $("pictures").replaceChildren(
       ...found.pictures.map(({ caption, svg, wide }) => {
-        const scrolls = { class: "wide", tabindex: "0", role: "region", "aria-label": caption };
-        const picture = wide ? made("div", scrolls, drawn(svg)) : drawn(svg);
-        return made("figure", { class: wide ? "whole" : "" }, picture, made("figcaption", {}, caption));
+        const attributes = { class: "wide", tabindex: "0", role: "region", "aria-label": caption };
+        const picture = wide ? createElement("div", attributes, createSvg(svg)) : createSvg(svg);
+        return createElement("figure", { class: wide ? "whole" : "" }, picture, createElement("figcaption", {}, caption));
       }),
     );
   }
 
   function show() {
     if (newest === null) return;
-    facts();
-    problems();
-    ring();
-    table();
+    showFacts();
+    showProblems();
+    showRing();
+    showTable();
   }
 
   // -- events ------------------------------------------------------------------------------------
 
-  const SHOWN = {
+  const HANDLERS = {
     interval: (value) => { newest = value; },
-    pictures,
+    pictures: showPictures,
   };
 
-  function hear(name, value) {
-    heard = Date.now();
-    if (waiting) waiting[name] = value;
-    else SHOWN[name](value);
+  function receive(name, value) {
+    receivedAt = Date.now();
+    if (held) held[name] = value;
+    else HANDLERS[name](value);
   }
 
-  function link() {
-    const silent = newest && Date.now() - heard > 1000 * Math.max(30, 3 * newest.seconds);
-    const text = waiting ? "Paused" : silent ? "Connected, but the watch sends nothing" : "Live";
-    say($("link"), open ? text : "Connection lost, trying again");
-    $("link").classList.toggle("off", !open || Boolean(waiting) || Boolean(silent));
+  function showConnection() {
+    const silent = newest && Date.now() - receivedAt > 1000 * Math.max(30, 3 * newest.seconds);
+    const text = held ? "Paused" : silent ? "Connected, but no new intervals" : "Live";
+    setText($("link"), connected ? text : "Connection lost, trying again");
+    $("link").classList.toggle("off", !connected || Boolean(held) || Boolean(silent));
   }
-
-  let open = true;
 
   function connect() {
     const source = new EventSource("events");
-    for (const name of Object.keys(SHOWN)) {
+    for (const name of Object.keys(HANDLERS)) {
       source.addEventListener(name, (event) => {
-        hear(name, JSON.parse(event.data));
-        if (!waiting) show();
-        link();
+        receive(name, JSON.parse(event.data));
+        if (!held) show();
+        showConnection();
       });
     }
-    source.addEventListener("open", () => { open = true; heard = Date.now(); link(); });
+    source.addEventListener("open", () => { connected = true; receivedAt = Date.now(); showConnection(); });
     source.addEventListener("error", () => {
-      open = false;
-      link();
-      if (source.readyState === EventSource.CLOSED) setTimeout(connect, 5000); // a browser tries again only after some errors
+      connected = false;
+      showConnection();
+      if (source.readyState === EventSource.CLOSED) setTimeout(connect, 5000); // after some errors, browsers do not retry
     });
   }
 
   $("pause").addEventListener("click", () => {
-    const held = waiting;
-    waiting = held ? null : {};
-    $("pause").setAttribute("aria-pressed", String(!held));
-    for (const [name, value] of Object.entries(held ?? {})) SHOWN[name](value);
+    const resumed = held;
+    held = resumed ? null : {};
+    $("pause").setAttribute("aria-pressed", String(!resumed));
+    for (const [name, value] of Object.entries(resumed ?? {})) HANDLERS[name](value);
     show();
-    link();
+    showConnection();
   });
-  $("more").addEventListener("click", () => { all = !all; show(); });
+  $("more").addEventListener("click", () => { showAll = !showAll; show(); });
   $("find").addEventListener("input", show);
   $("marked").addEventListener("change", show);
-  setInterval(link, 1000);
-  head();
+  setInterval(showConnection, 1000);
+  createHeader();
   connect();
 })();

@@ -1,6 +1,6 @@
-"""The page of a watch: one file that shows the events of its server, with the pictures of `rabbit_chx.report`.
+"""The page of a watch: one file that shows the events of the server, with the pictures of `rabbit_chx.report`.
 
-The page itself holds no data. Its script builds elements and never parses markup (the policy forbids it), so that a queue
+The page itself contains no data. Its script builds elements and never parses markup (the policy forbids it), so a queue
 named ``<script>`` stays text.
 """
 
@@ -24,19 +24,19 @@ _FLOW: Final = "Left: where keys should go. Right: where they go. Pale: keys tha
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """The page, and the Content-Security-Policy with which it is served."""
+    """The page and its Content-Security-Policy."""
 
     html: bytes
     policy: str
 
 
 def page() -> Page:
-    """Put the page together. Its policy allows its own style and script, its own events, and nothing else."""
+    """Build the page. Its policy allows only its own style, script and events."""
     style, script = f"{style_sheet()}{_file('page.css')}", _file("page.js")
     parts = {"{style}": style, "{script}": script, "{version}": __version__}
     html = _file("page.html")
-    for mark, part in parts.items():
-        html = html.replace(mark, part)
+    for placeholder, part in parts.items():
+        html = html.replace(placeholder, part)
     policy = "; ".join(
         (
             "default-src 'none'",
@@ -54,10 +54,10 @@ def page() -> Page:
 
 
 def pictures(live: Ring | None, wanted: Ring | None) -> dict[str, Any]:
-    """Draw the ring, and if it is not the wanted one, also that one and the keys that go elsewhere.
+    """Draw the ring; if it is not the wanted ring, also draw the wanted ring and the keys that go elsewhere.
 
-    Each picture is an element as JSON, from which the script builds an element: ``[tag, attributes, *children]``. The number
-    of each queue's colour comes with them.
+    Each picture is an SVG element as JSON, ``[tag, attributes, *children]``, from which the script builds the element. The
+    result also has the number of each queue's colour.
     """
     if live is None or not live.known:
         return {"pictures": [], "colours": {}}
@@ -74,7 +74,7 @@ def _pictures(live: Ring, wanted: Ring, colours: dict[Destination, int]) -> Iter
     if wanted.runs == live.runs:
         return
     movement = moved(wanted, live)
-    title = f"{movement.share:.2%} of the keys go to another queue than they should"
+    title = f"{movement.share:.2%} of the keys go to the wrong queue"
     yield _picture("The ring as it should be", ring_picture(wanted, colours, "The ring as it should be"))
     yield _picture(f"{title}. {_FLOW}", flow_picture(movement, wanted, live, colours, title), wide=True)
 

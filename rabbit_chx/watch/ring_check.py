@@ -1,4 +1,4 @@
-"""How the ring and the queues of an exchange compare with a file, or with the start of the watch. No IO."""
+"""Compare the ring and the queues of an exchange with a file, or with the start of the watch. No IO."""
 
 from __future__ import annotations
 
@@ -42,29 +42,29 @@ _RESTARTED: Final = (
 
 @dataclass(frozen=True, slots=True)
 class RingState:
-    """How the ring of an exchange compares with what it should be."""
+    """The ring of an exchange, compared with the expected ring."""
 
     status: RingStatus = "unknown"
     against: Against = "start"
-    """What it is compared with: a file, or the broker as it was when the watch began."""
+    """The expected state: a file, or the broker as it was when the watch began."""
     misrouted: float | None = None
-    """The exact share of keys that go to another queue than they should, if it is known."""
+    """The exact share of keys that go to the wrong queue, if known."""
     why: str = ""
     """Why the order of the buckets is unknown, if it is."""
 
 
 @dataclass(frozen=True, slots=True)
 class RingCheck:
-    """How an exchange compares with the file or with the start of the watch, apart from its messages."""
+    """An exchange, compared with the file or with the start of the watch, apart from its messages."""
 
     ring: RingState = field(default_factory=RingState)
     exact: Mapping[str, float | None] = field(default_factory=dict)
-    """The queues that the exchange leads to, in ring order, each with its exact share of all keys."""
+    """The queues behind the exchange in ring order, each with its exact share of all keys."""
     problems: tuple[Problem, ...] = ()
     live: Ring | None = None
     """The ring on the broker, if the exchange has one."""
     wanted: Ring | None = None
-    """The ring that it should have."""
+    """The ring that the exchange should have."""
 
 
 def check_ring(
@@ -75,7 +75,7 @@ def check_ring(
     *,
     restarted: bool = False,
 ) -> RingCheck:
-    """Compare the virtual host with a file, or without one with its state at the start of the watch.
+    """Compare the virtual host with a file or, without a file, with its state at the start of the watch.
 
     Without a file, an order of buckets that was unknown at the start is no problem as long as no node restarts.
     """
@@ -113,7 +113,7 @@ def _problem(one: Drift, wanted: Topology | None) -> Problem:
 
 
 def _since_start(one: Drift) -> str:
-    """The message of a difference from the start of the watch, where that of a file would name the file."""
+    """The message of a difference from the start of the watch; the usual message would mention a file."""
     moved = "" if one.misrouted is None else f": {one.misrouted:.1%} of the keys go elsewhere"
     changed = {
         "extra-binding": "bound since the watch began, and takes keys from the others",
@@ -126,8 +126,8 @@ def _since_start(one: Drift) -> str:
 def exact_shares(exchange: str, observed: Observed) -> dict[str, float | None]:
     """The exact share of all keys that each queue behind an exchange gets, in ring order.
 
-    While the order of the buckets is unknown, it follows from the weights alone. Behind an exchange that does more than
-    lead to one destination, the shares are None.
+    While the order of the buckets is unknown, the share follows from the weights alone. Shares behind another exchange
+    with more than one destination are None.
     """
     found: dict[str, float | None] = {}
 
@@ -167,14 +167,14 @@ def _divided(exchange: str, observed: Observed) -> Mapping[Destination, float | 
 
 def _part(exchange: str, topology: Topology) -> Topology:
     """The part of a topology that messages to one exchange can reach."""
-    there = reachable(topology.expanded(), [ToExchange(exchange)])
-    slots = tuple(each for each in topology.slots if ToExchange(each.exchange) in there)
-    queues = there | {queue for each in slots for queue in each.queues}
+    reached = reachable(topology.expanded(), [ToExchange(exchange)])
+    slots = tuple(each for each in topology.slots if ToExchange(each.exchange) in reached)
+    queues = reached | {queue for each in slots for queue in each.queues}
     return replace(
         topology,
-        exchanges=tuple(each for each in topology.exchanges if ToExchange(each.name) in there),
+        exchanges=tuple(each for each in topology.exchanges if ToExchange(each.name) in reached),
         queues=tuple(each for each in topology.queues if each.name in queues),
-        bindings=tuple(each for each in topology.bindings if ToExchange(each.source) in there),
+        bindings=tuple(each for each in topology.bindings if ToExchange(each.source) in reached),
         policies=(),
         slots=slots,
         co_partitioned=(),
@@ -189,7 +189,7 @@ def _status(problems: list[Problem], live: Ring | None) -> RingStatus:
 
 
 def _wanted_ring(exchange: str, target: Topology, release: Release) -> Ring | None:
-    """The ring in the order of the file; None if the exchange has none, or an invalid one."""
+    """The ring in the order of the file; None if the exchange has no ring or an invalid one."""
     try:
         return target.ring(exchange, release)
     except InvalidValue:

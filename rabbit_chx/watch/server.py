@@ -1,10 +1,10 @@
-"""Serve the page of a watch, its events and its metrics over HTTP, from threads of their own.
+"""Serve the page of a watch, its events and its metrics over HTTP, in separate threads.
 
     with Server(Access(Address.parse("127.0.0.1:8080"), token=None)) as server:
-        server.show(interval)       # at each interval; returns at once, however slow the clients are
+        server.show(interval)       # at each interval; never waits for a client
 
-Every connection has a thread, and all of them wait for the newest interval: a slow client skips intervals, and nothing
-queues up for it.
+Each connection has a thread that waits for the newest interval: a slow client skips intervals, and nothing is queued for
+the client.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from rabbit_chx.watch.page import page, pictures
 _log: Final = logging.getLogger(__name__)
 
 _TIMEOUT: Final = 10.0
-"""Seconds for a request to arrive, and for a client to take the answer."""
+"""Seconds for which a request may pause, and within which a client must receive the whole answer."""
 _SLOWEST: Final = 10.0
-"""Seconds for a client to take an event; a slower one is dropped, and can connect again."""
+"""Seconds for a client to receive an event; a slower client is dropped and can connect again."""
 _HEARTBEAT: Final = 15.0
-"""Seconds between signs of life on a connection without events, which find out whether the client is still there."""
+"""Seconds between comments on a connection without events; sending them detects that the client has gone."""
 _MOST_CONNECTIONS: Final = 96
 _MOST_FOLLOWERS: Final = 64
-"""The most pages that are open at a time, so that others and Prometheus can still connect."""
+"""The most pages that can be open at a time, so that Prometheus can still connect."""
 _ENDS_WITHIN: Final = 5.0
 _HEADERS: Final = {
     "Cache-Control": "no-store",
@@ -60,7 +60,7 @@ class Events:
         self._closed = False
 
     def put(self, values: Mapping[str, Mapping[str, Any]]) -> None:
-        """Replace the events of these names, and wake the followers."""
+        """Replace the events of these names and wake the followers."""
         encoded = {name: _event(name, value) for name, value in values.items()}
         with self._changed:
             self._count += 1
@@ -74,18 +74,18 @@ class Events:
             self._changed.notify_all()
 
     def follow(self, heartbeat: float = _HEARTBEAT) -> Iterator[bytes]:
-        """Yield the newest events now, and whenever there are newer ones; a comment after ``heartbeat`` seconds without any."""
+        """Yield the newest events now and each time they change, and a comment after ``heartbeat`` seconds without a change."""
         seen = 0
         while True:
             with self._changed:
-                self._changed.wait_for(partial(self._is_past, seen), heartbeat)
+                self._changed.wait_for(partial(self._has_news, seen), heartbeat)
                 if self._closed:
                     return
                 newer = [event for number, event in self._newest.values() if number > seen]
                 seen = self._count
             yield b"".join(newer) or b":\n\n"
 
-    def _is_past(self, seen: int) -> bool:
+    def _has_news(self, seen: int) -> bool:
         return self._closed or self._count > seen
 
 
@@ -95,10 +95,10 @@ def _event(name: str, value: Mapping[str, Any]) -> bytes:
 
 
 class Server:
-    """The page of a watch, its events and its metrics, until it is closed.
+    """Serves the page of a watch, its events and its metrics until the server is closed.
 
     Raises:
-        InvalidValue: if the address cannot be listened on.
+        InvalidValue: if the server cannot listen on the address.
         MissingDependency: if prometheus-client is not installed.
     """
 
@@ -121,7 +121,7 @@ class Server:
         return f"http://{host_and_port(self._http.access.address.host, int(port))}/"
 
     def show(self, interval: Interval) -> None:
-        """Replace what the page and the metrics show, without waiting for any client."""
+        """Show an interval on the page and in the metrics, without waiting for any client."""
         self._metrics.show(interval)
         events = {"interval": interval.as_dict()}
         rings = (interval.ring_check.live, interval.ring_check.wanted)
@@ -131,7 +131,7 @@ class Server:
         self._events.put(events)
 
     def close(self) -> None:
-        """End all connections, and stop listening."""
+        """Close all connections and stop listening."""
         self._events.close()
         self._http.shutdown()
         self._thread.join()
@@ -148,7 +148,7 @@ class Server:
 
 
 class _HttpServer(ThreadingHTTPServer):
-    """A server whose connections are counted, and end when it does."""
+    """A server that limits its connections and closes them at its end."""
 
     daemon_threads = True
     request_queue_size = 64
@@ -187,11 +187,11 @@ class _HttpServer(ThreadingHTTPServer):
             self._ended.notify_all()
 
     def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002
-        """Log why a connection failed: the client went away, or is too slow."""
+        """Log why a connection failed: usually the client has gone or is too slow."""
         _log.debug("a connection failed", exc_info=True)
 
     def end_connections(self) -> None:
-        """Break off all connections, and wait for the end of their threads."""
+        """Close all connections and wait for their threads."""
         with self._ended:
             for connection in self._connections:
                 with suppress(OSError):  # the client has closed it already
@@ -210,7 +210,7 @@ class _Handler(BaseHTTPRequestHandler):
     error_message_format = "%(code)d %(message)s\n"
 
     def do_GET(self) -> None:
-        """Answer, if the request may have an answer."""
+        """Answer a request, if it is allowed."""
         access = self.server.access
         if not access.names_this_server(self.headers.get_all("Host", [])):
             self.send_error(
@@ -221,7 +221,7 @@ class _Handler(BaseHTTPRequestHandler):
         elif answer := self._ANSWERS.get(urlsplit(self.path).path):
             answer(self)
         else:
-            self.send_error(HTTPStatus.NOT_FOUND, "There are /, /events and /metrics")
+            self.send_error(HTTPStatus.NOT_FOUND, "The paths are /, /events and /metrics")
 
     do_HEAD = do_GET  # noqa: N815
 
@@ -232,13 +232,13 @@ class _Handler(BaseHTTPRequestHandler):
         super().end_headers()
 
     def send_response(self, code: int, message: str | None = None) -> None:
-        """Start an answer; if it asks for the token, it says how browsers can send it."""
+        """Start an answer; a 401 makes browsers ask for the token."""
         super().send_response(code, message)
         if code == HTTPStatus.UNAUTHORIZED:
             self.send_header("WWW-Authenticate", 'Basic realm="rabbit-chx watch", charset="UTF-8"')
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
-        """Log a request; standard error is the terminal's, where the table is."""
+        """Log a request instead of printing it to standard error, where it would overwrite the table."""
         _log.debug(format, *args)
 
     def _page(self) -> None:

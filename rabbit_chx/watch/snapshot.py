@@ -27,7 +27,7 @@ PROBLEMS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Something that is wrong with the exchange, a queue or the broker."""
+    """A problem of the exchange, a queue or the broker."""
 
     name: str
     """One of `PROBLEMS`."""
@@ -43,26 +43,26 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What one poll of the broker returned."""
+    """The result of one poll of the broker."""
 
     time: float
     """Seconds since the epoch."""
     exchange: str
     vhost: str = "/"
     observed: Observed | None = None
-    """The virtual host, as last read; None if it was never read. The same object while nothing has changed."""
+    """The virtual host, as last read; None before the first read. The same object until it is read again."""
     first: Observed | None = None
-    """The virtual host as it was when the watch began, which replaces a missing file."""
+    """The virtual host as it was when the watch began; the expected state if there is no file."""
     queues: Mapping[str, QueueState] = field(default_factory=dict)
     """The queues that exist now."""
     problems: tuple[Problem, ...] = ()
-    """Why the broker, or a part of it, could not be read."""
+    """Why the broker could not be read."""
     restarted: bool = False
     """Whether a node has restarted since the watch began."""
     requests: int = 0
-    """Requests that this poll took."""
+    """Requests to the broker in this poll."""
 
     @property
     def reachable(self) -> bool:
-        """Whether the broker answered, so that `queues` are current."""
+        """Whether the broker answered, so that `queues` is current."""
         return all(problem.name != "broker-unreachable" for problem in self.problems)

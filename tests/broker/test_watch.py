@@ -1,4 +1,4 @@
-"""What goes wrong on a real broker is named by the next poll, and a quiet exchange has no problem."""
+"""The next poll reports a fault of a real broker, and a quiet exchange has no problems."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def named(interval: Interval) -> set[tuple[str, str | None]]:
 
 
 def is_quiet(interval: Interval) -> bool:
-    """Whether nothing is wrong, by statistics taken after the consumers began."""
+    """Whether there are no problems in statistics that were taken after the consumers started."""
     return not interval.problems and {row.consumers for row in interval.rows} == {1}
 
 
@@ -69,7 +69,7 @@ def until(observer: Observer, before: Snapshot, wanted: Topology | None, met) ->
 
 
 @pytest.mark.newest_first
-def test_faults_of_queues_are_named_and_a_quiet_exchange_has_none(site) -> None:
+def test_faults_of_queues_are_reported_and_a_quiet_exchange_has_none(site) -> None:
     wanted = applied(site.url(), site.management, site.vhost)
     observer = Observer(site.management, site.vhost, "orders")
     with site.connection() as connection:
@@ -111,7 +111,7 @@ def test_faults_of_queues_are_named_and_a_quiet_exchange_has_none(site) -> None:
         assert {("queue-missing", hot), ("unbound-queue", idle)} <= named(interval)
 
 
-# ---- a broker that is restarted, loses its plugin, or is gone
+# ---- a broker that is restarted, loses its plugin, or is down
 
 
 @pytest.fixture(scope="module", params=RELEASES)
@@ -137,7 +137,7 @@ def consumed(broker: Broker):
 
 @pytest.mark.long
 @pytest.mark.timeout(300)
-def test_restarts_and_failures_of_the_broker_are_named(own) -> None:
+def test_restarts_and_failures_of_the_broker_are_reported(own) -> None:
     management = Management(own.management_url, credentials=lambda: (own.username, own.password))
     wanted = applied(own.url, management, "/")
     node = NodeCommand(f"docker exec -u rabbitmq {container_of(own)} rabbitmqctl eval")
@@ -167,7 +167,7 @@ def test_restarts_and_failures_of_the_broker_are_named(own) -> None:
         until(reading, down, wanted, lambda _: reading.poll().restarted)
         interval = compare(down, reading.poll(), wanted)
         same = own.ring("orders") == QUEUES
-        # The first statistics of a queue after a start were taken before it had its consumer.
+        # The first statistics of a queue after a restart can be older than its consumer.
         found = {each for each in named(interval) if each[0] != "no-consumer"}
         assert (interval.ring.status, found) == (
             ("same", set()) if same else ("drifted", {("ring-drifted", None)})
@@ -176,8 +176,8 @@ def test_restarts_and_failures_of_the_broker_are_named(own) -> None:
 
 @pytest.mark.long
 @pytest.mark.timeout(300)
-def test_a_restart_of_rabbitmq_within_its_node_is_noticed(own) -> None:
-    """The uptime is that of the node, but the counters start again, and so does the order of a ring on Mnesia."""
+def test_a_restart_of_rabbitmq_within_its_node_is_detected(own) -> None:
+    """The uptime of the node continues, but the counters are reset, and the order of a ring on Mnesia may change."""
     management = Management(own.management_url, credentials=lambda: (own.username, own.password))
     with own.connection() as connection:
         channel = connection.channel()
@@ -203,7 +203,7 @@ def test_a_restart_of_rabbitmq_within_its_node_is_noticed(own) -> None:
 
 @pytest.fixture
 def environment(broker, site):
-    """A broker as a user names it once, with an exchange to watch."""
+    """The environment of a user whose broker has an exchange to watch."""
     applied(site.url(), site.management, site.vhost)
     clean = {name: text for name, text in os.environ.items() if name not in {"NO_COLOR", "COLUMNS"}}
     address = {"AMQP_URL": site.url(), "RABBITMQ_MANAGEMENT_URL": broker.management_url}
@@ -230,7 +230,7 @@ def test_each_interval_is_a_json_object_until_a_signal(environment) -> None:
 
 
 @pytest.mark.one_release
-def test_a_terminal_shows_a_table_with_names_as_text_and_is_left_as_it_was(environment, broker) -> None:
+def test_a_terminal_shows_a_table_with_names_as_text_and_is_restored(environment, broker) -> None:
     process, terminal = pty.fork()
     if not process:
         os.execvpe(WATCH[0], [*WATCH, "orders"], environment | {"COLUMNS": "100", "LINES": "30"})
@@ -259,7 +259,7 @@ def test_a_terminal_shows_a_table_with_names_as_text_and_is_left_as_it_was(envir
 
 
 @pytest.mark.one_release
-def test_what_cannot_be_watched_is_refused_in_words(
+def test_an_exchange_or_broker_that_cannot_be_watched_is_an_error(
     environment, monkeypatch, capsys, tmp_path, broker
 ) -> None:
     for name in ("AMQP_URL", "RABBITMQ_MANAGEMENT_URL"):

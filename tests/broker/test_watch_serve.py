@@ -1,4 +1,4 @@
-"""`rabbit-chx watch --serve` on a real broker: what goes wrong there is on the page, in the metrics and in the alerts."""
+"""`rabbit-chx watch --serve` on a real broker: faults are shown on the page, in the metrics and by the alerts."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def serving(site):
         process.stderr.close()
 
 
-def test_faults_of_a_broker_are_on_the_page_and_fire_alerts_until_they_are_mended(site, tmp_path) -> None:
+def test_faults_of_a_broker_are_on_the_page_and_fire_alerts_until_they_are_fixed(site, tmp_path) -> None:
     applied(site.url(), site.management, site.vhost)
     with (
         site.connection() as connection,
@@ -63,11 +63,11 @@ def test_faults_of_a_broker_are_on_the_page_and_fire_alerts_until_they_are_mende
         tags = [channel.basic_consume(name, lambda *_: None, auto_ack=True) for name in QUEUES]
 
         def settles(title: str, alerts: set[tuple[str, str]]) -> None:
-            def look() -> tuple[str, set[tuple[str, str]]]:
+            def title_and_alerts() -> tuple[str, set[tuple[str, str]]]:
                 connection.process_data_events(0)  # heartbeats
                 return window.value(TITLE), firing(scraping)
 
-            eventually(look, (title, alerts))
+            eventually(title_and_alerts, (title, alerts))
 
         window.open(url.replace("//", f"//anyone:{TOKEN}@"))
         settles("orders · rabbit-chx watch", set())

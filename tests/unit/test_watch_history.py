@@ -18,7 +18,7 @@ def minutes(found: Interval) -> dict[str, list[float | None]]:
     }
 
 
-def test_each_length_counts_its_own_intervals() -> None:
+def test_each_period_counts_its_own_intervals() -> None:
     history = History()
     history.add(interval(0.0, a=100, b=0))
     history.add(interval(300.0, a=0, b=50))
@@ -32,14 +32,14 @@ def test_without_messages_there_are_no_shares() -> None:
     assert minutes(History().add(interval(0.0, a=0))) == {"a": [None, None, None]}
 
 
-def test_a_clock_that_is_set_back_starts_again() -> None:
+def test_a_clock_that_is_set_back_restarts_the_history() -> None:
     history = History()
     history.add(interval(1000.0, a=100, b=0))
     assert minutes(history.add(interval(10.0, a=0, b=1))) == {"a": [0.0] * 3, "b": [1.0] * 3}
 
 
 @pytest.mark.parametrize(("seconds", "hours"), [(1.0, 1), (5.0, 8), (30.0, 8)])
-def test_memory_is_flat_over_hours_and_sums_stay_right(seconds: float, hours: int) -> None:
+def test_memory_is_bounded_over_hours_and_shares_stay_correct(seconds: float, hours: int) -> None:
     history = History()
     sizes = set()
     for number in range(int(hours * 3600 / seconds)):
@@ -47,4 +47,3 @@ def test_memory_is_flat_over_hours_and_sums_stay_right(seconds: float, hours: in
         sizes.add(len(history))
         assert minutes(found) == {"a": [0.25] * 3, "b": [0.75] * 3}
     assert max(sizes) <= 182
-    assert len(history) <= max(sizes)

@@ -1,4 +1,4 @@
-"""Two snapshots of an exchange as an interval: shares, rates, marks, and the state of the ring."""
+"""The comparison of two snapshots of an exchange: shares, rates, marks, and the state of the ring."""
 
 from __future__ import annotations
 
@@ -80,32 +80,32 @@ def test_rows_have_exact_and_observed_shares_and_rates() -> None:
     assert (interval.ring.status, interval.ring.against) == ("same", "start")
 
 
-def test_the_first_look_has_no_rates() -> None:
+def test_the_first_poll_has_no_rates() -> None:
     interval = compare(None, snapshot(10.0, **EVEN))
     assert interval.seconds == 0.0
     assert {(row.received, row.rate_in, row.observed) for row in interval.rows} == {(None, None, None)}
 
 
-def test_a_counter_that_starts_again_counts_from_zero() -> None:
+def test_a_counter_that_was_reset_counts_from_zero() -> None:
     interval = compare(snapshot(0.0, **EVEN), snapshot(10.0, **dict.fromkeys(QUEUES, 30)))
     assert interval.totals.received == 120
 
 
-def test_a_new_queue_counts_from_zero_and_one_without_statistics_makes_no_other_hot() -> None:
+def test_a_new_queue_counts_from_zero_and_missing_statistics_make_no_queue_hot() -> None:
     new = snapshot(0.0, q0=0, q1=0, q2=QueueState("q2"), q3=0)
     assert compare(new, snapshot(10.0, **dict.fromkeys(QUEUES, 250))).totals.received == 1000
     waiting = snapshot(10.0, q0=1000, q1=QueueState("q1"), q2=QueueState("q2"), q3=QueueState("q3"))
     assert not compare(new, waiting).problems
 
 
-def test_the_look_after_a_failure_has_no_rates() -> None:
+def test_the_poll_after_a_failure_has_no_rates() -> None:
     down = Snapshot(
         0.0, "orders", observed=FIRST, first=FIRST, problems=(Problem("broker-unreachable", "", ""),)
     )
     assert {row.received for row in compare(down, snapshot(10.0, **EVEN)).rows} == {None}
 
 
-def test_statistics_that_the_broker_does_not_keep_are_unknown() -> None:
+def test_missing_statistics_are_unknown() -> None:
     states = {name: QueueState(name) for name in QUEUES}
     interval = compare(START, snapshot(10.0, **states))
     assert not interval.problems
@@ -129,7 +129,11 @@ CASES = {
         {("queue-missing", "q2")},
     ),
     "reordered": (topology("q1", "q0", "q2", "q3"), EVEN, {("ring-drifted", None)}),
-    "one more": (topology(*QUEUES, "q4"), EVEN | {"q4": 0}, {("ring-drifted", "q4"), ("ring-drifted", None)}),
+    "extra queue": (
+        topology(*QUEUES, "q4"),
+        EVEN | {"q4": 0},
+        {("ring-drifted", "q4"), ("ring-drifted", None)},
+    ),
     "no exchange": (
         Topology(),
         EVEN,
@@ -142,7 +146,7 @@ CASES = {
         EVEN | {"q1": queue("q1", 1000, consumers=2, single_active=True, active_consumer="")},
         {("no-active-consumer", "q1")},
     ),
-    "active consumer that the broker does not report": (
+    "unreported active consumer": (
         FILE,
         EVEN | {"q1": queue("q1", 1000, consumers=2, single_active=True)},
         set(),
@@ -154,15 +158,15 @@ CASES = {
     ),
     "hot key": (FILE, EVEN | {"q3": 3000}, {("hot-queue", "q3")}),
     "uneven by chance": (FILE, EVEN | {"q3": 1150}, set()),
-    "hot, but hardly any message": (FILE, {"q0": 0, "q1": 0, "q2": 0, "q3": 90}, set()),
+    "hot, but too few messages": (FILE, {"q0": 0, "q1": 0, "q2": 0, "q3": 90}, set()),
 }
 
 
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("wanted", [None, FILE], ids=["against the start", "against a file"])
 def test_problems(case: str, wanted: Topology | None) -> None:
-    there, received, expected = CASES[case]
-    interval = compare(START, snapshot(10.0, assume_applied(there), **received), wanted)
+    on_broker, received, expected = CASES[case]
+    interval = compare(START, snapshot(10.0, assume_applied(on_broker), **received), wanted)
     assert set(problems(interval)) == expected
     moved = {"unbound-queue", "exchange-missing", "ring-drifted"}
     assert interval.ring.status == ("drifted" if moved & {name for name, _ in expected} else "same")
@@ -170,7 +174,7 @@ def test_problems(case: str, wanted: Topology | None) -> None:
     assert marks == {(name, queue) for name, queue in expected if queue is not None}
 
 
-def test_one_key_of_two_queues_is_hot_below_twice_the_share() -> None:
+def test_a_frequent_key_is_hot_below_twice_the_share_of_one_of_two_queues() -> None:
     two = topology("q0", "q1")
     observed = assume_applied(two)
     before, after = (
@@ -181,8 +185,8 @@ def test_one_key_of_two_queues_is_hot_below_twice_the_share() -> None:
 
 
 def test_the_misrouted_share_is_exact() -> None:
-    there = assume_applied(topology("q1", "q0", "q2", "q3"))
-    interval = compare(START, snapshot(10.0, there, **EVEN), FILE)
+    on_broker = assume_applied(topology("q1", "q0", "q2", "q3"))
+    interval = compare(START, snapshot(10.0, on_broker, **EVEN), FILE)
     assert interval.ring.misrouted == pytest.approx(0.5, abs=0.01)
     assert interval.ring_check.live is not None
     assert interval.ring_check.wanted is not None
@@ -240,9 +244,11 @@ queues: {q0: {}, q1: {}}
 
 def test_shares_add_up_over_slots() -> None:
     wanted = loads(SLOTS, format="yaml")
-    there = assume_applied(wanted)
+    on_broker = assume_applied(wanted)
     interval = compare(
-        snapshot(0.0, there, there, q0=0, q1=0), snapshot(9.0, there, there, q0=250, q1=750), wanted
+        snapshot(0.0, on_broker, on_broker, q0=0, q1=0),
+        snapshot(9.0, on_broker, on_broker, q0=250, q1=750),
+        wanted,
     )
     assert {row.queue: row.exact for row in interval.rows} == {"q0": 0.25, "q1": 0.75}
     assert not interval.problems
@@ -253,8 +259,8 @@ def test_the_shares_behind_a_second_hash_are_unknown() -> None:
     below = Exchange("below", "x-consistent-hash")
     bindings = (*FILE.bindings, Binding("orders", ToExchange("below"), "1"))
     bindings += tuple(Binding("below", name, "1") for name in ("q4", "q5"))
-    there = assume_applied(Topology("/", (X, below), tuple(map(Queue, (*QUEUES, "q4", "q5"))), bindings))
-    exact = {row.queue: row.exact for row in compare(None, snapshot(0.0, there, there)).rows}
+    on_broker = assume_applied(Topology("/", (X, below), tuple(map(Queue, (*QUEUES, "q4", "q5"))), bindings))
+    exact = {row.queue: row.exact for row in compare(None, snapshot(0.0, on_broker, on_broker)).rows}
     assert exact["q0"] == pytest.approx(0.2, abs=0.01)
     assert (exact["q4"], exact["q5"]) == (None, None)
 
@@ -268,8 +274,8 @@ def test_shares_add_up_where_two_exchanges_lead_to_the_same_exchange() -> None:
         Binding("right", ToExchange("shared"), ""),
         Binding("shared", "q0", ""),
     )
-    there = assume_applied(Topology("/", (X, left, right, shared), (Queue("q0"),), bindings))
-    (row,) = compare(None, snapshot(0.0, there, there)).rows
+    on_broker = assume_applied(Topology("/", (X, left, right, shared), (Queue("q0"),), bindings))
+    (row,) = compare(None, snapshot(0.0, on_broker, on_broker)).rows
     assert row.exact == pytest.approx(1.0)
 
 
@@ -287,13 +293,13 @@ def test_drift_of_a_ring_behind_the_exchange_has_no_misrouted_share_of_all_keys(
 
 
 @pytest.mark.parametrize("before", [None, START, Snapshot(0.0, "orders", queues={"q1": QueueState("q1")})])
-def test_a_new_queue_is_not_called_unconsumed_at_its_first_poll(before: Snapshot | None) -> None:
+def test_a_new_queue_without_a_consumer_is_not_reported_at_its_first_poll(before: Snapshot | None) -> None:
     after = snapshot(10.0, **EVEN | {"q1": queue("q1", 1000, consumers=0)})
     is_new = before is not None and before is not START
     assert problems(compare(before, after)) == ([] if is_new else [("no-consumer", "q1")])
 
 
-def test_a_queue_that_was_active_a_look_ago_is_not_called_inactive() -> None:
+def test_a_consumer_that_was_active_at_the_previous_poll_is_not_reported() -> None:
     before = snapshot(0.0, **EVEN | {"q1": replace(IDLE, active_consumer="ctag")})
     assert not compare(before, snapshot(10.0, **EVEN | {"q1": IDLE})).problems
 

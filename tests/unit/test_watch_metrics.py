@@ -24,8 +24,8 @@ def samples(metrics: Metrics) -> dict[tuple[str, ...], float]:
         for sample in family.samples:
             labels = dict(sample.labels)
             assert (labels.pop("vhost"), labels.pop("exchange")) == ("/", "orders")
-            which = [labels[name] for name in ("queue", "problem") if name in labels]
-            found[sample.name.removeprefix(PREFIX), *which] = sample.value
+            keys = [labels[name] for name in ("queue", "problem") if name in labels]
+            found[sample.name.removeprefix(PREFIX), *keys] = sample.value
     return found
 
 
@@ -36,7 +36,7 @@ def shown(*intervals) -> dict[tuple[str, ...], float]:
     return samples(metrics)
 
 
-def test_there_is_nothing_before_the_first_interval() -> None:
+def test_there_are_no_metrics_before_the_first_interval() -> None:
     assert shown() == {}
 
 
@@ -79,7 +79,7 @@ def test_series_end_with_their_queue_and_count_from_zero_if_it_returns() -> None
     assert samples(metrics)["received_total", "q3"] == 100
 
 
-def test_a_broker_that_cannot_be_reached_has_no_depths_and_no_verdict_on_its_ring() -> None:
+def test_an_unreachable_broker_has_no_depths_and_an_unknown_ring() -> None:
     found = shown(interval(), interval(reachable=False))
     assert (found["broker_reachable",], found["ring_unknown",]) == (0, 1)
     assert found["problems", "broker-unreachable"] == 1

@@ -1,4 +1,4 @@
-"""The page of `watch --serve`: its text, and what it shows and does in a real browser."""
+"""The page of `watch --serve`: its text, and its behaviour in a real browser."""
 
 from __future__ import annotations
 
@@ -33,21 +33,21 @@ def test_the_policy_allows_the_style_and_the_script_of_the_page_and_no_other() -
         assert f"{tag}-src 'sha256-{digest}'" in made.policy.split("; ")
 
 
-def test_the_page_stands_alone() -> None:
+def test_the_page_loads_no_external_resource() -> None:
     html = page().html.decode()
     assert set(re.findall(r"\w+://[\w./]+", html)) == {"http://www.w3.org/2000/svg"}
     assert set(re.findall(r'(?:href|src)="([^"]*)"', html)) == {"data:,", "#queues", "/metrics"}
     assert not re.findall(r"\{(?:style|script|version)\}", html)
 
 
-def test_the_script_asks_for_elements_that_there_are_and_parses_no_markup() -> None:
+def test_the_script_uses_existing_elements_and_parses_no_markup() -> None:
     html = page().html.decode()
     script = between(html, "script")
     assert set(re.findall(r'\$\("(\w+)"\)', script)) <= set(re.findall(r'\bid="([\w-]+)"', html))
     assert not re.findall(r"innerHTML|outerHTML|insertAdjacent|document\.write|DOMParser|\beval\b", script)
 
 
-def test_a_ring_that_is_as_it_should_be_is_drawn_once() -> None:
+def test_a_ring_without_drift_is_drawn_once() -> None:
     ring = Ring.of({"a": 1, "b": 2}, release="4.3")
     drawn = pictures(ring, ring)
     assert [each["caption"] for each in drawn["pictures"]] == ["The ring now"]
@@ -57,15 +57,13 @@ def test_a_ring_that_is_as_it_should_be_is_drawn_once() -> None:
 
 
 @pytest.mark.parametrize(("live", "wanted"), [({}, {"a": 1}), ({"a": 1}, {}), ({"a": 1}, {"b": 2})])
-def test_a_ring_with_nothing_in_common_with_the_wanted_one_is_drawn_beside_it(
-    live: dict, wanted: dict
-) -> None:
+def test_both_rings_are_drawn_if_they_have_nothing_in_common(live: dict, wanted: dict) -> None:
     drawn = pictures(Ring.of(live, release="4.3"), Ring.of(wanted, release="4.3"))
     assert len(drawn["pictures"]) == 3
     assert set(drawn["colours"]) == {*live, *wanted}
 
 
-def test_a_ring_that_is_unknown_is_not_drawn() -> None:
+def test_an_unknown_ring_is_not_drawn() -> None:
     assert pictures(None, Ring.of({"a": 1}, release="4.3")) == {"pictures": [], "colours": {}}
 
 
@@ -85,23 +83,23 @@ def server():
 
 
 @pytest.fixture
-def look(window, server):
-    """Open the page in a window, and wait until it shows this many queues."""
+def open_page(window, server):
+    """Open the page and wait until it shows this many queues."""
 
-    def look(count: int = len(QUEUES), **size) -> None:
+    def open_page(count: int = len(QUEUES), **size) -> None:
         window.complaints.clear()
         window.open(server.url, **size)
         window.wait(f"{ROWS}.length === {count}")
 
-    yield look
+    yield open_page
     window.open("about:blank")
     assert window.complaints == []
 
 
 @pytest.mark.long
-def test_each_interval_changes_the_page(window, server, look) -> None:
+def test_each_interval_updates_the_page(window, server, open_page) -> None:
     server.show(interval(received={"q0": 100, "q1": 200, "q2": 300, "q3": 400}))
-    look()
+    open_page()
     assert window.value("document.title") == "orders · rabbit-chx watch"
     assert window.value("document.getElementById('verdict').textContent") == "No problems."
     text = window.value("document.getElementById('rows').innerText").split()
@@ -118,14 +116,14 @@ def test_each_interval_changes_the_page(window, server, look) -> None:
 
 
 @pytest.mark.long
-def test_hostile_names_stay_text(window, server, look) -> None:
+def test_hostile_names_stay_text(window, server, open_page) -> None:
     server.show(interval(HOSTILE, states={name: {"consumers": 0} for name in HOSTILE}))
-    look(len(HOSTILE))
+    open_page(len(HOSTILE))
     assert window.value(NAMES) == list(HOSTILE)
     assert window.value("document.querySelectorAll('script').length") == 1
     assert window.value("document.querySelectorAll('img, #rows b:not(.bars > b)').length") == 0
     assert window.value("document.title") == f"({len(HOSTILE)}) orders · rabbit-chx watch"
-    # Text from right to left stays in its name: the number beside it is still on its right.
+    # Right-to-left text stays within its name: the numbers still follow on the right.
     for part in ("exact", "now"):
         assert (
             window.value(f"getComputedStyle(document.querySelector('[data-label={part}]')).direction")
@@ -136,9 +134,9 @@ def test_hostile_names_stay_text(window, server, look) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("dark", [False, True])
 @pytest.mark.parametrize("width", [1200, 390])
-def test_everything_fits_and_has_contrast(window, server, look, width, dark) -> None:
+def test_everything_fits_the_window_and_has_contrast(window, server, open_page, width, dark) -> None:
     server.show(interval(HOSTILE, now=HOSTILE[::-1], states={HOSTILE[0]: {"consumers": 0}}))
-    look(len(HOSTILE), width=width, dark=dark)
+    open_page(len(HOSTILE), width=width, dark=dark)
     window.wait("document.querySelectorAll('#pictures svg').length === 3")
     assert window.value("document.documentElement.scrollWidth <= innerWidth")
     colours = window.value(
@@ -166,9 +164,9 @@ def contrast(*colours: str) -> float:
 
 
 @pytest.mark.long
-def test_the_keyboard_reaches_and_works_everything(window, server, look) -> None:
+def test_the_keyboard_reaches_and_operates_every_control(window, server, open_page) -> None:
     server.show(interval(received={"q0": 400, "q1": 100, "q2": 300, "q3": 200}))
-    look()
+    open_page()
     reached = []
     for _ in range(30):
         window.press("Tab")
@@ -189,10 +187,10 @@ def test_the_keyboard_reaches_and_works_everything(window, server, look) -> None
 
 @pytest.mark.long
 @pytest.mark.parametrize("width", [1200, 390])
-def test_a_screen_reader_gets_a_table_with_headers_and_the_state(window, server, look, width) -> None:
+def test_a_screen_reader_gets_a_table_with_headers_and_the_state(window, server, open_page, width) -> None:
     server.show(interval(states={"q2": {"consumers": 0}}))
-    look(width=width)
-    spoken = window.spoken()
+    open_page(width=width)
+    spoken = window.accessibility_tree()
     names = {(role, name) for role, name in spoken}
     assert ("table", "Queues") in names
     assert {name for role, name in spoken if role == "columnheader"} >= {
@@ -208,9 +206,9 @@ def test_a_screen_reader_gets_a_table_with_headers_and_the_state(window, server,
 
 
 @pytest.mark.long
-def test_a_pause_holds_the_page_and_its_end_shows_the_newest(window, server, look) -> None:
+def test_a_paused_page_does_not_change_until_it_resumes(window, server, open_page) -> None:
     server.show(interval())
-    look()
+    open_page()
     window.value("document.getElementById('pause').click()")
     server.show(interval(QUEUES[:3]))
     server.show(interval(QUEUES[:2]))
@@ -221,9 +219,9 @@ def test_a_pause_holds_the_page_and_its_end_shows_the_newest(window, server, loo
 
 
 @pytest.mark.long
-def test_queues_are_found_by_name_and_by_problem(window, server, look) -> None:
+def test_queues_are_found_by_name_and_by_problem(window, server, open_page) -> None:
     server.show(interval(states={"q2": {"consumers": 0}}))
-    look()
+    open_page()
     window.value("document.getElementById('marked').click()")
     assert window.value(NAMES) == ["q2"]
     window.value("document.getElementById('marked').click()")
@@ -234,13 +232,13 @@ def test_queues_are_found_by_name_and_by_problem(window, server, look) -> None:
 
 
 @pytest.mark.long
-def test_a_browser_that_has_the_token_gets_the_events_too(window) -> None:
+def test_a_browser_with_the_token_also_gets_the_events(window) -> None:
     token = "correct-horse-battery"
     window.complaints.clear()
     with Server(Access(Address.parse("127.0.0.1:0"), token)) as server:
         server.show(interval())
         window.open(server.url)
-        window.complains_of("401")
+        window.wait_for_complaint("401")
         assert window.value(f"{ROWS}.length") == 0
         window.complaints.clear()
         window.open(server.url.replace("//", f"//anyone:{token}@"))
@@ -251,10 +249,10 @@ def test_a_browser_that_has_the_token_gets_the_events_too(window) -> None:
 
 
 @pytest.mark.long
-def test_2000_queues_are_shown_a_part_at_first_and_then_all(window, server, look) -> None:
+def test_200_of_2000_queues_are_shown_until_all_are_requested(window, server, open_page) -> None:
     many = [f"queue-{number:04}" for number in range(2000)]
     server.show(interval(many, states={name: {"consumers": 0} for name in many}))
-    look(200)
+    open_page(200)
     assert window.value("document.querySelectorAll('#problems li').length") == 21
     window.value("document.getElementById('more').click()")
     window.wait(f"{ROWS}.length === 2000")
@@ -264,35 +262,35 @@ def test_2000_queues_are_shown_a_part_at_first_and_then_all(window, server, look
 
 
 @pytest.mark.long
-def test_a_page_that_loses_its_connection_says_so_and_tries_again(window, server, look) -> None:
+def test_a_page_that_loses_its_connection_reports_it_and_reconnects(window, server, open_page) -> None:
     server.show(interval())
-    look()
+    open_page()
     window.value(
         """(() => {
             const link = document.getElementById("link");
-            window.said = [];
-            new MutationObserver(() => said.push(link.textContent)).observe(link, { childList: true });
+            window.linkTexts = [];
+            new MutationObserver(() => linkTexts.push(link.textContent)).observe(link, { childList: true });
         })()"""
     )
     server._http.followers = BoundedSemaphore(1)
-    server._http.followers.acquire()  # as if as many pages as possible were open
+    server._http.followers.acquire()  # as if the maximum number of pages were open
     server._http.end_connections()
-    window.wait("said[0] === 'Connection lost, trying again'")
+    window.wait("linkTexts[0] === 'Connection lost, trying again'")
     server.show(interval(QUEUES[:3]))
-    # At which browsers give up, and the script does not.
-    window.complains_of("503")
+    # Browsers do not retry after this status, but the script does.
+    window.wait_for_complaint("503")
     server._http.followers.release()
     window.wait(f"{ROWS}.length === 3")
-    window.wait("said.at(-1) === 'Live'")
+    window.wait("linkTexts.at(-1) === 'Live'")
     window.complaints.clear()
 
 
 @pytest.mark.long
-def test_hours_of_intervals_leave_the_page_as_large_as_it_was(window, server, look) -> None:
-    """As many intervals as five hours have, with queues that come and go."""
+def test_the_page_does_not_grow_over_hours_of_intervals(window, server, open_page) -> None:
+    """Five hours of intervals, each with a new queue instead of the last queue."""
     start = interval()
     server.show(start)
-    look()
+    open_page()
     sizes = []
     *kept, last = start.rows
     for number in range(3600):

@@ -1,4 +1,4 @@
-"""What `watch --serve` answers, to whom, and that no client holds it up. Sockets on loopback only."""
+"""The answers of `watch --serve`, who gets them, and slow or vanished clients. Sockets on loopback only."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def ask(
 
 @contextmanager
 def following(server: Server):
-    """The events of a new connection, one by one, as their names and values; comments are left out."""
+    """Yield the name and the value of each event of a new connection, without comments."""
     connection = connected(server)
     connection.request("GET", "/events")
     answer = connection.getresponse()
@@ -87,7 +87,7 @@ def eventually(condition) -> None:
         threading.Event().wait(0.01)
 
 
-# --- where, and to whom ---------------------------------------------------------------------------------------
+# --- addresses and access -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ def test_addresses_of_this_machine_need_no_token(text: str, host: str, port: int
 @pytest.mark.parametrize(
     "text", ["8080", ":8080", "localhost", "::1:80", "127.0.0.1:65536", "a b:1", "u@h:1", "[::1]:"]
 )
-def test_anything_else_is_no_address(text: str) -> None:
+def test_an_invalid_address_is_an_error(text: str) -> None:
     with pytest.raises(InvalidValue, match=r"invalid --serve: .* expected HOST:PORT, such as 127"):
         Address.parse(text)
 
@@ -120,14 +120,14 @@ def test_an_address_for_other_machines_needs_a_token(text: str) -> None:
 
 
 @pytest.mark.parametrize("token", ["", "too-short", "with a space and more", "ü" * 20])
-def test_a_weak_token_is_refused_and_not_shown(token: str) -> None:
+def test_a_weak_token_is_rejected_and_not_shown(token: str) -> None:
     with pytest.raises(InvalidValue, match="at least 16 printable ASCII") as error:
         Access(Address.parse("127.0.0.1:0"), token)
     assert not token or token not in str(error.value)
     assert TOKEN not in repr(Access(Address.parse("127.0.0.1:0"), TOKEN))
 
 
-def test_an_address_that_is_taken_is_an_error(server: Server) -> None:
+def test_an_address_in_use_is_an_error(server: Server) -> None:
     taken = Address.parse(urlsplit(server.url).netloc)
     with pytest.raises(
         InvalidValue, match=r"an address to listen on\. The system says: Address already in use"
@@ -153,8 +153,8 @@ def test_an_address_that_is_taken_is_an_error(server: Server) -> None:
     ],
 )
 @pytest.mark.parametrize("path", ["/", "/metrics", "/events"])
-def test_a_request_names_this_machine(server: Server, hosts: list[str], status: int, path: str) -> None:
-    method = "HEAD" if path == "/events" else "GET"  # which has no end
+def test_a_request_must_name_this_machine(server: Server, hosts: list[str], status: int, path: str) -> None:
+    method = "HEAD" if path == "/events" else "GET"  # a GET of /events does not end
     assert ask(server, path, method=method, hosts=hosts)[0] == status
 
 
@@ -181,7 +181,7 @@ def basic(password: str) -> str:
         ("Bearer \xff", 401),
     ],
 )
-def test_a_token_is_required_where_there_is_one(authorization: str | None, status: int) -> None:
+def test_a_configured_token_is_required(authorization: str | None, status: int) -> None:
     headers = {} if authorization is None else {"Authorization": authorization}
     with serving(TOKEN) as server:
         for path, method in (("/", "GET"), ("/metrics", "GET"), ("/events", "HEAD"), ("/nothing", "GET")):
@@ -191,10 +191,10 @@ def test_a_token_is_required_where_there_is_one(authorization: str | None, statu
             assert TOKEN not in f"{answer}{body}"
 
 
-# --- what -----------------------------------------------------------------------------------------------------
+# --- answers --------------------------------------------------------------------------------------------------
 
 
-def test_the_page_has_no_data_and_may_load_nothing(server: Server) -> None:
+def test_the_page_contains_no_data_and_cannot_load_anything(server: Server) -> None:
     server.show(interval(HOSTILE))
     status, headers, body = ask(server)
     assert (status, headers["Content-Type"]) == (200, "text/html; charset=utf-8")
@@ -209,7 +209,7 @@ def test_the_page_has_no_data_and_may_load_nothing(server: Server) -> None:
     assert "Access-Control-Allow-Origin" not in headers
 
 
-def test_metrics_are_those_of_the_newest_interval(server: Server) -> None:
+def test_metrics_show_the_newest_interval(server: Server) -> None:
     assert ask(server, "/metrics")[::2] == (200, "")
     server.show(interval())
     status, headers, body = ask(server, "/metrics")
@@ -231,7 +231,7 @@ def test_metrics_are_those_of_the_newest_interval(server: Server) -> None:
         ("/", "OPTIONS", 501),
     ],
 )
-def test_there_is_nothing_else(server: Server, path: str, method: str, status: int) -> None:
+def test_status_of_paths_and_methods(server: Server, path: str, method: str, status: int) -> None:
     server.show(interval())
     found, headers, body = ask(server, path, method=method)
     assert found == status
@@ -240,7 +240,7 @@ def test_there_is_nothing_else(server: Server, path: str, method: str, status: i
     assert not body if method == "HEAD" else body
 
 
-def test_events_are_the_newest_interval_and_then_each_new_one(server: Server) -> None:
+def test_a_follower_gets_the_newest_interval_and_then_each_new_interval(server: Server) -> None:
     for queues in (QUEUES[:2], QUEUES):
         server.show(interval(queues))
     with following(server) as events:
@@ -252,7 +252,7 @@ def test_events_are_the_newest_interval_and_then_each_new_one(server: Server) ->
         assert next(events) == ("interval", json.loads(json.dumps(later.as_dict())))  # the ring is the same
 
 
-def test_pictures_come_again_when_the_ring_changes(server: Server) -> None:
+def test_pictures_are_sent_again_when_the_ring_changes(server: Server) -> None:
     server.show(interval())
     with following(server) as events:
         pictures = dict([next(events), next(events)])["pictures"]
@@ -274,7 +274,7 @@ def test_hostile_names_stay_in_their_event(server: Server) -> None:
     assert [row["queue"] for row in names["interval"]["rows"]] == list(HOSTILE)
 
 
-# --- clients that are slow, vanish, or are too many -----------------------------------------------------------
+# --- slow, vanished and too many clients ----------------------------------------------------------------------
 
 
 def test_a_client_that_does_not_read_delays_no_other_client_and_is_dropped(
@@ -290,7 +290,7 @@ def test_a_client_that_does_not_read_delays_no_other_client_and_is_dropped(
         newest = interval()
         for _ in range(100):
             server.show(newest)
-        assert len(server._events._newest) == 3  # the newest of each name, and nothing queued
+        assert len(server._events._newest) == 3  # the newest of each name; nothing is queued
         assert ask(server, "/metrics")[0] == 200
         eventually(lambda: server._http.followers._value == module._MOST_FOLLOWERS)
 
@@ -318,7 +318,7 @@ def test_a_quiet_connection_gets_comments() -> None:
     assert list(follower) == []
 
 
-def test_too_many_pages_are_refused_and_prometheus_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_pages_are_rejected_but_prometheus_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_MOST_FOLLOWERS", 1)
     with serving() as server:
         server.show(interval())
@@ -328,7 +328,9 @@ def test_too_many_pages_are_refused_and_prometheus_is_not(monkeypatch: pytest.Mo
             assert ask(server, "/metrics")[0] == 200
 
 
-def test_a_connection_too_many_is_closed_and_the_others_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_connection_over_the_limit_is_closed_and_the_server_continues(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(module, "_MOST_CONNECTIONS", 2)
     with serving() as server:
         idle = [socket.create_connection(server._http.server_address) for _ in range(2)]
@@ -341,7 +343,7 @@ def test_a_connection_too_many_is_closed_and_the_others_go_on(monkeypatch: pytes
         assert ask(server)[0] == 200
 
 
-def test_the_end_ends_every_connection_and_thread() -> None:
+def test_closing_the_server_ends_every_connection_and_thread() -> None:
     before = set(threading.enumerate())
     with serving() as server:
         server.show(interval())
@@ -349,7 +351,7 @@ def test_the_end_ends_every_connection_and_thread() -> None:
         with following(server) as events:
             next(events)
             server.close()
-            assert all(name in {"interval", "pictures"} for name, _ in events)  # and then it ends
+            assert all(name in {"interval", "pictures"} for name, _ in events)  # and then the stream ends
         assert idle.recv(1) == b""
         idle.close()
         with pytest.raises(ConnectionRefusedError):

@@ -1,4 +1,4 @@
-"""What `watch` shows: a screen of every size, lines for a pipe, and names that stay text."""
+"""The output of `watch`: screens of every size, lines for a pipe, and hostile names."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def screen(shown: Interval | None, width: int, height: int = 30) -> list[str]:
 
 
 @pytest.mark.parametrize("width", [40, 60, 80, 100, 120, 160, 250])
-def test_lines_fit_and_numbers_are_whole(width: int) -> None:
+def test_lines_fit_and_numbers_are_not_truncated(width: int) -> None:
     hot = Problem("hot-queue", "queue 'orders.2'", "gets 99% of the messages", "orders.2")
     lines = screen(interval(*(f"orders.{n}" for n in range(4)), problems=(hot,)), width)
     assert max(map(cell_len, lines)) <= width
@@ -64,7 +64,7 @@ def test_lines_fit_and_numbers_are_whole(width: int) -> None:
 
 @pytest.mark.parametrize("width", [60, 160])
 @pytest.mark.parametrize("name", HOSTILE)
-def test_hostile_names_stay_text_and_move_nothing(name: str, width: int) -> None:
+def test_hostile_names_stay_text_and_keep_the_layout(name: str, width: int) -> None:
     problem = Problem("no-consumer", f"queue {name!r}", "has no consumer", name)
     lines = screen(interval(name, "q1", problems=(problem,)), width)
     assert max(map(cell_len, lines)) <= width
@@ -72,7 +72,7 @@ def test_hostile_names_stay_text_and_move_nothing(name: str, width: int) -> None
     assert any(line.lstrip().startswith("q1 ") for line in lines)
 
 
-def test_rows_with_problems_come_first_where_not_all_fit() -> None:
+def test_rows_with_problems_are_first_if_not_all_rows_fit() -> None:
     names = [f"q{number:04}" for number in range(2000)]
     cold = tuple(
         Problem("no-consumer", f"queue {name!r}", "has no consumer", name) for name in names[1000:1020]
@@ -84,7 +84,7 @@ def test_rows_with_problems_come_first_where_not_all_fit() -> None:
     assert any("and 1,99" in line for line in lines)
 
 
-def test_the_screen_before_the_first_look_says_so() -> None:
+def test_the_screen_before_the_first_poll() -> None:
     assert screen(None, 60) == ["Reading the broker ..."]
 
 
