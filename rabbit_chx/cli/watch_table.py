@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -159,12 +160,12 @@ class Changes:
     """Turns intervals into lines: one for each interval, and one for each problem that appears or is resolved."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple[str, str], Problem] = {}
+        self._known: dict[tuple[str, str, int], Problem] = {}
 
     def lines(self, interval: Interval) -> Iterator[str]:
         """The lines of the next interval."""
         at, totals = _clock(interval.time), interval.totals
-        found = {(problem.name, problem.where): problem for problem in interval.problems}
+        found = _numbered(interval.problems)
         yield (
             f"{at} {interval.exchange}: ring {ring_text(interval.ring)}; {totals.rate_in:,.1f}/s in, "
             f"{totals.rate_out:,.1f}/s out, {counted(totals.depth, 'message')} in {counted(len(interval.rows), 'queue')}; "
@@ -177,6 +178,17 @@ class Changes:
             if key not in found:
                 yield f"{at} resolved: {problem.where} [{problem.name}]"
         self._known = found
+
+
+def _numbered(problems: Iterable[Problem]) -> dict[tuple[str, str, int], Problem]:
+    """The problems by name, subject and number: a queue can have several of a name. Messages change at each interval."""
+    found: dict[tuple[str, str, int], Problem] = {}
+    counts = Counter[tuple[str, str]]()
+    for problem in problems:
+        key = problem.name, problem.where
+        counts[key] += 1
+        found[*key, counts[key]] = problem
+    return found
 
 
 def _clock(at: float) -> str:

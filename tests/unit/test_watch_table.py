@@ -111,3 +111,19 @@ def test_a_pipe_gets_a_line_for_each_interval_and_each_change() -> None:
         [f"orders: ring as in the file; {numbers}; 1 problem"],
         [f"orders: ring order unknown; {numbers}; 0 problems", "resolved: queue 'q0' [hot-queue]"],
     ]
+
+
+def test_two_problems_of_a_name_and_a_queue_are_two_lines() -> None:
+    first, second = (
+        Problem("settings-drifted", "queue 'q0'", f"argument {name} is 1, expected 2", "q0") for name in "ab"
+    )
+    changes = Changes()
+    shown = [
+        [line.partition(" ")[2] for line in changes.lines(interval("q0", problems=problems))]
+        for problems in ((first, second), (first,))
+    ]
+    assert [lines[1:] for lines in shown] == [
+        [f"new: {first}", f"new: {second}"],
+        ["resolved: queue 'q0' [settings-drifted]"],
+    ]
+    assert [lines[0].rpartition("; ")[2] for lines in shown] == ["2 problems", "1 problem"]
