@@ -199,6 +199,14 @@ class _HttpServer(ThreadingHTTPServer):
             self._ended.wait_for(lambda: not self._connections, _ENDS_WITHIN)
 
 
+def _path_in(target: str) -> str:
+    """The path in the target of a request; empty if the target is an invalid URL."""
+    try:
+        return urlsplit(target).path
+    except ValueError:
+        return ""
+
+
 class _Handler(BaseHTTPRequestHandler):
     """Answers one request."""
 
@@ -218,7 +226,7 @@ class _Handler(BaseHTTPRequestHandler):
             )
         elif not access.admits(self.headers.get("Authorization")):
             self.send_error(HTTPStatus.UNAUTHORIZED, "The token is required, as a password")
-        elif answer := self._ANSWERS.get(urlsplit(self.path).path):
+        elif answer := self._ANSWERS.get(_path_in(self.path)):
             answer(self)
         else:
             self.send_error(HTTPStatus.NOT_FOUND, "The paths are /, /events and /metrics")

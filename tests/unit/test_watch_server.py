@@ -240,6 +240,11 @@ def test_status_of_paths_and_methods(server: Server, path: str, method: str, sta
     assert not body if method == "HEAD" else body
 
 
+@pytest.mark.parametrize(("target", "status"), [("http://localhost/metrics", 200), ("http://[", 404)])
+def test_a_request_may_have_a_whole_url(server: Server, target: str, status: int) -> None:
+    assert ask(server, target, hosts=["localhost"])[0] == status
+
+
 def test_a_follower_gets_the_newest_interval_and_then_each_new_interval(server: Server) -> None:
     for queues in (QUEUES[:2], QUEUES):
         server.show(interval(queues))
