@@ -7,6 +7,7 @@ settings in the user's own process and ships them with the data source. This mod
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -106,19 +107,19 @@ def set_python_of_tasks(context: Any) -> None:
 
 
 def _check_version(context: Any) -> None:
-    """Raise if the Python of the tasks is another minor version on this machine, where Spark runs it as well to plan a write.
+    """Raise if the Python of the tasks has another minor version on this machine, where Spark also runs it to plan a write.
 
-    If the program is missing or prints no version, Spark itself raises an error that names the program.
+    A program that is missing or prints no version is left to Spark, whose error names the program.
     """
     if (program := shutil.which(context.pythonExec)) is None:
         return
     try:
-        version = subprocess.check_output(  # noqa: S603 - Spark runs it as well
+        version = subprocess.check_output(  # noqa: S603 - Spark runs it, too
             [program, "-c", _VERSION], timeout=_VERSION_SECONDS, text=True, stderr=subprocess.DEVNULL
         ).strip()
     except (OSError, ValueError, subprocess.SubprocessError):
         return
-    if version and version != context.pythonVer:
+    if re.fullmatch(r"\d+\.\d+", version) and version != context.pythonVer:
         raise InvalidValue(
             "Python of the tasks",
             Unquoted(f"Python {version} ({program})"),

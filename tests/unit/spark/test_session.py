@@ -149,8 +149,14 @@ def test_local_tasks_run_the_python_of_the_driver(
 
 @pytest.mark.parametrize(
     ("script", "rejected"),
-    [("echo 3.9", True), ("echo {version}", False), ("exit 1", False), (None, False)],
-    ids=["another version", "the same version", "no Python", "missing"],
+    [
+        ("echo 3.9", True),
+        ("echo {version}", False),
+        ("echo Welcome", False),
+        ("exit 1", False),
+        (None, False),
+    ],
+    ids=["another version", "the same version", "no version", "no Python", "missing"],
 )
 def test_a_python_of_another_minor_version_is_rejected(
     script: str | None, rejected: bool, tmp_path: Path
