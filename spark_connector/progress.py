@@ -1,7 +1,7 @@
-"""A line in the terminal every five seconds of a batch write: the number of rows that the broker has confirmed.
+"""Print the number of confirmed rows of a batch write in the terminal every five seconds.
 
 Spark prints the stderr of local Python workers in the terminal of the program. The tasks of a write add up their rows in
-a file in Spark's scratch folder, and the first task to add rows after five seconds prints the line.
+a file in Spark's scratch folder, and the first task that adds rows after five seconds prints the line.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ class ProgressLine:
     def _add_to(self, file: IO[str], more: int) -> None:
         now = time.monotonic()
         file.seek(0)
-        rows, shown_rows, shown_at = json.loads(file.read() or json.dumps([0, 0, now]))
+        text = file.read()
+        rows, shown_rows, shown_at = json.loads(text) if text else (0, 0, now)
         rows += more
         if now >= shown_at + _LINE_SECONDS:
             rate = (rows - shown_rows) / (now - shown_at)

@@ -24,14 +24,14 @@ Kind: TypeAlias = Literal["quorum", "classic", "temporary", "stream", "unknown"]
 
 
 def learn(queue: str, guess: Mapping[str, Any]) -> Generator[Command, Any, tuple[Kind, dict[str, Any], str]]:
-    """Find out the kind and, of a quorum queue, the arguments.
+    """Find out the kind of a queue, and the arguments of a quorum queue.
 
     Args:
         queue: the name of an existing queue.
         guess: the arguments to try first.
 
     Returns:
-        The kind, the arguments, and the last refusal. A temporary queue is one that is not durable, is exclusive or is
+        The kind, the arguments, and the text of the last refusal. A temporary queue is not durable, is exclusive or is
         deleted automatically.
     """
     arguments = {**guess, "x-queue-type": "quorum"}
@@ -86,10 +86,9 @@ def _typed(text: str, kind: str | None, ours: Any) -> Any:
 
 def limit_applies(arguments: Mapping[str, Any], release: Release) -> bool:
     """Whether a quorum queue with these arguments limits redeliveries, unless a policy prevents it."""
-    default = release.has_default_delivery_limit
-    return (DELIVERY_LIMIT in arguments or default) and not (
-        default and arguments.get(DELIVERY_LIMIT, 20) < 0
-    )
+    if release.has_default_delivery_limit:
+        return arguments.get(DELIVERY_LIMIT, 20) >= 0
+    return DELIVERY_LIMIT in arguments
 
 
 def delivery_limit_warning(queues: Sequence[str], release: Release) -> str:

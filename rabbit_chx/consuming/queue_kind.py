@@ -37,11 +37,8 @@ def check_readable(queue: str, release: Release) -> Generator[Command, Any, str]
         return ""  # without the permission to declare the queue, its kind stays unknown
     if kind == "stream":
         raise is_a_stream(queue)
-    return (
-        delivery_limit_warning([queue], release)
-        if kind == "quorum" and limit_applies(arguments, release)
-        else ""
-    )
+    limited = kind == "quorum" and limit_applies(arguments, release)
+    return delivery_limit_warning([queue], release) if limited else ""
 
 
 def no_such_queue(queue: str) -> InvalidValue:

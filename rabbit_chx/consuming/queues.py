@@ -166,7 +166,10 @@ def _arguments(name: str, usual: Mapping[str, Any]) -> Generator[Command, Any, d
             raise _unfit(name, "a classic queue that is not durable or is deleted automatically")
         case "unknown":
             raise _unfit(name, f"a queue whose arguments the broker does not show: {refusal}")
-    raise _unfit(name, f"a {kind}" if kind == "stream" else f"a {kind} queue")
+        case "stream":
+            raise _unfit(name, "a stream")
+        case "classic":
+            raise _unfit(name, "a classic queue")
 
 
 def _unfit(name: str, what: str) -> InvalidValue:

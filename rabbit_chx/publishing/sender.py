@@ -70,9 +70,8 @@ class Sender:
         self._connection: PublisherConnection | None = None
         self._woken = False
         self._window = Window()
-        self._retries: dict[
-            int, OutgoingMessage
-        ] = {}  # by row: returned or rejected, and sent again after a delay
+        # By row: messages that were returned or rejected, and are sent again after a delay.
+        self._retries: dict[int, OutgoingMessage] = {}
         self._broker = ""
         self._searched = 0.0
         self._begin_connection()
