@@ -156,7 +156,7 @@ def limit_turn(load: Load, given: argparse.Namespace) -> tuple[Turn, int]:
 
 
 def rstream_turn(load: Load, url: str) -> tuple[Turn, int]:
-    """Write the same messages over one connection, without Spark; they are encoded before."""
+    """Write the same messages over one connection, without Spark; the time does not include their encoding."""
     messages = list(encode_messages([load.body] * len(load.keys), routing_keys=load.keys))
     before, start = resource.getrusage(resource.RUSAGE_SELF), perf_counter()
     rows = with_rstream(Writing(url, STREAM, [], messages))
@@ -204,8 +204,8 @@ def run(broker: Broker, spark: SparkSession, given: argparse.Namespace) -> dict[
 # ---- results
 
 
-def of(turns: list[Turn], others: list[Turn]) -> float:
-    """Return the ratio of the rates: the median over the rounds."""
+def ratio_of_rates(turns: list[Turn], others: list[Turn]) -> float:
+    """Return the median over the rounds."""
     return median(
         one.rows_per_second / other.rows_per_second for one, other in zip(turns, others, strict=True)
     )
@@ -219,9 +219,9 @@ def report_of(results: dict[str, list[Turn]], given: argparse.Namespace, version
             "rows_per_second": median(turn.rows_per_second for turn in turns),
             "cpu_microseconds": median(turn.cpu_microseconds for turn in turns),
             "peak_megabytes": max(peaks, default=None),
-            "of_limit": of(turns, results[LIMIT]),
-            "of_exchange": of(turns, results[OURS]),
-            "of_rstream": of(turns, results[RSTREAM]),
+            "of_limit": ratio_of_rates(turns, results[LIMIT]),
+            "of_exchange": ratio_of_rates(turns, results[OURS]),
+            "of_rstream": ratio_of_rates(turns, results[RSTREAM]),
         }
     return {**conditions(given, version), "ways": ways}
 

@@ -4,8 +4,8 @@
 
 Two streams contain the same messages: one was published over AMQP 0-9-1, which makes small chunks, and one over the stream
 protocol, which makes large ones. The ways take turns, in another order in each round. pika and rstream are slow and read a tenth
-of the messages. The ways to write send encoded messages, and wait for all confirms. Rates and CPU time are medians over the rounds, ratios are medians of the ratios within a round. CPU time is that
-of this process; broker and client share the cores.
+of the messages. The ways to write wait for all confirms. Rates and CPU time are medians over the rounds, ratios are medians of
+the ratios within a round. CPU time is that of this process; broker and client share the cores.
 """
 
 from __future__ import annotations

@@ -59,7 +59,7 @@ def foreach_window(df: Any, url: str) -> None:
 
 
 class RowsWindow(PikaWindow):
-    """The window over the rows of a partition, of which nobody knows how many there are."""
+    """The window over a partition with an unknown number of rows."""
 
     def __init__(self, url: str, rows: Iterable[Any]) -> None:
         self.rows, self.wanted = iter(rows), True

@@ -11,7 +11,7 @@ import rstream
 
 from rabbit_chx.streams import StreamPublisher
 
-_LOT = 1_000
+_BATCH = 1_000
 _SECONDS = 120.0
 
 
@@ -26,21 +26,21 @@ class Writing:
 
 
 def publisher(writing: Writing) -> int:
-    """Send encoded messages under a name, so that the broker drops those that it has."""
+    """Send encoded messages under a name, so that the broker drops messages that it already has."""
     with StreamPublisher(writing.stream_url, writing.stream, name="benchmark") as publisher:
         publisher.send_messages(writing.messages)
         return publisher.totals.confirmed
 
 
 def publisher_of_bodies(writing: Writing) -> int:
-    """The same from bodies, which the publisher encodes."""
+    """Send bodies, which the publisher encodes, under a name."""
     with StreamPublisher(writing.stream_url, writing.stream, name="benchmark") as publisher:
         publisher.send(writing.bodies)
         return publisher.totals.confirmed
 
 
 def with_rstream(writing: Writing) -> int:
-    """Send encoded messages in lots with rstream, and wait for all confirms."""
+    """Send encoded messages in batches with rstream, and wait for all confirms."""
     return asyncio.run(_with_rstream(writing))
 
 
@@ -64,9 +64,9 @@ async def _with_rstream(writing: Writing) -> int:
 
     await producer.start()
     try:
-        for start in range(0, len(writing.messages), _LOT):
-            lot = writing.messages[start : start + _LOT]
-            await producer.send_batch(writing.stream, lot, "benchmark", on_publish_confirm=on_confirm)
+        for start in range(0, len(writing.messages), _BATCH):
+            batch = writing.messages[start : start + _BATCH]
+            await producer.send_batch(writing.stream, batch, "benchmark", on_publish_confirm=on_confirm)
         await asyncio.wait_for(done.wait(), _SECONDS)
     finally:
         await producer.close()

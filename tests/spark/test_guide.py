@@ -160,6 +160,6 @@ def test_a_queue_is_copied_to_files(rabbitmq_broker, spark, tmp_path):
     assert bodies(spark.read.parquet(folder)) == [b"0", b"1", b"2", b"3", b"4"]
 
 
-def test_the_topology_has_a_stream_beside_its_queues():
-    topology = loads(marked("spark.md", "test_the_topology_has_a_stream_beside_its_queues"), format="yaml")
+def test_the_topology_has_quorum_queues_and_a_stream():
+    topology = loads(marked("spark.md", "test_the_topology_has_quorum_queues_and_a_stream"), format="yaml")
     assert {queue.type for queue in topology.queues} == {"quorum", "stream"}
