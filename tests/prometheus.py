@@ -1,4 +1,4 @@
-"""A real Prometheus with the configuration and the alerts of examples/monitoring, and what it answers."""
+"""Run a real Prometheus with the configuration and the alerts of examples/monitoring, and query it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ WITHIN: Final = 60.0
 
 @contextmanager
 def prometheus(folder, target: str):
-    """Run Prometheus with the configuration of the example, with this target and every second; yields its URL."""
+    """Run Prometheus with the configuration of the example, this target and an interval of a second; yields its URL."""
     config = yaml.safe_load((FOLDER / "prometheus.yml").read_text())
     (folder / "token").write_text(TOKEN)
     config["global"] = {"scrape_interval": "1s", "evaluation_interval": "1s"}
@@ -47,7 +47,7 @@ def asked(url: str, what: str, **parameters: str):
     try:
         with urlopen(f"{url}/api/v1/{what}?{urlencode(parameters)}", timeout=10) as answer:
             return json.load(answer)["data"]
-    except OSError:  # it is starting
+    except OSError:  # Prometheus is still starting
         return {}
 
 

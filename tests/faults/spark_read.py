@@ -20,7 +20,7 @@ NO_LOSS = "no loss is possible, Spark reads the offsets again"
 """What a fault test of a read records instead of a control."""
 WORKER = "pyspark.daemon"
 """Text in the command lines of Python workers."""
-LOT = 50
+BATCH = 50
 PAUSE = 0.1
 """Each stream gets a lot of messages, then the feed pauses: longer and longer, so that a slow query can keep up."""
 MANY = 2_000
@@ -37,7 +37,7 @@ class Feed(threading.Thread):
     def __init__(
         self, url: str, streams: list[str], *, first: int = 0, follow_advertised: bool = False
     ) -> None:
-        """Begin; each stream gets ``first`` messages at once, before the lots."""
+        """Start; each stream gets ``first`` messages at once, and then `BATCH` messages at a time."""
         super().__init__(daemon=True, name="feed")
         self._first = first
         self._url, self._follow = url, follow_advertised
@@ -59,7 +59,7 @@ class Feed(threading.Thread):
                 self._send(publisher, self._first)
             while not self._ending.wait(PAUSE * (1 + (max(self.sent.values()) - self._first) / MANY)):
                 for publisher in publishers:
-                    self._send(publisher, LOT)
+                    self._send(publisher, BATCH)
 
     def _send(self, publisher: StreamPublisher, count: int) -> None:
         sent = self.sent[publisher.stream]

@@ -44,8 +44,8 @@ def guest(broker):
 def test_a_revoked_permission_takes_effect_with_the_next_connection(broker, scene, guest):
     """A channel keeps its permissions until it has been idle for a second.
 
-    rabbit_channel caches permissions in its process dictionary, and clears the cache before it hibernates. It hibernates if a
-    busy machine halts the publisher.
+    rabbit_channel caches permissions in its process dictionary, and clears the cache before it hibernates. A channel also
+    hibernates if a busy machine pauses the publisher.
     """
     name, url = guest
     with scene("write permission taken away", url=url, **UNDECIDED) as it:

@@ -196,7 +196,7 @@ def test_a_stateful_stream_of_200_tasks_opens_one_connection_for_each_worker(
     opened = int(broker.eval(created)) - before
     query.stop()
     assert query.exception() is None
-    # For 600 tasks: two workers, three if Spark replaced a worker; three times, since a slow micro-batch leaves connections idle.
+    # 600 tasks run in two workers (three if Spark replaced a worker), which may connect three times if slow micro-batches leave connections idle.
     assert opened <= 3 * (2 + 1)
     tasks: dict[str, set[int]] = {}
     for properties in {one.properties for one in deliveries(broker.url, inbox.queue, len(inbox))}:

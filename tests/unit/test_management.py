@@ -179,7 +179,7 @@ def test_the_user_and_the_nodes() -> None:
         assert management.nodes() == {"rabbit@a": True, "b": False}
 
 
-def test_statistics_of_queues_tell_what_is_not_known_from_zero() -> None:
+def test_statistics_of_queues_distinguish_unknown_from_zero() -> None:
     single = {"x-single-active-consumer": True}
     stats = {"publish": 9, "ack": 4, "deliver_no_ack": 2, "get_no_ack": 1}
     found = [
@@ -188,7 +188,7 @@ def test_statistics_of_queues_tell_what_is_not_known_from_zero() -> None:
         {"name": "busy", "messages_ready": 2, "message_stats": stats, "head_message_timestamp": 70},
         {"name": "active", "arguments": single, "single_active_consumer_tag": "tag", "consumers": 2},
         {"name": "inactive", "arguments": single, "single_active_consumer_tag": None, "consumers": 2},
-        {"name": "untold", "arguments": single, "consumers": 2},
+        {"name": "unreported", "arguments": single, "consumers": 2},
         {"name": "log", "type": "stream", "messages_ready": 0, "single_active_consumer_tag": None},
     ]
     names = ("name", "type", "arguments", "state", "consumers", "messages_ready", "messages_unacknowledged")
@@ -203,12 +203,12 @@ def test_statistics_of_queues_tell_what_is_not_known_from_zero() -> None:
             QueueState("busy", 2, None, 9, 7, oldest=30.0),
             QueueState("active", consumers=2, single_active=True, active_consumer="tag"),
             QueueState("inactive", consumers=2, single_active=True, active_consumer=""),
-            QueueState("untold", consumers=2, single_active=True),
+            QueueState("unreported", consumers=2, single_active=True),
             QueueState("log", 0, None, 0, 0, is_stream=True),
         ]
 
 
-def test_a_node_that_does_not_run_has_no_uptime() -> None:
+def test_a_stopped_node_has_no_uptime() -> None:
     with serving({"/api/nodes?columns=name%2Cuptime": [{"name": "a", "uptime": 7}, {"name": "b"}]}) as api:
         management = Management(api.url)
         assert management.uptimes() == {"a": 7, "b": None}

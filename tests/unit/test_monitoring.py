@@ -1,4 +1,4 @@
-"""The alerts and the dashboard of examples/monitoring are about metrics that there are, and a real Prometheus reads them."""
+"""The alerts and the dashboard of examples/monitoring use metrics that exist, and a real Prometheus accepts them."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def named(text: str) -> set[str]:
 
 
 @pytest.mark.parametrize("name", ["alerts.yml", "alerts.test.yml", "dashboard.json"])
-def test_every_metric_that_a_file_names_is_one_of_the_watch(name: str) -> None:
+def test_every_metric_that_a_file_names_exists(name: str) -> None:
     found = named((FOLDER / name).read_text())
     assert found
     assert found <= named(metrics().text()[0].decode())
@@ -120,7 +120,7 @@ def test_promtool_finds_nothing_to_improve_in_the_metrics() -> None:
 
 
 def share_in_the_alert(url: str) -> str:
-    """The share of the keys that the description of the alert about drift begins with."""
+    """The share of the keys at the beginning of the description of the alert about drift."""
     alerts = asked(url, "alerts").get("alerts", ())
     texts = [
         one["annotations"]["description"]
@@ -131,7 +131,7 @@ def share_in_the_alert(url: str) -> str:
 
 
 @pytest.mark.long
-def test_a_real_prometheus_scrapes_and_alerts_and_forgets_what_is_gone(tmp_path) -> None:
+def test_a_real_prometheus_scrapes_alerts_and_drops_removed_queues(tmp_path) -> None:
     with (
         Server(Access(Address.parse("127.0.0.1:0"), TOKEN)) as server,
         prometheus(tmp_path, urlsplit(server.url).netloc) as url,

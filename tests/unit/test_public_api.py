@@ -73,7 +73,7 @@ def test_every_exported_name_exists_and_is_documented(package: str) -> None:
 
 
 @pytest.mark.parametrize("package", LAZY_PACKAGES)
-def test_type_checkers_see_what_is_loaded_lazily(package: str) -> None:
+def test_type_checkers_see_lazy_exports(package: str) -> None:
     module = importlib.import_module(package)
     tree = ast.parse(inspect.getsource(module))
     imports, _ = (node.body for node in tree.body if isinstance(node, ast.If))
@@ -90,7 +90,7 @@ def test_type_checkers_see_what_is_loaded_lazily(package: str) -> None:
 
 
 @pytest.mark.parametrize("package", LAZY_PACKAGES)
-def test_what_is_loaded_lazily_is_found_as_in_any_other_module(package: str) -> None:
+def test_lazy_exports_are_found_as_in_any_other_module(package: str) -> None:
     module, everything = importlib.import_module(package), {}
     assert set(module.__all__) <= set(dir(module))
     assert {"__all__", "__doc__", "__name__"} <= set(dir(module))

@@ -8,7 +8,7 @@ TIMES = {("a", 4): 1_000, ("a", 9): 2_000, ("b", 4): 1_500}
 
 
 class Broker:
-    """Knows when messages were stored, and counts the questions."""
+    """Returns the times at which messages were stored, and counts its calls."""
 
     def __init__(self) -> None:
         self.times = dict(TIMES)
@@ -51,9 +51,8 @@ def test_a_stream_with_another_message_at_the_offset_was_created_again() -> None
     assert tracker.recreated(before, ends) == set()
     broker.times["a", 4] += 1
     assert tracker.recreated(before, ends) == {"a"}
-    assert tracker.to_save({"a": 5}, {}) == {
-        "a": {"offset": 5, "seen": [4, 1_001]}
-    }  # the old one is forgotten
+    # The tracker has forgotten the saved offset of the old stream.
+    assert tracker.to_save({"a": 5}, {}) == {"a": {"offset": 5, "seen": [4, 1_001]}}
 
 
 def test_a_stream_that_ends_before_its_offset_was_created_again() -> None:
