@@ -97,7 +97,7 @@ class Release:
 
     @classmethod
     def of_broker(cls, version: str) -> Release:
-        """Parse the version that a broker reports, also of a series that is not mirrored; other text counts as 0.0.0."""
+        """Parse the version that a broker reports, even of a series that is not mirrored; other text counts as 0.0.0."""
         match = re.match(r"(\d+)\.(\d+)(?:\.(\d+))?", version, re.ASCII)
         major, minor, patch = (int(part or 0) for part in match.groups()) if match else (0, 0, 0)
         return cls(major, minor, patch, _store(version, (major, minor), None))

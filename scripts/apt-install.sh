@@ -16,7 +16,7 @@ if [ "$service" ]; then
   if [ ! -e "$policy" ]; then
     trap 'rm -f "$policy"' EXIT
     trap 'exit 1' HUP INT TERM
-    # Of this one service only, so that it harms nobody if this script is killed before it can clean up.
+    # Only for this service, so that it does no harm if this script is killed before it can clean up.
     printf '#!/bin/sh\ncase "$1" in %s*) exit 101 ;; esac\n' "$service" >"$policy"
     chmod 755 "$policy"
   fi

@@ -38,7 +38,7 @@ def invalid_rows(batch: pa.RecordBatch, layout: Layout, rules: Sequence[Rule]) -
 
 
 def _key_of(keys: pa.Array | None, row: int) -> str:
-    """The routing key, by which people know a row."""
+    """The routing key, so that people can identify the row."""
     key = None if keys is None else as_binary(keys)[row].as_py()
     return "" if key is None else f" (routing key {key.decode('utf-8', 'replace')[:_KEY_SHOWN]!r})"
 

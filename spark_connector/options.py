@@ -29,7 +29,7 @@ _CONNECTION, _TLS, _TARGET, _DELIVERY, _SAFETY = "Connection", "TLS", "Target", 
 _STREAMS: Final = "Streams"
 _STREAM_TARGETS: Final = ("stream", "super_stream")
 TARGETS: Final = (*_STREAM_TARGETS, "exchange", "queue")
-"""The fields that name what is written or read; a write or a read has at most one."""
+"""The fields that name the target of a write or the source of a read, which has at most one of them."""
 _FILE = "A path on the executors, or the name of a file that Spark distributes."
 
 
@@ -257,7 +257,7 @@ class WriteOptions(AmqpOptions, StreamOptions):
 
     @classmethod
     def applicable_defaults(cls, given: Mapping[str, str], defaults: Mapping[str, str]) -> dict[str, str]:
-        """Leave out the defaults that have no effect on the target of the write as well."""
+        """Also leave out the defaults that have no effect on the target of the write."""
         found = super().applicable_defaults(given, defaults)
         to_streams = set(_STREAM_TARGETS) & set(targets_in((*given, *found)))
         other = {option_name(key).lower() for key in (_EXCHANGES_ONLY if to_streams else _STREAMS_ONLY)}

@@ -43,7 +43,7 @@ class WriteJob:
     bindings: tuple[Bound, ...] | None = None
     """The bindings of the exchange before the write; None if the write does not compare them."""
     in_terminal: bool = False
-    """Whether the stderr of the tasks is a terminal."""
+    """Whether the tasks of a batch print their progress, because their stderr is a terminal."""
 
     def another_run(self, query_id: str) -> str:
         """Describe what happens to the rows that the broker already has if the write runs again."""

@@ -91,7 +91,7 @@ class ReadJob:
                     yield batch.column("offset")[-1].as_py() + 1, self._returned(batch)
 
     def skip(self, stream: str, start: int, first: int) -> int:
-        """Return the offset where a read continues if retention has deleted those before ``first``, and log the deleted ones.
+        """Return where a read from ``start`` continues if retention has deleted the offsets before ``first``. Log the deleted rows.
 
         Raises:
             DataLoss: offsets from ``start`` on are deleted, and ``failOnDataLoss`` is true.

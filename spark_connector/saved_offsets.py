@@ -20,7 +20,7 @@ def offsets_in(saved: Mapping[str, SavedOffset]) -> dict[str, int]:
 
 
 class OffsetTracker:
-    """Prepares offsets for the checkpoint, and finds the streams that were created again since.
+    """Prepares offsets for the checkpoint and finds the streams that were created again afterwards.
 
     Args:
         stored_at: returns the time in milliseconds at which the broker stored the message at an offset of a stream, or None

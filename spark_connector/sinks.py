@@ -88,7 +88,7 @@ class PublishingSink(DryRunSink):
         self._pace = Pace(options.max_rate_per_task)
 
     def _chunks(self, prepared: Prepared) -> Iterator[tuple[int, dict[str, Any]]]:
-        """Return each chunk when it is due, as its number of rows and the arguments for publishing it."""
+        """Yield each chunk when it is due, as its number of rows and the arguments for publishing it."""
         given = {"exchange": self._options.exchange, "routing_keys": self._options.routing_key}
         fixed = {name: value for name, value in given.items() if value is not None}
         headers = self._task.headers if self._options.task_headers else {}

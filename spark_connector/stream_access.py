@@ -54,7 +54,7 @@ class StreamAccess:
                 connection.close()
 
     def chosen(self, kept: Iterable[str] = ()) -> list[str]:
-        """Return the streams to read, sorted: with the option ``keys``, those that can hold the keys and those in ``kept``."""
+        """Return the streams to read, sorted. With the option ``keys``, these are the streams that can hold the keys or are in ``kept``."""
         names, holding = self._sources()
         return sorted(set(names) & {*holding, *kept})
 

@@ -81,15 +81,15 @@ class PredictedRoute:
         return self.key.decode("utf-8", "replace") if isinstance(self.key, bytes) else self.key
 
 
-def print_routes(answers: Iterable[PredictedRoute], output: str, *, explain: bool) -> None:
-    """Print the answer for each message."""
-    for number, answer in enumerate(answers):
+def print_routes(routes: Iterable[PredictedRoute], output: str, *, explain: bool) -> None:
+    """Print the route of each message."""
+    for number, route in enumerate(routes):
         if output == "json":
-            print_json(answer.type, **key_field(answer.key), **(answer.json if explain else answer.fields))
+            print_json(route.type, **key_field(route.key), **(route.json if explain else route.fields))
         elif explain:
-            echo(f"\n{answer.explained}" if number else answer.explained)
+            echo(f"\n{route.explained}" if number else route.explained)
         else:
-            echo(answer.text)
+            echo(route.text)
 
 
 def print_counts(counts: Mapping[str, int], output: str, *, named: str) -> None:

@@ -41,7 +41,7 @@ EXIT_CODES: Final = {
 
 
 class _Option(click.Option):
-    """An option with a group, whose help ends with whether it may be repeated."""
+    """An option with a group. The help of an option with several values ends with "May be repeated."."""
 
     def __init__(self, *declarations: Any, group: str, **attributes: Any) -> None:
         super().__init__(*declarations, **attributes)

@@ -283,7 +283,7 @@ class _Change:
             self._announce(new)
 
     def _wait_for_members(self, queues: Collection[str], new: Collection[str] = ()) -> None:
-        """Wait until members consume these queues; new ones, in ``new``, may take a moment."""
+        """Wait until members consume these queues. Members may need a moment to start with the queues in ``new``."""
         if not queues:
             return
         deadline = monotonic() + (min(self._timeout, _LONGEST_WAIT_FOR_MEMBERS) if new else 0.0)

@@ -163,7 +163,7 @@ def _from_arrow_chunk(pa: Any, chunk: Any, what: str, first_row: int) -> Binarie
     if chunk.null_count:
         row = first_row + chunk.is_null().index(pa.scalar(value=True)).as_py()
         raise InvalidValue(f"{what} in row {row}", None, _EXPECTED, _HINT)
-    if not len(chunk):  # of any type
+    if not len(chunk):  # an empty chunk may have any type
         return Binaries(np.empty(0, np.uint8), np.zeros(1, np.int32))
     types = pa.types
     kind = chunk.type

@@ -64,8 +64,10 @@ def encode_messages(
         _each(_application_properties, headers),
     )
     # The bodies come first: when they end, zip must not take a value from another column.
-    for body, notes, fields, headings in zip(map(data_section, bodies), *sections, strict=False):
-        yield notes + fields + headings + body
+    for body, message_annotations, basic_properties, application_properties in zip(
+        map(data_section, bodies), *sections, strict=False
+    ):
+        yield message_annotations + basic_properties + application_properties + body
 
 
 def _each(section: Callable[..., bytes], *columns: Any) -> Iterator[bytes]:
@@ -91,7 +93,7 @@ class _Ended(Iterator[Any]):
 
 
 def _annotations(routing_key: Text, *others: Any) -> bytes:
-    # Often all routing keys differ, but rarely the other annotations: only those are worth a cache.
+    # Only the other annotations are cached: they are often equal in all messages, but routing keys often differ.
     data, count = _other_annotations(*others)
     if routing_key is not None:
         data, count = b"%b%b%b" % (data, _ROUTING_KEY, _text(routing_key)), count + 2
@@ -102,7 +104,7 @@ def _annotations(routing_key: Text, *others: Any) -> bytes:
 def _other_annotations(
     exchange: Text, kind: Text, delivery_mode: int | None, priority: int | None, expiration: str | int | None
 ) -> tuple[bytes, int]:
-    """Encode names and values, and return their number, too."""
+    """Return the encoded names and values, and their number."""
     named = {
         "x-exchange": _text(exchange),
         "x-basic-type": _text(kind),

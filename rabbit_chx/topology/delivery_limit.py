@@ -7,7 +7,7 @@ from rabbit_chx.topology.model import DELIVERY_LIMIT
 
 
 def limit_warning(release: Release | None) -> str:
-    """Explain a delivery limit, and how to lift it; without a release, on the newest one."""
+    """Explain the effect of a delivery limit and how to remove it; without a release, for the newest one."""
     if release is None or release.has_default_delivery_limit:
         advice = (
             f"Declare queues with {DELIVERY_LIMIT}: -1 (preset: ordered in a topology file); for existing queues without this "

@@ -1,7 +1,7 @@
 """Predict the queues that a message reaches through all exchanges of a topology.
 
 Routing follows ``rabbit_exchange:route/3``: each exchange routes the message once, each queue receives it once, and an
-alternate exchange routes what its exchange cannot. An `AnyOf` replaces queues where routing is random or only a live broker
+alternate exchange routes what its exchange cannot. The result has an `AnyOf` where routing is random or only a live broker
 knows the queue. This module does no IO.
 """
 

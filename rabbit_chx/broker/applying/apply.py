@@ -71,7 +71,7 @@ def apply(
         timeout: seconds for the broker to answer a command; then the connection is dropped.
 
     Raises:
-        ApplyStopped: the plan was not applied completely; the message has the steps that are done and the reason.
+        ApplyStopped: the plan was not applied completely; the message lists the steps that are done and gives the reason.
         BrokerUnavailable: no broker answers at the URL.
     """
     from rabbit_chx.broker.applying.pika_driver import PikaDriver, opened

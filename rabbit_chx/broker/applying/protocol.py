@@ -80,7 +80,7 @@ class Refused(Exception):
 
 
 class Lost(Exception):
-    """The connection is lost; the text has the reason."""
+    """The connection is lost; the text gives the reason."""
 
 
 class Surprise(Exception):

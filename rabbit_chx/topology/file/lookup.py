@@ -43,7 +43,7 @@ class Lookup:
         return not flaw
 
     def members(self, path: Path, name: str, *, at_key: bool = False) -> tuple[str, ...]:
-        """Expand the name of queues; none if it is malformed."""
+        """Expand a name into names of queues; none if it is malformed."""
         try:
             names = expand(name)
         except InvalidValue as error:

@@ -1,4 +1,4 @@
-"""Ranges of queue names: ``orders.{00..15}`` means sixteen names.
+"""Ranges of queue names: ``orders.{00..15}`` expands to sixteen names.
 
 A name has at most one range, from low to high. A leading zero fixes the width of all numbers. A brace that belongs
 to the name is doubled.

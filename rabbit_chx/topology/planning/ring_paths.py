@@ -71,7 +71,7 @@ class Path:
 def path_to(case: Case, target: Runs, *, rebuild: bool = False) -> Path:
     """The fewest commands to a ring, preferring those that move the fewest keys during the change.
 
-    In a ring of unknown order, correct bindings are kept and the others are appended, in any resulting order. With
+    In a ring of unknown order, correct bindings are kept and the others are appended, regardless of the resulting order. With
     ``rebuild``, everything is bound again.
     """
     before, bad = case.before, case.spoiled
