@@ -35,7 +35,7 @@ from tests.faults.spark_programs import EXECUTOR, Program
 pytestmark = [pytest.mark.spark, pytest.mark.broker, pytest.mark.long, pytest.mark.timeout(1_200)]
 
 AGAIN = "no loss is possible, Spark runs the task again"
-REPORTED = "no loss is possible, the write says that it failed"
+REPORTED = "no loss is possible, the write reports its failure"
 ONE = BATCHES * SMALL
 """The rows of one partition, and of two: more rows than `ONE` in the queues are not of one partition alone."""
 TWO = 2 * ONE

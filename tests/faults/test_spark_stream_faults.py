@@ -69,7 +69,7 @@ def judge_query(broker, judge_spark):
         again = duplicates(found)
         batches = {one.batch for one in again}
         assert len(batches) <= 1
-        note = "what is there again is of one micro-batch" if again else ""
+        note = "all duplicates are of one micro-batch" if again else ""
         judge_spark(scenario, files * ROWS, found, twice=rows_of(batches), note=note, control=control)
         return found, {one.row for one in again}
 
