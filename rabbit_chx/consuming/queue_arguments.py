@@ -87,7 +87,7 @@ def _typed(text: str, kind: str | None, ours: Any) -> Any:
 def limit_applies(arguments: Mapping[str, Any], release: Release) -> bool:
     """Whether a quorum queue with these arguments limits redeliveries, unless a policy prevents it."""
     if release.has_default_delivery_limit:
-        return arguments.get(DELIVERY_LIMIT, 20) >= 0
+        return bool(arguments.get(DELIVERY_LIMIT, 20) >= 0)
     return DELIVERY_LIMIT in arguments
 
 
