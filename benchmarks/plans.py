@@ -3,7 +3,7 @@
     python benchmarks/plans.py [--queues 2000] [--only PLAN] [--json]
 
 The targets, on two idle cores: 3 seconds and 300 MB for each plan of 2,000 queues, and no failure with 10,000 queues.
-The report is not a plan: it draws one of five exchanges over a thousand queues each, whatever ``--queues`` says.
+The report is not a plan: it draws one of five exchanges over a thousand queues each, for any ``--queues``.
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ measure(Keys, Buckets) ->
     Took = erlang:convert_time_unit(erlang:monotonic_time() - Start, native, nanosecond),
     io:format("{\"rows\":~b,\"ns\":~b,\"checksum\":~b}~n", [length(Keys), Took, checksum(Placed, 1, 0)]).
 
-%% As route/3 calls it: with the list of routing keys, of which the function takes the head.
+%% As route/3 calls it: with the list of routing keys; the function hashes the first one.
 place([Key | Keys], Buckets) ->
     [rabbit_exchange_type_consistent_hash:jump_consistent_hash([Key], Buckets) | place(Keys, Buckets)];
 place([], _) -> [].

@@ -1,7 +1,7 @@
 """How Sphinx makes a site of these pages, by `make site`. The pages are plain Markdown, which a repository shows as well.
 
-They link to each other and to files of the project, so the whole project is the source, of which only the pages below are read.
-The places in the sidebar are those of docs/README.md.
+They link to each other and to files of the project, so the whole project is the source, but Sphinx reads only the pages below.
+The sidebar has the order of docs/README.md.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 #!/bin/sh
-# apt-install.sh PACKAGE    installs a Debian package: as root, without a question, and leaving its service off.
+# apt-install.sh PACKAGE    installs a Debian package: as root, without a question, and without starting its service.
 #
 # Debian starts a service when its package is installed, and at every boot from then on. Here only the programs are
 # wanted: tests run RabbitMQ and Prometheus privately in temporary folders, and ports 5672 and 9090 may be taken.

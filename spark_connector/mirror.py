@@ -1,7 +1,7 @@
 """Route an Arrow column as an exchange would: values that are hashed in, numbers of destinations out.
 
 Spark's types are hashed with the AMQP tag that the writer gives them (:data:`spark_connector.columns.AMQP_TAGS`). A
-null stands for a message without the header or property; a routing key cannot be null. This module runs in Python
+null means a message without the header or property; a routing key cannot be null. This module runs in Python
 workers, one batch at a time, and opens no socket.
 """
 

@@ -49,8 +49,8 @@ def queue_of(
 
     ``column`` contains what the exchange hashes: the routing key, the property, or the value of the header. It can also
     be passed by name (``routing_key=``, ``message_id=``, ``correlation_id=``, ``timestamp=``), and ``headers=`` is a
-    column of all headers in any form that the writer accepts. A null header or property stands for a message without
-    it, which the broker routes as well; a null routing key is an error.
+    column of all headers in any form that the writer accepts. A null header or property means a message without
+    it, which the broker also routes; a null routing key is an error.
 
     ``slots`` names the queue behind each destination that is an exchange. Requires PySpark 4.1 or newer.
     """
