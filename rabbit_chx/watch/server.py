@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import logging
 import socket
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
@@ -187,8 +188,9 @@ class _HttpServer(ThreadingHTTPServer):
             self._ended.notify_all()
 
     def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002
-        """Log why a connection failed: usually the client has gone or is too slow."""
-        _log.debug("a connection failed", exc_info=True)
+        """Log why a connection failed: usually, the client closed it or is too slow."""
+        expected = isinstance(sys.exception(), OSError)
+        _log.log(logging.DEBUG if expected else logging.ERROR, "a connection failed", exc_info=True)
 
     def end_connections(self) -> None:
         """Close all connections and wait for their threads."""

@@ -127,7 +127,7 @@ def share_in_the_alert(url: str) -> str:
         for one in alerts
         if one["labels"]["alertname"] == "RabbitChxRingDrifted"
     ]
-    return next(iter(texts), "").partition(" of the keys go to another queue")[0]
+    return next(iter(texts), "").partition(" of the keys go to the wrong queue")[0]
 
 
 @pytest.mark.long
