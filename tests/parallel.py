@@ -17,11 +17,14 @@ LONGEST_FIRST: Final = ("spark", "broker", "faults", "cluster", "property", "uni
 """The folders in the order in which they run, so that no worker starts a long group after the other has finished."""
 
 NEWEST: Final = "4.3"
-"""The release with most tests: its broker tests make three groups."""
+"""The release with most tests: its broker tests make three groups, and its fault tests two."""
 
 CONSUMERS: Final = ("async_group", "group", "handover", "queue_reader", "rebalance", "scaling", "stream")
-PARTS: Final = {"consumers": CONSUMERS, "topology": ("topology",)}
-"""The files of two of these groups, by the beginnings of their names; the third group has all other files."""
+PARTS: Final = {
+    "broker": {"consumers": CONSUMERS, "topology": ("topology",)},
+    "faults": {"spark": ("spark",)},
+}
+"""The files of these groups, by the beginnings of their names; one more group of each folder has all other files."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -104,14 +107,14 @@ def group_of(nodeid: str) -> str:
     if folder in {"property", "unit"}:
         return path
     release = release_of(nodeid)
-    part = part_of(path) if (folder, release) == ("broker", NEWEST) else ""
+    part = part_of(folder, path) if release == NEWEST else ""
     return " ".join(filter(None, (folder, release, part)))
 
 
-def part_of(path: str) -> str:
-    """The part of the broker tests to which a file belongs."""
+def part_of(folder: str, path: str) -> str:
+    """The part of the tests of a folder to which a file belongs."""
     name = PurePosixPath(path).name.removeprefix("test_")
-    return next((part for part, names in PARTS.items() if name.startswith(names)), "")
+    return next((part for part, names in PARTS.get(folder, {}).items() if name.startswith(names)), "")
 
 
 def sort_key(nodeid: str) -> tuple[int, ...]:

@@ -16,6 +16,7 @@ from tests.parallel import Progress, group_of, sort_key
         ("tests/broker/test_scaling_kills.py::test_kills[4.3-slots]", "broker 4.3 consumers"),
         ("tests/broker/test_scaling_kills.py::test_kills[4.0-slots]", "broker 4.0"),
         ("tests/faults/test_topology_faults.py::test_unbound[4.3]", "faults 4.3"),
+        ("tests/faults/test_spark_faults.py::test_killed[4.3]", "faults 4.3 spark"),
         ("tests/faults/test_returns.py::test_large[1-4.0]", "faults 4.0"),
         ("tests/broker/test_testing_broker.py::test_a_broker_of_ones_own", "broker"),
         ("tests/spark/test_order.py::test_order[2.0]", "spark"),
