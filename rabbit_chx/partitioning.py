@@ -90,6 +90,24 @@ class ModulusHashExchange:
             raise Unroutable(_NO_BINDING)
 
 
+def modulus_shares(
+    bindings: Sequence[tuple[Destination, str]], release: str | Release = NEWEST
+) -> dict[Destination, float]:
+    """The exact share of all hashes that an x-modulus-hash exchange sends to each destination.
+
+    The order of the destinations decides about fewer hashes than there are bindings, so where the broker has none, the
+    shares are as exact as that.
+    """
+    try:
+        counted: Sequence[Destination] = ModulusHashExchange(bindings, release=release).destinations
+    except Unpredictable:
+        counted = [destination for destination, _ in bindings]
+    found: dict[Destination, float] = dict.fromkeys(counted, 0.0)
+    for place, destination in enumerate(counted):
+        found[destination] += len(range(place, HASHES, len(counted))) / HASHES
+    return found
+
+
 def _pair(item: Any) -> tuple[Destination, bytes]:
     destination, key = item if isinstance(item, tuple) and len(item) == 2 else (item, "")
     return check_destination(destination), shortstr(key, "binding key")

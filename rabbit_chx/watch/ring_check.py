@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final, Literal, TypeAlias
 
 from rabbit_chx.movement import shares
+from rabbit_chx.partitioning import modulus_shares
 from rabbit_chx.ring import Destination, Ring, ToExchange
 from rabbit_chx.topology import Drift, InvalidValue, Observed, Release, Store, Topology, drift, reachable
+from rabbit_chx.topology.model import MODULUS_HASH
 from rabbit_chx.watch.snapshot import Problem
 
 RingStatus: TypeAlias = Literal["same", "drifted", "unknown"]
@@ -159,9 +160,9 @@ def _divided(exchange: str, observed: Observed) -> Mapping[Destination, float | 
         weights = {each.destination: each.weight for each in reversed(ring.bindings)}
         total = sum(weights.values())
         return {each.destination: weights[each.destination] / total for each in ring.bindings}
-    if kind.type == "x-modulus-hash":
-        counts = Counter(each.destination for each in bindings)
-        return {destination: count / len(bindings) for destination, count in counts.items()}
+    if kind.type == MODULUS_HASH:
+        pairs = dict.fromkeys((each.destination, each.key) for each in bindings)
+        return {**modulus_shares(list(pairs), observed.release)}
     return dict.fromkeys((each.destination for each in bindings), 1.0 if len(bindings) == 1 else None)
 
 

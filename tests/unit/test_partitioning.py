@@ -21,6 +21,7 @@ from rabbit_chx import (
     Unroutable,
 )
 from rabbit_chx.errors import MissingDependency
+from rabbit_chx.partitioning import HASHES, modulus_shares
 from tests.unit.complaints import complaint
 from tests.unit.erlang import KEY_LISTS, SORTED_BINDINGS
 
@@ -80,6 +81,16 @@ def test_a_destination_bound_twice_counts_twice() -> None:
     bindings = [("q1", "a"), ("q0", "b"), ("q0", "c")]
     assert ModulusHashExchange(bindings).destinations == ("q0", "q0", "q1")
     assert ModulusHashExchange(bindings, release="3.10.8").destinations == ("q1", "q0", "q0")
+
+
+@pytest.mark.parametrize(("release", "last"), [("4.3", "q1"), ("3.10.8", "q0"), ("4.2", "q0")])
+def test_the_last_of_three_destinations_gets_one_hash_less(release: str, last: str) -> None:
+    expected = {"q0": 2, "q1": 1}
+    shares = modulus_shares([("q1", "a"), ("q0", "b"), ("q0", "c")], release)
+    assert HASHES % 3 == 2
+    assert {name: share * HASHES for name, share in shares.items()} == {
+        name: count * (HASHES // 3 + 1) - (name == last) for name, count in expected.items()
+    }
 
 
 def test_the_order_of_binding_does_not_matter() -> None:

@@ -15,22 +15,13 @@ from numpy.typing import NDArray
 
 from rabbit_chx.kernel.table import SEEDS
 from rabbit_chx.movement import MovementTracker, keys_of, moved, moved_among, shares
-from rabbit_chx.partitioning import HASHES, ModulusHashExchange
-from rabbit_chx.releases import Release
+from rabbit_chx.partitioning import modulus_shares
 from rabbit_chx.ring import Destination, Ring, ToExchange
 from rabbit_chx.topology.diff import SlotsDifference, is_shard
 from rabbit_chx.topology.model import CONSISTENT_HASH, HASHING, MODULUS_HASH, Exchange, Observed, Slots
 from rabbit_chx.topology.planning.ring_paths import Case, Path, Runs, path_to
 from rabbit_chx.topology.planning.steps import Bind, Step, Strategy, Unbind
 from rabbit_chx.topology.slot_division import divide, recommended_count
-
-
-def modulus_shares(slots: Slots, release: Release) -> dict[Destination, float]:
-    """The exact share of all hashed keys that an x-modulus-hash exchange sends to each slot."""
-    bindings = [(bound.destination, bound.key) for bound in slots.top_bindings]
-    counted = ModulusHashExchange(bindings, release=release).destinations
-    count = len(counted)
-    return {slot: len(range(place, HASHES, count)) / HASHES for place, slot in enumerate(counted)}
 
 
 def slot_steps(
@@ -70,7 +61,8 @@ class SlotScale:
         self._keys: Mapping[Destination, NDArray[np.intp]] | None = None
         self._shares: Mapping[Destination, float] | None
         if top.type == MODULUS_HASH:
-            self._shares = modulus_shares(slots, observed.release)
+            bindings = [(bound.destination, bound.key) for bound in slots.top_bindings]
+            self._shares = modulus_shares(bindings, observed.release)
             return
         ring = observed.rings.get(slots.exchange)
         if ring is None or ring.runs is None:

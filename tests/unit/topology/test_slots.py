@@ -11,6 +11,7 @@ import pytest
 from rabbit_chx import InvalidValue, ModulusHashExchange, Release, Ring, ToExchange, shares
 from rabbit_chx.kernel import phash2
 from rabbit_chx.kernel.table import SEEDS, bucket_table
+from rabbit_chx.partitioning import modulus_shares
 from rabbit_chx.topology.model import (
     CONSISTENT_HASH,
     MODULUS_HASH,
@@ -22,7 +23,6 @@ from rabbit_chx.topology.model import (
     Topology,
 )
 from rabbit_chx.topology.planning.plan import plan
-from rabbit_chx.topology.planning.slots import modulus_shares
 from rabbit_chx.topology.planning.steps import Bind, Unbind
 from rabbit_chx.topology.slot_division import divide, quotas, recommended_count
 from tests.unit.topology.broker_model import Broker
@@ -113,7 +113,7 @@ def test_no_queue_has_no_number_of_slots() -> None:
 @pytest.mark.parametrize("count", [1, 3, 48, 64])
 def test_a_modulus_top_sends_each_slot_the_hashes_with_its_remainder(count: int) -> None:
     slots = Slots("t", count, {"a": 1})
-    found = modulus_shares(slots, Release.parse("4.3"))
+    found = modulus_shares([(bound.destination, bound.key) for bound in slots.top_bindings])
     for place in {0, count // 2, count - 1}:
         exactly = (
             sum(1 for h in range(place, HASHES, count))
