@@ -276,14 +276,14 @@ def mirror_of(topology: Topology, name: str, release: Release) -> ConsistentHash
 
 def the_exchange(topology: Topology, name: str | None) -> str:
     """The exchange with that name, or the only one that hashes."""
-    from rabbit_chx.topology.model import CONSISTENT_HASH, MODULUS_HASH
+    from rabbit_chx.topology.model import hashing_exchanges
 
-    known = [each.name for each in topology.exchanges if each.type in {CONSISTENT_HASH, MODULUS_HASH}]
-    if name is None and len(known) == 1:
-        return known[0]
-    if name is None:
+    if name is not None:
+        return name
+    known = list(hashing_exchanges(topology))
+    if len(known) != 1:
         raise click.UsageError(f"missing --exchange: {', '.join(known) or 'no exchange of the file hashes'}")
-    return name
+    return known[0]
 
 
 exchange_options = bundle(

@@ -30,7 +30,7 @@ from rabbit_chx.cli.serving import serve_option, served
 from rabbit_chx.cli.verb import Exit, option, verb
 from rabbit_chx.cli.watch_table import Changes, Screen
 from rabbit_chx.errors import InvalidValue
-from rabbit_chx.topology.model import Topology
+from rabbit_chx.topology.model import Topology, hashing_exchange
 from rabbit_chx.urls import BrokerUrl
 from rabbit_chx.watch import Interval, Observer, watch as intervals
 
@@ -106,13 +106,13 @@ def watch(
 
 def _wanted(file: str, exchange: str, broker: BrokerUrl) -> Topology:
     """The topology in the file that contains the exchange."""
-    found = [each for each in load_topologies(file, (), broker) if each.exchange(exchange) is not None]
-    if not found:
-        raise InvalidValue("--exchange", exchange, f"an exchange of {file}")
+    topologies = load_topologies(file, (), broker)
+    found = [each for each in topologies if each.exchange(exchange) is not None] or topologies
     if len(found) > 1:
         raise InvalidValue(
             "--file", file, f"one virtual host with the exchange {exchange!r}", "The URL can name it"
         )
+    hashing_exchange(found[0], exchange)
     return found[0]
 
 

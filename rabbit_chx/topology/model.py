@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import islice
 from typing import Any, Final, Literal, TypeAlias
 
 from rabbit_chx.errors import InvalidValue
@@ -27,6 +28,7 @@ RESERVED: Final = "amq."
 OWN: Final = "rabbit-chx."
 """The prefix of objects that this package declares for itself, such as the lock; files do not contain them."""
 
+_MOST_LISTED: Final = 10
 _POLICIES_OF: Final = {"classic": "classic_queues", "quorum": "quorum_queues", "stream": "streams"}
 
 BIND_SEQUENCE: Final = "x-bind-seq"
@@ -269,6 +271,25 @@ class Topology:
     def ring_bindings(self, exchange: str) -> tuple[RingBinding, ...]:
         """The bindings of a consistent-hash exchange in the form that `Ring` uses."""
         return as_ring_bindings(self.bindings_from(exchange))
+
+
+def hashing_exchanges(topology: Topology) -> dict[str, Exchange]:
+    """The exchanges that hash, by name."""
+    return {each.name: each for each in topology.exchanges if each.type in HASHING}
+
+
+def hashing_exchange(topology: Topology, name: str) -> Exchange:
+    """The exchange of this name.
+
+    Raises:
+        InvalidValue: it does not exist or does not hash.
+    """
+    known = hashing_exchanges(topology)
+    if name not in known:
+        listed = ", ".join(islice(known, _MOST_LISTED)) + ", ..." * (len(known) > _MOST_LISTED)
+        expected = f"an exchange of virtual host {topology.vhost!r} that hashes: one of {listed or 'none'}"
+        raise InvalidValue("exchange", name, expected)
+    return known[name]
 
 
 def as_ring_bindings(bindings: Iterable[Binding]) -> tuple[RingBinding, ...]:

@@ -5,18 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from threading import Event
-from typing import Final
 
-from rabbit_chx.errors import InvalidValue
 from rabbit_chx.topology import Topology
+from rabbit_chx.topology.model import hashing_exchange
 from rabbit_chx.watch.history import History
 from rabbit_chx.watch.interval import Interval, compare, ring_check_of
 from rabbit_chx.watch.observer import Observer
 from rabbit_chx.watch.ring_check import RingCheck
 from rabbit_chx.watch.snapshot import Snapshot
-
-_HASHING: Final = ("x-consistent-hash", "x-modulus-hash")
-_MOST_NAMED: Final = 10
 
 
 def watch(
@@ -34,7 +30,7 @@ def watch(
         stop: ends the watch, at once if it is waiting for the next poll.
 
     Raises:
-        InvalidValue: the exchange is not a hash exchange of the file (without a file, of the broker).
+        InvalidValue: the file (without a file, the broker) has no such exchange, or it does not hash.
         BrokerUnavailable: the broker refused the first poll, so a retry would fail, too.
     """
     stop = stop or Event()
@@ -44,25 +40,14 @@ def watch(
     while not stop.is_set():
         began = time.monotonic()
         current = observer.poll()
-        if previous is None or previous.first is None:
-            _check(current, wanted)
+        topology = wanted if current.first is None else wanted or current.first.topology
+        if topology is not None and (previous is None or previous.first is None):
+            hashing_exchange(topology, current.exchange)
         if previous is None or not _same(previous, current):
             ring_check = ring_check_of(current, wanted)  # computing the shares of a ring takes a second
         yield history.add(compare(previous, current, wanted, ring_check=ring_check))
         previous = current
         stop.wait(max(0.0, began + max(seconds, observer.least_seconds) - time.monotonic()))
-
-
-def _check(first: Snapshot, wanted: Topology | None) -> None:
-    """Raise unless the exchange hashes and is in the file or, without a file, on the broker."""
-    topology = wanted or (first.first.topology if first.first is not None else None)
-    if topology is None:
-        return
-    hashing = [each.name for each in topology.exchanges if each.type in _HASHING]
-    if first.exchange not in hashing:
-        expected = "one of " + (", ".join(map(repr, hashing[:_MOST_NAMED])) or "none")
-        where = f"virtual host {topology.vhost!r} of the broker" if wanted is None else "the file"
-        raise InvalidValue("exchange", first.exchange, f"an exchange of {where} that hashes: {expected}")
 
 
 def _same(previous: Snapshot, current: Snapshot) -> bool:

@@ -29,6 +29,7 @@ from rabbit_chx.topology.model import (
     Exchange,
     Queue,
     Topology,
+    hashing_exchanges,
 )
 from rabbit_chx.topology.slot_division import MOST_SLOTS, SLOTS_PER_QUEUE, recommended_count
 
@@ -254,7 +255,7 @@ def _drop_head(topology: Topology) -> Iterator[Finding]:
 
 def _targets(topology: Topology) -> set[str]:
     """The queues bound directly to hash exchanges or to their slots."""
-    hashing = {each.name for each in topology.exchanges if each.type in HASHING}
+    hashing = hashing_exchanges(topology)
     bound = {each.destination for each in topology.bindings if each.source in hashing}
     of_slots = {name for slots in topology.slots for name in slots.queues}
     return {destination for destination in bound if isinstance(destination, str)} | of_slots

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from rabbit_chx.errors import InvalidValue
 from rabbit_chx.ring import Destination
-from rabbit_chx.topology.model import MODULUS_HASH, Binding, Topology
-from rabbit_chx.topology.planning.what_if import changed_weights, hashing_exchange, weights_of
+from rabbit_chx.topology.model import MODULUS_HASH, Binding, Topology, hashing_exchange
+from rabbit_chx.topology.planning.what_if import changed_weights, weights_of
 
 
 def scaled(

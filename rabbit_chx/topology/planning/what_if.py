@@ -16,13 +16,13 @@ from rabbit_chx.errors import InvalidValue
 from rabbit_chx.releases import NEWEST, Release
 from rabbit_chx.ring import Destination, check_destination, each, parse_weight
 from rabbit_chx.topology.model import (
-    HASHING,
     MODULUS_HASH,
     Binding,
     Exchange,
     Observed,
     Slots,
     Topology,
+    hashing_exchange,
 )
 from rabbit_chx.topology.planning.modulus_change import modulus_moved
 from rabbit_chx.topology.planning.plan import plan
@@ -85,19 +85,6 @@ def what_if(
     case = Case(exchange, topology.ring(exchange, parsed), wanted)
     first, *others = strategies(case, found, topology)
     return (replace(first, chosen=True), *others)
-
-
-def hashing_exchange(topology: Topology, name: str) -> Exchange:
-    """The exchange of this name; raise unless it hashes."""
-    known = {each.name: each for each in topology.exchanges if each.type in HASHING}
-    if name not in known:
-        raise InvalidValue(
-            "exchange",
-            name,
-            f"one of {', '.join(known) or 'none'}",
-            "Only an exchange that hashes has keys to move",
-        )
-    return known[name]
 
 
 def weights_of(topology: Topology, exchange: Exchange) -> dict[Destination, int]:
