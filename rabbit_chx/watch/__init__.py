@@ -35,11 +35,7 @@ if TYPE_CHECKING:
     )
     from rabbit_chx.watch.loop import watch as watch
     from rabbit_chx.watch.observer import Observer as Observer
-    from rabbit_chx.watch.ring_check import (
-        RingCheck as RingCheck,
-        RingState as RingState,
-        check_ring as check_ring,
-    )
+    from rabbit_chx.watch.ring_check import RingCheck as RingCheck, RingState as RingState
     from rabbit_chx.watch.snapshot import Problem as Problem, Snapshot as Snapshot
 
 if not TYPE_CHECKING:
@@ -54,6 +50,6 @@ if not TYPE_CHECKING:
             "rabbit_chx.watch.loop": "watch",
             "rabbit_chx.watch.observer": "Observer",
             "rabbit_chx.watch.snapshot": "Problem Snapshot",
-            "rabbit_chx.watch.ring_check": "RingState RingCheck check_ring",
+            "rabbit_chx.watch.ring_check": "RingState RingCheck",
         },
     )

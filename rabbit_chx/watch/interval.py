@@ -123,9 +123,9 @@ def compare(
         previous: the previous poll; without it, or if it failed, there are no rates.
         current: the newest poll.
         wanted: the topology file, if any. Without one, the expected state is that at the start of the watch.
-        ring_check: the result of `check_ring` for ``current.observed``, if it is already known.
+        ring_check: that of an earlier interval whose poll found the same bindings, if any.
     """
-    ring_check = ring_check or ring_check_of(current, wanted)
+    ring_check = ring_check or check_ring(current, wanted)
     seconds = max(0.0, current.time - previous.time) if previous is not None else 0.0
     before = previous.queues if previous is not None and seconds else {}
     problems = [*current.problems, *(ring_check.problems if current.reachable else ())]
@@ -151,16 +151,6 @@ def compare(
 
 def _unseen(ring: RingState) -> RingState:
     return RingState("unknown", ring.against, None, "the broker cannot be read")
-
-
-def ring_check_of(current: Snapshot, wanted: Topology | None) -> RingCheck:
-    """The check of the ring as of one poll."""
-    if current.observed is None:
-        return RingCheck(
-            RingState("unknown", "start" if wanted is None else "file", None, "it has not been read")
-        )
-    first = current.first or current.observed
-    return check_ring(current.exchange, current.observed, first, wanted, restarted=current.restarted)
 
 
 def _rows(

@@ -9,9 +9,9 @@ from threading import Event
 from rabbit_chx.topology import Topology
 from rabbit_chx.topology.model import hashing_exchange
 from rabbit_chx.watch.history import History
-from rabbit_chx.watch.interval import Interval, compare, ring_check_of
+from rabbit_chx.watch.interval import Interval, compare
 from rabbit_chx.watch.observer import Observer
-from rabbit_chx.watch.ring_check import RingCheck
+from rabbit_chx.watch.ring_check import RingCheck, check_ring
 from rabbit_chx.watch.snapshot import Snapshot
 
 
@@ -44,7 +44,7 @@ def watch(
         if topology is not None and (previous is None or previous.first is None):
             hashing_exchange(topology, current.exchange)
         if previous is None or not _same(previous, current):
-            ring_check = ring_check_of(current, wanted)  # computing the shares of a ring takes a second
+            ring_check = check_ring(current, wanted)  # computing the shares of a ring takes a second
         yield history.add(compare(previous, current, wanted, ring_check=ring_check))
         previous = current
         stop.wait(max(0.0, began + max(seconds, observer.least_seconds) - time.monotonic()))

@@ -228,7 +228,8 @@
   }
 
   function showConnection() {
-    const silent = newest && Date.now() - receivedAt > 1000 * Math.max(30, 3 * newest.seconds);
+    const length = newest?.seconds || 100; // the first interval has no length
+    const silent = newest && Date.now() - receivedAt > 1000 * Math.max(30, 3 * length);
     const text = held ? "Paused" : silent ? "Connected, but no new intervals" : "Live";
     setText($("link"), connected ? text : "Connection lost, trying again");
     $("link").classList.toggle("off", !connected || Boolean(held) || Boolean(silent));

@@ -11,7 +11,7 @@ from rabbit_chx.partitioning import modulus_shares
 from rabbit_chx.ring import Destination, Ring, ToExchange
 from rabbit_chx.topology import Drift, InvalidValue, Observed, Release, Store, Topology, drift, reachable
 from rabbit_chx.topology.model import MODULUS_HASH
-from rabbit_chx.watch.snapshot import Problem
+from rabbit_chx.watch.snapshot import Problem, Snapshot
 
 RingStatus: TypeAlias = Literal["same", "drifted", "unknown"]
 Against: TypeAlias = Literal["file", "start"]
@@ -68,18 +68,16 @@ class RingCheck:
     """The ring that the exchange should have."""
 
 
-def check_ring(
-    exchange: str,
-    observed: Observed,
-    first: Observed,
-    wanted: Topology | None = None,
-    *,
-    restarted: bool = False,
-) -> RingCheck:
+def check_ring(current: Snapshot, wanted: Topology | None) -> RingCheck:
     """Compare the virtual host with a file or, without a file, with its state at the start of the watch.
 
     Without a file, an order of buckets that was unknown at the start is no problem as long as no node restarts.
     """
+    exchange, observed = current.exchange, current.observed
+    against: Against = "start" if wanted is None else "file"
+    if observed is None:
+        return RingCheck(RingState("unknown", against, None, "it has not been read"))
+    first = current.first or observed
     target = _part(exchange, first.topology if wanted is None else wanted)
     watched = f"exchange {exchange!r}"
     drifts = drift(target, observed)
@@ -87,7 +85,7 @@ def check_ring(
     if wanted is None:
         guessed = {f"exchange {name!r}" for name, source in first.ring_sources.items() if source == "unknown"}
         drifts = tuple(one for one in drifts if not (one.kind in _ORDER and one.where in guessed))
-        if guessed and restarted and observed.release.store is Store.MNESIA:
+        if guessed and current.restarted and observed.release.store is Store.MNESIA:
             problems.append(Problem("ring-unknown", watched, _RESTARTED))
     if target.exchange(exchange) is None:
         problems.append(Problem("exchange-missing", watched, "missing"))
@@ -95,7 +93,7 @@ def check_ring(
     live = observed.rings.get(exchange)
     state = RingState(
         _status(problems, live),
-        "start" if wanted is None else "file",
+        against,
         next((one.misrouted for one in drifts if one.kind in _ORDER and one.where == watched), None),
         "" if live is None else live.why_unknown,
     )
