@@ -105,7 +105,7 @@ class Observer:
         overview = self._management.overview()
         restarted = self._has_new_node() or self._counters_restarted(queues)
         self._restarted |= restarted
-        tagged = Release.parse(overview.release).tags_definitions
+        tagged = Release.of_broker(overview.release).tags_definitions
         fingerprint = (overview.exchange_types, self._listed(tagged=tagged))
         due = time.monotonic() >= self._read_from
         if self._observed is None or restarted or self._lost or (fingerprint != self._fingerprint and due):
