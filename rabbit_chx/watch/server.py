@@ -13,13 +13,15 @@ import json
 import logging
 import socket
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from math import inf
 from socketserver import TCPServer
 from threading import BoundedSemaphore, Condition, Thread
+from time import monotonic
 from types import TracebackType
 from typing import Any, ClassVar, Final, Self
 from urllib.parse import urlsplit
@@ -34,7 +36,7 @@ from rabbit_chx.watch.page import page, pictures
 _log: Final = logging.getLogger(__name__)
 
 _TIMEOUT: Final = 10.0
-"""Seconds for which a request may pause, and within which a client must receive the whole answer."""
+"""Seconds for a client to send its whole request, and then to receive the whole answer."""
 _SLOWEST: Final = 10.0
 """Seconds for a client to receive an event; a slower client is dropped and can connect again."""
 _HEARTBEAT: Final = 15.0
@@ -160,7 +162,8 @@ class _HttpServer(ThreadingHTTPServer):
         self.metrics = metrics
         self.page = page()
         self.followers = BoundedSemaphore(_MOST_FOLLOWERS)
-        self._connections: set[socket.socket] = set()
+        self._connections: dict[socket.socket, float] = {}
+        """The connections, and when each must have sent its request."""
         self._ended = Condition()
         self.address_family = access.address.family
         super().__init__((access.address.ip, access.address.port), _Handler)
@@ -174,7 +177,7 @@ class _HttpServer(ThreadingHTTPServer):
         with self._ended:
             full = len(self._connections) >= _MOST_CONNECTIONS
             if not full:
-                self._connections.add(request)
+                self._connections[request] = monotonic() + _TIMEOUT
         if full:
             self.shutdown_request(request)
         else:
@@ -184,8 +187,19 @@ class _HttpServer(ThreadingHTTPServer):
         """Close a connection."""
         super().shutdown_request(request)
         with self._ended:
-            self._connections.discard(request)
+            self._connections.pop(request, None)
             self._ended.notify_all()
+
+    def request_received(self, request: socket.socket) -> None:
+        """Note that a connection has sent its request."""
+        with self._ended:
+            self._connections[request] = inf
+
+    def service_actions(self) -> None:
+        """Close connections that send their requests too slowly; called several times per second."""
+        now = monotonic()
+        with self._ended:
+            _shut_down(connection for connection, until in self._connections.items() if until < now)
 
     def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002
         """Log why a connection failed: usually, the client closed it or is too slow."""
@@ -195,10 +209,14 @@ class _HttpServer(ThreadingHTTPServer):
     def end_connections(self) -> None:
         """Close all connections and wait for their threads."""
         with self._ended:
-            for connection in self._connections:
-                with suppress(OSError):  # the client has closed it already
-                    connection.shutdown(socket.SHUT_RDWR)
+            _shut_down(self._connections)
             self._ended.wait_for(lambda: not self._connections, _ENDS_WITHIN)
+
+
+def _shut_down(connections: Iterable[socket.socket]) -> None:
+    for connection in connections:
+        with suppress(OSError):  # the client has closed it already
+            connection.shutdown(socket.SHUT_RDWR)
 
 
 def _path_in(target: str) -> str:
@@ -221,6 +239,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         """Answer a request, if it is allowed."""
+        self.server.request_received(self.connection)
         access = self.server.access
         if not access.names_this_server(self.headers.get_all("Host", [])):
             self.send_error(

@@ -333,6 +333,24 @@ def test_too_many_pages_are_rejected_but_prometheus_is_not(monkeypatch: pytest.M
             assert ask(server, "/metrics")[0] == 200
 
 
+def test_a_request_that_arrives_byte_by_byte_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_TIMEOUT", 0.2)
+    with serving() as server, socket.create_connection(server._http.server_address, 0.05) as slow:
+        slow.sendall(b"GET / HTTP/1.1\r\nX: ")
+
+        def is_closed() -> bool:
+            try:
+                slow.sendall(b"x")
+                return slow.recv(1) == b""
+            except TimeoutError:
+                return False
+            except OSError:
+                return True
+
+        eventually(is_closed)
+        eventually(lambda: not server._http._connections)
+
+
 def test_a_connection_over_the_limit_is_closed_and_the_server_continues(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
