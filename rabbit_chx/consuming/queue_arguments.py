@@ -16,7 +16,7 @@ from rabbit_chx.broker.applying.protocol import Command, OnChannel, Refused
 from rabbit_chx.releases import Release
 from rabbit_chx.text import listed
 from rabbit_chx.topology.delivery_limit import limit_warning
-from rabbit_chx.topology.model import DELIVERY_LIMIT, SINGLE_ACTIVE_CONSUMER
+from rabbit_chx.topology.model import SINGLE_ACTIVE_CONSUMER
 
 _MOST_REFUSALS: Final = 30
 
@@ -82,13 +82,6 @@ def _typed(text: str, kind: str | None, ours: Any) -> Any:
         return text == "true"
     is_number = kind not in {None, "longstr"} or isinstance(ours, int)
     return int(text) if is_number and re.fullmatch(r"-?\d+", text) else text
-
-
-def limit_applies(arguments: Mapping[str, Any], release: Release) -> bool:
-    """Whether a quorum queue with these arguments limits redeliveries, unless a policy prevents it."""
-    if release.has_default_delivery_limit:
-        return bool(arguments.get(DELIVERY_LIMIT, 20) >= 0)
-    return DELIVERY_LIMIT in arguments
 
 
 def delivery_limit_warning(queues: Sequence[str], release: Release) -> str:

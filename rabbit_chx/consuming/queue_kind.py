@@ -8,10 +8,12 @@ from typing import Any
 from pika.spec import ACCESS_REFUSED, RESOURCE_LOCKED
 
 from rabbit_chx.broker.applying.protocol import Command, Refused
-from rabbit_chx.consuming.queue_arguments import delivery_limit_warning, learn, limit_applies
+from rabbit_chx.consuming.queue_arguments import delivery_limit_warning, learn
 from rabbit_chx.consuming.queues import exists
 from rabbit_chx.errors import InvalidValue, Unquoted
 from rabbit_chx.releases import Release
+from rabbit_chx.topology.delivery_limit import limit_applies
+from rabbit_chx.topology.model import DELIVERY_LIMIT
 
 
 def check_readable(queue: str, release: Release) -> Generator[Command, Any, str]:
@@ -37,7 +39,7 @@ def check_readable(queue: str, release: Release) -> Generator[Command, Any, str]
         return ""  # without the permission to declare the queue, its kind stays unknown
     if kind == "stream":
         raise is_a_stream(queue)
-    limited = kind == "quorum" and limit_applies(arguments, release)
+    limited = kind == "quorum" and limit_applies(release, arguments.get(DELIVERY_LIMIT))
     return delivery_limit_warning([queue], release) if limited else ""
 
 

@@ -12,13 +12,14 @@ from rabbit_chx.broker.permissions import why_denied
 from rabbit_chx.consuming.access import HOLDS, needs_of
 from rabbit_chx.consuming.logs import Log
 from rabbit_chx.consuming.messages import Message
-from rabbit_chx.consuming.queue_arguments import delivery_limit_warning, learn, limit_applies
+from rabbit_chx.consuming.queue_arguments import delivery_limit_warning, learn
 from rabbit_chx.consuming.seats import is_taken
 from rabbit_chx.consuming.settings import Settings
 from rabbit_chx.errors import InvalidValue, Unquoted
 from rabbit_chx.releases import Release
 from rabbit_chx.text import listed
-from rabbit_chx.topology.model import SINGLE_ACTIVE_CONSUMER
+from rabbit_chx.topology.delivery_limit import limit_applies
+from rabbit_chx.topology.model import DELIVERY_LIMIT, SINGLE_ACTIVE_CONSUMER
 
 _DEAD_LETTER: Final = "x-dead-letter-exchange"
 _CHECK_AGAIN_AFTER: Final = 1.0
@@ -180,7 +181,9 @@ def _unfit(name: str, what: str) -> InvalidValue:
 
 
 def _limited(found: Mapping[str, Mapping[str, Any]], release: Release) -> Iterator[str]:
-    limited = [name for name, arguments in found.items() if limit_applies(arguments, release)]
+    limited = [
+        name for name, arguments in found.items() if limit_applies(release, arguments.get(DELIVERY_LIMIT))
+    ]
     if limited:
         yield delivery_limit_warning(limited, release)
 

@@ -14,7 +14,7 @@ from rabbit_chx.releases import Release
 from rabbit_chx.ring import ToExchange
 from rabbit_chx.text import listed
 from rabbit_chx.topology.checks.lint_rules import Finding
-from rabbit_chx.topology.delivery_limit import limit_warning
+from rabbit_chx.topology.delivery_limit import limit_applies, limit_warning
 from rabbit_chx.topology.graph import reachable
 from rabbit_chx.topology.model import DELIVERY_LIMIT, Observed, Queue, Topology
 
@@ -83,16 +83,10 @@ def _limited(topology: Topology, release: Release | None) -> list[str]:
 
 
 def _has_limit(queue: Queue, topology: Topology, release: Release | None) -> bool:
-    """Whether a delivery limit applies, as in ``rabbit_quorum_queue:delivery_limit/1``: the lowest that is not negative."""
     policy = topology.policy_of(queue)
-    if release is not None and not release.has_default_delivery_limit:
-        # Before 4.0 a limit of -1 drops what is returned once, and `apply` leaves the argument out.
-        return queue.arguments.get(DELIVERY_LIMIT, -1) != -1 or bool(
-            policy and _LIMIT_KEY in policy.definition
-        )
-    given = [queue.arguments.get(DELIVERY_LIMIT), policy.definition.get(_LIMIT_KEY) if policy else None]
-    known = [limit for limit in given if isinstance(limit, int)]
-    return not known or any(limit >= 0 for limit in known)
+    declared = queue if release is None else as_declared(queue, release)
+    by_policy = None if policy is None else policy.definition.get(_LIMIT_KEY)
+    return limit_applies(release, declared.arguments.get(DELIVERY_LIMIT), by_policy)
 
 
 def _limited_on(wanted: Topology, observed: Observed) -> list[str]:
