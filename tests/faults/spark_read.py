@@ -22,7 +22,7 @@ WORKER = "pyspark.daemon"
 """Text in the command lines of Python workers."""
 BATCH = 50
 PAUSE = 0.1
-"""Each stream gets a lot of messages, then the feed pauses: longer and longer, so that a slow query can keep up."""
+"""Each stream gets a batch of messages, then the feed pauses: longer and longer, so that a slow query can keep up."""
 MANY = 2_000
 """Messages after which the pauses are twice as long."""
 
