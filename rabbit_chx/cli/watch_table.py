@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from rabbit_chx.cli.changes import counted
 from rabbit_chx.cli.tables import Table
 from rabbit_chx.text import printable
-from rabbit_chx.watch import Interval, Problem, RingState, Row
+from rabbit_chx.watch import Interval, Problem, Row
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
@@ -66,13 +66,6 @@ _GAP: Final = 3
 """Spaces between two columns."""
 
 
-def ring_text(ring: RingState) -> str:
-    """Describe the state of a ring."""
-    known = "as in the file" if ring.against == "file" else "as at the start"
-    moved = "" if ring.misrouted is None else f", {ring.misrouted:.1%} of the keys go elsewhere"
-    return {"same": known, "drifted": f"drifted{moved}", "unknown": "order unknown"}[ring.status]
-
-
 class Screen:
     """The newest interval as a rich renderable that fits the terminal."""
 
@@ -104,7 +97,7 @@ def _head(interval: Interval) -> Iterator[tuple[str, str]]:
     since = f" over {interval.seconds:.0f} s" if interval.seconds else ""
     totals = interval.totals
     yield f"{_clock(interval.time)}{since}: {totals.rate_in:,.1f}/s in, {totals.rate_out:,.1f}/s out", ""
-    yield f"Ring: {ring_text(interval.ring)}", _RED if interval.ring.status == "drifted" else ""
+    yield f"Ring: {interval.ring.text}", _RED if interval.ring.status == "drifted" else ""
 
 
 def _table(interval: Interval, width: int, max_rows: int) -> Table:
@@ -167,7 +160,7 @@ class Changes:
         at, totals = _clock(interval.time), interval.totals
         found = _numbered(interval.problems)
         yield (
-            f"{at} {interval.exchange}: ring {ring_text(interval.ring)}; {totals.rate_in:,.1f}/s in, "
+            f"{at} {interval.exchange}: ring {interval.ring.text}; {totals.rate_in:,.1f}/s in, "
             f"{totals.rate_out:,.1f}/s out, {counted(totals.depth, 'message')} in {counted(len(interval.rows), 'queue')}; "
             f"{counted(len(found), 'problem')}"
         )

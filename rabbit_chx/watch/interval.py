@@ -102,7 +102,7 @@ class Interval:
             "exchange": self.exchange,
             "vhost": self.vhost,
             "release": self.release,
-            "ring": asdict(self.ring),
+            "ring": self.ring.as_dict(),
             "rows": [row.as_dict() for row in self.rows],
             "problems": [asdict(problem) for problem in self.problems],
             "totals": asdict(self.totals),

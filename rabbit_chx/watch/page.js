@@ -177,15 +177,8 @@
   }
 
   function showRing() {
-    const { status, against, misrouted, why } = newest.ring;
-    const file = against === "file";
-    const moved = misrouted === null ? "" : `: ${percent.format(misrouted)} of the keys go to the wrong queue`;
-    const texts = {
-      same: file ? "As in the file." : "Unchanged since this watch began.",
-      drifted: `${file ? "Differs from the file" : "Has changed since this watch began"}${moved}.`,
-      unknown: `The order of its buckets is unknown${why ? `: ${why}` : ""}.`,
-    };
-    setText($("ring"), texts[status]);
+    const { text, why } = newest.ring;
+    setText($("ring"), why ? `${text}: ${why}` : text);
   }
 
   function createSvg([tag, attributes, ...children]) {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Final, Literal, TypeAlias
 
 from rabbit_chx.movement import shares
@@ -52,6 +52,20 @@ class RingState:
     """The exact share of keys that go to the wrong queue, if known."""
     why: str = ""
     """Why the order of the buckets is unknown, if it is."""
+
+    @property
+    def text(self) -> str:
+        """The state in words, without the reason."""
+        if self.status == "same":
+            return "as in the file" if self.against == "file" else "unchanged since the start"
+        if self.status == "unknown":
+            return "order unknown"
+        moved = "" if self.misrouted is None else f", {self.misrouted:.2%} of the keys go to the wrong queue"
+        return f"drifted{moved}"
+
+    def as_dict(self) -> dict[str, object]:
+        """The state as a JSON object."""
+        return {**asdict(self), "text": self.text}
 
 
 @dataclass(frozen=True, slots=True)

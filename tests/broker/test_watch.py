@@ -252,7 +252,7 @@ def test_a_terminal_shows_a_table_with_names_as_text_and_is_restored(environment
     assert os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == 0
     text = shown.decode()
     assert "[bold red]orders.2[/]" in text
-    assert "Ring: as at the start" in text
+    assert "Ring: unchanged since the start" in text
     assert "\x1b[?1049h" in text
     assert "\x1b[?1049l" in text[-40:]
     assert f":{broker.password}@" not in text

@@ -105,7 +105,7 @@ def test_a_pipe_gets_a_line_for_each_interval_and_each_change() -> None:
     assert shown == [
         [f"orders: ring as in the file; {numbers}; 0 problems"],
         [
-            f"orders: ring drifted, 12.5% of the keys go elsewhere; {numbers}; 1 problem",
+            f"orders: ring drifted, 12.50% of the keys go to the wrong queue; {numbers}; 1 problem",
             "new: queue 'q0': gets 60.0% of the messages [hot-queue]",
         ],
         [f"orders: ring as in the file; {numbers}; 1 problem"],
