@@ -1,4 +1,4 @@
-"""Compare ways to read a whole stream: this reader, other clients, and receiving chunks without decoding; and ways to write one.
+"""Compare ways to read a whole stream: this reader, other clients, and receiving chunks without decoding. Then ways to write one.
 
     python benchmarks/streams.py [--release 4.3] [--messages 1000000] [--size 100] [--rounds 3] [--json]
 

@@ -171,7 +171,7 @@ class Release:
 
     @property
     def has_default_delivery_limit(self) -> bool:
-        """From 4.0 on, quorum queues drop messages returned 20 times unless their limit is -1; before, -1 drops them at once."""
+        """From 4.0 on, quorum queues drop messages returned more than 20 times unless their limit is -1; before, -1 drops them at once."""
         return self._version >= (4, 0, 0)
 
     @property

@@ -51,7 +51,10 @@ class QueueOptions(AmqpOptions):
         known = {one.name.lower() for one in READ_OPTIONS + OPTIONS}
         if name.lower() in known - {one.name.lower() for one in QUEUE_OPTIONS}:
             raise InvalidValue(
-                "option for a read of a queue", name, "no option of writes or streams", "Remove it"
+                "option for a read of a queue",
+                name,
+                "an option of a read of a queue",
+                "Remove it: only writes or reads of streams have this option",
             )
         return super()._unknown(name)
 

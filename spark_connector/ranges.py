@@ -1,6 +1,6 @@
 """Ranges of offsets: limited to a number of rows, and divided among Spark's partitions. Values in, values out.
 
-An offset map, ``{stream: offset}``, holds the next offset to read of each stream. Offsets have holes, so a range may hold
+An offset map, ``{stream: offset}``, holds the next offset to read of each stream. Offsets have gaps, so a range may hold
 fewer rows than its length, and a limit in rows counts offsets.
 """
 

@@ -146,7 +146,8 @@ class ReadOptions(StreamOptions):
     @classmethod
     def _unknown(cls, name: str) -> str:
         if name.lower() in ONLY_OF_WRITES:
-            raise InvalidValue("option for a read", name, "no option of writes", "Remove it")
+            hint = "Remove it: only writes have this option"
+            raise InvalidValue("option for a read", name, "an option of a read", hint)
         return super()._unknown(name)
 
     def _check(self, found: set[str]) -> None:

@@ -110,7 +110,10 @@ def _wanted(file: str, exchange: str, broker: BrokerUrl) -> Topology:
     found = [each for each in topologies if each.exchange(exchange) is not None] or topologies
     if len(found) > 1:
         raise InvalidValue(
-            "--file", file, f"one virtual host with the exchange {exchange!r}", "The URL can name it"
+            "--file",
+            file,
+            f"one virtual host with the exchange {exchange!r}",
+            "Name the virtual host in the URL",
         )
     hashing_exchange(found[0], exchange)
     return found[0]

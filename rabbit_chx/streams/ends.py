@@ -1,7 +1,7 @@
 """Where a stream begins and ends, on every release.
 
-Offsets have holes: the broker stores the offsets of consumers and the names of publishers in separate chunks, and never delivers
-those. So the last message may be before ``end - 1``, and a stream may have fewer messages than ``end - first``.
+Offsets have gaps: the broker stores the offsets of consumers and the names of publishers in separate chunks, and never delivers
+them. So the last message may be before ``end - 1``, and a stream may have fewer messages than ``end - first``.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _PAUSE: Final = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """The range of offsets of a stream. It contains every committed message, and holes."""
+    """The range of offsets of a stream. It contains every committed message, and gaps."""
 
     first: int
     end: int

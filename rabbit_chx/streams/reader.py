@@ -164,7 +164,7 @@ class StreamReader:
         subscription = connection.subscribe(self.stream, OffsetSpec.offset(start), credit=self._credit)
         try:
             for expected, chunk in self._delivered(connection, subscription, start):
-                if chunk.first_offset > expected:  # a hole, or retention
+                if chunk.first_offset > expected:  # a gap, or retention
                     self._check_first(expected, bounds(connection, self.stream))
                 if chunk.first_offset >= end:
                     return

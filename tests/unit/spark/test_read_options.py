@@ -123,7 +123,7 @@ def test_rows_of_a_micro_batch_are_limited_over_all_streams_or_by_stream() -> No
     ("given", "words"),
     [
         ({"steam": "CANARY-2"}, "Did you mean stream?"),
-        ({"maxInFlight": "5"}, "invalid option for a read: got 'maxInFlight'"),
+        ({"maxInFlight": "5"}, "only writes have this option"),
         ({"subscribe": "x"}, "Use stream or superStream"),
         ({"maxOffsetsPerTrigger": "5"}, "Use maxRowsPerTrigger"),
         ({"startingTimestamp": "5"}, "Use startingOffsets"),

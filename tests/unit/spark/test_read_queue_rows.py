@@ -87,8 +87,8 @@ def test_partitions_keep_the_order_of_the_rows(count: int, sizes: list[int]) -> 
     ("change", "words"),
     [
         ({"stream": "s"}, "got 'options stream and queue', expected one of them"),
-        ({"startingoffsets": "earliest"}, "no option of writes or streams"),
-        ({"routingkey": "k"}, "no option of writes or streams"),
+        ({"startingoffsets": "earliest"}, "only writes or reads of streams have this option"),
+        ({"routingkey": "k"}, "only writes or reads of streams have this option"),
         ({"prefetch": "5"}, "Use maxRowsPerTrigger"),
         ({"path": "x"}, "the option queue names the queue"),
         ({"uri": "x"}, "Use url"),
