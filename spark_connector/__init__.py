@@ -1,4 +1,4 @@
-"""Write DataFrames to RabbitMQ with every row confirmed, and read its streams: batch and streaming.
+"""Write DataFrames to RabbitMQ with every row confirmed, and read its streams and queues.
 
     df.write.format("rabbitmq").option("url", url).option("exchange", "orders").mode("append").save()
     spark.read.format("rabbitmq").option("url", url).option("superStream", "orders").load()

@@ -1,4 +1,4 @@
-"""The JSON lines of the command line, beside what docs/output.md says of them."""
+"""The JSON lines of the command line, compared with docs/output.md."""
 
 from __future__ import annotations
 
