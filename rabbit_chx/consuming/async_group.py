@@ -29,6 +29,7 @@ from rabbit_chx.broker.amqp_async import connect
 from rabbit_chx.consuming.async_member import AsyncMember
 from rabbit_chx.consuming.messages import Message
 from rabbit_chx.consuming.options import Options
+from rabbit_chx.consuming.reporter import Reporter
 from rabbit_chx.consuming.settings import check_handler
 from rabbit_chx.consuming.signals import stopped_by_signals_of_loop
 from rabbit_chx.errors import InvalidValue
@@ -118,11 +119,14 @@ class AsyncGroup(Options):
         if self._member is not None:
             raise InvalidValue("use of AsyncGroup", "a second use of a group that runs", "one use at a time")
         self._loop = asyncio.get_running_loop()
-        member = AsyncMember(self._settings, partial(connect, **self._connection), self._source, handler)
+        reporter = self._reporter()
+        member = AsyncMember(
+            self._settings, partial(connect, **self._connection), self._source, handler, reporter.report
+        )
         if self._stopped:
             member.stop()
         self._member = member
-        self._running = asyncio.create_task(member.run(), name="rabbit-chx group")
+        self._running = asyncio.create_task(_run(member, reporter), name="rabbit-chx group")
         return member
 
     async def _end(self) -> None:
@@ -133,3 +137,10 @@ class AsyncGroup(Options):
             self._running.cancel()
             await asyncio.wait([self._running])
             raise
+
+
+async def _run(member: AsyncMember, reporter: Reporter) -> None:
+    try:
+        await member.run()
+    finally:
+        await asyncio.to_thread(reporter.close)

@@ -53,12 +53,13 @@ class AsyncMember:
         connect: Callable[[], Awaitable[aio_pika.abc.AbstractConnection]],
         source: QueueSource,
         handler: Callable[[Message], Awaitable[object]] | None,
+        report: Callable[[Message], object],
     ) -> None:
         self._settings = settings
         self._log = Log(settings)
         self._connect = connect
         self._source = source
-        self.workers = AsyncWorkers(handler, settings.concurrency, settings.heartbeat)
+        self.workers = AsyncWorkers(handler, settings.concurrency, settings.heartbeat, report)
         self._patience = settings.stop_timeout
         self._lanes: dict[str, Lane] = {}
         self._calls: deque[Callable[[], Awaitable[object]]] = deque()

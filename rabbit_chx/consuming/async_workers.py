@@ -29,12 +29,17 @@ class _Owner(Protocol):
 
 
 class AsyncWorkers(Progress):
-    """Gives out the messages of the lanes in turn, one at a time from each lane."""
+    """Gives out the messages of the lanes in turn, one at a time from each lane, and calls ``report`` with canaries."""
 
     def __init__(
-        self, handler: Callable[[Message], Awaitable[object]] | None, concurrency: int, heartbeat: int
+        self,
+        handler: Callable[[Message], Awaitable[object]] | None,
+        concurrency: int,
+        heartbeat: int,
+        report: Callable[[Message], object],
     ) -> None:
         super().__init__(nullcontext())
+        self._report = report
         self.handler: Final = handler
         self._concurrency = concurrency
         self._heartbeat = heartbeat
@@ -93,16 +98,21 @@ class AsyncWorkers(Progress):
             channel, message = lane.channel, lane.take()
             if message is None:
                 self._owner.on_progress()
-            elif monotonic() - self.heard > self._heartbeat or kind_of(message.headers) is not Kind.MESSAGE:
+                continue
+            kind = kind_of(message.headers)
+            if kind is Kind.CANARY:
+                self._report(message)
+                self.done((lane, channel, message), counted=False)
+            elif kind is not Kind.MESSAGE or monotonic() - self.heard > self._heartbeat:
                 self._owner.on_interruption(lane, channel, message, None)
             else:
                 return lane, channel, message
         return None
 
-    def done(self, taken: Taken) -> None:
+    def done(self, taken: Taken, *, counted: bool = True) -> None:
         """Mark a message as handled. Wakes no other worker, because the caller takes the next message itself."""
         lane, channel, message = taken
-        self.finished(lane, channel, message)
+        self.finished(lane, channel, message, counted=counted)
         self._owner.on_progress()
         if self._stopped:
             lane.busy = False

@@ -68,8 +68,9 @@ class Group(Options):
         check_handler(handler, coroutine=False)
         if self._member is not None:
             raise InvalidValue("use of Group", "run() while it runs", "one run at a time")
+        reporter = self._reporter()
         self._member = member = Member(
-            self._settings, partial(connect, **self._connection), self._source, handler
+            self._settings, partial(connect, **self._connection), self._source, handler, reporter.report
         )
         if self._stopped:
             return
@@ -82,6 +83,7 @@ class Group(Options):
         finally:
             member.stop()
             self._member = None
+            reporter.close()
         thread.raise_error()
 
     def stop(self) -> None:

@@ -100,11 +100,11 @@ class Lane:
         self.current = self.waiting.popleft()
         return self.current
 
-    def finish(self, message: Message, channel: Any) -> bool:
+    def finish(self, message: Message, channel: Any, *, counted: bool = True) -> bool:
         """Mark the current message as handled; return whether it can be acknowledged on the channel that delivered it."""
         self.current = None
         self.failures = 0
-        self.handled += 1
+        self.handled += counted
         if self.channel is not channel:
             return False
         self.done = message.tag

@@ -56,12 +56,13 @@ class Member:
         connect: Callable[[], BlockingConnection],
         source: QueueSource,
         handler: Callable[[Message], object],
+        report: Callable[[Message], object],
     ) -> None:
         self._settings = settings
         self._log = Log(settings)
         self._connect = connect
         self._source = source
-        self._workers = Workers(handler, settings.concurrency, settings.heartbeat)
+        self._workers = Workers(handler, settings.concurrency, settings.heartbeat, report)
         self._lanes: dict[str, Lane] = {}
         self._calls: deque[Callable[[], None]] = deque()
         self._stop = self._workers.stopping

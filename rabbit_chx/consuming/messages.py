@@ -1,4 +1,4 @@
-"""The deliveries of a member: messages for the handler, and markers that drain or hold queues."""
+"""The deliveries of a member: messages for the handler, markers that drain or hold queues, and canaries."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, Final
 
 from rabbit_chx.broker.applying.handover import is_marker
+from rabbit_chx.canaries import is_canary
 
 if TYPE_CHECKING:
     from pika import BasicProperties
@@ -39,6 +40,8 @@ class Kind(Enum):
     """Is answered and acknowledged after all earlier messages."""
     HOLD = "hold"
     """Stops the queue until another queue, which the marker names, is deleted."""
+    CANARY = "canary"
+    """Is reported to the watch that sent it, and acknowledged."""
 
 
 def kind_of(headers: Mapping[str, Any] | None) -> Kind:
@@ -48,6 +51,8 @@ def kind_of(headers: Mapping[str, Any] | None) -> Kind:
             return Kind.DRAIN
         if isinstance(headers.get(HOLD), str):
             return Kind.HOLD
+        if is_canary(headers):
+            return Kind.CANARY
     return Kind.MESSAGE
 
 

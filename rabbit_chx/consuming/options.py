@@ -6,13 +6,19 @@ import ssl
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
+from rabbit_chx.broker.amqp import connect
 from rabbit_chx.broker.credentials import Credentials, check_credentials
 from rabbit_chx.broker.management import Management
+from rabbit_chx.consuming.logs import Log
+from rabbit_chx.consuming.reporter import Reporter
 from rabbit_chx.consuming.settings import OnFailure, Settings
 from rabbit_chx.consuming.sources import queue_source
 from rabbit_chx.urls import BrokerUrl
+
+_HEARTBEAT: Final = 60
+"""Of the connection for reports."""
 
 
 class Options:
@@ -66,6 +72,12 @@ class Options:
             "credentials": credentials,
             "tls": tls,
         }
+
+    def _reporter(self) -> Reporter:
+        """Reports canaries on a separate connection."""
+        name = f"rabbit-chx group {self._settings.name} canaries"
+        connection = {**self._connection, "name": name, "heartbeat": _HEARTBEAT}
+        return Reporter(partial(connect, **connection), Log(self._settings).warn)
 
 
 def _management(

@@ -22,10 +22,12 @@ from rabbit_chx.broker.applying.protocol import Lost, Refused
 from rabbit_chx.broker.credentials import Credentials
 from rabbit_chx.broker.permissions import Needs
 from rabbit_chx.broker.reasons import why_down
+from rabbit_chx.canaries import is_canary
 from rabbit_chx.consuming.channels import close_in_one_step
 from rabbit_chx.consuming.logs import log
 from rabbit_chx.consuming.messages import Message, from_pika
 from rabbit_chx.consuming.queue_kind import check_readable, is_a_stream, no_such_queue
+from rabbit_chx.consuming.reporter import Reporter
 from rabbit_chx.consuming.settings import MOST_PREFETCH, check_integer
 from rabbit_chx.errors import BrokerUnavailable, RabbitChxError
 from rabbit_chx.names import check_name
@@ -57,6 +59,8 @@ class QueueReader:
     redelivers every unacknowledged message. The reader therefore discards the messages of the lost connection that were
     not taken, and ignores acknowledgements of those that were.
 
+    Canaries of `rabbit-chx watch` are reported and acknowledged at once; the caller does not get them.
+
     Args:
         urls: AMQP URLs, tried in turn.
         queue: the name of the queue.
@@ -84,18 +88,10 @@ class QueueReader:
     ) -> None:
         check_integer("prefetch", prefetch, MOST_PREFETCH)
         given = [urls] if isinstance(urls, (str, BrokerUrl)) else urls
-        self._openings = [
-            partial(
-                connect,
-                url,
-                name=name,
-                timeout=timeout,
-                heartbeat=heartbeat,
-                credentials=credentials,
-                tls=tls,
-            )
-            for url in given
-        ]
+        opening = partial(connect, timeout=timeout, heartbeat=heartbeat, credentials=credentials, tls=tls)
+        self._openings = [partial(opening, url) for url in given]
+        self._name = name
+        self._reporter = Reporter(partial(self._opened, f"{name} canaries"), partial(_warn, queue))
         self._queue = check_name("queue", queue)
         self._prefetch = prefetch
         self._reconnect = reconnect
@@ -186,6 +182,7 @@ class QueueReader:
         self._wake()
         if self._thread.is_alive():
             self._thread.join()
+        self._reporter.close()
 
     def _ask(self, call: Callable[[], None]) -> None:
         """Have the thread of the connection call a function."""
@@ -204,7 +201,7 @@ class QueueReader:
         lost_at = monotonic()
         while not self._stop.is_set():
             try:
-                with self._opened() as self._connection:
+                with self._opened(self._name) as self._connection:
                     self._consume(self._connection)
             except (AMQPError, OSError, Lost, Refused, RabbitChxError, _TakenBack) as error:
                 if self._channel is not None:
@@ -222,12 +219,12 @@ class QueueReader:
                 self._forget()
             self._stop.wait(_PAUSE)
 
-    def _opened(self) -> BlockingConnection:
+    def _opened(self, name: str) -> BlockingConnection:
         *others, last = self._openings
         for opening in others:
             with suppress(BrokerUnavailable):
-                return opening()
-        return last()
+                return opening(name=name)
+        return last(name=name)
 
     def _consume(self, connection: BlockingConnection) -> None:
         release = Release.of_broker(server_version(connection))
@@ -258,11 +255,15 @@ class QueueReader:
             raise _TakenBack
 
     def _on_message(
-        self, _: BlockingChannel, method: spec.Basic.Deliver, properties: BasicProperties, body: bytes
+        self, channel: BlockingChannel, method: spec.Basic.Deliver, properties: BasicProperties, body: bytes
     ) -> None:
         if _STREAM_OFFSET in (properties.headers or {}):
             raise is_a_stream(self._queue)
         message = from_pika(self._queue, method, properties, body)
+        if is_canary(properties.headers):
+            self._reporter.report(message)
+            channel.basic_ack(method.delivery_tag)
+            return
         with self._changed:
             self._messages.append(message)
             self._heard = monotonic()
@@ -327,6 +328,10 @@ class QueueReader:
         unavailable.permanent = not self._acknowledged
         self._acknowledged = False
         return unavailable
+
+
+def _warn(queue: str, text: str) -> None:
+    log.warning("queue %r: %s", queue, text)
 
 
 def _nothing() -> Any:

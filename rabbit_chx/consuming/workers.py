@@ -35,10 +35,10 @@ class Progress:
         """The time of the last sign that the broker still knows the connection."""
         self._progress: set[Lane] = set()
 
-    def finished(self, lane: Lane, channel: Any, message: Message) -> None:
+    def finished(self, lane: Lane, channel: Any, message: Message, *, counted: bool = True) -> None:
         """Mark a message as handled, so that it can be acknowledged."""
         with self.lock:
-            if lane.finish(message, channel):
+            if lane.finish(message, channel, counted=counted):
                 self._progress.add(lane)
 
     def progress(self) -> list[tuple[Lane, Any, int]]:
@@ -49,10 +49,17 @@ class Progress:
 
 
 class Workers(Progress):
-    """Threads that call the handler with the messages of lanes."""
+    """Threads that call the handler with the messages of lanes, and ``report`` with canaries."""
 
-    def __init__(self, handler: Callable[[Message], object], threads: int, heartbeat: int) -> None:
+    def __init__(
+        self,
+        handler: Callable[[Message], object],
+        threads: int,
+        heartbeat: int,
+        report: Callable[[Message], object],
+    ) -> None:
         super().__init__(threading.Lock())
+        self._report = report
         self.stopping = threading.Event()
         self._handler = handler
         self._heartbeat = heartbeat
@@ -95,15 +102,19 @@ class Workers(Progress):
                 owner.on_progress()
                 return
             silent = monotonic() - self.heard > self._heartbeat
-            if silent or kind_of(message.properties.headers) is not Kind.MESSAGE:
+            kind = kind_of(message.properties.headers)
+            if kind is Kind.CANARY:
+                self._report(message)
+            elif silent or kind is not Kind.MESSAGE:
                 owner.on_interruption(lane, channel, message, None)
                 return
-            try:
-                self._handler(message)
-            except Exception as error:  # noqa: BLE001 - a handler may raise anything
-                owner.on_interruption(lane, channel, message, error)
-                return
-            self.finished(lane, channel, message)
+            else:
+                try:
+                    self._handler(message)
+                except Exception as error:  # noqa: BLE001 - a handler may raise anything
+                    owner.on_interruption(lane, channel, message, error)
+                    return
+            self.finished(lane, channel, message, counted=kind is Kind.MESSAGE)
             owner.on_progress()
             if monotonic() > turn_ends and not self._ready.empty():
                 self._ready.put(lane)

@@ -9,6 +9,7 @@ from hypothesis import given, strategies as st
 from pika import BasicProperties
 
 from rabbit_chx.broker import MARKER
+from rabbit_chx.canaries import CANARY
 from rabbit_chx.consuming.interruptions import Interruptions
 from rabbit_chx.consuming.lanes import Lane
 from rabbit_chx.consuming.messages import HOLD, Kind, Message, kind_of
@@ -111,9 +112,12 @@ def test_a_leaving_lane_gives_out_no_more_messages() -> None:
         ({MARKER: "id"}, Kind.DRAIN),
         ({HOLD: "rabbit-chx.hold.1"}, Kind.HOLD),
         ({HOLD: 7}, Kind.MESSAGE),
+        ({CANARY: "1"}, Kind.CANARY),
+        ({CANARY: None}, Kind.CANARY),
+        ({CANARY: "1", MARKER: "id"}, Kind.DRAIN),
     ],
 )
-def test_markers_are_known_by_their_headers(headers, kind) -> None:
+def test_markers_and_canaries_are_known_by_their_headers(headers, kind) -> None:
     assert kind_of(headers) is kind
 
 
@@ -151,7 +155,7 @@ class LosingConnection:
 )
 def test_after_a_connection_is_lost_while_sending_the_lane_accepts_redeliveries(headers, error) -> None:
     settings = Settings(**SETTINGS | {"attempts": 1, "on_failure": "dead-letter"})
-    interruptions = Interruptions(settings, Workers(print, 1, 10), LosingConnection())
+    interruptions = Interruptions(settings, Workers(print, 1, 10, print), LosingConnection())
     lane, channel = Lane("q"), object()
     lane.attach(channel, 1)
     message = Message(b"", "k", queue="q", tag=1, properties=BasicProperties(headers=headers))

@@ -1,0 +1,35 @@
+"""The headers of canaries: messages that `rabbit-chx watch --canary` sends, and that members of groups report. No IO."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+CANARY: Final = "x-rabbit-chx-canary"
+"""The header that distinguishes a canary from a message; its value identifies the canary."""
+REPLY_TO: Final = "amq.rabbitmq.reply-to"
+"""The ``reply_to`` of a canary. The broker appends the address of the channel that sent it."""
+_QUEUE: Final = "x-rabbit-chx-canary-queue"
+_DIED: Final = "x-death"
+
+
+def is_canary(headers: Mapping[str, Any] | None) -> bool:
+    """Whether a message with these headers is a canary."""
+    return headers is not None and CANARY in headers
+
+
+def report_of(headers: Mapping[str, Any], reply_to: str | None, queue: str) -> dict[str, str] | None:
+    """The headers of the report on a canary from this queue, or None if it must not be reported.
+
+    Only the channel that sent a canary can get its report: otherwise every publisher could have members write to any queue.
+    A dead-lettered canary says nothing about the routes of the exchange.
+    """
+    if not (reply_to or "").startswith(f"{REPLY_TO}.") or _DIED in headers:
+        return None
+    return {CANARY: str(headers[CANARY]), _QUEUE: queue}
+
+
+def reported(headers: Mapping[str, Any] | None) -> tuple[str, str] | None:
+    """The canary and the queue of a report."""
+    canary, queue = ((headers or {}).get(name) for name in (CANARY, _QUEUE))
+    return (canary, queue) if isinstance(canary, str) and isinstance(queue, str) else None

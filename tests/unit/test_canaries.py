@@ -1,0 +1,30 @@
+"""Which canaries are reported, and how."""
+
+from __future__ import annotations
+
+import pytest
+
+from rabbit_chx.canaries import CANARY, REPLY_TO, is_canary, report_of, reported
+
+ADDRESS = f"{REPLY_TO}.g1h2AA5yZXBseUAzMzIxMjEzNgAAAykAAAAAaw"
+
+
+@pytest.mark.parametrize("headers", [{CANARY: "a 1"}, {CANARY: "a 1", "tenant": "canary-1"}])
+def test_a_report_names_the_canary_and_its_queue(headers) -> None:
+    report = report_of(headers, ADDRESS, "orders.ü")
+    assert reported(report) == ("a 1", "orders.ü")
+
+
+@pytest.mark.parametrize("reply_to", [None, "", "orders.0", REPLY_TO, f"x{ADDRESS}"])
+def test_no_report_goes_to_an_ordinary_queue(reply_to) -> None:
+    assert report_of({CANARY: "a 1"}, reply_to, "orders.0") is None
+
+
+def test_a_dead_lettered_canary_is_not_reported() -> None:
+    assert report_of({CANARY: "a 1", "x-death": []}, ADDRESS, "orders.0") is None
+
+
+@pytest.mark.parametrize("headers", [None, {}, {CANARY: "a 1"}, {CANARY: 1, f"{CANARY}-queue": "q"}])
+def test_other_messages_are_no_reports(headers) -> None:
+    assert reported(headers) is None
+    assert is_canary(headers) is (CANARY in (headers or {}))
