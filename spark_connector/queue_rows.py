@@ -15,6 +15,7 @@ from pyspark.sql.datasource import InputPartition
 from rabbit_chx.consuming import Message
 from rabbit_chx.streams import Milliseconds, as_text
 from spark_connector.read_columns import arrow_schema
+from spark_connector.task import freeze_worker
 
 _LAST_SECOND: Final = 253_402_300_799
 """The end of the year 9999, the latest time of Python and Spark."""
@@ -53,6 +54,7 @@ def rows(partition: InputPartition) -> Iterator[pa.RecordBatch]:
     if isinstance(partition, RowsPartition):
         with pa.ipc.open_stream(partition.rows) as stream:
             yield from stream
+    freeze_worker()
 
 
 def record_batch(messages: Sequence[Message], columns: tuple[str, ...]) -> pa.RecordBatch:

@@ -29,6 +29,7 @@ from spark_connector.read_options import MOST_ROWS
 from spark_connector.read_rows import ReadJob, log_recreated
 from spark_connector.saved_offsets import OffsetTracker, SavedOffset, offsets_in
 from spark_connector.stream_access import StreamAccess
+from spark_connector.task import freeze_worker
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,7 @@ def _rows(job: ReadJob, partition: InputPartition) -> Iterator[pa.RecordBatch]:
     """Read the rows of a task. Spark adds an empty partition, without a range, to a micro-batch without rows."""
     if isinstance(partition, RangePartition):
         yield from job.read(partition.range)
+    freeze_worker()
 
 
 class BatchReader(DataSourceReader):

@@ -18,7 +18,7 @@ from spark_connector.bindings import changes
 from spark_connector.counts import WriteCounts, sums
 from spark_connector.logs import log_line
 from spark_connector.partition import ROWS_NAMED, WriteJob, write_partition
-from spark_connector.task import Task, WriteFailed, Written
+from spark_connector.task import Task, WriteFailed, Written, freeze_worker
 
 _PROBLEMS_SHOWN: Final = 3
 
@@ -35,7 +35,9 @@ class Writer(DataSourceArrowWriter, DataSourceStreamWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
         """Write one partition; called in a Python worker for each attempt of a task."""
-        return write_partition(iterator, self._job, Task.current())
+        written = write_partition(iterator, self._job, Task.current())
+        freeze_worker()
+        return written
 
     def commit(self, messages: list[WriterCommitMessage | None], batch_id: int | None = None) -> None:
         """Raise if a row is missing, else log the totals; called on the driver when every task has ended."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import logging
 import pickle
@@ -11,6 +12,7 @@ from types import ModuleType
 
 import pyarrow as pa
 import pytest
+from pyspark import TaskContext
 from pyspark.sql import types as t
 from pyspark.sql.datasource import (
     DataSource,
@@ -27,7 +29,7 @@ from rabbit_chx.urls import BrokerUrl
 from spark_connector import RabbitMQDataSource, WriteFailed, connections, foreach_batch
 from spark_connector.options import WriteOptions
 from spark_connector.partition import WriteJob, write_partition
-from spark_connector.task import Task, Written
+from spark_connector.task import Task, Written, freeze_worker
 from spark_connector.writer import Writer
 from tests.unit.complaints import complaint
 
@@ -214,3 +216,20 @@ def test_options_become_arguments_of_the_publisher(monkeypatch: pytest.MonkeyPat
         "tls": None,
         "name": "a name",
     }
+
+
+def test_after_a_task_the_collections_of_spark_visit_no_module(monkeypatch: pytest.MonkeyPatch) -> None:
+    writer = Writer(job(dryRun="true"))
+    writer.write(iter([]))
+    assert gc.get_freeze_count() == 0  # outside Spark
+
+    context = TaskContext()
+    context._partitionId, context._attemptNumber, context._localProperties = 0, 0, {}
+    monkeypatch.setattr(TaskContext, "_taskContext", context)
+    freeze_worker.cache_clear()
+    try:
+        writer.write(iter([]))
+        assert gc.get_freeze_count() > 10_000
+    finally:
+        gc.unfreeze()
+        freeze_worker.cache_clear()
