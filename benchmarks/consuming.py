@@ -26,7 +26,7 @@ from typing import Any
 
 import pika
 from ways.consuming import EXCHANGE, QUEUES, declare, handovers
-from ways.turns import conditions, headline, medians, parsed_options
+from ways.turns import conditions, headline, medians, options_parser
 
 from rabbit_chx.consuming import Group
 from rabbit_chx.publishing import Publisher
@@ -169,7 +169,7 @@ def as_text(report: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    options = parsed_options(__doc__, "--messages", 20_000, rounds=5, release="4.0 or later")
+    options = options_parser(__doc__, "--messages", 20_000, rounds=5, release="4.0 or later").parse_args()
     with Broker(release=options.release) as broker:
         declare(broker)
         report = {

@@ -45,6 +45,7 @@ from ways.local_spark import local_spark
 from ways.publishing import Load
 from ways.spark import DROPPING, LIMIT, OURS, OURS_STREAM, SPARK_WAYS, STREAM, bare_sockets
 from ways.stream_writing import RSTREAM, Writing, with_rstream
+from ways.turns import conditions, headline, options_parser
 
 from rabbit_chx.streams import StreamReader, connect, encode_messages
 from rabbit_chx.testing import Broker
@@ -137,7 +138,7 @@ def frame(spark: SparkSession, rows: int, size: int, partitions: int) -> DataFra
 
 def spark_turn(spark: SparkSession, name: str, url: str, given: argparse.Namespace) -> tuple[Turn, int]:
     way, part = SPARK_WAYS[name]
-    rows = max(int(given.rows * part), 1)
+    rows = max(int(given.messages * part), 1)
     df = frame(spark, rows, given.size, given.partitions or given.connections)
     spark.sparkContext.environment["BENCHMARK_WAY"] = (
         name  # a different environment makes Spark start new workers
@@ -152,7 +153,7 @@ def spark_turn(spark: SparkSession, name: str, url: str, given: argparse.Namespa
 
 def limit_turn(load: Load, given: argparse.Namespace) -> tuple[Turn, int]:
     seconds, cpu = bare_sockets(load, given.connections)
-    return Turn(given.rows / seconds, cpu / given.rows * 1e6, None), given.rows
+    return Turn(given.messages / seconds, cpu / given.messages * 1e6, None), given.messages
 
 
 def rstream_turn(load: Load, url: str) -> tuple[Turn, int]:
@@ -177,7 +178,7 @@ def drain_stream(url: str) -> int:
 
 
 def run(broker: Broker, spark: SparkSession, given: argparse.Namespace) -> dict[str, list[Turn]]:
-    keys = [f"customer-{number:08d}" for number in range(given.rows)]
+    keys = [f"customer-{number:08d}" for number in range(given.messages)]
     load = Load(broker.url, keys, b"x" * given.size, broker.management_url)
     names = [OURS, DROPPING] if given.partitions else [*SPARK_WAYS, LIMIT, RSTREAM]
     results: dict[str, list[Turn]] = {name: [] for name in names}
@@ -211,7 +212,7 @@ def ratio_of_rates(turns: list[Turn], others: list[Turn]) -> float:
     )
 
 
-def report_of(results: dict[str, list[Turn]], given: argparse.Namespace, version: str) -> dict:
+def report_of(results: dict[str, list[Turn]]) -> dict:
     ways = {}
     for name, turns in results.items():
         peaks = [turn.peak_megabytes for turn in turns if turn.peak_megabytes is not None]
@@ -223,24 +224,25 @@ def report_of(results: dict[str, list[Turn]], given: argparse.Namespace, version
             "of_exchange": ratio_of_rates(turns, results[OURS]),
             "of_rstream": ratio_of_rates(turns, results[RSTREAM]),
         }
-    return {**conditions(given, version), "ways": ways}
+    return ways
 
 
-def conditions(given: argparse.Namespace, version: str) -> dict:
+def conditions_of(broker: Broker, given: argparse.Namespace) -> dict:
     return {
-        "rabbitmq": version,
+        **conditions(broker, given),
         "python": platform.python_version(),
         **{name: metadata.version(name) for name in ("pyspark", "pyarrow", "pika")},
-        **{name: getattr(given, name) for name in ("rows", "size", "rounds", "connections", "partitions")},
-        "cores": os.cpu_count(),
-        "load": os.getloadavg()[1],
+        "connections": given.connections,
+        "partitions": given.partitions,
     }
 
 
-def small_report(results: dict[str, list[Turn]], given: argparse.Namespace, version: str) -> dict:
+def small_report(results: dict[str, list[Turn]], given: argparse.Namespace) -> dict:
     """Return times of the job and CPU times of a task, and their ratios to those of the sink that drops the rows."""
-    of_task = given.rows / given.partitions
-    times = {name: [given.rows / turn.rows_per_second for turn in turns] for name, turns in results.items()}
+    of_task = given.messages / given.partitions
+    times = {
+        name: [given.messages / turn.rows_per_second for turn in turns] for name, turns in results.items()
+    }
     tasks = {
         name: [turn.cpu_microseconds * of_task / 1e3 for turn in turns] for name, turns in results.items()
     }
@@ -253,12 +255,12 @@ def small_report(results: dict[str, list[Turn]], given: argparse.Namespace, vers
             "of_dropping": median(ratios),
             "extremes": (min(ratios), max(ratios)),
         }
-    return {**conditions(given, version), "ways": ways}
+    return ways
 
 
 def small_text(report: dict) -> str:
     lines = [
-        headline(report),
+        first_lines(report),
         "",
         f"{'way':<38} {'seconds':>8} {'Python ms/task':>15} {'/ dropping':>11}",
     ]
@@ -271,21 +273,16 @@ def small_text(report: dict) -> str:
     return "\n".join(lines)
 
 
-def headline(report: dict) -> str:
-    versions = ", ".join(
-        f"{name} {report[name]}" for name in ("rabbitmq", "pyspark", "pyarrow", "pika", "python")
-    )
-    what = f"{report['rows']:,} rows of {report['size']} bytes, {report['connections']} connections"
-    if report["partitions"]:
-        what += f", {report['partitions']:,} partitions"
-    machine = f"{report['cores']} cores, load {report['load']:.0f}"
-    return f"{versions}, {machine}\n{what}, median of {report['rounds']} rounds"
+def first_lines(report: dict) -> str:
+    versions = ", ".join(f"{name} {report[name]}" for name in ("python", "pyspark", "pyarrow", "pika"))
+    partitions = f", {report['partitions']:,} partitions" if report["partitions"] else ""
+    return f"{headline(report)}\n{versions}, {report['connections']} connections{partitions}"
 
 
 def as_text(report: dict) -> str:
     ours, stream = report["ways"][OURS], report["ways"][OURS_STREAM]
     lines = [
-        headline(report),
+        first_lines(report),
         "",
         f"{'way':<38} {'rows/s':>9} {'Python us/row':>14} {'peak MB':>8} {'/ limit':>8}",
     ]
@@ -305,18 +302,11 @@ def as_text(report: dict) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--rows", type=int, default=200_000, help="of the fast ways")
-    parser.add_argument("--size", type=int, default=100, help="bytes of a body")
-    parser.add_argument("--rounds", type=int, default=3)
+    parser = options_parser(__doc__, "--rows", 200_000, rounds=3)
     parser.add_argument("--connections", type=int, default=os.cpu_count() or 1)
     parser.add_argument(
         "--partitions", type=int, help="compare this many small partitions with a sink that drops them"
     )
-    parser.add_argument("--release", default=None)
-    parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
     with Broker(release=given.release, plugins=["rabbitmq_sharding", "rabbitmq_stream"]) as broker:
         declare(broker, "classic")
@@ -328,7 +318,8 @@ def main() -> None:
             results = run(broker, spark, given)
         finally:
             spark.stop()
-        report = (small_report if given.partitions else report_of)(results, given, broker.version)
+        figures = small_report(results, given) if given.partitions else report_of(results)
+        report = {**conditions_of(broker, given), "ways": figures}
     print(json.dumps(report) if given.json else (small_text if given.partitions else as_text)(report))
 
 

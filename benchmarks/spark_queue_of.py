@@ -101,7 +101,8 @@ def report(rates: dict[str, list[float]], given: argparse.Namespace) -> None:
             print(json.dumps(dict(zip(keys, row, strict=True))))
         return
     print(
-        f"Python {platform.python_version()}, {given.rows:,} keys of 21 bytes, local[{given.threads}], {given.rounds} rounds"
+        f"Python {platform.python_version()}, {given.rows:,} keys of 21 bytes, local[{given.threads}], {given.rounds} rounds, "
+        f"load {os.getloadavg()[1]:.0f}"
     )
     for name, speed, ratio, low, high in rows:
         bar = "" if name == NOTHING else f"  {ratio:.2f} of nothing ({low:.2f} to {high:.2f}; bar {BAR})"

@@ -33,7 +33,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from streams import filled
 from ways.local_spark import local_spark
 from ways.streams import COLUMNS, Source, ours
-from ways.turns import conditions, headline, parsed_options
+from ways.turns import conditions, headline, options_parser
 
 from rabbit_chx.testing import Broker
 
@@ -170,7 +170,7 @@ def as_text(report: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    given = parsed_options(__doc__, "--rows", 1_000_000, rounds=3)
+    given = options_parser(__doc__, "--rows", 1_000_000, rounds=3).parse_args()
     with Broker(release=given.release, plugins=["rabbitmq_stream"]) as broker:
         sources = filled(broker, given.messages, given.size)
         spark = local_spark(1)

@@ -24,7 +24,7 @@ from typing import Any
 
 from ways.stream_writing import PUBLISHER, RSTREAM, WRITERS, Writing
 from ways.streams import LIMIT, OURS, PIKA, SLOW, WAYS, Source
-from ways.turns import conditions, headline, medians, parsed_options
+from ways.turns import conditions, headline, medians, options_parser
 
 from rabbit_chx.publishing import Publisher
 from rabbit_chx.streams import OffsetSpec, Refusals, StreamConnection, connect, encode_messages
@@ -209,7 +209,7 @@ def as_text(report: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    options = parsed_options(__doc__, "--messages", 1_000_000, rounds=3)
+    options = options_parser(__doc__, "--messages", 1_000_000, rounds=3).parse_args()
     with Broker(release=options.release, plugins=["rabbitmq_stream"]) as broker:
         sources = filled(broker, options.messages, options.size)
         report = {

@@ -1,4 +1,4 @@
-"""The options and the parts of a report that the benchmarks of consuming and of streams share."""
+"""The options and the parts of a report that the benchmarks of consuming, of streams and of Spark share."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ class Turn(Protocol):
         """CPU time per message."""
 
 
-def parsed_options(
+def options_parser(
     description: str | None, count: str, default: int, *, rounds: int, release: str = ""
-) -> argparse.Namespace:
-    """Parse the command line; ``count`` is the name of the option for the number of messages."""
+) -> argparse.ArgumentParser:
+    """Return a parser of the command line; ``count`` is the name of the option for the number of messages."""
     parser = argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -37,7 +37,7 @@ def parsed_options(
     parser.add_argument("--size", type=int, default=100, help="bytes in each body")
     parser.add_argument("--rounds", type=int, default=rounds)
     parser.add_argument("--json", action="store_true")
-    return parser.parse_args()
+    return parser
 
 
 def conditions(broker: Broker, options: argparse.Namespace) -> dict[str, Any]:
@@ -48,6 +48,7 @@ def conditions(broker: Broker, options: argparse.Namespace) -> dict[str, Any]:
         "size": options.size,
         "rounds": options.rounds,
         "cores": os.cpu_count(),
+        "load": os.getloadavg()[1],
     }
 
 
@@ -55,7 +56,7 @@ def headline(report: dict[str, Any]) -> str:
     """The conditions of a run as a line of text."""
     return (
         f"RabbitMQ {report['rabbitmq']}, {report['messages']:,} messages of {report['size']} bytes, "
-        f"median of {report['rounds']} rounds, {report['cores']} cores"
+        f"median of {report['rounds']} rounds, {report['cores']} cores, load {report['load']:.0f}"
     )
 
 
