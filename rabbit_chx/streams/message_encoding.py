@@ -93,27 +93,43 @@ class _Ended(Iterator[Any]):
 
 
 def _annotations(routing_key: Text, *others: Any) -> bytes:
-    # Only the other annotations are cached: they are often equal in all messages, but routing keys often differ.
-    data, count = _other_annotations(*others)
-    if routing_key is not None:
-        data, count = b"%b%b%b" % (data, _ROUTING_KEY, _text(routing_key)), count + 2
-    return b"\0\x53\x72" + _map(data, count) if count else b""
+    # Routing keys often differ, but many have the same length, and the others are often equal in all messages.
+    if routing_key is None:
+        return _other_annotations(*others)
+    key = _bytes(routing_key)
+    return _before_key(len(key), *others) + key
 
 
 @lru_cache(maxsize=_KEPT)
-def _other_annotations(
-    exchange: Text, kind: Text, delivery_mode: int | None, priority: int | None, expiration: str | int | None
-) -> tuple[bytes, int]:
-    """Return the encoded names and values, and their number."""
+def _before_key(size: int, *others: Any) -> bytes:
+    """Return the section up to a routing key of this size, which ends it."""
+    section = _annotations_section(b" " * size, *others)
+    return section[: len(section) - size]
+
+
+@lru_cache(maxsize=_KEPT)
+def _other_annotations(*others: Any) -> bytes:
+    return _annotations_section(None, *others)
+
+
+def _annotations_section(
+    routing_key: Text,
+    exchange: Text,
+    kind: Text,
+    delivery_mode: int | None,
+    priority: int | None,
+    expiration: str | int | None,
+) -> bytes:
     named = {
         "x-exchange": _text(exchange),
         "x-basic-type": _text(kind),
         "x-basic-delivery-mode": _byte(delivery_mode),
         "x-basic-priority": _byte(priority),
         "x-basic-expiration": _text(None if expiration is None else str(expiration)),
+        "x-routing-key": _text(routing_key),
     }
     pairs = [part for name, value in named.items() if value != _NULL for part in (_symbol(name), value)]
-    return b"".join(pairs), len(pairs)
+    return b"\0\x53\x72" + _map(b"".join(pairs), len(pairs)) if pairs else b""
 
 
 _IN_ANNOTATIONS: Final = ("type", "delivery_mode", "priority", "expiration")
@@ -216,9 +232,6 @@ def _binary(data: bytes) -> bytes:
 def _sized(short: bytes, long: bytes, data: bytes) -> bytes:
     size = len(data)
     return b"%b%c%b" % (short, size, data) if size < _SHORT else b"%b%b%b" % (long, _U32.pack(size), data)
-
-
-_ROUTING_KEY: Final = _symbol("x-routing-key")
 
 
 def _list(fields: bytes, count: int) -> bytes:
