@@ -35,7 +35,7 @@ def counted(count: int, singular: str, plural: str = "") -> str:
     >>> counted(1, "step"), counted(2, "policy", "policies")
     ('1 step', '2 policies')
     """
-    return f"{count} {singular if count == 1 else plural or singular + 's'}"
+    return f"{count:,} {singular if count == 1 else plural or singular + 's'}"
 
 
 def check_can_ask(verb: str, instead: str, hint: str, *, yes: bool) -> None:

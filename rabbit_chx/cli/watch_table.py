@@ -95,9 +95,14 @@ def _head(interval: Interval) -> Iterator[tuple[str, str]]:
     release = f", RabbitMQ {interval.release}" if interval.release else ""
     yield f"{interval.exchange} in {interval.vhost}{release}", "bold"
     since = f" over {interval.seconds:.0f} s" if interval.seconds else ""
-    totals = interval.totals
-    yield f"{_clock(interval.time)}{since}: {totals.rate_in:,.1f}/s in, {totals.rate_out:,.1f}/s out", ""
+    yield f"{_clock(interval.time)}{since}: {_rates(interval)}", ""
     yield f"Ring: {interval.ring.text}", _RED if interval.ring.status == "drifted" else ""
+
+
+def _rates(interval: Interval) -> str:
+    if all(row.rate_in is None for row in interval.rows):
+        return "rates unknown"  # at the first poll, and at the first after a failed one
+    return f"{interval.totals.rate_in:,.1f}/s in, {interval.totals.rate_out:,.1f}/s out"
 
 
 def _table(interval: Interval, width: int, max_rows: int) -> Table:
@@ -133,8 +138,9 @@ def _fitting(rows: Sequence[Row], width: int) -> tuple[list[_Column], int]:
     available = width - reserved
     shown = set()
     for column in sorted(_COLUMNS, key=lambda column: column.rank):
-        needed_width = width_of(column.title, map(column.text, rows))
-        if needed_width <= available:
+        texts = [column.text(row) for row in rows]
+        needed_width = width_of(column.title, texts)
+        if any(texts) and needed_width <= available:
             shown.add(column.title)
             available -= needed_width
     return [column for column in _COLUMNS if column.title in shown], min(names, reserved + available) - _GAP
@@ -157,16 +163,20 @@ class Changes:
 
     def lines(self, interval: Interval) -> Iterator[str]:
         """The lines of the next interval."""
-        at, totals = _clock(interval.time), interval.totals
-        found = _numbered(interval.problems)
-        yield (
-            f"{at} {interval.exchange}: ring {interval.ring.text}; {totals.rate_in:,.1f}/s in, "
-            f"{totals.rate_out:,.1f}/s out, {counted(totals.depth, 'message')} in {counted(len(interval.rows), 'queue')}; "
-            f"{counted(len(found), 'problem')}"
+        at, found = _clock(interval.time), _numbered(interval.problems)
+        depth = f"{counted(interval.totals.depth, 'message')} in {counted(len(interval.rows), 'queue')}"
+        state = (
+            f"ring {interval.ring.text}; {_rates(interval)}, {depth}"
+            if interval.reachable
+            else "state unknown"
         )
+        yield f"{at} {interval.exchange}: {state}; {counted(len(found), 'problem')}"
         for key, problem in found.items():
             if key not in self._known:
                 yield f"{at} new: {problem}"
+        if not interval.reachable:  # whether the other problems are resolved is unknown
+            self._known |= found
+            return
         for key, problem in self._known.items():
             if key not in found:
                 yield f"{at} resolved: {problem.where} [{problem.name}]"

@@ -287,8 +287,10 @@ def hashing_exchange(topology: Topology, name: str) -> Exchange:
     known = hashing_exchanges(topology)
     if name not in known:
         listed = ", ".join(islice(known, _MOST_LISTED)) + ", ..." * (len(known) > _MOST_LISTED)
-        expected = f"an exchange of virtual host {topology.vhost!r} that hashes: one of {listed or 'none'}"
-        raise InvalidValue("exchange", name, expected)
+        expected = f"an exchange of virtual host {topology.vhost!r} that hashes"
+        raise InvalidValue(
+            "exchange", name, f"{expected}{': one of ' if known else ', but it has none'}{listed}"
+        )
     return known[name]
 
 

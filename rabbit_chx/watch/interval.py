@@ -9,7 +9,7 @@ from typing import Final
 
 from rabbit_chx.topology import QueueState, Topology
 from rabbit_chx.watch.ring_check import RingCheck, RingState, check_ring
-from rabbit_chx.watch.snapshot import PROBLEMS, Problem, Snapshot
+from rabbit_chx.watch.snapshot import PROBLEMS, Problem, Snapshot, is_reachable
 
 MINUTES: Final = (1, 5, 15)
 """The periods of the shares that `History` adds."""
@@ -93,6 +93,11 @@ class Interval:
     """Requests to the broker in the poll at the end of this interval."""
     ring_check: RingCheck = field(default_factory=RingCheck)
     """The check of the ring, with the rings themselves; not part of `as_dict`."""
+
+    @property
+    def reachable(self) -> bool:
+        """Whether the broker answered at the end of the interval."""
+        return is_reachable(self.problems)
 
     def as_dict(self) -> dict[str, object]:
         """The interval as a JSON object."""

@@ -22,7 +22,7 @@ _OF_EXCHANGES: Final[dict[str, tuple[str, Callable[[Interval], float | None]]]] 
     "timestamp_seconds": ("When the newest interval ended.", lambda interval: interval.time),
     "broker_reachable": (
         "Whether the broker could be read (1) or not (0).",
-        lambda interval: not any(problem.name == "broker-unreachable" for problem in interval.problems),
+        lambda interval: interval.reachable,
     ),
     "ring_drifted": (
         "Whether the ring differs from the file, or from the start of the watch.",

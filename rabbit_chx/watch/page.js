@@ -151,7 +151,9 @@
     setText($("exchange"), newest.exchange);
     const parts = [`virtual host ${newest.vhost}`];
     if (release) parts.push(`RabbitMQ ${release}`);
-    parts.push(`${rate(totals.rate_in)} messages/s in, ${rate(totals.rate_out)} out`, `${count(totals.depth)} waiting`);
+    const isKnown = (key) => newest.rows.some((row) => row[key] !== null);
+    if (isKnown("rate_in")) parts.push(`${rate(totals.rate_in)} messages/s in, ${rate(totals.rate_out)} out`);
+    if (isKnown("depth")) parts.push(`${count(totals.depth)} waiting`);
     setText($("facts"), parts.join(" · "));
     const time = new Date(newest.time * 1000);
     $("time").dateTime = time.toISOString();

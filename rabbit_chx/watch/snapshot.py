@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -65,4 +65,9 @@ class Snapshot:
     @property
     def reachable(self) -> bool:
         """Whether the broker answered, so that `queues` is current."""
-        return all(problem.name != "broker-unreachable" for problem in self.problems)
+        return is_reachable(self.problems)
+
+
+def is_reachable(problems: Iterable[Problem]) -> bool:
+    """Whether a broker with these problems answered."""
+    return all(problem.name != "broker-unreachable" for problem in problems)

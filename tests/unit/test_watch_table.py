@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from io import StringIO
 
 import pytest
@@ -111,6 +112,29 @@ def test_a_pipe_gets_a_line_for_each_interval_and_each_change() -> None:
         [f"orders: ring as in the file; {numbers}; 1 problem"],
         [f"orders: ring order unknown; {numbers}; 0 problems", "resolved: queue 'q0' [hot-queue]"],
     ]
+
+
+def test_a_broker_that_cannot_be_read_resolves_no_problem() -> None:
+    hot = Problem("hot-queue", "queue 'q0'", "gets 60.0% of the messages", "q0")
+    down = Problem("broker-unreachable", "broker", "connection refused")
+    changes = Changes()
+    shown = [
+        [line.partition(" ")[2] for line in changes.lines(interval(*names, problems=problems))]
+        for names, problems in ((["q0"], (hot,)), ([], (down,)), ([], (down,)), (["q0"], ()))
+    ]
+    assert shown[1] == ["orders: state unknown; 1 problem", f"new: {down}"]
+    assert [lines[1:] for lines in shown[2:]] == [
+        [],
+        ["resolved: queue 'q0' [hot-queue]", "resolved: broker [broker-unreachable]"],
+    ]
+
+
+def test_columns_without_any_value_are_not_shown() -> None:
+    shown = interval("q0", "q1")
+    rows = tuple(replace(row, oldest=None, active_consumer=None) for row in shown.rows)
+    for each, expected in ((shown, True), (replace(shown, rows=rows), False)):
+        text = "\n".join(screen(each, 200))
+        assert ("oldest" in text, "active" in text) == (expected, expected)
 
 
 def test_two_problems_of_a_name_and_a_queue_are_two_lines() -> None:
