@@ -56,14 +56,7 @@ class ModulusHashExchange:
                 f"RabbitMQ {self.release} on Khepri uses the destinations of x-modulus-hash in no defined order; use "
                 "4.3 or later, or Mnesia"
             )
-        if self.release.modulus_sorts_destinations:
-            # rabbit_exchange_type_modulus_hash.erl, route/3: lists:sort(Destinations)
-            pairs.sort(key=lambda pair: destination_sort_key(pair[0]))
-        else:
-            # rabbit_sharding_exchange_type_modulus_hash.erl, route/2: in the order of the table rabbit_route,
-            # by key and then by destination
-            pairs.sort(key=lambda pair: (pair[1], destination_sort_key(pair[0])))
-        self.destinations: tuple[Destination, ...] = tuple(destination for destination, _ in pairs)
+        self.destinations: tuple[Destination, ...] = _counted(pairs, self.release)
         """The destinations that the indices of :meth:`route_many` refer to, one for each binding."""
 
     def route(
@@ -91,21 +84,31 @@ class ModulusHashExchange:
 
 
 def modulus_shares(
-    bindings: Sequence[tuple[Destination, str]], release: str | Release = NEWEST
+    bindings: Iterable[tuple[Destination, str]], release: str | Release = NEWEST
 ) -> dict[Destination, float]:
     """The exact share of all hashes that an x-modulus-hash exchange sends to each destination.
 
-    The order of the destinations decides about fewer hashes than there are bindings, so where the broker has none, the
-    shares are as exact as that.
+    A destination counts once for each binding, even if two bindings differ only in their arguments. The order of the
+    destinations decides about fewer hashes than there are bindings, so where the broker has none, the shares are as
+    exact as that.
     """
-    try:
-        counted: Sequence[Destination] = ModulusHashExchange(bindings, release=release).destinations
-    except Unpredictable:
-        counted = [destination for destination, _ in bindings]
+    counted = _counted(map(_pair, bindings), Release.parse(release))
     found: dict[Destination, float] = dict.fromkeys(counted, 0.0)
     for place, destination in enumerate(counted):
         found[destination] += len(range(place, HASHES, len(counted))) / HASHES
     return found
+
+
+def _counted(pairs: Iterable[tuple[Destination, bytes]], release: Release) -> tuple[Destination, ...]:
+    """The destination of each binding in the order in which the broker counts them."""
+    if release.modulus_sorts_destinations:
+        # rabbit_exchange_type_modulus_hash.erl, route/3: lists:sort(Destinations)
+        ordered = sorted(pairs, key=lambda pair: destination_sort_key(pair[0]))
+    else:
+        # rabbit_sharding_exchange_type_modulus_hash.erl, route/2: in the order of the table rabbit_route, by key and
+        # then by destination
+        ordered = sorted(pairs, key=lambda pair: (pair[1], destination_sort_key(pair[0])))
+    return tuple(destination for destination, _ in ordered)
 
 
 def _pair(item: Any) -> tuple[Destination, bytes]:

@@ -173,8 +173,7 @@ def _divided(exchange: str, observed: Observed) -> Mapping[Destination, float | 
         total = sum(weights.values())
         return {each.destination: weights[each.destination] / total for each in ring.bindings}
     if kind.type == MODULUS_HASH:
-        pairs = dict.fromkeys((each.destination, each.key) for each in bindings)
-        return {**modulus_shares(list(pairs), observed.release)}
+        return {**modulus_shares([(each.destination, each.key) for each in bindings], observed.release)}
     return dict.fromkeys((each.destination for each in bindings), 1.0 if len(bindings) == 1 else None)
 
 
