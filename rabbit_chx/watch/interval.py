@@ -145,7 +145,7 @@ def compare(
         exchange=current.exchange,
         vhost=current.vhost,
         release="" if current.observed is None else str(current.observed.release),
-        ring=ring_check.ring if current.reachable else _unseen(ring_check.ring),
+        ring=ring_check.ring if current.reachable or current.observed is None else _unseen(ring_check.ring),
         rows=_marked(rows, problems),
         problems=tuple(problems),
         totals=_totals(rows),
@@ -155,7 +155,7 @@ def compare(
 
 
 def _unseen(ring: RingState) -> RingState:
-    return RingState("unknown", ring.against, None, "the broker cannot be read")
+    return RingState("unknown", ring.against, None, "the broker cannot be read; the last known ring is shown")
 
 
 def _rows(

@@ -170,7 +170,7 @@
     const list = $("problems");
     while (list.children.length > lines.length) list.lastChild.remove();
     lines.forEach((line, index) => {
-      if (!list.children[index]) list.append(createElement("li", {}, createElement("bdi"), createElement("code")));
+      if (!list.children[index]) list.append(createElement("li", {}, createElement("bdi"), " ", createElement("code")));
       const [text, name] = list.children[index].children;
       setText(text, line);
       setText(name, names[index] ?? "");

@@ -228,10 +228,12 @@ def test_an_unreachable_broker_is_the_only_problem() -> None:
     current = Snapshot(20.0, "orders", observed=FIRST, first=FIRST, problems=(down,))
     interval = compare(START, current, FILE)
     assert interval.problems == (down,)
-    assert (interval.ring.status, interval.ring.why) == ("unknown", "the broker cannot be read")
+    expected = ("unknown", "the broker cannot be read; the last known ring is shown")
+    assert (interval.ring.status, interval.ring.why) == expected
     assert [row.queue for row in interval.rows] == list(QUEUES)
     never = compare(None, replace(current, observed=None, first=None))
     assert (never.rows, never.release, never.problems) == ((), "", (down,))
+    assert (never.ring.status, never.ring.why) == ("unknown", "it has not been read")
 
 
 SLOTS = """
