@@ -134,7 +134,7 @@ class BrokerUrl:
 
     def __str__(self) -> str:
         user = "user of the certificate" if self.external else f"user {self.login[0]!r}"
-        return f"{_bracketed(self.host)}:{self.port}, virtual host {self.vhost!r}, {user}"
+        return f"{host_and_port(self.host, self.port)}, virtual host {self.vhost!r}, {user}"
 
     @property
     def vhost(self) -> str:
@@ -150,7 +150,7 @@ class BrokerUrl:
     def management_url(self) -> str:
         """The default URL of the management API, without user and password."""
         scheme, port = ("https", 15671) if self.tls else ("http", 15672)
-        return f"{scheme}://{_bracketed(self.host)}:{port}"
+        return f"{scheme}://{host_and_port(self.host, port)}"
 
     def with_vhost(self, vhost: str) -> BrokerUrl:
         """Return the same broker with another virtual host."""
@@ -248,5 +248,10 @@ def _decoded(text: str | None) -> str | None:
     return None if text is None else unquote(text)
 
 
-def _bracketed(host: str) -> str:
-    return f"[{host}]" if ":" in host else host
+def host_and_port(host: str, port: int) -> str:
+    """Return ``HOST:PORT``, with an IPv6 address in brackets.
+
+    >>> host_and_port("::1", 80)
+    '[::1]:80'
+    """
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

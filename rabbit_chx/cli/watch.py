@@ -55,7 +55,7 @@ _MIN_SECONDS: Final = 5
     default=10,
     show_default=True,
     metavar="SECONDS",
-    help="Seconds between polls of the broker; longer if there are thousands of queues.",
+    help="Seconds between polls of the broker; longer if there are many queues.",
 )
 @file_option(group=EXCHANGE, help="Topology file to compare with, instead of the state at the start.")
 @serve_option

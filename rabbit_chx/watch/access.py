@@ -11,6 +11,7 @@ from hmac import compare_digest
 from typing import Final, Self
 
 from rabbit_chx.errors import InvalidValue
+from rabbit_chx.urls import host_and_port
 
 TOKEN_VARIABLE: Final = "RABBIT_CHX_WATCH_TOKEN"  # noqa: S105 - the name of a variable
 _SHORTEST_TOKEN: Final = 16
@@ -48,15 +49,6 @@ class Address:
 
     def __str__(self) -> str:
         return host_and_port(self.host, self.port)
-
-
-def host_and_port(host: str, port: int) -> str:
-    """Return ``HOST:PORT``, with an IPv6 address in brackets.
-
-    >>> host_and_port("::1", 80)
-    '[::1]:80'
-    """
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -28,7 +28,8 @@ from urllib.parse import urlsplit
 
 from rabbit_chx.errors import InvalidValue
 from rabbit_chx.ring import Ring
-from rabbit_chx.watch.access import Access, host_and_port
+from rabbit_chx.urls import host_and_port
+from rabbit_chx.watch.access import Access
 from rabbit_chx.watch.interval import Interval
 from rabbit_chx.watch.metrics import Metrics
 from rabbit_chx.watch.page import page, pictures
