@@ -6,7 +6,7 @@ import signal
 import ssl
 import sys
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from types import FrameType
 from typing import Final
@@ -32,7 +32,7 @@ from rabbit_chx.cli.watch_table import Changes, Screen
 from rabbit_chx.errors import InvalidValue
 from rabbit_chx.topology.model import Topology, hashing_exchange
 from rabbit_chx.urls import BrokerUrl
-from rabbit_chx.watch import Interval, Observer, watch as intervals
+from rabbit_chx.watch import CanarySender, Interval, Observer, watch as intervals
 
 _MIN_SECONDS: Final = 5
 """The broker updates statistics every five seconds."""
@@ -44,6 +44,7 @@ _MIN_SECONDS: Final = 5
         "rabbit-chx watch --exchange orders --file topology.yaml",
         "rabbit-chx watch --exchange orders --output json | jq .problems",
         "rabbit-chx watch --exchange orders --serve 127.0.0.1:8080",
+        "rabbit-chx watch --exchange orders --file topology.yaml --canary",
     ],
     exit_codes={Exit.FINE: "ended with Ctrl-C or SIGTERM", Exit.FAILED: "the broker refused the first poll"},
 )
@@ -58,6 +59,12 @@ _MIN_SECONDS: Final = 5
     help="Seconds between polls of the broker; longer if there are many queues.",
 )
 @file_option(group=EXCHANGE, help="Topology file to compare with, instead of the state at the start.")
+@option(
+    "--canary",
+    is_flag=True,
+    help="Send a message to each queue at each interval, and check where it arrives. All consumers must ignore messages with "
+    "the header x-rabbit-chx-canary; members of groups do.",
+)
 @serve_option
 @broker_options
 @management_options
@@ -76,6 +83,7 @@ def watch(
     exchange: str,
     seconds: int,
     file: str | None,
+    canary: bool,
     address: str | None,
     url: str | None,
     password_file: Path | None,
@@ -96,11 +104,16 @@ def watch(
     if wanted is not None:
         broker = broker.at_vhost(wanted.vhost)
     # A broker that hangs is reported within two intervals.
-    management = management_access.open(broker, password_file, tls, timeout=min(30, seconds))
+    timeout = min(30, seconds)
+    management = management_access.open(broker, password_file, tls, timeout=timeout)
     observer = Observer(management, broker.vhost, exchange, node=NodeCommand(node) if node else None)
-    polled = intervals(observer, wanted, seconds=seconds)
-    with _ended_by_signals(), served(polled, address) as shown:
-        _show(shown, output)
+    sending: AbstractContextManager[CanarySender | None] = nullcontext()
+    if canary:
+        sending = CanarySender(broker, exchange, timeout=timeout, credentials=password_file, tls=tls)
+    with _ended_by_signals(), sending as sender:
+        polled = intervals(observer, wanted, seconds=seconds, sender=sender)
+        with served(polled, address) as shown:
+            _show(shown, output)
     return Exit.FINE
 
 

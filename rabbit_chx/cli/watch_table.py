@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _RED: Final = "red"
 _MOST_PROBLEMS: Final = 8
 """Problems to list below the table; the others are only counted."""
-_OTHER_LINES: Final = 8
+_OTHER_LINES: Final = 9
 """Lines of a screen that are neither rows nor problems."""
 
 
@@ -97,6 +97,8 @@ def _head(interval: Interval) -> Iterator[tuple[str, str]]:
     since = f" over {interval.seconds:.0f} s" if interval.seconds else ""
     yield f"{_clock(interval.time)}{since}: {_rates(interval)}", ""
     yield f"Ring: {interval.ring.text}", _RED if interval.ring.status == "drifted" else ""
+    if interval.canaries is not None:
+        yield f"Canaries: {interval.canaries.text}", _RED if interval.canaries.problems else ""
 
 
 def _rates(interval: Interval) -> str:
@@ -170,7 +172,8 @@ class Changes:
             if interval.reachable
             else "state unknown"
         )
-        yield f"{at} {interval.exchange}: {state}; {counted(len(found), 'problem')}"
+        canaries = "" if interval.canaries is None else f"; canaries: {interval.canaries.text}"
+        yield f"{at} {interval.exchange}: {state}; {counted(len(found), 'problem')}{canaries}"
         for key, problem in found.items():
             if key not in self._known:
                 yield f"{at} new: {problem}"

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from rabbit_chx.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
+    from rabbit_chx.broker.credentials import Credentials as Credentials
     from rabbit_chx.errors import InvalidValue as InvalidValue
     from rabbit_chx.ring import Ring as Ring, ToExchange as ToExchange
     from rabbit_chx.topology import (
@@ -26,6 +27,14 @@ if TYPE_CHECKING:
         QueueState as QueueState,
         Topology as Topology,
     )
+    from rabbit_chx.urls import BrokerUrl as BrokerUrl
+    from rabbit_chx.watch.canary import (
+        Canary as Canary,
+        CanaryResults as CanaryResults,
+        Key as Key,
+        News as News,
+    )
+    from rabbit_chx.watch.canary_sender import CanarySender as CanarySender
     from rabbit_chx.watch.history import History as History
     from rabbit_chx.watch.interval import (
         Interval as Interval,
@@ -42,9 +51,13 @@ if not TYPE_CHECKING:
     __all__, __getattr__, __dir__ = lazy_exports(
         __name__,
         {
+            "rabbit_chx.broker.credentials": "Credentials",
             "rabbit_chx.errors": "InvalidValue",
             "rabbit_chx.ring": "Ring ToExchange",
             "rabbit_chx.topology": "BrokerUnavailable Management NodeAccess Observed QueueState Topology",
+            "rabbit_chx.urls": "BrokerUrl",
+            "rabbit_chx.watch.canary": "Canary CanaryResults Key News",
+            "rabbit_chx.watch.canary_sender": "CanarySender",
             "rabbit_chx.watch.history": "History",
             "rabbit_chx.watch.interval": "Interval Row Totals compare",
             "rabbit_chx.watch.loop": "watch",

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from math import sqrt
 from typing import Final
 
 from rabbit_chx.topology import QueueState, Topology
+from rabbit_chx.watch.canary import CanaryResults
 from rabbit_chx.watch.ring_check import RingCheck, RingState, check_ring
 from rabbit_chx.watch.snapshot import PROBLEMS, Problem, Snapshot, is_reachable
 
@@ -91,6 +92,8 @@ class Interval:
     totals: Totals = Totals()
     requests: int = 0
     """Requests to the broker in the poll at the end of this interval."""
+    canaries: CanaryResults | None = None
+    """The results of the canaries, if the watch sends any."""
     ring_check: RingCheck = field(default_factory=RingCheck)
     """The check of the ring, with the rings themselves; not part of `as_dict`."""
 
@@ -112,7 +115,13 @@ class Interval:
             "problems": [asdict(problem) for problem in self.problems],
             "totals": asdict(self.totals),
             "requests": self.requests,
+            "canaries": None if self.canaries is None else self.canaries.as_dict(),
         }
+
+    def with_canaries(self, canaries: CanaryResults) -> Interval:
+        """Add the results of canaries and their problems."""
+        problems = _by_severity((*self.problems, *canaries.problems))
+        return replace(self, problems=problems, rows=_marked(self.rows, problems), canaries=canaries)
 
 
 def compare(
@@ -138,7 +147,7 @@ def compare(
     rows = _rows(list(names), ring_check, before, current.queues, seconds)
     if current.reachable and current.queues:
         problems += _problems_of_queues(rows, before, current.queues, ring_check, is_first=previous is None)
-    problems.sort(key=lambda problem: PROBLEMS.index(problem.name))
+    by_severity = _by_severity(problems)
     return Interval(
         time=current.time,
         seconds=seconds,
@@ -146,8 +155,8 @@ def compare(
         vhost=current.vhost,
         release="" if current.observed is None else str(current.observed.release),
         ring=ring_check.ring if current.reachable or current.observed is None else _unseen(ring_check.ring),
-        rows=_marked(rows, problems),
-        problems=tuple(problems),
+        rows=_marked(rows, by_severity),
+        problems=by_severity,
         totals=_totals(rows),
         requests=current.requests,
         ring_check=ring_check,
@@ -254,6 +263,10 @@ def _is_hot(row: Row, total: int) -> bool:
         return False
     excess = (row.observed - row.exact) / (1 - row.exact) if row.exact < 1 else 0.0
     return row.observed >= _HOT_RATIO * row.exact or excess >= _HOT_KEY
+
+
+def _by_severity(problems: Iterable[Problem]) -> tuple[Problem, ...]:
+    return tuple(sorted(problems, key=lambda problem: PROBLEMS.index(problem.name)))
 
 
 def _marked(rows: Sequence[Row], problems: Sequence[Problem]) -> tuple[Row, ...]:

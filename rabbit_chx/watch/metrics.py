@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final
 
 from rabbit_chx.errors import MissingDependency
+from rabbit_chx.watch.canary import CanaryResults
 from rabbit_chx.watch.interval import Interval, Row
 from rabbit_chx.watch.snapshot import PROBLEMS
 
@@ -62,10 +63,13 @@ class Metrics:
             ) from error
         self._registry = CollectorRegistry()
         self._newest: tuple[Interval, Counter[str], Counter[str]] | None = None
+        self._canaries: Counter[str] = Counter()
         self._registry.register(self)
 
     def show(self, interval: Interval) -> None:
         """Replace the interval, and count its messages."""
+        if interval.canaries is not None:
+            self._canaries.update(interval.canaries.outcomes)
         _, received, handled = self._newest or (None, Counter[str](), Counter[str]())
         self._newest = (
             interval,
@@ -92,6 +96,8 @@ class Metrics:
         yield from _of_the_queues(interval)
         yield from _counted(interval, "received", "Messages that arrived during the watch.", received)
         yield from _counted(interval, "handled", "Messages that left during the watch.", handled)
+        if interval.canaries is not None:
+            yield from _of_the_canaries(interval, interval.canaries, self._canaries)
 
 
 def _of_the_exchange(interval: Interval) -> Iterator[Metric]:
@@ -133,6 +139,26 @@ def _of_the_queues(interval: Interval) -> Iterator[Metric]:
         for mark in row.marks:
             family.add_metric([*labels, row.queue, mark], 1.0)
     yield family
+
+
+def _of_the_canaries(interval: Interval, canaries: CanaryResults, counts: Counter[str]) -> Iterator[Metric]:
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+    labels = [interval.vhost, interval.exchange]
+    counter = CounterMetricFamily(
+        f"{_PREFIX}canaries", "Canaries during the watch, by result.", labels=(*_EXCHANGE, "result")
+    )
+    for outcome, count in counts.items():
+        counter.add_metric([*labels, outcome.replace(" ", "-")], count)
+    yield counter
+    gauge = GaugeMetricFamily(
+        f"{_PREFIX}canary_round_trip_seconds",
+        "Longest time from sending a canary to its report in the newest interval.",
+        labels=_EXCHANGE,
+    )
+    if canaries.longest_seconds is not None:
+        gauge.add_metric(labels, canaries.longest_seconds)
+    yield gauge
 
 
 def _counted(interval: Interval, name: str, about: str, counts: Counter[str]) -> Iterator[Metric]:

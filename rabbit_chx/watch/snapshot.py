@@ -15,12 +15,16 @@ PROBLEMS: Final = (
     "queue-missing",
     "unbound-queue",
     "dead-binding",
+    "canary-unroutable",
+    "canary-misrouted",
     "ring-drifted",
     "ring-unknown",
     "settings-drifted",
     "no-consumer",
     "no-active-consumer",
+    "canary-unanswered",
     "hot-queue",
+    "canary-not-sent",
 )
 """All names of problems, the most severe first. They are stable, because alerts depend on them."""
 

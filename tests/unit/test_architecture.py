@@ -52,6 +52,7 @@ LONG_FUNCTIONS = {
     "rabbit_chx.streams.reader.__init__": DOCUMENTED,
     "rabbit_chx.topology.planning.what_if.what_if": DOCUMENTED,
     "rabbit_chx.watch.interval.compare": DOCUMENTED,
+    "rabbit_chx.watch.loop.watch": DOCUMENTED,
 }
 """Longer functions, each with the reason."""
 
@@ -64,7 +65,7 @@ MAY_IMPORT = {
     "rabbit_chx.publishing": {MIRROR, "rabbit_chx.broker"},
     "rabbit_chx.consuming": {MIRROR, "rabbit_chx.topology", "rabbit_chx.broker"},
     "rabbit_chx.streams": {MIRROR, "rabbit_chx.broker", "rabbit_chx.publishing"},
-    "rabbit_chx.watch": {MIRROR, "rabbit_chx.topology", "rabbit_chx.report"},
+    "rabbit_chx.watch": {MIRROR, "rabbit_chx.topology", "rabbit_chx.report", "rabbit_chx.broker"},
     "rabbit_chx.testing": {MIRROR},
     "pyspark_rabbitmq": {"spark_connector"},
 }

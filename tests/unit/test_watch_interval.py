@@ -310,7 +310,19 @@ def test_json_of_an_interval_is_complete_and_stable() -> None:
     fields = compare(START, snapshot(10.0, **EVEN | {"q3": 4000})).as_dict()
     assert json.loads(json.dumps(fields)) == fields
     assert list(fields) == [
-        *("time", "seconds", "exchange", "vhost", "release", "ring", "rows", "problems", "totals", "requests")
+        *(
+            "time",
+            "seconds",
+            "exchange",
+            "vhost",
+            "release",
+            "ring",
+            "rows",
+            "problems",
+            "totals",
+            "requests",
+        ),
+        "canaries",
     ]
     assert fields["rows"][3] == {
         "queue": "q3",

@@ -11,6 +11,7 @@ from threading import BoundedSemaphore
 import pytest
 
 from rabbit_chx.ring import Ring
+from rabbit_chx.watch import CanaryResults, Problem
 from rabbit_chx.watch.access import Access, Address
 from rabbit_chx.watch.page import page, pictures
 from rabbit_chx.watch.server import Server
@@ -111,8 +112,14 @@ def test_each_interval_updates_the_page(window, server, open_page) -> None:
     assert "50.04% of the keys" in window.value("document.getElementById('ring').textContent")
     problems = window.value("[...document.querySelectorAll('#problems code')].map((one) => one.textContent)")
     assert problems == ["ring-drifted", "no-consumer"]
-    server.show(interval(QUEUES[:3]))
+    assert window.value("document.getElementById('canaries').checkVisibility()") is False
+    misrouted = Problem("canary-misrouted", "queue 'q1'", "its canary 'canary-0' arrived in queue 'q2'", "q1")
+    results = CanaryResults(sent=3, as_expected=2, misrouted=1, longest_seconds=0.25, problems=(misrouted,))
+    server.show(interval(QUEUES[:3]).with_canaries(results))
     window.wait(f"{ROWS}.length === 3")
+    shown = window.value("document.getElementById('canaries').innerText")
+    assert shown == "Canaries: 3 sent, 2 as expected, 1 misrouted, longest round trip 0.250 s."
+    assert window.value("document.querySelector('#problems code').textContent") == "canary-misrouted"
 
 
 @pytest.mark.long
