@@ -2,13 +2,14 @@
 
 Each poll lists the queues of the virtual host and asks for the exchange types and the uptime of the nodes. The bindings are
 listed too, unless the ETag of the definitions shows that nothing has changed (RabbitMQ 4.3.5 and later). The virtual
-host is read again only when one of these shows a change, and reading it takes at most one thirtieth of the time.
+host is read again only when one of these shows a change, and in the long run reading takes at most one thirtieth of the time.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping
+from math import inf
 from typing import Final
 
 from rabbit_chx.topology import (
@@ -30,7 +31,9 @@ from rabbit_chx.watch.snapshot import Problem, Snapshot
 _ROWS_A_MINUTE: Final = 2500
 """The most queues to list in a minute: a poll of 2,000 queues costs the broker 0.3 to 0.5 seconds of CPU time (benchmarks/watching.py)."""
 _REST: Final = 30
-"""After a read, the virtual host is not read again for this many times the duration of the read."""
+"""Reading the virtual host takes at most one part in this many of the time, ..."""
+_AHEAD: Final = 600.0
+"""... but may run ahead by that part of this many seconds, so that several changes in a row are each read at once."""
 _STALE: Final = 15.0
 """Seconds by which reported uptimes may be out of date: nodes report them every five seconds, like other statistics."""
 
@@ -61,7 +64,7 @@ class Observer:
         self._received: dict[str, int] = {}
         self._restarted = False
         self._lost = False
-        self._read_from = 0.0
+        self._read_from = -inf
         self._queues = 0
 
     @property
@@ -103,7 +106,8 @@ class Observer:
     def _refresh(self, queues: Mapping[str, QueueState]) -> None:
         """Read the virtual host again if something has changed."""
         overview = self._management.overview()
-        restarted = self._has_new_node() or self._counters_restarted(queues)
+        # Both are kept up to date: a restart that the uptime has shown must not be found again in the counters.
+        restarted = any([self._has_new_node(), self._counters_restarted(queues)])
         self._restarted |= restarted
         tagged = Release.of_broker(overview.release).tags_definitions
         fingerprint = (overview.exchange_types, self._listed(tagged=tagged))
@@ -111,10 +115,9 @@ class Observer:
         if self._observed is None or restarted or self._lost or (fingerprint != self._fingerprint and due):
             started = time.monotonic()
             self._observed = read(self._management, self._vhost, node=self._node)
-            if self._first is None:
-                self._first = self._observed
-            else:  # the first change after the start is read at once
-                self._read_from = time.monotonic() + _REST * (time.monotonic() - started)
+            self._first = self._first or self._observed
+            ended = time.monotonic()
+            self._read_from = max(self._read_from, ended - _AHEAD) + _REST * (ended - started)
             self._fingerprint, self._lost = fingerprint, False
 
     def _listed(self, *, tagged: bool) -> frozenset[str]:
