@@ -51,12 +51,7 @@ class ModulusHashExchange:
                 "each pair of destination and binding key once",
                 "The broker ignores a repeated binding; use another key to count a destination twice",
             )
-        if self.release.modulus_has_no_order:
-            raise Unpredictable(
-                f"RabbitMQ {self.release} on Khepri uses the destinations of x-modulus-hash in no defined order; use "
-                "4.3 or later, or Mnesia"
-            )
-        self.destinations: tuple[Destination, ...] = _counted(pairs, self.release)
+        self.destinations: tuple[Destination, ...] = modulus_destinations(pairs, self.release)
         """The destinations that the indices of :meth:`route_many` refer to, one for each binding."""
 
     def route(
@@ -83,14 +78,28 @@ class ModulusHashExchange:
             raise Unroutable(_NO_BINDING)
 
 
+def modulus_destinations(
+    bindings: Iterable[tuple[Destination, str | bytes]], release: Release
+) -> tuple[Destination, ...]:
+    """The destination of each binding of an x-modulus-hash exchange, in the order in which the broker counts them.
+
+    A destination counts once for each binding, even if two bindings differ only in their arguments.
+    """
+    if release.modulus_has_no_order:
+        raise Unpredictable(
+            f"RabbitMQ {release} on Khepri uses the destinations of x-modulus-hash in no defined order; use 4.3 or "
+            "later, or Mnesia"
+        )
+    return _counted(map(_pair, bindings), release)
+
+
 def modulus_shares(
     bindings: Iterable[tuple[Destination, str]], release: str | Release = NEWEST
 ) -> dict[Destination, float]:
     """The exact share of all hashes that an x-modulus-hash exchange sends to each destination.
 
-    A destination counts once for each binding, even if two bindings differ only in their arguments. The order of the
-    destinations decides about fewer hashes than there are bindings, so where the broker has none, the shares are as
-    exact as that.
+    The order of the destinations decides about fewer hashes than there are bindings, so where the broker has none, the
+    shares are as exact as that.
     """
     counted = _counted(map(_pair, bindings), Release.parse(release))
     found: dict[Destination, float] = dict.fromkeys(counted, 0.0)

@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 
 from rabbit_chx.errors import Unpredictable
-from rabbit_chx.partitioning import HASHES, ModulusHashExchange
+from rabbit_chx.partitioning import HASHES, modulus_destinations
 from rabbit_chx.releases import Release
 from rabbit_chx.topology.model import Binding
 from rabbit_chx.topology.planning.ring_change import Part, Request
@@ -74,9 +74,7 @@ def modulus_moved(old: Sequence[Binding], new: Sequence[Binding], release: Relea
         return 1.0
     try:
         before, after = (
-            ModulusHashExchange(
-                [(each.destination, each.key) for each in bindings], release=release
-            ).destinations
+            modulus_destinations([(each.destination, each.key) for each in bindings], release)
             for bindings in (old, new)
         )
     except Unpredictable:

@@ -388,3 +388,18 @@ def test_a_modulus_exchange_says_what_another_number_of_queues_moves() -> None:
     (refusal,) = plan(over("ab"), broker.seen()).refusals
     assert "slots" in refusal
     assert str(declared) == "declare classic queue 'd'"
+
+
+def test_bindings_of_a_modulus_exchange_that_differ_only_in_arguments_count_each() -> None:
+    one, two = (Binding("m", "a", "k", {"number": number}) for number in (1, 2))
+    wanted = Topology(
+        exchanges=(Exchange("m", MODULUS_HASH),),
+        queues=(Queue("a"), Queue("b")),
+        bindings=(one, Binding("m", "b", "k")),
+    )
+    broker = made(wanted)
+    broker.bind(two)
+    (step,) = plan(wanted, broker.seen()).steps
+    assert step == Unbind(two, exchange_moved="m", moved=step.moved, at_risk=step.at_risk)
+    # Of six hashes, the queues a a b a a b become a b a b a b.
+    assert step.moved == pytest.approx(3 / 6)
