@@ -25,10 +25,10 @@ _MOST_WAITING: Final = 1_000
 _TICK: Final = 1.0
 _IDLE: Final = 300.0
 """Seconds without a canary after which the connection is closed."""
-_AGAIN_AFTER: Final = 10.0
+_AGAIN_AFTER: Final = 2.0
 """Seconds without reports after a failure."""
-_PATIENCE: Final = 5.0
-"""Seconds for the broker to confirm a report."""
+_PATIENCE: Final = 60.0
+"""Seconds for the broker to confirm a report; it does not do so before an alarm ends."""
 _NEEDS: Final = Needs(write={("exchange", DEFAULT_EXCHANGE)})
 
 
@@ -121,9 +121,13 @@ class Reporter:
                 connection.process_data_events(0)
 
     def _fail(self, error: Exception) -> None:
-        """Drop all reports for a while, or for good if the broker refuses them."""
+        """Drop all waiting reports and those of a while, or all for good if the broker refuses them."""
         refused = isinstance(error, ChannelClosedByBroker)
         self._silent_until = inf if refused else monotonic() + _AGAIN_AFTER
+        while not self._reports.empty():
+            if self._reports.get() is None:
+                self._reports.put(None)
+                break
         if not self._warned:
             self._warned = True
             self._warn(f"canaries are not reported: {why_down(error, 'the broker', needs=_NEEDS)}")

@@ -204,4 +204,5 @@ def test_a_report_during_an_alarm_does_not_stop_acknowledgements(scene, broker):
         finally:
             going.set()
             broker.ctl("set_vm_memory_high_watermark", "0.6")
+        scene.wait_for("c0")
     assert scene.handled == MESSAGES
