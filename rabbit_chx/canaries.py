@@ -11,6 +11,8 @@ REPLY_TO: Final = "amq.rabbitmq.reply-to"
 """The ``reply_to`` of a canary. The broker appends the address of the channel that sent it."""
 _QUEUE: Final = "x-rabbit-chx-canary-queue"
 _DIED: Final = "x-death"
+_LONGEST: Final = 100
+"""The longest value to report; that of a watch is shorter."""
 
 
 def is_canary(headers: Mapping[str, Any] | None) -> bool:
@@ -18,15 +20,16 @@ def is_canary(headers: Mapping[str, Any] | None) -> bool:
     return headers is not None and CANARY in headers
 
 
-def report_of(headers: Mapping[str, Any], reply_to: str | None, queue: str) -> dict[str, str] | None:
+def report_of(headers: Mapping[str, Any], reply_to: object, queue: str) -> dict[str, str] | None:
     """The headers of the report on a canary from this queue, or None if it must not be reported.
 
     Only the channel that sent a canary can get its report: otherwise every publisher could have members write to any queue.
     A dead-lettered canary says nothing about the routes of the exchange.
     """
-    if not (reply_to or "").startswith(f"{REPLY_TO}.") or _DIED in headers:
-        return None
-    return {CANARY: str(headers[CANARY]), _QUEUE: queue}
+    canary = headers[CANARY]
+    known = isinstance(canary, str) and len(canary) <= _LONGEST
+    direct = isinstance(reply_to, str) and reply_to.startswith(f"{REPLY_TO}.")
+    return {CANARY: canary, _QUEUE: queue} if known and direct and _DIED not in headers else None
 
 
 def reported(headers: Mapping[str, Any] | None) -> tuple[str, str] | None:

@@ -160,6 +160,22 @@ def test_canaries_without_a_consumer_are_unanswered_and_expire(site):
     assert scene.handled == []
 
 
+def test_canaries_are_not_judged_while_the_order_is_unknown_but_must_be_answered(site):
+    scene = Scene(site)
+    with site.connection() as connection:
+        channel = connection.channel()
+        channel.exchange_declare("plain", "x-consistent-hash", durable=True)
+        for name in QUEUES[:2]:  # by hand, so that no record tells the order
+            channel.queue_bind(name, "plain", "1")
+    observer = Observer(site.management, site.vhost, "plain")
+    with CanarySender(site.url(), "plain", timeout=5.0) as sender:
+        shown = watch(observer, seconds=0.5, stop=scene.stop, sender=sender)
+        with scene.on_pika():
+            interval = until(shown, lambda each: each.canaries.not_judged == each.canaries.sent == 6)
+            assert not interval.canaries.as_expected
+        until(shown, lambda each: problems(each) == {("canary-unanswered", None)})
+
+
 def test_canaries_are_unroutable_without_a_queue_that_gets_them(site):
     scene = Scene(site)
     with site.connection() as connection, scene.sender() as sender:

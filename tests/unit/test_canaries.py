@@ -15,9 +15,14 @@ def test_a_report_names_the_canary_and_its_queue(headers) -> None:
     assert reported(report) == ("a 1", "orders.ü")
 
 
-@pytest.mark.parametrize("reply_to", [None, "", "orders.0", REPLY_TO, f"x{ADDRESS}"])
+@pytest.mark.parametrize("reply_to", [None, "", b"\xff", "orders.0", REPLY_TO, f"x{ADDRESS}"])
 def test_no_report_goes_to_an_ordinary_queue(reply_to) -> None:
     assert report_of({CANARY: "a 1"}, reply_to, "orders.0") is None
+
+
+@pytest.mark.parametrize("value", [None, 1, b"\xff", {}, "x" * 101])
+def test_a_canary_that_no_watch_has_sent_is_not_reported(value) -> None:
+    assert report_of({CANARY: value}, ADDRESS, "orders.0") is None
 
 
 def test_a_dead_lettered_canary_is_not_reported() -> None:
