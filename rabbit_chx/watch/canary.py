@@ -250,7 +250,11 @@ def find_keys(
     first = wanted or (current.first or observed).topology
     missing = {
         *(("now", queue) for queue, share in shares.items() if share != 0.0 and now(0)),
-        *(("believed", str(bound.destination)) for bound in first.bindings_from(live.name) if believed(0)),
+        *(
+            ("believed", bound.destination)
+            for bound in first.bindings_from(live.name)
+            if isinstance(bound.destination, str) and believed(0)
+        ),
     }
     missing -= {(kind, queue) for kind, queue in missing if queue in streams}
     return tuple(_chosen(exchanges, now, believed, missing, streams))
