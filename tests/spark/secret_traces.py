@@ -163,6 +163,8 @@ def reads(spark: SparkSession, ways: list[Way], traces: Traces) -> None:
         plan = spark.read.format("rabbitmq").options(**good).load()._jdf.queryExecution()
         traces.note("explain", plan.toString(), plan.simpleString())
         queries = [start(f"read {way.name}", good | {"startingOffsets": "earliest"})]
+        # Alone, because Spark waits only ten seconds for the process of a source.
+        assert queries[0].awaitTermination(DEADLINE), "still running"
         for number, (refusal, options) in enumerate(way.wrong.items()):
             wrong = way.reading(options)
             traces.failing(lambda wrong=wrong: rows(wrong), refusal)
@@ -172,7 +174,6 @@ def reads(spark: SparkSession, ways: list[Way], traces: Traces) -> None:
             nowhere = way.reading(way.nowhere) | {"streamPort": "1"}
             traces.failing(lambda nowhere=nowhere: rows(nowhere), "Connection refused")
             traces.failing(lambda good=good: rows(good | {"steam": "x"}), "Did you mean stream?")
-        assert queries[0].awaitTermination(DEADLINE), "still running"
         for query in queries:
             describe(query, traces)
     received = start("read queue", ways[0].reading(ways[0].good, "queue"))
