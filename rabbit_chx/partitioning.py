@@ -60,8 +60,7 @@ class ModulusHashExchange:
         """The destination of one message; its CC and BCC keys are hashed along with the routing key."""
         self._check_bound()
         keys = [routing_key, *each(cc, "cc", "keys"), *each(bcc, "bcc", "keys")]
-        hashed = phash2([shortstr(key, "routing key") for key in keys])
-        return self.destinations[hashed % len(self.destinations)]
+        return modulus_destination(self.destinations, [shortstr(key, "routing key") for key in keys])
 
     def route_many(self, routing_keys: Any) -> NDArray[Any]:
         """The destinations of many messages without CC and BCC, as indices into :attr:`destinations`."""
@@ -91,6 +90,11 @@ def modulus_destinations(
             "later, or Mnesia"
         )
     return _counted(map(_pair, bindings), release)
+
+
+def modulus_destination(destinations: Sequence[Destination], keys: Sequence[bytes]) -> Destination:
+    """The one of these destinations, in the order of :func:`modulus_destinations`, that a message with these keys reaches."""
+    return destinations[phash2([*keys]) % len(destinations)]
 
 
 def modulus_shares(

@@ -16,7 +16,7 @@ from rabbit_chx.exchange import ConsistentHashExchange
 from rabbit_chx.fields import Client, Field, check_client, encode
 from rabbit_chx.hashing import shortstr
 from rabbit_chx.kernel.terms import format_term
-from rabbit_chx.partitioning import AnyOf, ModulusHashExchange
+from rabbit_chx.partitioning import AnyOf, modulus_destination, modulus_destinations
 from rabbit_chx.releases import NEWEST, Release
 from rabbit_chx.ring import Destination, Ring, ToExchange
 from rabbit_chx.topology.model import Binding, Exchange, Topology
@@ -76,7 +76,7 @@ class Router:
         self._rings = rings
         self._client = client
         self._hashing: dict[str, ConsistentHashExchange] = {}
-        self._modulus: dict[str, ModulusHashExchange] = {}
+        self._modulus: dict[str, tuple[Destination, ...]] = {}
 
     def route(
         self,
@@ -198,8 +198,8 @@ class Router:
     ) -> Sequence[Destination]:
         if exchange.name not in self._modulus:
             pairs = [(bound.destination, bound.key) for bound in bindings]
-            self._modulus[exchange.name] = ModulusHashExchange(pairs, release=self._release)
-        return [self._modulus[exchange.name].route(message.keys[0], cc=message.keys[1:])]
+            self._modulus[exchange.name] = modulus_destinations(pairs, self._release)
+        return [modulus_destination(self._modulus[exchange.name], message.keys)]
 
 
 def _any_of(destinations: Iterable[Destination]) -> list[Destination | AnyOf]:

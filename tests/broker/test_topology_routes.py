@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import defaultdict
 from contextlib import contextmanager
+from dataclasses import replace
 
 import pika
 import pytest
@@ -40,6 +41,8 @@ def random_topology(rng: random.Random) -> Topology:
         bindings += [
             Binding(name, destination, *key_and_arguments(type_, rng)) for destination in destinations
         ]
+        if type_ == "x-modulus-hash":
+            bindings.append(replace(bindings[-2], arguments={"owner": "another binding"}))
     return Topology(exchanges=tuple(exchanges), queues=tuple(map(Queue, queues)), bindings=tuple(bindings))
 
 
