@@ -78,11 +78,11 @@ def limited(start: Mapping[str, int], end: Mapping[str, int], most: RowLimit) ->
     }
 
 
-def check_not_truncated(stream: str, start: int, first: int, *, where: str = "") -> None:
+def check_not_truncated(stream: str, start: int, first: int) -> None:
     """Raise `DataLoss` if retention has deleted offsets from ``start`` on."""
     if first > start:
         raise DataLoss(
-            f"stream {stream!r} no longer has the offsets {start} to {first - 1}{where}: its retention deleted them before "
+            f"stream {stream!r} no longer has the offsets {start} to {first - 1}: its retention deleted them before "
             f"they were read. To continue without them, and count them in the log, set failOnDataLoss=false"
         )
 

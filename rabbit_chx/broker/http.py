@@ -21,6 +21,8 @@ from typing import Any, Final
 
 from rabbit_chx.urls import ManagementUrl
 
+TIMEOUT: Final = 30.0
+"""Seconds for a whole request, unless a caller gives another limit."""
 _CONNECT_SECONDS: Final = 5.0
 _PIECE: Final = 1 << 16
 _MOST: Final = 32 << 20
@@ -54,6 +56,7 @@ class HttpClient:
         self._url = url
         self._tls = (tls or ssl.create_default_context()) if url.tls else None
         self._timeout = timeout
+        self._connect_seconds = min(timeout, _CONNECT_SECONDS)
         self._proxy = ManagementUrl.parse(proxy) if proxy else None
 
     @contextmanager
@@ -70,15 +73,21 @@ class HttpClient:
                 connection.set_tunnel(url.netloc, headers=own)
             target = url.base if proxy is not None and not url.tls else url.path
             sent = {**headers, "Connection": "close", **({} if url.tls else own)}
+            self._connect(connection)
             connection.request(method, target + path, body, sent)
             with connection.getresponse() as response:
                 yield Answer(response)
 
     def _connection(self, place: str) -> HTTPConnection:
-        timeout = min(self._timeout, _CONNECT_SECONDS)
         if self._tls is None:
-            return HTTPConnection(place, timeout=timeout)
-        return HTTPSConnection(place, timeout=timeout, context=self._tls)
+            return HTTPConnection(place, timeout=self._connect_seconds)
+        return HTTPSConnection(place, timeout=self._connect_seconds, context=self._tls)
+
+    def _connect(self, connection: HTTPConnection) -> None:
+        try:
+            connection.connect()
+        except TimeoutError:
+            raise ConnectionError(f"no connection within {self._connect_seconds:g} seconds") from None
 
 
 class Answer:

@@ -23,7 +23,7 @@ from urllib.parse import quote, urlencode
 
 from rabbit_chx.broker import management_rows as rows
 from rabbit_chx.broker.credentials import Credentials, login
-from rabbit_chx.broker.http import Answer, HttpClient, TooLarge, basic_auth
+from rabbit_chx.broker.http import TIMEOUT, Answer, HttpClient, TooLarge, basic_auth
 from rabbit_chx.broker.management_rows import Overview, QueueState, User
 from rabbit_chx.broker.permissions import Needs
 from rabbit_chx.broker.reasons import why_tls_failed
@@ -65,7 +65,7 @@ class Management:
         *,
         credentials: Callable[[], tuple[str, str]] | None = None,
         tls: ssl.SSLContext | None = None,
-        timeout: float = 30.0,
+        timeout: float = TIMEOUT,
         proxy: str | None = None,
     ) -> None:
         parts = ManagementUrl.parse(url)
@@ -90,7 +90,7 @@ class Management:
         tls: ssl.SSLContext | None = None,
         proxy: str | None = None,
         insecure: bool = False,
-        timeout: float = 30.0,
+        timeout: float = TIMEOUT,
     ) -> Management:
         """Return the management API of a broker, with the user and password of the broker URL.
 

@@ -17,7 +17,7 @@ from rabbit_chx.cli.verb import bundle, option
 from rabbit_chx.errors import InvalidValue
 from rabbit_chx.exchange import ConsistentHashExchange
 from rabbit_chx.names import check_name
-from rabbit_chx.releases import Release
+from rabbit_chx.releases import NEWEST, Release
 from rabbit_chx.ring import Destination
 from rabbit_chx.urls import BrokerUrl, ManagementUrl
 
@@ -54,7 +54,7 @@ output_option = option(
 )
 other_release_option = partial(option, "-r", "--release", metavar="R", shell_complete=releases)
 """``--release`` without a default, for commands that otherwise learn it from a broker or a file."""
-release_option = partial(other_release_option, default="4.3", show_default=True)
+release_option = partial(other_release_option, default=NEWEST, show_default=True)
 store_option = partial(option, "--store", type=click.Choice(["mnesia", "khepri"]))
 exchange_option = partial(
     option, "-x", "--exchange", metavar="X", shell_complete=exchanges, callback=check_names
@@ -222,7 +222,7 @@ class Described:
     queues: tuple[str, ...] = ()
     hash_header: str | None = None
     hash_property: str | None = None
-    release: str = "4.3"
+    release: str = NEWEST
     store: str | None = None
     file: str | None = None
     exchange: str | None = None

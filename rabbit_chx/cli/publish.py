@@ -19,7 +19,7 @@ import click
 from rabbit_chx.cli.inputs import name_of, open_file
 from rabbit_chx.cli.options import FILE, broker_options, check_names, count_option, output_option, pairs
 from rabbit_chx.cli.output import echo, log_to_stderr, notice, print_json
-from rabbit_chx.cli.resume import MAX_SENT_AGAIN, ResumeFile, open_resume_file
+from rabbit_chx.cli.publish_resume import MAX_SENT_AGAIN, ResumeFile, open_resume_file
 from rabbit_chx.cli.row_files import Picker, RowBatch, format_of, read_batches
 from rabbit_chx.cli.verb import Exit, bundle, option, verb
 from rabbit_chx.errors import BrokerUnavailable, PublishFailed

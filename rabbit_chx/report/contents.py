@@ -10,7 +10,7 @@ import numpy as np
 
 from rabbit_chx.exchange import ConsistentHashExchange
 from rabbit_chx.movement import moved, shares
-from rabbit_chx.releases import Release
+from rabbit_chx.releases import NEWEST, Release
 from rabbit_chx.report.page import SAMPLE, Change, Parity, Report, Uniformity
 from rabbit_chx.ring import Destination, Ring
 from rabbit_chx.skew import Spread, chi_squared_tail, spread
@@ -37,7 +37,7 @@ def report(
     topology: Topology,
     exchange: str,
     *,
-    release: str | Release = "4.3",
+    release: str | Release = NEWEST,
     live: Ring | None = None,
     keys: Sequence[Any] | None = None,
     sample: Spread | None = None,

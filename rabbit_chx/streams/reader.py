@@ -228,7 +228,7 @@ class StreamReader:
     def _check_first(self, start: int, found: Bounds) -> None:
         if start < found.first:
             raise StreamUnavailable(
-                f"stream {self.stream!r} begins at offset {found.first}, so offsets {start} to {found.first} are lost: "
+                f"stream {self.stream!r} begins at offset {found.first}, so offsets {start} to {found.first - 1} are lost: "
                 "retention (max-age, max-length-bytes) removed them",
                 "truncated",
                 self.stream,

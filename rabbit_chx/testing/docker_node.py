@@ -43,6 +43,7 @@ from rabbit_chx.testing.node import (
 )
 
 DEFAULT_RELEASE = "4.3"
+"""Not ``NEWEST``: a series is mirrored before its image is published."""
 AMQP = 5672
 HTTP = 15672
 STREAMS = 5552

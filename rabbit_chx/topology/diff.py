@@ -108,6 +108,8 @@ class DestinationDifference:
     found: tuple[Binding, ...]
     keep: Binding | None = None
     """The one binding to keep, if unbinding its duplicates moves no keys, so that the repair is possible in place."""
+    is_dead: bool = False
+    """Whether the destination is bound but has no bucket."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,9 +312,10 @@ def destination_differences(
         kind = "dead" if dead else _kind(binding, listed, ring.release)
         if kind is not None:
             keep = None if dead else _kept(binding, listed, ring.release)
-            yield DestinationDifference(kind, binding.destination, binding, listed, keep)
+            yield DestinationDifference(kind, binding.destination, binding, listed, keep, dead)
     for destination, bindings in live.items():
-        yield DestinationDifference("extra", destination, None, tuple(bindings))
+        is_dead = destination in without_bucket
+        yield DestinationDifference("extra", destination, None, tuple(bindings), is_dead=is_dead)
 
 
 def _kind(wanted: Binding, found: Sequence[Binding], release: Release) -> DestinationKind | None:

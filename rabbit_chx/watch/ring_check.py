@@ -129,7 +129,7 @@ def _since_start(one: Drift) -> str:
     """The message of a difference from the start of the watch; the usual message would mention a file."""
     moved = "" if one.misrouted is None else f": {one.misrouted:.1%} of the keys go elsewhere"
     changed = {
-        "extra-binding": "bound since the watch began, and takes keys from the others",
+        "extra-binding": one.message.replace("not in the file", "bound since the watch began"),
         "ring": f"its ring has changed since the watch began{moved}",
         "ring-order": f"the order of its buckets has changed since the watch began{moved}",
     }

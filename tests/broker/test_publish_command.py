@@ -13,7 +13,7 @@ from collections import Counter
 
 import pytest
 
-from rabbit_chx.cli.resume import MAX_SENT_AGAIN
+from rabbit_chx.cli.publish_resume import MAX_SENT_AGAIN
 from tests.inbox import emptied
 from tests.json_lines import documented, printed
 from tests.verbs import in_a_process as run

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from rabbit_chx.cli.resume import ResumeFile, open_resume_file
+from rabbit_chx.cli.publish_resume import ResumeFile, open_resume_file
 from rabbit_chx.cli.row_files import Picker, RowBatch, format_of, read_batches
 from rabbit_chx.errors import InvalidValue
 from tests.amqp_server import AmqpServer

@@ -8,7 +8,7 @@ import socket
 import threading
 import time
 import tracemalloc
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from itertools import islice
 
 import pytest
@@ -77,6 +77,17 @@ def test_a_request_ends_at_its_deadline_however_slowly_the_answer_comes(pieces):
         with pytest.raises(BrokerUnavailable, match=r"did not answer within 0\.5 seconds"):
             Management(url, timeout=0.5).overview()
         assert time.monotonic() - started < 60  # 50,000 bytes of a header's line would take an hour
+
+
+def test_a_server_that_accepts_no_connection_is_not_waited_for_as_long_as_for_an_answer():
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as server, ExitStack() as filled:
+        address = server.getsockname()
+        for _ in range(4):  # from then on, the kernel ignores further connections
+            waiting = filled.enter_context(socket.socket())
+            waiting.setblocking(False)
+            waiting.connect_ex(address)
+        with pytest.raises(BrokerUnavailable, match=r"\(no connection within 1 seconds\)"):
+            Management(f"http://127.0.0.1:{address[1]}", timeout=1).overview()
 
 
 @pytest.mark.long

@@ -162,6 +162,22 @@ CASES = {
 }
 
 
+@pytest.mark.parametrize(
+    ("queue", "key", "message"),
+    [
+        ("q4", "1", "weight 1: bound since the watch began, and it takes keys from the others"),
+        ("q3", "2", "bound 2 times (weights 1, 2): only the first takes effect"),
+    ],
+)
+def test_without_a_file_the_message_says_what_was_bound_since_the_start(
+    queue: str, key: str, message: str
+) -> None:
+    on_broker = topology(*QUEUES, "q4", bound=QUEUES)
+    bound = replace(on_broker, bindings=(*on_broker.bindings, Binding("orders", queue, key)))
+    interval = compare(START, snapshot(10.0, assume_applied(bound), **EVEN, q4=0))
+    assert message in [one.message for one in interval.problems if one.queue == queue]
+
+
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("wanted", [None, FILE], ids=["against the start", "against a file"])
 def test_problems(case: str, wanted: Topology | None) -> None:

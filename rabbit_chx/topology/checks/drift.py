@@ -148,7 +148,8 @@ def _of_destination(difference: DestinationDifference, binding: Binding) -> Drif
         case "missing":
             return Drift("missing-binding", where, f"missing (expected weight {binding.key})")
         case "extra":
-            message = f"weight {found[0].key}: not in the file, and it takes keys from the others"
+            effect = "it has no bucket" if difference.is_dead else "it takes keys from the others"
+            message = f"weight {found[0].key}: not in the file, and {effect}"
             return Drift("extra-binding", where, message)
         case "duplicate":
             weights = ", ".join(str(weight_of(each)) for each in found)

@@ -151,6 +151,7 @@ def test_a_property_that_is_another_on_the_broker(thing, change, kind, part):
 FIRST, SECOND, THIRD, TOPIC = WANTED.bindings
 HEAVIER = Ring.of({"a": 1, "b": 1, "c": 3})
 BLACK_HOLE = RING.bind("c", 5).unbind("c", 2)
+BLACK_HOLE_D = RING.bind("d").bind("d", 5).unbind("d", 1)
 
 
 @pytest.mark.parametrize(
@@ -161,7 +162,11 @@ BLACK_HOLE = RING.bind("c", 5).unbind("c", 2)
         ((FIRST, SECOND, replace(THIRD, key="+02")), RING, [], "c", ""),
         (
             (FIRST, SECOND, THIRD, Binding("orders", "d", "1")),
-            *(RING.bind("d"), ["extra-binding", "ring"], "d", "weight 1: not in the file"),
+            *(RING.bind("d"), ["extra-binding", "ring"], "d", "not in the file, and it takes keys"),
+        ),
+        (
+            (FIRST, SECOND, THIRD, Binding("orders", "d", "5")),
+            *(BLACK_HOLE_D, ["extra-binding"], "d", "weight 5: not in the file, and it has no bucket"),
         ),
         ((FIRST, SECOND, replace(THIRD, key="5")), BLACK_HOLE, ["dead-binding", "ring"], "c", "dead"),
         (
