@@ -355,8 +355,7 @@ def weight_of(binding: Binding) -> int | str:
 
 def _slots(slots: Slots, observed: Observed) -> Iterator[SlotsDifference]:
     """The slots that must change when the slots are divided with the fewest changes."""
-    holders = {slot: _holders(slot, ring_of(slot, observed), observed) for slot in slots.names}
-    division = divide(slots.names, slots.queues, holders)
+    division = divide(slots.names, slots.queues, slot_holders(slots, observed))
     found = slots_difference(slots, division, observed)
     if found.rings:
         yield found
@@ -376,9 +375,21 @@ def slots_difference(slots: Slots, division: Mapping[str, str], observed: Observ
     return SlotsDifference(slots, division, tuple(differing))
 
 
-def _holders(slot: str, ring: Ring, observed: Observed) -> tuple[Destination, ...]:
-    """The destinations of a slot, last-bound last; those bound only once if no buckets are known."""
-    if ring.runs:
-        return ring.destinations
-    listed = Counter(each.destination for each in observed.topology.bindings_from(slot))
-    return tuple(destination for destination, times in listed.items() if times == 1)
+def slot_holders(slots: Slots, observed: Observed) -> dict[str, tuple[Destination, ...]]:
+    """The destinations of each slot. If an unfinished change left several, the last is the new one.
+
+    A change binds the new destination before it unbinds the old one. If the order is not known, the destination with
+    the fewest slots is last, and destinations that are bound more than once are omitted.
+    """
+    bound = {
+        slot: Counter(each.destination for each in observed.topology.bindings_from(slot))
+        for slot in slots.names
+    }
+    counts = Counter(destination for listed in bound.values() for destination in listed)
+    holders = {}
+    for slot, listed in bound.items():
+        ring = ring_of(slot, observed)
+        once = [destination for destination, times in listed.items() if times == 1]
+        once.sort(key=lambda destination: -counts[destination])
+        holders[slot] = ring.destinations if ring.runs else tuple(once)
+    return holders

@@ -45,8 +45,8 @@ def divide(
 ) -> dict[str, str]:
     """Assign a queue to each slot while changing the fewest slots.
 
-    ``holders`` has the current destinations of each slot, last-bound last. Two destinations are the sign of an
-    unfinished change, so the last is preferred.
+    ``holders`` has the current destinations of each slot. Two destinations are the sign of an unfinished change; the
+    last is the new one, and preferred.
     """
     held = {slot: [queue for queue in (holders or {}).get(slot, ()) if queue in weights] for slot in names}
     have = {queue: sum(held[slot] == [queue] for slot in names) for queue in weights}

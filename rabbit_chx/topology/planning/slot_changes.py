@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from rabbit_chx.errors import InvalidValue, Unquoted
 from rabbit_chx.ring import Destination
-from rabbit_chx.topology.diff import Difference, SlotsDifference, slots_difference
+from rabbit_chx.topology.diff import Difference, SlotsDifference, slot_holders, slots_difference
 from rabbit_chx.topology.model import MODULUS_HASH, Exchange, Observed, Slots, Topology
 from rabbit_chx.topology.planning.drain_order import drain_stages
 from rabbit_chx.topology.planning.ring_change import Part, Request, case_of, repairs
@@ -92,19 +91,17 @@ def queue_of_slots(slots: Slots, observed: Observed) -> dict[str, str]:
 
 
 def unfinished_moves(slots: Slots, observed: Observed) -> dict[str, str]:
-    """The slots that an interrupted change left with several queues, each with the queue that stays.
+    """The slots that an interrupted change left with several queues, each with its new queue.
 
-    The queue with the fewest slots stays, since changes give slots to such queues.
+    `apply` prefers the new queue too, but only up to the number of slots that the file gives it. The file does not
+    limit a move for load, because its weights change after the move.
     """
-    bound = {
-        slot: {each.destination for each in observed.topology.bindings_from(slot)} for slot in slots.names
-    }
-    counts = Counter(queue for queues in bound.values() for queue in queues)
-    return {
-        slot: str(min(queues, key=lambda queue: (counts[queue], str(queue))))
-        for slot, queues in bound.items()
-        if len(queues) > 1 and queues <= slots.queues.keys()
-    }
+    found = {}
+    for slot, holders in slot_holders(slots, observed).items():
+        queues = {binding.destination for binding in observed.topology.bindings_from(slot)}
+        if len(queues) > 1 and queues <= slots.queues.keys() and holders:
+            found[slot] = str(holders[-1])
+    return found
 
 
 def _unfinished(slots: Slots, got: str) -> InvalidValue:

@@ -13,7 +13,7 @@ from rabbit_chx import ModulusHashExchange, ToExchange, Unpredictable
 from rabbit_chx.topology import Bind, Unbind, plan_moves, queue_of_slots, rebalance
 from rabbit_chx.topology.model import CONSISTENT_HASH, MODULUS_HASH, Binding, Exchange, Queue, Slots, Topology
 from rabbit_chx.topology.planning.plan import plan
-from rabbit_chx.topology.planning.slot_changes import move_rounds, slots_behind
+from rabbit_chx.topology.planning.slot_changes import move_rounds, slots_behind, unfinished_moves
 from rabbit_chx.topology.rebalancing import Move
 from rabbit_chx.topology.slot_counts import SlotCounts
 from tests.unit.complaints import complaint
@@ -123,6 +123,37 @@ def test_a_moved_slot_gets_its_new_queue_before_it_loses_the_old_one() -> None:
     assert made.slot_moves == {"t": pytest.approx(2 / 8, abs=1e-6)}
     broker.carry_out(made.steps)
     assert queue_of_slots(wanted.slots[0], broker.seen()) == before | division
+
+
+def test_an_interrupted_move_ends_in_the_new_queue_even_if_that_has_more_slots() -> None:
+    wanted = topology(count=16)
+    slots, broker = wanted.slots[0], applied(wanted)
+    of_b = [slot for slot, queue in queue_of_slots(slots, broker.seen()).items() if queue == "b"]
+    broker.carry_out(plan_moves(wanted, "t", dict.fromkeys(of_b[:3], "a"), broker.seen()).steps)
+    bind, unbind = plan_moves(wanted, "t", {of_b[3]: "a"}, broker.seen()).steps
+    broker.do(bind)
+    left = unfinished_moves(slots, broker.seen())
+    assert left == {of_b[3]: "a"}
+    assert [step.binding for step in plan_moves(wanted, "t", left, broker.seen()).steps] == [unbind.binding]
+    assert unfinished_moves(slots, broker.seen(rings={})) == {of_b[3]: "b"}  # the queue with the fewest slots
+
+
+@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize("queues", [{"a": 3, "b": 5}, {"a": 5, "b": 3}])
+def test_rebalance_and_apply_finish_a_move_in_the_same_queue_if_the_file_allows_both(queues, known) -> None:
+    wanted = replace(topology(), slots=(Slots("t", 8, queues),))
+    slots, broker = wanted.slots[0], applied(wanted)
+    queue_of = queue_of_slots(slots, broker.seen())
+    moved = next(slot for slot in slots.names if queue_of[slot] == "a")
+    emptied = next(slot for slot in slots.names if queue_of[slot] == "b")
+    (bound,) = (each for each in broker.bindings if each.source == emptied)
+    broker.unbind(bound)  # so that each queue has fewer slots than its weight
+    broker.bind(Binding(moved, "b", "1"))
+    observed = broker.seen() if known else broker.seen(rings={})
+    (queue,) = unfinished_moves(slots, observed).values()
+    assert queue == ("b" if known else min(queues, key=queues.__getitem__))
+    unbound = [step.binding for step in plan(wanted, observed).steps if isinstance(step, Unbind)]
+    assert [(each.source, each.destination) for each in unbound] == [(moved, {"a": "b", "b": "a"}[queue])]
 
 
 def test_a_slot_with_two_queues_or_none_or_a_foreign_one_is_refused() -> None:
