@@ -29,7 +29,8 @@ from rabbit_chx.broker.applying.handover import NotDrained, check_replies, marke
 from rabbit_chx.broker.applying.lock import release_lock, take_lock
 from rabbit_chx.broker.applying.pika_driver import PikaDriver, uninterrupted
 from rabbit_chx.broker.applying.plan_commands import check_plan, plan_commands
-from rabbit_chx.broker.applying.protocol import Command, Lost, OnChannel, OverHttp, Refused, Surprise
+from rabbit_chx.broker.applying.protocol import Command, Lost, OnChannel, Refused, Surprise
+from rabbit_chx.broker.applying.step_commands import delete_if_empty
 from rabbit_chx.broker.management import Management
 from rabbit_chx.broker.permissions import Needs, why_denied
 from rabbit_chx.consuming.access import needs_of_change
@@ -252,8 +253,14 @@ class _Change:
 
     def _delete(self, queue: str) -> None:
         """Delete a drained queue without bindings; the broker cancels its consumers, and members drop it."""
-        deleted = self._driver.run(_delete_commands(self._driver.vhost, queue))
-        self._on_done(Done("delete" if deleted else "keep", queue))
+        try:
+            self._driver.run(delete_if_empty(self._driver.vhost, queue, may_be_consumed=True))
+        except (Surprise, Refused) as error:
+            if isinstance(error, Refused) and error.code != PRECONDITION_FAILED:
+                raise
+            self._on_done(Done("keep", queue))
+        else:
+            self._on_done(Done("delete", queue))
 
     # ---- members
 
@@ -300,22 +307,6 @@ class _Change:
                     tuple(sorted(missing)),
                 )
             self._connection.sleep(0.2)
-
-
-def _delete_commands(vhost: str, queue: str) -> Generator[Command, Any, bool]:
-    """Delete a queue if it is empty; return whether it was."""
-    found = yield OnChannel("queue_declare", {"queue": queue, "passive": True})
-    if found.message_count:
-        return False
-    # Quorum queues do not support if-empty (rabbit_quorum_queue:delete/4).
-    classic = (yield OverHttp("queue", (vhost, queue))).type == "classic"
-    try:
-        yield OnChannel("queue_delete", {"queue": queue, "if_empty": classic})
-    except Refused as refused:
-        if refused.code != PRECONDITION_FAILED:
-            raise
-        return False
-    return True
 
 
 def _try_replies() -> Generator[Command, Any, None]:

@@ -1,15 +1,18 @@
-"""The record of a hold, and plans that cannot keep the order of keys."""
+"""The record of a hold, plans that cannot keep the order of keys, and the deletion of removed queues."""
 
 from __future__ import annotations
+
+from types import SimpleNamespace
 
 import pytest
 
 from rabbit_chx import InvalidValue, Ring
-from rabbit_chx.broker.applying.protocol import Refused
+from rabbit_chx.broker.applying.protocol import Refused, Surprise
 from rabbit_chx.consuming.access import HOLDS
 from rabbit_chx.consuming.held_queues import held_queues
 from rabbit_chx.consuming.holds import Hold, hold_commands
 from rabbit_chx.consuming.messages import HOLD, Kind, kind_of
+from rabbit_chx.consuming.scaling import Done, _Change
 from rabbit_chx.ring import ToExchange
 from rabbit_chx.topology.model import Binding
 from rabbit_chx.topology.planning.steps import Bind, Plan, RingChange, Unbind
@@ -97,3 +100,30 @@ def test_an_unknown_ring_is_an_error() -> None:
     plan = Plan("/", (Bind(Binding("x", "c", "1")),), (RingChange("x", unknown, unknown, None, None),))
     with pytest.raises(InvalidValue, match=r"unknown order.*the node was restarted"):
         held_queues(plan)
+
+
+# ---- the deletion of removed queues
+
+
+def actions_of_deletion(trouble: Exception | None) -> list[Done]:
+    """What is reported when the broker answers the deletion of a queue with this error."""
+
+    def run(_: object) -> None:
+        if trouble:
+            raise trouble
+
+    done: list[Done] = []
+    driver = SimpleNamespace(vhost="/", run=run)
+    _Change(None, None, driver, done.append, timeout=1, settle=0, groups=set())._delete("q")
+    return done
+
+
+@pytest.mark.parametrize("trouble", [Surprise("1 message"), Refused(406, "PRECONDITION_FAILED")])
+def test_a_removed_queue_that_is_not_empty_is_kept(trouble) -> None:
+    assert actions_of_deletion(None) == [Done("delete", "q")]
+    assert actions_of_deletion(trouble) == [Done("keep", "q")]
+
+
+def test_another_refusal_of_a_deletion_is_an_error() -> None:
+    with pytest.raises(Refused, match="ACCESS_REFUSED"):
+        actions_of_deletion(Refused(403, "ACCESS_REFUSED"))

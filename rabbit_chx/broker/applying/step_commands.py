@@ -173,47 +173,25 @@ class StepCommands:
         self.worked.append(True)
 
     def _delete_queue(self, name: str, *, force: bool) -> Generator[Command, Any, None]:
-        checks = {}
-        if not force:
-            kind = yield from self._kind_of_unused_queue(name)
-            if kind is None:
+        self._listed.clear()  # its bindings go with it
+        if force:
+            yield OnChannel("queue_delete", {"queue": name})
+        else:
+            try:
+                kind = yield from delete_if_empty(self.vhost, name)
+            except Refused as refused:
+                if refused.code != 404:
+                    raise
                 self.worked.append(False)
                 return
-            checks = {"if_unused": kind == "classic", "if_empty": kind == "classic"}
-        self._listed.clear()  # its bindings go with it
-        yield OnChannel("queue_delete", {"queue": name, **checks})
+            if kind == "quorum":
+                self.unverified.append(
+                    f"whether quorum queue {name!r} was still empty when it was deleted: quorum queues do not support "
+                    "if-empty, so it was counted just before"
+                )
         if self.order:
             self.order.deleted_queue(name)
         self.worked.append(True)
-
-    def _kind_of_unused_queue(self, name: str) -> Generator[Command, Any, str | None]:
-        """The type of an empty queue without consumers; None if there is no queue.
-
-        Classic queues check both themselves. Quorum queues close the connection when they are asked to
-        (rabbit_quorum_queue:delete/4: 540), so they are counted first; streams delete what is in them.
-        """
-        try:
-            count = yield OnChannel("queue_declare", {"queue": name, "passive": True})
-        except Refused as refused:
-            if refused.code == 404:
-                return None
-            raise
-        if count.message_count or count.consumer_count:
-            raise Surprise(
-                f"queue {name!r} has {count.message_count} messages and {count.consumer_count} consumers: stop the "
-                "consumers and drain the queue, or force the deletion"
-            )
-        kind: str = (yield OverHttp("queue", (self.vhost, name))).type
-        if kind == "stream":
-            raise Surprise(
-                f"stream {name!r} always holds its messages: force the deletion if they are not needed"
-            )
-        if kind == "quorum":
-            self.unverified.append(
-                f"whether quorum queue {name!r} was still empty when it was deleted: quorum queues do not support "
-                "if-empty, so it was counted just before"
-            )
-        return kind
 
     # -- bindings ----------------------------------------------------------------------------------
 
@@ -336,6 +314,32 @@ class StepCommands:
             if not is_done((yield policies)):
                 raise Surprise(problem)
         self.worked.append(needed)
+
+
+def delete_if_empty(vhost: str, queue: str, *, may_be_consumed: bool = False) -> Generator[Command, Any, str]:
+    """Delete a queue without messages and, unless it may be consumed, without consumers; return its type.
+
+    Classic queues check both themselves. Quorum queues close the connection when they are asked to
+    (rabbit_quorum_queue:delete/4: 540), so they are counted first; streams delete what is in them.
+
+    Raises:
+        Surprise: the queue has messages or consumers, or is a stream.
+        Refused: there is no queue (404), or a classic queue has got messages or consumers since (406).
+    """
+    count = yield OnChannel("queue_declare", {"queue": queue, "passive": True})
+    if count.message_count or (count.consumer_count and not may_be_consumed):
+        raise Surprise(
+            f"queue {queue!r} has {count.message_count} messages and {count.consumer_count} consumers: stop the "
+            "consumers and drain the queue, or force the deletion"
+        )
+    kind: str = (yield OverHttp("queue", (vhost, queue))).type
+    if kind == "stream":
+        raise Surprise(
+            f"stream {queue!r} always holds its messages: force the deletion if they are not needed"
+        )
+    checks = {"if_unused": kind == "classic" and not may_be_consumed, "if_empty": kind == "classic"}
+    yield OnChannel("queue_delete", {"queue": queue, **checks})
+    return kind
 
 
 def _declare_queue(queue: Queue) -> OnChannel:

@@ -13,7 +13,16 @@ from rabbit_chx import Ring, ToExchange
 from rabbit_chx.broker.applying.lock import LOCK
 from rabbit_chx.broker.applying.pika_driver import at_once
 from rabbit_chx.broker.applying.plan_commands import check_plan, plan_commands
-from rabbit_chx.broker.applying.protocol import Lost, OnChannel, OverHttp, Pipelined, Refused, carry_out
+from rabbit_chx.broker.applying.protocol import (
+    Lost,
+    OnChannel,
+    OverHttp,
+    Pipelined,
+    Refused,
+    Surprise,
+    carry_out,
+)
+from rabbit_chx.broker.applying.step_commands import StepCommands, delete_if_empty
 from rabbit_chx.broker.reading.order_record import ORDER_EXCHANGE, anchor, entry, order_exchange
 from rabbit_chx.errors import ApplyStopped, BrokerUnavailable
 from rabbit_chx.topology.model import CONSISTENT_HASH, Binding, Exchange, Policy, Queue
@@ -202,6 +211,39 @@ def test_a_queue_is_counted_before_it_is_deleted(kind, careful) -> None:
     assert played.methods == ["queue_declare", "queue_delete"]
     assert played.told[-2].arguments == {"queue": "q", "if_unused": careful, "if_empty": careful}
     assert bool(result.unverified) is not careful
+
+
+def deleting(kind: str, messages: int = 0, consumers: int = 0, *, may_be_consumed: bool) -> OnChannel:
+    """The command that deletes a queue with these counts."""
+    commands = delete_if_empty("/", "q", may_be_consumed=may_be_consumed)
+    assert next(commands).method == "queue_declare"
+    assert commands.send(SimpleNamespace(message_count=messages, consumer_count=consumers)).method == "queue"
+    return commands.send(Queue("q", kind))
+
+
+@pytest.mark.parametrize(("kind", "if_empty"), [("classic", True), ("quorum", False)])
+def test_a_consumed_queue_is_deleted_only_if_it_may_be_consumed(kind, if_empty) -> None:
+    command = deleting(kind, consumers=2, may_be_consumed=True)
+    assert command.arguments == {"queue": "q", "if_unused": False, "if_empty": if_empty}
+    with pytest.raises(Surprise, match="0 messages and 2 consumers"):
+        deleting(kind, consumers=2, may_be_consumed=False)
+
+
+@pytest.mark.parametrize("may_be_consumed", [True, False])
+def test_messages_and_streams_are_never_deleted_without_force(may_be_consumed) -> None:
+    with pytest.raises(Surprise, match="1 messages"):
+        deleting("quorum", messages=1, may_be_consumed=may_be_consumed)
+    with pytest.raises(Surprise, match="stream 'q'"):
+        deleting("stream", may_be_consumed=may_be_consumed)
+
+
+def test_the_deletion_of_a_missing_queue_is_skipped() -> None:
+    work = StepCommands("/", seen=True)
+    commands = work.carry_out([DeleteQueue("q")])
+    next(commands)
+    with pytest.raises(StopIteration):
+        commands.throw(Refused(404, "NOT_FOUND"))
+    assert work.worked == [False]
 
 
 def test_policies_are_set_and_cleared_once() -> None:
