@@ -19,7 +19,6 @@ from rabbit_chx.cli.completion import exchanges
 from rabbit_chx.cli.options import (
     BROKER,
     FILE,
-    ManagementAccess,
     broker_options,
     check_names,
     management_options,
@@ -53,7 +52,7 @@ class BrokerAccess:
     """Where a broker is, and how to reach it."""
 
     url: str | BrokerUrl | None
-    management_access: ManagementAccess
+    management_of: partial[Management]
     password_file: Path | None = None
     node: str | None = None
     probe: str | None = None
@@ -80,7 +79,7 @@ class BrokerAccess:
         """The management API; None with --amqp-only."""
         if self.amqp_only:
             return None
-        return self.management_access.open(self.given, self.password_file, self.tls)
+        return self.management_of(self.given, credentials=self.password_file, tls=self.tls)
 
     def read(self, wanted: Topology) -> Observed:
         """The virtual host of a topology as the broker has it."""

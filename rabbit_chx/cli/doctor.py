@@ -6,6 +6,7 @@ import platform
 import socket
 import ssl
 from collections.abc import Iterable, Iterator
+from functools import partial
 from importlib import metadata
 from itertools import chain
 from pathlib import Path
@@ -15,8 +16,9 @@ import click
 
 from rabbit_chx import __version__
 from rabbit_chx.broker.amqp import connect, server_version
+from rabbit_chx.broker.management import Management
 from rabbit_chx.broker.scratch import check_known
-from rabbit_chx.cli.options import ManagementAccess, broker_options, management_options, output_option, pairs
+from rabbit_chx.cli.options import broker_options, management_options, output_option, pairs
 from rabbit_chx.cli.output import Check, print_json
 from rabbit_chx.cli.progress import waiting
 from rabbit_chx.cli.tables import Table, show
@@ -81,7 +83,7 @@ def doctor(
     url: str | None,
     password_file: Path | None,
     tls: ssl.SSLContext | None,
-    management_access: ManagementAccess,
+    management_of: partial[Management],
     spark: str | None,
     conf: tuple[str, ...],
     options: tuple[str, ...],
@@ -90,7 +92,7 @@ def doctor(
     """Check the installation and, if one is given, the broker, and suggest fixes."""
     about_broker: Iterable[Check] = [Check("broker", "missing", "no URL", "pass --url or set AMQP_URL")]
     if url is not None:
-        about_broker = _broker(url, password_file, tls, management_access)
+        about_broker = _broker(url, password_file, tls, management_of)
     about_spark: Iterable[Check] = ()
     if spark is not None:
         from rabbit_chx.cli.spark import broker_checks, connector_options, spark_checks
@@ -130,10 +132,13 @@ def _installed() -> Iterator[Check]:
 
 
 def _broker(
-    url: str, password_file: Path | None, tls: ssl.SSLContext | None, access: ManagementAccess
+    url: str, password_file: Path | None, tls: ssl.SSLContext | None, management_of: partial[Management]
 ) -> Iterator[Check]:
     with waiting("Asking the broker"):
-        found = [*_broker_itself(url, password_file, tls), _management(url, password_file, tls, access)]
+        found = [
+            *_broker_itself(url, password_file, tls),
+            _management(url, password_file, tls, management_of),
+        ]
         found.append(_streams(url, password_file, tls))
     yield from found
 
@@ -177,16 +182,16 @@ def _ordered_queues(release: Release) -> Check:
 
 
 def _management(
-    url: str, password_file: Path | None, tls: ssl.SSLContext | None, access: ManagementAccess
+    url: str, password_file: Path | None, tls: ssl.SSLContext | None, management_of: partial[Management]
 ) -> Check:
     """Only the topology commands need the API, so it may be missing unless a URL was given."""
     try:
-        management = access.open(url, password_file, tls)
+        management = management_of(url, credentials=password_file, tls=tls)
         user, tags = management.whoami().name, ", ".join(sorted(management.whoami().tags))
         release = management.overview().release
     except RabbitChxError as error:
         hint = "pass --management-url; plan, check and export need it"
-        state = "failed" if access.url else "missing"
+        state = "failed" if management_of.keywords["url"] else "missing"
         return Check("management API", state, str(error), hint)
     return Check("management API", "ok", f"RabbitMQ {release}, user {user!r} with the tags {tags or 'none'}")
 

@@ -22,9 +22,6 @@ from rabbit_chx.ring import Destination
 from rabbit_chx.urls import BrokerUrl, ManagementUrl
 
 if TYPE_CHECKING:
-    import ssl
-
-    from rabbit_chx.broker.management import Management
     from rabbit_chx.topology.model import Topology
 
 BROKER: Final = "The broker"
@@ -146,37 +143,13 @@ broker_options = bundle(
 """The options of a connection; the command gets ``url``, ``password_file`` and ``tls``."""
 
 
-@dataclass(frozen=True)
-class ManagementAccess:
-    """How a broker's management API is reached."""
+def _with_management(given: dict[str, Any]) -> dict[str, Any]:
+    from rabbit_chx.broker.management import Management
 
-    url: str | None = None
-    proxy: str | None = None
-    insecure: bool = False
-
-    def open(
-        self,
-        broker: str | BrokerUrl,
-        password_file: Path | None,
-        tls: ssl.SSLContext | None,
-        *,
-        timeout: float = 30.0,
-    ) -> Management:
-        """The API of a broker, with the same user and password. ``timeout`` is in seconds, for a whole request."""
-        from rabbit_chx.broker.management import Management
-
-        return Management.of(
-            broker,
-            self.url,
-            credentials=password_file,
-            tls=tls,
-            proxy=self.proxy,
-            insecure=self.insecure,
-            timeout=timeout,
-        )
+    url, proxy, insecure = map(given.pop, ("management_url", "management_proxy", "insecure_management"))
+    return given | {"management_of": partial(Management.of, url=url, proxy=proxy, insecure=insecure)}
 
 
-_MANAGEMENT: Final = ("management_url", "management_proxy", "insecure_management")
 management_options = bundle(
     _of_broker(
         "--management-url",
@@ -193,9 +166,9 @@ management_options = bundle(
         is_flag=True,
         help="Send the password of an amqps URL to a management URL with http or another host.",
     ),
-    gather=lambda given: given | {"management_access": ManagementAccess(*map(given.pop, _MANAGEMENT))},
+    gather=_with_management,
 )
-"""The options of the management API; the command gets ``management_access``."""
+"""The options of the management API; the command gets ``management_of``, which is `Management.of` with them."""
 
 
 def pairs(option: str, texts: Iterable[str], expected: str, *, empty: bool = True) -> list[tuple[str, str]]:

@@ -7,18 +7,19 @@ import ssl
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Final
 
 import click
 
+from rabbit_chx.broker.management import Management
 from rabbit_chx.broker.reading.node import NodeCommand
 from rabbit_chx.cli.broker_access import load_topologies
 from rabbit_chx.cli.options import (
     BROKER,
     EXCHANGE,
-    ManagementAccess,
     broker_options,
     exchange_option,
     file_option,
@@ -88,7 +89,7 @@ def watch(
     url: str | None,
     password_file: Path | None,
     tls: ssl.SSLContext | None,
-    management_access: ManagementAccess,
+    management_of: partial[Management],
     node: str | None,
     output: str,
 ) -> int:
@@ -105,7 +106,7 @@ def watch(
         broker = broker.at_vhost(wanted.vhost)
     # A broker that hangs is reported within two intervals.
     timeout = min(30, seconds)
-    management = management_access.open(broker, password_file, tls, timeout=timeout)
+    management = management_of(broker, credentials=password_file, tls=tls, timeout=timeout)
     observer = Observer(management, broker.vhost, exchange, node=NodeCommand(node) if node else None)
     sending: AbstractContextManager[CanarySender | None] = nullcontext()
     if canary:
