@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import ssl
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -19,6 +17,7 @@ from rabbit_chx.cli.completion import exchanges
 from rabbit_chx.cli.options import (
     BROKER,
     FILE,
+    Login,
     broker_options,
     check_names,
     management_options,
@@ -53,13 +52,12 @@ class BrokerAccess:
 
     url: str | BrokerUrl | None
     management_of: partial[Management]
-    password_file: Path | None = None
+    login: Login
     node: str | None = None
     probe: str | None = None
     pairs: tuple[tuple[str, str], ...] = ()
     """Exchanges, each with a file of keys and the queues that received them."""
     amqp_only: bool = False
-    tls: ssl.SSLContext | None = None
 
     @property
     def given(self) -> BrokerUrl:
@@ -73,13 +71,13 @@ class BrokerAccess:
     def amqp(self, vhost: str) -> pika.BlockingConnection:
         """A connection to a virtual host."""
         url = self.given.at_vhost(vhost)
-        return connect(url, name="rabbit-chx topology", credentials=self.password_file, tls=self.tls)
+        return connect(url, name="rabbit-chx topology", **self.login)
 
     def management(self) -> Management | None:
         """The management API; None with --amqp-only."""
         if self.amqp_only:
             return None
-        return self.management_of(self.given, credentials=self.password_file, tls=self.tls)
+        return self.management_of(self.given, **self.login)
 
     def read(self, wanted: Topology) -> Observed:
         """The virtual host of a topology as the broker has it."""

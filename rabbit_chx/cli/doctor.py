@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import platform
 import socket
-import ssl
 from collections.abc import Iterable, Iterator
 from functools import partial
 from importlib import metadata
 from itertools import chain
-from pathlib import Path
 from typing import Final
 
 import click
@@ -18,7 +16,7 @@ from rabbit_chx import __version__
 from rabbit_chx.broker.amqp import connect, server_version
 from rabbit_chx.broker.management import Management
 from rabbit_chx.broker.scratch import check_known
-from rabbit_chx.cli.options import broker_options, management_options, output_option, pairs
+from rabbit_chx.cli.options import Login, broker_options, management_options, output_option, pairs
 from rabbit_chx.cli.output import Check, print_json
 from rabbit_chx.cli.progress import waiting
 from rabbit_chx.cli.tables import Table, show
@@ -81,8 +79,7 @@ _EXTRAS: Final = {
 def doctor(
     *,
     url: str | None,
-    password_file: Path | None,
-    tls: ssl.SSLContext | None,
+    login: Login,
     management_of: partial[Management],
     spark: str | None,
     conf: tuple[str, ...],
@@ -92,12 +89,12 @@ def doctor(
     """Check the installation and, if one is given, the broker, and suggest fixes."""
     about_broker: Iterable[Check] = [Check("broker", "missing", "no URL", "pass --url or set AMQP_URL")]
     if url is not None:
-        about_broker = _broker(url, password_file, tls, management_of)
+        about_broker = _broker(url, login, management_of)
     about_spark: Iterable[Check] = ()
     if spark is not None:
         from rabbit_chx.cli.spark import broker_checks, connector_options, spark_checks
 
-        given = connector_options(url, password_file, options)
+        given = connector_options(url, login["credentials"], options)
         about_spark = spark_checks(spark, dict(pairs("--conf", conf, "NAME=VALUE")), given)
         if options:
             about_broker = broker_checks(given)
@@ -131,21 +128,15 @@ def _installed() -> Iterator[Check]:
         yield Check("throw-away broker", "missing", reason, hint)
 
 
-def _broker(
-    url: str, password_file: Path | None, tls: ssl.SSLContext | None, management_of: partial[Management]
-) -> Iterator[Check]:
+def _broker(url: str, login: Login, management_of: partial[Management]) -> Iterator[Check]:
     with waiting("Asking the broker"):
-        found = [
-            *_broker_itself(url, password_file, tls),
-            _management(url, password_file, tls, management_of),
-        ]
-        found.append(_streams(url, password_file, tls))
+        found = [*_broker_itself(url, login), _management(url, login, management_of), _streams(url, login)]
     yield from found
 
 
-def _broker_itself(url: str, password_file: Path | None, tls: ssl.SSLContext | None) -> Iterator[Check]:
+def _broker_itself(url: str, login: Login) -> Iterator[Check]:
     try:
-        connection = connect(url, credentials=password_file, tls=tls)
+        connection = connect(url, **login)
     except RabbitChxError as error:
         refused = isinstance(error, BrokerUnavailable) and error.permanent
         hint = "" if refused else "is the broker running, and is the URL right?"
@@ -181,12 +172,10 @@ def _ordered_queues(release: Release) -> Check:
     return Check("consumer groups", "ok", "no known fault with ordered queues")
 
 
-def _management(
-    url: str, password_file: Path | None, tls: ssl.SSLContext | None, management_of: partial[Management]
-) -> Check:
+def _management(url: str, login: Login, management_of: partial[Management]) -> Check:
     """Only the topology commands need the API, so it may be missing unless a URL was given."""
     try:
-        management = management_of(url, credentials=password_file, tls=tls)
+        management = management_of(url, **login)
         user, tags = management.whoami().name, ", ".join(sorted(management.whoami().tags))
         release = management.overview().release
     except RabbitChxError as error:
@@ -196,10 +185,10 @@ def _management(
     return Check("management API", "ok", f"RabbitMQ {release}, user {user!r} with the tags {tags or 'none'}")
 
 
-def _streams(url: str, password_file: Path | None, tls: ssl.SSLContext | None) -> Check:
+def _streams(url: str, login: Login) -> Check:
     """Only readers and publishers of streams need the port, so it may be missing."""
     try:
-        with open_streams(url, credentials=password_file, tls=tls) as connection:
+        with open_streams(url, **login) as connection:
             return Check("stream protocol", "ok", f"{connection.url}; {_advertised(connection.node)}")
     except RabbitChxError as error:
         hint = "rabbit_chx.streams and Spark's reads of streams need it; doctor --spark tries the options of a read"

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import ssl
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import Final
 
 import click
 
 from rabbit_chx.broker.amqp import connect
 from rabbit_chx.broker.reading.reader import count_messages
-from rabbit_chx.cli.options import broker_options, output_option
+from rabbit_chx.cli.options import Login, broker_options, output_option
 from rabbit_chx.cli.output import echo, print_json
 from rabbit_chx.cli.tables import Table, show
 from rabbit_chx.cli.verb import Exit, option, verb
@@ -42,8 +40,7 @@ def group(
     *,
     name: str,
     url: str | None,
-    password_file: Path | None,
-    tls: ssl.SSLContext | None,
+    login: Login,
     watch: bool,
     output: str,
 ) -> int:
@@ -54,7 +51,7 @@ def group(
     """
     if url is None:
         raise click.UsageError("missing broker URL: pass --url or set AMQP_URL")
-    with connect(url, name="rabbit-chx group", credentials=password_file, tls=tls) as connection:
+    with connect(url, name="rabbit-chx group", **login) as connection:
         while True:
             found = members(connection, name)
             ready = count_messages(connection, workers_of(found))

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypedDict
 
 import click
 from click.core import ParameterSource
@@ -22,6 +22,8 @@ from rabbit_chx.ring import Destination
 from rabbit_chx.urls import BrokerUrl, ManagementUrl
 
 if TYPE_CHECKING:
+    import ssl
+
     from rabbit_chx.topology.model import Topology
 
 BROKER: Final = "The broker"
@@ -67,17 +69,26 @@ worker_pool_option = count_option(
 )
 
 
-def _with_tls(given: dict[str, Any]) -> dict[str, Any]:
-    """The values with the context of the TLS options as ``tls``; None without any of them, which verifies everything."""
+class Login(TypedDict):
+    """How to authenticate with the broker and verify it: the arguments of everything that connects."""
+
+    credentials: Path | None
+    tls: ssl.SSLContext | None
+    """None verifies everything."""
+
+
+def _with_login(given: dict[str, Any]) -> dict[str, Any]:
+    """The values with the password file and the context of the TLS options as ``login``."""
     secure = _check_urls(given["url"], given.get("management_url"))
     files = {
         each: given.pop(each.strip("-").replace("-", "_"))
         for each in ("--tls-ca-cert-file", "--tls-cert-file", "--tls-key-file")
     }
     insecure = given.pop("insecure")
+    login = Login(credentials=given.pop("password_file"), tls=None)
     named = [each for each, path in files.items() if path is not None] + ["--insecure"] * insecure
     if not named:
-        return given | {"tls": None}
+        return given | {"login": login}
     authorities, certificate, key = files.values()
     if not secure:
         raise click.UsageError(f"{named[0]} needs an amqps:// or https:// URL")
@@ -87,7 +98,7 @@ def _with_tls(given: dict[str, Any]) -> dict[str, Any]:
         raise click.UsageError("--tls-key-file needs --tls-cert-file")
     from rabbit_chx.broker.tls import context
 
-    tls = context(
+    login["tls"] = context(
         options=("--tls-ca-cert-file", "--tls-cert-file"),
         hint="The key must belong to the certificate and have no passphrase",
         ca_file=authorities,
@@ -95,7 +106,7 @@ def _with_tls(given: dict[str, Any]) -> dict[str, Any]:
         key_file=key,
         verify=not insecure,
     )
-    return given | {"tls": tls}
+    return given | {"login": login}
 
 
 def _check_urls(url: str | None, management_url: str | None) -> bool:
@@ -138,9 +149,9 @@ broker_options = bundle(
     _secret_file("--tls-cert-file", help="Client certificate."),
     _secret_file("--tls-key-file", help="Private key, if --tls-cert-file does not contain it."),
     _of_broker("--insecure", is_flag=True, help="Disable TLS peer verification: for tests only."),
-    gather=_with_tls,
+    gather=_with_login,
 )
-"""The options of a connection; the command gets ``url``, ``password_file`` and ``tls``."""
+"""The options of a connection; the command gets ``url`` and ``login``."""
 
 
 def _with_management(given: dict[str, Any]) -> dict[str, Any]:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import secrets
-import ssl
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 from typing import Any, Final
 
 import click
@@ -17,6 +15,7 @@ from rabbit_chx.broker.scratch import Scratch
 from rabbit_chx.cli.completion import releases
 from rabbit_chx.cli.options import (
     BROKER,
+    Login,
     broker_options,
     count_option,
     other_release_option,
@@ -62,8 +61,7 @@ _HASHED: Final[dict[str, tuple[dict[str, str], Callable[[str], tuple[str, dict[s
 def parity(
     *,
     url: str | None,
-    password_file: Path | None,
-    tls: ssl.SSLContext | None,
+    login: Login,
     throw_away: str | None,
     keys: int,
     release: str | None,
@@ -75,7 +73,7 @@ def parity(
     Routing keys, a hash header and a hash property are compared, before and after a queue is unbound and bound
     again. The user needs configure, write and read permissions for names that begin with rabbit-chx.scratch.
     """
-    with _broker(url, password_file, tls, throw_away) as connection:
+    with _broker(url, login, throw_away) as connection:
         mirrored = Release.parse(release or server_version(connection), store=store)
         if output == "table":
             echo(f"RabbitMQ {mirrored}, {keys:,} messages")
@@ -85,9 +83,7 @@ def parity(
 
 
 @contextmanager
-def _broker(
-    url: str | None, password_file: Path | None, tls: ssl.SSLContext | None, throw_away: str | None
-) -> Iterator[pika.BlockingConnection]:
+def _broker(url: str | None, login: Login, throw_away: str | None) -> Iterator[pika.BlockingConnection]:
     if throw_away is None and url is None:
         raise click.UsageError("missing broker URL: pass --url, set AMQP_URL, or use --throw-away")
     with ExitStack() as opened:
@@ -96,9 +92,9 @@ def _broker(
 
             with waiting("Starting a throw-away broker"):
                 url = opened.enter_context(Broker(release=throw_away)).url
-            password_file = tls = None
+            login = Login(credentials=None, tls=None)
         assert url is not None
-        yield opened.enter_context(connect(url, credentials=password_file, tls=tls))
+        yield opened.enter_context(connect(url, **login))
 
 
 def compared(connection: pika.BlockingConnection, release: Release, keys: int) -> list[dict[str, Any]]:

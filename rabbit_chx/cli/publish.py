@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import ssl
 import sys
 import threading
 import time
@@ -11,13 +10,20 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
-from pathlib import Path
 from typing import Any, Final, Self, TypeVar
 
 import click
 
 from rabbit_chx.cli.inputs import name_of, open_file
-from rabbit_chx.cli.options import FILE, broker_options, check_names, count_option, output_option, pairs
+from rabbit_chx.cli.options import (
+    FILE,
+    Login,
+    broker_options,
+    check_names,
+    count_option,
+    output_option,
+    pairs,
+)
 from rabbit_chx.cli.output import echo, log_to_stderr, notice, print_json
 from rabbit_chx.cli.publish_resume import MAX_SENT_AGAIN, ResumeFile, open_resume_file
 from rabbit_chx.cli.row_files import Picker, RowBatch, format_of, read_batches
@@ -120,8 +126,7 @@ def publish(
     *,
     file: str,
     url: str | None,
-    password_file: Path | None,
-    tls: ssl.SSLContext | None,
+    login: Login,
     exchange: str,
     picker: Picker,
     kind: str | None,
@@ -135,7 +140,7 @@ def publish(
     log_to_stderr()
     name = name_of(file)
     kind = format_of(file, kind)
-    publisher = Publisher(url, exchange, name="rabbit-chx publish", credentials=password_file, tls=tls)
+    publisher = Publisher(url, exchange, name="rabbit-chx publish", **login)
     with open_resume_file(resume_path, file) as resume, open_file(file) as rows:
         publisher.open()
         batches = _shown(picker.batches(read_batches(rows, kind, name), name), publisher, name)

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import signal
-import ssl
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
-from pathlib import Path
 from types import FrameType
 from typing import Final
 
@@ -20,6 +18,7 @@ from rabbit_chx.cli.broker_access import load_topologies
 from rabbit_chx.cli.options import (
     BROKER,
     EXCHANGE,
+    Login,
     broker_options,
     exchange_option,
     file_option,
@@ -87,8 +86,7 @@ def watch(
     canary: bool,
     address: str | None,
     url: str | None,
-    password_file: Path | None,
-    tls: ssl.SSLContext | None,
+    login: Login,
     management_of: partial[Management],
     node: str | None,
     output: str,
@@ -106,11 +104,11 @@ def watch(
         broker = broker.at_vhost(wanted.vhost)
     # A broker that hangs is reported within two intervals.
     timeout = min(30, seconds)
-    management = management_of(broker, credentials=password_file, tls=tls, timeout=timeout)
+    management = management_of(broker, **login, timeout=timeout)
     observer = Observer(management, broker.vhost, exchange, node=NodeCommand(node) if node else None)
     sending: AbstractContextManager[CanarySender | None] = nullcontext()
     if canary:
-        sending = CanarySender(broker, exchange, timeout=timeout, credentials=password_file, tls=tls)
+        sending = CanarySender(broker, exchange, timeout=timeout, **login)
     with _ended_by_signals(), sending as sender:
         polled = intervals(observer, wanted, seconds=seconds, sender=sender)
         with served(polled, address) as shown:
