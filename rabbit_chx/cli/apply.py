@@ -91,7 +91,8 @@ def _apply(live: BrokerAccess, plan: Plan, output: str, **options: Any) -> int:
 
     with live.amqp(plan.vhost) as connection:
         try:
-            applied = apply_steps(connection, plan, management=live.management(), on_step=done, **options)
+            management = None if live.amqp_only else live.management()
+            applied = apply_steps(connection, plan, management=management, on_step=done, **options)
         except ApplyStopped as stopped:
             notice("Error", str(stopped))
             _print_done(len(stopped.done), total)

@@ -73,19 +73,17 @@ class BrokerAccess:
         url = self.given.at_vhost(vhost)
         return connect(url, name="rabbit-chx topology", **self.login)
 
-    def management(self) -> Management | None:
-        """The management API; None with --amqp-only."""
-        if self.amqp_only:
-            return None
+    def management(self) -> Management:
+        """The management API."""
         return self.management_of(self.given, **self.login)
 
     def read(self, wanted: Topology) -> Observed:
         """The virtual host of a topology as the broker has it."""
         self.given.at_vhost(wanted.vhost)  # a URL that names another is a mistake
-        management = self.management()
-        if management is None:
+        if self.amqp_only:
             with waiting("Reading the broker"), self.amqp(wanted.vhost) as connection:
                 return read_existence(connection, wanted)
+        management = self.management()
         node = NodeCommand(self.node) if self.node else None
         try:
             with waiting("Reading the broker"):

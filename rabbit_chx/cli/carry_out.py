@@ -17,9 +17,7 @@ from rabbit_chx.topology.planning.steps import Plan
 
 def print_held(live: BrokerAccess, wanted: Topology) -> bool:
     """Print the queues that an interrupted command left held and return whether there are any."""
-    management = live.management()
-    assert management is not None
-    held = holds_on(management, wanted.vhost)
+    held = holds_on(live.management(), wanted.vhost)
     if held:
         names = ", ".join(repr(hold.queue) for hold in held)
         notice("Note", f"an interrupted change left queues held, and is finished first: {names}")
@@ -29,7 +27,6 @@ def print_held(live: BrokerAccess, wanted: Topology) -> bool:
 def carry_out_plans(live: BrokerAccess, plans: Sequence[Plan], output: str, **options: Any) -> Exit:
     """Carry out the plans in order and print each action; ``options`` are those of `carry_out`."""
     management = live.management()
-    assert management is not None
     count = 0
 
     def show(done: Done) -> None:

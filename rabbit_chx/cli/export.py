@@ -73,7 +73,6 @@ def export(*, live: BrokerAccess, vhost: str | None, kind: str, out: str | None)
         if not ring.known:
             notice("Warning", f"exchange {name!r} is written in an arbitrary order: {ring.why_unknown}")
     management = live.management()
-    assert management is not None
     try:
         _note_left_out(management.definitions(), [wanted.vhost])
     except BrokerUnavailable as error:  # only an administrator may ask, and they may be too large

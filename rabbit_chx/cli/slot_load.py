@@ -60,7 +60,6 @@ def measure(
 ) -> Measurement:
     """Count the messages that the broker routes to each slot."""
     management, vhost = live.management(), observed.topology.vhost
-    assert management is not None
     watch = _Watch(management, vhost, frozenset(queue_of.values()))
     if live.node is None:
         watch.check_tracing()
