@@ -13,7 +13,7 @@ from rabbit_chx.cli.options import check_names, exchange_option, keys_option, ou
 from rabbit_chx.cli.output import echo, notice
 from rabbit_chx.cli.plan import parse_new_weight
 from rabbit_chx.cli.rebalance_output import Proposal, print_proposal
-from rabbit_chx.cli.slot_load import Measurement, count_keys, measure
+from rabbit_chx.cli.slot_load import count_keys, measure
 from rabbit_chx.cli.verb import Exit, option, verb
 from rabbit_chx.errors import InvalidValue
 from rabbit_chx.topology.model import Observed, Slots, Topology
@@ -114,14 +114,14 @@ def rebalance(
             return code
         observed = live.read(wanted)
     queue_of = queue_of_slots(slots, observed)
-    counts, measured = SlotCounts(slots, wanted, observed), Measurement()
+    counts, seconds, elsewhere = SlotCounts(slots, wanted, observed), 0.0, 0
     if keys_file is not None:
         count_keys(counts, keys_file, raw=raw)
     else:
-        measured = measure(live, observed, name, queue_of, counts, sample)
+        seconds, elsewhere = measure(live, observed, name, queue_of, counts, sample)
     found = find_moves(counts.of_slot, queue_of, capacity, target)
-    print_proposal(Proposal(slots, capacity, queue_of, counts, found, measured.seconds), output)
-    _print_doubts(found, counts, measured)
+    print_proposal(Proposal(slots, capacity, queue_of, counts, found, seconds), output)
+    _print_doubts(found, counts, elsewhere)
     plans = _print_plans(found, wanted, name, observed, output)
     if any(plan.refusals for plan in plans):
         return Exit.FAILED
@@ -170,7 +170,7 @@ def _capacity(slots: Slots, weights: tuple[str, ...]) -> dict[str, int]:
     return dict.fromkeys(slots.queues, 1) | given
 
 
-def _print_doubts(found: Rebalancing, counts: SlotCounts, measured: Measurement) -> None:
+def _print_doubts(found: Rebalancing, counts: SlotCounts, elsewhere: int) -> None:
     """Print the reasons to doubt the measurement, on standard error."""
     error = 2 * sqrt((len(found.before) - 1) / counts.total)
     if error > (found.target - 1) / 2:
@@ -179,11 +179,11 @@ def _print_doubts(found: Rebalancing, counts: SlotCounts, measured: Measurement)
             f"{counts.total:,} messages are a small sample: by chance alone, the load of a queue may appear {error:.0%} higher or "
             "lower than it is",
         )
-    if measured.elsewhere:
-        share = measured.elsewhere / (measured.elsewhere + counts.total)
+    if elsewhere:
+        share = elsewhere / (elsewhere + counts.total)
         notice(
             "Warning",
-            f"{measured.elsewhere:,} messages ({share:.1%}) did not reach the predicted queue and are not counted: "
+            f"{elsewhere:,} messages ({share:.1%}) did not reach the predicted queue and are not counted: "
             "`rabbit-chx parity` compares the mirror with the broker",
         )
 

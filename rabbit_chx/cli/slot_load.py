@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from rabbit_chx.broker.management import Management
 from rabbit_chx.broker.reading.node import NodeCommand
@@ -41,15 +41,6 @@ def count_keys(counts: SlotCounts, path: str, *, raw: bool) -> None:
             counts.add_keys(keys)
 
 
-@dataclass
-class Measurement:
-    """The result of tracing messages."""
-
-    seconds: float = 0.0
-    elsewhere: int = 0
-    """Messages to the exchange that did not reach the predicted queue."""
-
-
 def measure(
     live: BrokerAccess,
     observed: Observed,
@@ -57,13 +48,18 @@ def measure(
     queue_of: dict[str, str],
     counts: SlotCounts,
     seconds: float,
-) -> Measurement:
-    """Count the messages that the broker routes to each slot."""
-    management, vhost = live.management(), observed.topology.vhost
-    watch = _Watch(management, vhost, frozenset(queue_of.values()))
+) -> tuple[float, int]:
+    """Count the messages that the broker routes to each slot.
+
+    Returns:
+        The seconds of the measurement, and the messages to the exchange that did not reach the predicted queue.
+    """
+    vhost = observed.topology.vhost
+    watch = _Watch(live.management(), vhost, frozenset(queue_of.values()))
     if live.node is None:
         watch.check_tracing()
     sources = _sources_of(observed.topology, exchange)
+    elsewhere = 0
     with ExitStack() as stack:
         connection = stack.enter_context(live.amqp(vhost))
         watch.advance = stack.enter_context(progress("Measuring", round(seconds)))
@@ -78,10 +74,10 @@ def measure(
             if slot is not None and queue_of[slot] in message.queues:
                 counts.add(slot, key)
             elif message.exchange == exchange:
-                watch.found.elsewhere += 1
+                elsewhere += 1
     if not watch.traced:
         watch.check_traffic()
-    return watch.found
+    return watch.seconds, elsewhere
 
 
 def _sources_of(topology: Topology, exchange: str) -> list[str]:
@@ -99,7 +95,8 @@ class _Watch:
     vhost: str
     queues: frozenset[str]
     traced: int = 0
-    found: Measurement = field(default_factory=Measurement)
+    seconds: float = 0.0
+    """Seconds since the first message."""
     advance: Callable[[int], object] = lambda _: None
     """Shows the seconds that have passed."""
     waited: float = 0.0
@@ -123,9 +120,9 @@ class _Watch:
     def tick(self, passed: float) -> None:
         """Show the progress; as long as nothing is traced, read the counters, twice at most."""
         if self.traced:
-            whole = int(self.found.seconds)
-            self.found.seconds += passed
-            self.advance(int(self.found.seconds) - whole)
+            whole = int(self.seconds)
+            self.seconds += passed
+            self.advance(int(self.seconds) - whole)
             return
         self.waited += passed
         if self._before is None and self.waited >= _COUNTED:
