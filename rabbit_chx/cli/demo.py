@@ -20,7 +20,7 @@ from pika import BlockingConnection
 
 from rabbit_chx.broker.amqp import connect
 from rabbit_chx.broker.scratch import Scratch
-from rabbit_chx.cli.completion import releases
+from rabbit_chx.cli.options import other_release_option
 from rabbit_chx.cli.progress import progress, waiting
 from rabbit_chx.cli.spark import QUIET, checked_java, session
 from rabbit_chx.cli.tables import Table, print_shares, rule, show
@@ -57,13 +57,7 @@ _LOOPBACK: Final = "127.0.0.1"
         Exit.FAILED: "a message reached another queue",
     },
 )
-@click.option(
-    "-r",
-    "--release",
-    metavar="R",
-    shell_complete=releases,
-    help="The release of the throw-away broker; default: the newest available.",
-)
+@other_release_option(help="The release of the throw-away broker; default: the newest available.")
 @click.option("--offline", "part", flag_value="offline", help="Run only the part without a broker.")
 @click.option("--online", "part", flag_value="online", help="Run only the part with a broker.")
 @click.option("--spark", "part", flag_value="spark", help="Run only the part with a broker and Spark.")
