@@ -7,7 +7,6 @@ import sys
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
-from types import FrameType
 from typing import Final
 
 import click
@@ -159,11 +158,7 @@ def _show_live(shown: Iterable[Interval]) -> None:
 @contextmanager
 def _ended_by_signals() -> Iterator[None]:
     """End the block without an error on Ctrl-C and on SIGTERM, even in the middle of a request."""
-
-    def interrupt(_: int, __: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, interrupt)
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield
     except KeyboardInterrupt:
