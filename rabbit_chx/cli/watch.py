@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from collections.abc import Iterable, Iterator
@@ -25,13 +26,13 @@ from rabbit_chx.cli.options import (
     output_option,
 )
 from rabbit_chx.cli.output import echo, print_json
-from rabbit_chx.cli.serving import serve_option, served
 from rabbit_chx.cli.verb import Exit, option, verb
 from rabbit_chx.cli.watch_table import Changes, Screen
 from rabbit_chx.errors import InvalidValue
 from rabbit_chx.topology.model import Topology, hashing_exchange
 from rabbit_chx.urls import BrokerUrl
 from rabbit_chx.watch import CanarySender, Interval, Observer, watch as intervals
+from rabbit_chx.watch.access import TOKEN_VARIABLE, Access, Address
 
 _MIN_SECONDS: Final = 5
 """The broker updates statistics every five seconds."""
@@ -64,7 +65,13 @@ _MIN_SECONDS: Final = 5
     help="Send a message to each queue at each interval, and check where it arrives. All consumers must ignore messages with "
     "the header x-rabbit-chx-canary; members of groups do.",
 )
-@serve_option
+@option(
+    "--serve",
+    "address",
+    metavar="HOST:PORT",
+    help="Serve a page that updates itself, and /metrics for Prometheus. An address that other machines can reach needs "
+    f"a token in {TOKEN_VARIABLE}.",
+)
 @broker_options
 @management_options
 @option(
@@ -110,7 +117,7 @@ def watch(
         sending = CanarySender(broker, exchange, timeout=timeout, **login)
     with _ended_by_signals(), sending as sender:
         polled = intervals(observer, wanted, seconds=seconds, sender=sender)
-        with served(polled, address) as shown:
+        with _served(polled, address) as shown:
             _show(shown, output)
     return Exit.FINE
 
@@ -128,6 +135,25 @@ def _wanted(file: str, exchange: str, broker: BrokerUrl) -> Topology:
         )
     hashing_exchange(found[0], exchange)
     return found[0]
+
+
+@contextmanager
+def _served(polled: Iterable[Interval], address: str | None) -> Iterator[Iterable[Interval]]:
+    """Yield the intervals; with an address, also serve each interval before it is yielded."""
+    if address is None:
+        yield polled
+        return
+    from rabbit_chx.watch.server import Server
+
+    with Server(Access(Address.parse(address), os.environ.get(TOKEN_VARIABLE) or None)) as server:
+
+        def shown() -> Iterator[Interval]:
+            for interval in polled:
+                server.show(interval)
+                yield interval
+
+        echo(f"Serving {server.url}", err=True)
+        yield shown()
 
 
 def _show(shown: Iterable[Interval], output: str) -> None:
