@@ -16,9 +16,9 @@ from rabbit_chx.watch.snapshot import PROBLEMS
 
 if TYPE_CHECKING:
     from prometheus_client import Metric
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
 _PREFIX: Final = "rabbit_chx_watch_"
-_EXCHANGE: Final = ("vhost", "exchange")
 _OF_EXCHANGES: Final[dict[str, tuple[str, Callable[[Interval], float | None]]]] = {
     "timestamp_seconds": ("When the newest interval ended.", lambda interval: interval.time),
     "broker_reachable": (
@@ -100,41 +100,43 @@ class Metrics:
             yield from _of_the_canaries(interval, interval.canaries, self._canaries)
 
 
-def _of_the_exchange(interval: Interval) -> Iterator[Metric]:
+def _gauge(name: str, about: str, *labels: str) -> GaugeMetricFamily:
     from prometheus_client.core import GaugeMetricFamily
 
+    return GaugeMetricFamily(_PREFIX + name, about, labels=("vhost", "exchange", *labels))
+
+
+def _counter(name: str, about: str, *labels: str) -> CounterMetricFamily:
+    from prometheus_client.core import CounterMetricFamily
+
+    return CounterMetricFamily(_PREFIX + name, about, labels=("vhost", "exchange", *labels))
+
+
+def _of_the_exchange(interval: Interval) -> Iterator[Metric]:
     labels = [interval.vhost, interval.exchange]
     for name, (about, read) in _OF_EXCHANGES.items():
-        family = GaugeMetricFamily(_PREFIX + name, about, labels=_EXCHANGE)
+        family = _gauge(name, about)
         value = read(interval)
         if value is not None:
             family.add_metric(labels, float(value))
         yield family
     found = Counter(problem.name for problem in interval.problems)
-    family = GaugeMetricFamily(
-        f"{_PREFIX}problems",
-        "Problems of the exchange and its queues, by name.",
-        labels=(*_EXCHANGE, "problem"),
-    )
+    family = _gauge("problems", "Problems of the exchange and its queues, by name.", "problem")
     for name in PROBLEMS:
         family.add_metric([*labels, name], found[name])
     yield family
 
 
 def _of_the_queues(interval: Interval) -> Iterator[Metric]:
-    from prometheus_client.core import GaugeMetricFamily
-
     labels = [interval.vhost, interval.exchange]
     for name, (about, read) in _OF_QUEUES.items():
-        family = GaugeMetricFamily(_PREFIX + name, about, labels=(*_EXCHANGE, "queue"))
+        family = _gauge(name, about, "queue")
         for row in interval.rows:
             value = read(row)
             if value is not None:
                 family.add_metric([*labels, row.queue], float(value))
         yield family
-    family = GaugeMetricFamily(
-        f"{_PREFIX}queue_problem", "1 for each problem of a queue.", labels=(*_EXCHANGE, "queue", "problem")
-    )
+    family = _gauge("queue_problem", "1 for each problem of a queue.", "queue", "problem")
     for row in interval.rows:
         for mark in row.marks:
             family.add_metric([*labels, row.queue, mark], 1.0)
@@ -142,19 +144,14 @@ def _of_the_queues(interval: Interval) -> Iterator[Metric]:
 
 
 def _of_the_canaries(interval: Interval, canaries: CanaryResults, counts: Counter[str]) -> Iterator[Metric]:
-    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
-
     labels = [interval.vhost, interval.exchange]
-    counter = CounterMetricFamily(
-        f"{_PREFIX}canaries", "Canaries during the watch, by result.", labels=(*_EXCHANGE, "result")
-    )
+    counter = _counter("canaries", "Canaries during the watch, by result.", "result")
     for outcome, count in counts.items():
         counter.add_metric([*labels, outcome.replace(" ", "-")], count)
     yield counter
-    gauge = GaugeMetricFamily(
-        f"{_PREFIX}canary_round_trip_seconds",
+    gauge = _gauge(
+        "canary_round_trip_seconds",
         "Longest time from sending a canary to its report in the newest interval.",
-        labels=_EXCHANGE,
     )
     if canaries.longest_seconds is not None:
         gauge.add_metric(labels, canaries.longest_seconds)
@@ -162,9 +159,7 @@ def _of_the_canaries(interval: Interval, canaries: CanaryResults, counts: Counte
 
 
 def _counted(interval: Interval, name: str, about: str, counts: Counter[str]) -> Iterator[Metric]:
-    from prometheus_client.core import CounterMetricFamily
-
-    family = CounterMetricFamily(f"{_PREFIX}{name}", about, labels=(*_EXCHANGE, "queue"))
+    family = _counter(name, about, "queue")
     for queue, count in counts.items():
         family.add_metric([interval.vhost, interval.exchange, queue], count)
     yield family
