@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import count
 from secrets import token_hex
@@ -62,10 +62,10 @@ class Canary:
 class News:
     """What has happened to canaries since the last news."""
 
-    sent: Collection[str] = ()
-    reports: Sequence[tuple[str, str, float]] = ()
+    sent: list[str] = field(default_factory=list)
+    reports: list[tuple[str, str, float]] = field(default_factory=list)
     """Canary, queue, and the seconds from sending to the report."""
-    returned: Collection[str] = ()
+    returned: list[str] = field(default_factory=list)
     failure: str = ""
     """Why the newest canaries could not be sent, or their reports may be lost."""
 

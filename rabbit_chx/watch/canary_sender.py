@@ -6,6 +6,7 @@ import ssl
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from queue import Empty, SimpleQueue
 from time import monotonic
@@ -65,7 +66,7 @@ class CanarySender:
         self._sent: dict[str, float] = {}
         """When each canary of the last two batches was sent."""
         self._before: dict[str, float] = {}
-        self._news = _Collected()
+        self._news = News()
         self._failure = ""
         """Why the last batch failed."""
         self._thread = threading.Thread(target=self._run, name="rabbit-chx canaries", daemon=True)
@@ -90,9 +91,8 @@ class CanarySender:
     def news(self) -> News:
         """What has happened since the last call."""
         with self._lock:
-            collected, self._news = self._news, _Collected()
-            failure = self._failure
-        return News(collected.sent, collected.reports, collected.returned, failure)
+            news, self._news = self._news, News()
+            return replace(news, failure=self._failure)
 
     # ---- in the thread
 
@@ -159,12 +159,3 @@ class CanarySender:
         if sent is not None:
             with self._lock:
                 self._news.reports.append((canary, queue, monotonic() - sent))
-
-
-class _Collected:
-    """News that nobody has read."""
-
-    def __init__(self) -> None:
-        self.sent: list[str] = []
-        self.reports: list[tuple[str, str, float]] = []
-        self.returned: list[str] = []
