@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import count
 from secrets import token_hex
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias, get_args
 
 from rabbit_chx.errors import RabbitChxError
 from rabbit_chx.hashing import hash_on
@@ -16,6 +16,8 @@ from rabbit_chx.topology import Exchange, Observed, Router, Topology
 from rabbit_chx.watch.snapshot import Problem, Snapshot
 
 Outcome: TypeAlias = Literal["as expected", "misrouted", "unroutable", "unanswered", "not judged"]
+_OUTCOMES: Final[dict[str, Outcome]] = {each.replace(" ", "_"): each for each in get_args(Outcome)}
+"""The field of `CanaryResults` for each outcome."""
 
 MOST: Final = 100
 """The most canaries in an interval."""
@@ -100,13 +102,7 @@ class CanaryResults:
     @property
     def outcomes(self) -> dict[Outcome, int]:
         """The number of canaries with each outcome."""
-        return {
-            "as expected": self.as_expected,
-            "misrouted": self.misrouted,
-            "unroutable": self.unroutable,
-            "unanswered": self.unanswered,
-            "not judged": self.not_judged,
-        }
+        return {outcome: getattr(self, name) for name, outcome in _OUTCOMES.items()}
 
     def as_dict(self) -> dict[str, object]:
         """The numbers as a JSON object."""
@@ -168,11 +164,7 @@ class Canaries:
                 self._results[key] = outcome, queue
         return CanaryResults(
             sent=len(news.sent),
-            as_expected=settled["as expected"],
-            misrouted=settled["misrouted"],
-            unroutable=settled["unroutable"],
-            unanswered=settled["unanswered"],
-            not_judged=settled["not judged"],
+            **{name: settled[outcome] for name, outcome in _OUTCOMES.items()},
             longest_seconds=longest,
             problems=tuple(self._problems(exchange)),
         )
