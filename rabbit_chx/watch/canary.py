@@ -220,11 +220,7 @@ def find_keys(
 
     The expected queue is that of the file or, without a file, that of the start of the watch if the order of the buckets is
     still known. If the routes are unknown, there are more keys than queues, and those without a prediction are not judged.
-
-    Args:
-        current: the newest poll.
-        wanted: the topology file, if any.
-        shares: the exact share of each queue.
+    ``wanted`` is the topology file, and ``shares`` has the exact share of each queue.
     """
     observed = current.observed
     live = None if observed is None else observed.topology.exchange(current.exchange)

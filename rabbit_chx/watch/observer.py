@@ -39,14 +39,7 @@ _STALE: Final = 15.0
 
 
 class Observer:
-    """Polls one exchange.
-
-    Args:
-        management: the management API.
-        vhost: the virtual host.
-        exchange: the name of the exchange.
-        node: reads the exact order of the rings after each change.
-    """
+    """Polls one exchange; ``node`` reads the exact order of the rings after each change."""
 
     def __init__(
         self, management: Management, vhost: str, exchange: str, *, node: NodeAccess | None = None
