@@ -65,24 +65,10 @@ def record_batch(messages: Sequence[Message], columns: tuple[str, ...]) -> pa.Re
 
 
 def _value_of(column: str) -> Callable[[Message], Any]:
-    return _OF_MESSAGE.get(column) or (lambda message: getattr(message.properties, column))
+    """What fills a column; most columns are properties that are text."""
+    return _OF_MESSAGE.get(column) or (lambda message: as_text(getattr(message.properties, column)))
 
 
-def _text_of(column: str) -> Callable[[Message], Any]:
-    return lambda message: as_text(getattr(message.properties, column))
-
-
-_TEXTS: Final = (
-    "message_id",
-    "correlation_id",
-    "content_type",
-    "content_encoding",
-    "reply_to",
-    "type",
-    "app_id",
-    "user_id",
-    "expiration",
-)
 _OF_MESSAGE: Final[Mapping[str, Callable[[Message], Any]]] = {
     "value": lambda message: message.body,
     "routing_key": lambda message: as_text(message.routing_key),
@@ -91,8 +77,9 @@ _OF_MESSAGE: Final[Mapping[str, Callable[[Message], Any]]] = {
     "headers": lambda message: [
         (as_text(name), as_text(plain(value))) for name, value in message.headers.items()
     ],
+    "priority": lambda message: message.properties.priority,
+    "delivery_mode": lambda message: message.properties.delivery_mode,
     "timestamp": lambda message: _microseconds(message.properties.timestamp),
-    **{name: _text_of(name) for name in _TEXTS},
 }
 
 
