@@ -12,7 +12,6 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from rabbit_chx import RabbitChxError, ToExchange
-from rabbit_chx.topology import Binding
 from spark_connector.management import management_of
 from spark_connector.options import WriteOptions
 
@@ -20,14 +19,14 @@ from spark_connector.options import WriteOptions
 class Bound(NamedTuple):
     """A binding of the exchange."""
 
-    kind: str
-    """``queue`` or ``exchange``."""
-    name: str
+    destination: str | ToExchange
     key: str
     """The binding key; for a consistent-hash exchange, the weight."""
 
     def __str__(self) -> str:
-        return f"{self.kind} {self.name!r} (binding key {self.key!r})"
+        to = self.destination
+        named = f"exchange {to.name!r}" if isinstance(to, ToExchange) else f"queue {to!r}"
+        return f"{named} (binding key {self.key!r})"
 
 
 def bindings_of(options: WriteOptions) -> tuple[Bound, ...] | None:
@@ -36,16 +35,7 @@ def bindings_of(options: WriteOptions) -> tuple[Bound, ...] | None:
         return None
     url = options.urls[0]
     found = management_of(options, options.management_url).bindings_from(url.vhost, options.exchange)
-    return tuple(sorted(_bound(one) for one in found))
-
-
-def _bound(binding: Binding) -> Bound:
-    to = binding.destination
-    return (
-        Bound("exchange", to.name, binding.key)
-        if isinstance(to, ToExchange)
-        else Bound("queue", to, binding.key)
-    )
+    return tuple(sorted((Bound(one.destination, one.key) for one in found), key=str))
 
 
 def changes(options: WriteOptions, before: Iterable[Bound] | None) -> list[str]:
@@ -63,8 +53,8 @@ def changes(options: WriteOptions, before: Iterable[Bound] | None) -> list[str]:
 
 def _deleted(options: WriteOptions, bound: Bound) -> str:
     """Describe a deleted queue; return nothing if the broker still has the queue."""
-    if bound.kind != "queue":
+    if isinstance(bound.destination, ToExchange):
         return ""
     management = management_of(options, options.management_url)
     names = {queue.name for queue, _ in management.queues(options.urls[0].vhost)}
-    return "" if bound.name in names else ": the queue was deleted, with the rows in it"
+    return "" if bound.destination in names else ": the queue was deleted, with the rows in it"
