@@ -22,7 +22,7 @@ from spark_connector.logs import log_line
 from spark_connector.options import WriteOptions
 from spark_connector.partition import WriteJob
 from spark_connector.queue_options import QueueOptions, no_batch_of_a_queue
-from spark_connector.queue_source import QueueJob, QueueStreamReader
+from spark_connector.queue_source import QueueStreamReader
 from spark_connector.read_columns import QUEUE_COLUMNS, checked_columns, spark_schema
 from spark_connector.read_options import ReadOptions
 from spark_connector.read_rows import ReadJob
@@ -69,9 +69,7 @@ class RabbitMQDataSource(DataSource):
         """Check a streaming read; Spark calls this for each micro-batch, so it does not ask the broker."""
         if self.session.reads_queue(self.options):
             options = self.session.complete(QueueOptions, self.options)
-            return QueueStreamReader(
-                QueueJob(options, checked_columns(schema, options.columns, QUEUE_COLUMNS))
-            )
+            return QueueStreamReader(options, checked_columns(schema, options.columns, QUEUE_COLUMNS))
         job = self._read_job(schema)
         job.options.check_stream()
         return StreamingReader(job)

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from time import monotonic
 from typing import Any, Final
 from uuid import uuid4
@@ -35,29 +34,19 @@ _PATIENCE: Final = 10.0
 """How long a query with availableNow waits for ready messages that the broker does not deliver."""
 
 
-@dataclass(frozen=True)
-class QueueJob:
-    """A read of a queue, as Spark pickles it."""
-
-    options: QueueOptions
-    columns: tuple[str, ...]
-
-
 class QueueStreamReader(DataSourceStreamReader, AvailableNow):  # type: ignore[misc]
     """The reader of ``spark.readStream`` with the option queue. Spark pickles a copy for the tasks."""
 
-    def __init__(self, job: QueueJob) -> None:
-        self._job = job
+    def __init__(self, options: QueueOptions, columns: tuple[str, ...]) -> None:
+        self._options = options
+        self._columns = columns
         self._handed_out = HandedOut(uuid4().hex)
         self._reader: QueueReader | None = None
         self._planned: Mapping[str, Any] | None = None
         self._until_empty = False
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {"job": self._job}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__init__(state["job"])  # type: ignore[misc]
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self._options, self._columns)
 
     # -- on the driver -------------------------------------------------------------------------------
 
@@ -67,7 +56,7 @@ class QueueStreamReader(DataSourceStreamReader, AvailableNow):  # type: ignore[m
 
     def getDefaultReadLimit(self) -> Any:  # noqa: N802
         """The limit of a micro-batch."""
-        return limits.ReadMaxRows(self._job.options.max_rows_per_trigger)
+        return limits.ReadMaxRows(self._options.max_rows_per_trigger)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """The query ends when the queue is empty."""
@@ -79,7 +68,7 @@ class QueueStreamReader(DataSourceStreamReader, AvailableNow):  # type: ignore[m
         Before PySpark 4.2 Spark does not pass ``start``: the next micro-batch starts where the last planned one ended.
         """
         self._acknowledge(self._planned if start is None else start)
-        most = min(getattr(limit, "max_rows", 2**31), self._job.options.max_rows_per_trigger)
+        most = min(getattr(limit, "max_rows", 2**31), self._options.max_rows_per_trigger)
         batch = self._take(most)
         if self._until_empty:
             batch = self._unless_empty(batch, most)
@@ -97,7 +86,7 @@ class QueueStreamReader(DataSourceStreamReader, AvailableNow):  # type: ignore[m
             if waiting is None:
                 end = monotonic() + _PATIENCE
             elif monotonic() > end:
-                text = f"queue {self._job.options.queue!r} has {waiting} messages that the broker does not deliver to this query; the query ends"
+                text = f"queue {self._options.queue!r} has {waiting} messages that the broker does not deliver to this query; the query ends"
                 log_line(logging.WARNING, text)
                 break
         return batch
@@ -106,7 +95,7 @@ class QueueStreamReader(DataSourceStreamReader, AvailableNow):  # type: ignore[m
         """Pack the rows of a micro-batch; one of an earlier session has none, as the broker redelivers its messages."""
         self._planned = end
         messages = self._handed_out.between(start, end)
-        return partitions(messages, self._job.columns, self._job.options.min_partitions)
+        return partitions(messages, self._columns, self._options.min_partitions)
 
     def commit(self, end: Mapping[str, Any]) -> None:
         """Acknowledge the messages of a finished micro-batch."""
@@ -127,7 +116,7 @@ class QueueStreamReader(DataSourceStreamReader, AvailableNow):  # type: ignore[m
 
     def _opened(self) -> QueueReader:
         if self._reader is None:
-            options = self._job.options
+            options = self._options
             show("rabbit_chx.consuming")
             self._reader = QueueReader(
                 options.urls,

@@ -114,11 +114,8 @@ class StreamingReader(DataSourceStreamReader, AvailableNow):  # type: ignore[mis
         self._target: dict[str, Bounds] | None = None
         self._latest: dict[str, int] | None = None
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {"job": self._job}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__init__(state["job"])  # type: ignore[misc]
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self._job,)
 
     # -- on the driver -------------------------------------------------------------------------------
 
