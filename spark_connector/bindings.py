@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from rabbit_chx import RabbitChxError, ToExchange
-from spark_connector.management import management_of
+from spark_connector.connections import management_of
 from spark_connector.options import WriteOptions
 
 

@@ -21,6 +21,7 @@ from rabbit_chx import InvalidValue, RabbitChxError, publishing
 from rabbit_chx.errors import StreamUnavailable
 from rabbit_chx.publishing import Credentials, Publisher, Timeouts, tls_context
 from rabbit_chx.streams import StreamPublisher, connect
+from rabbit_chx.topology import Management
 from spark_connector.options import ConnectionOptions, StreamOptions, WriteOptions
 
 _T = TypeVar("_T")
@@ -183,6 +184,12 @@ def open_publisher(options: WriteOptions, stream: str, producer: str | None, nam
     return connected(
         options, StreamPublisher, stream=stream, name=producer, connection_name=name, timeout=timeout
     )
+
+
+def management_of(options: ConnectionOptions, url: str | None) -> Management:
+    """Return the API at ``url`` (default: on the broker's host), with the connection's user and certificates."""
+    tls = tls_of(options) if (url or "https").startswith("https") else None
+    return Management.of(options.urls[0], url, credentials=credentials_of(options), tls=tls)
 
 
 # -- secrets and files of this machine --------------------------------------------------------------

@@ -15,8 +15,7 @@ from rabbit_chx import RabbitChxError, SuperStream
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue, StreamUnavailable
 from rabbit_chx.streams import Bounds, StreamConnection, StreamReader, bounds, connect, stored_at
 from rabbit_chx.topology import Management, Observed, Topology, read
-from spark_connector.connections import connected
-from spark_connector.management import management_of
+from spark_connector.connections import connected, management_of
 from spark_connector.offsets import EARLIEST, LATEST, Position, Positions, milliseconds
 from spark_connector.read_options import ReadOptions
 from spark_connector.stream_keys import bound_queues, streams_of_keys
