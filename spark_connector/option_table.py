@@ -99,7 +99,7 @@ class OptionTable:
         Raises:
             InvalidValue: an unknown name, a value out of range, or a contradiction.
         """
-        keys = _keys(cls)
+        keys = keys_of(cls)
         found: dict[str, str] = {}
         for name, value in given.items():
             if name.lower() in _SPARKS_OWN:
@@ -115,7 +115,7 @@ class OptionTable:
     @classmethod
     def applicable_defaults(cls, given: Mapping[str, str], defaults: Mapping[str, str]) -> dict[str, str]:
         """The defaults for options of this table that no given option overrides."""
-        keys = _keys(cls)
+        keys = keys_of(cls)
         replaced = {keys.get(name.lower(), "") for name in given}
         for group in cls.ALTERNATIVES:
             if replaced & group:
@@ -141,6 +141,15 @@ def option_name(key: str) -> str:
     """The name of a field's option: ``maxInFlight`` for ``max_in_flight``."""
     first, *rest = key.split("_")
     return first + "".join(map(str.capitalize, rest))
+
+
+def keys_of(table: type[OptionTable]) -> dict[str, str]:
+    """The field of each name in lower case."""
+    return {
+        name.lower(): one.name
+        for one in fields(table)
+        for name in (option_name(one.name), *one.metadata["shown"]["aliases"])
+    }
 
 
 def options_of(table: type[OptionTable]) -> tuple[Option, ...]:
@@ -185,15 +194,6 @@ def check_short_text(value: str, what: str) -> None:
         raise InvalidValue(
             what, f"{value[:60]!r}... ({size} bytes)", f"at most {MAX_SHORT_TEXT} bytes of UTF-8"
         )
-
-
-def _keys(table: type[OptionTable]) -> dict[str, str]:
-    """The field of each name in lower case."""
-    return {
-        name.lower(): one.name
-        for one in fields(table)
-        for name in (option_name(one.name), *one.metadata["shown"]["aliases"])
-    }
 
 
 def _value(table: type[OptionTable], key: str, given: str) -> Any:

@@ -17,7 +17,7 @@ from typing import Any, Final, TypeVar
 
 from rabbit_chx import InvalidValue
 from rabbit_chx.errors import Unquoted
-from spark_connector.option_table import OptionTable, nearest, options_of
+from spark_connector.option_table import OptionTable, keys_of, nearest, option_name
 from spark_connector.options import WriteOptions, no_speculation, targets_in
 from spark_connector.queue_options import QueueOptions
 from spark_connector.read_options import ReadOptions
@@ -55,12 +55,7 @@ class SessionSettings:
         options = {
             name.removeprefix(PREFIX): value for name, value in settings.items() if name.startswith(PREFIX)
         }
-        known = {
-            name.lower(): one.name
-            for table in _TABLES
-            for one in options_of(table)
-            for name in (one.name, *one.aliases)
-        }
+        known = {name: option_name(key) for table in _TABLES for name, key in keys_of(table).items()}
         for name in options:
             if name.lower() not in known:
                 hint = nearest(name, known.values()).strip()
