@@ -17,11 +17,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from rabbit_chx import InvalidValue, RabbitChxError, publishing
+from rabbit_chx import InvalidValue, RabbitChxError, publishing, topology
 from rabbit_chx.errors import StreamUnavailable
 from rabbit_chx.publishing import Credentials, Publisher, Timeouts, tls_context
 from rabbit_chx.streams import StreamPublisher, connect
-from rabbit_chx.topology import Management
 from spark_connector.options import ConnectionOptions, StreamOptions, WriteOptions
 
 _T = TypeVar("_T")
@@ -186,10 +185,10 @@ def open_publisher(options: WriteOptions, stream: str, producer: str | None, nam
     )
 
 
-def management_of(options: ConnectionOptions, url: str | None) -> Management:
+def management_of(options: ConnectionOptions, url: str | None) -> topology.Management:
     """Return the API at ``url`` (default: on the broker's host), with the connection's user and certificates."""
     tls = tls_of(options) if (url or "https").startswith("https") else None
-    return Management.of(options.urls[0], url, credentials=credentials_of(options), tls=tls)
+    return topology.Management.of(options.urls[0], url, credentials=credentials_of(options), tls=tls)
 
 
 # -- secrets and files of this machine --------------------------------------------------------------
