@@ -32,49 +32,29 @@ A message that does not begin like a section of AMQP 1.0, such as the bytes that
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, Final
 from urllib.parse import unquote
 
 from rabbit_chx.errors import InvalidMessage
-from rabbit_chx.streams.amqp10 import Malformed, Milliseconds, as_text, byte_at, read
+from rabbit_chx.streams.amqp10 import Malformed, Milliseconds, as_text, read
 
 HEADER, ANNOTATIONS, PROPERTIES, APPLICATION_PROPERTIES = 0x70, 0x72, 0x73, 0x74
-DATA, VALUE = 0x75, 0x77
+DATA, SEQUENCE, VALUE = 0x75, 0x76, 0x77
 _SECTIONS: Final = range(0x70, 0x79)
-_SYMBOLS: Final = {
-    f"amqp:{name}": code
-    for code, name in zip(
-        _SECTIONS,
-        (
-            *("header:list", "delivery-annotations:map", "message-annotations:map", "properties:list"),
-            *(
-                "application-properties:map",
-                "data:binary",
-                "amqp-sequence:list",
-                "amqp-value:*",
-                "footer:map",
-            ),
-        ),
-        strict=True,
-    )
-}
+_SECTION_NAMES: Final = (
+    *("header:list", "delivery-annotations:map", "message-annotations:map", "properties:list"),
+    *("application-properties:map", "data:binary", "amqp-sequence:list", "amqp-value:*", "footer:map"),
+)
+_SYMBOLS: Final = {f"amqp:{name}": code for code, name in zip(_SECTIONS, _SECTION_NAMES, strict=True)}
 QUEUE_ADDRESS: Final = "/queues/"
 """RabbitMQ 4.3 puts this before the percent-encoded name of the queue in reply-to."""
 
 PROPERTY_NAMES: Final = (
-    *(
-        "message_id",
-        "user_id",
-        "to",
-        "subject",
-        "reply_to",
-        "correlation_id",
-        "content_type",
-        "content_encoding",
-    ),
-    *("absolute_expiry_time", "timestamp", "group_id", "group_sequence", "reply_to_group_id"),
+    *("message_id", "user_id", "to", "subject", "reply_to", "correlation_id", "content_type"),
+    *("content_encoding", "absolute_expiry_time", "timestamp", "group_id", "group_sequence"),
+    "reply_to_group_id",
 )
 """The fields of the properties section, in order."""
 ANNOTATION_OF: Final = {
@@ -124,7 +104,7 @@ def decode(data: bytes, stream: str, offset: int) -> StreamMessage:
     if not is_amqp10(data):
         return StreamMessage(value=data)
     try:
-        return _message(_Sections.of(data))
+        return _message(_sections(data))
     except Malformed as error:
         raise InvalidMessage(f"not valid AMQP 1.0: {error}", stream, offset) from None
 
@@ -142,76 +122,45 @@ def is_amqp10(data: bytes) -> bool:
 
 
 _SECTION_BYTES: Final = {bytes([code]) for code in _SECTIONS}
-
-
-@dataclass(slots=True)
-class _Sections:
-    """The sections of a message, as values of AMQP 1.0."""
-
-    header: list[Any] = field(default_factory=list)
-    annotations: dict[Any, Any] = field(default_factory=dict)
-    properties: list[Any] = field(default_factory=list)
-    application_properties: dict[Any, Any] = field(default_factory=dict)
-    data: list[bytes] = field(default_factory=list)
-    sequences: list[Any] = field(default_factory=list)
-    values: list[Any] = field(default_factory=list)
-
-    @classmethod
-    def of(cls, data: bytes) -> _Sections:
-        found = cls()
-        for code, value in _sections(data):
-            kind = _KINDS.get(code)
-            if kind is not None and not isinstance(value, kind):
-                raise Malformed(f"section 0x{code:02x} has a value of the wrong type")
-            match code:
-                case 0x70:
-                    found.header = value
-                case 0x72:
-                    found.annotations = value
-                case 0x73:
-                    found.properties = value
-                case 0x74:
-                    found.application_properties = value
-                case 0x75:
-                    found.data.append(value)
-                case 0x76:
-                    found.sequences += value
-                case 0x77:
-                    found.values.append(value)
-        return found
-
-
 _KINDS: Final[dict[int, type]] = {0x70: list, 0x72: dict, 0x73: list, 0x74: dict, 0x75: bytes, 0x76: list}
 
 
-def _sections(data: bytes) -> Iterator[tuple[int, Any]]:
+def _sections(data: bytes) -> dict[int, list[Any]]:
+    """Return the values of each kind of section."""
+    found: dict[int, list[Any]] = {}
     at = 0
     while at < len(data):
-        if byte_at(data, at) != 0:
+        if data[at] != 0:
             raise Malformed(f"byte {at} is 0x{data[at]:02x}, expected a section")
         descriptor, at = read(data, at + 1)
         code = _SYMBOLS.get(descriptor, -1) if isinstance(descriptor, str) else descriptor
         if code not in _SECTIONS:
             raise Malformed(f"a section has the unknown descriptor {descriptor!r}")
         value, at = read(data, at)
-        yield code, value
+        if code in _KINDS and not isinstance(value, _KINDS[code]):
+            raise Malformed(f"section 0x{code:02x} has a value of the wrong type")
+        found.setdefault(code, []).append(value)
+    return found
 
 
-def _message(found: _Sections) -> StreamMessage:
-    properties = dict(zip(PROPERTY_NAMES, found.properties, strict=False))
-    durable, priority, ttl = [*found.header, None, None, None][:3]
-    annotations, application = dict(found.annotations), dict(found.application_properties)
+def _message(found: dict[int, list[Any]]) -> StreamMessage:
+    header, annotations, values, application = (
+        found[code][-1] if code in found else _KINDS[code]()
+        for code in (HEADER, ANNOTATIONS, PROPERTIES, APPLICATION_PROPERTIES)
+    )
+    properties = dict(zip(PROPERTY_NAMES, values, strict=False))
+    durable, priority, ttl = [*header, None, None, None][:3]
     added = {
         column: _first(annotations.pop(name, None), application.pop(name, None) if is_basic(name) else None)
         for name, column in ANNOTATION_OF.items()
     }
-    text = {name: as_text(properties.get(name)) for name in ("message_id", "correlation_id", *_PLAIN_TEXTS)}
+    plain = ("message_id", "correlation_id", "content_type", "content_encoding")
     return StreamMessage(
         value=_body(found),
         routing_key=as_text(added["routing_key"]),
         exchange=as_text(added["exchange"]),
-        headers={_header_name(name): as_text(value) for name, value in (annotations | application).items()},
-        **text,
+        headers={as_text(name) or "": as_text(value) for name, value in (annotations | application).items()},
+        **{name: as_text(properties.get(name)) for name in plain},
         reply_to=reply_to(as_text(properties.get("reply_to"))),
         user_id=_user_id(properties.get("user_id")),
         type=as_text(_first(added["type"], properties.get("subject"))),
@@ -223,9 +172,6 @@ def _message(found: _Sections) -> StreamMessage:
     )
 
 
-_PLAIN_TEXTS: Final = ("content_type", "content_encoding")
-
-
 def is_basic(name: str) -> bool:
     """Whether RabbitMQ 3.10 stores a property of AMQP 0-9-1 under this name."""
     return name.startswith("x-basic-")
@@ -234,11 +180,6 @@ def is_basic(name: str) -> bool:
 def _first(*values: Any) -> Any:
     """Return the first value that is not None."""
     return next((value for value in values if value is not None), None)
-
-
-def _header_name(name: Any) -> str:
-    """Return the name of a header as text: annotations may have names of any type."""
-    return as_text(name) or ""
 
 
 def reply_to(address: str | None) -> str | None:
@@ -271,10 +212,10 @@ def _milliseconds(value: Any) -> int | None:
     return int(value) if isinstance(value, Milliseconds) else None
 
 
-def _body(found: _Sections) -> bytes | None:
-    if found.data:
-        return b"".join(found.data)
-    value = _first(*found.values, found.sequences or None)
+def _body(found: dict[int, list[Any]]) -> bytes | None:
+    if DATA in found:
+        return b"".join(found[DATA])
+    value = _first(*found.get(VALUE, ()), [*chain(*found.get(SEQUENCE, ()))] or None)
     if isinstance(value, bytes) or value is None:
         return value
     text = as_text(value)
