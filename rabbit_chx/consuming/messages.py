@@ -17,16 +17,8 @@ HOLD: Final = "x-rabbit-chx-hold"
 """The header of a marker that holds its queue. Its value names another queue, whose deletion releases the held one."""
 
 _PROPERTIES: Final = (
-    *(
-        "content_type",
-        "content_encoding",
-        "headers",
-        "delivery_mode",
-        "priority",
-        "correlation_id",
-        "reply_to",
-    ),
-    *("expiration", "message_id", "timestamp", "user_id", "app_id", "cluster_id"),
+    *("content_type", "content_encoding", "headers", "delivery_mode", "priority", "correlation_id"),
+    *("reply_to", "expiration", "message_id", "timestamp", "user_id", "app_id", "cluster_id"),
     *("type", "message_type"),  # pika's name and pamqp's
 )
 
