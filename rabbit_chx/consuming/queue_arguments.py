@@ -24,15 +24,9 @@ Kind: TypeAlias = Literal["quorum", "classic", "temporary", "stream", "unknown"]
 
 
 def learn(queue: str, guess: Mapping[str, Any]) -> Generator[Command, Any, tuple[Kind, dict[str, Any], str]]:
-    """Find out the kind of a queue, and the arguments of a quorum queue.
+    """Find out the kind of an existing queue, and the arguments of a quorum queue; ``guess`` is tried first.
 
-    Args:
-        queue: the name of an existing queue.
-        guess: the arguments to try first.
-
-    Returns:
-        The kind, the arguments, and the text of the last refusal. A temporary queue is not durable, is exclusive or is
-        deleted automatically.
+    Also returns the text of the last refusal. A temporary queue is not durable, is exclusive or is deleted automatically.
     """
     arguments = {**guess, "x-queue-type": "quorum"}
     text = ""

@@ -61,14 +61,7 @@ class Calls:
         access: Access | None = None,
         timeout: float | None = None,
     ) -> Fields:
-        """Send a request and return the fields of its answer.
-
-        Args:
-            command: the command.
-            fields: its encoded fields.
-            stream: the stream to name in an error.
-            access: the permissions to name in an error.
-            timeout: seconds to wait for the answer.
+        """Send a request and return the fields of its answer. Errors name ``stream`` and ``access``.
 
         Raises:
             StreamUnavailable: the broker refused it, or does not answer.
