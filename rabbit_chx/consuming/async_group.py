@@ -22,7 +22,6 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from functools import partial
-from types import TracebackType
 from typing import Self
 
 from rabbit_chx.broker.amqp_async import connect
@@ -82,12 +81,7 @@ class AsyncGroup(Options):
         self._begin(None)
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, kind: object, error: object, traceback: object) -> None:
         assert self._member is not None
         self._member.stop(patience=0.0)
         self._member = None

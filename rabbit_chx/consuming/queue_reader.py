@@ -9,8 +9,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from time import monotonic
-from types import TracebackType
-from typing import Any, Final, NamedTuple, Self
+from typing import Final, NamedTuple, Self
 
 from pika import BasicProperties, BlockingConnection, spec
 from pika.adapters.blocking_connection import BlockingChannel
@@ -91,7 +90,9 @@ class QueueReader:
         opening = partial(connect, timeout=timeout, heartbeat=heartbeat, credentials=credentials, tls=tls)
         self._openings = [partial(opening, url) for url in given]
         self._name = name
-        self._reporter = Reporter(partial(self._opened, f"{name} canaries"), partial(_warn, queue))
+        self._reporter = Reporter(
+            partial(self._opened, f"{name} canaries"), partial(log.warning, "queue %r: %s", queue)
+        )
         self._queue = check_name("queue", queue)
         self._prefetch = prefetch
         self._reconnect = reconnect
@@ -119,12 +120,7 @@ class QueueReader:
     def __enter__(self) -> Self:
         return self.open()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def take(
@@ -193,7 +189,7 @@ class QueueReader:
         connection = self._connection
         if connection is not None:
             with suppress(AMQPError):  # the connection is closed, so its thread is awake
-                connection.add_callback_threadsafe(_nothing)
+                connection.add_callback_threadsafe(lambda: None)
 
     # ---- in the thread of the connection
 
@@ -328,11 +324,3 @@ class QueueReader:
         unavailable.permanent = not self._acknowledged
         self._acknowledged = False
         return unavailable
-
-
-def _warn(queue: str, text: str) -> None:
-    log.warning("queue %r: %s", queue, text)
-
-
-def _nothing() -> Any:
-    """Wake the thread of the connection."""

@@ -10,7 +10,6 @@ from dataclasses import replace
 from functools import partial
 from queue import Empty, SimpleQueue
 from time import monotonic
-from types import TracebackType
 from typing import Any, Final, NamedTuple, Self
 
 from pika import BasicProperties, BlockingConnection
@@ -77,9 +76,7 @@ class CanarySender:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._batches.put(None)
         self._thread.join(_CLOSE_SECONDS)
 

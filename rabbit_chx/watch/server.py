@@ -22,7 +22,6 @@ from math import inf
 from socketserver import TCPServer
 from threading import BoundedSemaphore, Condition, Thread
 from time import monotonic
-from types import TracebackType
 from typing import Any, ClassVar, Final, Self
 from urllib.parse import urlsplit
 
@@ -145,9 +144,7 @@ class Server:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
