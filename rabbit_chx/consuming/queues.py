@@ -1,4 +1,4 @@
-"""Check queues and permissions for a member, and park messages. Generators of commands for a driver of pika or aio-pika."""
+"""Check queues and permissions for a member or a reader, and park messages. Generators of commands for a driver."""
 
 from __future__ import annotations
 
@@ -24,7 +24,6 @@ from rabbit_chx.topology.model import DELIVERY_LIMIT, SINGLE_ACTIVE_CONSUMER
 _DEAD_LETTER: Final = "x-dead-letter-exchange"
 _CHECK_AGAIN_AFTER: Final = 1.0
 _FIT: Final = "a quorum queue with a single active consumer"
-_MISSING: Final = "`rabbit-chx apply` declares the queues of a topology file"
 _REPLACE: Final = (
     "This cannot be changed in place: declare another queue (with preset: ordered in a topology file), bind it in place "
     "of this one, and drain this one"
@@ -148,7 +147,7 @@ def fit_queues(
 def _check_exists(name: str) -> Generator[Command, Any, None]:
     try:
         if not (yield from exists(name)):
-            raise InvalidValue("queue", name, "an existing queue", _MISSING)
+            raise no_such_queue(name)
     except Refused as refused:
         if refused.code != RESOURCE_LOCKED:
             raise
@@ -175,6 +174,48 @@ def _arguments(name: str, usual: Mapping[str, Any]) -> Generator[Command, Any, d
 
 def _unfit(name: str, what: str) -> InvalidValue:
     return InvalidValue(f"queue {name!r}", Unquoted(what), _FIT, _REPLACE)
+
+
+# ---- which queues a reader can read
+
+
+def check_readable(queue: str, release: Release) -> Generator[Command, Any, str]:
+    """Check that a queue can be read; return a warning, or an empty text.
+
+    Raises:
+        InvalidValue: the queue is missing, is a stream, or belongs to another connection.
+    """
+    try:
+        if not (yield from exists(queue)):
+            raise no_such_queue(queue)
+        kind, arguments, _ = yield from learn(queue, {})
+    except Refused as refused:
+        if refused.code == RESOURCE_LOCKED:
+            raise InvalidValue(
+                "queue",
+                queue,
+                "a queue that is not exclusive",
+                "Only the connection that declared it can read it",
+            ) from None
+        if refused.code != ACCESS_REFUSED:
+            raise
+        return ""  # without the permission to declare the queue, its kind stays unknown
+    if kind == "stream":
+        raise is_a_stream(queue)
+    limited = kind == "quorum" and limit_applies(release, arguments.get(DELIVERY_LIMIT))
+    return delivery_limit_warning([queue], release) if limited else ""
+
+
+def no_such_queue(queue: str) -> InvalidValue:
+    """The error for a missing queue."""
+    hint = "`rabbit-chx apply` declares the queues of a topology file"
+    return InvalidValue("queue", queue, "an existing queue", hint)
+
+
+def is_a_stream(queue: str) -> InvalidValue:
+    """The error for a stream."""
+    hint = "Read it as a stream; in Spark, use the option stream instead of queue"
+    return InvalidValue(f"queue {queue!r}", Unquoted("a stream"), "a classic or quorum queue", hint)
 
 
 # ---- warnings
