@@ -140,10 +140,6 @@ def _float(raw: bytes) -> float:
     return float(str(np.frombuffer(raw, ">f4")[0]))
 
 
-def _constant(value: Any) -> Callable[[bytes], Any]:
-    return lambda _: value
-
-
 def _char(raw: bytes) -> str:
     code = _integer(raw)
     if code > 0x10FFFF or 0xD800 <= code <= 0xDFFF:
@@ -151,29 +147,34 @@ def _char(raw: bytes) -> str:
     return chr(code)
 
 
+INTEGERS: Final = {
+    0x43: (0, False),
+    0x44: (0, False),
+    0x50: (1, False),
+    0x51: (1, True),
+    0x52: (1, False),
+    0x53: (1, False),
+    0x54: (1, True),
+    0x55: (1, True),
+    0x60: (2, False),
+    0x61: (2, True),
+    0x70: (4, False),
+    0x71: (4, True),
+    0x80: (8, False),
+    0x81: (8, True),
+}
+"""Constructor -> size in bytes, and whether the integer is signed."""
+
 _FIXED: Final[dict[int, tuple[int, Callable[[bytes], Any]]]] = {
-    0x40: (0, _constant(None)),
-    0x41: (0, _constant(True)),
-    0x42: (0, _constant(False)),
-    0x43: (0, _constant(0)),
-    0x44: (0, _constant(0)),
+    **{code: (size, _signed if signed else _integer) for code, (size, signed) in INTEGERS.items()},
+    0x40: (0, lambda _: None),
+    0x41: (0, lambda _: True),
+    0x42: (0, lambda _: False),
     0x45: (0, lambda _: []),
-    0x50: (1, _integer),
-    0x51: (1, _signed),
-    0x52: (1, _integer),
-    0x53: (1, _integer),
-    0x54: (1, _signed),
-    0x55: (1, _signed),
     0x56: (1, lambda raw: raw != b"\0"),
-    0x60: (2, _integer),
-    0x61: (2, _signed),
-    0x70: (4, _integer),
-    0x71: (4, _signed),
     0x72: (4, _float),
     0x73: (4, _char),
     0x74: (4, bytes),
-    0x80: (8, _integer),
-    0x81: (8, _signed),
     0x82: (8, lambda raw: struct.unpack(">d", raw)[0]),
     0x83: (8, lambda raw: Milliseconds(_signed(raw))),
     0x84: (8, bytes),

@@ -13,6 +13,7 @@ from typing import Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from rabbit_chx.streams.amqp10 import INTEGERS
 from rabbit_chx.streams.chunks import Whole
 
 Flags: TypeAlias = npt.NDArray[np.bool_]
@@ -29,23 +30,6 @@ LISTS: Final = (EMPTY_LIST, 0xC0, 0xD0)
 MAPS: Final = (0xC1, 0xD1)
 BOOLEAN: Final = 0x56
 """A boolean with a byte for its value."""
-INTEGERS: Final = {
-    UINT_0: (0, False),
-    0x44: (0, False),
-    UBYTE: (1, False),
-    0x51: (1, True),
-    SMALL_UINT: (1, False),
-    0x53: (1, False),
-    0x54: (1, True),
-    0x55: (1, True),
-    0x60: (2, False),
-    0x61: (2, True),
-    UINT: (4, False),
-    0x71: (4, True),
-    0x80: (8, False),
-    0x81: (8, True),
-}
-"""Constructor -> size in bytes, and whether the integer is signed."""
 FEW: Final = (0x72, 0x73, 0x82, TIMESTAMP, 0x98, *BINARIES)
 """Rare header values, which are converted to text one by one: floats, characters, times, UUIDs and binary."""
 _FIRST_VARIABLE: Final = 0xA0

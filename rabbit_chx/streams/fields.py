@@ -13,13 +13,13 @@ from typing import Final
 import numpy as np
 
 from rabbit_chx.streams import messages
+from rabbit_chx.streams.amqp10 import INTEGERS
 from rabbit_chx.streams.chunks import Whole
 from rabbit_chx.streams.encoded import (
     BINARIES,
     BOOLEAN,
     FALSE,
     FEW,
-    INTEGERS,
     LISTS,
     MAPS,
     NULL,

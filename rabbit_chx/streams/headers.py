@@ -6,14 +6,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rabbit_chx.streams.amqp10 import Malformed, as_text, read_as
+from rabbit_chx.streams.amqp10 import INTEGERS, Malformed, as_text, read_as
 from rabbit_chx.streams.chunks import Whole
 from rabbit_chx.streams.encoded import (
     BINARIES,
     BOOLEAN,
     FALSE,
     FEW,
-    INTEGERS,
     TEXTS,
     TRUE,
     Bytes,
