@@ -66,13 +66,13 @@ class StreamConnection:
         self._calls = Calls(wire, timeout)
         self._calls.on_moved = self._drop
         try:
-            peer = shake_hands(self._calls, self.url, credentials, name)
+            release, node = shake_hands(self._calls, self.url, credentials, name)
         except BaseException:
             wire.close()
             raise
-        self.release: str = peer.release
+        self.release: str = release
         """The release of RabbitMQ, such as ``"4.3.6"``."""
-        self.node: Node | None = peer.node
+        self.node: Node | None = node
         """The address that the node advertises."""
         self._commands: frozenset[int] | None = None
         self._subscriptions: dict[int, str] = {}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final
 
 from rabbit_chx.broker.amqp import version_in
@@ -25,17 +24,10 @@ _ACCESS_REFUSED: Final = 403
 """The code in AMQP 0-9-1 that corresponds to `_AUTHENTICATION`."""
 
 
-@dataclass(frozen=True, slots=True)
-class Peer:
-    """The release and the node of the broker, as its answers report them."""
-
-    release: str
-    node: Node | None
-    """The address that the node advertises."""
-
-
-def shake_hands(calls: Calls, url: BrokerUrl, credentials: Credentials | None, connection_name: str) -> Peer:
-    """Log in, agree limits and open the virtual host.
+def shake_hands(
+    calls: Calls, url: BrokerUrl, credentials: Credentials | None, connection_name: str
+) -> tuple[str, Node | None]:
+    """Log in, agree limits and open the virtual host; return the broker's release and its advertised node.
 
     Raises:
         StreamUnavailable: the broker refused a step, or does not answer.
@@ -61,7 +53,7 @@ def shake_hands(calls: Calls, url: BrokerUrl, credentials: Credentials | None, c
     answer = calls.answer(Command.OPEN, string(url.vhost))
     if answer.code != OK:
         raise _no_virtual_host(calls, answer, url)
-    return Peer(release, _node(answer.fields.string_map()))
+    return release, _node(answer.fields.string_map())
 
 
 def _release(properties: Mapping[str, str], where: str) -> str:
