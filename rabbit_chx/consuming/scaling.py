@@ -131,27 +131,18 @@ def carry_out(
         change.carry_out(plan, drain_first, removed, record=record, needs=needs)
 
 
+@dataclass
 class _Change:
     """One call of `carry_out`, which holds the lock."""
 
-    def __init__(
-        self,
-        connection: BlockingConnection,
-        management: Management,
-        driver: PikaDriver,
-        on_done: Callable[[Done], object],
-        timeout: float,
-        settle: float,
-        groups: set[str],
-    ) -> None:
-        self._connection = connection
-        self._management = management
-        self._driver = driver
-        self._on_done = on_done
-        self._timeout = timeout
-        self._settle = settle
-        self._groups = groups
-        self._announced = 0.0
+    connection: BlockingConnection
+    management: Management
+    driver: PikaDriver
+    on_done: Callable[[Done], object]
+    timeout: float
+    settle: float
+    groups: set[str]
+    _announced: float = 0.0
 
     def carry_out(
         self,
@@ -171,10 +162,10 @@ class _Change:
             self._wait_for_members(losing - drain_first.keys())
         self._apply(replace(plan, steps=first, changes=()), record=record, needs=needs)
         self._wait_for_members(losing | drain_first.keys(), new=drain_first)
-        held = [Hold.of(queue, losers, removed, self._groups) for queue, losers in drain_first.items()]
+        held = [Hold.of(queue, losers, removed, self.groups) for queue, losers in drain_first.items()]
         for hold in held:
-            self._driver.run(hold_commands(hold))
-            self._on_done(Done("hold", hold.queue))
+            self.driver.run(hold_commands(hold))
+            self.on_done(Done("hold", hold.queue))
         try:
             self._apply(replace(plan, steps=plan.steps[len(first) :]), record=record, needs=needs)
         except ApplyStopped:
@@ -184,14 +175,14 @@ class _Change:
         self.finish(held)
 
     def _apply(self, plan: Plan, *, record: bool, needs: Needs) -> None:
-        self._driver.run(
+        self.driver.run(
             plan_commands(
                 plan,
                 holder="",
                 token=0,
                 seen=True,
                 record=record,
-                on_step=lambda step: self._on_done(Done("step", step=step)),
+                on_step=lambda step: self.on_done(Done("step", step=step)),
                 lock=False,
                 also=needs,
             )
@@ -203,12 +194,12 @@ class _Change:
         """Drain the queues that lose keys and release those that gain keys, stage by stage."""
         named = {hold.queue: hold for hold in holds}
         removed = {queue for hold in holds for queue in hold.removed}
-        self._groups |= {group for hold in holds for group in hold.groups}
+        self.groups |= {group for hold in holds for group in hold.groups}
         there = self._existing({queue for hold in holds for queue in (*hold.losing, hold.queue)})
         drain_first: dict[Destination, Collection[Destination]] = {
             hold.queue: [each for each in hold.losing if each in there] for hold in holds
         }
-        settle = self._settle
+        settle = self.settle
         planned = stages(drain_first)
         for stage, (losing, gaining) in enumerate(planned, start=1):
             if losing:
@@ -219,34 +210,34 @@ class _Change:
                 for queue in sorted(self._unbound(removed & there)):
                     self._delete(queue)
             for queue in gaining:
-                self._driver.run(release_commands(named.pop(queue)))
-                self._on_done(Done("release", queue))
+                self.driver.run(release_commands(named.pop(queue)))
+                self.on_done(Done("release", queue))
 
     def _unbound(self, queues: set[str]) -> set[str]:
         """The queues without bindings; an interrupted switch may have left the others bound."""
         if not queues:
             return queues
-        bindings = self._management.bindings(self._driver.vhost)
+        bindings = self.management.bindings(self.driver.vhost)
         return queues - {str(each.destination) for each in bindings if each.source}
 
     def _existing(self, queues: set[str]) -> set[str]:
-        return queues & {queue.name for queue, _ in self._management.queues(self._driver.vhost)}
+        return queues & {queue.name for queue, _ in self.management.queues(self.driver.vhost)}
 
     def _drain(
         self, losing: Collection[str], settle: float, new: Collection[str], held: Iterable[str]
     ) -> None:
         commands = marker_commands(
             losing,
-            self._timeout,
+            self.timeout,
             settle,
-            on_passed=lambda queue: self._on_done(Done("drain", queue)),
+            on_passed=lambda queue: self.on_done(Done("drain", queue)),
             on_poll=partial(self._announce_again, new),
         )
         try:
-            self._driver.run(commands)
+            self.driver.run(commands)
         except NotDrained as late:
             raise NotDrained(
-                f"the messages of {_listed(late.queues)} were not handled within {self._timeout:g} seconds, so "
+                f"the messages of {_listed(late.queues)} were not handled within {self.timeout:g} seconds, so "
                 f"{_listed(held)} stay held: run it again to continue, with a longer timeout if there are many messages",
                 late.queues,
             ) from None
@@ -254,34 +245,34 @@ class _Change:
     def _delete(self, queue: str) -> None:
         """Delete a drained queue without bindings; the broker cancels its consumers, and members drop it."""
         try:
-            self._driver.run(delete_if_empty(self._driver.vhost, queue, may_be_consumed=True))
+            self.driver.run(delete_if_empty(self.driver.vhost, queue, may_be_consumed=True))
         except (Surprise, Refused) as error:
             if isinstance(error, Refused) and error.code != PRECONDITION_FAILED:
                 raise
-            self._on_done(Done("keep", queue))
+            self.on_done(Done("keep", queue))
         else:
-            self._on_done(Done("delete", queue))
+            self.on_done(Done("delete", queue))
 
     # ---- members
 
     def _choose_groups(self, queues: Collection[str]) -> None:
         """Choose the groups whose members consume one of the queues, unless the caller named a group."""
-        if self._groups:
+        if self.groups:
             return
-        names = [queue.name for queue, _ in self._management.queues(self._driver.vhost)]
+        names = [queue.name for queue, _ in self.management.queues(self.driver.vhost)]
         found = {name.removeprefix(SEATS).rpartition(".")[0] for name in names if name.startswith(SEATS)}
-        self._groups = {
+        self.groups = {
             group for group in found if any({*queues} & member.queues.keys() for member in self._ask(group))
         }
 
     def _ask(self, group: str, new: Collection[str] = ()) -> list[MemberStatus]:
         with uninterrupted():
-            return ask(self._connection, group, timeout=_ANSWER_IN, queues=new)
+            return ask(self.connection, group, timeout=_ANSWER_IN, queues=new)
 
     def _announce(self, new: Collection[str]) -> set[str]:
         """Ask all members to consume these queues and return the queues that they already consume."""
         self._announced = monotonic()
-        found = [member for group in sorted(self._groups) for member in self._ask(group, new)]
+        found = [member for group in sorted(self.groups) for member in self._ask(group, new)]
         return {queue for member in found for queue in member.queues}
 
     def _announce_again(self, new: Collection[str]) -> None:
@@ -293,20 +284,18 @@ class _Change:
         """Wait until members consume these queues. Members may need a moment to start with the queues in ``new``."""
         if not queues:
             return
-        deadline = monotonic() + (min(self._timeout, _LONGEST_WAIT_FOR_MEMBERS) if new else 0.0)
+        deadline = monotonic() + (min(self.timeout, _LONGEST_WAIT_FOR_MEMBERS) if new else 0.0)
         while missing := {*queues} - self._announce(new):
             if monotonic() > deadline:
                 who = (
-                    f"no member of group {_listed(self._groups)}"
-                    if self._groups
-                    else "no member of any group"
+                    f"no member of group {_listed(self.groups)}" if self.groups else "no member of any group"
                 )
                 raise NotConsumed(
                     f"{who} consumes {_listed(missing)}, so no bindings were changed. Start members that consume the "
                     "exchange; if other programs consume it, use `rabbit-chx apply` and rabbit_chx.broker.drain_in_order",
                     tuple(sorted(missing)),
                 )
-            self._connection.sleep(0.2)
+            self.connection.sleep(0.2)
 
 
 def _try_replies() -> Generator[Command, Any, None]:
