@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
 from typing import Any, Final, Self
 
-from rabbit_chx.broker.applying.protocol import NO_ROUTE, Command, OnChannel, Refused
+from rabbit_chx.broker.applying.protocol import Command, OnChannel, routed
 from rabbit_chx.broker.management import Management
 from rabbit_chx.consuming.access import HOLDS
 from rabbit_chx.consuming.messages import HOLD
@@ -95,19 +95,10 @@ def hold_commands(hold: Hold) -> Generator[Command, Any, None]:
     """Hold a queue: messages that are routed to it afterwards wait."""
     yield OnChannel("queue_declare", {"queue": hold.name, "durable": True, "arguments": hold.arguments})
     properties = {"headers": {HOLD: hold.name}, "delivery_mode": 2}
-    marker = {"exchange": "", "routing_key": hold.queue, "body": b"", "mandatory": True}
-    try:
-        yield OnChannel("basic_publish", {**marker, "properties": properties})
-    except Refused as refused:
-        if refused.code != NO_ROUTE:
-            raise
+    if not (yield from routed(hold.queue, b"", properties)):
         yield from release_commands(hold)
-        raise InvalidValue(
-            "queue to hold",
-            hold.queue,
-            "an existing queue that accepts messages",
-            "The broker returned the marker",
-        ) from None
+        expected, hint = "an existing queue that accepts messages", "The broker returned the marker"
+        raise InvalidValue("queue to hold", hold.queue, expected, hint)
 
 
 def release_commands(hold: Hold) -> Generator[Command, Any, None]:

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from pika.spec import ACCESS_REFUSED, NOT_FOUND, RESOURCE_LOCKED
 
-from rabbit_chx.broker.applying.protocol import NO_ROUTE, Command, OnChannel, Pause, Refused
+from rabbit_chx.broker.applying.protocol import Command, OnChannel, Pause, Refused, routed
 from rabbit_chx.broker.permissions import why_denied
 from rabbit_chx.consuming.access import HOLDS, needs_of
 from rabbit_chx.consuming.logs import Log
@@ -43,18 +43,9 @@ def exists(queue: str) -> Generator[Command, Any, bool]:
 
 def park(queue: str, message: Message) -> Generator[Command, Any, None]:
     """Publish a message to another queue and wait until the broker has confirmed it."""
-    to_queue = {"exchange": "", "routing_key": queue, "body": message.body, "mandatory": True}
-    try:
-        yield OnChannel("basic_publish", {**to_queue, "properties": message.set_properties()})
-    except Refused as refused:
-        if refused.code != NO_ROUTE:
-            raise
-        raise InvalidValue(
-            "parking_queue",
-            queue,
-            "an existing queue",
-            "The broker returned the message as unroutable",
-        ) from None
+    if not (yield from routed(queue, message.body, message.set_properties())):
+        hint = "The broker returned the message as unroutable"
+        raise InvalidValue("parking_queue", queue, "an existing queue", hint)
 
 
 def check_access(settings: Settings, seat: int, queues: Collection[str]) -> Generator[Command, Any, None]:

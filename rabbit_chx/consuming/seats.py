@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from pika.spec import RESOURCE_LOCKED
 
-from rabbit_chx.broker.applying.protocol import NO_ROUTE, Command, OnChannel, Refused
+from rabbit_chx.broker.applying.protocol import Command, OnChannel, Refused, routed
 from rabbit_chx.errors import InvalidValue
 from rabbit_chx.names import check_name
 
@@ -80,14 +80,7 @@ def is_taken(group: str, seat: int) -> Generator[Command, Any, bool]:
     Sends an expiring empty message to the seat's queue. Declaring the queue instead would cost a channel and an error in
     the broker's log for each taken seat.
     """
-    nothing = {"exchange": "", "routing_key": seat_queue(group, seat), "body": b"", "mandatory": True}
-    try:
-        yield OnChannel("basic_publish", {**nothing, "properties": {"expiration": "0"}})
-    except Refused as refused:
-        if refused.code != NO_ROUTE:
-            raise
-        return False
-    return True
+    return (yield from routed(seat_queue(group, seat), b"", {"expiration": "0"}))
 
 
 def next_try(tried: int, share: float) -> float:

@@ -30,7 +30,7 @@ import time
 from collections.abc import Awaitable, Callable, Collection, Generator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from rabbit_chx.broker.applying.protocol import NO_ROUTE, Command, Lost, OnChannel, Pause, Refused
+from rabbit_chx.broker.applying.protocol import Command, Lost, OnChannel, Pause, Refused, routed
 from rabbit_chx.broker.permissions import DEFAULT_EXCHANGE, Beginning, Needs, Resources, why_denied
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue, RabbitChxError
 from rabbit_chx.ring import Destination
@@ -150,18 +150,9 @@ def marker_commands(
 
 def _publish_marker(queue: str, headers: Mapping[str, Any], replies: str) -> Generator[Command, Any, None]:
     properties = {"headers": headers, "reply_to": replies, "delivery_mode": 2}
-    to_queue = {"exchange": "", "routing_key": queue, "body": b"", "mandatory": True}
-    try:
-        yield OnChannel("basic_publish", {**to_queue, "properties": properties})
-    except Refused as refused:
-        if refused.code != NO_ROUTE:
-            raise
-        raise InvalidValue(
-            "queue to drain",
-            queue,
-            "an existing queue that accepts messages",
-            "The broker returned the marker",
-        ) from None
+    if not (yield from routed(queue, b"", properties)):
+        expected, hint = "an existing queue that accepts messages", "The broker returned the marker"
+        raise InvalidValue("queue to drain", queue, expected, hint)
 
 
 # ---- with pika

@@ -87,6 +87,24 @@ class Surprise(Exception):
     """The broker is not in the expected state; the text describes the difference, and what to do."""
 
 
+def routed(queue: str, body: bytes, properties: Mapping[str, Any]) -> Generator[Command, Any, bool]:
+    """Publish a message to a queue and return whether the broker accepted it; False if it returned the message."""
+    message = {
+        "exchange": "",
+        "routing_key": queue,
+        "body": body,
+        "mandatory": True,
+        "properties": properties,
+    }
+    try:
+        yield OnChannel("basic_publish", message)
+    except Refused as refused:
+        if refused.code != NO_ROUTE:
+            raise
+        return False
+    return True
+
+
 _FOR_EACH: Final = 0.2
 """Seconds that a pipeline may take longer for each of its commands."""
 
