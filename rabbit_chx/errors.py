@@ -274,5 +274,7 @@ class MissingDependency(RabbitChxError, ImportError):
 class BrokerUnavailable(RabbitChxError):
     """No broker could be started or reached; the message lists what was tried."""
 
-    permanent = False
-    """Whether the broker refused the request, so that another attempt is useless."""
+    def __init__(self, *args: object, permanent: bool = False) -> None:
+        super().__init__(*args)
+        self.permanent = permanent
+        """Whether the broker refused the request, so that another attempt is useless."""

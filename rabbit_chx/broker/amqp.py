@@ -105,9 +105,7 @@ def connect(
         ) from None
     except (AMQPError, OSError) as error:
         reason = why_down(error, str(url))
-        unavailable = BrokerUnavailable(str(reason))
-        unavailable.permanent = reason.permanent
-        raise unavailable from None
+        raise BrokerUnavailable(str(reason), permanent=reason.permanent) from None
 
 
 class _Expecting(threading.local):

@@ -58,9 +58,7 @@ async def connect(
         )
     except (AMQPError, OSError) as error:
         reason = _why_not_open(error, str(broker))
-        unavailable = BrokerUnavailable(str(reason))
-        unavailable.permanent = reason.permanent
-        raise unavailable from None
+        raise BrokerUnavailable(str(reason), permanent=reason.permanent) from None
     return connection
 
 

@@ -56,7 +56,6 @@ def why_ended(error: Exception, settings: Settings, queues: Collection[str]) -> 
         refusal = Refused(error.reply_code, error.reply_text)
     if refusal is not None:
         denied = why_denied(refusal.text, needs_of(settings, queues), what="a member")
-        ended = BrokerUnavailable(denied or f"the broker refused it: {refusal.code} {refusal.text}")
-        ended.permanent = refusal.code == ACCESS_REFUSED
-        return ended
+        text = denied or f"the broker refused it: {refusal.code} {refusal.text}"
+        return BrokerUnavailable(text, permanent=refusal.code == ACCESS_REFUSED)
     return BrokerUnavailable(str(error) if isinstance(error, Lost) else str(why_down(error, "the broker")))

@@ -311,16 +311,14 @@ class QueueReader:
         if isinstance(error, Lost):
             return BrokerUnavailable(str(error))
         reason = why_down(error, "the broker", needs=Needs(read={("queue", self._queue)}))
-        unavailable = BrokerUnavailable(str(reason))
-        unavailable.permanent = reason.permanent
-        return unavailable
+        return BrokerUnavailable(str(reason), permanent=reason.permanent)
 
     def _why_taken_back(self) -> BrokerUnavailable:
         """Explain why the messages came back; the second time in a row is permanent, because it would repeat forever."""
         unavailable = BrokerUnavailable(
             f"the broker took back the unacknowledged messages of queue {self._queue!r}, probably because the reader held them "
-            "longer than consumer_timeout. Read fewer at a time (in Spark with maxRowsPerTrigger), or increase consumer_timeout"
+            "longer than consumer_timeout. Read fewer at a time (in Spark with maxRowsPerTrigger), or increase consumer_timeout",
+            permanent=not self._acknowledged,
         )
-        unavailable.permanent = not self._acknowledged
         self._acknowledged = False
         return unavailable

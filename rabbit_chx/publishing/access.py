@@ -49,9 +49,8 @@ def check_access(
             for exchange in exchanges:
                 _check_exchange(connection, exchange, where)
         return
-    unavailable = BrokerUnavailable("; ".join(map(str, failed)))
-    unavailable.permanent = all(error.permanent for error in failed)
-    raise unavailable
+    permanent = all(error.permanent for error in failed)
+    raise BrokerUnavailable("; ".join(map(str, failed)), permanent=permanent)
 
 
 def _check_exchange(connection: pika.BlockingConnection, exchange: str, where: str) -> None:

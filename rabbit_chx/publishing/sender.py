@@ -171,9 +171,7 @@ class Sender:
         self._outbox.put_back(lost, first=True)
 
     def _give_up(self, final_error: str, *, permanent: bool = False) -> None:
-        error = BrokerUnavailable(final_error)
-        error.permanent = permanent
-        self._outbox.give_up(error)
+        self._outbox.give_up(BrokerUnavailable(final_error, permanent=permanent))
 
     def _watch(self, connection: PublisherConnection, timeout: float) -> None:
         """End a connection that makes no progress although the broker is alive: heartbeats do not notice that."""

@@ -9,6 +9,7 @@ import threading
 import pytest
 
 from rabbit_chx import InvalidValue, RabbitChxError, errors
+from rabbit_chx.testing.node import CannotSupply
 
 CLASSES = [getattr(errors, name) for name in errors.__all__]
 OF_A_MESSAGE = [
@@ -40,6 +41,16 @@ def test_an_error_survives_pickling(cls: type[RabbitChxError], protocol: int) ->
     back = pickle.loads(pickle.dumps(cls("a full sentence"), protocol))
     assert type(back) is cls
     assert str(back) == "a full sentence"
+
+
+@pytest.mark.parametrize("cls", [errors.BrokerUnavailable, CannotSupply])
+@pytest.mark.parametrize("permanent", [False, True])
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+def test_pickling_keeps_whether_another_attempt_is_useless(
+    cls: type[errors.BrokerUnavailable], permanent: bool, protocol: int
+) -> None:
+    back = pickle.loads(pickle.dumps(cls("a full sentence", permanent=permanent), protocol))
+    assert (type(back), str(back), back.permanent) == (cls, "a full sentence", permanent)
 
 
 @pytest.mark.parametrize("got", ["a", b"\xff", 5, 1.5, None, True, "\ud800", "x" * 500])
