@@ -164,7 +164,7 @@ def _properties(
     ]
     while fields and fields[-1] == _NULL:
         fields.pop()
-    return b"\0\x53\x73" + _list(b"".join(fields), len(fields)) if fields else b""
+    return b"\0\x53\x73" + _compound(b"\xc0", b"\xd0", b"".join(fields), len(fields)) if fields else b""
 
 
 def _application_properties(headers: Mapping[str, Any] | None) -> bytes:
@@ -232,10 +232,6 @@ def _binary(data: bytes) -> bytes:
 def _sized(short: bytes, long: bytes, data: bytes) -> bytes:
     size = len(data)
     return b"%b%c%b" % (short, size, data) if size < _SHORT else b"%b%b%b" % (long, _U32.pack(size), data)
-
-
-def _list(fields: bytes, count: int) -> bytes:
-    return _compound(b"\xc0", b"\xd0", fields, count)
 
 
 def _map(pairs: bytes, count: int) -> bytes:
