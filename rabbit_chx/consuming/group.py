@@ -14,9 +14,10 @@ consumer.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 from functools import partial
+from threading import Thread
 
 from rabbit_chx.broker.amqp import connect
 from rabbit_chx.consuming.member import Member
@@ -76,7 +77,8 @@ class Group(Options):
             return
         try:
             with stopped_by_signals(member.stop):
-                thread = _Thread(member.run)
+                outcome: Future[None] = Future()
+                thread = Thread(target=_run, args=(member.run, outcome), name="rabbit-chx group", daemon=True)
                 thread.start()
                 while thread.is_alive():
                     thread.join(1.0)
@@ -84,7 +86,7 @@ class Group(Options):
             member.stop()
             self._member = None
             reporter.close()
-        thread.raise_error()
+        outcome.result()
 
     def stop(self) -> None:
         """End `run` after the current messages. Can be called from any thread."""
@@ -93,20 +95,10 @@ class Group(Options):
             member.stop()
 
 
-class _Thread(threading.Thread):
-    """A thread that keeps its error for another thread to raise."""
-
-    def __init__(self, function: Callable[[], None]) -> None:
-        super().__init__(name="rabbit-chx group", daemon=True)
-        self._function = function
-        self._error: BaseException | None = None
-
-    def run(self) -> None:
-        try:
-            self._function()
-        except BaseException as error:  # noqa: BLE001 - raised in the other thread
-            self._error = error
-
-    def raise_error(self) -> None:
-        if self._error is not None:
-            raise self._error
+def _run(function: Callable[[], None], outcome: Future[None]) -> None:
+    """Call a function in a thread and keep its error for another thread to raise."""
+    try:
+        function()
+        outcome.set_result(None)
+    except BaseException as error:  # noqa: BLE001 - raised in the other thread
+        outcome.set_exception(error)
