@@ -63,7 +63,12 @@ class Options:
         )
         broker = BrokerUrl.parse(url)
         check_credentials(credentials, broker)
-        api = partial(_management, management, broker, credentials, tls)
+
+        def api() -> Management:
+            if isinstance(management, Management):
+                return management
+            return Management.of(broker, management, credentials=credentials, tls=tls)
+
         self._source = queue_source(queues, exchange, broker, api)
         self._connection: dict[str, Any] = {
             "url": broker,
@@ -78,14 +83,3 @@ class Options:
         name = f"rabbit-chx group {self._settings.name} canaries"
         connection = {**self._connection, "name": name, "heartbeat": _HEARTBEAT}
         return Reporter(partial(connect, **connection), Log(self._settings).warn)
-
-
-def _management(
-    given: Management | str | None,
-    broker: BrokerUrl,
-    credentials: Credentials | None,
-    tls: ssl.SSLContext | None,
-) -> Management:
-    if isinstance(given, Management):
-        return given
-    return Management.of(broker, given, credentials=credentials, tls=tls)
