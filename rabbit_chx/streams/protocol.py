@@ -251,10 +251,6 @@ class Fields:
         return self._frame[start : self._at]
 
 
-_WITHOUT_CODE: Final = {Command.METADATA}
-"""The answer without a response code: instead, each stream has one."""
-
-
 def parse(frame: memoryview) -> Frame:
     """Parse a frame, given without its size.
 
@@ -281,7 +277,8 @@ def _answer(command: Command, fields: Fields) -> Frame:
     if command is Command.CREDIT:
         return CreditRefused(fields.u16(), fields.u8())
     correlation = fields.u32()
-    return Response(command, correlation, None if command in _WITHOUT_CODE else fields.u16(), fields)
+    code = None if command is Command.METADATA else fields.u16()  # in metadata, each stream has one instead
+    return Response(command, correlation, code, fields)
 
 
 def _pushed(command: Command, fields: Fields) -> Frame:
