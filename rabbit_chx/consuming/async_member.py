@@ -35,7 +35,7 @@ from rabbit_chx.consuming.queues import check_access, exists, fit_queues
 from rabbit_chx.consuming.seats import consumer_tag, looks_lower, next_try, seat_queue, take_seat
 from rabbit_chx.consuming.settings import Settings
 from rabbit_chx.consuming.sources import QueueSource
-from rabbit_chx.consuming.status import Question, status
+from rabbit_chx.consuming.status import queues_in, status
 from rabbit_chx.errors import BrokerUnavailable, RabbitChxError
 from rabbit_chx.releases import Release
 
@@ -354,9 +354,8 @@ class AsyncMember:
         asked = delivered.header.properties
         if not asked.reply_to:
             return
-        question = Question.of(delivered.body)
-        if question.queues:
-            self._ask(self._use_if_fit, question.queues)
+        if queues := queues_in(delivered.body):
+            self._ask(self._use_if_fit, queues)
         answer = status(self._settings.name, self.seat or 0, self._lanes.values())
         properties = Basic.Properties(correlation_id=asked.correlation_id)
         self._link.send(

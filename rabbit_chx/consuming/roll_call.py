@@ -23,7 +23,7 @@ from pika.exceptions import ChannelClosedByBroker
 from rabbit_chx.broker.applying.protocol import Refused
 from rabbit_chx.broker.permissions import DEFAULT_EXCHANGE, Needs, why_denied
 from rabbit_chx.consuming.seats import check_group_name, seat_queue
-from rabbit_chx.consuming.status import Question
+from rabbit_chx.consuming.status import question
 from rabbit_chx.errors import BrokerUnavailable
 
 _AT_ONCE: Final = 64
@@ -93,7 +93,7 @@ def ask(
     check_group_name(group)
     channel = connection.channel()
     try:
-        return _asked(channel, group, Question(tuple(queues)), timeout)
+        return _asked(channel, group, question(queues), timeout)
     except ChannelClosedByBroker as error:
         raise Refused(error.reply_code, error.reply_text) from None
     finally:
@@ -113,13 +113,13 @@ def workers_of(found: Sequence[MemberStatus]) -> dict[str, MemberStatus]:
     return chosen
 
 
-def _asked(channel: BlockingChannel, group: str, question: Question, timeout: float) -> list[MemberStatus]:
+def _asked(channel: BlockingChannel, group: str, body: bytes, timeout: float) -> list[MemberStatus]:
     taken: dict[int, MemberStatus] = {}
     free: set[int] = set()
 
-    def on_answer(_: Any, __: Any, properties: BasicProperties, body: bytes) -> None:
+    def on_answer(_: Any, __: Any, properties: BasicProperties, answer: bytes) -> None:
         seat = int(properties.correlation_id or -1)
-        taken[seat] = _parsed(seat, body)
+        taken[seat] = _parsed(seat, answer)
 
     channel.add_on_return_callback(lambda *returned: free.add(int(returned[2].correlation_id)))
     channel.basic_consume(_REPLIES, on_answer, auto_ack=True)
@@ -129,7 +129,7 @@ def _asked(channel: BlockingChannel, group: str, question: Question, timeout: fl
             properties = BasicProperties(
                 reply_to=_REPLIES, correlation_id=str(seat), expiration=str(int(timeout * 1000))
             )
-            channel.basic_publish("", seat_queue(group, seat), question.body, properties, mandatory=True)
+            channel.basic_publish("", seat_queue(group, seat), body, properties, mandatory=True)
         # The broker answers after it has returned the unroutable questions.
         channel.basic_qos(prefetch_count=0)
         deadline = monotonic() + timeout

@@ -6,32 +6,23 @@ import json
 import os
 import socket
 from collections.abc import Iterable
-from dataclasses import dataclass
 from time import monotonic
 from typing import Any
 
 from rabbit_chx.consuming.lanes import Lane
 
 
-@dataclass(frozen=True, slots=True)
-class Question:
-    """A request for a member's status, which may name queues that the member should consume too."""
+def question(queues: Iterable[str]) -> bytes:
+    """A request for a member's status. It may name queues that the member should consume too."""
+    return json.dumps({"queues": list(queues)}).encode()
 
-    queues: tuple[str, ...] = ()
 
-    @classmethod
-    def of(cls, body: bytes) -> Question:
-        """Parse a question; an invalid body counts as one without queues."""
-        try:
-            queues = json.loads(body)["queues"]
-            return cls(tuple(name for name in queues if isinstance(name, str)))
-        except (ValueError, LookupError, TypeError, RecursionError):
-            return cls()
-
-    @property
-    def body(self) -> bytes:
-        """The body of the message that asks this question."""
-        return json.dumps({"queues": self.queues}).encode()
+def queues_in(body: bytes) -> tuple[str, ...]:
+    """The queues that a question names; none if its body is invalid."""
+    try:
+        return tuple(name for name in json.loads(body)["queues"] if isinstance(name, str))
+    except (ValueError, LookupError, TypeError, RecursionError):
+        return ()
 
 
 def status(group: str, seat: int, lanes: Iterable[Lane]) -> bytes:
