@@ -93,10 +93,6 @@ class AsyncMember:
         """Wake the member: a message can be acknowledged, or a lane has become idle."""
         self._link.wake()
 
-    def on_error(self, error: BaseException) -> None:
-        """Handle an error that does not belong to a message, such as SystemExit."""
-        self.fail(error)
-
     def on_interruption(self, lane: Lane, channel: Any, message: Message, error: Exception | None) -> None:
         """Decide later, in the task of the connection, what to do with a message that was not handled."""
         self._ask(self._deal_with, lane, channel, message, error)

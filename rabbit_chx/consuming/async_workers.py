@@ -7,25 +7,16 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import nullcontext
 from time import monotonic
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from rabbit_chx.consuming.lanes import Lane
-from rabbit_chx.consuming.messages import Kind, Message, kind_of
-from rabbit_chx.consuming.workers import Progress
+from rabbit_chx.consuming.messages import Message
+from rabbit_chx.consuming.workers import Fate, Owner, Progress
 
 Taken: TypeAlias = tuple[Lane, Any, Message]
 """A message that is being handled, with its lane and the channel that delivered it."""
 _TURN: Final = 0.005
 """Seconds after which handlers that never wait give other tasks a turn."""
-
-
-class _Owner(Protocol):
-    """The member."""
-
-    def on_progress(self) -> None: ...
-    def on_error(self, error: BaseException) -> None: ...
-    def on_interruption(self, lane: Lane, channel: Any, message: Message, error: Exception | None) -> None:
-        """Called with a message that was not handled; the lane stays busy until the owner submits it again."""
 
 
 class AsyncWorkers(Progress):
@@ -38,21 +29,18 @@ class AsyncWorkers(Progress):
         heartbeat: int,
         report: Callable[[Message], object],
     ) -> None:
-        super().__init__(nullcontext())
-        self._report = report
+        super().__init__(nullcontext(), heartbeat, report)
         self.handler: Final = handler
         self._concurrency = concurrency
-        self._heartbeat = heartbeat
         self._ready: deque[Lane] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._stopped = False
-        self._ended = False
         self._error: BaseException | None = None
         self._turn_ends = 0.0
-        self._owner: _Owner
+        self._owner: Owner
 
-    def start(self, owner: _Owner) -> None:
+    def start(self, owner: Owner) -> None:
         """Begin to report to the member."""
         self._owner = owner
 
@@ -74,7 +62,6 @@ class AsyncWorkers(Progress):
     def fail(self, error: BaseException | None) -> None:
         """Stop giving out messages and raise this error in the loops that ask for one."""
         self._error = error
-        self._ended = True
         self.stop()
 
     def submit(self, lane: Lane) -> None:
@@ -99,11 +86,11 @@ class AsyncWorkers(Progress):
             if message is None:
                 self._owner.on_progress()
                 continue
-            kind = kind_of(message.headers)
-            if kind is Kind.CANARY:
+            fate = self.fate(message)
+            if fate is Fate.REPORT:
                 self._report(message)
                 self.done((lane, channel, message), counted=False)
-            elif kind is not Kind.MESSAGE or monotonic() - self.heard > self._heartbeat:
+            elif fate is Fate.INTERRUPT:
                 self._owner.on_interruption(lane, channel, message, None)
             else:
                 return lane, channel, message
@@ -129,7 +116,7 @@ class AsyncWorkers(Progress):
                 self._owner.on_interruption(*taken, error)
             except BaseException as error:
                 if not isinstance(error, asyncio.CancelledError):
-                    self._owner.on_error(error)  # such as SystemExit
+                    self._owner.fail(error)  # such as SystemExit
                     taken[0].busy = False
                     return
                 task = asyncio.current_task()

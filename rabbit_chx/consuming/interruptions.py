@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Generator, Iterable
-from contextlib import AbstractContextManager
 from itertools import count
 from time import monotonic
 from typing import Any, Protocol
@@ -19,17 +18,7 @@ from rabbit_chx.consuming.logs import Log, log
 from rabbit_chx.consuming.messages import HOLD, Kind, Message, kind_of
 from rabbit_chx.consuming.queues import exists, park
 from rabbit_chx.consuming.settings import Settings
-
-
-class _Workers(Protocol):
-    """The threads or tasks that work on lanes."""
-
-    heard: float
-
-    @property
-    def lock(self) -> AbstractContextManager[Any]: ...
-    def submit(self, lane: Lane) -> None: ...
-    def finished(self, lane: Lane, channel: Any, message: Message) -> None: ...
+from rabbit_chx.consuming.workers import Progress
 
 
 class _Owner(Protocol):
@@ -51,7 +40,7 @@ class _Owner(Protocol):
 class Interruptions:
     """The lanes of one connection that wait for something."""
 
-    def __init__(self, settings: Settings, workers: _Workers, owner: _Owner) -> None:
+    def __init__(self, settings: Settings, workers: Progress, owner: _Owner) -> None:
         self._settings = settings
         self._workers = workers
         self._owner = owner

@@ -1,10 +1,12 @@
-"""The threads that run the handler, each on one lane at a time."""
+"""The threads that run the handler, each on one lane at a time; and what `AsyncWorkers` decides the same way."""
 
 from __future__ import annotations
 
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from enum import Enum
 from queue import SimpleQueue
 from time import monotonic
 from typing import Any, Final, Protocol
@@ -16,24 +18,54 @@ _TURN: Final = 0.05
 """Seconds that a thread spends on one lane while other lanes wait."""
 
 
-class _Owner(Protocol):
-    """The member; any worker thread may call it."""
+class Owner(Protocol):
+    """The member. With `Workers`, any worker thread may call it."""
 
-    def on_progress(self) -> None: ...
-    def on_error(self, error: BaseException) -> None: ...
+    def on_progress(self) -> None:
+        """Called when a message can be acknowledged, or a lane has become idle."""
+
+    def fail(self, error: BaseException) -> None:
+        """Called with an error that does not belong to a message, such as SystemExit."""
+
     def on_interruption(self, lane: Lane, channel: Any, message: Message, error: Exception | None) -> None:
         """Called with a message that was not handled; the lane stays busy until the owner submits it again."""
 
 
-class Progress:
+class Fate(Enum):
+    """What happens to a message next."""
+
+    HANDLE = "handle"
+    REPORT = "report"
+    """It is a canary."""
+    INTERRUPT = "interrupt"
+    """The owner decides about it."""
+
+
+class Progress(ABC):
     """The lanes that have messages to acknowledge."""
 
-    def __init__(self, lock: AbstractContextManager[Any]) -> None:
+    def __init__(
+        self, lock: AbstractContextManager[Any], heartbeat: int, report: Callable[[Message], object]
+    ) -> None:
         self.lock = lock
         """The lock that guards all lanes."""
         self.heard = 0.0
         """The time of the last sign that the broker still knows the connection."""
+        self._heartbeat = heartbeat
+        self._report = report
         self._progress: set[Lane] = set()
+
+    @abstractmethod
+    def submit(self, lane: Lane) -> None:
+        """Queue a busy lane for the next free worker."""
+
+    def fate(self, message: Message) -> Fate:
+        """Decide what to do with a message; after a long silence of the broker, another member may have it by now."""
+        kind = kind_of(message.headers)
+        if kind is Kind.CANARY:
+            return Fate.REPORT
+        silent = monotonic() - self.heard > self._heartbeat
+        return Fate.INTERRUPT if silent or kind is not Kind.MESSAGE else Fate.HANDLE
 
     def finished(self, lane: Lane, channel: Any, message: Message, *, counted: bool = True) -> None:
         """Mark a message as handled, so that it can be acknowledged."""
@@ -58,15 +90,13 @@ class Workers(Progress):
         heartbeat: int,
         report: Callable[[Message], object],
     ) -> None:
-        super().__init__(threading.Lock())
-        self._report = report
+        super().__init__(threading.Lock(), heartbeat, report)
         self.stopping = threading.Event()
         self._handler = handler
-        self._heartbeat = heartbeat
         self._ready: SimpleQueue[Lane | None] = SimpleQueue()
         self._threads = threads
 
-    def start(self, owner: _Owner) -> None:
+    def start(self, owner: Owner) -> None:
         """Start the threads. They are daemons, so the process can exit without `end`."""
         for number in range(self._threads):
             name = f"rabbit-chx handler {number}"
@@ -81,16 +111,16 @@ class Workers(Progress):
         """Queue a busy lane for the next free thread."""
         self._ready.put(lane)
 
-    def _work(self, owner: _Owner) -> None:
+    def _work(self, owner: Owner) -> None:
         while (lane := self._ready.get()) is not None:
             try:
                 self._work_on(lane, owner)
             except BaseException as error:  # noqa: BLE001 - the member raises it from `run`
                 with self.lock:
                     lane.busy = False
-                owner.on_error(error)
+                owner.fail(error)
 
-    def _work_on(self, lane: Lane, owner: _Owner) -> None:
+    def _work_on(self, lane: Lane, owner: Owner) -> None:
         turn_ends = monotonic() + _TURN
         while True:
             with self.lock:
@@ -101,11 +131,10 @@ class Workers(Progress):
             if message is None:
                 owner.on_progress()
                 return
-            silent = monotonic() - self.heard > self._heartbeat
-            kind = kind_of(message.properties.headers)
-            if kind is Kind.CANARY:
+            fate = self.fate(message)
+            if fate is Fate.REPORT:
                 self._report(message)
-            elif silent or kind is not Kind.MESSAGE:
+            elif fate is Fate.INTERRUPT:
                 owner.on_interruption(lane, channel, message, None)
                 return
             else:
@@ -114,7 +143,7 @@ class Workers(Progress):
                 except Exception as error:  # noqa: BLE001 - a handler may raise anything
                     owner.on_interruption(lane, channel, message, error)
                     return
-            self.finished(lane, channel, message, counted=kind is Kind.MESSAGE)
+            self.finished(lane, channel, message, counted=fate is Fate.HANDLE)
             owner.on_progress()
             if monotonic() > turn_ends and not self._ready.empty():
                 self._ready.put(lane)
