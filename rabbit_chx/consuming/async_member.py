@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections import deque
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Generator, Mapping
 from contextlib import suppress
 from functools import partial
-from itertools import count
 from time import monotonic
-from typing import Any, Final
+from typing import Any, TypeVar
 
 import aio_pika
 from aiormq.abc import AbstractChannel, DeliveredMessage
@@ -22,29 +20,22 @@ from aiormq.exceptions import ChannelNotFoundEntity
 from pamqp.commands import Basic
 
 from rabbit_chx.broker.amqp import version_in
-from rabbit_chx.broker.applying.protocol import Lost, Refused
-from rabbit_chx.consuming.access import why_ended
+from rabbit_chx.broker.applying.protocol import Command, Lost, Refused
 from rabbit_chx.consuming.async_link import Link, linked
 from rabbit_chx.consuming.async_workers import AsyncWorkers
-from rabbit_chx.consuming.chores import Chores
-from rabbit_chx.consuming.interruptions import Interruptions
-from rabbit_chx.consuming.lanes import Lane, assign
-from rabbit_chx.consuming.logs import Log
+from rabbit_chx.consuming.chores import Chore
+from rabbit_chx.consuming.lanes import Lane
+from rabbit_chx.consuming.membership import TICK, Membership
 from rabbit_chx.consuming.messages import Message
-from rabbit_chx.consuming.queues import check_access, exists, fit_queues
-from rabbit_chx.consuming.seats import consumer_tag, looks_lower, next_try, seat_queue, take_seat
+from rabbit_chx.consuming.seats import consumer_tag, next_try
 from rabbit_chx.consuming.settings import Settings
 from rabbit_chx.consuming.sources import QueueSource
-from rabbit_chx.consuming.status import queues_in, status
-from rabbit_chx.errors import BrokerUnavailable, RabbitChxError
-from rabbit_chx.releases import Release
+from rabbit_chx.errors import BrokerUnavailable
 
-_TICK: Final = 0.5
-_LOOK_EVERY: Final = 30.0
-_MOVE_AFTER: Final = 10.0
+_T = TypeVar("_T")
 
 
-class AsyncMember:
+class AsyncMember(Membership[AsyncWorkers]):
     """One run of a member."""
 
     def __init__(
@@ -55,20 +46,13 @@ class AsyncMember:
         handler: Callable[[Message], Awaitable[object]] | None,
         report: Callable[[Message], object],
     ) -> None:
-        self._settings = settings
-        self._log = Log(settings)
+        workers = AsyncWorkers(handler, settings.concurrency, settings.heartbeat, report)
+        super().__init__(settings, workers, source)
         self._connect = connect
-        self._source = source
-        self.workers = AsyncWorkers(handler, settings.concurrency, settings.heartbeat, report)
         self._patience = settings.stop_timeout
-        self._lanes: dict[str, Lane] = {}
-        self._calls: deque[Callable[[], Awaitable[object]]] = deque()
         self._woken = asyncio.Event()
         self._some_leave = False
-        self._stopped = False
-        self._error: BaseException | None = None
         self._link: Link
-        self.seat: int | None = None
 
     # ---- called by others
 
@@ -76,29 +60,15 @@ class AsyncMember:
         """Finish the current messages within ``patience`` seconds and end."""
         if patience is not None:
             self._patience = patience
-        self._stopped = True
         self.workers.stop()
         self._woken.set()
 
-    def fail(self, error: BaseException) -> None:
-        """Stop and raise this error from `run`."""
-        self._error = self._error or error
-        self.stop()
-
-    def _ask(self, function: Callable[..., Awaitable[object]], *arguments: Any) -> None:
-        self._calls.append(partial(function, *arguments))
+    def _wake(self) -> None:
         self._woken.set()
 
     def on_progress(self) -> None:
         """Wake the member: a message can be acknowledged, or a lane has become idle."""
         self._link.wake()
-
-    def on_interruption(self, lane: Lane, channel: Any, message: Message, error: Exception | None) -> None:
-        """Decide later, in the task of the connection, what to do with a message that was not handled."""
-        self._ask(self._deal_with, lane, channel, message, error)
-
-    async def _deal_with(self, lane: Lane, channel: Any, message: Message, error: Exception | None) -> None:
-        await self._link.carry_out(self._interruptions.deal_with(lane, channel, message, error))
 
     # ---- sent to the broker in this order
 
@@ -124,7 +94,7 @@ class AsyncMember:
 
     def on_sent(self) -> None:
         """Wake the member if it waits for acknowledgements to be sent."""
-        if self._stopped or self._some_leave:
+        if self.workers.stopped or self._some_leave:
             self._woken.set()
 
     def on_closed(self) -> None:
@@ -142,19 +112,16 @@ class AsyncMember:
         self.workers.start(self)
         tried = 0
         try:
-            while not self._stopped:
+            while not self.workers.stopped:
                 try:
                     async with linked(await self._connect(), self) as self._link:
                         tried = 0
                         try:
-                            await self._consume()
+                            await self._consume(version_in(self._link.connection.server_properties))
                         finally:
                             self._forget()
                 except (Lost, Refused, BrokerUnavailable) as error:
-                    ended = why_ended(error, self._settings, self._lanes)
-                    if ended.permanent:
-                        raise ended from None
-                    self._log.lost(ended)
+                    self._on_lost(error)
                 await self._sleep(next_try(tried, random.random()))  # noqa: S311 - not for secrets
                 tried += 1
         except BaseException as error:
@@ -166,12 +133,6 @@ class AsyncMember:
         if self._error is not None:
             raise self._error
 
-    def _forget(self) -> None:
-        """Forget the deliveries of the lost connection; the broker redelivers them."""
-        self.seat = None
-        for lane in self._lanes.values():
-            lane.detach()
-
     async def _pause(self, seconds: float) -> None:
         """Wait until the member is woken, for at most ``seconds``."""
         with suppress(TimeoutError):
@@ -181,59 +142,18 @@ class AsyncMember:
 
     async def _sleep(self, seconds: float, *, connected: bool = False) -> None:
         until = monotonic() + seconds
-        while not self._stopped and (left := until - monotonic()) > 0:
+        while not self.workers.stopped and (left := until - monotonic()) > 0:
             await self._pause(left)
             if connected:
                 self._link.check()
 
-    async def _consume(self) -> None:
-        """Consume on one connection until it is lost or the member has stopped."""
-        self._release = Release.of_broker(version_in(self._link.connection.server_properties))
-        self._settings.check_release(self._release)
-        self.workers.heard = monotonic()
-        self._interruptions = Interruptions(self._settings, self.workers, self)
-        names = await self._find_seat()
-        if self.seat is None:
-            return
-        await self._link.carry_out(check_access(self._settings, self.seat, names))
-        self._control = await self._link.open_channel()
-        await self._answer_questions(self.seat)
-        await self._use(names)
-        self._log.consuming(len(names), self.seat)
-        await self._until_stopped()
+    async def _stand_by(self, seconds: float) -> None:
+        await self._sleep(seconds, connected=True)
 
-    async def _until_stopped(self) -> None:
-        chores: Chores[Callable[[], Awaitable[object]]] = Chores(
-            {
-                self._free: _TICK,
-                self._inspect: 2 * _TICK,
-                self._listen: self._settings.heartbeat / 3,
-                self._look: _LOOK_EVERY,
-                self._move: _MOVE_AFTER,
-            }
-        )
-        while not self._stopped:
-            await self._turn(self._interruptions.until_retry(_TICK))
-            for chore in chores.due():
-                await chore()
-        await self._finish()
-
-    async def _find_seat(self) -> tuple[str, ...]:
-        """Wait for a free seat, unless the member is stopped, and return the queues."""
-        for tried in count():
-            source = await asyncio.to_thread(self._source)
-            names = await self._fit({*self._lanes, *source}, strict=not self._lanes)
-            self._lanes = {name: self._lanes.get(name) or Lane(name) for name in names}
-            self.seat = await self._link.carry_out(take_seat(self._settings.name, len(names)))
-            if self.seat is not None or self._stopped:
-                break
-            if not tried:
-                self._log.standing_by(len(names))
-            await self._sleep(next_try(tried, random.random()), connected=True)  # noqa: S311
-        return names
+    async def _carry_out(self, commands: Generator[Command, Any, _T]) -> _T:
+        return await self._link.carry_out(commands)
 
     async def _turn(self, seconds: float) -> None:
-        """Wait until the member is woken; then do what is due."""
         await self._pause(seconds)
         self._link.check()
         while self._calls:
@@ -246,48 +166,34 @@ class AsyncMember:
         self._some_leave = any(each.leaving for each in leaving)
 
     async def _finish(self) -> None:
-        """Wait for the handlers; then close the channels, so that the broker requeues everything else."""
         began = monotonic()
         while (left := began + self._patience - monotonic()) > 0:
             if all(lane.is_idle for lane in self._lanes.values()):
                 break
-            await self._turn(min(left, _TICK))
+            await self._turn(min(left, TICK))
         if self.workers.handler is not None:
             self._log.late(self._lanes.values())
         await self.workers.end()
         await self._link.flush()
-        await self._link.close(
-            {lane.channel: lane.to_displace for lane in self._lanes.values()}, self._settings.prefetch
-        )
+        await self._close_all()
 
     # ---- queues
 
-    async def _fit(self, names: Collection[str], *, strict: bool = False) -> tuple[str, ...]:
-        """Return the queues that a group can consume; if strict, raise if there are others."""
-        fit = fit_queues(names, self._settings, self._release, self._lanes, strict=strict)
-        return await self._link.carry_out(fit)
-
-    async def _use_if_fit(self, names: Collection[str]) -> None:
-        """Consume those of the queues that are new and that a group can consume."""
-        if new := {*names} - self._lanes.keys():
-            await self._use(await self._fit(new))
-
     async def _use(self, names: Collection[str]) -> None:
-        """Consume these queues too, each with the priority that the new number of queues gives it."""
-        for lane, priority in assign(self._lanes, names, self.seat or 0):
-            await self._subscribe(lane, priority)
+        await super()._use(names)
         self._some_leave = True
 
-    async def _consume_again(self, lane: Lane) -> None:
-        """Close the channel, so that the broker requeues what is not handled, and consume with another priority."""
+    async def _open_channel(self) -> AbstractChannel:
+        return await self._link.open_channel()
+
+    async def _close(self, channels: Mapping[AbstractChannel | None, str]) -> None:
+        await self._link.close(channels, self._settings.prefetch)
+
+    async def _send_acknowledgements(self) -> None:
         await self._link.flush()
-        # All members do this at the same time, so even a waiting one may become active for a moment.
-        displaced = lane.queue if lane.careful else ""
-        await self._link.close({lane.detach(): displaced}, self._settings.prefetch)
-        await self._subscribe(lane, lane.priority)
 
     async def _subscribe(self, lane: Lane, priority: int) -> None:
-        channel = await self._link.open_channel()
+        channel = await self._open_channel()
         await channel.basic_qos(prefetch_count=self._settings.prefetch)
         lane.attach(channel, priority, careful=self._release.keeps_dead_consumers)
         await channel.basic_consume(
@@ -309,87 +215,43 @@ class AsyncMember:
             properties=delivered.header.properties,
             tag=delivery.delivery_tag or 0,
         )
-        if lane.channel is channel and lane.add(message):
-            self.workers.submit(lane)
+        self._deliver(lane, channel, message)
 
-    async def _inspect(self) -> None:
-        """Sample the rates, and consume again where the broker has closed a channel or cancelled a consumer."""
-        now = monotonic()
-        for lane in list(self._lanes.values()):
-            lane.sample(now)
-            if lane.channel is None:
-                continue
-            if lane.channel.is_closed:
-                self._log.closed(lane.queue)
-                lane.detach()
-                await self._subscribe(lane, lane.priority)
-            elif not lane.channel.consumers:
-                await self._on_cancelled(lane)
+    def _is_not_found(self, error: Exception) -> bool:
+        return isinstance(error, ChannelNotFoundEntity)
 
-    async def _on_cancelled(self, lane: Lane) -> None:
-        """Consume again after the broker has cancelled the consumer, or drop the queue if it was deleted."""
-        await self._link.close({lane.detach(): ""}, self._settings.prefetch)
-        if await self._link.carry_out(exists(lane.queue)):
-            with suppress(ChannelNotFoundEntity):  # the broker cancels consumers before it deletes a queue
-                await self._subscribe(lane, lane.priority)
-                self._log.cancelled(lane.queue)
-                return
-            lane.detach()
-        self._log.deleted(lane.queue)
-        del self._lanes[lane.queue]
-        await self._use(())
+    def _is_cancelled(self, channel: Any) -> bool:
+        return not channel.consumers
 
     # ---- questions and periodic chores
 
-    async def _answer_questions(self, seat: int) -> None:
-        await self._control.basic_consume(
-            seat_queue(self._settings.name, seat), self._on_question, no_ack=True
-        )
+    async def _answer_questions(self) -> None:
+        await self._control.basic_consume(self._seat_queue, self._on_question, no_ack=True)
 
     async def _on_question(self, delivered: DeliveredMessage) -> None:
         asked = delivered.header.properties
         if not asked.reply_to:
             return
-        if queues := queues_in(delivered.body):
-            self._ask(self._use_if_fit, queues)
-        answer = status(self._settings.name, self.seat or 0, self._lanes.values())
         properties = Basic.Properties(correlation_id=asked.correlation_id)
         self._link.send(
-            self._control.basic_publish, answer, routing_key=asked.reply_to, properties=properties
+            self._control.basic_publish,
+            self._answer(delivered.body),
+            routing_key=asked.reply_to,
+            properties=properties,
         )
 
-    async def _free(self) -> None:
-        if any(lane.hold for lane in self._lanes.values()):
-            await self._link.carry_out(self._interruptions.release(self._lanes.values()))
+    async def _delete(self, queue: str) -> None:
+        await self._control.queue_delete(queue)
+
+    def _own_chores(self) -> Mapping[Chore, float]:
+        return {self._listen: self._settings.heartbeat / 3}
 
     async def _listen(self) -> None:
         """Wait for an answer of the broker: data that arrived while the process was paused proves nothing."""
-        await self._link.carry_out(
-            self._interruptions.listen(seat_queue(self._settings.name, self.seat or 0))
-        )
+        await self._carry_out(self._interruptions.listen(self._seat_queue))
+
+    async def _read_source(self) -> tuple[str, ...]:
+        return await asyncio.to_thread(self._source)
 
     async def _look(self) -> None:
-        """Ask the source for the queues again, in the background because an answer over HTTP takes time."""
         self._link.begin(self._look_now())
-
-    async def _look_now(self) -> None:
-        try:
-            names = await asyncio.to_thread(self._source)
-        except RabbitChxError as error:
-            self._log.unreadable(error)
-        else:
-            self._ask(self._use_if_fit, names)
-
-    async def _move(self) -> None:
-        """Take a lower seat if one has been free for some time."""
-        assert self.seat is not None
-        if not looks_lower(self.seat, len(self._lanes), random.random()):  # noqa: S311
-            return
-        seat = await self._link.carry_out(take_seat(self._settings.name, self.seat))
-        if seat is None:
-            return
-        self._log.moving(self.seat, seat)
-        await self._control.queue_delete(seat_queue(self._settings.name, self.seat))
-        self.seat = seat
-        await self._answer_questions(seat)
-        await self._use(())

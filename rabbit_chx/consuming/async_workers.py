@@ -40,6 +40,11 @@ class AsyncWorkers(Progress):
         self._turn_ends = 0.0
         self._owner: Owner
 
+    @property
+    def stopped(self) -> bool:
+        """Whether no further message is given out."""
+        return self._stopped
+
     def start(self, owner: Owner) -> None:
         """Begin to report to the member."""
         self._owner = owner

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from time import monotonic
-from typing import Generic, TypeVar
+from typing import TypeAlias
 
-_Chore = TypeVar("_Chore")
+Chore: TypeAlias = "Callable[[], Awaitable[object]]"
 
 
-class Chores(Generic[_Chore]):
+class Chores:
     """Functions that are called periodically, each with its own interval."""
 
-    def __init__(self, every: Mapping[_Chore, float]) -> None:
+    def __init__(self, every: Mapping[Chore, float]) -> None:
         self._every = every
         self._due = {chore: monotonic() + seconds for chore, seconds in every.items()}
 
-    def due(self) -> Iterator[_Chore]:
-        """Yield the chores that are due; call each one before taking the next."""
+    async def do_due(self) -> None:
+        """Call the functions that are due."""
         for chore, due in self._due.items():
             if due <= monotonic():
-                yield chore
+                await chore()
                 self._due[chore] = monotonic() + self._every[chore]

@@ -7,6 +7,7 @@ the event loop.
 from __future__ import annotations
 
 import heapq
+from abc import abstractmethod
 from collections.abc import Generator, Iterable
 from itertools import count
 from time import monotonic
@@ -21,18 +22,22 @@ from rabbit_chx.consuming.settings import Settings
 from rabbit_chx.consuming.workers import Progress
 
 
-class _Owner(Protocol):
+class Sender(Protocol):
     """The member, which sends commands to the broker in the order of these calls."""
 
+    @abstractmethod
     def acknowledge(self) -> None:
         """Acknowledge everything that is handled."""
 
+    @abstractmethod
     def reject(self, channel: Any, message: Message) -> None:
         """Dead-letter a message."""
 
+    @abstractmethod
     def pass_marker(self, channel: Any, message: Message) -> None:
         """Answer the marker of a drain, and acknowledge it."""
 
+    @abstractmethod
     def fail(self, error: BaseException) -> None:
         """Stop the member with this error."""
 
@@ -40,7 +45,7 @@ class _Owner(Protocol):
 class Interruptions:
     """The lanes of one connection that wait for something."""
 
-    def __init__(self, settings: Settings, workers: Progress, owner: _Owner) -> None:
+    def __init__(self, settings: Settings, workers: Progress, owner: Sender) -> None:
         self._settings = settings
         self._workers = workers
         self._owner = owner

@@ -55,6 +55,11 @@ class Progress(ABC):
         self._report = report
         self._progress: set[Lane] = set()
 
+    @property
+    @abstractmethod
+    def stopped(self) -> bool:
+        """Whether no further message is given out."""
+
     @abstractmethod
     def submit(self, lane: Lane) -> None:
         """Queue a busy lane for the next free worker."""
@@ -95,6 +100,11 @@ class Workers(Progress):
         self._handler = handler
         self._ready: SimpleQueue[Lane | None] = SimpleQueue()
         self._threads = threads
+
+    @property
+    def stopped(self) -> bool:
+        """Whether no further message is given out."""
+        return self.stopping.is_set()
 
     def start(self, owner: Owner) -> None:
         """Start the threads. They are daemons, so the process can exit without `end`."""

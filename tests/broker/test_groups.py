@@ -271,7 +271,7 @@ def test_the_broker_gives_a_queue_to_another_member_after_consumer_timeout(order
 
 
 def test_a_member_moves_to_a_lower_seat_that_has_become_free(orders, monkeypatch) -> None:
-    monkeypatch.setattr("rabbit_chx.consuming.member._MOVE_AFTER", 0.2)
+    monkeypatch.setattr("rabbit_chx.consuming.membership._MOVE_AFTER", 0.2)
     first = orders.group()
     with running(first, orders.handle):
         wait_until(lambda: orders.seats() == [0], "the first")

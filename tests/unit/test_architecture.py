@@ -36,7 +36,6 @@ LONG_FUNCTIONS = {
     "rabbit_chx.consuming.options.__init__": "one argument for each option of a group",
     "rabbit_chx.consuming.queue_reader.__init__": "one argument for each setting of a connection",
     "rabbit_chx.consuming.scaling.carry_out": DOCUMENTED,
-    "rabbit_chx.consuming.member.run": "one loop, from connection to connection",
     "rabbit_chx.broker.reasons.why_down": "one case for each way in which a connection fails",
     "rabbit_chx.cli.options.broker_options": MANY_OPTIONS,
     "rabbit_chx.cli.publish.publish": MANY_OPTIONS,

@@ -1,0 +1,321 @@
+"""What a member of a group does on every connection, on pika and on aio-pika.
+
+The methods that talk to the broker are coroutines. On pika, whose calls block, they wait for nothing, and `at_once` carries
+them out.
+"""
+
+from __future__ import annotations
+
+import random
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Awaitable, Callable, Collection, Generator, Mapping
+from functools import partial
+from itertools import count
+from time import monotonic
+from typing import Any, Final, Generic, TypeVar
+
+from rabbit_chx.broker.applying.protocol import Command
+from rabbit_chx.consuming.access import why_ended
+from rabbit_chx.consuming.chores import Chore, Chores
+from rabbit_chx.consuming.interruptions import Interruptions, Sender
+from rabbit_chx.consuming.lanes import Lane, assign
+from rabbit_chx.consuming.logs import Log
+from rabbit_chx.consuming.messages import Message
+from rabbit_chx.consuming.queues import check_access, exists, fit_queues
+from rabbit_chx.consuming.seats import looks_lower, next_try, seat_queue, take_seat
+from rabbit_chx.consuming.settings import Settings
+from rabbit_chx.consuming.sources import QueueSource
+from rabbit_chx.consuming.status import queues_in, status
+from rabbit_chx.consuming.workers import Progress
+from rabbit_chx.errors import RabbitChxError
+from rabbit_chx.releases import Release
+
+_T = TypeVar("_T")
+_Workers = TypeVar("_Workers", bound=Progress)
+
+TICK: Final = 0.5
+"""The longest wait for events, in seconds."""
+_LOOK_EVERY: Final = 30.0
+_MOVE_AFTER: Final = 10.0
+
+
+class Membership(Sender, ABC, Generic[_Workers]):
+    """One run of a member.
+
+    Everything runs in the thread of the connection or in the task of the member, except what others call.
+    """
+
+    def __init__(self, settings: Settings, workers: _Workers, source: QueueSource) -> None:
+        self.workers = workers
+        self.seat: int | None = None
+        self._settings = settings
+        self._log = Log(settings)
+        self._source = source
+        self._lanes: dict[str, Lane] = {}
+        self._calls: deque[Chore] = deque()
+        self._error: BaseException | None = None
+        self._release: Release
+        self._interruptions: Interruptions
+        self._control: Any
+        """The channel for questions and answers."""
+
+    # ---- called by others, on pika from any thread
+
+    @abstractmethod
+    def stop(self) -> None:
+        """Finish the current messages and end."""
+
+    def fail(self, error: BaseException) -> None:
+        """Stop and raise this error from `run`."""
+        self._error = self._error or error
+        self.stop()
+
+    def on_interruption(self, lane: Lane, channel: Any, message: Message, error: Exception | None) -> None:
+        """Decide later what to do with a message that was not handled."""
+        self._ask(self._deal_with, lane, channel, message, error)
+
+    def _ask(self, function: Callable[..., Awaitable[object]], *arguments: Any) -> None:
+        """Have a function called in the thread of the connection or in the task of the member."""
+        self._calls.append(partial(function, *arguments))
+        self._wake()
+
+    # ---- what pika and aio-pika do in their own way
+
+    @abstractmethod
+    def _wake(self) -> None:
+        """End the wait of `_turn`."""
+
+    @abstractmethod
+    async def _carry_out(self, commands: Generator[Command, Any, _T]) -> _T:
+        """Carry out commands on a separate channel."""
+
+    @abstractmethod
+    async def _turn(self, seconds: float) -> None:
+        """Wait for events, for at most ``seconds``; then do what is due."""
+
+    @abstractmethod
+    async def _stand_by(self, seconds: float) -> None:
+        """Keep the connection alive for ``seconds``, or until the member is stopped."""
+
+    @abstractmethod
+    async def _finish(self) -> None:
+        """Wait for the handlers; the broker requeues everything else when the channels are closed."""
+
+    @abstractmethod
+    async def _read_source(self) -> Collection[str]:
+        """Ask the source for the queues."""
+
+    @abstractmethod
+    async def _look(self) -> None:
+        """Do `_look_now` in the background, because an answer over HTTP takes time."""
+
+    @abstractmethod
+    async def _open_channel(self) -> Any: ...
+
+    @abstractmethod
+    async def _close(self, channels: Mapping[Any, str]) -> None:
+        """Close channels as `close_in_one_step` does."""
+
+    @abstractmethod
+    async def _send_acknowledgements(self) -> None: ...
+
+    @abstractmethod
+    async def _subscribe(self, lane: Lane, priority: int) -> None:
+        """Consume a queue on a new channel."""
+
+    @abstractmethod
+    def _is_not_found(self, error: Exception) -> bool:
+        """Whether the broker has closed a channel because the queue does not exist."""
+
+    @abstractmethod
+    def _is_cancelled(self, channel: Any) -> bool:
+        """Whether the broker has cancelled the consumer, unless the library calls `_on_cancelled`."""
+
+    @abstractmethod
+    async def _answer_questions(self) -> None:
+        """Consume the questions that are sent to the seat's queue."""
+
+    @abstractmethod
+    async def _delete(self, queue: str) -> None: ...
+
+    # ---- one connection
+
+    async def _consume(self, version: str) -> None:
+        """Consume on one connection until it is lost or the member has stopped."""
+        self._release = Release.of_broker(version)
+        self._settings.check_release(self._release)
+        self.workers.heard = monotonic()
+        self._interruptions = Interruptions(self._settings, self.workers, self)
+        names = await self._find_seat()
+        if self.seat is None:
+            return
+        await self._carry_out(check_access(self._settings, self.seat, names))
+        self._control = await self._open_channel()
+        await self._answer_questions()
+        await self._use(names)
+        self._log.consuming(len(names), self.seat)
+        await self._until_stopped()
+
+    async def _find_seat(self) -> tuple[str, ...]:
+        """Wait for a free seat, unless the member is stopped, and return the queues."""
+        for tried in count():
+            source = await self._read_source()
+            names = await self._fit({*self._lanes, *source}, strict=not self._lanes)
+            self._lanes = {name: self._lanes.get(name) or Lane(name) for name in names}
+            self.seat = await self._carry_out(take_seat(self._settings.name, len(names)))
+            if self.seat is not None or self.workers.stopped:
+                break
+            if not tried:
+                self._log.standing_by(len(names))
+            await self._stand_by(next_try(tried, random.random()))  # noqa: S311 - not for secrets
+        return names
+
+    async def _until_stopped(self) -> None:
+        chores = Chores(
+            {
+                self._free: TICK,
+                self._inspect: 2 * TICK,
+                **self._own_chores(),
+                self._look: _LOOK_EVERY,
+                self._move: _MOVE_AFTER,
+            }
+        )
+        while not self.workers.stopped:
+            await self._turn(self._interruptions.until_retry(TICK))
+            await chores.do_due()
+        await self._finish()
+
+    def _own_chores(self) -> Mapping[Chore, float]:
+        return {}
+
+    def _on_lost(self, error: Exception) -> None:
+        """Log why the connection ended; raise if another connection would end the same way."""
+        ended = why_ended(error, self._settings, self._lanes)
+        if ended.permanent:
+            raise ended from None
+        self._log.lost(ended)
+
+    def _forget(self) -> None:
+        """Forget the deliveries of the lost connection; the broker redelivers them."""
+        self.seat = None
+        with self.workers.lock:
+            for lane in self._lanes.values():
+                lane.detach()
+
+    # ---- queues
+
+    async def _fit(self, names: Collection[str], *, strict: bool = False) -> tuple[str, ...]:
+        """Return the queues that a group can consume; if strict, raise if there are others."""
+        fit = fit_queues(names, self._settings, self._release, self._lanes, strict=strict)
+        return await self._carry_out(fit)
+
+    async def _use_if_fit(self, names: Collection[str]) -> None:
+        """Consume those of the queues that are new and that a group can consume."""
+        if new := {*names} - self._lanes.keys():
+            await self._use(await self._fit(new))
+
+    async def _use(self, names: Collection[str]) -> None:
+        """Consume these queues too, each with the priority that the new number of queues gives it."""
+        for lane, priority in assign(self._lanes, names, self.seat or 0):
+            await self._subscribe(lane, priority)
+
+    async def _consume_again(self, lane: Lane) -> None:
+        """Close the channel, so that the broker requeues what is not handled, and consume with another priority."""
+        await self._send_acknowledgements()
+        with self.workers.lock:
+            channel = lane.detach()
+        # All members do this at the same time, so even a waiting one may become active for a moment.
+        await self._close({channel: lane.queue if lane.careful else ""})
+        await self._subscribe(lane, lane.priority)
+
+    async def _on_cancelled(self, lane: Lane, channel: Any) -> None:
+        """Consume again after the broker has cancelled the consumer, or drop the queue if it was deleted."""
+        if lane.channel is not channel:
+            return
+        with self.workers.lock:
+            lane.detach()
+        await self._close({channel: ""})
+        if await self._carry_out(exists(lane.queue)):
+            try:
+                await self._subscribe(lane, lane.priority)
+            except Exception as error:
+                # The broker cancels consumers before it deletes a queue.
+                if not self._is_not_found(error):
+                    raise
+            else:
+                self._log.cancelled(lane.queue)
+                return
+            with self.workers.lock:
+                lane.detach()
+        self._log.deleted(lane.queue)
+        del self._lanes[lane.queue]
+        await self._use(())
+
+    async def _close_all(self) -> None:
+        await self._close({lane.channel: lane.to_displace for lane in self._lanes.values()})
+
+    # ---- messages
+
+    def _deliver(self, lane: Lane, channel: Any, message: Message) -> None:
+        """Add a message to its lane, unless the lane has another channel by now."""
+        with self.workers.lock:
+            begin = lane.channel is channel and lane.add(message)
+        if begin:
+            self.workers.submit(lane)
+
+    async def _deal_with(self, lane: Lane, channel: Any, message: Message, error: Exception | None) -> None:
+        await self._carry_out(self._interruptions.deal_with(lane, channel, message, error))
+
+    # ---- questions and periodic chores
+
+    @property
+    def _seat_queue(self) -> str:
+        return seat_queue(self._settings.name, self.seat or 0)
+
+    def _answer(self, question: bytes) -> bytes:
+        """Answer a question, and consume the queues that it names."""
+        if queues := queues_in(question):
+            self._ask(self._use_if_fit, queues)
+        return status(self._settings.name, self.seat or 0, self._lanes.values())
+
+    async def _free(self) -> None:
+        await self._carry_out(self._interruptions.release(self._lanes.values()))
+
+    async def _inspect(self) -> None:
+        """Sample the rates, and consume again where the broker has closed a channel or cancelled a consumer."""
+        now = monotonic()
+        for lane in list(self._lanes.values()):
+            lane.sample(now)
+            if lane.channel is None:
+                continue
+            if lane.channel.is_closed:
+                self._log.closed(lane.queue)
+                with self.workers.lock:
+                    lane.detach()
+                await self._subscribe(lane, lane.priority)
+            elif self._is_cancelled(lane.channel):
+                await self._on_cancelled(lane, lane.channel)
+
+    async def _look_now(self) -> None:
+        """Ask the source for the queues again."""
+        try:
+            names = await self._read_source()
+        except RabbitChxError as error:
+            self._log.unreadable(error)
+        else:
+            self._ask(self._use_if_fit, names)
+
+    async def _move(self) -> None:
+        """Take a lower seat if one has been free for some time."""
+        assert self.seat is not None
+        if not looks_lower(self.seat, len(self._lanes), random.random()):  # noqa: S311
+            return
+        seat = await self._carry_out(take_seat(self._settings.name, self.seat))
+        if seat is None:
+            return
+        self._log.moving(self.seat, seat)
+        await self._delete(self._seat_queue)
+        self.seat = seat
+        await self._answer_questions()
+        await self._use(())
