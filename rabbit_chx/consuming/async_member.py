@@ -172,7 +172,7 @@ class AsyncMember(Membership[AsyncWorkers]):
                 break
             await self._turn(min(left, TICK))
         if self.workers.handler is not None:
-            self._log.late(self._lanes.values())
+            self._warn_if_late()
         await self.workers.end()
         await self._link.flush()
         await self._close_all()

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from rabbit_chx.broker.applying.protocol import Command
 from rabbit_chx.consuming.lanes import Lane
-from rabbit_chx.consuming.logs import Log, log
+from rabbit_chx.consuming.logs import log
 from rabbit_chx.consuming.messages import HOLD, Kind, Message, kind_of
 from rabbit_chx.consuming.queues import exists, park
 from rabbit_chx.consuming.settings import Settings
@@ -49,7 +49,6 @@ class Interruptions:
         self._settings = settings
         self._workers = workers
         self._owner = owner
-        self._log = Log(settings)
         self._retries: list[tuple[float, int, Lane, Any]] = []
         self._numbers = count()
 
@@ -131,7 +130,7 @@ class Interruptions:
         elif kind_of(message.headers) is Kind.HOLD:
             if self._pause(lane, channel, message):
                 lane.hold = message.headers[HOLD]
-                self._log.held(lane.queue)
+                log.info("group %r: queue %r is held", self._settings.name, lane.queue)
         else:
             try:
                 self._owner.acknowledge()
@@ -151,7 +150,7 @@ class Interruptions:
         for lane in lanes:
             if lane.hold is None or there.get(lane.hold, True):
                 continue
-            self._log.released(lane.queue)
+            log.info("group %r: queue %r is released", self._settings.name, lane.queue)
             channel = lane.channel
             with self._workers.lock:
                 lane.hold = None

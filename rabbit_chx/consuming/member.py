@@ -162,7 +162,7 @@ class Member(Membership[Workers]):
         while not all(lane.is_idle for lane in self._lanes.values()) and monotonic() < deadline:
             await self._turn(0.05)
         await self._do_due()
-        self._log.late(self._lanes.values())
+        self._warn_if_late()
 
     # -- queues
 

@@ -20,7 +20,7 @@ from rabbit_chx.consuming.access import why_ended
 from rabbit_chx.consuming.chores import Chore, Chores
 from rabbit_chx.consuming.interruptions import Interruptions, Sender
 from rabbit_chx.consuming.lanes import Lane, assign
-from rabbit_chx.consuming.logs import Log
+from rabbit_chx.consuming.logs import log
 from rabbit_chx.consuming.messages import Message
 from rabbit_chx.consuming.queues import check_access, exists, fit_queues
 from rabbit_chx.consuming.seats import looks_lower, next_try, seat_queue, take_seat
@@ -43,14 +43,13 @@ _MOVE_AFTER: Final = 10.0
 class Membership(Sender, ABC, Generic[_Workers]):
     """One run of a member.
 
-    Everything runs in the thread of the connection or in the task of the member, except what others call.
+    Everything but `_look_now` and what others call runs in the thread of the connection or in the task of the member.
     """
 
     def __init__(self, settings: Settings, workers: _Workers, source: QueueSource) -> None:
         self.workers = workers
         self.seat: int | None = None
         self._settings = settings
-        self._log = Log(settings)
         self._source = source
         self._lanes: dict[str, Lane] = {}
         self._calls: deque[Chore] = deque()
@@ -154,7 +153,7 @@ class Membership(Sender, ABC, Generic[_Workers]):
         self._control = await self._open_channel()
         await self._answer_questions()
         await self._use(names)
-        self._log.consuming(len(names), self.seat)
+        log.info("group %r: consuming %d queues in seat %d", self._settings.name, len(names), self.seat)
         await self._until_stopped()
 
     async def _find_seat(self) -> tuple[str, ...]:
@@ -167,7 +166,7 @@ class Membership(Sender, ABC, Generic[_Workers]):
             if self.seat is not None or self.workers.stopped:
                 break
             if not tried:
-                self._log.standing_by(len(names))
+                log.info("group %r: all %d seats are taken; standing by", self._settings.name, len(names))
             await self._stand_by(next_try(tried, random.random()))  # noqa: S311 - not for secrets
         return names
 
@@ -194,7 +193,7 @@ class Membership(Sender, ABC, Generic[_Workers]):
         ended = why_ended(error, self._settings, self._lanes)
         if ended.permanent:
             raise ended from None
-        self._log.lost(ended)
+        log.warning("group %r: %s; trying again", self._settings.name, ended)
 
     def _forget(self) -> None:
         """Forget the deliveries of the lost connection; the broker redelivers them."""
@@ -244,11 +243,12 @@ class Membership(Sender, ABC, Generic[_Workers]):
                 if not self._is_not_found(error):
                     raise
             else:
-                self._log.cancelled(lane.queue)
+                text = "group %r: the broker cancelled the consumer of queue %r; did the handler exceed consumer_timeout?"
+                log.warning(text, self._settings.name, lane.queue)
                 return
             with self.workers.lock:
                 lane.detach()
-        self._log.deleted(lane.queue)
+        log.info("group %r: queue %r was deleted", self._settings.name, lane.queue)
         del self._lanes[lane.queue]
         await self._use(())
 
@@ -266,6 +266,18 @@ class Membership(Sender, ABC, Generic[_Workers]):
 
     async def _deal_with(self, lane: Lane, channel: Any, message: Message, error: Exception | None) -> None:
         await self._carry_out(self._interruptions.deal_with(lane, channel, message, error))
+
+    def _warn_if_late(self) -> None:
+        """Log which queues still have a running handler when the member ends."""
+        late = [lane.queue for lane in self._lanes.values() if not lane.is_idle]
+        if late:
+            log.warning(
+                "group %r: the handler did not return within %g seconds of the stop; the broker will redeliver its messages "
+                "from %s",
+                self._settings.name,
+                self._settings.stop_timeout,
+                ", ".join(map(repr, late)),
+            )
 
     # ---- questions and periodic chores
 
@@ -290,7 +302,8 @@ class Membership(Sender, ABC, Generic[_Workers]):
             if lane.channel is None:
                 continue
             if lane.channel.is_closed:
-                self._log.closed(lane.queue)
+                text = "group %r: the broker closed the channel of queue %r; did the handler exceed consumer_timeout?"
+                log.warning(text, self._settings.name, lane.queue)
                 with self.workers.lock:
                     lane.detach()
                 await self._subscribe(lane, lane.priority)
@@ -302,7 +315,7 @@ class Membership(Sender, ABC, Generic[_Workers]):
         try:
             names = await self._read_source()
         except RabbitChxError as error:
-            self._log.unreadable(error)
+            log.warning("group %r: the queues could not be read again: %s", self._settings.name, error)
         else:
             self._ask(self._use_if_fit, names)
 
@@ -314,7 +327,7 @@ class Membership(Sender, ABC, Generic[_Workers]):
         seat = await self._carry_out(take_seat(self._settings.name, self.seat))
         if seat is None:
             return
-        self._log.moving(self.seat, seat)
+        log.info("group %r: moving from seat %d to seat %d", self._settings.name, self.seat, seat)
         await self._delete(self._seat_queue)
         self.seat = seat
         await self._answer_questions()

@@ -11,7 +11,7 @@ from typing import Any, Final
 from rabbit_chx.broker.amqp import connect
 from rabbit_chx.broker.credentials import Credentials, check_credentials
 from rabbit_chx.broker.management import Management
-from rabbit_chx.consuming.logs import Log
+from rabbit_chx.consuming.logs import warn
 from rabbit_chx.consuming.reporter import Reporter
 from rabbit_chx.consuming.settings import OnFailure, Settings
 from rabbit_chx.consuming.sources import queue_source
@@ -82,4 +82,4 @@ class Options:
         """Reports canaries on a separate connection."""
         name = f"rabbit-chx group {self._settings.name} canaries"
         connection = {**self._connection, "name": name, "heartbeat": _HEARTBEAT}
-        return Reporter(partial(connect, **connection), Log(self._settings).warn)
+        return Reporter(partial(connect, **connection), partial(warn, self._settings.name))

@@ -10,7 +10,7 @@ from pika.spec import ACCESS_REFUSED, NOT_FOUND, RESOURCE_LOCKED
 from rabbit_chx.broker.applying.protocol import Command, OnChannel, Pause, Refused, routed
 from rabbit_chx.broker.permissions import why_denied
 from rabbit_chx.consuming.access import HOLDS, needs_of
-from rabbit_chx.consuming.logs import Log
+from rabbit_chx.consuming.logs import warn
 from rabbit_chx.consuming.messages import Message
 from rabbit_chx.consuming.queue_arguments import delivery_limit_warning, learn
 from rabbit_chx.consuming.seats import is_taken
@@ -76,9 +76,10 @@ def _warn_of_other_consumers(settings: Settings, queues: Collection[str]) -> Gen
         yield Pause(_CHECK_AGAIN_AFTER)
         consumed = yield from _consumed(consumed)
     if consumed:
-        Log(settings).warn(
+        warn(
+            settings.name,
             f"{listed(consumed)}: consumed by others, such as another group, although this is the only member of the "
-            "group. Each queue has one active consumer, so one of the groups gets nothing. Give each group its own queues"
+            "group. Each queue has one active consumer, so one of the groups gets nothing. Give each group its own queues",
         )
 
 
@@ -131,7 +132,7 @@ def fit_queues(
         fit.append(name)
     unchecked = [] if denied is None else [_unchecked(denied, names, settings)]
     for text in (*_limited(found, release), *_dropped(found, settings), *unchecked, *unfit):
-        Log(settings).warn(text)
+        warn(settings.name, text)
     return tuple(fit)
 
 
