@@ -85,14 +85,13 @@ cluster: .venv/.test ## the tests that inject faults into a cluster of three nod
 
 # All fault injection, comparisons with oracles and hostile input, for docs/proof.md.
 PROOF := tests/faults tests/cluster $(patsubst %,tests/broker/test_%.py,ring_under_fire kernel_fuzz hostile_names \
-  handover least_privilege least_privilege_apply parity_restarts stream_reader_exact topology_apply_stops \
-  topology_drift topology_slots) \
+  handover least_privilege* parity_* scaling* stream_reader_exact topology_apply_stops topology_drift topology_slots) \
   tests/property/test_hostile_input.py $(patsubst %,tests/spark/test_%.py,batch_write order read_exact secrets)
 
 proof: .venv/.test ## all faults and comparisons, long; writes the tables of docs/proof.md (RABBIT_CHX_SEED repeats a run)
 	$(call bootstrap,broker)
 	$(call bootstrap,java)
-	@RABBIT_CHX_PROOF=long $(BIN)/python -m pytest --proof docs/proof.md $(PROOF)
+	@RABBIT_CHX_PROOF=long $(BIN)/python -m pytest $(LANES) --proof docs/proof.md $(PROOF)
 
 flakes: .venv/.test ## run the unit tests 20 times and the broker tests 5 times; writes a table into docs/proof.md
 	$(call bootstrap,broker)
