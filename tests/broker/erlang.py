@@ -46,6 +46,11 @@ def container_of(broker: Broker) -> str:
 
 class Erlang:
     """A program in the broker's container, and the pipe to it."""
+def node_command(broker: Broker) -> str:
+    """The command of a user that evaluates its last argument on the broker's node."""
+    return f"docker exec -u rabbitmq {container_of(broker)} rabbitmqctl eval"
+
+
 
     def __init__(self, broker: Broker, *command: str) -> None:
         self._command = ["docker", "exec", "-i", "-u", "rabbitmq", container_of(broker), *command]

@@ -13,7 +13,7 @@ import pytest
 
 from rabbit_chx.testing import available
 from rabbit_chx.testing.node import CannotSupply
-from tests.broker.erlang import container_of
+from tests.broker.erlang import node_command
 from tests.broker.worker_programs import ordered_exchange, started
 from tests.faults.load import wait_until
 from tests.programs import ran
@@ -156,7 +156,7 @@ def test_the_broker_for_tests_of_the_readme_starts(capsys) -> None:
 
 
 def test_a_live_exchange_is_exported_and_drawn(broker, orders, tmp_path) -> None:
-    node = {"RABBIT_CHX_NODE": f"docker exec -u rabbitmq {container_of(broker)} rabbitmqctl eval"}
+    node = {"RABBIT_CHX_NODE": node_command(broker)}
     script = (
         "rabbit-chx export --out topology.yaml\n"
         "rabbit-chx report --file topology.yaml --exchange orders --live --out report.html"

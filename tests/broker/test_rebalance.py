@@ -17,7 +17,7 @@ from rabbit_chx.consuming import Group
 from rabbit_chx.topology.file.load import load
 from rabbit_chx.topology.planning.plan import plan
 from rabbit_chx.topology.planning.slot_changes import plan_moves
-from tests.broker.erlang import container_of
+from tests.broker.erlang import node_command
 from tests.broker.topology_site import Site
 from tests.faults.load import wait_until
 from tests.json_lines import printed
@@ -146,7 +146,7 @@ def test_the_proposed_moves_even_out_the_load_that_was_traced(shop, site, run) -
     keys = shop.keys_with_a_full_queue()
     before = shop.share_of_queues(keys)
     assert max(before.values()) * 4 > 1.5
-    node = f"docker exec -u rabbitmq {container_of(site.broker)} rabbitmqctl eval"
+    node = node_command(site.broker)
     with Traffic(site, keys):
         found = run("rebalance", shop.file, "--sample", 5, "--node", node, "--output", "json")
     assert found.code == 2, found.err

@@ -20,6 +20,7 @@ from rabbit_chx.broker.reading.reader import read, read_existence
 from rabbit_chx.broker.reading.ring_order import learn
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue
 from rabbit_chx.topology.model import Binding, Exchange, Policy, Queue, Topology
+from tests.broker.erlang import node_command
 from tests.faults.load import wait_until
 
 pytestmark = [pytest.mark.broker, pytest.mark.newest_first]
@@ -186,10 +187,7 @@ def test_the_node_tells_every_ring_and_what_is_dead(broker, management, vhost, c
 
 def _command(broker):
     """Access as a user has it, where there is a container."""
-    if broker.source.kind != "docker":
-        return broker
-    container = broker._node._container.get_wrapped_container()
-    return NodeCommand(f"docker exec -u rabbitmq {container.id} rabbitmqctl eval")
+    return NodeCommand(node_command(broker)) if broker.source.kind == "docker" else broker
 
 
 @pytest.mark.parametrize("hashed", [{}, {"hash_header": "h"}, {"hash_property": "timestamp"}], ids=str)

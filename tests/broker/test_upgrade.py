@@ -19,7 +19,7 @@ import pytest
 from rabbit_chx.broker.management import Management
 from rabbit_chx.testing import Broker
 from rabbit_chx.testing.node import CannotSupply
-from tests.broker.erlang import container_of
+from tests.broker.erlang import node_command
 from tests.programs import ran
 
 pytestmark = [pytest.mark.broker, pytest.mark.long, pytest.mark.timeout(600)]
@@ -101,7 +101,7 @@ def run(broker: Broker | None, *arguments: str, expected: int = 0) -> str:
         environment = {
             "AMQP_URL": server(broker),
             "RABBITMQ_MANAGEMENT_URL": broker.management_url,
-            "RABBIT_CHX_NODE": f"docker exec -u rabbitmq {container_of(broker)} rabbitmqctl eval",
+            "RABBIT_CHX_NODE": node_command(broker),
         }
     command = [sys.executable, "-m", "rabbit_chx", *arguments]
     done = ran(command, timeout=120, env={**os.environ, **environment})

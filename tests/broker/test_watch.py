@@ -24,7 +24,7 @@ from rabbit_chx.testing import Broker
 from rabbit_chx.topology import Management, Topology, apply, loads, plan, read
 from rabbit_chx.watch import Interval, Observer, Snapshot, compare
 from tests.broker.conftest import RELEASES
-from tests.broker.erlang import container_of
+from tests.broker.erlang import container_of, node_command
 from tests.faults.load import wait_until
 from tests.json_lines import documented, printed
 from tests.unit.test_docs import marked
@@ -141,7 +141,7 @@ def consumed(broker: Broker):
 def test_restarts_and_failures_of_the_broker_are_reported(own) -> None:
     management = Management(own.management_url, credentials=lambda: (own.username, own.password))
     wanted = applied(own.url, management, "/")
-    node = NodeCommand(f"docker exec -u rabbitmq {container_of(own)} rabbitmqctl eval")
+    node = NodeCommand(node_command(own))
     observer, reading = Observer(management, "/", "orders"), Observer(management, "/", "orders", node=node)
     first = observer.poll()
     with consumed(own):

@@ -26,7 +26,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from rabbit_chx.broker.reading.node import NodeCommand
 from rabbit_chx.testing import Broker
 from rabbit_chx.topology import Management, apply, loads, plan, read
-from tests.broker.erlang import container_of
+from tests.broker.erlang import container_of, node_command
 from tests.browser import browser
 from tests.prometheus import TOKEN, firing, prometheus
 
@@ -114,7 +114,7 @@ class Scene:
         with self._stack as stack:
             config = {"management.http_log_dir": HTTP_LOG}
             self.broker = stack.enter_context(Broker(self.release, config=config))
-            self.node = f"docker exec -u rabbitmq {container_of(self.broker)} rabbitmqctl eval"
+            self.node = node_command(self.broker)
             login = self.broker.username, self.broker.password
             self.management = Management(self.broker.management_url, credentials=lambda: login)
             document = {
