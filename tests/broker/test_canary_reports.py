@@ -6,7 +6,6 @@ import asyncio
 import logging
 import threading
 from contextlib import contextmanager
-from uuid import uuid4
 
 import pytest
 from pika import BasicProperties
@@ -15,11 +14,11 @@ from rabbit_chx.canaries import CANARY, REPLY_TO, reported
 from rabbit_chx.consuming import AsyncGroup, Group, QueueReader, members
 from tests.broker.privileges import release_of
 from tests.faults.load import PATIENCE, wait_until, within
+from tests.users import a_user
 
 pytestmark = [pytest.mark.broker, pytest.mark.long]
 
 QUEUE = "o0"
-PASSWORD = "geheim-91d0"
 MESSAGES = [f"m{number}" for number in range(40)]
 CANARIES = [f"c{number}" for number in range(40)]
 WARNING = "canaries are not reported"
@@ -154,30 +153,25 @@ def test_a_reader_of_a_queue_reports_canaries_and_takes_only_messages(scene):
 
 @pytest.mark.parametrize("member", [on_pika, on_asyncio])
 def test_a_member_that_may_not_report_warns_once_and_goes_on_consuming(scene, member, caplog):
-    user, management = f"member-{uuid4().hex[:6]}", scene.site.management
-    management._request("PUT", ["users", user], body={"password": PASSWORD, "tags": ""})
     caplog.set_level(logging.WARNING, "rabbit_chx.consuming")
 
     def warnings():
         return [record.getMessage() for record in caplog.records if WARNING in record.getMessage()]
 
-    try:
-        scene.site.grant(user, ".*", ".*", ".*")
-        scene.site.url = lambda: type(scene.site).url(scene.site, user, PASSWORD)
+    with a_user(scene.site.broker, ".*", ".*", ".*", vhost=scene.site.vhost) as user:
+        scene.site.url = lambda: user.url
         with member(scene):
             scene.send("m0")
             scene.wait_for_messages(1)
-            scene.site.grant(user, ".*", "^$", ".*")
+            user.grant(".*", "^$", ".*")
             scene.send("c0", "m1")
             wait_until(warnings, "the missing permission is reported")
             scene.send("c1", "m2", "c2", "m3")
             scene.wait_for_messages(4)
             wait_until(lambda: scene.in_queue() == "0", "all are acknowledged")
-    finally:
-        management._request("DELETE", ["users", user])
     (warning,) = warnings()
     assert "'^amq\\.default$'" in warning
-    assert PASSWORD not in caplog.text
+    assert user.password not in caplog.text
     assert scene.handled == ["m0", "m1", "m2", "m3"]
     assert scene.reports == []
 

@@ -6,7 +6,6 @@ import logging
 import re
 import shlex
 import threading
-import uuid
 from contextlib import ExitStack, contextmanager
 from functools import partial
 
@@ -14,8 +13,9 @@ import pytest
 
 from rabbit_chx.broker.permissions import Needs
 from rabbit_chx.consuming import BrokerUnavailable, Group, InvalidValue, members
-from tests.broker.privileges import PASSWORD, release_of
+from tests.broker.privileges import release_of
 from tests.faults.load import PATIENCE, wait_until, within
+from tests.users import a_user
 
 pytestmark = [pytest.mark.broker, pytest.mark.newest_first]
 
@@ -60,12 +60,8 @@ class Shop:
             connection.channel().basic_publish("", queue, body)
 
     def user(self, needs):
-        """Create a user with only these permissions; return a URL and the user's name."""
-        name = f"u{uuid.uuid4().hex[:8]}"
-        management = self.site.management
-        management._request("PUT", ["users", name], body={"password": PASSWORD, "tags": ""})
-        self.site.grant(name, *shlex.split(needs.line("/", name))[5:])
-        return self.site.url(name, PASSWORD), name
+        """A user with only these permissions."""
+        return a_user(self.site.broker, *shlex.split(needs.line("/", "u"))[5:], vhost=self.site.vhost)
 
     def group(self, queues, **options):
         given = {"url": self.site.url(), "exchange": "orders", "name": "billing", "failover_only": self.old}
@@ -261,24 +257,23 @@ def test_the_error_names_each_missing_permission(shop):
         for kind, name in sorted(names):
             if name.endswith("check") and release_of(shop.site.broker) < (4, 3, 1):
                 continue
-            url, user = shop.user(Needs(**{**NEEDS, operation: names - {(kind, name)}}))
-            text = shop.refused(["a"], BrokerUnavailable, url=url)
+            with shop.user(Needs(**{**NEEDS, operation: names - {(kind, name)}})) as user:
+                text = shop.refused(["a"], BrokerUnavailable, url=user.url)
             # 3.10 does not say which permission is missing.
             assert re.match(
-                rf"user '{user}' has no ([a-z]+ or )*{operation}\b.* permission on {kind} '{name}'", text
+                rf"user '{user.name}' has no ([a-z]+ or )*{operation}\b.* permission on {kind} '{name}'", text
             )
-            assert f"`rabbitmqctl set_permissions -p '{shop.site.vhost}' {user} " in text
+            assert f"`rabbitmqctl set_permissions -p '{shop.site.vhost}' {user.name} " in text
 
 
 def test_without_configure_permission_queues_are_not_checked(shop, warnings):
     shop.declare(a=UNLIMITED)
-    url, user = shop.user(Needs(**NEEDS))
     seen = []
-    with shop.running(shop.group(["a"], url=url), seen.append):
+    with shop.user(Needs(**NEEDS)) as user, shop.running(shop.group(["a"], url=user.url), seen.append):
         shop.publish("a")
         wait_until(lambda: seen, "a message")
     (warning,) = warnings()
     assert (
         "could not check whether each queue is a quorum queue with a single active consumer: user" in warning
     )
-    assert re.search(rf"user '{user}' has no configure\b.* permission on queue 'a'", warning)
+    assert re.search(rf"user '{user.name}' has no configure\b.* permission on queue 'a'", warning)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from time import monotonic
-from urllib.parse import urlsplit
 from uuid import uuid4
 
 import pika
@@ -14,6 +13,7 @@ from rabbit_chx.consuming import QueueReader
 from rabbit_chx.errors import RabbitChxError
 from tests.faults.load import wait_until
 from tests.queues import close_connections, confirming_channel
+from tests.users import a_user
 
 KINDS = {"classic": {}, "quorum": {"x-queue-type": "quorum"}}
 DEADLINE = 60.0
@@ -104,21 +104,16 @@ def test_the_error_for_an_unreadable_queue_names_the_reason(broker, declare):
 
 
 def test_a_reader_needs_only_the_permission_to_read(broker, declare):
-    queue, name = declare(3, **KINDS["quorum"]), f"reader-{uuid4().hex[:6]}"
-    parts = urlsplit(broker.url)
-    url = f"amqp://{name}:secret@{parts.hostname}:{parts.port}"
-    broker.ctl("add_user", name, "secret")
-    try:
+    queue = declare(3, **KINDS["quorum"])
+    with a_user(broker, "^$", "^$", "^$") as user:
         for read, words in (("^$", f"no read permission on queue '{queue}'"), (queue, "")):
-            broker.ctl("set_permissions", name, "^$", "^$", read)
-            with QueueReader(url, queue) as reader:
+            user.grant("^$", "^$", read)
+            with QueueReader(user.url, queue) as reader:
                 if not words:
                     assert bodies(taken(reader, 3)) == [0, 1, 2]
                     continue
                 with pytest.raises(RabbitChxError, match=words):
                     taken(reader, 1)
-    finally:
-        broker.ctl("delete_user", name)
 
 
 @pytest.mark.newest_first

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -14,6 +13,7 @@ from rabbit_chx.errors import BrokerUnavailable
 from rabbit_chx.publishing import Publisher, Timeouts
 from rabbit_chx.urls import BrokerUrl
 from tests.broker.privileges import release_of
+from tests.users import a_user
 
 pytestmark = [pytest.mark.broker, pytest.mark.newest_first]
 
@@ -31,11 +31,8 @@ def setting(broker, name, value):
 
 @pytest.fixture
 def user(broker):
-    name = f"u{uuid.uuid4().hex[:8]}"
-    broker.ctl("add_user", name, "secret")
-    broker.ctl("set_permissions", name, ".*", ".*", ".*")
-    yield replace(BrokerUrl.parse(broker.url), user=name, password="secret")
-    broker.ctl("delete_user", name)
+    with a_user(broker, ".*", ".*", ".*") as user:
+        yield BrokerUrl.parse(user.url)
 
 
 def run(monkeypatch, capsys, url: BrokerUrl, *arguments: str) -> tuple[int, str]:

@@ -14,6 +14,7 @@ from rabbit_chx.errors import BrokerUnavailable
 from spark_connector import RabbitMQDataSource, WriteFailed
 from tests.broker.spark_frames import TEXT, frame, rows, source, write
 from tests.inbox import Inbox
+from tests.users import a_user
 
 pytestmark = [pytest.mark.broker, pytest.mark.one_release]
 
@@ -205,19 +206,16 @@ def test_a_missing_plugin_fails_the_commit_and_not_the_task(broker, orphan):
 @pytest.fixture
 def stranger(broker):
     """A user who may write only to names that begin with allowed."""
-    broker.ctl("add_user", "stranger", "CANARY-password")
-    broker.ctl("set_permissions", "-p", "/", "stranger", "", "^allowed", "")
-    host = broker.url.rpartition("@")[2]
-    yield f"amqp://stranger:CANARY-password@{host}"
-    broker.ctl("delete_user", "stranger")
+    with a_user(broker, "", "^allowed", "", password="CANARY-password") as user:
+        yield user
 
 
 def test_a_missing_permission_is_reported_before_a_task_or_by_it(broker, inbox, stranger):
     schema, batch = rows(3)
     with pytest.raises(InvalidValue, match="no write permission") as caught:
-        check(broker, schema, url=stranger, exchange=inbox.exchange)
+        check(broker, schema, url=stranger.url, exchange=inbox.exchange)
     assert "CANARY" not in str(caught.value)
-    written = task(broker, schema, batch, url=stranger, exchange=inbox.exchange)
+    written = task(broker, schema, batch, url=stranger.url, exchange=inbox.exchange)
     assert "ACCESS_REFUSED" in written.problem
     assert "CANARY" not in repr(written)
     assert len(inbox) == 0
@@ -232,9 +230,9 @@ def test_the_access_check_publishes_nothing(broker, inbox):
 
 def test_topic_permissions_do_not_fail_the_access_check(broker, stranger):
     schema, _ = rows(1)
-    broker.ctl("set_permissions", "-p", "/", "stranger", "", ".*", "")
-    broker.ctl("set_topic_permissions", "-p", "/", "stranger", "amq.topic", "^only-this", "")
-    check(broker, schema, url=stranger, exchange="amq.topic")
+    stranger.grant("", ".*", "")
+    broker.ctl("set_topic_permissions", "-p", "/", stranger.name, "amq.topic", "^only-this", "")
+    check(broker, schema, url=stranger.url, exchange="amq.topic")
 
 
 def test_a_wrong_password_is_reported_before_a_task_or_by_it(broker):
@@ -317,6 +315,6 @@ def test_a_dry_run_checks_everything_and_publishes_nothing(broker, inbox, strang
     assert '"event": "dry run"' in caplog.text
     writer = check(broker, schema, dryRun="true", nullValue="empty")
     assert "invalid exchange: got 'nope'" in writer.write(iter([batch])).problem
-    writer = check(broker, schema, dryRun="true", url=stranger)
+    writer = check(broker, schema, dryRun="true", url=stranger.url)
     assert "no write permission" in writer.write(iter([batch.slice(0, 1)])).problem
     assert len(inbox) == 0

@@ -23,6 +23,7 @@ from tests.broker.privileges import release_of
 from tests.broker.stream_scene import SECONDS, a_stream, fill, message, refused, settle
 from tests.faults.load import wait_until
 from tests.tls import Authority, Listener
+from tests.users import a_user
 
 pytestmark = [pytest.mark.broker]
 
@@ -277,11 +278,8 @@ def test_partitions_are_in_order_and_routes_have_the_key(broker, connection):
 @pytest.fixture
 def stranger(broker, url):
     """A user without permissions on anything."""
-    name = f"u{uuid.uuid4().hex[:8]}"
-    broker.ctl("add_user", name, "geheim")
-    broker.ctl("set_permissions", name, "^$", "^$", "^$")
-    yield replace(url, user=name, password="geheim")
-    broker.ctl("delete_user", name)
+    with a_user(broker, "^$", "^$", "^$") as user:
+        yield replace(url, user=user.name, password=user.password)
 
 
 NEEDED = {

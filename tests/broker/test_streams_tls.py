@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from dataclasses import replace
 
 import pytest
@@ -14,6 +13,7 @@ from spark_connector import RabbitMQDataSource
 from tests.broker.privileges import release_of
 from tests.broker.stream_scene import a_stream, fill, refused
 from tests.tls import Authority
+from tests.users import a_user
 
 pytestmark = [pytest.mark.broker, pytest.mark.long]
 
@@ -45,12 +45,13 @@ def secure(broker, authority):
         "application:set_env(rabbit, ssl_cert_login_from, common_name)",
         "application:set_env(rabbit, auth_mechanisms, ['PLAIN', 'EXTERNAL'])",
     ]
-    broker.eval(", ".join([f'filelib:ensure_dir("{FOLDER}/x")', *writes, *settings]))
+    steps = ", ".join([f'filelib:ensure_dir("{FOLDER}/x")', *writes, *settings])
+    broker.ctl("eval", f"{steps}.")  # the lines of the files have to stay lines
     listen(broker, tcp="[]", tls="[5552]")
-    broker.ctl("add_user", "client", secrets.token_hex(12))
-    broker.ctl("set_permissions", "client", ".*", ".*", ".*")
-    yield replace(BrokerUrl.for_streams(broker.stream_url), tls=True, external=True, user=None, password=None)
-    broker.ctl("delete_user", "client")
+    with a_user(broker, ".*", ".*", ".*", name="client"):
+        yield replace(
+            BrokerUrl.for_streams(broker.stream_url), tls=True, external=True, user=None, password=None
+        )
     broker.eval("application:set_env(rabbit, auth_mechanisms, ['PLAIN', 'AMQPLAIN'])")
     listen(broker, tcp="[5552]", tls="[]")
 

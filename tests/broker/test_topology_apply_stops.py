@@ -10,20 +10,19 @@ import shlex
 import signal
 import threading
 import time
-import uuid
 
 import aio_pika
 import pytest
 
 from rabbit_chx.broker.applying.apply import apply, apply_async
 from rabbit_chx.broker.applying.lock import LOCK
-from rabbit_chx.broker.management import Management
 from rabbit_chx.errors import ApplyStopped, BrokerUnavailable
 from rabbit_chx.topology.model import CONSISTENT_HASH, Binding, Exchange, Queue
 from rabbit_chx.topology.planning.steps import Bind, DeclareExchange, DeclareQueue, DeleteQueue, Plan, Unbind
 from tests.broker.topology_site import CHX, CLASSIC, QUORUM, STREAM, foundation
 from tests.faults.load import wait_until
 from tests.proof import dice
+from tests.users import a_user
 
 pytestmark = [
     pytest.mark.newest_first,
@@ -129,9 +128,6 @@ def test_a_queue_with_messages_is_deleted_by_force_only(site, applied) -> None:
 
 
 def test_a_missing_permission_comes_with_the_line_that_grants_it(site, applied) -> None:
-    user = f"u{uuid.uuid4().hex[:8]}"
-    site.management._request("PUT", ["users", user], body={"password": "secret", "tags": "management"})
-    own = Management(site.broker.management_url, credentials=lambda: (user, "secret"))
     odd = Queue("a.b", arguments={"x-dead-letter-exchange": "dead"})
     plan = site.plan(
         DeclareExchange(Exchange("dead", "fanout")),
@@ -139,26 +135,28 @@ def test_a_missing_permission_comes_with_the_line_that_grants_it(site, applied) 
         DeclareQueue(odd),
         Bind(Binding("orders", odd.name, "1")),
     )
-    try:
-        site.grant(user, "^(rabbit-chx[.].*|dead|orders|a.*)$", "^(dead|orders)$", ".*")
+    patterns = "^(rabbit-chx[.].*|dead|orders|a.*)$", "^(dead|orders)$", ".*"
+    with a_user(site.broker, *patterns, vhost=site.vhost, tags="management") as user:
+        own = user.management
         with pytest.raises(ApplyStopped) as stopped:
-            applied(site.url(user, "secret"), plan, management=own)
+            applied(user.url, plan, management=own)
         assert stopped.value.failed == plan.steps[3]
         assert stopped.value.done == plan.steps[:3]
         text = str(stopped.value)
-        assert f"user '{user}' has no write permission on queue 'a.b' in virtual host '{site.vhost}'" in text
-        assert "secret" not in text
+        assert (
+            f"user '{user.name}' has no write permission on queue 'a.b' in virtual host '{site.vhost}'"
+            in text
+        )
+        assert user.password not in text
 
-        site.grant(user, "^$", "^$", "^$")
+        user.grant("^$", "^$", "^$")
         with pytest.raises(ApplyStopped, match=f"no configure permission on queue '{LOCK}'"):
-            applied(site.url(user, "secret"), plan, management=own)
+            applied(user.url, plan, management=own)
 
         line = re.search("`rabbitmqctl (.*)`", text)
         assert line
         site.broker.ctl(*shlex.split(line[1]))
-        assert applied(site.url(user, "secret"), plan, management=own).done == plan.steps
-    finally:
-        site.management._request("DELETE", ["users", user])
+        assert applied(user.url, plan, management=own).done == plan.steps
 
 
 def test_a_plan_for_another_virtual_host_is_refused(site, applied) -> None:

@@ -22,6 +22,7 @@ from rabbit_chx.errors import BrokerUnavailable, InvalidValue
 from rabbit_chx.topology.model import Binding, Exchange, Policy, Queue, Topology
 from tests.broker.erlang import node_command
 from tests.faults.load import wait_until
+from tests.users import a_user
 
 pytestmark = [pytest.mark.broker, pytest.mark.newest_first]
 
@@ -63,19 +64,6 @@ def connected(broker, vhost):
 def channel(broker, vhost):
     with connected(broker, vhost) as connection:
         yield connection.channel()
-
-
-@contextmanager
-def user(broker, vhost, tags: str):
-    """A reader of the API as somebody else."""
-    name = f"u{uuid.uuid4().hex[:8]}"
-    broker.ctl("add_user", name, "secret")
-    broker.ctl("set_user_tags", name, *tags.split())
-    broker.ctl("set_permissions", "-p", vhost, name, "^c", "^w", ".*")
-    try:
-        yield name, Management(broker.management_url, credentials=lambda: (name, "secret"))
-    finally:
-        broker.ctl("delete_user", name)
 
 
 def declare(channel, exchange: Exchange) -> None:
@@ -218,7 +206,8 @@ def test_a_user_with_few_rights_sees_the_topology_and_is_told_the_rest(
     broker, management, vhost, channel
 ) -> None:
     ring_exchange(channel, ("q", 1), ("r", 1))
-    with user(broker, vhost, "management") as (name, restricted):
+    with a_user(broker, "^c", "^w", ".*", vhost=vhost, tags="management") as user:
+        restricted = user.management
         declare(channel, order_exchange(restricted.overview().cluster))
         recorded = [entry(Binding(ODD, queue, "1"), number) for number, queue in enumerate("qr")]
         for bound in (anchor(ODD), *recorded):
@@ -231,7 +220,7 @@ def test_a_user_with_few_rights_sees_the_topology_and_is_told_the_rest(
         assert any("default_worker_pool_size" in unseen for unseen in observed.unseen) == (
             broker.store == "mnesia"
         )
-        assert restricted.whoami() == User(name, frozenset({"management"}))
+        assert restricted.whoami() == User(user.name, frozenset({"management"}))
         with pytest.raises(BrokerUnavailable, match=r"needs the tag monitoring"):
             restricted.nodes()
         with pytest.raises(BrokerUnavailable, match=r"may not change policies .* needs the tag policymaker"):
@@ -272,5 +261,6 @@ def test_what_the_api_refuses_is_named(broker, management) -> None:
 
 
 def test_a_user_without_a_tag_is_told_which_one(broker, vhost) -> None:
-    with user(broker, vhost, "") as (_, plain), pytest.raises(BrokerUnavailable, match="tag management"):
-        plain.overview()
+    expected = pytest.raises(BrokerUnavailable, match="tag management")
+    with a_user(broker, "^c", "^w", ".*", vhost=vhost) as user, expected:
+        user.management.overview()

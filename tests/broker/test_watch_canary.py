@@ -10,7 +10,6 @@ import subprocess
 import sys
 from contextlib import ExitStack
 from threading import Event
-from uuid import uuid4
 
 import pytest
 
@@ -19,10 +18,11 @@ from rabbit_chx.consuming import AsyncGroup, Group
 from rabbit_chx.topology import apply, loads, plan, read
 from rabbit_chx.watch import CanarySender, Observer, watch
 from tests.broker.privileges import release_of
-from tests.broker.test_canary_reports import PASSWORD, running
+from tests.broker.test_canary_reports import running
 from tests.faults.load import PATIENCE
 from tests.json_lines import documented, printed
 from tests.queues import close_connections
+from tests.users import a_user
 
 pytestmark = [pytest.mark.broker, pytest.mark.long]
 
@@ -196,20 +196,19 @@ def test_a_lost_connection_is_a_problem_until_the_next_canaries(site):
 
 
 def test_a_user_who_may_not_publish_sees_which_permission_is_missing(site):
-    scene, user = Scene(site), f"watcher-{uuid4().hex[:6]}"
-    site.management._request("PUT", ["users", user], body={"password": PASSWORD, "tags": ""})
-    try:
-        site.grant(user, "^$", "^$", "^$")
-        with scene.on_pika(), scene.sender(user, PASSWORD) as sender:
-            shown = scene.intervals(sender)
-            interval = until(shown, lambda each: problems(each) == {("canary-not-sent", None)})
-            (message,) = (each.message for each in interval.problems if each.name == "canary-not-sent")
-            assert "'^orders$'" in message
-            assert PASSWORD not in message
-            site.grant(user, "^$", "^orders$", "^$")
-            until(shown, all_as_expected)
-    finally:
-        site.management._request("DELETE", ["users", user])
+    scene = Scene(site)
+    with (
+        a_user(site.broker, "^$", "^$", "^$", vhost=site.vhost) as user,
+        scene.on_pika(),
+        scene.sender(user.name, user.password) as sender,
+    ):
+        shown = scene.intervals(sender)
+        interval = until(shown, lambda each: problems(each) == {("canary-not-sent", None)})
+        (message,) = (each.message for each in interval.problems if each.name == "canary-not-sent")
+        assert "'^orders$'" in message
+        assert user.password not in message
+        user.grant("^$", "^orders$", "^$")
+        until(shown, all_as_expected)
 
 
 @pytest.mark.one_release

@@ -10,9 +10,11 @@ from urllib.parse import quote, urlsplit
 
 import pytest
 
+from rabbit_chx.broker.management import Management
 from rabbit_chx.errors import BrokerUnavailable, PublishFailed
 from rabbit_chx.publishing import Publisher, Timeouts
 from tests.faults.load import PATIENCE, SLACK, wait_until, within
+from tests.users import a_user
 
 pytestmark = [
     pytest.mark.long,
@@ -41,13 +43,11 @@ def no_secret_is_written(caplog):
 @pytest.fixture
 def user(broker):
     """A user with the canary as password, who may publish to amq.direct and nothing else."""
-    name = "little"
-    broker.ctl("add_user", name, CANARY)
-    broker.ctl("add_vhost", "closed")
-    broker.ctl("set_permissions", name, "^$", r"^amq\.direct$", "^$")
-    yield name
-    broker.ctl("delete_vhost", "closed")
-    broker.ctl("delete_user", name)
+    management = Management.of(broker.url, broker.management_url)
+    management._request("PUT", ["vhosts", "closed"], body={})
+    with a_user(broker, "^$", r"^amq\.direct$", "^$", name="little", password=CANARY) as user:
+        yield user.name
+    management._request("DELETE", ["vhosts", "closed"])
 
 
 @pytest.fixture

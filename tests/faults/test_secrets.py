@@ -25,6 +25,7 @@ from tests.faults.secret_scenarios import PUBLISHER, READER, Site, appliers, wit
 from tests.proof import Check, book
 from tests.spark.streams import Streams
 from tests.tls import Listener
+from tests.users import a_user
 
 pytestmark = [pytest.mark.broker, pytest.mark.long]
 
@@ -62,13 +63,11 @@ def tls(broker, authority):
 @pytest.fixture(scope="module")
 def user(broker):
     """A user who may publish to amq.direct, and read the stream and the queue with secrets."""
-    broker.ctl("add_user", "secretive", PASSWORD)
-    broker.ctl("set_permissions", "secretive", "^$", r"^amq\.direct$", r"^secrets\.read")
-    with Streams(broker.url) as streams:
+    patterns = "^$", r"^amq\.direct$", r"^secrets\.read"
+    with a_user(broker, *patterns, password=PASSWORD) as user, Streams(broker.url) as streams:
         fill(streams, BODY)
-        yield "secretive"
+        yield user.name
         remove(streams)
-    broker.ctl("delete_user", "secretive")
 
 
 @pytest.fixture(scope="module")

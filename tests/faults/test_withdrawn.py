@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import secrets
 from contextlib import contextmanager
-from urllib.parse import urlsplit
 
 import pytest
 
 from rabbit_chx.publishing import Outcome, Timeouts
 from tests.faults.load import PATIENCE, SLACK, wait_until
+from tests.users import a_user
 
 pytestmark = [pytest.mark.broker, pytest.mark.long]
 
@@ -33,12 +32,8 @@ def test_a_broker_that_is_down_at_the_start_and_comes_up_later(broker, scene, lo
 @pytest.fixture
 def guest(broker):
     """A user with all permissions."""
-    name, password = "guest-of-a-test", secrets.token_hex(8)
-    broker.ctl("add_user", name, password)
-    broker.ctl("set_permissions", name, ".*", ".*", ".*")
-    parts = urlsplit(broker.url)
-    yield name, f"amqp://{name}:{password}@{parts.hostname}:{parts.port}/"
-    broker.ctl("delete_user", name)
+    with a_user(broker, ".*", ".*", ".*") as user:
+        yield user
 
 
 def test_a_revoked_permission_takes_effect_with_the_next_connection(broker, scene, guest):
@@ -47,17 +42,18 @@ def test_a_revoked_permission_takes_effect_with_the_next_connection(broker, scen
     rabbit_channel caches permissions in its process dictionary, and clears the cache before it hibernates. A channel also
     hibernates if a busy machine pauses the publisher.
     """
-    name, url = guest
-    with scene("write permission taken away", url=url, **UNDECIDED) as it:
+    with scene("write permission taken away", url=guest.url, **UNDECIDED) as it:
         it.control.flow()
         it.flow(5_000)
-        broker.ctl("set_permissions", name, ".*", "^$", ".*")
+        guest.grant(".*", "^$", ".*")
         it.load.until_confirmed(5_000)
-        broker.ctl("close_all_user_connections", name, "a test")
+        broker.ctl("close_all_user_connections", guest.name, "a test")
         wait_until(lambda: it.load.error is not None, "the broker refuses the publisher")
         wait_until(lambda: it.control.broken >= 2, "the broker refuses the control")
         it.load.finish(SLACK)
-    denied = f"403 ACCESS_REFUSED, user '{name}' has no write permission on exchange '{it.used.exchange}'"
+    denied = (
+        f"403 ACCESS_REFUSED, user '{guest.name}' has no write permission on exchange '{it.used.exchange}'"
+    )
     assert denied in str(it.load.error)
     assert it.totals.connections <= 2
 

@@ -13,6 +13,7 @@ from rabbit_chx.topology.file.load import loads
 from tests.spark.conftest import PASSWORD
 from tests.spark.streams import Streams
 from tests.unit.test_docs import marked
+from tests.users import a_user
 
 pytestmark = [pytest.mark.spark, pytest.mark.broker, pytest.mark.long]
 
@@ -51,16 +52,14 @@ def df(spark):
 @pytest.fixture
 def at(rabbitmq_broker):
     """Puts the broker into a block; the password of its user is in the workers' environment."""
-    rabbitmq_broker.ctl("add_user", "user", PASSWORD)
-    rabbitmq_broker.ctl("set_permissions", "user", "", "^orders$", "^orders$")
     parts = urlsplit(rabbitmq_broker.url)
 
     def put(block: str) -> str:
         assert "user@host" in block
         return block.replace("user@host", f"user@{parts.hostname}:{parts.port}")
 
-    yield put
-    rabbitmq_broker.ctl("delete_user", "user")
+    with a_user(rabbitmq_broker, "", "^orders$", "^orders$", name="user", password=PASSWORD):
+        yield put
 
 
 def rows(frame) -> list[dict[str, object]]:
@@ -116,13 +115,12 @@ def bodies(frame):
 
 
 def test_the_first_lines_read_a_stream(rabbitmq_broker, events, spark):
-    rabbitmq_broker.ctl("add_user", "user", PASSWORD)
-    rabbitmq_broker.ctl("set_permissions", "user", "", "", "^events$")
     parts, given = urlsplit(rabbitmq_broker.stream_url), {"spark": spark}
     block = marked("spark.md", "test_the_first_lines_read_a_stream")
-    exec(block.replace("amqp://user@host", f"rabbitmq-stream://user@{parts.hostname}:{parts.port}"), given)
-    assert bodies(given["rows"]) == [b"0", b"1", b"2", b"3", b"4"]
-    rabbitmq_broker.ctl("delete_user", "user")
+    block = block.replace("amqp://user@host", f"rabbitmq-stream://user@{parts.hostname}:{parts.port}")
+    with a_user(rabbitmq_broker, "", "", "^events$", name="user", password=PASSWORD):
+        exec(block, given)
+        assert bodies(given["rows"]) == [b"0", b"1", b"2", b"3", b"4"]
 
 
 def test_a_frame_is_written_to_a_stream(rabbitmq_broker, events, spark):

@@ -14,7 +14,6 @@ import subprocess
 import sys
 from pathlib import Path
 from urllib.parse import urlsplit
-from uuid import uuid4
 
 import pyspark
 import pytest
@@ -24,6 +23,7 @@ from tests.inbox import Inbox
 from tests.slow_start import TOO_SLOW
 from tests.spark.streams import Streams
 from tests.tls import Authority, Listener
+from tests.users import a_user
 
 pytestmark = [
     pytest.mark.long,
@@ -81,11 +81,8 @@ SHOWN = {
 @pytest.fixture(scope="module")
 def user(rabbitmq_broker):
     """A user whose password is a secret to look for."""
-    name = f"writer-{uuid4().hex[:8]}"
-    rabbitmq_broker.ctl("add_user", name, PASSWORD)
-    rabbitmq_broker.ctl("set_permissions", name, "", ".*", ".*")
-    yield name
-    rabbitmq_broker.ctl("delete_user", name)
+    with a_user(rabbitmq_broker, "", ".*", ".*", password=PASSWORD) as user:
+        yield user.name
 
 
 @pytest.fixture(scope="module")
