@@ -20,6 +20,7 @@ from rabbit_chx.streams import connect
 from rabbit_chx.testing import Broker, available
 from rabbit_chx.testing.node import CannotSupply
 from rabbit_chx.urls import BrokerUrl
+from tests.broker.erlang import asked_quickly
 from tests.broker.parity import Lab
 from tests.broker.stream_scene import delete_stream, new_stream
 from tests.broker.topology_site import CLIENTS, Site
@@ -68,7 +69,8 @@ def broker(request):
         broker.start()
     except CannotSupply as reason:
         pytest.skip(str(reason))
-    yield broker
+    with asked_quickly(broker):
+        yield broker
     broker.stop()
 
 
@@ -77,7 +79,6 @@ def lab(broker):
     """The broker with its facts, and with the count of what was compared on it: parity is a claim about numbers."""
     lab = Lab(broker)
     yield lab
-    lab.ask.close()
     book(str(lab.tally))
 
 

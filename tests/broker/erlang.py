@@ -9,11 +9,13 @@ Docker only: elsewhere it is not known how to run a program beside the broker.
 from __future__ import annotations
 
 import subprocess
+from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Self
 
 import pytest
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from rabbit_chx.testing import Broker
@@ -44,13 +46,13 @@ def container_of(broker: Broker) -> str:
     return broker._node._container.get_container_id()
 
 
-class Erlang:
-    """A program in the broker's container, and the pipe to it."""
 def node_command(broker: Broker) -> str:
     """The command of a user that evaluates its last argument on the broker's node."""
     return f"docker exec -u rabbitmq {container_of(broker)} rabbitmqctl eval"
 
 
+class Erlang:
+    """A program in the broker's container, and the pipe to it."""
 
     def __init__(self, broker: Broker, *command: str) -> None:
         self._command = ["docker", "exec", "-i", "-u", "rabbitmq", container_of(broker), *command]
@@ -80,7 +82,8 @@ class Shell(Erlang):
 
     def eval(self, expression: str) -> str:
         """Evaluate an Erlang expression on the node and return what was printed, its value last."""
-        self._send(" ".join(expression.split()).encode(), b"\n")
+        line = " ".join(expression.split()).removesuffix(".")
+        self._send(line.encode(), b".\n")
         lines = []
         while (line := self._process.stdout.readline()) != _END:
             if not line:
@@ -94,11 +97,12 @@ class Asking:
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
+        self._plain = broker.eval
         self._shell: Shell | None = None
 
     def __call__(self, expression: str) -> str:
         if self._broker.source.kind != "docker":
-            return self._broker.eval(expression)
+            return self._plain(expression)
         try:
             return self._kept().eval(expression)
         except (BrokenPipeError, RuntimeError):  # the container has been started again since
@@ -114,6 +118,14 @@ class Asking:
         if self._shell is None:
             self._shell = Shell(self._broker).__enter__()
         return self._shell
+
+
+@contextmanager
+def asked_quickly(broker: Broker) -> Iterator[None]:
+    """Have `Broker.eval`, and with it `Broker.ring` and `Broker.store`, answer over a shell that is kept."""
+    with closing(Asking(broker)) as asking:
+        broker.eval = asking
+        yield
 
 
 class Packets(Erlang):

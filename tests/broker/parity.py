@@ -15,7 +15,6 @@ from pika.exceptions import AMQPError
 
 from rabbit_chx import ConsistentHashExchange, Release, Ring, ToExchange
 from rabbit_chx.ring import as_bindings
-from tests.broker.erlang import Asking
 from tests.broker.parity_clients import Message, publish
 from tests.inbox import emptied
 
@@ -74,11 +73,10 @@ def _destination(text: str) -> Destination:
 
 
 class Lab:
-    """A broker with its facts, which cost a second each to ask, and its tally."""
+    """A broker with its facts and its tally."""
 
     def __init__(self, broker: Broker) -> None:
         self.broker = broker
-        self.ask = Asking(broker)
         self.release = Release.parse(broker.version, store=broker.store)
         name = f"RabbitMQ {self.release} ({self.release.store.value}, {broker.eval('erlang:system_info(schedulers).')} schedulers)"
         self.tally = Tally(name)
@@ -98,7 +96,7 @@ class Lab:
     def rings(self, exchanges: Iterable[str]) -> dict[str, tuple[Destination, ...]]:
         """The rings of these exchanges, asked for at once."""
         names = ", ".join(f'<<"{name}">>' for name in exchanges)
-        lines = self.ask(f"[{_PRINT_RING} || Name <- [{names}]], done.").split("\n")
+        lines = self.broker.eval(f"[{_PRINT_RING} || Name <- [{names}]], done.").split("\n")
         assert lines.pop() == "done"
         return {name: tuple(map(_destination, ring)) for name, *ring in map(str.split, lines)}
 

@@ -11,6 +11,7 @@ import pytest
 from rabbit_chx import ModulusHashExchange, Release, Ring, Store, ToExchange, infer
 from rabbit_chx.errors import RingUnknown
 from rabbit_chx.testing import Broker
+from tests.broker.erlang import asked_quickly
 from tests.broker.parity import Lab, Scratch, assert_same
 from tests.broker.parity_clients import Message
 from tests.broker.ring_fire import Fire
@@ -128,11 +129,13 @@ def single_worker(broker):
     if broker.source.kind == "external":
         pytest.skip("the broker of RABBIT_CHX_BROKER_URL is not ours to configure")
     config = {"default_worker_pool_size": "1"}
-    with Broker(broker.release, plugins=["rabbitmq_sharding"], config=config) as single:
+    with (
+        Broker(broker.release, plugins=["rabbitmq_sharding"], config=config) as single,
+        asked_quickly(single),
+    ):
         lab = Lab(single)
         lab.tally.broker += " with one worker"
         yield lab
-        lab.ask.close()
 
 
 @pytest.mark.long

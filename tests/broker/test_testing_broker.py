@@ -60,6 +60,13 @@ def is_answering(url):
         return client.connect_ex((parts.hostname, parts.port)) == 0
 
 
+@pytest.fixture(autouse=True)
+def as_users_have_it(request, monkeypatch):
+    """Take the shell of `asked_quickly` away."""
+    if "broker" in request.fixturenames:
+        monkeypatch.delattr(request.getfixturevalue("broker"), "eval")
+
+
 @pytest.fixture
 def own(broker):
     """The session's broker, if it is one that may be restarted."""
