@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import pytest
 
 from rabbit_chx.errors import StreamUnavailable
-from rabbit_chx.streams import Confirms, Refusals
+from rabbit_chx.streams import Confirms, Refusals, StreamReader
 
 SECONDS = 20
 
@@ -57,6 +57,13 @@ def fill(connection, stream: str, numbers, *, name=None, size=10) -> None:
     connection.publish(publisher, [(number, message(number, size)) for number in numbers])
     assert settle(connection, len(numbers)) == {}
     connection.delete_publisher(publisher)
+
+
+def stored(url, stream: str, **options) -> list:
+    """All messages of a stream, in order."""
+    with StreamReader(url, stream, **options) as reader:
+        found = reader.bounds()
+        return [message for _, message in reader.messages(found.first, found.end)]
 
 
 @contextmanager

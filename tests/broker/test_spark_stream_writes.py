@@ -6,9 +6,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from rabbit_chx.streams import StreamReader
 from spark_connector import RabbitMQDataSource
 from tests.broker.spark_frames import rows
+from tests.broker.stream_scene import stored
 
 pytestmark = [pytest.mark.broker, pytest.mark.newest_first]
 
@@ -27,7 +27,6 @@ def test_two_attempts_at_the_same_time_store_each_row_once(broker, stream_url, s
         first, second = pool.map(attempt, range(2))
     assert (first.problem, second.problem) == ("", "")
     assert first.confirmed + first.already_stored == second.confirmed + second.already_stored == ROWS
-    with StreamReader(stream_url, stream) as reader:
-        found = reader.bounds()
-        bodies = [message.value for _, message in reader.messages(found.first, found.end)]
-    assert bodies == [b"body %d" % number for number in range(ROWS)]
+    assert [message.value for message in stored(stream_url, stream)] == [
+        b"body %d" % number for number in range(ROWS)
+    ]

@@ -6,20 +6,14 @@ import pytest
 
 from rabbit_chx import InvalidValue
 from rabbit_chx.streams import StreamPublisher, StreamReader
-from tests.broker.stream_scene import refused
+from tests.broker.stream_scene import refused, stored
 from tests.unit.test_docs import marked
 
 pytestmark = [pytest.mark.broker, pytest.mark.newest_first]
 
 
 def bodies(url, stream):
-    with StreamReader(url, stream) as reader:
-        return [found.value for _, found in reader.messages(*_ends(reader))]
-
-
-def _ends(reader):
-    found = reader.bounds()
-    return found.first, found.end
+    return [message.value for message in stored(url, stream)]
 
 
 def test_the_lines_of_the_guide_publish_and_read(broker, stream_connection, capsys):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from rabbit_chx.streams import StreamPublisher, StreamReader, connect
-from tests.broker.stream_scene import refused
+from rabbit_chx.streams import StreamPublisher, connect
+from tests.broker.stream_scene import refused, stored
 
 pytestmark = pytest.mark.long
 
@@ -14,9 +14,7 @@ ON_ONE_NODE = {"initial-cluster-size": "1", "queue-leader-locator": "client-loca
 
 
 def values(url, stream):
-    with StreamReader(url, stream, follow_advertised=True, timeout=60) as reader:
-        found = reader.bounds()
-        return [message.value for _, message in reader.messages(found.first, found.end)]
+    return [message.value for message in stored(url, stream, follow_advertised=True, timeout=60)]
 
 
 def test_a_stream_on_one_node_is_reached_through_another(urls):

@@ -9,6 +9,7 @@ from pyspark import TaskContext
 
 from rabbit_chx import SuperStream
 from rabbit_chx.streams import StreamReader, connect
+from tests.broker.stream_scene import stored
 from tests.faults.load import wait_until
 from tests.spark.test_batch_write import failure
 from tests.spark.test_read_streams import given
@@ -26,22 +27,15 @@ def numbers(spark, count, partitions=2):
     )
 
 
-def stored(broker, stream):
-    """The messages of a stream in order."""
-    with StreamReader(broker.stream_url, stream) as reader:
-        found = reader.bounds()
-        return [message for _, message in reader.messages(found.first, found.end)]
-
-
 def bodies(broker, stream):
-    return [int(message.value) for message in stored(broker, stream)]
+    return [int(message.value) for message in stored(broker.stream_url, stream)]
 
 
 def test_a_super_stream_gets_each_row_in_the_partition_of_its_key(spark, broker, streams):
     name, partitions = streams.super_stream(3)
     write(numbers(spark, 5_000, 1), broker, superStream=name)
     official = SuperStream(partitions)
-    found = {stream: stored(broker, stream) for stream in partitions}
+    found = {stream: stored(broker.stream_url, stream) for stream in partitions}
     assert sorted(int(one.value) for rows in found.values() for one in rows) == list(range(5_000))
     for stream, rows in found.items():
         assert {official.route(one.routing_key) for one in rows} == {stream}
