@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -163,7 +163,7 @@ class Properties(pika.BasicProperties):
         return [flags, *pieces]
 
 
-def table(entries: Sequence[tuple[str, Field]]) -> bytes:
+def table(entries: Iterable[tuple[str, Field]]) -> bytes:
     return sized(
         b"".join(bytes([len(name.encode())]) + name.encode() + tagged(value) for name, value in entries)
     )
@@ -181,6 +181,7 @@ NUMBERS = {
     "I": ">i",
     "i": ">I",
     "l": ">q",
+    "L": ">q",
     "f": ">f",
     "d": ">d",
     "T": ">Q",
@@ -197,7 +198,7 @@ def tagged(value: Field) -> bytes:
         case "S" | "x":
             return tag + sized(value.value)
         case "D":
-            return tag + struct.pack(">BI", *value.value)
+            return tag + struct.pack(">Bi", *value.value)
         case "A":
             return tag + sized(b"".join(map(tagged, value.value)))
         case "F":

@@ -30,6 +30,10 @@ if TYPE_CHECKING:
     Publish = Callable[[str, str, Sequence[Message], Client], set[int]]
 
 
+QUEUES = {f"q{i}": weight for i, weight in enumerate([3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 9, 6])}
+"""A prime number of buckets, so that values that differ rarely meet in one."""
+
+
 @dataclass
 class Tally:
     """What was compared with one broker in this session."""
@@ -225,6 +229,15 @@ class Scratch:
         landed = self.send(messages, client, publish)
         assert_same(messages, expected, landed)
         return landed
+
+
+def assert_bulk(
+    mirror: Any, columns: Iterable[Any], landed: Sequence[Any], client: Client | None = None
+) -> None:
+    """Fail if a column of values, routed at once, is said to land elsewhere than its messages did."""
+    for column in columns:
+        routed = [mirror.destinations[index] for index in mirror.route_many(column, client=client)]
+        assert_same(column, routed, landed)
 
 
 def close(connection: pika.BlockingConnection) -> None:

@@ -22,6 +22,7 @@ import pytest
 from aiormq.abc import DeliveredMessage
 
 from rabbit_chx.fields import Field
+from tests.stream_messages import table
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -149,30 +150,7 @@ class _RawHeaders(pika.BasicProperties):
     """Headers written from `Field` values, to send the types that no client sends by itself."""
 
     def encode(self) -> list[bytes]:
-        return [struct.pack(">H", self.FLAG_HEADERS), field_bytes(Field("F", tuple(self.headers.items())))]
-
-
-def field_bytes(field: Field) -> bytes:
-    """A field as AMQP 0-9-1 has it on the wire, without the tag."""
-    match field.tag:
-        case "S" | "x":
-            return struct.pack(">I", len(field.value)) + field.value
-        case "V":
-            return b""
-        case "D":
-            return struct.pack(">Bi", *field.value)
-        case "A":
-            items = b"".join(item.tag.encode() + field_bytes(item) for item in field.value)
-            return struct.pack(">I", len(items)) + items
-        case "F":
-            items = b"".join(
-                struct.pack("B", len(name.encode())) + name.encode() + item.tag.encode() + field_bytes(item)
-                for name, item in field.value
-            )
-            return struct.pack(">I", len(items)) + items
-        case tag:
-            codes = {"t": "?", "s": "h", "u": "H", "I": "i", "i": "I", "l": "q", "L": "q", "T": "Q"}
-            return struct.pack(">" + codes.get(tag, tag), field.value)
+        return [struct.pack(">H", self.FLAG_HEADERS), table(self.headers.items())]
 
 
 async def _publish_with_aio_pika(url: str, exchange: str, messages: Sequence[Message]) -> set[int]:

@@ -15,7 +15,7 @@ import pytest
 from rabbit_chx import BrokerWouldFail
 from rabbit_chx.errors import AmbiguousHeader
 from rabbit_chx.fields import CLIENTS, Field, encode
-from tests.broker.parity import assert_same
+from tests.broker.parity import QUEUES, assert_bulk
 from tests.broker.parity_clients import FAST, PUBLISHERS, Message
 from tests.broker.parity_values import VALUES, random_value, sendable
 from tests.proof import LONG
@@ -27,8 +27,6 @@ pytestmark = [
     ),
 ]
 
-# A prime number of buckets, so that values that differ rarely meet in one.
-QUEUES = {f"q{i}": weight for i, weight in enumerate([3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 9, 6])}
 # How each client tells that the broker failed on a message.
 INTERNAL_ERROR = {
     "pika": pika.exceptions.ConnectionClosedByBroker,
@@ -60,9 +58,7 @@ def test_where_the_client_does_not_matter_all_clients_agree(lab):
     with lab.exchange(QUEUES, hash_header="h") as x:
         for client in FAST:
             landed = x.check(headers(texts), client)
-            for column in (texts, pa.array(texts)):
-                indices = x.mirror.route_many(column)
-                assert_same(texts, [x.mirror.destinations[i] for i in indices], landed)
+            assert_bulk(x.mirror, (texts, pa.array(texts)), landed)
 
 
 @pytest.mark.parametrize("client", PUBLISHERS)
@@ -71,9 +67,8 @@ def test_a_column_of_integers_lands_where_the_mirror_says(lab, client):
     numbers = [rng.choice((1, -1)) * rng.getrandbits(rng.randint(1, 63)) for _ in range(1_000)]
     with lab.exchange(QUEUES, hash_header="h") as x:
         landed = x.check(headers(numbers), client)
-        for column in (numbers, pa.array(numbers), pa.array(numbers).to_numpy()):
-            indices = x.mirror.route_many(column, client=client)
-            assert_same(numbers, [x.mirror.destinations[i] for i in indices], landed)
+        columns = numbers, pa.array(numbers), pa.array(numbers).to_numpy()
+        assert_bulk(x.mirror, columns, landed, client)
 
 
 @pytest.mark.parametrize("client", PUBLISHERS)

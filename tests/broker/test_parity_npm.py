@@ -15,13 +15,13 @@ from typing import Any
 
 import pytest
 
+from tests.broker.parity import QUEUES
 from tests.broker.parity_clients import DEADLINE, Message
 from tests.programs import ran
 
 pytestmark = pytest.mark.newest_first
 
 HERE = Path(__file__).parent / "npm"
-QUEUES = {f"q{i}": weight for i, weight in enumerate([3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 9, 6])}
 BORDERS = [
     sign * 2**bits + off for bits in (7, 8, 15, 16, 31, 32, 52) for sign in (1, -1) for off in (-1, 0, 1)
 ]
