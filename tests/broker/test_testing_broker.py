@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import socket
 import subprocess
 import sys
 import time
-import urllib.request
-from base64 import b64encode
 from contextlib import suppress
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -17,6 +14,7 @@ from urllib.parse import urlsplit
 import pika
 import pytest
 
+from rabbit_chx.broker.management import Management
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue, RabbitChxError
 from rabbit_chx.ring import ToExchange
 from rabbit_chx.testing import Broker, available, local_node, sources
@@ -29,13 +27,8 @@ ROOT = Path(__file__).parents[2]
 ODD_NAME = 'two words, \'quotes\' "double" \\ é 🐇 <<"}.'
 
 
-def http(broker, path):
-    token = b64encode(f"{broker.username}:{broker.password}".encode()).decode()
-    request = urllib.request.Request(
-        broker.management_url + path, headers={"Authorization": f"Basic {token}"}
-    )
-    with urllib.request.urlopen(request, timeout=30) as answer:
-        return json.load(answer)
+def http(broker, *path):
+    return Management.of(broker.url, broker.management_url)._request("GET", path)
 
 
 def bind(broker, exchange, destinations, vhost="/"):
@@ -79,7 +72,7 @@ def own(broker):
 
 
 def test_it_is_of_the_release_that_was_asked_for_and_amqp_and_http_agree_on_it(broker):
-    overview = http(broker, "/api/overview")
+    overview = http(broker, "overview")
     assert overview["rabbitmq_version"] == broker.version
     assert broker.release is None or broker.version.startswith(f"{broker.release}.")
     types = {each["name"] for each in overview["exchange_types"]}
@@ -87,7 +80,7 @@ def test_it_is_of_the_release_that_was_asked_for_and_amqp_and_http_agree_on_it(b
 
 
 def test_the_store_is_the_one_the_feature_flag_tells_over_http(broker):
-    states = {flag["name"]: flag["state"] for flag in http(broker, "/api/feature-flags")}
+    states = {flag["name"]: flag["state"] for flag in http(broker, "feature-flags")}
     assert broker.store == ("khepri" if states.get("khepri_db") == "enabled" else "mnesia")
 
 
@@ -150,7 +143,7 @@ def test_a_restart_keeps_urls_queues_and_messages(own):
     assert (own.url, own.management_url) == urls
     assert own.logs().count(READY) == boots + 1
     assert own.ring("kept") == ["kept.q"]
-    assert http(own, "/api/exchanges/%2F/kept")["type"] == "x-consistent-hash"
+    assert http(own, "exchanges", "/", "kept")["type"] == "x-consistent-hash"
     with own.connection() as connection:
         assert connection.channel().basic_get("kept.q", auto_ack=True)[2] == b"kept"
 
@@ -312,7 +305,7 @@ def test_a_running_broker_is_used_as_it_is_and_left_running(own, monkeypatch):
     with Broker(own.release) as broker:
         assert broker.source.kind == available().kind == "external"
         assert broker.version == own.version
-        assert http(broker, "/api/overview")["rabbitmq_version"] == own.version
+        assert http(broker, "overview")["rabbitmq_version"] == own.version
         for refused in (broker.restart, broker.restart_app, broker.logs, lambda: broker.ring("external")):
             with pytest.raises(BrokerUnavailable, match="RABBIT_CHX"):
                 refused()

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import json
-import urllib.request
-from base64 import b64encode
-from urllib.parse import quote
-
 import pytest
 
+from rabbit_chx.broker.management import Management
 from rabbit_chx.publishing import Outcome, Timeouts
 from tests.faults.load import ALIVE, SLACK, on_queues, wait_until
 
@@ -64,13 +60,13 @@ def test_a_broker_that_loses_its_network(broker, survives):
 
 
 def test_a_connection_closed_by_the_management_api(broker, survives, log):
-    closed = set()
+    closed, management = set(), Management.of(broker.url, broker.management_url)
 
     def close(_load, control):
-        names = [name_of_connection(broker, name, closed) for name in ("to be closed", "control")]
+        names = [name_of_connection(management, name, closed) for name in ("to be closed", "control")]
         broken = control.broken
         for name in names:
-            http(broker, "DELETE", f"/api/connections/{quote(name, safe='')}")
+            management._request("DELETE", ["connections", name])
         wait_until(lambda: control.broken > broken, "the control notices")
         closed.update(names)
 
@@ -88,29 +84,20 @@ def test_a_channel_that_crashes_in_the_broker(broker, survives):
     assert survives("channel crashes in the broker", crash, rounds=3).connections == 4
 
 
-def name_of_connection(broker, name, closed):
+def name_of_connection(management, name, closed):
     """Return the broker's name for a connection; its list is some seconds late."""
     found = []
 
     def look():
         found[:] = [
             each["name"]
-            for each in http(broker, "GET", "/api/connections")
+            for each in management._request("GET", ["connections"])
             if each.get("client_properties", {}).get("connection_name") == name and each["name"] not in closed
         ]
         return found
 
     wait_until(look, f"the broker lists the connection named {name!r}")
     return found[0]
-
-
-def http(broker, method, path):
-    token = b64encode(f"{broker.username}:{broker.password}".encode()).decode()
-    request = urllib.request.Request(
-        broker.management_url + path, method=method, headers={"Authorization": f"Basic {token}"}
-    )
-    with urllib.request.urlopen(request, timeout=30) as answer:
-        return json.loads(answer.read() or "null")
 
 
 HANGS = {
