@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-from base64 import b64decode
 from contextlib import contextmanager
 from fcntl import F_DUPFD_CLOEXEC, fcntl
 from pathlib import Path
@@ -94,10 +93,6 @@ class Page:
             for node in nodes
             if not node["ignored"]
         ]
-
-    def picture(self, path: Path) -> None:
-        """Save a screenshot of the window."""
-        path.write_bytes(b64decode(self._call("Page.captureScreenshot")["data"]))
 
     def _call(self, method: str, **parameters: Any) -> dict[str, Any]:
         self._number += 1

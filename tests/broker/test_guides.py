@@ -13,7 +13,6 @@ import pytest
 
 from rabbit_chx.testing import available
 from rabbit_chx.testing.node import CannotSupply
-from tests.broker.erlang import node_command
 from tests.broker.worker_programs import ordered_exchange, started
 from tests.faults.load import wait_until
 from tests.programs import ran
@@ -153,16 +152,3 @@ def test_the_broker_for_tests_of_the_readme_starts(capsys) -> None:
         pytest.skip(str(reason))
     exec(block, {})
     assert capsys.readouterr().out.strip() == "[]"
-
-
-def test_a_live_exchange_is_exported_and_drawn(broker, orders, tmp_path) -> None:
-    node = {"RABBIT_CHX_NODE": node_command(broker)}
-    script = (
-        "rabbit-chx export --out topology.yaml\n"
-        "rabbit-chx report --file topology.yaml --exchange orders --live --out report.html"
-    )
-    subprocess.run(["sh", "-ec", script], cwd=tmp_path, check=True, env=environment(broker) | node)
-    page = (tmp_path / "report.html").read_text()
-    assert f"RabbitMQ {broker.release}" in page
-    assert "the order of the ring is from a broker" in " ".join(page.split())
-    assert page.index("orders.a") < page.index("orders.b")

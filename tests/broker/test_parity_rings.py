@@ -23,24 +23,6 @@ pytestmark = [
 QUEUES = {f"q{i}": weight for i, weight in enumerate([1, 3, 2, 1, 4, 2, 1, 3, 2, 1, 2])}
 
 
-def test_messages_follow_a_ring_through_random_changes(lab):
-    rng = random.Random("messages")
-    with lab.exchange(QUEUES) as x:
-        ring = x.mirror.ring
-        for step in range(25):
-            bound = list(ring.bindings)
-            if len(bound) > 10 and rng.random() < 0.5:
-                gone = rng.choice(bound)
-                x.unbind(gone.destination, gone.key)
-                ring = ring.unbind(gone.destination, gone.key)
-            else:
-                queue, weight = f"q{rng.randrange(16)}", str(rng.randint(1, 4))
-                x.bind(queue, weight)
-                ring = ring.bind(queue, weight)
-            x.mirror = x.mirror.with_ring(ring)
-            x.check((Message(f"customer-{step}-{i}") for i in range(80)), "pika")
-
-
 def test_inference_finds_duplicates_and_dead_bindings_out(lab):
     rng = random.Random("dead")
     with lab.exchange(QUEUES) as x:

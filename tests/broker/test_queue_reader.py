@@ -15,6 +15,8 @@ from tests.faults.load import wait_until
 from tests.queues import close_connections, confirming_channel
 from tests.users import a_user
 
+pytestmark = pytest.mark.broker
+
 KINDS = {"classic": {}, "quorum": {"x-queue-type": "quorum"}}
 DEADLINE = 60.0
 SLOW = 200.0

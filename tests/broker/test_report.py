@@ -34,6 +34,8 @@ def test_shares_and_the_sample_are_those_of_the_brokers_ring(broker, orders, tmp
     assert done.exit_code == 0, done.output
 
     page = re.sub(r"<[^>]*>", " ", out.read_text())
+    assert f"RabbitMQ {broker.release}" in page
+    assert "the order of the ring is from a broker" in " ".join(page.split())
     exchange = ConsistentHashExchange(Ring.read(broker.ring("orders")))
     landed = [exchange.route(key) for key in KEYS]
     for queue in ("orders.a", "orders.b"):

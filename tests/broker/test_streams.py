@@ -13,7 +13,7 @@ from itertools import islice
 import pytest
 
 from rabbit_chx import InvalidValue
-from rabbit_chx.streams import OffsetSpec, StreamPublisher, StreamReader, connect, sub_batch
+from rabbit_chx.streams import OffsetSpec, StreamPublisher, StreamReader, connect
 from rabbit_chx.streams.calls import Calls
 from rabbit_chx.streams.encoding import max_message, string
 from rabbit_chx.streams.protocol import Command
@@ -401,27 +401,6 @@ def test_offsets_are_stored_under_a_name(connection, stream):
     wait_until(lambda: connection.query_offset("me", stream) == 2, "the stored offset")
     with pytest.raises(InvalidValue, match="invalid reference"):
         connection.store_offset("", stream, 2)
-
-
-def test_a_named_publisher_stores_each_publishing_id_once(url, connection, stream):
-    assert connection.query_publisher_sequence("job", stream) == 0
-    fill(connection, stream, range(1, 101), name="job")
-    with connect(url) as other:
-        assert other.query_publisher_sequence("job", stream) == 100
-        fill(other, stream, range(51, 151), name="job")
-        assert other.query_publisher_sequence("job", stream) == 150
-    data = b"".join(data for _, _, data in chunks_of(connection, stream, 150))
-    assert data == b"".join(struct.pack(">I", 18) + message(number) for number in range(1, 151))
-
-
-def test_each_message_of_a_sub_entry_batch_counts_as_a_record(connection, stream):
-    publisher = connection.declare_publisher(stream)
-    plain = sub_batch([message(1), message(2), message(3)])
-    connection.publish(publisher, [(1, message(0)), (2, plain)])
-    assert settle(connection, 2) == {}
-    found = chunks_of(connection, stream, 4)
-    assert sum(count for _, count, _ in found) == 4
-    assert found[-1][2].endswith(plain[3])
 
 
 @pytest.mark.newest_first

@@ -6,7 +6,6 @@ import asyncio
 import itertools
 import os
 import re
-import shlex
 import signal
 import threading
 import time
@@ -22,7 +21,6 @@ from rabbit_chx.topology.planning.steps import Bind, DeclareExchange, DeclareQue
 from tests.broker.topology_site import CHX, CLASSIC, QUORUM, STREAM, foundation
 from tests.faults.load import wait_until
 from tests.proof import dice
-from tests.users import a_user
 
 pytestmark = [
     pytest.mark.newest_first,
@@ -125,38 +123,6 @@ def test_a_queue_with_messages_is_deleted_by_force_only(site, applied) -> None:
 
 
 # ---- what is refused
-
-
-def test_a_missing_permission_comes_with_the_line_that_grants_it(site, applied) -> None:
-    odd = Queue("a.b", arguments={"x-dead-letter-exchange": "dead"})
-    plan = site.plan(
-        DeclareExchange(Exchange("dead", "fanout")),
-        DeclareExchange(Exchange("orders", CONSISTENT_HASH, arguments={"alternate-exchange": "dead"})),
-        DeclareQueue(odd),
-        Bind(Binding("orders", odd.name, "1")),
-    )
-    patterns = "^(rabbit-chx[.].*|dead|orders|a.*)$", "^(dead|orders)$", ".*"
-    with a_user(site.broker, *patterns, vhost=site.vhost, tags="management") as user:
-        own = user.management
-        with pytest.raises(ApplyStopped) as stopped:
-            applied(user.url, plan, management=own)
-        assert stopped.value.failed == plan.steps[3]
-        assert stopped.value.done == plan.steps[:3]
-        text = str(stopped.value)
-        assert (
-            f"user '{user.name}' has no write permission on queue 'a.b' in virtual host '{site.vhost}'"
-            in text
-        )
-        assert user.password not in text
-
-        user.grant("^$", "^$", "^$")
-        with pytest.raises(ApplyStopped, match=f"no configure permission on queue '{LOCK}'"):
-            applied(user.url, plan, management=own)
-
-        line = re.search("`rabbitmqctl (.*)`", text)
-        assert line
-        site.broker.ctl(*shlex.split(line[1]))
-        assert applied(user.url, plan, management=own).done == plan.steps
 
 
 def test_a_plan_for_another_virtual_host_is_refused(site, applied) -> None:

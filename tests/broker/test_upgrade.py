@@ -22,7 +22,7 @@ from rabbit_chx.testing.node import CannotSupply
 from tests.broker.erlang import node_command
 from tests.programs import ran
 
-pytestmark = [pytest.mark.broker, pytest.mark.long, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.broker, pytest.mark.long]
 
 VHOSTS = ("shop", "billing", "logs/ü")
 RINGS = ("orders", "tenants", "top")

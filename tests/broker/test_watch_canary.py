@@ -95,7 +95,6 @@ def all_as_expected(interval):
     return found.as_expected == found.sent == len(QUEUES) and not problems(interval)
 
 
-@pytest.mark.newest_first
 @pytest.mark.parametrize("place", PLACES)
 def test_members_report_the_canaries_of_all_queues_and_handle_none(site, place):
     scene = Scene(site, PLACES[place])
@@ -160,6 +159,7 @@ def test_canaries_without_a_consumer_are_unanswered_and_expire(site):
     assert scene.handled == []
 
 
+@pytest.mark.one_release
 def test_canaries_are_not_judged_while_the_order_is_unknown_but_must_be_answered(site):
     scene = Scene(site)
     with site.connection() as connection:
@@ -176,6 +176,7 @@ def test_canaries_are_not_judged_while_the_order_is_unknown_but_must_be_answered
         until(shown, lambda each: problems(each) == {("canary-unanswered", None)})
 
 
+@pytest.mark.one_release
 def test_canaries_are_unroutable_without_a_queue_that_gets_them(site):
     scene = Scene(site)
     with site.connection() as connection, scene.sender() as sender:
@@ -185,6 +186,7 @@ def test_canaries_are_unroutable_without_a_queue_that_gets_them(site):
         until(shown, lambda each: problems(each) == {("canary-unroutable", queue) for queue in QUEUES})
 
 
+@pytest.mark.one_release
 def test_a_lost_connection_is_a_problem_until_the_next_canaries(site):
     scene = Scene(site)
     with scene.on_pika(), scene.sender() as sender:

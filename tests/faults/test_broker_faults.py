@@ -35,4 +35,4 @@ def test_kills_lose_nothing(broker, scene, kind):
 
 @pytest.mark.long
 def test_graceful_restarts_lose_nothing(broker, survives):
-    survives("graceful restart", lambda _load, _control: broker.restart(), rounds=2)
+    survives("graceful restart", lambda _load, _control: broker.restart(), rounds=2 if LONG else 1)

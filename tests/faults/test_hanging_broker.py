@@ -7,10 +7,13 @@ import pytest
 from rabbit_chx.broker.management import Management
 from rabbit_chx.publishing import Outcome, Timeouts
 from tests.faults.load import ALIVE, SLACK, on_queues, wait_until
+from tests.proof import LONG
 
 pytestmark = [pytest.mark.broker, pytest.mark.long]
 
 PATIENT = {"heartbeat": 2, "timeouts": Timeouts(connect=2)}
+ROUNDS = 2 if LONG else 1
+"""How often a fault hits the same connection."""
 
 
 def test_a_broker_that_is_paused_for_a_moment(broker, scene):
@@ -56,7 +59,7 @@ def test_a_broker_that_loses_its_network(broker, survives):
         broker.reconnect()
 
     what = "network of the container disconnected"
-    survives(what, disconnect, rounds=2, control={"heartbeat": 1}, **PATIENT)
+    survives(what, disconnect, rounds=ROUNDS, control={"heartbeat": 1}, **PATIENT)
 
 
 def test_a_connection_closed_by_the_management_api(broker, survives, log):
@@ -72,16 +75,16 @@ def test_a_connection_closed_by_the_management_api(broker, survives, log):
 
     control = {"client_properties": {"connection_name": "control"}}
     what = "connection closed by the management API"
-    totals = survives(what, close, rounds=2, control=control, name="to be closed")
-    assert totals.connections == 3
-    assert len(log("CONNECTION_FORCED")) == 2
+    totals = survives(what, close, rounds=ROUNDS, control=control, name="to be closed")
+    assert totals.connections == ROUNDS + 1
+    assert len(log("CONNECTION_FORCED")) == ROUNDS
 
 
 def test_a_channel_that_crashes_in_the_broker(broker, survives):
     def crash(_load, _control):
         broker.eval("[exit(Pid, kill) || Pid <- rabbit_channel:list_local()].")
 
-    assert survives("channel crashes in the broker", crash, rounds=3).connections == 4
+    assert survives("channel crashes in the broker", crash, rounds=ROUNDS).connections == ROUNDS + 1
 
 
 def name_of_connection(management, name, closed):

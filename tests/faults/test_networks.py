@@ -9,9 +9,11 @@ import pytest
 from rabbit_chx.publishing import Outcome, Timeouts
 from tests.faults.load import SLACK, Load, wait_until
 from tests.faults.proxy import Proxy
-from tests.proof import SEED
+from tests.proof import LONG, SEED
 
 pytestmark = [pytest.mark.broker, pytest.mark.long]
+
+CUTS = 40 if LONG else 15
 
 
 @pytest.fixture
@@ -39,7 +41,7 @@ def test_connections_cut_at_any_byte(scene, proxy):
     with scene("proxy: cut at a random byte", url=proxy.url, size=1_000) as it:
         it.load.flow()
         it.control.flow()
-        wait_until(lambda: proxy.cuts >= 40 and it.control.broken >= 8, "40 connections are cut")
+        wait_until(lambda: proxy.cuts >= CUTS and it.control.broken >= 8, f"{CUTS} connections are cut")
         it.load.hold()
         proxy.cut_after = None
         proxy.cut()

@@ -114,14 +114,6 @@ def test_an_exchange_that_the_user_may_not_write_to(user, url, log):
     assert connected.startswith("connected")
 
 
-def test_publishing_needs_only_write_permission_on_the_exchange(user, url, connection):
-    connection.channel().queue_declare("for.little", exclusive=True)
-    connection.channel().queue_bind("for.little", "amq.direct", "k")
-    publisher = Publisher(url(), "amq.direct")
-    within(PATIENCE, lambda: publish(publisher), "publishing")
-    assert publisher.totals.confirmed == 1
-
-
 def test_a_connection_limit_is_retried(broker, user, url):
     broker.ctl("set_user_limits", user, '{"max-connections": 1}')
     with Publisher(url()):

@@ -19,7 +19,6 @@ pytestmark = [
     pytest.mark.spark,
     pytest.mark.broker,
     pytest.mark.long,
-    pytest.mark.one_release,
     pytest.mark.timeout(3_600 if LONG else 1_200),
 ]
 

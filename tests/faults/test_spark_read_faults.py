@@ -38,7 +38,7 @@ pytestmark = [
 ]
 
 KILLS = 20 if LONG else 2
-CUTS = 5 if LONG else 2
+CUTS = 5 if LONG else 1
 """How often the network is cut: the connector notices each cut only after seconds."""
 SHARE = 10_000
 """Messages for each kill of the control."""

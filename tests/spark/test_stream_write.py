@@ -46,28 +46,6 @@ def run_out(query):
         query.stop()
 
 
-def progressed(query):
-    """The number of rows that a query reports as written."""
-    return sum(max(one["sink"]["numOutputRows"], 0) for one in query.recentProgress)
-
-
-@pytest.mark.long
-def test_a_restarted_query_loses_no_row(spark, broker, inbox, tmp_path):
-    found: set[int] = set()
-    recorded = 0
-    for _ in range(2):
-        frame = rates(spark).selectExpr("cast(value as string) as value", "'k' as routing_key")
-        query = stream(frame, broker, tmp_path, exchange=inbox.exchange).start()
-        wait_until(lambda query=query: query.exception() or progressed(query) >= 300, "300 rows", DEADLINE)
-        query.stop()
-        assert query.exception() is None
-        recorded += progressed(query)
-        found |= {int(one.body) for one in inbox.take_all()}
-    # Stopped in the middle of a micro-batch, a query leaves a part of that one, and writes it again later.
-    assert recorded >= 600
-    assert set(range(recorded)) <= found
-
-
 def test_each_file_is_written_once_over_restarts(spark, broker, inbox, tmp_path):
     folder, checkpoint = tmp_path / "in", tmp_path / "checkpoint"
     put(folder, "a", "a1", "a2")
