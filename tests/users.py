@@ -5,15 +5,10 @@ from __future__ import annotations
 import uuid
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 from urllib.parse import quote, urlsplit
 
 from rabbit_chx.broker.management import Management
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from rabbit_chx.testing import Broker
+from rabbit_chx.testing import Broker
 
 
 @dataclass(frozen=True)
@@ -38,30 +33,20 @@ class User:
     def grant(self, configure: str, write: str, read: str) -> None:
         """Replace the user's permissions."""
         patterns = {"configure": configure, "write": write, "read": read}
-        _request(self.broker, "PUT", ["permissions", self.vhost, self.name], patterns)
+        _admin(self.broker)._request("PUT", ["permissions", self.vhost, self.name], body=patterns)
 
 
 @contextmanager
-def a_user(
-    broker: Broker,
-    configure: str,
-    write: str,
-    read: str,
-    *,
-    vhost: str = "/",
-    tags: str = "",
-    name: str = "",
-    password: str = "geheim-91d0",
-) -> Iterator[User]:
+def a_user(broker, configure, write, read, *, vhost="/", tags="", name="", password="geheim-91d0"):
     """A user with these permissions, for the length of the block."""
     user = User(broker, name or f"u{uuid.uuid4().hex[:8]}", password, vhost)
-    _request(broker, "PUT", ["users", user.name], {"password": password, "tags": tags})
+    _admin(broker)._request("PUT", ["users", user.name], body={"password": password, "tags": tags})
     try:
         user.grant(configure, write, read)
         yield user
     finally:
-        _request(broker, "DELETE", ["users", user.name])
+        _admin(broker)._request("DELETE", ["users", user.name])
 
 
-def _request(broker: Broker, method: str, path: list[str], body: dict[str, str] | None = None) -> None:
-    Management.of(broker.url, broker.management_url)._request(method, path, body=body)
+def _admin(broker: Broker) -> Management:
+    return Management.of(broker.url, broker.management_url)
