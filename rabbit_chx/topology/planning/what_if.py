@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import Final
 
 from rabbit_chx.errors import InvalidValue
+from rabbit_chx.names import name_flaw
 from rabbit_chx.releases import NEWEST, Release
 from rabbit_chx.ring import Destination, check_destination, each, parse_weight
 from rabbit_chx.topology.model import (
@@ -146,6 +147,8 @@ def _new_names(exchange: str, known: Sequence[str], add: int | Sequence[str]) ->
     if numbered:
         stem, width = numbered[-1][1], len(numbered[-1][2])
         last = max(int(match[2]) for match in numbered if match[1] == stem)
+    if name_flaw(f"{stem}{last + add:0{width}}"):  # too long
+        stem, width, last = "new.", 1, -1
     return tuple(f"{stem}{number:0{width}}" for number in range(last + 1, last + 1 + add))
 
 

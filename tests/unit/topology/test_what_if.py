@@ -31,6 +31,11 @@ def test_names_may_be_given() -> None:
     assert what_if(hashed("x", ["a"]), "x", add=1)[0].after.destinations == ("a", "x.0")
 
 
+def test_an_exchange_with_the_longest_name_gets_short_names_of_new_queues() -> None:
+    way = what_if(hashed("x" * 255, ["a"]), "x" * 255, add=2)[0]
+    assert way.after.destinations == ("a", "new.0", "new.1")
+
+
 def test_new_queues_weigh_what_most_do() -> None:
     way = what_if(hashed("x", {"q0": 2, "q1": 2, "vip": 5}), "x", add=1)[0]
     assert way.after.runs == (("q0", 2), ("q1", 2), ("vip", 5), ("q2", 2))
