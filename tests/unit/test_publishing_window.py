@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import settings, strategies as st
+from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from rabbit_chx.publishing.messages import OutgoingMessage
@@ -60,7 +60,6 @@ class WindowModel(RuleBasedStateMachine):
 
 
 TestWindow = WindowModel.TestCase
-TestWindow.settings = settings(max_examples=200, deadline=None)
 
 
 def test_returns_are_found_in_publish_order() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from functools import cache
 from html.parser import HTMLParser
 from math import sqrt
 from operator import ne
@@ -34,6 +35,9 @@ def made(text: str = FILE, exchange: str = "orders", **options):
     return report(loads(text, format="yaml"), exchange, **options)
 
 
+usual = cache(made)
+
+
 # -- what it says ---------------------------------------------------------------------------------------
 
 
@@ -48,7 +52,7 @@ def counted(before: Ring, after: Ring, count: int = 20_000) -> float:
 
 
 def test_what_a_change_moves_is_what_keys_do() -> None:
-    found = made()
+    found = usual()
     for change in (found.added, found.removed):
         share = change.movement.share
         error = 4 * sqrt(share * (1 - share) / 20_000)
@@ -57,7 +61,7 @@ def test_what_a_change_moves_is_what_keys_do() -> None:
 
 
 def test_the_costliest_queue_to_unbind_comes_first_and_the_last_one_costs_its_share_alone() -> None:
-    found = made()
+    found = usual()
     costs = [share for _, share in found.removals]
     assert costs == sorted(costs, reverse=True)
     assert found.removals[0][0] == "q.0"
@@ -75,13 +79,13 @@ def test_what_it_costs_to_unbind_does_not_depend_on_the_arguments_of_bindings() 
 
 
 def test_after_a_restart_the_order_is_kept_sorted_or_unknown() -> None:
-    assert made(release="4.3").recovered.runs == made().live.runs
+    assert made(release="4.3").recovered.runs == usual().live.runs
     assert not made(release="4.0").recovered.known
     assert made(release="4.0", worker_pool_size=1).recovered.known
 
 
 def test_a_live_ring_comes_before_the_files_order_and_the_page_says_where_they_differ() -> None:
-    filed = made().live
+    filed = usual().live
     for live in (Ring.of({"vip": 4, ToExchange("archive"): 1}), filed):
         found = made(live=live)
         page = Page(found.to_html())
@@ -92,7 +96,7 @@ def test_a_live_ring_comes_before_the_files_order_and_the_page_says_where_they_d
 
 
 def test_the_published_figures_are_shown_next_to_ours() -> None:
-    found = made().uniformity
+    found = usual().uniformity
     assert [one.buckets for one in found] == list(range(2, 21))
     assert (found[0].published, found[-1].published) == (0.5, 11.895)
     assert all(0 < one.p_value < 1 for one in found)
@@ -162,7 +166,7 @@ def test_links_lead_to_sections_and_pictures_and_tables_have_names(page) -> None
 
 
 def test_every_section_is_there_with_its_numbers(page) -> None:
-    text, found = " ".join(page.text), made()
+    text, found = " ".join(page.text), usual()
     assert {"ring", "shares", "sample", "changes", "ways", "uniformity", "parity"} <= set(page.all("id"))
     assert all(f"{share:.3%}" in text for share in found.shares.values())
     assert f"{found.added.movement.share:.2%} of the keys move" in text
@@ -188,7 +192,7 @@ def test_any_number_of_queues_can_be_drawn(count) -> None:
 
 
 def test_a_notebook_gets_the_page_in_a_frame() -> None:
-    (frame,) = Page(made()._repr_html_()).tags
+    (frame,) = Page(usual()._repr_html_()).tags
     assert frame[0] == "iframe"
     assert str(frame[1]["src"]).startswith("data:text/html;base64,")
 

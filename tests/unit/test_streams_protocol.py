@@ -14,7 +14,7 @@ from contextlib import suppress
 from itertools import pairwise
 
 import pytest
-from hypothesis import HealthCheck, given, settings, strategies as st
+from hypothesis import given, settings, strategies as st
 
 from rabbit_chx import InvalidValue
 from rabbit_chx.errors import StreamUnavailable
@@ -52,9 +52,9 @@ from rabbit_chx.streams.protocol import (
     stats,
 )
 from rabbit_chx.streams.wire import RECEIVE, Wire
+from tests.stream_chunks import sized
 
 TEXT = st.text(max_size=30)
-UNHURRIED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # the machine may be busy
 
 
 def frame(data: bytes) -> memoryview:
@@ -100,7 +100,6 @@ def test_messages_and_sub_entry_batches_share_a_frame() -> None:
     assert sub_batch([b"a", b"bc"])[3] == bytes.fromhex("00000001 61 00000002 6263")
 
 
-@UNHURRIED
 @given(sizes=st.lists(st.integers(0, 60), max_size=40), frame_max=st.integers(81, 300))
 def test_every_message_is_in_one_frame_in_order_within_the_agreed_size(
     sizes: list[int], frame_max: int
@@ -246,13 +245,11 @@ READERS = {
 }
 
 
-@UNHURRIED
 @given(data=st.binary(max_size=80))
 def test_random_bytes_are_parsed_or_refused(data: bytes) -> None:
     check_any(data)
 
 
-@UNHURRIED
 @given(key=st.sampled_from([*Command, *(each | 0x8000 for each in Command)]), data=st.binary(max_size=60))
 def test_random_fields_of_known_commands_are_parsed_or_refused(key: int, data: bytes) -> None:
     check_any(struct.pack(">HH", key, 1) + data)
@@ -265,7 +262,6 @@ def check_any(data: bytes) -> None:
             READERS[found.command](found.fields)
 
 
-@UNHURRIED
 @given(pairs=st.dictionaries(TEXT, TEXT, max_size=5), cut=st.integers(0, 400))
 def test_encoded_maps_are_decoded_and_truncated_ones_are_refused(pairs: dict[str, str], cut: int) -> None:
     whole = without_size(request(Command.OPEN, 1, b"\0\1", string_map(pairs)))
@@ -300,16 +296,14 @@ def soon() -> float:
     return time.monotonic() + 60
 
 
-def sized(data: bytes) -> bytes:
-    return struct.pack(">I", len(data)) + data
-
-
 def chunk_frame(size: int) -> bytes:
     header = struct.pack(">bbHIqQQIIII", 0x50, 0, 1, 1, 0, 1, 0, 0, size, 0, 0)
-    return struct.pack(">HHB", Command.DELIVER, 1, 0) + header + bytes(index % 251 for index in range(size))
+    return (
+        struct.pack(">HHB", Command.DELIVER, 1, 0) + header + (bytes(range(251)) * (size // 251 + 1))[:size]
+    )
 
 
-@settings(UNHURRIED, max_examples=50)
+@settings(max_examples=50)
 @given(
     sizes=st.lists(st.integers(0, 3 * RECEIVE) | st.integers(0, 200), min_size=1, max_size=12),
     cuts=st.lists(st.integers(0, 3 * RECEIVE) | st.integers(0, 400), max_size=20),

@@ -35,6 +35,21 @@ def server():
         yield server
 
 
+@pytest.fixture(scope="module")
+def open_server():
+    """For requests that change nothing; it shows one interval."""
+    with serving() as server:
+        server.show(interval())
+        yield server
+
+
+@pytest.fixture(scope="module")
+def closed_server():
+    """As open_server, with a token."""
+    with serving(TOKEN) as server:
+        yield server
+
+
 def connected(server: Server) -> http.client.HTTPConnection:
     return http.client.HTTPConnection(urlsplit(server.url).netloc, timeout=WITHIN)
 
@@ -153,9 +168,11 @@ def test_an_address_in_use_is_an_error(server: Server) -> None:
     ],
 )
 @pytest.mark.parametrize("path", ["/", "/metrics", "/events"])
-def test_a_request_must_name_this_machine(server: Server, hosts: list[str], status: int, path: str) -> None:
+def test_a_request_must_name_this_machine(
+    open_server: Server, hosts: list[str], status: int, path: str
+) -> None:
     method = "HEAD" if path == "/events" else "GET"  # a GET of /events does not end
-    assert ask(server, path, method=method, hosts=hosts)[0] == status
+    assert ask(open_server, path, method=method, hosts=hosts)[0] == status
 
 
 def basic(password: str) -> str:
@@ -181,14 +198,15 @@ def basic(password: str) -> str:
         ("Bearer \xff", 401),
     ],
 )
-def test_a_configured_token_is_required(authorization: str | None, status: int) -> None:
+def test_a_configured_token_is_required(
+    closed_server: Server, authorization: str | None, status: int
+) -> None:
     headers = {} if authorization is None else {"Authorization": authorization}
-    with serving(TOKEN) as server:
-        for path, method in (("/", "GET"), ("/metrics", "GET"), ("/events", "HEAD"), ("/nothing", "GET")):
-            found, answer, body = ask(server, path, method=method, hosts=["watch.example"], **headers)
-            assert found == (404 if status == 200 and path == "/nothing" else status)
-            assert ("WWW-Authenticate" in answer) == (status == 401)
-            assert TOKEN not in f"{answer}{body}"
+    for path, method in (("/", "GET"), ("/metrics", "GET"), ("/events", "HEAD"), ("/nothing", "GET")):
+        found, answer, body = ask(closed_server, path, method=method, hosts=["watch.example"], **headers)
+        assert found == (404 if status == 200 and path == "/nothing" else status)
+        assert ("WWW-Authenticate" in answer) == (status == 401)
+        assert TOKEN not in f"{answer}{body}"
 
 
 # --- answers --------------------------------------------------------------------------------------------------
@@ -231,9 +249,8 @@ def test_metrics_show_the_newest_interval(server: Server) -> None:
         ("/", "OPTIONS", 501),
     ],
 )
-def test_status_of_paths_and_methods(server: Server, path: str, method: str, status: int) -> None:
-    server.show(interval())
-    found, headers, body = ask(server, path, method=method)
+def test_status_of_paths_and_methods(open_server: Server, path: str, method: str, status: int) -> None:
+    found, headers, body = ask(open_server, path, method=method)
     assert found == status
     assert "script>" not in body or status == 200
     assert "X-Content-Type-Options" in headers
@@ -241,8 +258,8 @@ def test_status_of_paths_and_methods(server: Server, path: str, method: str, sta
 
 
 @pytest.mark.parametrize(("target", "status"), [("http://localhost/metrics", 200), ("http://[", 404)])
-def test_a_request_may_have_a_whole_url(server: Server, target: str, status: int) -> None:
-    assert ask(server, target, hosts=["localhost"])[0] == status
+def test_a_request_may_have_a_whole_url(open_server: Server, target: str, status: int) -> None:
+    assert ask(open_server, target, hosts=["localhost"])[0] == status
 
 
 def test_a_follower_gets_the_newest_interval_and_then_each_new_interval(server: Server) -> None:

@@ -141,12 +141,12 @@ def test_brackets_are_not_markup_and_a_command_fits_80_columns(monkeypatch, caps
     assert max(map(len, shown.splitlines())) <= 80
 
 
-def test_without_pyspark_the_install_command_is_shown():
-    program = "import sys; sys.modules['pyspark'] = None; from rabbit_chx.cli import main; main(['doctor', '--spark'])"
-    done = ran([sys.executable, "-c", program])
-    assert done.returncode == 1
-    assert "pyspark is not installed" in done.stdout
-    assert "pip install 'rabbit-chx[spark]'" in done.stdout
+def test_without_pyspark_the_install_command_is_shown(run, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pyspark", None)
+    found = run("doctor", "--spark")
+    assert found.code == 1
+    assert "pyspark is not installed" in found.out
+    assert "pip install 'rabbit-chx[spark]'" in found.out
 
 
 def test_doctor_without_spark_loads_no_part_of_it():
