@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+import sys
 from functools import partial
+from pathlib import Path
 from typing import Final
 
 import pytest
@@ -13,6 +15,13 @@ from tests.proof import in_ci
 
 ran: Final = partial(subprocess.run, capture_output=True, text=True, check=False, timeout=600)
 """Run a program to its end; returns its exit code and its output as text."""
+
+
+def loaded_after(*statements: str) -> set[str]:
+    """The modules that a fresh interpreter has loaded after these statements."""
+    script = "; ".join(["import sys", *statements, "print(*sys.modules, file=sys.stderr)"])
+    done = ran([sys.executable, "-c", script], cwd=Path(__file__).parents[1], check=True, timeout=60)
+    return set(done.stderr.split())
 
 
 def needed(*names: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import HealthCheck, example, given, settings, strategies as st
+from hypothesis import example, given, settings, strategies as st
 
 from rabbit_chx.ring import ToExchange
 from rabbit_chx.topology.model import (
@@ -24,7 +24,7 @@ from rabbit_chx.topology.planning.what_if import what_if
 from tests.unit.topology.broker_model import Broker, hashed
 
 # Each change of a ring counts two million keys a few times.
-few = settings(max_examples=12, suppress_health_check=[HealthCheck.too_slow], deadline=None)
+few = settings(max_examples=12)
 
 QUEUES = ["a", "b", "c", "d", "e"]
 WEIGHTS = st.dictionaries(st.sampled_from(QUEUES), st.integers(1, 3), max_size=4)

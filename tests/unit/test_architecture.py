@@ -87,13 +87,18 @@ PUBLIC = {
 }
 """What users import: the files behind them are loaded when a name is first used, so these export from any layer."""
 
+OPEN_TO_SPARK = {"rabbit_chx", "rabbit_chx.errors", "rabbit_chx.lazy_exports", "rabbit_chx.kernel"} | {
+    f"rabbit_chx.{name}" for name in ("consuming", "publishing", "streams", "topology")
+}
+ON_SPARK = {"pyspark", "pyspark_rabbitmq", "spark_connector"}
+
 SCALAR_PATH = {"errors", "kernel", "kernel.terms", "kernel.phash2", "kernel.jump"} | {
     *("releases", "fields", "protocols", "ring", "hashing", "exchange"),
 }
 """What routes one message: it must not wait for NumPy."""
 READ_TOPOLOGY_FILES = "rabbit_chx.topology.file"
 LIBRARIES = {"pika", "aio_pika", "aiormq", "pamqp", "amqp", "kombu", "docker", "testcontainers", "pytest"} | {
-    *("click", "rich", "matplotlib", "pyspark", "spark_connector", "pyspark_rabbitmq"),
+    *("click", "rich", "matplotlib", *ON_SPARK),
 }
 """What neither the mirror nor a topology may import; the mirror also not the next two."""
 FILE_LIBRARIES = {"pydantic", "pydantic_core", "yaml"}
@@ -233,13 +238,26 @@ def test_the_mirror_and_topologies_are_values() -> None:
     assert libraries("rabbit_chx.errors") <= {"__future__", "typing", "rabbit_chx"}
 
 
+def test_the_spark_connector_imports_only_public_packages() -> None:
+    for module in FILES:
+        for node in ast.walk(tree(module)) if layer(module) in ON_SPARK else ():
+            # `from rabbit_chx.kernel import phash2` is the function, not the module of that name.
+            names = {str(node.module)} if isinstance(node, ast.ImportFrom) else imported_by(node)
+            assert not {name for name in names if name.startswith("rabbit_chx")} - OPEN_TO_SPARK, module
+
+
+def test_two_modules_of_rabbit_chx_import_the_spark_connector() -> None:
+    users = {module for module in FILES if module.startswith("rabbit_chx") and libraries(module) & ON_SPARK}
+    assert users == {"rabbit_chx.cli.demo", "rabbit_chx.cli.spark"}
+
+
 def test_libraries_are_loaded_when_they_are_needed() -> None:
     for module in SCALAR_PATH:
         assert not at_start(f"rabbit_chx.{module}") & {"numpy", "pyarrow", "mmh3"}, module
     for module in FILES:
         assert "matplotlib" not in at_start(module), module
         if module.startswith("rabbit_chx."):
-            assert not at_start(module) & {"pyspark", "spark_connector", "pyspark_rabbitmq"}, module
+            assert not at_start(module) & ON_SPARK, module
 
 
 @pytest.mark.parametrize("module", FILES)

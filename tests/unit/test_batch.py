@@ -208,7 +208,7 @@ def test_the_memory_of_a_column_is_only_read(keys: list[bytes]) -> None:
 KEYS = st.binary(max_size=80) | st.text(st.characters(exclude_categories=["Cs"]), max_size=30)
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(
     st.lists(KEYS, max_size=60) | st.lists(st.binary(min_size=24, max_size=24), min_size=17, max_size=60),
     st.integers(0, 20),

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import subprocess
 import sys
 
 import pytest
 
+from tests.programs import loaded_after
 from tests.verbs import EVENTS, ORDERS, SLOTS, in_a_process
 
 TWO = ("-q", "q0", "-q", "q1")
@@ -240,11 +240,8 @@ def test_a_reader_that_has_seen_enough_ends_it_quietly() -> None:
 
 
 def test_routing_one_key_loads_only_what_it_needs() -> None:
-    program = (
-        "import json, sys; from rabbit_chx.cli import _exit_code; "
-        "_exit_code(['route', 'k', '-q', 'a', '-q', 'b']); sys.exit(json.dumps(list(sys.modules)))"
+    loaded = loaded_after(
+        "from rabbit_chx.cli import _exit_code", "assert not _exit_code(['route', 'k', '-q', 'a', '-q', 'b'])"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=False)
-    loaded = json.loads(done.stderr)
-    assert not {"numpy", "rich", "pika", "pydantic"} & set(loaded)
+    assert not {"numpy", "rich", "pika", "pydantic"} & loaded
     assert not [name for name in loaded if "topology" in name]

@@ -8,7 +8,6 @@ import importlib
 import inspect
 import pickle
 import pydoc
-import sys
 import typing
 from functools import cache
 from pathlib import Path
@@ -17,30 +16,12 @@ from typing import Any
 import pytest
 
 import rabbit_chx
-from tests.programs import ran
+from tests.programs import loaded_after
+from tests.unit.test_architecture import PUBLIC
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = (
-    "rabbit_chx",
-    "rabbit_chx.topology",
-    "rabbit_chx.broker",
-    "rabbit_chx.publishing",
-    "rabbit_chx.consuming",
-    "rabbit_chx.streams",
-    "rabbit_chx.report",
-    "rabbit_chx.watch",
-    "rabbit_chx.testing",
-)
-LAZY_PACKAGES = (
-    "rabbit_chx",
-    "rabbit_chx.topology",
-    "rabbit_chx.broker",
-    "rabbit_chx.consuming",
-    "rabbit_chx.streams",
-    "rabbit_chx.watch",
-    "rabbit_chx.testing",
-    "spark_connector",
-)
+PACKAGES = sorted(PUBLIC)
+LAZY_PACKAGES = sorted(PUBLIC - {"rabbit_chx.publishing", "rabbit_chx.report"} | {"spark_connector"})
 LOWER_PACKAGES = ("rabbit_chx", "rabbit_chx.kernel", "rabbit_chx.hashing", "rabbit_chx.topology")
 """What users of any public package have at hand as well."""
 WITH_EXAMPLES = [
@@ -52,13 +33,6 @@ FOREIGN = {
     *("numpy", "pika", "aio_pika", "amqp", "click", "rich", "pyarrow", "mmh3", "matplotlib", "pytest"),
     *("testcontainers", "docker"),
 }
-
-
-def loaded_after(*statements: str) -> set[str]:
-    """The modules that a fresh interpreter has loaded after these statements."""
-    script = "; ".join(["import sys", *statements, "print(*sys.modules)"])
-    done = ran([sys.executable, "-c", script], cwd=ROOT, check=True, timeout=60)
-    return set(done.stdout.split())
 
 
 @pytest.mark.parametrize("package", PACKAGES)

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from rabbit_chx.errors import InvalidValue
 from rabbit_chx.publishing import batch_columns as columns
@@ -46,7 +46,6 @@ def batches(draw: st.DrawFn) -> tuple[dict[str, Any], dict[str, list[Any]], int]
     )
 
 
-@settings(deadline=None)
 @given(batches())
 def test_a_batch_of_properties_is_the_same_as_its_rows_one_by_one(batch) -> None:
     constant, varying, count = batch

@@ -113,7 +113,7 @@ events = st.lists(
 )
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(events, st.data())
 def test_confirms_are_read_as_pika_reads_them_wherever_the_stream_is_cut(sent, data):
     recorder = Recorder()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pamqp.commands
 import pika
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 from pika import frame, spec
 
 from rabbit_chx.errors import InvalidValue
@@ -47,7 +47,6 @@ messages = st.builds(
 )
 
 
-@settings(deadline=None)
 @given(st.lists(messages, max_size=8), st.sampled_from([8 + 1, 8 + 7, 4096, FRAME_MAX]))
 def test_a_batch_is_byte_for_byte_what_pika_would_send(batch: list[OutgoingMessage], frame_max: int) -> None:
     assert encode(batch, frame_max=frame_max) == b"".join(as_pika_sends_it(one, frame_max) for one in batch)

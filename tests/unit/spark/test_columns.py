@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import sys
-
 import pytest
 from pyspark.sql import types as t
 
 from spark_connector.columns import AMQP_TAGS, COLUMNS, Headers, amqp_tag, layout_of
-from tests.programs import ran
+from tests.programs import loaded_after
 from tests.unit.complaints import complaint
 
 TEXT, BYTES = t.StringType(), t.BinaryType()
@@ -133,9 +131,5 @@ def test_the_table_of_tags() -> None:
 
 
 def test_columns_and_options_are_known_without_spark() -> None:
-    script = (
-        "import sys, spark_connector, spark_connector.columns, spark_connector.options, pyspark_rabbitmq; "
-        "print(*sys.modules)"
-    )
-    done = ran([sys.executable, "-c", script], check=True, timeout=60)
-    assert not {"pyspark", "pyarrow"} & set(done.stdout.split())
+    loaded = loaded_after("import spark_connector.columns, spark_connector.options, pyspark_rabbitmq")
+    assert not {"pyspark", "pyarrow"} & loaded
