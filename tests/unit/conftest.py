@@ -1,10 +1,9 @@
-"""Fixtures for the verbs of the command line that take topology files, and for what draws pictures of them."""
+"""Fixtures for the verbs of the command line that take topology files."""
 
 from __future__ import annotations
 
 import sys
 from contextlib import nullcontext
-from importlib import import_module
 from io import BytesIO, TextIOWrapper
 from pathlib import Path
 from types import SimpleNamespace
@@ -68,10 +67,3 @@ def write(tmp_path):
         return path
 
     return write
-
-
-@pytest.fixture
-def pictures(monkeypatch):
-    """scripts/pictures.py."""
-    monkeypatch.syspath_prepend(Path(__file__).parents[2] / "scripts")
-    return import_module("pictures")

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import importlib
-from pathlib import Path
 
+import flakes
 import pytest
 
 PASSED = "......\n4507 passed, 16 skipped in 259.90s (0:04:19)\n"
@@ -16,13 +15,7 @@ ERROR tests/unit/test_ring.py::test_b - OSError
 """
 
 
-@pytest.fixture
-def flakes(monkeypatch):
-    monkeypatch.syspath_prepend(Path(__file__).parents[2] / "scripts")
-    return importlib.import_module("flakes")
-
-
-def test_failures_are_counted_by_test_over_all_runs(flakes) -> None:
+def test_failures_are_counted_by_test_over_all_runs() -> None:
     suite = flakes.Suite("unit")
     assert suite.add(PASSED, 0, 260) == "4507 passed, 16 skipped in 259.90s (0:04:19)"
     suite.add(FAILED, 1, 300)
@@ -34,25 +27,25 @@ def test_failures_are_counted_by_test_over_all_runs(flakes) -> None:
 
 
 @pytest.mark.parametrize(("output", "code"), [("", -9), ("....\n", 2), ("no tests ran in 0.01s\n", 5)])
-def test_a_run_that_did_not_end_is_a_failure(flakes, output, code) -> None:
+def test_a_run_that_did_not_end_is_a_failure(output, code) -> None:
     suite = flakes.Suite("broker")
     suite.add(output, code, 1)
     assert dict(suite.failed) == {f"pytest ended with exit code {code}": 1}
 
 
-def test_a_table_without_failures_has_no_list(flakes) -> None:
+def test_a_table_without_failures_has_no_list() -> None:
     suite = flakes.Suite("broker")
     suite.add(PASSED, 0, 60)
     assert flakes.written(suite).splitlines()[2:] == ["| `tests/broker` | 1 | 4,507 | 0 | 1.0 to 1.0 |"]
 
 
 @pytest.mark.parametrize("text", ["unit", "unit=", "unit=0", "unit=-1", "spark=2", "unit=x"])
-def test_an_invalid_number_of_runs_is_refused(flakes, text) -> None:
+def test_an_invalid_number_of_runs_is_refused(text) -> None:
     with pytest.raises(argparse.ArgumentTypeError, match="unit=20"):
         flakes.runs_of(text)
 
 
-def test_the_table_of_a_suite_that_is_not_run_stays(flakes, tmp_path, monkeypatch, capsys) -> None:
+def test_the_table_of_a_suite_that_is_not_run_stays(tmp_path, monkeypatch, capsys) -> None:
     page = tmp_path / "page.md"
     old = "<!-- flakes {}: begin -->\nold\n<!-- flakes {}: end -->\n"
     page.write_text("".join(old.format(name, name) for name in flakes.SUITES))

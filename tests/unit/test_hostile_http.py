@@ -15,7 +15,7 @@ import pytest
 from click.testing import CliRunner
 
 from rabbit_chx.broker.management import Management
-from rabbit_chx.cli import _exit_code, cli
+from rabbit_chx.cli import cli
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue
 from rabbit_chx.watch import watch
 
@@ -249,16 +249,13 @@ def test_a_proxy_in_the_environment_is_ignored_and_one_that_is_named_is_used(mon
         ([], {"AMQP_URL": "amqp://me:sesame@127.0.0.1:1"}, 0),
     ],
 )
-def test_a_password_on_the_command_line_is_warned_of_once(
-    options, environment, warnings, monkeypatch, capsys
-):
-    monkeypatch.delenv("AMQP_URL", raising=False)
+def test_a_password_on_the_command_line_is_warned_of_once(options, environment, warnings, run, monkeypatch):
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    assert _exit_code(["export", *options]) == 1
-    said = capsys.readouterr().err
-    assert said.count("the command line contains a password") == warnings
-    assert "sesame" not in said
+    found = run("export", *options)
+    assert found.code == 1
+    assert found.err.count("the command line contains a password") == warnings
+    assert "sesame" not in found.err
 
 
 def test_the_api_gets_the_user_of_the_broker_url_and_the_password_of_the_file(tmp_path):

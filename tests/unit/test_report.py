@@ -9,11 +9,10 @@ from html.parser import HTMLParser
 from math import sqrt
 from operator import ne
 
+import pictures
 import pytest
-from click.testing import CliRunner
 
-from rabbit_chx import ConsistentHashExchange, InvalidValue, Ring, ToExchange
-from rabbit_chx.cli.report import report as command
+from rabbit_chx import ConsistentHashExchange, Ring, ToExchange
 from rabbit_chx.report import Parity, report
 from rabbit_chx.topology.file.load import loads
 from tests.programs import ran
@@ -157,9 +156,9 @@ def test_links_lead_to_sections_and_pictures_and_tables_have_names(page) -> None
     ids = page.all("id")
     assert len(ids) == len(set(ids))
     assert {target[1:] for target in page.all("href")} <= set(ids)
-    pictures = [place for place, (tag, _) in enumerate(page.tags) if tag == "svg"]
-    assert len(pictures) == 4
-    assert all(page.tags[place + 1][0] == "title" for place in pictures)
+    drawn = [place for place, (tag, _) in enumerate(page.tags) if tag == "svg"]
+    assert len(drawn) == 4
+    assert all(page.tags[place + 1][0] == "title" for place in drawn)
     assert all(
         "aria-label" in attributes for _, attributes in page.tags if attributes.get("role") == "region"
     )
@@ -200,31 +199,18 @@ def test_a_notebook_gets_the_page_in_a_frame() -> None:
 # -- the command ----------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def file(tmp_path):
-    path = tmp_path / "topology.yaml"
-    path.write_text(FILE)
-    return path
-
-
-def run(*arguments: object):
-    return CliRunner().invoke(command, [str(argument) for argument in arguments])
-
-
-def test_the_command_writes_the_page(file, tmp_path) -> None:
-    keys, out = tmp_path / "keys", tmp_path / "page.html"
-    keys.write_text("\n".join(KEYS))
-    done = run("--file", file, "--keys", keys, "--add", 2, "--out", out)
-    assert (done.exit_code, done.exception) == (0, None)
+def test_the_command_writes_the_page(run, write, tmp_path) -> None:
+    keys, out = write("\n".join(KEYS), "keys"), tmp_path / "page.html"
+    assert run("report", "--file", write(FILE), "--keys", keys, "--add", 2, "--out", out).code == 0
     text = " ".join(Page(out.read_text()).text)
     assert "2,300 rows of keys" in text
     assert "Ways to change it: 2 more queues" in text
 
 
-def test_a_page_that_cannot_be_written_is_refused(file, tmp_path) -> None:
-    done = run("--file", file, "--out", tmp_path / "no" / "page.html")
-    assert isinstance(done.exception, InvalidValue)
-    assert "--out" in str(done.exception)
+def test_a_page_that_cannot_be_written_is_refused(run, write, tmp_path) -> None:
+    assert "invalid --out" in run.refused(
+        "report", "--file", write(FILE), "--out", tmp_path / "no" / "page.html"
+    )
 
 
 # -- a browser ------------------------------------------------------------------------------------------
@@ -246,7 +232,7 @@ document.body.dataset.measured = JSON.stringify({
 
 
 @pytest.mark.parametrize("width", [500, 1100])
-def test_a_browser_lays_it_out_within_its_window(pictures, tmp_path, width) -> None:
+def test_a_browser_lays_it_out_within_its_window(tmp_path, width) -> None:
     if pictures.CHROMIUM is None:
         pytest.skip("no Chromium on this machine: the page is not measured")
     wide = Ring.of({"payments.summary.0": 1, "q.1": 1, "payments.summary.2": 2, "GROSS.3": 2, "q.4": 2})

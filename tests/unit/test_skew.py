@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
-from click.testing import CliRunner
 
 from rabbit_chx import ConsistentHashExchange, shares, spread
-from rabbit_chx.cli.simulate import simulate
 from rabbit_chx.skew import HotKey, QueueShare, Spread, Tally, chi_squared_tail, whole
 
 QUEUES = {"q0": 1, "q1": 1, "q2": 2}
-OPTIONS = ["-q", "q0", "-q", "q1", "-q", "q2=2"]
+SIMULATE = ["simulate", "-q", "q0", "-q", "q1", "-q", "q2=2"]
 
 # Upper critical values, as every table of the distribution has them: value, degrees of freedom, probability.
 CRITICAL = [
@@ -100,19 +96,11 @@ def test_a_spread_is_a_table() -> None:
     ]
 
 
-def run(*arguments: str, keys: bytes = b"") -> list[str]:
-    done = CliRunner().invoke(simulate, [*OPTIONS, *arguments], input=keys, catch_exceptions=False)
-    assert done.exit_code == 0, done.output
-    return done.output.splitlines()
-
-
-def test_the_command_prints_what_the_function_returns(exchange) -> None:
+def test_the_command_prints_what_the_function_returns(run, exchange) -> None:
     keys = ["acme"] * 5 + [f"customer-{number}" for number in range(100)]
     found = spread(exchange, keys, hot=1)
-    lines = [
-        json.loads(line)
-        for line in run("--keys", "-", "--output", "json", "--hot", "1", keys="\n".join(keys).encode())
-    ]
+    text = "\n".join(keys).encode()
+    lines = run(*SIMULATE, "--keys", "-", "--output", "json", "--hot", "1", stdin=text).rows
     rows = [line["rows"] for line in lines if line["type"] == "queue"]
     assert rows == [one.rows for one in found.queues]
     assert [line["key"] for line in lines if line["type"] == "hot_key"] == ["acme"]
@@ -120,14 +108,16 @@ def test_the_command_prints_what_the_function_returns(exchange) -> None:
     assert lines[-1]["p_value"] == pytest.approx(found.p_value)
 
 
-def test_the_table_names_the_hot_key_and_says_what_it_means() -> None:
-    text = "\n".join(run("--keys", "-", keys=b"acme\n" * 500 + b"\n".join(b"%d" % n for n in range(500))))
-    assert "acme" in text
-    assert "less than 1% of samples" in text
+def test_the_table_names_the_hot_key_and_says_what_it_means(run) -> None:
+    keys = b"acme\n" * 500 + b"\n".join(b"%d" % n for n in range(500))
+    found = run(*SIMULATE, "--keys", "-", stdin=keys)
+    assert found.code == 0
+    assert "acme" in found.out
+    assert "less than 1% of samples" in found.out
 
 
-def test_without_a_sample_the_exact_shares_are_shown(exchange) -> None:
-    lines = [json.loads(line) for line in run("--output", "json")]
+def test_without_a_sample_the_exact_shares_are_shown(run) -> None:
+    lines = run(*SIMULATE, "--output", "json").rows
     assert [line["queue"] for line in lines[:-1]] == list(QUEUES)
     assert sum(line["share"] for line in lines[:-1]) == pytest.approx(1)
-    assert "All possible keys" in run()[0]
+    assert "All possible keys" in run(*SIMULATE).out.splitlines()[0]

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import re
 from dataclasses import fields
 from pathlib import Path
 
 import pytest
+import tables
 
 from rabbit_chx.topology.file.load import loads
 from rabbit_chx.topology.file.schema import SCHEMA_FILE
@@ -20,17 +20,11 @@ EXAMPLES = re.findall(r"^```yaml\n(.*?)^```", REFERENCE, re.DOTALL | re.MULTILIN
 SCHEMA = json.loads(SCHEMA_FILE.read_text())
 
 
-@pytest.fixture
-def tables(monkeypatch):
-    monkeypatch.syspath_prepend(ROOT / "scripts")
-    return importlib.import_module("tables")
-
-
 def first_cells(page: str) -> list[str]:
     return re.findall(r"^\| `([^`]+)`", page, re.MULTILINE)
 
 
-def test_the_pages_hold_the_tables_that_the_code_makes(tables, monkeypatch, tmp_path):
+def test_the_pages_hold_the_tables_that_the_code_makes(monkeypatch, tmp_path):
     """Where they do not: make reference."""
     for name in ("spark.md", "topology-reference.md"):
         (tmp_path / name).write_text((ROOT / "docs" / name).read_text())
@@ -41,7 +35,7 @@ def test_the_pages_hold_the_tables_that_the_code_makes(tables, monkeypatch, tmp_
 
 
 @pytest.mark.parametrize("page", ["", "<!-- a: begin -->", "<!-- a: end --><!-- a: begin -->"])
-def test_a_page_without_the_marks_of_a_table_is_an_error(tables, page):
+def test_a_page_without_the_marks_of_a_table_is_an_error(page):
     with pytest.raises(LookupError, match="<!-- a: begin -->"):
         tables.filled(page, {"a": "new"})
 

@@ -13,7 +13,6 @@ from rabbit_chx import InvalidValue
 from rabbit_chx.broker.amqp import connect, parameters_of
 from rabbit_chx.broker.management import Management
 from rabbit_chx.broker.tls import context, warn_if_unchecked
-from rabbit_chx.cli import _exit_code
 from rabbit_chx.publishing import Publisher
 from rabbit_chx.urls import BrokerUrl
 
@@ -143,12 +142,9 @@ def test_the_management_api_needs_a_password_all_the_same() -> None:
     "verb", [["publish", "rows.csv", "-x", "orders"], ["parity"], ["check", "x.yaml", "--amqp-only"]]
 )
 def test_options_that_contradict_each_other_are_refused(
-    tmp_path, monkeypatch, capsys, verb, options, words
+    run, write, tmp_path, monkeypatch, verb, options, words
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "rows.csv").write_text("k\nx\n")
-    (tmp_path / "x.yaml").write_text("schema: 1\nvhost: v\nqueues: {q: {}}\n")
-    for name in ("AMQP_URL", "RABBITMQ_URL", "RABBITMQ_MANAGEMENT_URL"):
-        monkeypatch.delenv(name, raising=False)
-    assert _exit_code([*verb, *options]) == 64
-    assert words in capsys.readouterr().err
+    write("k\nx\n", "rows.csv")
+    write("schema: 1\nvhost: v\nqueues: {q: {}}\n", "x.yaml")
+    assert words in run.refused(*verb, *options)
