@@ -7,6 +7,11 @@ import os
 import subprocess
 import sys
 from dataclasses import dataclass
+from functools import cache
+
+import click
+
+from rabbit_chx.cli import cli
 
 ORDERS = """
 schema: 1
@@ -40,6 +45,26 @@ exchanges:
     queues: [a, b]
 queues: {a: {}, b: {}, audit: {}}
 """
+
+
+SCALED = """
+schema: 1
+exchanges:
+  ring: {type: x-consistent-hash, queues: {"r.{0..3}": 1}}
+  slots: {type: x-consistent-hash, slots: 16, queues: {"s.{0..3}": 1}}
+  flat: {type: x-modulus-hash, queues: {"f.{0..3}": 1}}
+queues:
+  "r.{0..3}": {preset: ordered}
+  "s.{0..3}": {preset: ordered}
+  "f.{0..3}": {preset: ordered}
+"""
+
+
+@cache
+def commands() -> dict[str, click.Command]:
+    """Every verb."""
+    context = click.Context(cli, info_name="rabbit-chx")
+    return {name: cli.get_command(context, name) for name in cli.list_commands(context)}
 
 
 @dataclass(frozen=True)

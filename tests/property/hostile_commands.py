@@ -10,17 +10,17 @@ from unittest import mock
 import click
 from hypothesis import strategies as st
 
-from rabbit_chx.cli import cli, main
+from rabbit_chx.cli import main
 from rabbit_chx.errors import RabbitChxError
 from tests.property.hostile_input import ALL, BOMBS, KEY_FILES, urls
 from tests.property.strategies import NAMES
-from tests.verbs import EVENTS, ORDERS
+from tests.verbs import EVENTS, ORDERS, commands
 
 CODES = {0: "fine", 1: "failed", 2: "differences", 3: "partly", 64: "usage"}
 REFUSED = {1, 64}
 LEFT_OUT = {"spark", "throw_away", "part", "node", "help"}
 """Options that start processes."""
-VERBS = sorted(set(cli.list_commands(None)) - {"demo"})
+VERBS = sorted(set(commands()) - {"demo"})
 
 FILES = {
     "orders.yaml": ORDERS.encode(),
@@ -76,10 +76,9 @@ def _can_be_typed(url: str) -> bool:
 def lines(draw: st.DrawFn) -> tuple[list[str], bytes]:
     """The arguments of ``rabbit-chx``, and standard input."""
     verb = draw(st.sampled_from(VERBS))
-    command = cli.get_command(click.Context(cli), verb)
-    assert command is not None
-    named = [each for each in command.params if isinstance(each, click.Option) and each.name not in LEFT_OUT]
-    places = [each for each in command.params if isinstance(each, click.Argument)]
+    params = commands()[verb].params
+    named = [each for each in params if isinstance(each, click.Option) and each.name not in LEFT_OUT]
+    places = [each for each in params if isinstance(each, click.Argument)]
     words = [
         draw(_values(each))
         for each in places

@@ -10,12 +10,11 @@ import click
 import pytest
 import reference
 
-from rabbit_chx.cli import cli
 from rabbit_chx.cli.verb import Exit, option, verb
+from tests.verbs import commands
 
 ROOT = Path(__file__).parents[2]
-CONTEXT = click.Context(cli, info_name="rabbit-chx")
-VERBS = {name: cli.get_command(CONTEXT, name) for name in cli.list_commands(CONTEXT)}
+VERBS = commands()
 EXAMPLES = [(name, example) for name, each in VERBS.items() for example in each.examples]
 
 

@@ -6,13 +6,11 @@ test_groups.py and test_watch.py.
 
 from __future__ import annotations
 
-import click
 import pytest
 
-from rabbit_chx.cli import cli
 from rabbit_chx.cli.spark import executor_check
 from tests.json_lines import PAGE, documented, printed
-from tests.verbs import EVENTS, ORDERS, SLOTS
+from tests.verbs import EVENTS, ORDERS, SLOTS, commands
 
 ON_A_BROKER = {"group", "parity", "publish", "rebalance", "scale", "watch"}
 SPARK = {"host", "process", "python", "packages", "seconds"}
@@ -28,9 +26,7 @@ queues: {a: {}, b: {}}
 
 
 def verbs_with_json() -> set[str]:
-    context = click.Context(cli)
-    commands = {name: cli.get_command(context, name) for name in cli.list_commands(context)}
-    return {name for name, each in commands.items() if any(one.name == "output" for one in each.params)}
+    return {name for name, each in commands().items() if any(one.name == "output" for one in each.params)}
 
 
 @pytest.fixture
@@ -46,9 +42,7 @@ def rows(run):
 def test_the_page_has_every_verb_with_json_and_no_other() -> None:
     verbs = verbs_with_json()
     assert len(verbs) == 14
-    assert {
-        verb for verb in cli.list_commands(click.Context(cli)) if f"\n## {verb}\n" in PAGE.read_text()
-    } == verbs
+    assert {verb for verb in commands() if f"\n## {verb}\n" in PAGE.read_text()} == verbs
     assert all(documented(verb) for verb in verbs)
 
 

@@ -26,17 +26,8 @@ def is_safe(text: str) -> bool:
 
 
 @pytest.fixture
-def hostile_file(tmp_path):
-    path = tmp_path / "topology.json"
-    path.write_text(json.dumps(FILE))
-    return path
-
-
-@pytest.fixture
-def keys(tmp_path):
-    path = tmp_path / "keys"
-    path.write_text(f"{ESCAPES}\nplain\n{ESCAPES}\n")
-    return path
+def hostile_file(write):
+    return write(json.dumps(FILE), "topology.json")
 
 
 @pytest.mark.parametrize("output", ["table", "json"])
@@ -59,8 +50,8 @@ def keys(tmp_path):
     ],
     ids=lambda line: line[0] if line[0] != ESCAPES else "unknown verb",
 )
-def test_names_and_keys_do_not_control_the_terminal(run, line, output, hostile_file, keys) -> None:
-    places = {"FILE": hostile_file, "KEYS": keys}
+def test_names_and_keys_do_not_control_the_terminal(run, line, output, hostile_file, write) -> None:
+    places = {"FILE": hostile_file, "KEYS": write(f"{ESCAPES}\nplain\n{ESCAPES}\n", "keys")}
     options = () if line == (ESCAPES,) else ("--output", output)
     done = run(*(places.get(word, word) for word in line), *options)
     assert is_safe(done.out)

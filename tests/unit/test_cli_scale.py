@@ -7,18 +7,7 @@ import pytest
 from rabbit_chx.cli.broker_access import BrokerAccess
 from rabbit_chx.topology.file.load import load
 from rabbit_chx.topology.planning.what_if import assume_applied
-
-FILE = """
-schema: 1
-exchanges:
-  ring: {type: x-consistent-hash, queues: {"r.{0..3}": 1}}
-  slots: {type: x-consistent-hash, slots: 16, queues: {"s.{0..3}": 1}}
-  flat: {type: x-modulus-hash, queues: {"f.{0..3}": 1}}
-queues:
-  "r.{0..3}": {preset: ordered}
-  "s.{0..3}": {preset: ordered}
-  "f.{0..3}": {preset: ordered}
-"""
+from tests.verbs import SCALED
 
 
 class NoQueues:
@@ -31,7 +20,7 @@ class NoQueues:
 @pytest.fixture
 def file(write, monkeypatch):
     """A file that the broker matches."""
-    path = write(FILE)
+    path = write(SCALED)
     monkeypatch.setattr(BrokerAccess, "read", lambda _self, _wanted: assume_applied(load(path)))
     monkeypatch.setattr(BrokerAccess, "recounted", lambda _self, observed, _queues: observed)
     monkeypatch.setattr(BrokerAccess, "management", lambda _self: NoQueues())
@@ -91,7 +80,7 @@ def test_rebalance_needs_the_management_api(file, run, options) -> None:
 
 
 def test_rebalance_prints_the_name_of_an_exchange_as_a_file_has_it(run, write, monkeypatch, tmp_path) -> None:
-    path = write(FILE.replace("  slots: {", '  "slots{a}": {', 1))
+    path = write(SCALED.replace("  slots: {", '  "slots{a}": {', 1))
     monkeypatch.setattr(BrokerAccess, "read", lambda _self, _wanted: assume_applied(load(path)))
     (tmp_path / "keys").write_text("\n".join(["hot"] * 100 + [f"key-{number}" for number in range(200)]))
     found = run("rebalance", path, "--keys", tmp_path / "keys")

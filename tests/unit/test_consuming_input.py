@@ -111,12 +111,11 @@ def source(queues, exchange="orders"):
     return queue_source(queues, exchange, BrokerUrl.parse(URL), lambda: Management("http://127.0.0.1:1"))
 
 
-def test_the_queues_of_a_file_are_read_again_each_time(tmp_path):
-    path = tmp_path / "topology.yaml"
-    path.write_text(FILE)
+def test_the_queues_of_a_file_are_read_again_each_time(write):
+    path = write(FILE)
     read = source(path)
     assert read() == ("a", "b")
-    path.write_text(FILE.replace("[b, a]", "[b, a, c]"))
+    write(FILE.replace("[b, a]", "[b, a, c]"))
     assert read() == ("a", "b", "c")
     assert source(path, "tenants")() == ("c",)
 
@@ -128,11 +127,9 @@ def test_the_queues_of_a_file_are_read_again_each_time(tmp_path):
         ("empty", "invalid exchange: got 'empty', expected an exchange with queues."),
     ],
 )
-def test_a_file_without_the_exchange_or_without_queues_is_an_error(tmp_path, exchange, text):
-    path = tmp_path / "topology.yaml"
-    path.write_text(FILE)
+def test_a_file_without_the_exchange_or_without_queues_is_an_error(write, exchange, text):
     with pytest.raises(InvalidValue) as caught:
-        source(path, exchange)()
+        source(write(FILE), exchange)()
     assert str(caught.value).startswith(text)
 
 

@@ -16,13 +16,12 @@ import sys
 from importlib import import_module
 from pathlib import Path
 
-import click
 import pytest
 
 import rabbit_chx
-from rabbit_chx.cli import cli
 from rabbit_chx.errors import BrokerUnavailable
 from tests.programs import ran
+from tests.verbs import commands
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
@@ -182,13 +181,10 @@ def test_every_public_name_appears_in_the_documentation() -> None:
 
 def _verbs() -> dict[str, set[str]]:
     """Each verb with its options."""
-    context = click.Context(cli)
-    names = cli.list_commands(context)
-    commands = {name: cli.get_command(context, name) for name in names}
     return {
         name: {option for one in command.params for option in (*one.opts, *one.secondary_opts)}
         | {"--help", "-h"}
-        for name, command in commands.items()
+        for name, command in commands().items()
     }
 
 

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-from pathlib import Path
+pytest_plugins = "pytester"
 
 PROGRAM = """
 import pytest
@@ -46,35 +43,16 @@ def test_no_spark():
 """
 
 
-def test_only_a_slow_start_of_spark_makes_a_test_run_again_once(tmp_path) -> None:
-    (tmp_path / "test_them.py").write_text(PROGRAM)
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "pytest",
-            "-p",
-            "tests.slow_start",
-            "-p",
-            "no:cacheprovider",
-            "-rA",
-            str(tmp_path),
-        ],
-        cwd=Path(__file__).parents[2],
-        env={**os.environ, "COLUMNS": "300"},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-    )
+def test_only_a_slow_start_of_spark_makes_a_test_run_again_once(pytester, monkeypatch) -> None:
+    monkeypatch.setenv("COLUMNS", "300")
+    pytester.makepyfile(test_them=PROGRAM)
+    pytester.makeini("[pytest]\nmarkers = spark")
+    result = pytester.runpytest_inprocess("-p", "tests.slow_start", "-p", "no:cacheprovider", "-rA")
+    result.assert_outcomes(passed=1, failed=3)
     for line in (
-        "PASSED ../test_them.py::test_passes_the_second_time",
-        "FAILED ../test_them.py::test_fails_twice - RuntimeError: Python worker failed to connect back: run 2",
-        "FAILED ../test_them.py::test_another_error - RuntimeError: another error: run 1",
-        "FAILED ../test_them.py::test_no_spark - RuntimeError: Python worker failed to connect back: run 1",
+        "PASSED test_them.py::test_passes_the_second_time",
+        "FAILED test_them.py::test_fails_twice - RuntimeError: Python worker failed to connect back: run 2",
+        "FAILED test_them.py::test_another_error - RuntimeError: another error: run 1",
+        "FAILED test_them.py::test_no_spark - RuntimeError: Python worker failed to connect back: run 1",
     ):
-        verdict, _, rest = line.partition(" ../test_them.py")
-        assert any(one.startswith(verdict) and rest in one for one in done.stdout.splitlines()), (
-            line,
-            done.stdout,
-        )
+        result.stdout.fnmatch_lines_random([line])

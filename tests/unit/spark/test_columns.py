@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from pyspark.sql import types as t
 
-from spark_connector.columns import AMQP_TAGS, COLUMNS, Headers, amqp_tag, layout_of
+from spark_connector.columns import COLUMNS, Headers, amqp_tag, layout_of
 from tests.programs import loaded_after
 from tests.unit.complaints import complaint
 
@@ -111,21 +111,7 @@ def test_headers_keep_their_names_and_tags() -> None:
     assert headers(t.ArrayType(schema(value=BYTES, key=TEXT))) == Headers("array", ("x",), key_at=1)
 
 
-def test_the_table_of_tags() -> None:
-    assert dict(AMQP_TAGS) == {
-        "string": "S",
-        "binary": "x",
-        "boolean": "t",
-        "timestamp": "T",
-        "timestamp_ntz": "T",
-        "date": "T",
-        "float": "d",
-        "double": "d",
-        "tinyint": "I",
-        "smallint": "I",
-        "int": "I",
-        "bigint": "l",
-    }
+def test_a_type_has_a_tag_or_is_refused_with_a_hint() -> None:
     assert amqp_tag(t.LongType(), "it") == "l"
     assert "cast" in complaint(lambda: amqp_tag(t.NullType(), "header")).hint
 

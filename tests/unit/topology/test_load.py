@@ -55,16 +55,14 @@ def test_the_yaml_and_the_json_of_the_documentation_mean_the_same():
 
 
 @pytest.mark.parametrize("suffix", [".yaml", ".yml", ".YAML", ".json"])
-def test_the_suffix_of_a_file_determines_its_format(tmp_path, suffix):
-    path = tmp_path / f"topology{suffix}"
-    path.write_text('{"schema": 1, "vhost": "v"}' if suffix == ".json" else "schema: 1\nvhost: v")
+def test_the_suffix_of_a_file_determines_its_format(write, suffix):
+    text = '{"schema": 1, "vhost": "v"}' if suffix == ".json" else "schema: 1\nvhost: v"
+    path = write(text, f"topology{suffix}")
     assert load(path).vhost == load(str(path)).vhost == "v"
 
 
-def test_a_byte_order_mark_of_utf_8_is_no_part_of_the_text(tmp_path):
-    path = tmp_path / "topology.json"
-    path.write_bytes(b'\xef\xbb\xbf{"schema": 1, "vhost": "v"}')
-    assert load(path).vhost == "v"
+def test_a_byte_order_mark_of_utf_8_is_no_part_of_the_text(write):
+    assert load(write(b'\xef\xbb\xbf{"schema": 1, "vhost": "v"}', "topology.json")).vhost == "v"
 
 
 SINGLE = Queue("a", "quorum", arguments={"x-single-active-consumer": True})

@@ -343,16 +343,12 @@ def test_files_that_cannot_be_read_are_named(tmp_path):
         (b"#" * ((8 << 20) + 1), "8 MiB"),
     ],
 )
-def test_files_that_are_not_utf_8_text_are_refused(tmp_path, data, part):
-    path = tmp_path / "topology.yaml"
-    path.write_bytes(data)
-    assert part in of_file(path)
+def test_files_that_are_not_utf_8_text_are_refused(write, data, part):
+    assert part in of_file(write(data))
 
 
-def test_a_file_name_with_another_suffix_is_refused(tmp_path):
-    path = tmp_path / "topology.txt"
-    path.write_text("schema: 1")
-    assert "ends in .yaml, .yml, .json" in of_file(path)
+def test_a_file_name_with_another_suffix_is_refused(write):
+    assert "ends in .yaml, .yml, .json" in of_file(write("schema: 1", "topology.txt"))
 
 
 def test_an_unknown_format_is_refused():

@@ -13,20 +13,11 @@ from rabbit_chx.topology.model import Binding
 from rabbit_chx.topology.planning.scaled import scaled
 from rabbit_chx.topology.planning.steps import Bind, Plan, RingChange, Unbind
 from rabbit_chx.topology.planning.what_if import assume_applied
-
-FILE = """
-schema: 1
-exchanges:
-  ring: {type: x-consistent-hash, queues: {"r.{0..3}": 1}}
-  slots: {type: x-consistent-hash, slots: 16, queues: {"s.{0..3}": 1}}
-queues:
-  "r.{0..3}": {preset: ordered}
-  "s.{0..3}": {preset: ordered}
-"""
+from tests.verbs import SCALED
 
 
 def topology():
-    return loads(FILE, format="yaml")
+    return loads(SCALED, format="yaml")
 
 
 def queues_of(found, exchange: str) -> list[str]:
@@ -65,7 +56,7 @@ def test_a_new_queue_is_declared_like_the_last_and_a_removed_one_no_longer() -> 
 
 
 def test_a_removed_queue_that_something_else_leads_to_stays_declared() -> None:
-    text = FILE.replace(
+    text = SCALED.replace(
         'queues:\n  "r', '  audit: {type: topic, bindings: [{queue: r.3, key: "#"}]}\nqueues:\n  "r', 1
     )
     found = scaled(loads(text, format="yaml"), "ring", to=3)
@@ -102,7 +93,7 @@ def test_the_excerpt_loads_as_the_changed_exchange(exchange) -> None:
 def only(exchange: str):
     lines = [
         line
-        for line in FILE.splitlines()
+        for line in SCALED.splitlines()
         if line.startswith(("schema", "exch", "queues")) or exchange[0] + ".{" in line
     ]
     return loads("\n".join(lines), format="yaml")
