@@ -21,7 +21,7 @@ from rabbit_chx.topology.model import (
 from rabbit_chx.topology.planning.plan import plan
 from rabbit_chx.topology.planning.steps import DeleteQueue
 from rabbit_chx.topology.planning.what_if import what_if
-from tests.unit.topology.broker_model import Broker, hashed
+from tests.unit.topology.broker_model import Broker, hashed, made
 
 # Each change of a ring counts two million keys a few times.
 few = settings(max_examples=12)
@@ -92,7 +92,7 @@ def test_a_plan_leads_where_it_should_and_the_next_one_is_empty(first, second, p
 @few
 @given(topologies(), topologies(), st.data())
 def test_a_plan_that_was_cut_off_is_taken_up_again(first, second, data) -> None:
-    broker = Broker().carry_out(plan(first, Broker().seen()).steps)
+    broker = made(first)
     steps = plan(second, broker.seen(), force=True).steps
     broker.carry_out(steps[: data.draw(st.integers(0, len(steps)))])
     reached(second, broker, prune=False)
@@ -102,7 +102,7 @@ def test_a_plan_that_was_cut_off_is_taken_up_again(first, second, data) -> None:
 @few
 @given(topologies(), topologies())
 def test_the_way_in_place_ends_in_the_files_order(first, second) -> None:
-    broker = Broker().carry_out(plan(first, Broker().seen()).steps)
+    broker = made(first)
     reached(second, broker, strategy="in place", prune=False)
     order = tuple((bound.destination, int(bound.key)) for bound in second.bindings_from("ring"))
     assert broker.rings["ring"].runs == order
@@ -114,7 +114,7 @@ def test_the_way_in_place_ends_in_the_files_order(first, second) -> None:
     topologies(), topologies(), st.lists(st.tuples(st.sampled_from(QUEUES), st.integers(4, 5)), max_size=2)
 )
 def test_double_and_dead_bindings_do_not_survive_a_plan(first, second, doubles) -> None:
-    broker = Broker().carry_out(plan(first, Broker().seen()).steps)
+    broker = made(first)
     for name, weight in dict(doubles).items():
         broker.bind(Binding("ring", name, str(weight)))
     for bound in [each for each in broker.bindings if each.source == "ring"][:1]:
@@ -133,7 +133,7 @@ def test_every_question_about_a_ring_of_any_size_is_answered(weights: list[int],
     topology = hashed("w", queues)
     ways = what_if(topology, "w", add=1, remove=["w.0"] * slow)
     assert [way for way in ways if way.name == "slots" and 0 < way.moved <= 1]
-    broker = Broker().carry_out(plan(topology, Broker().seen()).steps)
+    broker = made(topology)
     change = plan(hashed("w", {**queues, "new": 1}), broker.seen(), force=True).changes[0]
     # The new bucket takes its equal part of the keys, whatever the size of the ring was.
     assert change.moved == pytest.approx(1 / (sum(weights) + 1), rel=0.3)
@@ -149,7 +149,7 @@ def test_a_fresh_topology_moves_nothing_and_takes_nothing_away(wanted) -> None:
 
 @given(topologies())
 def test_pruning_for_an_empty_file_leaves_nothing(first) -> None:
-    broker = Broker().carry_out(plan(first, Broker().seen()).steps)
+    broker = made(first)
     found = plan(Topology(), broker.seen(), prune=True)
     broker.carry_out(found.steps)
     assert not broker.exchanges

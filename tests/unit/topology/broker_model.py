@@ -1,4 +1,4 @@
-"""A small model of a broker's semantics, by which plans are carried out in tests: it knows no plan, only commands."""
+"""A small model of a broker's semantics, by which plans are carried out in tests, and topologies for it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,18 @@ from dataclasses import replace
 
 from rabbit_chx import Release, Ring
 from rabbit_chx.ring import ToExchange
-from rabbit_chx.topology.model import CONSISTENT_HASH, Binding, Exchange, Observed, Policy, Queue, Topology
+from rabbit_chx.topology.model import (
+    CONSISTENT_HASH,
+    MODULUS_HASH,
+    Binding,
+    Exchange,
+    Observed,
+    Policy,
+    Queue,
+    Slots,
+    Topology,
+)
+from rabbit_chx.topology.planning.plan import plan
 from rabbit_chx.topology.planning.steps import (
     Bind,
     ClearPolicy,
@@ -20,7 +31,10 @@ from rabbit_chx.topology.planning.steps import (
 
 
 class Broker:
-    """Exchanges, queues, policies and bindings; every consistent-hash exchange has its ring."""
+    """Exchanges, queues, policies and bindings; every consistent-hash exchange has its ring.
+
+    It knows no plan, only commands.
+    """
 
     def __init__(self, release: str = "4.3", **observed) -> None:
         self.release = Release.parse(release)
@@ -113,3 +127,24 @@ def hashed(name: str, queues, **rest) -> Topology:
         bindings=tuple(Binding(name, queue, str(weight)) for queue, weight in weights.items()),
         **rest,
     )
+
+
+def slotted(name: str, queues, *, count: int = 64, top: str = MODULUS_HASH, **arguments) -> Topology:
+    """One exchange with slots over queues."""
+    weights = dict(queues) if isinstance(queues, dict) else dict.fromkeys(queues, 1)
+    return Topology(
+        exchanges=(Exchange(name, top, arguments=arguments),),
+        queues=tuple(Queue(queue, "quorum") for queue in weights),
+        slots=(Slots(name, count, weights),),
+    )
+
+
+def made(wanted: Topology, **kind) -> Broker:
+    """A broker on which a topology was planned and applied."""
+    broker = Broker(**kind)
+    found = plan(wanted, broker.seen())
+    assert not found.refusals
+    assert not found.slot_moves
+    broker.carry_out(found.steps)
+    broker.rings_seen.clear()
+    return broker

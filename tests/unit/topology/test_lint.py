@@ -9,6 +9,7 @@ import pytest
 from rabbit_chx import Release, Ring, ToExchange
 from rabbit_chx.topology.checks.lint import lint
 from rabbit_chx.topology.model import Binding, Exchange, Observed, Policy, Queue, Slots, Topology
+from tests.unit.topology import broker_model
 
 
 def hashing(*destinations, name="orders", **arguments) -> Topology:
@@ -23,11 +24,7 @@ def hashing(*destinations, name="orders", **arguments) -> Topology:
 
 def slotted(count=64, queues=4, type_="x-modulus-hash", **arguments) -> Topology:
     names = [f"t.{number}" for number in range(queues)]
-    return Topology(
-        exchanges=(Exchange("tenants", type_, arguments=arguments),),
-        queues=tuple(Queue(name, "quorum") for name in names),
-        slots=(Slots("tenants", count, dict.fromkeys(names, 1)),),
-    )
+    return broker_model.slotted("tenants", names, count=count, top=type_, **arguments)
 
 
 def over(topology: Topology, *queues: Queue, policies: tuple[Policy, ...] = ()) -> Topology:

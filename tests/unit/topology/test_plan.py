@@ -20,17 +20,9 @@ from rabbit_chx.topology.model import (
 )
 from rabbit_chx.topology.planning.plan import plan
 from rabbit_chx.topology.planning.steps import Bind, DeleteQueue, Unbind
-from tests.unit.topology.broker_model import Broker, hashed
+from tests.unit.topology.broker_model import Broker, hashed, made
 
 FOUR = hashed("x", ["a", "b", "c", "d"])
-
-
-def made(wanted: Topology, **kind) -> Broker:
-    """A broker on which a topology was planned and applied."""
-    broker = Broker(**kind)
-    broker.carry_out(plan(wanted, broker.seen()).steps)
-    broker.rings_seen.clear()
-    return broker
 
 
 # ---- order and idempotence

@@ -11,28 +11,19 @@ import pytest
 
 from rabbit_chx import ModulusHashExchange, ToExchange, Unpredictable
 from rabbit_chx.topology import Bind, Unbind, plan_moves, queue_of_slots, rebalance
-from rabbit_chx.topology.model import CONSISTENT_HASH, MODULUS_HASH, Binding, Exchange, Queue, Slots, Topology
+from rabbit_chx.topology.model import CONSISTENT_HASH, MODULUS_HASH, Binding, Slots, Topology
 from rabbit_chx.topology.planning.plan import plan
 from rabbit_chx.topology.planning.slot_changes import move_rounds, slots_behind, unfinished_moves
 from rabbit_chx.topology.rebalancing import Move
 from rabbit_chx.topology.slot_counts import SlotCounts
 from tests.unit.complaints import complaint
-from tests.unit.topology.broker_model import Broker
+from tests.unit.topology.broker_model import made as applied, slotted
 
 TWO = {"s0": "a", "s1": "a", "s2": "a", "s3": "b"}
 
 
 def topology(top: str = MODULUS_HASH, count: int = 8, **arguments) -> Topology:
-    return Topology(
-        exchanges=(Exchange("t", top, arguments=arguments),),
-        queues=(Queue("a"), Queue("b")),
-        slots=(Slots("t", count, {"a": 1, "b": 1}),),
-    )
-
-
-def applied(wanted: Topology) -> Broker:
-    broker = Broker()
-    return broker.carry_out(plan(wanted, broker.seen()).steps)
+    return slotted("t", "ab", count=count, top=top, **arguments)
 
 
 # ---- moves

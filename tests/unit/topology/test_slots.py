@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -20,31 +21,16 @@ from rabbit_chx.topology.model import (
     Observed,
     Queue,
     Slots,
-    Topology,
 )
 from rabbit_chx.topology.planning.plan import plan
 from rabbit_chx.topology.planning.steps import Bind, Unbind
 from rabbit_chx.topology.slot_division import divide, quotas, recommended_count
-from tests.unit.topology.broker_model import Broker
+from tests.unit.topology.broker_model import Broker, made, slotted
 
 HASHES = 1 << 27
 
 
-def over(queues, *, count: int = 64, top: str = MODULUS_HASH, **arguments) -> Topology:
-    weights = dict(queues) if isinstance(queues, dict) else dict.fromkeys(queues, 1)
-    return Topology(
-        exchanges=(Exchange("t", top, arguments=arguments),),
-        queues=tuple(Queue(name, "quorum") for name in weights),
-        slots=(Slots("t", count, weights),),
-    )
-
-
-def made(wanted: Topology, **kind) -> Broker:
-    broker = Broker(**kind)
-    found = plan(wanted, broker.seen())
-    assert not found.refusals
-    assert not found.slot_moves
-    return broker.carry_out(found.steps)
+over = partial(slotted, "t")
 
 
 def division(broker: Broker) -> dict[str, list]:
@@ -149,7 +135,6 @@ def test_shrinking_moves_the_slots_of_the_queue_that_goes_and_few_others() -> No
 
 def test_a_slot_is_never_without_a_queue() -> None:
     broker = made(over("abcd"))
-    broker.rings_seen.clear()
     found = plan(over("bcde"), broker.seen())
     broker.carry_out(found.steps)
     assert all(len(ring) for _, ring in broker.rings_seen)
