@@ -7,6 +7,7 @@ tests/vectors/make_vectors.escript.
 
 from __future__ import annotations
 
+import base64
 from datetime import UTC, datetime
 
 from rabbit_chx import ConsistentHashExchange, Field
@@ -15,6 +16,16 @@ from rabbit_chx.kernel import Atom
 SEVEN = [f"q{i}" for i in range(7)]
 SIXTEEN = [f"q{i}" for i in range(16)]
 HEADER = {"hash_header": "h"}
+
+
+def encoded(name: str) -> str:
+    return base64.b64encode(name.encode("utf-8", "surrogateescape")).decode()
+
+
+def ring_text(*buckets: tuple[str, str], name: str = "x") -> str:
+    """What a node prints of a ring, whose buckets are given by kind and name."""
+    lines = [f"{number} {kind} {encoded(each)}" for number, (kind, each) in enumerate(buckets)]
+    return "\n".join([f"ring {encoded(name)}", *lines, "done"])
 
 
 def exchange(queues: list[str] = SIXTEEN, release: str = "4.3.6", **arguments) -> ConsistentHashExchange:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import os
 import sys
 
@@ -13,6 +12,7 @@ from rabbit_chx.errors import BrokerUnavailable, InvalidValue, RabbitChxError, R
 from rabbit_chx.ring import ToExchange
 from rabbit_chx.testing import Broker, available, local_node, node
 from rabbit_chx.testing.node import READY, CannotSupply, NodeSettings
+from tests.unit.erlang import ring_text
 
 # --- what the node is told ----------------------------------------------------------------------------------
 
@@ -86,14 +86,6 @@ def test_rabbitmqctl_output_comes_without_the_last_newline_and_errors_without_th
 
 
 # --- the ring -----------------------------------------------------------------------------------------------
-
-
-def ring_text(*buckets):
-    lines = [
-        f"{number} {kind} {base64.b64encode(name.encode('utf-8', 'surrogateescape')).decode()}"
-        for number, (kind, name) in enumerate(buckets)
-    ]
-    return "\n".join([f"ring {base64.b64encode(b'x').decode()}", *lines, "done"])
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-
 import pytest
 
 from rabbit_chx import ConsistentHashExchange
@@ -12,6 +10,7 @@ from rabbit_chx.broker.reading.reader import read
 from rabbit_chx.errors import BrokerUnavailable
 from rabbit_chx.releases import Store
 from rabbit_chx.topology.model import Binding, Exchange, Queue
+from tests.unit.erlang import ring_text
 
 HASH = Exchange("x", "x-consistent-hash")
 A, B = Binding("x", "a", "1"), Binding("x", "b", "1")
@@ -52,9 +51,7 @@ class Node:
     """Says which queues have a bucket of the ring ``x``."""
 
     def __init__(self, *queues: str, name: str = "x") -> None:
-        names = [base64.b64encode(queue.encode()).decode() for queue in queues]
-        ring = [f"{bucket} queue {queue}" for bucket, queue in enumerate(names)]
-        self.rings = "\n".join([f"ring {base64.b64encode(name.encode()).decode()}", *ring, "done"])
+        self.rings = ring_text(*(("queue", queue) for queue in queues), name=name)
 
     def eval(self, expression: str) -> str:
         return self.rings if "ring_state" in expression else "4"

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import base64
-
 import pytest
 
 from rabbit_chx import ToExchange
 from rabbit_chx.broker.reading.erlang_rings import parse_rings, rings_expression
 from rabbit_chx.broker.reading.node import NodeCommand, read_rings, read_worker_pool_size
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue, RingUnknown
+from tests.unit.erlang import encoded
 
 EXPRESSION = 'io:format("~p ~s", [<<1>>, $\'; rm]), node().'
-
-
-def encoded(name: str) -> str:
-    return base64.b64encode(name.encode()).decode()
 
 
 @pytest.fixture
