@@ -15,6 +15,7 @@ import pika
 import pytest
 
 from rabbit_chx.cli import doctor
+from rabbit_chx.cli.options import Login
 from rabbit_chx.cli.spark import broker_checks
 from rabbit_chx.errors import CorruptChunk, InvalidMessage, RabbitChxError, StreamUnavailable
 from rabbit_chx.streams import StreamPublisher, connect, sub_batch
@@ -87,10 +88,10 @@ def test_a_closed_port_fails_at_once_and_names_the_plugin(streams, reader):
 
 @pytest.mark.one_release
 def test_doctor_checks_the_port_of_streams_a_read_and_a_write(broker, streams):
-    found = doctor._streams(broker.stream_url, None, None)
+    found = doctor._streams(broker.stream_url, Login(credentials=None, tls=None))
     assert found.state == "ok"
     assert "the node advertises" in found.found
-    found = doctor._streams("rabbitmq-stream://127.0.0.1:1", None, None)
+    found = doctor._streams("rabbitmq-stream://127.0.0.1:1", Login(credentials=None, tls=None))
     assert (found.state, "rabbitmq-plugins enable rabbitmq_stream" in found.found) == ("missing", True)
     read = {
         "url": broker.url,
