@@ -80,7 +80,7 @@ def spark_receive(site: Site, url: str, tls: dict[str, str] | None = None, **opt
     """Receive the messages of a queue as Spark does on the driver."""
     source = RabbitMQDataSource({"url": url, "queue": QUEUE, **_brief(site), **(tls or {}), **options})
     reader = source.streamReader(source.schema())
-    site.places.show(reader, reader._job, reader._job.options)
+    site.places.show(reader, reader._options)
     start = reader.initialOffset()
     try:
         wait_until(lambda: reader.latestOffset() != start, "messages", pause=0.1)

@@ -179,7 +179,8 @@ class Program:
 
     def kill(self) -> None:
         """Kill only the driver."""
-        (java,), (python,) = (self.processes(half) for half in DRIVER)
+        # A process that Java is starting has its command line for a moment, and a higher number.
+        java, python = (min(self.processes(half)) for half in DRIVER)
         for pid in (python, java):  # the otherwise Python could still report the loss of Java
             os.kill(pid, signal.SIGKILL)
         self._process.wait(SLOW)

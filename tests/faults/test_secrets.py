@@ -64,7 +64,10 @@ def tls(broker, authority):
 def user(broker):
     """A user who may publish to amq.direct, and read the stream and the queue with secrets."""
     patterns = "^$", r"^amq\.direct$", r"^secrets\.read"
-    with a_user(broker, *patterns, password=PASSWORD) as user, Streams(broker.url) as streams:
+    with (
+        a_user(broker, *patterns, name="secretive", password=PASSWORD) as user,
+        Streams(broker.url) as streams,
+    ):
         fill(streams, BODY)
         yield user.name
         remove(streams)
