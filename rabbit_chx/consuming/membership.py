@@ -43,7 +43,8 @@ _MOVE_AFTER: Final = 10.0
 class Membership(Sender, ABC, Generic[_Workers]):
     """One run of a member.
 
-    Everything but `_look_now` and what others call runs in the thread of the connection or in the task of the member.
+    Everything but `_look_now` and what others call runs in the thread of the connection or in the task of the member. On
+    aio-pika, `_deliver` and `_answer` run in tasks of the library instead, and must not wait.
     """
 
     def __init__(self, settings: Settings, workers: _Workers, source: QueueSource) -> None:

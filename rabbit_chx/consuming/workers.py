@@ -42,7 +42,7 @@ class Fate(Enum):
 
 
 class Progress(ABC):
-    """The lanes that have messages to acknowledge."""
+    """What becomes of each message, and which lanes have messages to acknowledge."""
 
     def __init__(
         self, lock: AbstractContextManager[Any], heartbeat: int, report: Callable[[Message], object]

@@ -37,7 +37,7 @@ def read(data: bytes, at: int, depth: int = 0) -> tuple[Any, int]:
     """
     if depth > _DEEPEST:
         raise Malformed(f"values are nested more than {_DEEPEST} deep")
-    code = byte_at(data, at)
+    code = _byte_at(data, at)
     if code == 0:
         _, at = read(data, at + 1, depth + 1)
         return read(data, at, depth + 1)
@@ -58,7 +58,7 @@ def read_as(code: int, data: bytes, at: int, depth: int) -> tuple[Any, int]:
     return decode_variable(raw, width, depth), at
 
 
-def byte_at(data: bytes, at: int) -> int:
+def _byte_at(data: bytes, at: int) -> int:
     """The byte at ``at``."""
     if at >= len(data):
         raise Malformed("the data ends within a value")
@@ -113,11 +113,11 @@ def _array(raw: bytes, width: int, depth: int) -> list[Any]:
     count, at = _number(raw, 0, width)
     if count > len(raw):  # items of zero bytes would allow any count
         raise Malformed(f"an array of {len(raw)} bytes has {count} items")
-    code = byte_at(raw, at)
+    code = _byte_at(raw, at)
     at += 1
     if code == 0:
         _, at = read(raw, at, depth + 1)
-        code, at = byte_at(raw, at), at + 1
+        code, at = _byte_at(raw, at), at + 1
     items = []
     for _ in range(count):
         item, at = read_as(code, raw, at, depth + 1)

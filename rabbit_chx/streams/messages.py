@@ -134,7 +134,7 @@ def _sections(data: bytes) -> dict[int, list[Any]]:
             raise Malformed(f"byte {at} is 0x{data[at]:02x}, expected a section")
         descriptor, at = read(data, at + 1)
         code = _SYMBOLS.get(descriptor, -1) if isinstance(descriptor, str) else descriptor
-        if code not in _SECTIONS:
+        if not isinstance(code, int) or code not in _SECTIONS:  # 112.0 is in range(0x70, 0x79) too
             raise Malformed(f"a section has the unknown descriptor {descriptor!r}")
         value, at = read(data, at)
         if code in _KINDS and not isinstance(value, _KINDS[code]):

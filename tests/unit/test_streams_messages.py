@@ -155,6 +155,10 @@ INVALID = {
     "text as data": (b"\x00Su\xa1\x01x", "section 0x75 has a value of the wrong type"),
     "bytes after the body": (b"\x00Su\xa0\x01xx", "byte 6 is 0x78, expected a section"),
     "an unknown section": (b"\x00Su\xa0\x01x\x00S\x01\x40", "unknown descriptor 1"),
+    "a section that is a double": (
+        b"\x00Su\xa0\x01x\x00\x82" + struct.pack(">d", 0x70) + b"\x40",
+        r"unknown descriptor 112\.0",
+    ),
     "a key without a value": (b"\x00St\xc1\x04\x01\xa1\x01x", "a key without a value"),
     "too few items": (b"\x00St\xc1\x02\x02\x40", "the data ends within a value"),
     "too many items": (b"\x00St\xc1\x03\x00\x40\x40", "2 bytes follow"),
