@@ -185,6 +185,9 @@ def open_publisher(options: WriteOptions, stream: str, producer: str | None, nam
     )
 
 
+# -- the management API -----------------------------------------------------------------------------
+
+
 def management_of(options: ConnectionOptions, url: str | None) -> topology.Management:
     """Return the API at ``url`` (default: on the broker's host), with the connection's user and certificates."""
     tls = tls_of(options) if (url or "https").startswith("https") else None

@@ -88,7 +88,7 @@ class Surprise(Exception):
 
 
 def routed(queue: str, body: bytes, properties: Mapping[str, Any]) -> Generator[Command, Any, bool]:
-    """Publish a message to a queue and return whether the broker accepted it; False if it returned the message."""
+    """Publish a message to a queue and return whether the broker accepted it; False if it returned or rejected it."""
     message = {
         "exchange": "",
         "routing_key": queue,

@@ -75,7 +75,7 @@ def what_if(
     """
     found, parsed = hashing_exchange(topology, exchange), Release.parse(release)
     before = weights_of(topology, found)
-    target = changed_weights(exchange, before, add, remove, weights or {})
+    target = changed_weights(exchange, before, add, remove, weights or {}, shorten=True)
     if slots := topology.slots_of(exchange):
         return (_slots_strategy(slots, found, target, parsed),)
     if found.type == MODULUS_HASH:
@@ -104,8 +104,13 @@ def changed_weights(
     add: int | Sequence[str],
     remove: Sequence[str],
     weights: Mapping[str, int],
+    *,
+    shorten: bool = False,
 ) -> dict[Destination, int]:
-    """The destinations and weights after the change; a new weight does not change a destination's position."""
+    """The destinations and weights after the change; a new weight does not change a destination's position.
+
+    If ``shorten``, new queues whose names would be too long get short ones, which other queues may have.
+    """
     by_name = {_name(destination): destination for destination in now}
     for name in (*each(remove, "queues to remove", "names"), *weights):
         if name not in by_name:
@@ -123,7 +128,7 @@ def changed_weights(
         if destination not in gone
     }
     usual = Counter(now.values()).most_common(1)[0][0] if now else 1
-    for name in _new_names(exchange, tuple(by_name), add):
+    for name in _new_names(exchange, tuple(by_name), add, shorten=shorten):
         if name in by_name:
             raise InvalidValue(f"change of exchange {exchange!r}", name, "a queue that is not bound yet")
         after[check_destination(name)] = usual
@@ -134,7 +139,9 @@ def _name(destination: Destination) -> str:
     return destination if isinstance(destination, str) else destination.name
 
 
-def _new_names(exchange: str, known: Sequence[str], add: int | Sequence[str]) -> tuple[str, ...]:
+def _new_names(
+    exchange: str, known: Sequence[str], add: int | Sequence[str], *, shorten: bool
+) -> tuple[str, ...]:
     """The given names, or the given number of names that continue the numbering of the existing ones."""
     if not isinstance(add, int):
         return tuple(each(add, "queues to add", "names"))
@@ -143,13 +150,16 @@ def _new_names(exchange: str, known: Sequence[str], add: int | Sequence[str]) ->
     numbered = [
         match for name in known if (match := re.fullmatch(r"(.*?)([0-9]+)", name, re.ASCII | re.DOTALL))
     ]
-    stem, width, last = f"{exchange}.", 1, -1
-    if numbered:
-        stem, width = numbered[-1][1], len(numbered[-1][2])
-        last = max(int(match[2]) for match in numbered if match[1] == stem)
-    if name_flaw(f"{stem}{last + add:0{width}}"):  # too long
-        stem, width, last = "new.", 1, -1
-    return tuple(f"{stem}{number:0{width}}" for number in range(last + 1, last + 1 + add))
+    stem, width = (numbered[-1][1], len(numbered[-1][2])) if numbered else (f"{exchange}.", 1)
+    names = _continued(stem, width, numbered, add)
+    if shorten and any(map(name_flaw, names)):  # too long
+        names = _continued("new.", 1, numbered, add)
+    return names
+
+
+def _continued(stem: str, width: int, numbered: Sequence[re.Match[str]], add: int) -> tuple[str, ...]:
+    first = max((int(match[2]) for match in numbered if match[1] == stem), default=-1) + 1
+    return tuple(f"{stem}{number:0{width}}" for number in range(first, first + add))
 
 
 def _slots_strategy(

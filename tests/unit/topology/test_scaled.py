@@ -13,11 +13,19 @@ from rabbit_chx.topology.model import Binding
 from rabbit_chx.topology.planning.scaled import scaled
 from rabbit_chx.topology.planning.steps import Bind, Plan, RingChange, Unbind
 from rabbit_chx.topology.planning.what_if import assume_applied
+from tests.unit.topology.broker_model import hashed
 from tests.verbs import SCALED
 
 
 def topology():
     return loads(SCALED, format="yaml")
+
+
+def test_a_new_queue_whose_name_would_be_too_long_has_to_be_named() -> None:
+    name = "x" * 255
+    with pytest.raises(InvalidValue, match="expected a queue name of 1 to 255 bytes"):
+        scaled(hashed(name, ["a"]), name, add=1)
+    assert queues_of(scaled(hashed(name, ["a"]), name, add=["b"]), name) == ["a", "b"]
 
 
 def queues_of(found, exchange: str) -> list[str]:

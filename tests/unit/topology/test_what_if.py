@@ -34,6 +34,8 @@ def test_names_may_be_given() -> None:
 def test_an_exchange_with_the_longest_name_gets_short_names_of_new_queues() -> None:
     way = what_if(hashed("x" * 255, ["a"]), "x" * 255, add=2)[0]
     assert way.after.destinations == ("a", "new.0", "new.1")
+    numbered = what_if(hashed("x", ["new.0", "q" * 254 + "9"]), "x", add=1)[0]
+    assert numbered.after.destinations[-1] == "new.1"
 
 
 def test_new_queues_weigh_what_most_do() -> None:
