@@ -29,7 +29,7 @@ FAULT_HEAD: Final = (
     *("scenario", "release", "messages", "faults", "lost", "unexpected", "duplicated", "seconds"),
     *("lost by the control", "what else was seen"),
 )
-CHECK_HEAD: Final = ("what", "release", "cases", "wrong", "seconds", "what would have been seen")
+CHECK_HEAD: Final = ("what", "release", "cases", "wrong", "seconds", "control")
 FAULT_AREAS: Final = ("Publisher", "Consumers", "Topology", "Cluster", "Spark")
 CHECK_AREAS: Final = (
     *("Routing", "Ring", "Kernel", "Publisher", "Consumers", "Streams", "Topology", "Spark"),

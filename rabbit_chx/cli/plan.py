@@ -37,7 +37,7 @@ _of_what_if = partial(option, group="What if")
 plan_options = bundle(
     _of_changes(
         "--strategy",
-        metavar="WAY",
+        metavar="STRATEGY",
         help="How to change rings: append, in place, remove-last, swap, blue/green or slots. Default: the cheapest that ends in the order of the file.",
     ),
     _of_changes(

@@ -96,8 +96,8 @@ def rebalance(
 ) -> int:
     """Measure the load of each slot, and show the fewest slots to move for an even load. Only --apply moves them.
 
-    The broker does not count the messages of slots, so it traces messages for a while: it publishes a copy of each
-    message, and the mirror computes its slot.
+    The broker does not count the messages of slots, so `rebalance` traces messages for a while: the broker publishes a
+    copy of each message, and the mirror computes its slot.
     """
     if live.amqp_only:
         raise click.UsageError("rebalance needs the bindings of slots, which --amqp-only cannot list")

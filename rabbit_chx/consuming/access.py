@@ -41,7 +41,7 @@ def needs_of(settings: Settings, queues: Collection[str]) -> Needs:
 
 
 def needs_of_change(plan: Plan, exchanges: Iterable[Exchange], deleted: Collection[str]) -> Needs:
-    """The permissions for a plan that is carried out while members consume, and then deletes drained queues."""
+    """The permissions to carry out a plan while members consume, and to delete the drained queues afterwards."""
     declared = (step.exchange for step in plan.steps if isinstance(step, DeclareExchange))
     rings = {each.name for each in (*exchanges, *declared) if each.type == CONSISTENT_HASH}
     return needs_of_steps(plan.steps, rings) | _HOLDING | Needs({("queue", name) for name in deleted})

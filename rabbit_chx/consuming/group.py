@@ -39,9 +39,9 @@ class Group(Options):
             exchange lead to, read from the management API every 30 seconds.
         prefetch: how many unacknowledged messages the broker sends for each queue.
         concurrency: how many queues are handled at the same time, each in its own thread.
-        attempts: how often the handler is called for a message before the message counts as failed; its queue waits until
-            then.
-        backoff: seconds before the second attempt, twice as many before each later one, and at most 60.
+        attempts: how often the handler is called for a message before the message counts as failed; its queue is paused
+            until then.
+        backoff: seconds before the second attempt; the delay doubles with each attempt, up to 60 (or ``backoff``, if longer).
         on_failure: ``"stop"`` the member, which raises the handler's error; ``"dead-letter"`` the failed message; or
             ``"park"`` it in ``parking_queue``.
         parking_queue: the queue for failed messages with ``on_failure="park"``.

@@ -10,7 +10,7 @@ from rabbit_chx.topology.planning.steps import Bind, Plan, Unbind
 
 
 def held_queues(plan: Plan) -> dict[str, frozenset[str]]:
-    """The queues that gain keys by a plan, each with the queues to drain first.
+    """The queues that gain keys through a plan, each with the queues to drain first.
 
     Raises:
         InvalidValue: no order of draining keeps all keys in order, or a ring is unknown; the hint suggests a fix.

@@ -1,4 +1,4 @@
-"""Hold the queues that gain keys by a change: messages that reach them after the change wait.
+"""Hold the queues that gain keys through a change: messages that reach them after the change wait.
 
 A hold is a durable queue, ``rabbit-chx.hold.<token>``, and a marker in the queue that it holds. The member that reaches
 the marker waits until the hold is deleted; if the member dies, the next one waits. The arguments of the hold, which the

@@ -1,4 +1,4 @@
-"""Deal with messages that are not simply handled: markers, failures, and messages that may belong to another member by now.
+"""Deal with special cases: markers, failed messages, and messages that may belong to another member by now.
 
 The generators yield commands for a driver of pika or aio-pika. Everything here runs in the thread of the connection or of
 the event loop.
@@ -43,7 +43,7 @@ class Sender(Protocol):
 
 
 class Interruptions:
-    """The lanes of one connection that wait for something."""
+    """The paused lanes of one connection."""
 
     def __init__(self, settings: Settings, workers: Progress, owner: Sender) -> None:
         self._settings = settings
@@ -66,7 +66,7 @@ class Interruptions:
             self._resume(lane, channel)
 
     def listen(self, queue: str) -> Generator[Command, Any, None]:
-        """Ask the broker something: its answer proves that it still knew the connection when the question was sent."""
+        """Ask the broker for a queue: any answer proves that it still knew the connection when the question was sent."""
         asked = monotonic()
         yield from exists(queue)
         self._workers.heard = max(self._workers.heard, asked)

@@ -1,4 +1,4 @@
-"""The queues of one member, each as a lane: the delivered messages in order, and how far they are handled.
+"""The state of each queue that a member consumes, its *lane*: the deliveries in order, and how far they are handled.
 
 A lane outlives the connection, so that one message is never handled twice at the same time: redeliveries after a
 reconnect wait until the handler has finished its current message. This module does no IO; its caller holds the lock.

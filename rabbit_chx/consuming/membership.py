@@ -1,7 +1,7 @@
 """What a member of a group does on every connection, on pika and on aio-pika.
 
-The methods that talk to the broker are coroutines. On pika, whose calls block, they wait for nothing, and `at_once` carries
-them out.
+The methods that talk to the broker are coroutines. On pika, whose calls block, they never suspend, and `at_once` runs
+them to their end.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _MOVE_AFTER: Final = 10.0
 class Membership(Sender, ABC, Generic[_Workers]):
     """One run of a member.
 
-    Everything but `_look_now` and what others call runs in the thread of the connection or in the task of the member. On
+    Everything but `_look_now` and the methods under "called by others" runs in the thread of the connection or in the task of the member. On
     aio-pika, `_deliver` and `_answer` run in tasks of the library instead, and must not wait.
     """
 

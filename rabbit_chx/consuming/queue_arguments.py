@@ -1,4 +1,4 @@
-"""Learn the arguments of a queue over AMQP, which does not show them. Generators of commands for a driver.
+"""Find out the arguments of a queue from refused declarations, since AMQP does not list them. Generators of commands.
 
 The broker refuses to declare an existing queue with other arguments, and names one that differs
 (``rabbit_misc:assert_args_equivalence/4``).

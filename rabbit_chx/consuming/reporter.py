@@ -121,7 +121,7 @@ class Reporter:
                 connection.process_data_events(0)
 
     def _fail(self, error: Exception) -> None:
-        """Drop all waiting reports and those of a while, or all for good if the broker refuses them."""
+        """Drop the waiting reports and those of the next seconds, or all from now on if the broker refuses them."""
         refused = isinstance(error, ChannelClosedByBroker)
         self._silent_until = inf if refused else monotonic() + _AGAIN_AFTER
         while not self._reports.empty():

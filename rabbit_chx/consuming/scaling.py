@@ -64,11 +64,11 @@ class Done:
 
 _SENTENCES: Final = {
     "step": "{step}",
-    "hold": "hold queue {queue!r}",
+    "hold": "held queue {queue!r}",
     "drain": "drained queue {queue!r}",
-    "delete": "delete queue {queue!r}",
-    "keep": "queue {queue!r} is not deleted, because it is not empty",
-    "release": "release queue {queue!r}",
+    "delete": "deleted queue {queue!r}",
+    "keep": "kept queue {queue!r}: it is not empty",
+    "release": "released queue {queue!r}",
 }
 
 

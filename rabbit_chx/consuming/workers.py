@@ -1,4 +1,4 @@
-"""The threads that run the handler, each on one lane at a time; and what `AsyncWorkers` decides the same way."""
+"""The threads that run the handler, each on one lane at a time; and the decisions shared with `AsyncWorkers`."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ _Predict: TypeAlias = Callable[[int], frozenset[str] | None]
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """A key for canaries. Equal keys go to equal queues."""
+    """A key for canaries. Keys that compare equal are expected in the same queues, and go to the same queue."""
 
     number: int
     parts: Mapping[str, Any] = field(compare=False)
@@ -47,8 +47,8 @@ class Key:
         return str(self.parts["routing_key"])
 
     @property
-    def rightful(self) -> str | None:
-        """The one queue that should get it; otherwise the one that does."""
+    def responsible(self) -> str | None:
+        """The queue that should get it, if there is only one; otherwise the queue that gets it."""
         return next(iter(self.expected)) if self.expected and len(self.expected) == 1 else self.queue
 
 
@@ -170,7 +170,7 @@ class Canaries:
         )
 
     def _taken(self, canaries: Iterable[str]) -> Iterator[tuple[int, Key]]:
-        """Remove those of the canaries that have no result yet; yield 0 for the previous interval or 1, and the key."""
+        """Remove those of the canaries that have no result yet; yield the interval in which it was sent (0 for the previous one, 1 for this one) and its key."""
         for canary in canaries:
             for age, sent in enumerate(self._sent):
                 if (key := sent.pop(canary, None)) is not None:
@@ -181,7 +181,7 @@ class Canaries:
         for key, (outcome, queue) in self._results.items():
             if outcome not in _BAD:
                 continue
-            name = key.queue if outcome == "unanswered" else key.rightful
+            name = key.queue if outcome == "unanswered" else key.responsible
             if name is None:
                 blind[outcome] += 1
             else:
@@ -195,12 +195,12 @@ class Canaries:
 _BLIND_TEXTS: Final[dict[Outcome, str]] = {
     "misrouted": "arrived in another queue",
     "unroutable": "the broker returned them, because no queue gets their keys",
-    "unanswered": "no consumer reported them: it is slow or absent, or does not report canaries",
+    "unanswered": "no consumer reported them: the consumer is slow or absent, or does not report canaries",
 }
 _TEXTS: Final[dict[Outcome, str]] = {
     "misrouted": "its canary {key!r} arrived in queue {queue!r}",
     "unroutable": "the broker returned its canary {key!r}, because no queue gets this key",
-    "unanswered": "no consumer reported its canary {key!r}: it is slow or absent, or does not report canaries",
+    "unanswered": "no consumer reported the queue's canary {key!r}: the consumer is slow or absent, or does not report canaries",
 }
 
 
@@ -255,7 +255,7 @@ def _chosen(
     missing: set[tuple[str, str]],
     streams: set[str],
 ) -> Iterator[Key]:
-    """Yield keys until each of the missing queues gets one, and should get one."""
+    """Yield keys until each missing queue has one that goes there, or one that should."""
     for number in range(_MOST_TRIED):
         if not missing:
             return

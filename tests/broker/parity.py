@@ -46,15 +46,16 @@ class Tally:
 
     def __str__(self) -> str:
         compared = (
-            f"{self.messages.total():,} messages ({_counts(self.messages)}) and {self.rings:,} rings compared"
+            f"{self.messages.total():,} messages{_counts(self.messages)} and {self.rings:,} rings compared"
         )
-        restarts = f"{self.restarts.total()} restarts ({_counts(self.restarts)})"
-        after = f", after which rings came back: {_counts(self.rebuilt)}" if self.rebuilt else ""
+        restarts = f"{self.restarts.total()} restarts{_counts(self.restarts)}"
+        after = f", after which rings came back{_counts(self.rebuilt)}" if self.rebuilt else ""
         return f"{self.broker}: {compared}, {restarts}{after}"
 
 
 def _counts(counter: Counter[str]) -> str:
-    return ", ".join(f"{name} {count:,}" for name, count in sorted(counter.items()))
+    counts = ", ".join(f"{name} {count:,}" for name, count in sorted(counter.items()))
+    return f" ({counts})" if counts else ""
 
 
 # One line of a name and its buckets. The numbers of the buckets have to be 0, 1, 2 ... without a hole.

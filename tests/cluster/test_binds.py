@@ -111,7 +111,7 @@ def test_binds_through_all_nodes_make_one_ring_in_some_serial_order(site):
     wrong = sum(not is_serial(runs, weights, scripts) for runs in found)
     seen = sum(not is_serial([*runs[1:], runs[0]], weights, scripts) for runs in found)
     orders = len({tuple(runs) for runs in found})
-    what = f"twelve binds over three nodes at once: a serial order of them ({orders} orders), the same on all nodes"
+    what = f"twelve binds over three nodes at once: the ring of a serial order ({orders} seen), the same on all nodes"
     control = f"the first bind at the end: {seen:,} of {rounds:,} seen"
     book(Check("Ring", what, site.cluster.version, rounds, wrong, time.monotonic() - started, control))
     assert len(found) == seen == rounds
@@ -196,7 +196,7 @@ def test_one_queue_bound_and_unbound_at_once(site):
             assert not observed.rings[name].known or observed.rings[name].dead, end
     book(
         f"cluster: one queue bound and unbound over three nodes at once, {site.cluster.version}: {odd} of {rounds} rings "
-        "are not what any order of the commands makes"
+        "match no order of the commands"
     )
 
 

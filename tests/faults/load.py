@@ -22,7 +22,7 @@ from rabbit_chx.errors import RabbitChxError
 from rabbit_chx.publishing import Publisher
 from tests.faults.ledger import Ledger, body, drain
 
-ALIVE = "no loss is possible, the connection lives on"
+ALIVE = "no loss is possible: the connection survives"
 """Every byte is then in some buffer, and TCP delivers it."""
 PATIENCE = 120.0
 """How long a test waits before it fails."""

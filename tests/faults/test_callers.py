@@ -126,7 +126,7 @@ def test_a_negotiated_frame_size_that_is_small(broker, topology):
 
 @pytest.mark.long
 def test_a_returned_message_that_is_given_up_is_reported_as_returned(broker, scene):
-    what, harmless = "host down while messages come back", "its control is that of kill -9"
+    what, harmless = "host down while messages come back", "see the control of kill -9"
     allowed = {"outcomes": {Outcome.RETURNED, Outcome.UNKNOWN}, "control": None, "harmless": harmless}
     with scene(what, timeouts=Timeouts(retry=60, connect=2, reconnect=2), **allowed) as it:
         it.load.inject(

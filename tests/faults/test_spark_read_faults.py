@@ -153,7 +153,7 @@ def test_a_network_cut_for_seconds_during_a_read_loses_no_row(cluster, proxy, be
         proxy.heal()
     until_committed(cluster, tmp_path, 2)
     sent = finish(cluster, feed, tmp_path)
-    judge_table("network of a read cut, and whole again", sent, CUTS, control=NO_LOSS)
+    judge_table("network of a read cut and restored", sent, CUTS, control=NO_LOSS)
 
 
 def test_rows_deleted_by_retention_fail_a_query_or_are_logged(

@@ -89,7 +89,7 @@ def test_a_broker_that_is_killed_during_a_query_loses_no_row(
 
     assert committed(checkpoint) == ["0", "1", "2", "3"]
     what = "broker killed and restarted, stream"
-    found, _ = judge_query(what, 4, used.queues, control="that of the batch")
+    found, _ = judge_query(what, 4, used.queues, control="see the control of the batch")
     assert {one.attempt for one in found} == {0}
     assert len(found) - 4 * ROWS <= 500
 

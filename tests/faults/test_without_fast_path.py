@@ -38,7 +38,7 @@ def test_every_message_is_confirmed_or_returned(scene):
 
 
 def test_a_kill_loses_nothing(broker, scene):
-    why = "its control is that of kill -9"
+    why = "see the control of kill -9"
     with scene("fast path missing, kill -9", control=None, harmless=why, more=1_000) as it:
         it.flow(3_000)
         broker.kill()

@@ -32,7 +32,7 @@ pytestmark = [
     pytest.mark.timeout(1_200),
     pytest.mark.proves(
         "Secrets",
-        "surfaces of Spark searched for canaries",
+        "places in Spark searched for planted secrets",
         "where Spark itself shows a secret the search finds it",
     ),
 ]
@@ -228,14 +228,14 @@ def seen(folder: Path, place: str) -> str:
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_no_secret_stands_in(traces, place):
+def test_spark_shows_no_secret(traces, place):
     text = seen(traces, place)
     assert re.search(PLACES[place], text)
     assert found(text, [one for one in SECRETS if one not in SHOWN.get(place, ())]) == []
 
 
 @pytest.mark.pyspark("4.1", "it keeps no log of workers that SQL could ask for")
-def test_no_secret_stands_in_what_workers_have_logged(traces):
+def test_worker_logs_contain_no_secret(traces):
     text = seen(traces, "worker logs")
     assert "Connection refused" in text
     assert found(text, SECRETS) == []
@@ -248,7 +248,7 @@ def test_where_spark_shows_options_it_does_not_know_what_the_environment_and_fil
     assert found(text, [WRONG["env"], WRONG["file"]]) == []
 
 
-def test_a_secret_under_a_name_that_tells_of_none_is_shown_up_to_4_1(traces):
+def test_up_to_4_1_spark_shows_a_secret_in_an_option_with_an_unsuspicious_name(traces):
     """Which is why the option is called url, and not uri."""
     text = seen(traces, "misspelt")
     assert "Use url" in text

@@ -94,7 +94,7 @@ def test_each_queue_of_the_file_has_a_key_even_if_no_message_reaches_it() -> Non
     wanted = observed(QUEUES).topology
     for bound in (QUEUES[1:], ()):
         found = keys_of(observed(bound), wanted)
-        assert {key.rightful for key in found} == set(QUEUES)
+        assert {key.responsible for key in found} == set(QUEUES)
         assert {key.queue for key in found} == set(bound or QUEUES)
 
 
@@ -266,9 +266,7 @@ def test_keys_without_a_prediction_are_not_judged_and_share_one_problem() -> Non
     results = sent.settle([(0, "q7", 0.1)], returned=[1])
     assert (results.not_judged, results.misrouted) == (1, 0)
     results = sent.settle()
-    unanswered = (
-        "2 of 4 canaries: no consumer reported them: it is slow or absent, or does not report canaries"
-    )
+    unanswered = "2 of 4 canaries: no consumer reported them: the consumer is slow or absent, or does not report canaries"
     assert (f"exchange '{ORDERS}'", unanswered) in [(each.where, each.message) for each in results.problems]
 
 
