@@ -12,7 +12,7 @@ unexport PYTHONDONTWRITEBYTECODE
 BIN := .venv/bin
 # Several tests run at a time (tests/parallel.py); one at a time where they share a broker:  make test WORKERS=0
 WORKERS ?= $(if $(RABBIT_CHX_BROKER_URL),0,auto)
-LANES := -n $(WORKERS) --maxprocesses 4
+LANES := -n $(WORKERS)
 CANDIDATES := $(or $(PYTHON),python3.13 python3.12 python3.11 python3)
 
 # Run scripts/bootstrap.py with the first candidate that is a complete Python 3.11 or later: tomllib came with

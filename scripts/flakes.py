@@ -83,7 +83,7 @@ def runs_of(text: str) -> tuple[str, int]:
 
 def run(suite: Suite, workers: str) -> str:
     """Run the tests of a suite once; if some fail, print their whole output."""
-    pytest = [sys.executable, "-m", "pytest", "-q", "-n", workers, "--maxprocesses", "4", *SUITES[suite.name]]
+    pytest = [sys.executable, "-m", "pytest", "-q", "-n", workers, *SUITES[suite.name]]
     started = time.monotonic()
     done = subprocess.run(pytest, capture_output=True, text=True, check=False)
     if done.returncode:

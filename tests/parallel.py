@@ -6,6 +6,7 @@ tests stay with their file, for its fixtures. An idle worker takes the next grou
 
 from __future__ import annotations
 
+import os
 import re
 from collections import Counter
 from pathlib import PurePosixPath
@@ -25,6 +26,12 @@ PARTS: Final = {
     "faults": {"spark": ("spark",)},
 }
 """The files of these groups, by the beginnings of their names; one more group of each folder has all other files."""
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """One worker more than there are cores, since tests often wait; at most four, since each has its own broker."""
+    return min(4, (os.cpu_count() or 1) + 1)
 
 
 def pytest_configure(config: pytest.Config) -> None:
