@@ -101,8 +101,8 @@ flakes: .venv/.test ## run the unit tests 20 times and the broker tests 5 times;
 oldest: .venv/.test ## the publisher's tests on the oldest supported pika
 	$(call bootstrap,oldest-pika)
 	$(call bootstrap,broker)
-	@PYTHONPATH=.venv/oldest-pika $(BIN)/python -m pytest tests/unit/test_publishing_*.py
-	@PYTHONPATH=.venv/oldest-pika $(BIN)/python -m pytest tests/broker/test_publish_command.py \
+	@PYTHONPATH=.venv/oldest-pika $(BIN)/python -m pytest $(LANES) tests/unit/test_publishing_*.py
+	@PYTHONPATH=.venv/oldest-pika $(BIN)/python -m pytest $(LANES) tests/broker/test_publish_command.py \
 	  tests/faults/test_without_fast_path.py tests/faults/test_broker_faults.py -k 4.3
 
 # The connector's own tests, which older releases of PySpark pass too.
@@ -112,7 +112,7 @@ SPARK_TESTS := tests/unit/spark tests/broker/test_spark_*.py $(patsubst %,tests/
 # pytest in the environment of an older PySpark, $(1), on one RabbitMQ, $(2). Up to 4.1, PySpark leaves its sockets to
 # the garbage collector, which warns.
 define on_pyspark
-RABBIT_CHX_TEST_RELEASES=$(2) .venv/pyspark-$(1)/bin/python -m pytest --rabbitmq-release $(2) \
+RABBIT_CHX_TEST_RELEASES=$(2) .venv/pyspark-$(1)/bin/python -m pytest $(LANES) --rabbitmq-release $(2) \
   $(if $(filter 4.0% 4.1,$(1)),-W ignore::ResourceWarning)
 endef
 

@@ -49,7 +49,7 @@ VENV = ROOT / ".venv"
 # The requirements of PySpark without Spark Connect, by their names in constraints.txt.
 WITHOUT_PANDAS = (
     *("rabbit-chx", "rabbit-chx[aio]", "rabbit-chx[spark]", "rabbit-chx[streams]", "rabbit-chx[testing]"),
-    *("(build)", "(pyspark)", "amqp", "AMQPStorm", "hypothesis", "pytest-timeout"),
+    *("(build)", "(pyspark)", "amqp", "AMQPStorm", "hypothesis", "pytest-timeout", "pytest-xdist"),
 )
 # Environments for older PySparks, each with a pyarrow and a NumPy of the same age. The first has the oldest versions that
 # the package (or Python 3.13) supports, and no pandas, which only Spark Connect needs.

@@ -71,7 +71,7 @@ class Scene:
     """An exchange with its queues, a topology file, a publisher that runs until the end, and members."""
 
     def __init__(
-        self, site: Site, folder: Path, text: str, *, queues: int = 8, milliseconds: float = 2
+        self, site: Site, folder: Path, text: str, *, queues: int = 8, milliseconds: float = 5
     ) -> None:
         self.site, self.text, self.milliseconds = site, text, milliseconds
         self.log = folder / "handled.txt"
@@ -157,7 +157,7 @@ class Scene:
                     number += 1
                     self.published = number * len(KEYS)
                     behind = self.published - self.handled()
-                    self._stop.wait(0.0 if behind < 500 else 0.1 if behind < 3000 else 0.5)
+                    self._stop.wait(0.0 if behind < 250 else 0.1 if behind < 1500 else 0.5)
         except BaseException as error:  # noqa: BLE001 - the test fails with it
             self._failure = error
 

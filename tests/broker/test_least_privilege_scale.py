@@ -20,6 +20,7 @@ from tests.faults.load import wait_until
 
 pytestmark = [
     pytest.mark.long,
+    pytest.mark.one_release,
     pytest.mark.since_4_0,
     pytest.mark.broker,
     pytest.mark.proves(

@@ -22,7 +22,10 @@ pytestmark = [
 ]
 
 WAYS = pytest.mark.parametrize(
-    "scene", [RING, pytest.param(SLOTS, marks=pytest.mark.long)], ids=["ring", "slots"], indirect=True
+    "scene",
+    [RING, pytest.param(SLOTS, marks=[pytest.mark.long, pytest.mark.one_release])],
+    ids=["ring", "slots"],
+    indirect=True,
 )
 UNBOUND = RING.replace('queues:\n  "orders.{0..%(last)d}"', 'queues:\n  "orders.{0..11}"')
 """Declares all twelve queues, regardless of how many are bound."""

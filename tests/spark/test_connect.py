@@ -55,7 +55,16 @@ def run(query):
 kind = "stream"
 run(stream().format("rabbitmq").options(**options).start())
 kind = "foreach"
-run(stream().foreachBatch(foreach_batch(**options)).start())
+writer = stream().foreachBatch(foreach_batch(**options))
+for attempt in range(3):
+    try:
+        query = writer.start()
+    except Exception as error:  # Spark gives a new Python ten seconds, which a busy machine may exceed
+        if attempt == 2 or "connect back" not in str(error):
+            raise
+    else:
+        break
+run(query)
 
 reading = {"url": stream_url, "stream": stream_name, "columns": "value,offset", "startingOffsets": "earliest"}
 rows = spark.read.format("rabbitmq").options(**reading).load()
