@@ -18,12 +18,14 @@ LONGEST_FIRST: Final = ("spark", "broker", "faults", "cluster", "property", "uni
 """The folders in the order in which they run, so that no worker starts a long group after the other has finished."""
 
 NEWEST: Final = "4.3"
-"""The release with most tests: its broker tests make three groups, and its fault tests two."""
+"""The release with most tests: its broker tests make three groups, and its fault tests two, as all tests of Spark do."""
 
 CONSUMERS: Final = ("async_group", "group", "handover", "queue_reader", "rebalance", "scaling", "stream")
+OWN_SPARKS: Final = ("archives", "connect", "demo", "order", "progress", "secrets", "session")
 PARTS: Final = {
     "broker": {"consumers": CONSUMERS, "topology": ("topology",)},
     "faults": {"spark": ("spark",)},
+    "spark": {"processes": OWN_SPARKS},
 }
 """The files of these groups, by the beginnings of their names; one more group of each folder has all other files."""
 
@@ -102,8 +104,10 @@ class Progress:
 def what_starts(group: str) -> str:
     """The broker or Spark that the tests of a group share."""
     folder, release, *_ = [*group.split(), ""]
+    if folder == "spark":
+        return "Spark"
     if not release:
-        return "Spark" if folder == "spark" else "brokers"
+        return "brokers"
     return f"a cluster of RabbitMQ {release}" if folder == "cluster" else f"RabbitMQ {release}"
 
 
@@ -114,7 +118,7 @@ def group_of(nodeid: str) -> str:
     if folder in {"property", "unit"}:
         return path
     release = release_of(nodeid)
-    part = part_of(folder, path) if release == NEWEST else ""
+    part = part_of(folder, path) if release == NEWEST or folder == "spark" else ""
     return " ".join(filter(None, (folder, release, part)))
 
 

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
@@ -127,6 +128,13 @@ def after(first: bytes, rest: bytes) -> Iterator[bytes]:
     yield from always(rest)
 
 
+def slowly(piece: bytes) -> Iterator[bytes]:
+    """Send it without end, but leave the processor to others."""
+    for each in always(piece):
+        yield each
+        time.sleep(0.01)
+
+
 def on_channel(method: object) -> bytes:
     return frame.Method(1, method).marshal()
 
@@ -151,7 +159,7 @@ AFTER_THE_HANDSHAKE = {
     "silence": lambda: iter(()),
     "random bytes": lambda: iter([dice("hostile AMQP answers").randbytes(4_096)]),
     "an endless frame": lambda: after(b"\x03\x00\x01\xff\xff\xff\xff", b"x" * 65_536),
-    "heartbeats and nothing else": lambda: always(frame.Heartbeat().marshal() * 100),
+    "heartbeats and nothing else": lambda: slowly(frame.Heartbeat().marshal()),
     "the answer to another question": lambda: iter([on_channel(spec.Exchange.UnbindOk())]),
     "an answer under another name": lambda: iter([on_channel(spec.Queue.DeclareOk(ESCAPES, 2**31, 0))]),
     "deliveries to nobody": lambda: always(DELIVERY),
