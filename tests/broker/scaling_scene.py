@@ -189,7 +189,7 @@ class Scene:
         """Check that exactly these queues exist, that they are empty, and that no hold and no pending step is left."""
         found = [queue.name for queue, _ in self.site.management.queues(self.site.vhost)]
         expected = [f"orders.{number}" for number in range(queues)]
-        assert sorted(name for name in found if name.startswith("orders.")) == sorted(expected)
+        assert sorted(name for name in found if name.startswith("orders.")) == sorted(expected), self.state()
         assert not [name for name in found if name.startswith(HOLDS)]
         with self.site.connection() as connection:
             channel = connection.channel()

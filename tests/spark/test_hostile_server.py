@@ -8,6 +8,7 @@ import pytest
 from pyspark.errors import PySparkException
 
 from rabbit_chx.text import UNPRINTABLE
+from spark_connector import register
 from tests.amqp_server import AmqpServer
 from tests.faults.test_hostile_servers import AFTER_THE_HANDSHAKE, pieces
 
@@ -22,6 +23,7 @@ def errors(spark) -> dict[str, str]:
     """The error of a write to each server. Two writes run at a time, since they mostly wait."""
 
     def error_of(behaviour: str) -> str:
+        register(spark)  # as each thread must
         rows = spark.range(3).selectExpr("cast(id as string) as value", "cast(id as string) as routing_key")
         with AmqpServer(pieces(AFTER_THE_HANDSHAKE[behaviour])) as server:
             options = {"url": server.url, "exchange": "orders", "connectionTimeoutMs": "5000", **TIMEOUTS}
