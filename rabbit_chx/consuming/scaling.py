@@ -29,7 +29,7 @@ from rabbit_chx.broker.applying.handover import NotDrained, check_replies, marke
 from rabbit_chx.broker.applying.lock import release_lock, take_lock
 from rabbit_chx.broker.applying.pika_driver import PikaDriver, uninterrupted
 from rabbit_chx.broker.applying.plan_commands import check_plan, plan_commands
-from rabbit_chx.broker.applying.protocol import Command, Lost, OnChannel, Refused, Surprise
+from rabbit_chx.broker.applying.protocol import Command, Lost, OnChannel, Pause, Refused, Surprise
 from rabbit_chx.broker.applying.step_commands import delete_if_empty
 from rabbit_chx.broker.management import Management
 from rabbit_chx.broker.permissions import Needs, why_denied
@@ -48,6 +48,8 @@ if TYPE_CHECKING:
 _ANNOUNCE_EVERY: Final = 3.0
 _LONGEST_WAIT_FOR_MEMBERS: Final = 30.0
 _ANSWER_IN: Final = 1.0
+_EMPTY_IN: Final = 5.0
+"""Seconds that a drained queue has for a late message, such as one that a member gave back and handles again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,7 +247,7 @@ class _Change:
     def _delete(self, queue: str) -> None:
         """Delete a drained queue without bindings; the broker cancels its consumers, and members drop it."""
         try:
-            self.driver.run(delete_if_empty(self.driver.vhost, queue, may_be_consumed=True))
+            self.driver.run(_delete_when_empty(self.driver.vhost, queue))
         except (Surprise, Refused) as error:
             if isinstance(error, Refused) and error.code != PRECONDITION_FAILED:
                 raise
@@ -324,6 +326,20 @@ def _explained(needs: Needs) -> Iterator[None]:
     except Refused as refused:
         reason = why_denied(refused.text, needs, what="the change") or refused.text
         raise BrokerUnavailable(f"the queues cannot be changed: {reason}") from None
+
+
+def _delete_when_empty(vhost: str, queue: str) -> Generator[Command, Any, None]:
+    """Delete a queue that members consume. Raises as `delete_if_empty` does if it does not get empty soon."""
+    deadline = monotonic() + _EMPTY_IN
+    while True:
+        try:
+            yield from delete_if_empty(vhost, queue, may_be_consumed=True)
+        except Surprise:
+            if monotonic() > deadline:
+                raise
+        else:
+            return
+        yield Pause(0.1)
 
 
 def _listed(names: Iterable[str]) -> str:

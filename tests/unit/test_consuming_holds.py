@@ -7,12 +7,12 @@ from types import SimpleNamespace
 import pytest
 
 from rabbit_chx import InvalidValue, Ring
-from rabbit_chx.broker.applying.protocol import Refused, Surprise
+from rabbit_chx.broker.applying.protocol import Pause, Refused, Surprise
 from rabbit_chx.consuming.access import HOLDS
 from rabbit_chx.consuming.held_queues import held_queues
 from rabbit_chx.consuming.holds import Hold, hold_commands
 from rabbit_chx.consuming.messages import HOLD, Kind, kind_of
-from rabbit_chx.consuming.scaling import Done, _Change
+from rabbit_chx.consuming.scaling import Done, _Change, _delete_when_empty
 from rabbit_chx.ring import ToExchange
 from rabbit_chx.topology.model import Binding
 from rabbit_chx.topology.planning.steps import Bind, Plan, RingChange, Unbind
@@ -122,6 +122,15 @@ def actions_of_deletion(trouble: Exception | None) -> list[Done]:
 def test_a_removed_queue_that_is_not_empty_is_kept(trouble) -> None:
     assert actions_of_deletion(None) == [Done("delete", "q")]
     assert actions_of_deletion(trouble) == [Done("keep", "q")]
+
+
+def test_a_removed_queue_is_deleted_once_its_last_message_is_handled() -> None:
+    commands = _delete_when_empty("/", "q")
+    assert next(commands).method == "queue_declare"
+    assert isinstance(commands.send(SimpleNamespace(message_count=1, consumer_count=1)), Pause)
+    assert next(commands).method == "queue_declare"
+    commands.send(SimpleNamespace(message_count=0, consumer_count=1))
+    assert commands.send(SimpleNamespace(type="quorum")).method == "queue_delete"
 
 
 def test_another_refusal_of_a_deletion_is_an_error() -> None:
