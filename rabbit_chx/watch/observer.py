@@ -31,9 +31,9 @@ from rabbit_chx.watch.snapshot import Problem, Snapshot
 _ROWS_A_MINUTE: Final = 2500
 """The most queues to list in a minute: a poll of 2,000 queues costs the broker 0.3 to 0.5 seconds of CPU time (benchmarks/watching.py)."""
 _REST: Final = 30
-"""Reading the virtual host takes at most one thirtieth of the time, ..."""
+"""Reading the virtual host takes at most one part in this many of the time, ..."""
 _AHEAD: Final = 600.0
-"""... averaged over ten minutes, so that several changes in a row are each read at once."""
+"""... averaged over this many seconds, so that several changes in a row are each read at once."""
 _STALE: Final = 15.0
 """Seconds by which reported uptimes may be out of date: nodes report them every five seconds, like other statistics."""
 

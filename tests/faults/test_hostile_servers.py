@@ -140,6 +140,7 @@ def on_channel(method: object) -> bytes:
 
 
 TUNE = frame.Method(0, spec.Connection.Tune(2047, 131_072, 0)).marshal()
+HEARTBEAT = frame.Heartbeat().marshal()
 REFUSAL = frame.Method(0, spec.Connection.Close(530, ESCAPES, 10, 40)).marshal()
 DELIVERY = (
     on_channel(spec.Basic.Deliver("nobody", 1, exchange="", routing_key=ESCAPES))
@@ -159,7 +160,7 @@ AFTER_THE_HANDSHAKE = {
     "silence": lambda: iter(()),
     "random bytes": lambda: iter([dice("hostile AMQP answers").randbytes(4_096)]),
     "an endless frame": lambda: after(b"\x03\x00\x01\xff\xff\xff\xff", b"x" * 65_536),
-    "heartbeats and nothing else": lambda: slowly(frame.Heartbeat().marshal()),
+    "heartbeats and nothing else": lambda: always(HEARTBEAT * 100) if LONG else slowly(HEARTBEAT),
     "the answer to another question": lambda: iter([on_channel(spec.Exchange.UnbindOk())]),
     "an answer under another name": lambda: iter([on_channel(spec.Queue.DeclareOk(ESCAPES, 2**31, 0))]),
     "deliveries to nobody": lambda: always(DELIVERY),
