@@ -5,7 +5,7 @@
     RABBIT_CHX_SEED=17 pytest tests/faults     makes the random choices of the run whose table names 17
     RABBIT_CHX_PROOF=long                      every round and every release, as `make proof` sets it
 
-Tests call `book` before they assert, so that a loss is in the table, too.
+Tests call `record_result` before they assert, so that a loss is in the table, too.
 """
 
 from __future__ import annotations
@@ -66,21 +66,13 @@ class Check:
     """What shows that a wrong case would have been seen (``a kernel off by one: 9,990 of 10,000 seen``)."""
 
 
-FAULTS: Final[list[Fault]] = []
-CHECKS: Final[list[Check]] = []
-MEASURES: Final[list[str]] = []
-"""Other measurements, one line each."""
+RESULTS: Final[list[Fault | Check | str]] = []
+"""What tests have recorded since the last report of a test, which takes it to `tests.proof_report`."""
 
 
-def book(line: Fault | Check | str) -> None:
-    """Add a line to the tables or the measurements of this run."""
-    match line:
-        case Fault():
-            FAULTS.append(line)
-        case Check():
-            CHECKS.append(line)
-        case str():
-            MEASURES.append(line)
+def record_result(result: Fault | Check | str) -> None:
+    """Add a line to the tables, or to the other measurements, of this run."""
+    RESULTS.append(result)
 
 
 def dice(*purpose: object) -> random.Random:

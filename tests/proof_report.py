@@ -1,8 +1,8 @@
 """A plugin of pytest's for the results of `tests.proof`: prints their tables, and writes them into a page.
 
-The marker ``proves(area, what, control)`` makes a line of tests that book nothing themselves, with the numbers of cases
-and of wrong cases. Skipped tests are listed below the tables with their reasons. Each worker of several
-(`tests.parallel`) sends its results when it ends.
+The marker ``proves(area, what, control)`` makes a line of tests that record nothing themselves, with the numbers of cases
+and of wrong cases. Skipped tests are listed below the tables with their reasons. The report of each test takes its
+results to the main process (`tests.parallel`), so that a run that is interrupted still writes what it has.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from tests.proof import CHECKS, FAULTS, LONG, MEASURES, SEED, Check, Fault
+from tests.proof import LONG, RESULTS, SEED, Check, Fault
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -37,33 +37,23 @@ CHECK_AREAS: Final = (
 )
 
 
+FAULTS: Final[list[Fault]] = []
+CHECKS: Final[list[Check]] = []
+MEASURES: Final[list[str]] = []
 TALLIES: Final[defaultdict[tuple[str, str, str, str], Counter[str]]] = defaultdict(Counter)
 """Cases, wrong cases and seconds of the tests that share a marker `proves` and a release."""
 STARTED: Final = time.monotonic()
+NOTHING: Final = pickle.dumps([])
+
+
+class Tally(Check):
+    """The part of one test in a line that several tests share."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--proof", metavar="FILE", type=Path, help="write the tables of tests.proof into this page"
     )
-
-
-def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Send the results of a worker to the main process."""
-    if hasattr(session.config, "workeroutput"):
-        results = pickle.dumps((FAULTS, CHECKS, MEASURES, dict(TALLIES)))
-        session.config.workeroutput["proof"] = results
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_testnodedown(node: Any) -> None:
-    """Add the results of a worker; one that was killed has none."""
-    if results := getattr(node, "workeroutput", {}).get("proof"):
-        *lists, tallies = pickle.loads(results)
-        for ours, theirs in zip((FAULTS, CHECKS, MEASURES), lists, strict=True):
-            ours.extend(theirs)
-        for key, theirs in tallies.items():
-            TALLIES[key].update(theirs)
 
 
 def pytest_report_header() -> str:
@@ -73,12 +63,30 @@ def pytest_report_header() -> str:
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Any:
     report = yield
+    results = [*RESULTS]
+    RESULTS.clear()
     if not report.skipped and (report.when == "call" or report.failed):
         for mark in item.iter_markers("proves"):
             area, what, control = mark.args
-            case = {"cases": report.when == "call", "wrong": report.failed, "seconds": report.duration}
-            TALLIES[area, what, release_of(item), control].update(case)
+            cases, wrong = int(report.when == "call"), int(report.failed)
+            results.append(Tally(area, what, release_of(item), cases, wrong, report.duration, control))
+    report.proven = pickle.dumps(results)
     return report
+
+
+def pytest_runtest_logreport(report: Any) -> None:
+    """Add the results of a test, from whichever process ran it; the report of a worker that died has none."""
+    for result in pickle.loads(getattr(report, "proven", NOTHING)):
+        match result:
+            case Tally(area=area, what=what, release=release, control=control):
+                tally = {"cases": result.cases, "wrong": result.wrong, "seconds": result.seconds}
+                TALLIES[area, what, release, control].update(tally)
+            case Check():
+                CHECKS.append(result)
+            case Fault():
+                FAULTS.append(result)
+            case str():
+                MEASURES.append(result)
 
 
 def release_of(item: pytest.Item) -> str:
@@ -88,7 +96,7 @@ def release_of(item: pytest.Item) -> str:
     return str(next((given[name] for name in ("broker", "cluster", "release") if name in given), ""))
 
 
-def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+def pytest_terminal_summary(terminalreporter: Any, exitstatus: int, config: pytest.Config) -> None:
     checks = [*CHECKS, *counted()]
     if not FAULTS and not checks and not MEASURES:
         return
@@ -104,7 +112,10 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
         names = ("passed", "failed", "error", "skipped")
         stats = {name: len(terminalreporter.stats.get(name, ())) for name in names}
         minutes = (time.monotonic() - STARTED) / 60
-        into(page, "\n".join(written(FAULTS, checks, stats, minutes, list(not_run(terminalreporter)))))
+        lines = [*written(FAULTS, checks, stats, minutes, list(not_run(terminalreporter)))]
+        if exitstatus == pytest.ExitCode.INTERRUPTED:
+            lines.insert(0, "The run was interrupted.\n")
+        into(page, "\n".join(lines))
         terminalreporter.line(f"\nwritten into {page}")
 
 
@@ -126,10 +137,11 @@ def not_run(terminalreporter: Any) -> Iterator[str]:
 def tables(
     faults: Sequence[Fault], checks: Sequence[Check]
 ) -> Iterator[tuple[str, tuple[str, ...], list[tuple[str, ...]]]]:
-    """For each area its title, the names of the columns, and the rows."""
+    """For each area its title, the names of the columns, and the rows, those of a release together."""
     for areas, lines, head in ((FAULT_AREAS, faults, FAULT_HEAD), (CHECK_AREAS, checks, CHECK_HEAD)):
         places = list(dict.fromkeys([*areas, *(line.area for line in lines)]))
-        ordered = sorted(lines, key=lambda line: places.index(line.area))
+        releases = list(dict.fromkeys(line.release for line in lines))
+        ordered = sorted(lines, key=lambda line: (places.index(line.area), releases.index(line.release)))
         for area, group in groupby(ordered, key=lambda line: line.area):
             title = f"{area}: faults" if head is FAULT_HEAD else f"{area}: checks"
             yield title, head, [cells(line) for line in group]

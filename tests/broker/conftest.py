@@ -24,7 +24,7 @@ from tests.broker.erlang import asked_quickly
 from tests.broker.parity import Lab
 from tests.broker.stream_scene import delete_stream, new_stream
 from tests.broker.topology_site import CLIENTS, Site
-from tests.proof import LONG, book
+from tests.proof import LONG, record_result
 from tests.spark.conftest import inbox, streams  # noqa: F401 - the same fixtures for both folders
 
 PLUGINS = ["rabbitmq_sharding", "rabbitmq_random_exchange", "rabbitmq_stream"]
@@ -79,7 +79,7 @@ def lab(broker):
     """The broker with its facts, and with the count of what was compared on it: parity is a claim about numbers."""
     lab = Lab(broker)
     yield lab
-    book(str(lab.tally))
+    record_result(str(lab.tally))
 
 
 @pytest.fixture

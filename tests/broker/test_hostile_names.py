@@ -93,10 +93,23 @@ def test_planted_names_are_shown_with_escapes(broker, planted, monkeypatch, caps
         assert file.suffix != ".html" or "<script>alert" not in text
 
 
-@pytest.mark.parametrize("name", [b"planted\xed\xa0\x80", b"planted\xff"], ids=["surrogate", "no UTF-8"])
-def test_the_broker_accepts_no_name_that_is_not_utf8(broker, name) -> None:
+def test_the_broker_refuses_a_name_that_is_not_utf8(broker) -> None:
     with broker.connection() as connection:
         channel = connection.channel()
-        channel._impl._send_method(spec.Queue.Declare(queue=name))
+        channel._impl._send_method(spec.Queue.Declare(queue=b"planted\xff"))
         with pytest.raises(ConnectionClosedByBroker, match="Malformed UTF-8"):
             connection.process_data_events(30)
+
+
+def test_only_older_brokers_accept_a_name_with_a_surrogate(broker) -> None:
+    """Such a name is not UTF-8 either. As long as one exists, the management API of 4.0 answers 500 to lists of queues."""
+    name = b"planted\xed\xa0\x80"
+    with broker.connection() as connection:
+        channel = connection.channel()
+        channel._impl._send_method(spec.Queue.Declare(queue=name, nowait=True))
+        channel._impl._send_method(spec.Queue.Delete(queue=name, nowait=True))
+        if broker.version.startswith(("3.", "4.0.")):
+            assert channel.queue_declare("", exclusive=True).method.queue
+        else:
+            with pytest.raises(ConnectionClosedByBroker, match="Malformed UTF-8"):
+                connection.process_data_events(30)

@@ -22,7 +22,7 @@ from rabbit_chx.kernel.batch import block_hash_column, phash2_column, phash2_lis
 from rabbit_chx.kernel.jump import uniforms
 from rabbit_chx.kernel.phash2 import PHASH2_BITS, last_binary_initval
 from tests.broker.kernel_oracle import Oracle, Rows, Terms
-from tests.proof import LONG, Check, book, dice
+from tests.proof import LONG, Check, dice, record_result
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(1800 if LONG else 600)]
 
@@ -94,7 +94,9 @@ def changed(constants, wrong, count):
 
 
 def judge(what, oracle, cases, wrong, started, control):
-    book(Check("Kernel", what, f"OTP {oracle.otp()}", cases, wrong, time.monotonic() - started, control))
+    record_result(
+        Check("Kernel", what, f"OTP {oracle.otp()}", cases, wrong, time.monotonic() - started, control)
+    )
     assert not wrong
 
 

@@ -12,7 +12,7 @@ from collections import Counter
 import pytest
 
 from tests.broker.ring_fire import Fire, duplicates_count, noticed, skipped, the_dead_live
-from tests.proof import LONG, Check, book, dice
+from tests.proof import LONG, Check, dice, record_result
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(1800 if LONG else 600), pytest.mark.newest_first]
 
@@ -38,8 +38,8 @@ def test_the_mirror_has_the_brokers_ring_after_each_of_thousands_of_random_steps
     seen = {what: mistaken(fire.journal, mistake, rng) for what, mistake in MISTAKES.items()}
     control = "; ".join(f"{what}: {told(*counted)}" for what, counted in seen.items())
     done, wrong = len(fire.journal), len(fire.wrong)
-    book(Check("Ring", "random steps under fire", str(lab.release), done, wrong, seconds, control))
-    book(
+    record_result(Check("Ring", "random steps under fire", str(lab.release), done, wrong, seconds, control))
+    record_result(
         f"ring under fire on RabbitMQ {lab.release} ({lab.release.store.value}): {counts(fire)}; "
         f"after {fire.reread} of {len(RESTARTS)} restarts the ring was read again and compared as a set"
     )

@@ -12,7 +12,7 @@ import pytest
 from rabbit_chx.consuming import members
 from rabbit_chx.topology import apply
 from tests.broker.scaling_scene import GROUP, RING, SLOTS, Scene, scale
-from tests.proof import LONG, book
+from tests.proof import LONG, record_result
 
 pytestmark = [
     pytest.mark.newest_first,
@@ -79,7 +79,9 @@ def test_queues_and_members_come_and_go_at_once(scene) -> None:
         assert code == 0, errors
     scene.publish_on(MANY)
     ledger = scene.finish()
-    book(f"{ledger.published:,} messages while queues went from 8 to 12 to 6 and members from 2 to 6 to 3")
+    record_result(
+        f"{ledger.published:,} messages while queues went from 8 to 12 to 6 and members from 2 to 6 to 3"
+    )
     assert not ledger.out_of_order
     scene.wait(lambda: len(scene.answers()) == 3)
     scene.assert_clean(6)

@@ -36,8 +36,8 @@ STEPWISE = (
     WAYS if LONG else pytest.mark.parametrize("scene", [FEW_SLOTS], ids=["slots"], indirect=True)
 )  # a ring takes 12 minutes
 KILLED = -signal.SIGKILL
-KILLS = 40 if LONG else 4
-EVERY = 1 if LONG else 3
+KILLS = 12 if LONG else 4
+EVERY = 3
 """How many actions further on the next kill is; `test_scale_killed_in_every_run...` always has one after each action."""
 
 

@@ -15,7 +15,7 @@ import pytest
 from rabbit_chx.streams import StreamReader, bounds, connect
 from tests.broker.stream_writers import NAME, WRITERS, over_amqp, over_stream_protocol, read_with_rstream
 from tests.faults.load import wait_until
-from tests.proof import LONG, Check, book, dice
+from tests.proof import LONG, Check, dice, record_result
 
 pytestmark = [pytest.mark.broker, pytest.mark.long]
 
@@ -104,7 +104,7 @@ def test_messages_of_five_clients_are_read_once_in_order(broker, stream_connecti
         control = f"rstream reads the same offsets, with {ends.end - len(rows):,} holes"
         missed = 0 if found == rows else len(set(rows) ^ set(found)) or 1
         seconds = time.monotonic() - started
-        book(
+        record_result(
             Check("Streams", what, broker.version, len(rows) + len(inside), missed + wrong, seconds, control)
         )
     assert not wrong

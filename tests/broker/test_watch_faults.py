@@ -14,7 +14,7 @@ import pytest
 from rabbit_chx import ConsistentHashExchange
 from tests.broker.conftest import RELEASES
 from tests.broker.watch_scene import LAST, QUEUES, Alerts, Problems, Scene, watching
-from tests.proof import book
+from tests.proof import record_result
 
 pytestmark = [pytest.mark.broker, pytest.mark.long]
 
@@ -121,7 +121,7 @@ class Case:
         seen = scene.settles(self.problems, self.alerts)
         self.fix(scene)
         fixed = scene.settles(NOTHING, NOTHING)
-        book(
+        record_result(
             f"watch --interval 5, {scene.release}, {self.cause.__name__}: {seen}; {self.fix.__name__}: {fixed}"
         )
         if scene.reading < 20:  # else the watch may wait before it reads the virtual host again
@@ -236,7 +236,9 @@ def test_a_broker_that_hangs_is_reported_by_the_next_poll(scene) -> None:
 
         def unpause(scene: Scene) -> None:
             names = [each["name"] for each in json.loads(process.stdout.readline())["problems"]]
-            book(f"watch --interval 10, a paused broker: {names} after {time.monotonic() - hung:.1f} s")
+            record_result(
+                f"watch --interval 10, a paused broker: {names} after {time.monotonic() - hung:.1f} s"
+            )
             assert names == ["broker-unreachable"]
             scene.broker.unpause()
 

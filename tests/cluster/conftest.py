@@ -17,7 +17,7 @@ import pytest
 from rabbit_chx.testing.node import CannotSupply
 from rabbit_chx.urls import BrokerUrl
 from tests.faults.conftest import judge, judge_table, record, spark  # noqa: F401 - the fixtures
-from tests.proof import LONG, Check, book
+from tests.proof import LONG, Check, record_result
 
 CHOSEN = os.environ.get("RABBIT_CHX_CLUSTER_RELEASES", "")
 ALL = LONG or bool(CHOSEN)
@@ -61,7 +61,7 @@ def cluster(request):
         what = "three nodes: each ring on each node, before and after faults and restarts"
         rings, wrong, sensed, seconds = map(sum, zip(*cluster.compared, strict=True))
         seen = f"a bucket taken out: {sensed:,} of {rings:,} seen"
-        book(Check("Ring", what, cluster.version, rings, wrong, seconds, seen))
+        record_result(Check("Ring", what, cluster.version, rings, wrong, seconds, seen))
         assert sensed == rings, seen
 
 

@@ -22,7 +22,7 @@ from tests.cluster.conftest import ROUNDS
 from tests.cluster.nodes import NAMES
 from tests.faults.ledger import body, drain
 from tests.faults.load import wait_until, within
-from tests.proof import Check, book, dice
+from tests.proof import Check, dice, record_result
 
 pytestmark = [pytest.mark.broker, pytest.mark.long]
 
@@ -113,7 +113,9 @@ def test_binds_through_all_nodes_make_one_ring_in_some_serial_order(site):
     orders = len({tuple(runs) for runs in found})
     what = f"twelve binds over three nodes at once: the ring of a serial order ({orders} seen), the same on all nodes"
     control = f"the first bind at the end: {seen:,} of {rounds:,} seen"
-    book(Check("Ring", what, site.cluster.version, rounds, wrong, time.monotonic() - started, control))
+    record_result(
+        Check("Ring", what, site.cluster.version, rounds, wrong, time.monotonic() - started, control)
+    )
     assert len(found) == seen == rounds
     assert not wrong
     assert orders > 1, "the nodes took turns, so the test proves nothing"
@@ -134,7 +136,7 @@ def test_three_programs_declare_and_bind_at_once(site):
 
     refused = at_once(site, rounds, declare_and_bind)
     rings = {name: [destination.name for destination in ring] for name, ring in settled(site).items()}
-    book(
+    record_result(
         f"cluster: three programs declare an exchange and bind at once, {site.cluster.version}: "
         f"{len(refused)} of {3 * rounds} binds answered with 541 INTERNAL_ERROR"
     )
@@ -194,7 +196,7 @@ def test_one_queue_bound_and_unbound_at_once(site):
         if end not in set(outcomes(site.release, scripts[number])):
             odd += 1
             assert not observed.rings[name].known or observed.rings[name].dead, end
-    book(
+    record_result(
         f"cluster: one queue bound and unbound over three nodes at once, {site.cluster.version}: {odd} of {rounds} rings "
         "match no order of the commands"
     )
@@ -257,7 +259,7 @@ def test_binds_without_a_majority(cluster, four):
     assert "bound" in ring
     assert lost
     assert not dead or on_khepri
-    book(
+    record_result(
         f"cluster: binds over three nodes without a majority, {cluster.version}: {sum(map(bool, errors))} of 3 refused, "
         f"listed afterwards {len(there) - 1}, of these dead {len(dead)}"
     )

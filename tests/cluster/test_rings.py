@@ -7,7 +7,7 @@ import pytest
 from rabbit_chx import Ring, Store, ToExchange
 from rabbit_chx.errors import RingUnknown
 from tests.cluster.nodes import NAMES
-from tests.proof import book
+from tests.proof import record_result
 
 pytestmark = [pytest.mark.broker, pytest.mark.long]
 
@@ -108,7 +108,9 @@ def after_mnesia(rings, before):
             assert set(rings.rings[name].runs) == set(predicted.runs)
             order = "sorted" if rings.rings[name].runs == predicted.runs else "not sorted"
             names = ", ".join(str(destination) for destination in rings.rings[name].destinations)
-            book(f"cluster: full stop on Mnesia, one worker, classic queues on three nodes: {order}: {names}")
+            record_result(
+                f"cluster: full stop on Mnesia, one worker, classic queues on three nodes: {order}: {names}"
+            )
     with pytest.raises(RingUnknown):
         before[MANY].after_restart().bucket_map  # noqa: B018 - reading it is the test
 

@@ -26,7 +26,7 @@ from rabbit_chx.testing.node import CannotSupply
 from tests.faults.load import PATIENCE, Control, Load, on_queues
 from tests.faults.spark_programs import Program
 from tests.faults.spark_read import committed, compare, table
-from tests.proof import LONG, Fault, book
+from tests.proof import LONG, Fault, record_result
 from tests.spark.conftest import spark  # noqa: F401 - one Spark for both folders
 from tests.tls import Authority
 
@@ -193,7 +193,7 @@ def record(broker):
         seconds = time.monotonic() - started
         sums = (messages, faults, len(lost), len(unexpected), duplicated, seconds)
         note = "; ".join(filter(None, notes))
-        book(Fault(area, scenario, broker.version, *sums, control=control, note=note))
+        record_result(Fault(area, scenario, broker.version, *sums, control=control, note=note))
         assert not lost, sorted(lost)[:10]
         assert not unexpected, sorted(unexpected)[:10]
 

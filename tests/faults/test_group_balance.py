@@ -11,7 +11,7 @@ import pytest
 
 from rabbit_chx.consuming.priorities import priority
 from tests.faults.load import wait_until
-from tests.proof import LONG, Check, book
+from tests.proof import LONG, Check, record_result
 
 pytestmark = [pytest.mark.broker, pytest.mark.long, pytest.mark.timeout(1800 if LONG else 600)]
 
@@ -97,7 +97,7 @@ def test_each_join_takes_a_fair_share_and_moves_nothing_else(broker, topology):
     failed = sum(map(len, bad.values()))
     sizes = f"1 to {MEMBERS} members, {len(QUEUES)} numbers of queues from 1 to {max(QUEUES)}"
     control = f"without priorities: {len(wrong(alone))} of {len(alone)} joins"
-    book(
+    record_result(
         Check(
             "Consumers",
             f"who gets a message of each queue after each join: {sizes}",

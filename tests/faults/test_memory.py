@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.programs import ran
-from tests.proof import LONG, book
+from tests.proof import LONG, record_result
 
 pytestmark = [pytest.mark.broker, pytest.mark.long]
 
@@ -57,7 +57,7 @@ def test_the_peak_stays_near_the_idle_process(broker, topology, count, size):
     assert done.returncode == 0, done.stderr
     seen = json.loads(done.stdout)
     growth = seen["peak"] - seen["idle"]
-    book(
+    record_result(
         f"memory: {count:,} messages of {size:,} bytes: idle {seen['idle']:.1f} MiB, "
         f"peak {seen['peak']:.1f} MiB, growth {growth:.1f} MiB"
     )

@@ -9,7 +9,7 @@ import pytest
 from rabbit_chx.publishing import Outcome, Publisher, Timeouts
 from tests.faults.ledger import Ledger, body, drain
 from tests.faults.load import PATIENCE, within
-from tests.proof import book
+from tests.proof import record_result
 
 pytestmark = [
     pytest.mark.broker,
@@ -121,7 +121,7 @@ def test_a_fully_returned_batch_of_large_bodies_is_fast(broker):
     )
     passes = (totals.bytes / MIB) / count
     took = time.monotonic() - started
-    book(f"returns: {count} bodies of 1 MiB, all returned, {passes:.0f} times over in {took:.1f} s")
+    record_result(f"returns: {count} bodies of 1 MiB, all returned, {passes:.0f} times over in {took:.1f} s")
     assert returned == list(range(count))
     assert passes >= 2  # each was tried again
 

@@ -22,7 +22,7 @@ from tests.faults.load import wait_until
 from tests.faults.secret_places import KINDS, Places, plant
 from tests.faults.secret_reads import SPARK_QUEUE, SPARK_READ, STREAM_READER, fill, remove
 from tests.faults.secret_scenarios import PUBLISHER, READER, Site, appliers, with_aio_pika, with_pika
-from tests.proof import Check, book
+from tests.proof import Check, record_result
 from tests.spark.streams import Streams
 from tests.tls import Listener
 from tests.users import a_user
@@ -75,7 +75,7 @@ def user(broker):
 
 @pytest.fixture(scope="module")
 def search(broker):
-    """Search places for secrets, as one or more cases of a client; at the end, book the cases of each client."""
+    """Search places for secrets, as one or more cases of a client; at the end, record the cases of each client."""
     cases: dict[str, list] = {}
 
     def search(client, places, started, *more, count=1):
@@ -89,7 +89,7 @@ def search(broker):
     for client, found in cases.items():
         counts, wrong, seconds, seen = zip(*found, strict=True)
         what = f"{client}: {', '.join(place for place in KINDS if place in set().union(*seen))}"
-        book(Check("Secrets", what, broker.version, sum(counts), sum(wrong), sum(seconds), planted))
+        record_result(Check("Secrets", what, broker.version, sum(counts), sum(wrong), sum(seconds), planted))
 
 
 @pytest.fixture(scope="module")

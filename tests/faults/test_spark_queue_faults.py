@@ -13,7 +13,7 @@ from rabbit_chx.publishing import Publisher
 from tests.faults.spark_load import SLOW
 from tests.faults.spark_programs import Program
 from tests.faults.spark_read import committed
-from tests.proof import LONG, book, dice
+from tests.proof import LONG, dice, record_result
 
 pytestmark = [
     pytest.mark.spark,
@@ -96,7 +96,7 @@ def test_killed_drivers_lose_no_message(spark, broker, queue, tmp_path):
     table = found(spark, tmp_path)
     lost = set(range(count)) - table.keys()
     again = table.total() - len(table)
-    book(
+    record_result(
         f"Spark reads a quorum queue: {count:,} messages, {KILLS} kills of the driver, {len(lost)} lost, {again:,} rows twice"
     )
     assert not lost

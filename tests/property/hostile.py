@@ -17,7 +17,7 @@ from hypothesis import example, given, seed, settings, strategies as st
 
 from rabbit_chx.errors import InvalidValue, RabbitChxError
 from tests.canary import found
-from tests.proof import LONG, SEED, Check, book, in_ci
+from tests.proof import LONG, SEED, Check, in_ci, record_result
 
 TIMES = 6 if LONG else 1
 """The factor for the number of examples; 1 in CI."""
@@ -121,5 +121,5 @@ def fuzz(
         control = (
             f"{tries} refusals turned into KeyErrors{' and leaks' * bool(secrets)}: {count['seen']} seen"
         )
-        book(Check("Input", what, "", count["cases"], wrong, time.monotonic() - started, control))
+        record_result(Check("Input", what, "", count["cases"], wrong, time.monotonic() - started, control))
     assert count["seen"] == tries > 0, "the control failed, or nothing was refused"

@@ -12,7 +12,7 @@ from rstream import CompressionType
 from rabbit_chx.streams import bounds, connect
 from tests.broker.stream_writers import over_amqp, over_stream_protocol, with_pika, with_rstream
 from tests.faults.load import wait_until
-from tests.proof import LONG, Check, book, dice
+from tests.proof import LONG, Check, dice, record_result
 from tests.spark.streams import Streams
 from tests.spark.test_read_streams import DEADLINE, Copy, read
 
@@ -101,7 +101,7 @@ def judge(rows, counts, what, version, started):
     rows.unpersist()
     control = f"a row left out, repeated, changed, rows in another order: {seen} of {len(faults)} seen"
     seconds = time.monotonic() - started
-    book(Check("Spark", what, version, sum(counts.values()), found, seconds, control))
+    record_result(Check("Spark", what, version, sum(counts.values()), found, seconds, control))
     assert seen == len(faults)
     assert not wrong(some, count)
     assert not found
