@@ -8,7 +8,7 @@ from dataclasses import replace
 from rabbit_chx.errors import InvalidValue
 from rabbit_chx.ring import Destination
 from rabbit_chx.topology.model import MODULUS_HASH, Binding, Topology, hashing_exchange
-from rabbit_chx.topology.planning.what_if import changed_weights, weights_of
+from rabbit_chx.topology.planning.what_if import changed_weights, next_names, weights_of
 
 
 def scaled(
@@ -35,7 +35,7 @@ def scaled(
     if isinstance(remove, int):
         remove = tuple(map(str, now))[max(0, len(now) - remove) :]
     gone = tuple(remove)
-    after = changed_weights(exchange, now, add, gone, {})
+    after = changed_weights(exchange, now, next_names(exchange, now, add), gone, {})
     if not after:
         raise InvalidValue(
             "queues to remove", ", ".join(gone), f"fewer than the {len(now)} queues of {exchange!r}"

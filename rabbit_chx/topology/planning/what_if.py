@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -75,7 +75,7 @@ def what_if(
     """
     found, parsed = hashing_exchange(topology, exchange), Release.parse(release)
     before = weights_of(topology, found)
-    target = changed_weights(exchange, before, add, remove, weights or {}, shorten=True)
+    target = changed_weights(exchange, before, _names_to_price(exchange, before, add), remove, weights or {})
     if slots := topology.slots_of(exchange):
         return (_slots_strategy(slots, found, target, parsed),)
     if found.type == MODULUS_HASH:
@@ -101,16 +101,11 @@ def weights_of(topology: Topology, exchange: Exchange) -> dict[Destination, int]
 def changed_weights(
     exchange: str,
     now: Mapping[Destination, int],
-    add: int | Sequence[str],
+    add: Sequence[str],
     remove: Sequence[str],
     weights: Mapping[str, int],
-    *,
-    shorten: bool = False,
 ) -> dict[Destination, int]:
-    """The destinations and weights after the change; a new weight does not change a destination's position.
-
-    If ``shorten``, new queues whose names would be too long get short ones, which other queues may have.
-    """
+    """The destinations and weights after the change; a new weight does not change a destination's position."""
     by_name = {_name(destination): destination for destination in now}
     for name in (*each(remove, "queues to remove", "names"), *weights):
         if name not in by_name:
@@ -128,7 +123,7 @@ def changed_weights(
         if destination not in gone
     }
     usual = Counter(now.values()).most_common(1)[0][0] if now else 1
-    for name in _new_names(exchange, tuple(by_name), add, shorten=shorten):
+    for name in add:
         if name in by_name:
             raise InvalidValue(f"change of exchange {exchange!r}", name, "a queue that is not bound yet")
         after[check_destination(name)] = usual
@@ -139,27 +134,29 @@ def _name(destination: Destination) -> str:
     return destination if isinstance(destination, str) else destination.name
 
 
-def _new_names(
-    exchange: str, known: Sequence[str], add: int | Sequence[str], *, shorten: bool
-) -> tuple[str, ...]:
+def next_names(exchange: str, now: Iterable[Destination], add: int | Sequence[str]) -> tuple[str, ...]:
     """The given names, or the given number of names that continue the numbering of the existing ones."""
     if not isinstance(add, int):
         return tuple(each(add, "queues to add", "names"))
     if isinstance(add, bool) or not 0 <= add <= _MOST_NEW:
         raise InvalidValue("number of queues to add", add, f"an integer from 0 to {_MOST_NEW}")
     numbered = [
-        match for name in known if (match := re.fullmatch(r"(.*?)([0-9]+)", name, re.ASCII | re.DOTALL))
+        match
+        for name in map(_name, now)
+        if (match := re.fullmatch(r"(.*?)([0-9]+)", name, re.ASCII | re.DOTALL))
     ]
     stem, width = (numbered[-1][1], len(numbered[-1][2])) if numbered else (f"{exchange}.", 1)
-    names = _continued(stem, width, numbered, add)
-    if shorten and any(map(name_flaw, names)):  # too long
-        names = _continued("new.", 1, numbered, add)
-    return names
-
-
-def _continued(stem: str, width: int, numbered: Sequence[re.Match[str]], add: int) -> tuple[str, ...]:
     first = max((int(match[2]) for match in numbered if match[1] == stem), default=-1) + 1
     return tuple(f"{stem}{number:0{width}}" for number in range(first, first + add))
+
+
+def _names_to_price(exchange: str, now: Iterable[Destination], add: int | Sequence[str]) -> tuple[str, ...]:
+    """The next names, and short ones where those would be too long; no queue is declared, so other queues may have them."""
+    names = next_names(exchange, now, add)
+    if isinstance(add, int) and any(map(name_flaw, names)):
+        short = (name for name in now if re.fullmatch(r"new\.[0-9]+", _name(name), re.ASCII))
+        names = next_names("new", short, add)
+    return names
 
 
 def _slots_strategy(
