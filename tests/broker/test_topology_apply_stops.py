@@ -86,6 +86,25 @@ def test_a_refusal_within_a_pipeline_is_told_of_its_own_step(site, applied) -> N
     }
 
 
+def test_a_refusal_after_a_change_in_place_leaves_the_ring_in_the_planned_order(site, applied) -> None:
+    names = ("a", "b", "c", "x")
+    one = {name: Binding("orders", name, "1") for name in names}
+    apply(site.url(), site.plan(DeclareExchange(CHX), *(DeclareQueue(Queue(name)) for name in names)))
+    apply(site.url(), site.plan(*(Bind(one[name]) for name in "abc")), management=site.management)
+    changes = [
+        Unbind(one["c"]),
+        Unbind(one["b"]),
+        Bind(Binding("orders", "b", "2")),
+        Bind(one["c"]),
+        Bind(one["x"]),
+    ]
+    plan = site.plan(*changes, Bind(Binding("orders", "nope", "1")))
+    with pytest.raises(ApplyStopped, match="no queue 'nope'") as stopped:
+        applied(site.url(), plan, management=site.management)
+    assert stopped.value.done == plan.steps[:5]
+    assert site.broker.ring("orders", site.vhost) == ["a", "b", "b", "c", "x"]
+
+
 def test_changes_of_another_program_are_noticed(site, monkeypatch) -> None:
     monkeypatch.setattr("rabbit_chx.broker.applying.step_commands._IN_A_BATCH", 1)
     apply(site.url(), site.plan(DeclareExchange(CHX), DeclareQueue(CLASSIC), DeclareQueue(QUORUM)))

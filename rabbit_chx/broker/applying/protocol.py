@@ -8,7 +8,7 @@ that the generator can still release the lock.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, TypeAlias, TypeVar
@@ -33,6 +33,11 @@ class OnChannel:
     method: str
     arguments: Mapping[str, Any] = field(default_factory=dict)
 
+    @property
+    def subject(self) -> tuple[object, ...]:
+        """What the command names; a bind and its unbind name the same."""
+        return tuple(value for name, value in self.arguments.items() if name != "arguments")
+
 
 @dataclass(frozen=True, slots=True)
 class Pipelined:
@@ -42,6 +47,23 @@ class Pipelined:
     """
 
     commands: tuple[OnChannel, ...]
+
+
+def without_repeats(commands: Iterable[Sequence[OnChannel]]) -> Iterator[list[Sequence[OnChannel]]]:
+    """The commands of steps, in parts of which none names a binding twice.
+
+    An unbind and the later bind of the same binding change a ring each time they are sent: the binding moves to its end.
+    """
+    part: list[Sequence[OnChannel]] = []
+    named: set[tuple[object, ...]] = set()
+    for of_step in commands:
+        names = {command.subject for command in of_step}
+        if names & named:
+            yield part
+            part, named = [], set()
+        part.append(of_step)
+        named |= names
+    yield part
 
 
 @dataclass(frozen=True, slots=True)

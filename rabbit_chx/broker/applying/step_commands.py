@@ -14,7 +14,15 @@ from itertools import groupby
 from typing import Any, Final, TypeAlias
 
 from rabbit_chx.broker.applying.order_writer import OrderWriter, bind_command, declare_exchange
-from rabbit_chx.broker.applying.protocol import Command, OnChannel, OverHttp, Pipelined, Refused, Surprise
+from rabbit_chx.broker.applying.protocol import (
+    Command,
+    OnChannel,
+    OverHttp,
+    Pipelined,
+    Refused,
+    Surprise,
+    without_repeats,
+)
 from rabbit_chx.broker.applying.read_back import check_bindings, check_exchange, check_queue
 from rabbit_chx.releases import Release
 from rabbit_chx.ring import Destination
@@ -108,10 +116,20 @@ class StepCommands:
                 )
 
     def _send(self, commands: Sequence[Sequence[OnChannel]]) -> Generator[Command, Any, _Sent]:
-        """Send the commands of several steps and return how many steps were carried out.
+        """Send the commands of several steps and return how many steps were carried out."""
+        count = 0
+        for part in without_repeats(commands):
+            sent, refused = yield from self._send_part(part)
+            count += sent
+            if refused:
+                return count, refused
+        return count, None
+
+    def _send_part(self, commands: Sequence[Sequence[OnChannel]]) -> Generator[Command, Any, _Sent]:
+        """Send the commands of steps that have nothing in common.
 
         A refusal within a pipeline does not identify the command, so all commands are sent again, one by one:
-        a command that was carried out changes nothing the second time.
+        a command that was carried out changes nothing the second time, since none after it undoes it.
         """
         flat = tuple(command for of_step in commands for command in of_step)
         if len(flat) > 1:
