@@ -24,7 +24,7 @@ from rabbit_chx.topology.planning.steps import Plan, Step
         "rabbit-chx apply topology.yaml --dry-run",
     ],
     exit_codes={
-        Exit.FINE: "the broker matches FILE",
+        Exit.FINE: "nothing is left to apply; `check` compares the order of rings, too",
         Exit.FAILED: "refused, declined or failed; nothing was changed",
         Exit.DIFFERENT: "with --dry-run: changes needed",
         Exit.PARTLY: "stopped after some steps; the same command applies the rest",
@@ -60,6 +60,7 @@ def apply(
         "`rabbit-chx plan FILE` shows what would be done",
         yes=yes or dry_run,
     )
+    changed: list[str] = []
 
     def apply_one(wanted: Topology) -> int:
         observed = read_and_print(live, wanted, verbose=verbose)
@@ -70,14 +71,15 @@ def apply(
                 return Exit.DIFFERENT if made.steps else Exit.FINE
             if yes or agreed(made):
                 holder = "" if anonymous else None
-                return _apply(live, made, output, record=not no_record, holder=holder)
+                return _apply(live, made, output, changed, record=not no_record, holder=holder)
         echo("Nothing was changed.", err=True)
         return Exit.FAILED
 
-    return for_each_vhost(topologies, apply_one)
+    return for_each_vhost(topologies, apply_one, changed)
 
 
-def _apply(live: BrokerAccess, plan: Plan, output: str, **options: Any) -> int:
+def _apply(live: BrokerAccess, plan: Plan, output: str, changed: list[str], **options: Any) -> int:
+    """Apply a plan and print its steps; a virtual host in which all of them are done is added to ``changed``."""
     total = len(plan.steps)
     count = 0
 
@@ -104,6 +106,7 @@ def _apply(live: BrokerAccess, plan: Plan, output: str, **options: Any) -> int:
         notice("Not verified", what)
     if output == "table":
         echo(f"Done: {counted(total, 'step')}.")
+    changed.append(plan.vhost)
     return Exit.FINE
 
 

@@ -23,12 +23,12 @@ from rabbit_chx.cli.options import (
     management_options,
     pairs,
 )
-from rabbit_chx.cli.output import echo
+from rabbit_chx.cli.output import echo, notice
 from rabbit_chx.cli.plan_rows import condense
 from rabbit_chx.cli.progress import waiting
 from rabbit_chx.cli.ring import read_pairs
 from rabbit_chx.cli.verb import Exit, bundle, option
-from rabbit_chx.errors import BrokerUnavailable, InvalidValue
+from rabbit_chx.errors import BrokerUnavailable, InvalidValue, RabbitChxError
 from rabbit_chx.topology.file.definitions import looks_like_definitions
 from rabbit_chx.topology.file.load import read_file, topologies
 from rabbit_chx.topology.model import Observed, Topology
@@ -214,13 +214,25 @@ topology_options = bundle(
 """A topology file and a broker; the command gets ``topologies`` and ``live``."""
 
 
-def for_each_vhost(wanted: Sequence[Topology], act: Callable[[Topology], int]) -> int:
-    """Act on each topology and return the worst exit code; a failure ends it."""
+def for_each_vhost(
+    wanted: Sequence[Topology], act: Callable[[Topology], int], changed: Collection[str] = ()
+) -> int:
+    """Act on each topology and return the worst exit code; a failure ends it.
+
+    ``changed`` are the virtual hosts that ``act`` has changed so far: with any, a failure leaves the work partly done.
+    """
     codes = []
     for topology in wanted:
         if len(wanted) > 1:
             echo(f"Virtual host {topology.vhost!r}:", err=True)
-        codes.append(act(topology))
+        try:
+            codes.append(act(topology))
+        except RabbitChxError as error:
+            if not changed:
+                raise
+            notice("Error", str(error))
+            codes.append(Exit.FAILED)
         if codes[-1] in (Exit.FAILED, Exit.PARTLY):
             break
-    return next(code for code in _WORST_FIRST if code in codes)
+    worst = next(code for code in _WORST_FIRST if code in codes)
+    return Exit.PARTLY if changed and worst == Exit.FAILED else worst

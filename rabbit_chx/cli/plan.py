@@ -46,10 +46,12 @@ plan_options = bundle(
         default=50.0,
         show_default=True,
         metavar="PERCENT",
-        help="Refuse a change in place that moves a larger share of an exchange's keys at any moment.",
+        help="Refuse to unbind queues if that moves a larger share of an exchange's keys at any moment.",
     ),
     _of_changes("--prune", is_flag=True, help="Also remove what the file does not name."),
-    _of_changes("--force", is_flag=True, help="Ignore --max-moved, and delete queues that hold messages."),
+    _of_changes(
+        "--force", is_flag=True, help="Ignore --max-moved, and delete streams and queues that hold messages."
+    ),
     _of_changes(
         "-v", "--verbose", is_flag=True, help="List every step, and how the order of each ring is known."
     ),
@@ -115,7 +117,7 @@ what_if_options = bundle(
         "rabbit-chx plan topology.yaml --remove orders.01 --weight orders.00=3",
     ],
     exit_codes={
-        Exit.FINE: "no changes needed",
+        Exit.FINE: "nothing to apply; `check` compares the order of rings, too",
         Exit.FAILED: "refused, or failed",
         Exit.DIFFERENT: "changes needed",
     },

@@ -7,15 +7,15 @@ decides which objects belong to a plugin or to a running client. This module doe
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Literal, TypeAlias
 
 from rabbit_chx.errors import InvalidValue
 from rabbit_chx.plugins import why_no_type
 from rabbit_chx.releases import Release
-from rabbit_chx.ring import Destination, Ring, parse_weight
-from rabbit_chx.topology.graph import sources_in_order
+from rabbit_chx.ring import Destination, Ring, ToExchange, parse_weight
+from rabbit_chx.topology.graph import reachable, sent_on_to, sources_in_order
 from rabbit_chx.topology.model import (
     CONSISTENT_HASH,
     DELIVERY_LIMIT,
@@ -32,6 +32,7 @@ from rabbit_chx.topology.model import (
 )
 from rabbit_chx.topology.slot_division import divide
 
+_Objects: TypeAlias = Sequence[Exchange | Queue | Policy]
 _PRODUCT: Final = "RabbitMQ"
 _PROPERTIES: Final = {
     Exchange: ("type", "durable", "auto_delete", "internal"),
@@ -148,10 +149,11 @@ def diff(wanted: Topology, observed: Observed) -> tuple[Difference, ...]:
     """
     whole, there = wanted.expanded(), observed.topology
     slot_names = {name for slots in wanted.slots for name in slots.names}
+    used = reachable(there, sent_on_to(whole), alternates=True)
     found: list[Difference] = [
         *_types(whole.exchanges, observed),
-        *_objects(whole.exchanges, there.exchanges),
-        *_objects(whole.queues, there.queues),
+        *_objects(whole.exchanges, there.exchanges, used),
+        *_objects(whole.queues, there.queues, used),
         *_objects(whole.policies, there.policies),
     ]
     for slots in wanted.slots:
@@ -180,8 +182,9 @@ def _types(wanted: Sequence[Exchange], observed: Observed) -> Iterator[MissingTy
 
 
 def _objects(
-    wanted: Sequence[Exchange | Queue | Policy], there: Sequence[Exchange | Queue | Policy]
+    wanted: _Objects, there: _Objects, used: Container[Destination] = ()
 ) -> Iterator[ObjectDifference]:
+    """The objects that differ; those that the settings of the file use, but do not declare, are not extra."""
     live = {each.name: each for each in there}
     for each in wanted:
         found = live.get(each.name)
@@ -189,7 +192,8 @@ def _objects(
             yield ObjectDifference(each, found)
     named = {each.name for each in wanted}
     for each in there:
-        if each.name not in named and not owned_elsewhere(each):
+        destination = each.name if isinstance(each, Queue) else ToExchange(each.name)
+        if each.name not in named and destination not in used and not owned_elsewhere(each):
             yield ObjectDifference(None, each)
 
 
@@ -265,7 +269,8 @@ def _bindings(source: str, whole: Topology, observed: Observed) -> Iterator[Diff
 
 def _is_owned_elsewhere(destination: Destination, there: Topology) -> bool:
     found = there.queue(destination) if isinstance(destination, str) else there.exchange(destination.name)
-    return found is not None and owned_elsewhere(found) and not found.name.startswith(RESERVED)
+    is_built_in = isinstance(found, Exchange) and found.name.startswith(RESERVED)
+    return found is not None and owned_elsewhere(found) and not is_built_in
 
 
 def ring_of(exchange: str, observed: Observed) -> Ring:

@@ -35,6 +35,22 @@ def alternates_of(topology: Topology, name: str) -> Iterator[Destination]:
             yield ToExchange(alternate)
 
 
+def sent_on_to(topology: Topology) -> Iterator[Destination]:
+    """The exchanges and queues to which exchanges, queues and policies send messages by their settings.
+
+    These are alternate exchanges, and exchanges or queues for dead letters.
+    """
+    settings = [each.arguments for each in topology.exchanges]
+    settings += [each.arguments for each in topology.queues]
+    settings += [each.definition for each in topology.policies]
+    for each in settings:
+        for key in ("alternate-exchange", "dead-letter-exchange", "x-dead-letter-exchange"):
+            if exchange := each.get(key):
+                yield ToExchange(str(exchange))
+            elif exchange == "" and (queue := each.get(key.replace("exchange", "routing-key"))):
+                yield str(queue)  # through the default exchange
+
+
 def sources_in_order(topology: Topology) -> tuple[str, ...]:
     """All exchanges and sources of bindings, each after the exchanges that it leads to (except in cycles)."""
     done: dict[str, None] = {}

@@ -226,6 +226,28 @@ def test_ctrl_c_says_what_is_done_and_gives_the_lock_back(run, site, write, envi
     assert resumed.code == 0, resumed.err
 
 
+def test_an_apply_to_two_virtual_hosts_whose_second_fails_is_partly_done(run, site, tmp_path) -> None:
+    hosts = [{"name": site.vhost}, {"name": "zz no such"}]
+    exchanges = [
+        {
+            "name": "x",
+            "vhost": host["name"],
+            "type": "fanout",
+            "durable": True,
+            "auto_delete": False,
+            "internal": False,
+            "arguments": {},
+        }
+        for host in hosts
+    ]
+    file = tmp_path / "definitions.json"
+    file.write_text(json.dumps({"rabbit_version": "4.0.5", "vhosts": hosts, "exchanges": exchanges}))
+    first = run("apply", file, "--yes")
+    assert (first.code, "Done: 1 step." in first.out) == (3, True), first.err
+    assert "'zz no such'" in first.err
+    assert run("apply", file, "--yes").code == 1  # nothing is left to do in the first
+
+
 # ---- what is refused
 
 

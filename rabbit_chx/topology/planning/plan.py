@@ -1,9 +1,9 @@
 """Plan the steps from a broker to a file in a safe order, each with the keys that it moves.
 
 Policies are set first, since a broker refuses them most often; those that send messages on to other objects follow
-the declarations. Exchanges are declared, then queues. Bindings follow, those of an exchange after those of the
-exchanges that it leads to, so that no message enters an incomplete ring. Deletions come last. After a plan has been
-applied, the next plan is empty. This module does no IO.
+the declarations, and the bindings of the exchanges that get these messages. Exchanges are declared, then queues.
+Bindings follow, those of an exchange after those of the exchanges that it leads to, so that no message enters an
+incomplete ring. Deletions come last. After a plan has been applied, the next plan is empty. This module does no IO.
 
 The file owns all bindings of an exchange that hashes. Of other exchanges it owns only the bindings that it names; other
 programs may have made the rest, which only ``prune`` removes. A ring that differs from the file only in its order is
@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from rabbit_chx.movement import moved
 from rabbit_chx.releases import Release, Store
-from rabbit_chx.ring import Ring
+from rabbit_chx.ring import Ring, ToExchange
 from rabbit_chx.topology.checks.lint_rules import invalid_names
 from rabbit_chx.topology.checks.ordered_queues import as_declared
 from rabbit_chx.topology.checks.release_settings import release_refusals
@@ -32,6 +32,7 @@ from rabbit_chx.topology.diff import (
     other_product,
     ring_of,
 )
+from rabbit_chx.topology.graph import reachable, sent_on_to
 from rabbit_chx.topology.model import (
     CONSISTENT_HASH,
     HASHING,
@@ -104,12 +105,23 @@ def _part(request: Request) -> Part:
     differences = diff(request.wanted, request.observed)
     objections = _objections(differences, request)
     part = Part(refusals=[*objections.values(), *_general_objections(request)])
-    part.steps += _declarations(differences, request.observed.release)
+    slots = Part()
     blocked = {name for kind, name in objections if kind is Exchange}
-    blocked |= plan_slots(part, differences, request)
-    for source, group in _by_source(differences):
-        if source not in blocked:
-            part += _bindings(source, group, request)
+    blocked |= plan_slots(slots, differences, request)
+    bindings = {
+        source: _bindings(source, group, request)
+        for source, group in _by_source(differences)
+        if source not in blocked
+    }
+    policies, leading = _changed_policies(differences)
+    part.steps += map(SetPolicy, policies)
+    part.steps += _declarations(differences, request.observed.release)
+    targets = reachable(request.whole, sent_on_to(Topology(policies=leading)), alternates=True)
+    for source in [name for name in bindings if ToExchange(name) in targets]:
+        part += bindings.pop(source)
+    part.steps += map(SetPolicy, leading)
+    for each in (slots, *bindings.values()):
+        part += each
     if request.prune:
         part += _prune(differences, request)
     part.notes += _shard_notes(request)
@@ -128,8 +140,16 @@ def _general_objections(request: Request) -> Iterator[str]:
 # Exchanges, queues and policies
 
 
+def _changed_policies(differences: Iterable[Difference]) -> tuple[tuple[Policy, ...], tuple[Policy, ...]]:
+    """The policies to set: first those that concern one object alone, then those that lead to others."""
+    changed = [each.wanted for each in differences if isinstance(each, ObjectDifference)]
+    policies = [policy for policy in changed if isinstance(policy, Policy)]
+    leading = tuple(policy for policy in policies if _LEADS_ON & set(policy.definition))
+    return tuple(policy for policy in policies if policy not in leading), leading
+
+
 def _declarations(differences: Iterable[Difference], release: Release) -> Iterator[Step]:
-    """Set policies, declare exchanges and queues; an alternate exchange precedes the exchanges that name it."""
+    """Declare exchanges and queues; an alternate exchange precedes the exchanges that name it."""
     missing = [
         each.wanted
         for each in differences
@@ -144,12 +164,8 @@ def _declarations(differences: Iterable[Difference], release: Release) -> Iterat
             chain.append(following)
             following = exchanges.get(str(following.alternate))
         ordered.update((each.name, each) for each in reversed(chain))
-    changed = [each.wanted for each in differences if isinstance(each, ObjectDifference)]
-    policies = [policy for policy in changed if isinstance(policy, Policy)]
-    yield from (SetPolicy(policy) for policy in policies if not _LEADS_ON & set(policy.definition))
     yield from (DeclareExchange(exchange) for exchange in ordered.values())
     yield from (DeclareQueue(as_declared(queue, release)) for queue in missing if isinstance(queue, Queue))
-    yield from (SetPolicy(policy) for policy in policies if _LEADS_ON & set(policy.definition))
 
 
 def _objections(differences: Iterable[Difference], request: Request) -> dict[tuple[type, str], str]:
@@ -252,7 +268,11 @@ def _prune(differences: Sequence[Difference], request: Request) -> Part:
     for queue in (each for each in extra if isinstance(each, Queue)):
         part.steps.append(DeleteQueue(queue.name, force=request.force))
         messages = request.observed.backlog.get(queue.name, 0)
-        if messages and not request.force:
+        if queue.type == "stream" and not request.force:
+            part.refusals.append(
+                f"stream {queue.name!r} is not in the file, and a stream keeps its messages: use force if they are not needed"
+            )
+        elif messages and not request.force:
             part.refusals.append(
                 f"queue {queue.name!r} is not in the file and holds {messages} messages: drain it first, or use force"
             )

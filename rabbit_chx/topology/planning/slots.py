@@ -131,6 +131,12 @@ def slot_objections(slots: Slots, top: Exchange, observed: Observed) -> Iterator
             "keys; give the new exchange another name in the file and switch over to it (blue/green)"
         )
     exist = {exchange.name for exchange in there.exchanges}
+    if not observed.bindings_seen and exist & set(slots.names):
+        yield (
+            f"exchange {top.name!r} has slots on the broker, and AMQP alone does not show to which queues they lead: "
+            "binding them again could give a slot two queues. Use the management API"
+        )
+        return
     missing = [name for name in slots.names if name not in exist]
     # apply declares all slots before it binds the first, so an interrupted apply left all of them.
     if bound and not foreign and missing == list(slots.names[len(set(bound)) :]) and missing:

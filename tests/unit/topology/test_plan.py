@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from rabbit_chx import ConsistentHashExchange, InvalidValue, Ring, ToExchange, moved, shares
+from rabbit_chx.topology.checks.drift import drift
 from rabbit_chx.topology.model import (
     BIND_SEQUENCE,
     CONSISTENT_HASH,
@@ -19,8 +20,8 @@ from rabbit_chx.topology.model import (
     Topology,
 )
 from rabbit_chx.topology.planning.plan import plan
-from rabbit_chx.topology.planning.steps import Bind, DeleteQueue, Unbind
-from tests.unit.topology.broker_model import Broker, hashed, made
+from rabbit_chx.topology.planning.steps import Bind, DeleteQueue, SetPolicy, Unbind
+from tests.unit.topology.broker_model import Broker, hashed, made, slotted
 
 FOUR = hashed("x", ["a", "b", "c", "d"])
 
@@ -53,11 +54,11 @@ def test_a_fresh_topology_is_built_from_the_far_end() -> None:
         "declare quorum queue 'a'",
         "declare quorum queue 'b'",
         "declare classic queue 'l'",
-        "set policy 'dead' on '^l$'",  # needs its exchange
         "bind queue 'a' to exchange 'x' with key '1'",
         "bind queue 'b' to exchange 'x' with key '2'",
-        "bind exchange 'x' to exchange 'in' with key '#'",
         "bind queue 'l' to exchange 'lost' with key ''",
+        "set policy 'dead' on '^l$'",  # needs all that its messages can reach
+        "bind exchange 'x' to exchange 'in' with key '#'",
     ]
     assert not found.refusals
     assert not found.destructive
@@ -350,6 +351,54 @@ def test_a_queue_with_messages_is_pruned_only_by_force() -> None:
     forced = plan(Topology(), broker.seen(), prune=True, force=True)
     assert forced.steps == (DeleteQueue("q", force=True),)
     assert not forced.refusals
+
+
+def test_a_stream_is_pruned_only_by_force() -> None:
+    broker = Broker()
+    broker.queues["s"] = Queue("s", "stream")
+    (refusal,) = plan(Topology(), broker.seen(), prune=True).refusals
+    assert "a stream keeps its messages" in refusal
+    assert not plan(Topology(), broker.seen(), prune=True, force=True).refusals
+
+
+@pytest.mark.parametrize("key", ["alternate-exchange", "dead-letter-exchange"])
+def test_pruning_keeps_what_the_settings_of_the_file_lead_to(key) -> None:
+    policy = Policy("p", ".*", "all", {key: "far"})
+    work = Queue("work", arguments={"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"})
+    wanted = Topology(exchanges=(Exchange("in", "topic"),), queues=(work,), policies=(policy,))
+    broker = made(wanted)
+    others = hashed("far", ["q"]), hashed("unused", ["r"]), Topology(queues=(Queue("dead"),))
+    for each in others:
+        broker.carry_out(plan(each, Observed()).steps)
+    broker.carry_out(plan(wanted, broker.seen(), prune=True).steps)
+    assert set(broker.exchanges) == {"in", "far"}
+    assert set(broker.queues) == {"work", "q", "dead"}
+    assert drift(wanted, broker.seen(), strict=True) == ()
+
+
+def test_pruning_leaves_the_queues_of_running_clients_bound() -> None:
+    broker = made(Topology(exchanges=(Exchange("events", "fanout"),)))
+    broker.queues["amq.gen-X"] = Queue("amq.gen-X", auto_delete=True)
+    broker.bind(Binding("events", "amq.gen-X"))
+    assert not plan(Topology(exchanges=(Exchange("events", "fanout"),)), broker.seen(), prune=True)
+
+
+def test_a_policy_sends_messages_only_to_exchanges_that_are_already_bound() -> None:
+    policy = Policy("p", "^work$", "queues", {"dead-letter-exchange": "dead"})
+    exchanges, queues = (Exchange("in", "topic"), Exchange("dead", "fanout")), (Queue("work"), Queue("kept"))
+    bindings = (Binding("in", "work", "#"), Binding("dead", "kept"))
+    wanted = Topology(exchanges=exchanges, queues=queues, bindings=bindings, policies=(policy,))
+    steps = plan(wanted, Observed()).steps
+    assert steps[-3:] == (Bind(bindings[1]), SetPolicy(policy), Bind(bindings[0]))
+
+
+def test_slots_that_exist_are_not_bound_blindly() -> None:
+    wanted = slotted("x", "ab", count=4)
+    broker = made(wanted)
+    blind = broker.seen(bindings_seen=False)
+    blind = replace(blind, topology=replace(blind.topology, bindings=()))
+    (refusal,) = plan(wanted, blind).refusals
+    assert "AMQP alone does not show to which queues they lead" in refusal
 
 
 def test_shards_belong_to_their_plugin() -> None:
