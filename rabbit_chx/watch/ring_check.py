@@ -97,6 +97,9 @@ def check_ring(current: Snapshot, wanted: Topology | None) -> RingCheck:
     drifts = drift(target, observed)
     problems: list[Problem] = []
     if wanted is None:
+        # A ring with duplicate or numbered bindings differs from the ring that its own topology describes.
+        usual = {one for one in drift(target, first) if one.kind != "dead-binding"}
+        drifts = tuple(one for one in drifts if one not in usual)
         guessed = {f"exchange {name!r}" for name, source in first.ring_sources.items() if source == "unknown"}
         drifts = tuple(one for one in drifts if not (one.kind in _ORDER and one.where in guessed))
         if guessed and current.restarted and observed.release.store is Store.MNESIA:
@@ -116,7 +119,7 @@ def check_ring(current: Snapshot, wanted: Topology | None) -> RingCheck:
         exact_shares(exchange, observed),
         tuple(problems),
         live,
-        _wanted_ring(exchange, target, observed.release),
+        _wanted_ring(exchange, target, observed.release) if wanted else first.rings.get(exchange),
     )
 
 

@@ -358,3 +358,15 @@ def test_json_of_an_interval_is_complete_and_stable() -> None:
         "marks": ["hot-queue"],
     }
     assert fields["problems"][0]["name"] == "hot-queue"
+
+
+@pytest.mark.parametrize("release", ["4.0", "4.3"])
+def test_a_ring_with_duplicate_bindings_is_as_it_was_at_the_start(release) -> None:
+    ring = Ring(release=Release.parse(release)).bind("a", "1").bind("b", "1").bind("a", "3")
+    bindings = tuple(Binding("orders", each.destination, each.key) for each in ring.bindings)
+    listed = replace(FIRST.topology, queues=(Queue("a"), Queue("b")), bindings=bindings)
+    first = Observed(listed, ring.release, rings={"orders": ring}, ring_sources={"orders": "node"})
+    assert compare(None, snapshot(0.0, first, first)).ring_check.ring.text == "unchanged since the start"
+    later = replace(first, rings={"orders": ring.unbind("b", "1")})
+    later = replace(later, topology=replace(listed, bindings=bindings[::2]))
+    assert "unbound-queue" in {each.name for each in compare(None, snapshot(10.0, later, first)).problems}
