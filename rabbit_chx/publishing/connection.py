@@ -2,15 +2,16 @@
 
 Handshake, TLS, authentication, heartbeats, blocking and closing are pika's. The fast paths: frames encoded elsewhere
 are handed to its transport in one piece, and confirms at the front of received data are read here instead of being
-decoded frame by frame. The checks keep a faulty or hostile server from filling the memory. All of them use names of
-pika that are not public: ``PRIVATE_NAMES`` lists them, a test checks the installed pika for them, and if one is missing
-the connection publishes through ``basic_publish``, which is slower.
+decoded frame by frame. The checks keep a faulty or hostile server from filling the memory. The properties of a returned
+message are reported as received, since pika's decoding loses the fraction of a double. All of this uses names of pika
+that are not public: ``PRIVATE_NAMES`` lists them, a test checks the installed pika for them, and if one is missing the
+connection publishes through ``basic_publish``, which is slower.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from typing import Any, Final, Protocol
 
 import pika
@@ -24,8 +25,9 @@ from rabbit_chx.publishing.properties import DEFAULT_FRAME_MAX
 from rabbit_chx.publishing.window import Confirm
 
 PRIVATE_NAMES: Final = (
-    *("_on_data_available", "_process_frame", "_frame_buffer", "_channels", "_adapter_emit_data"),
-    *("_transport", "_error", "bytes_received", "frames_received", "bytes_sent", "frames_sent"),
+    *("_on_data_available", "_read_frame", "_process_frame", "_frame_buffer", "_channels"),
+    *("_adapter_emit_data", "_transport", "_error"),
+    *("bytes_received", "frames_received", "bytes_sent", "frames_sent"),
 )
 """What this file uses of pika's connection beyond its documentation."""
 
@@ -36,6 +38,9 @@ _CONFIRM: Final = struct.Struct(">11sQBx")
 _CONFIRMS: Final = {_ACK, _NACK}
 _MULTIPLE: Final = 1
 
+_BEFORE_PROPERTIES: Final = 7 + 2 + 2 + 8
+"""Bytes of a content header frame before the properties: of the frame itself, class, weight and body size."""
+
 _FIRST_BYTES: Final = {b"\x01", b"A"}
 """The first byte of a method frame, or of the protocol header with which a server asks for another version."""
 
@@ -44,9 +49,9 @@ _CLOSE_SECONDS: Final = 2.0
 """How long the broker may take to answer ``connection.close``."""
 
 
-def has_private_names(connection: SelectConnection) -> bool:
-    """Whether this pika has the names that the fast paths and the checks need."""
-    return all(hasattr(connection, name) for name in PRIVATE_NAMES)
+def has_private_names(names: Container[str]) -> bool:
+    """Whether these names of pika's connection include all that this file needs."""
+    return all(name in names for name in PRIVATE_NAMES)
 
 
 class _Events(Protocol):
@@ -54,7 +59,7 @@ class _Events(Protocol):
 
     def on_ready(self) -> None: ...
     def on_confirms(self, confirms: Sequence[Confirm]) -> None: ...
-    def on_return(self, method: Any, properties: pika.BasicProperties, body: bytes) -> None: ...
+    def on_return(self, method: Any, properties: bytes, body: bytes) -> None: ...
     def on_blocked(self, reason: str) -> None: ...
     def on_unblocked(self) -> None: ...
     def on_violation(self, text: str) -> None: ...
@@ -68,6 +73,8 @@ class PublisherConnection(SelectConnection):  # type: ignore[misc] # pika has no
 
     fast: bool = False
     _frame_buffer: bytes
+    _returned_properties: bytes = b""
+    """Of the last content header, as received."""
 
     def __init__(
         self, parameters: pika.ConnectionParameters, events: _Events, *, fence: str | None = None
@@ -84,7 +91,8 @@ class PublisherConnection(SelectConnection):  # type: ignore[misc] # pika has no
             on_close_callback=self._on_down,
             custom_ioloop=IOLoop(),
         )
-        self.fast = has_private_names(self)
+        # Of its methods only pika's own count, which this class overrides.
+        self.fast = has_private_names({*vars(self), *dir(SelectConnection)})
         self.add_on_connection_blocked_callback(lambda _, frame: events.on_blocked(frame.method.reason))
         self.add_on_connection_unblocked_callback(lambda _, __: events.on_unblocked())
 
@@ -136,9 +144,7 @@ class PublisherConnection(SelectConnection):  # type: ignore[misc] # pika has no
         assert channel.channel_number == 1
         self._channel = channel
         channel.add_on_close_callback(self._on_channel_closed)
-        channel.add_on_return_callback(
-            lambda _, method, properties, body: self._events.on_return(method, properties, body)
-        )
+        channel.add_on_return_callback(self._on_return)
         if self._fence is None:
             self._select_confirms()
         else:
@@ -150,6 +156,10 @@ class PublisherConnection(SelectConnection):  # type: ignore[misc] # pika has no
     def _on_selected(self, _: Any) -> None:
         self.ready = True
         self._events.on_ready()
+
+    def _on_return(self, _: Any, method: Any, decoded: pika.BasicProperties, body: bytes) -> None:
+        properties = self._returned_properties if self.fast else b"".join(decoded.encode())
+        self._events.on_return(method, properties, body)
 
     def _on_channel_closed(self, _: Any, error: Exception) -> None:
         """Close the connection with its channel; the end of the connection would report the same."""
@@ -202,6 +212,12 @@ class PublisherConnection(SelectConnection):  # type: ignore[misc] # pika has no
         self.frames_received += len(confirms)
         self._events.on_confirms(confirms)
         return data[size:]
+
+    def _read_frame(self) -> tuple[int, Any]:
+        size, frame = super()._read_frame()
+        if isinstance(frame, pika.frame.Header):
+            self._returned_properties = self._frame_buffer[_BEFORE_PROPERTIES : size - 1]
+        return size, frame
 
     def _process_frame(self, frame: Any) -> None:
         if self.fast and self.is_open:

@@ -12,6 +12,7 @@ from datetime import datetime
 from typing import Any, Final
 
 import pika
+from pika.data import decode_short_string, decode_value
 from pika.exceptions import AMQPError
 
 from rabbit_chx.errors import InvalidValue
@@ -31,7 +32,10 @@ PROPERTIES: Final = {*SHORT_STRINGS, "delivery_mode", "expiration", "headers", "
 _PERSISTENT: Final = 2
 _BEFORE_HEADERS: Final = ("content_type", "content_encoding")
 """The properties that precede the headers in a content header."""
+_FLAG_BYTES: Final = 2
 _TABLE_SIZE: Final = struct.Struct(">I")
+_FIXED_SIZES: Final = {"delivery_mode": 1, "priority": 1, "timestamp": 8}
+"""Bytes of the properties that are neither short strings nor a table."""
 _HEADER_FRAME_BYTES: Final = 8 + 2 + 2 + 8
 """What a content header frame holds besides the properties: the frame itself, class, weight and body size."""
 
@@ -63,6 +67,40 @@ def encode_property(name: str, value: Any) -> bytes:
 def flag_of(name: str) -> int:
     """Return the flag of a property in a content header."""
     return int(getattr(pika.BasicProperties, f"FLAG_{name.upper()}"))
+
+
+_FLAGS: Final = sorted(((flag_of(name), name) for name in PROPERTIES), reverse=True)
+"""In the order of the fields in a content header."""
+
+
+def split_properties(encoded: bytes) -> dict[str, bytes]:
+    """Return the properties in a content header, and each header as ``headers.NAME``, all as they are encoded."""
+    flags, start = int.from_bytes(encoded[:_FLAG_BYTES], "big"), _FLAG_BYTES
+    found: dict[str, bytes] = {}
+    for name in (name for flag, name in _FLAGS if flags & flag):
+        end = start + _size_of(name, encoded, start)
+        if name == "headers":
+            found |= _split_table(encoded, start + _TABLE_SIZE.size, end)
+        else:
+            found[name] = encoded[start:end]
+        start = end
+    return found
+
+
+def _size_of(name: str, encoded: bytes, start: int) -> int:
+    if name == "headers":
+        (size,) = _TABLE_SIZE.unpack_from(encoded, start)
+        return _TABLE_SIZE.size + int(size)
+    return _FIXED_SIZES.get(name) or 1 + encoded[start]
+
+
+def _split_table(encoded: bytes, start: int, end: int) -> dict[str, bytes]:
+    found: dict[str, bytes] = {}
+    while start < end:
+        name, value_start = decode_short_string(encoded, start)
+        _, start = decode_value(encoded, value_start)
+        found[f"headers.{name}"] = encoded[value_start:start]
+    return found
 
 
 def with_defaults(properties: Mapping[str, Any]) -> dict[str, Any]:

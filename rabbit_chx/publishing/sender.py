@@ -14,8 +14,6 @@ from contextlib import AbstractContextManager, ExitStack
 from itertools import chain
 from typing import Any, Final
 
-import pika
-
 from rabbit_chx.broker.permissions import Needs
 from rabbit_chx.broker.reasons import Reason, why_down
 from rabbit_chx.errors import BrokerUnavailable
@@ -292,7 +290,7 @@ class Sender:
         self._outbox.put_back(messages, first=False)
         self._pump()
 
-    def on_return(self, method: Any, properties: pika.BasicProperties, body: bytes) -> None:
+    def on_return(self, method: Any, properties: bytes, body: bytes) -> None:
         """Mark the message that was returned, for the confirm that follows."""
         message = find_returned(self._window, method, properties, body)
         if message is not None:

@@ -3,21 +3,19 @@
 The broker numbers publishes from 1 and confirms each number once, alone or together with all before it. It returns a
 message before it confirms it. A ``basic.return`` has no number, only exchange, key, body and properties; but messages are
 returned in publish order, so the first that matches, after the previously returned one, is the right one.
+
+Properties are compared as encoded: pika decodes a double without its fraction, and would encode it as an integer.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import islice
-from typing import Any, Final, TypeAlias
-
-import pika
+from itertools import islice, product
+from typing import Any, TypeAlias
 
 from rabbit_chx.publishing.messages import OutgoingMessage
-from rabbit_chx.publishing.properties import PROPERTIES
-
-_COMPARED: Final = PROPERTIES - {"headers"}
+from rabbit_chx.publishing.properties import split_properties
 
 Confirm: TypeAlias = tuple[int, bool, bool]
 """Delivery tag, whether it confirms all tags up to this one, and whether it is an ack (otherwise a nack)."""
@@ -31,7 +29,7 @@ class Window:
         # before its predecessors.
         self._sent: deque[OutgoingMessage | None] = deque()
         self._first = 1
-        self._searched = 0  # messages up to this number are no candidates for the next return
+        self._searched = 0  # the number of the message that was found last
         self.largest_body: int = 0
         """Bytes of the largest body sent since the window was last empty."""
 
@@ -71,16 +69,19 @@ class Window:
                 self._first += 1
         return acked, nacked
 
-    def find_returned(self, matches: Callable[[OutgoingMessage], bool]) -> OutgoingMessage | None:
-        """Find the returned message: the first match after the message that was returned before it.
+    def find_returned(self, *passes: Callable[[OutgoingMessage], bool]) -> OutgoingMessage | None:
+        """Find the returned message: in the first pass that has one, the first match after the previously found message.
 
-        Identical messages cannot be distinguished, but it does not matter which of them is marked.
+        Identical messages cannot be distinguished, but it does not matter which of them is marked. If the previous return
+        was taken for that of a later, similar message, the match may be before it.
         """
-        for position in range(max(self._searched - self._first + 1, 0), len(self._sent)):
-            message = self._sent[position]
-            if message is not None and matches(message):
-                self._searched = self._first + position
-                return message
+        after = max(self._searched - self._first + 1, 0)
+        for positions, matches in product((range(after, len(self._sent)), range(after)), passes):
+            for position in positions:
+                message = self._sent[position]
+                if message is not None and not message.returned and matches(message):
+                    self._searched = self._first + position
+                    return message
         return None
 
     def abandon(self) -> list[OutgoingMessage]:
@@ -91,42 +92,29 @@ class Window:
         return left
 
 
-def find_returned(
-    window: Window, method: Any, properties: pika.BasicProperties, body: bytes
-) -> OutgoingMessage | None:
+def find_returned(window: Window, method: Any, properties: bytes, body: bytes) -> OutgoingMessage | None:
     """Find the message in flight that a ``basic.return`` is about.
 
-    The broker may have changed the properties (it removes BCC, and interceptors add headers), so they are compared in
-    three passes, each less strict.
+    The broker may have changed the properties (it removes BCC, and interceptors add or overwrite headers), so they are
+    compared in three passes, each less strict.
     """
-    exchange, key = method.exchange.encode(), method.routing_key.encode()
-    encoded = b"".join(properties.encode())
+    exchange, key = _as_sent(method.exchange), _as_sent(method.routing_key)
+    fields = split_properties(properties)
 
     def same_content(message: OutgoingMessage) -> bool:
         return message.routing_key == key and message.body == body and message.exchange == exchange
 
-    passes: tuple[Callable[[OutgoingMessage], bool], ...] = (
-        lambda message: message.properties == encoded and same_content(message),
-        lambda message: same_content(message) and not _contradict(message.properties, properties),
-        same_content,
-    )
-    for matches in passes:
-        message = window.find_returned(matches)
-        if message is not None:
-            return message
-    return None
+    return window.find_returned(
+        lambda message: message.properties == properties and same_content(message),
+        lambda message: same_content(message) and not _differ(split_properties(message.properties), fields),
+    ) or window.find_returned(same_content)
 
 
-def _contradict(encoded: bytes, returned: pika.BasicProperties) -> bool:
-    """Whether a header or property has two different values."""
-    sent = pika.BasicProperties()
-    sent.decode(encoded)
-    return _differ(_set_in(sent), _set_in(returned)) or _differ(sent.headers or {}, returned.headers or {})
+def _as_sent(name: str | bytes) -> bytes:
+    """Return a name as bytes; pika decodes it only if it is UTF-8."""
+    return name.encode() if isinstance(name, str) else name
 
 
-def _set_in(properties: pika.BasicProperties) -> dict[str, Any]:
-    return {name: value for name in _COMPARED if (value := getattr(properties, name)) is not None}
-
-
-def _differ(some: dict[str, Any], others: dict[str, Any]) -> bool:
+def _differ(some: dict[str, bytes], others: dict[str, bytes]) -> bool:
+    """Whether a property or header has two different values."""
     return any(some[name] != others[name] for name in some.keys() & others.keys())

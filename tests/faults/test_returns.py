@@ -70,6 +70,7 @@ def test_messages_that_differ_only_in_a_header_are_told_apart(broker, topology, 
 # The broker returns these changed.
 ALTERED = {
     "BCC, which the broker removes": {"headers": {"BCC": ["nowhere"], "a": 1}},
+    "doubles": {"headers": {"BCC": ["nowhere"], "a": 1.7, "b": -1e300}},
     "numbers of every size": {"headers": {"a": [1, -1, 2**31, -(2**40), 2**62], "b": {"c": [True, None]}}},
     "text and bytes": {"headers": {"a": "é", "b": b"\xff\x00", "c": ""}},
     "every property": {
@@ -86,6 +87,10 @@ def test_a_returned_message_is_recognised_whatever_its_properties(broker, kind):
         broker, lambda publisher: publisher.publish(b"0 ", "k", exchange=NOWHERE, **ALTERED[kind])
     )
     assert returned == [0]
+
+
+def test_a_returned_message_is_recognised_by_a_key_that_is_not_utf_8(broker):
+    assert publish(broker, lambda publisher: publisher.publish(b"0 ", b"\xff", exchange=NOWHERE))[0] == [0]
 
 
 # RabbitMQ 4.x keeps its interceptors in a persistent term, which every connection copies.

@@ -1,13 +1,11 @@
-"""Which broker a publisher tries next, when and why it gives up, and which message was returned."""
+"""Which broker a publisher tries next, and when and why it gives up."""
 
 from __future__ import annotations
 
 import os
 import ssl
 import threading
-from types import SimpleNamespace
 
-import pika
 import pytest
 from pika import exceptions
 
@@ -19,7 +17,6 @@ from rabbit_chx.publishing.attempts import Address, Attempts, Timeouts
 from rabbit_chx.publishing.messages import OutgoingMessage
 from rabbit_chx.publishing.outbox import Outbox
 from rabbit_chx.publishing.properties import encode_properties
-from rabbit_chx.publishing.window import Window, find_returned
 
 TIMEOUTS = Timeouts(connect=10, reconnect=100, retry=1, confirm=1, blocked=1)
 A, B = Address("a", parameters_of), Address("b", parameters_of)
@@ -209,47 +206,17 @@ def test_credentials_of_another_kind_are_refused_and_never_quoted(credentials):
     assert "geheim" not in str(caught.value)
 
 
-# -- returns -------------------------------------------------------------------------------------------------
+# -- the outbox -----------------------------------------------------------------------------------------------
 
 
-def sent(row, properties, *, key=b"k", body=b""):
-    return OutgoingMessage(row, b"x", key, encode_properties(properties, frame_max=131_072), body)
-
-
-def look_up(messages, properties, *, key="k", body=b""):
-    window = Window()
-    window.sent(messages)
-    method = SimpleNamespace(exchange="x", routing_key=key)
-    found = find_returned(window, method, pika.BasicProperties(**{"delivery_mode": 2, **properties}), body)
-    return None if found is None else found.row
-
-
-def test_the_message_with_identical_properties_is_preferred():
-    messages = [sent(0, {}), sent(1, {"headers": {"a": 1}}), sent(2, {"headers": {"a": 2}})]
-    assert look_up(messages, {"headers": {"a": 2}}) == 2
-    assert look_up(messages, {}) == 0
-
-
-def test_a_message_whose_properties_the_broker_changed_is_recognised():
-    messages = [sent(0, {"headers": {"a": 1}}), sent(1, {"headers": {"a": 2, "BCC": ["q"]}})]
-    assert look_up(messages, {"headers": {"a": 2}}) == 1
-    assert look_up(messages, {"headers": {"a": 2, "x-stamp": 7}, "timestamp": 5}) == 1
-    assert look_up(messages, {"headers": {"a": 3}}) == 0  # overwritten, so only the rest is compared
-
-
-def test_another_key_or_body_is_another_message():
-    messages = [sent(0, {}, body=b"b")]
-    assert look_up(messages, {}, key="other", body=b"b") is None
-    assert look_up(messages, {}, body=b"c") is None
-
-
-# -- giving up -----------------------------------------------------------------------------------------------
+def outgoing(row):
+    return OutgoingMessage(row, b"x", b"k", encode_properties({}, frame_max=131_072), b"")
 
 
 def test_giving_up_gives_each_message_its_outcome():
     failures = []
     outbox = Outbox(max_messages=10, max_bytes=100, on_failure=failures.append)
-    messages = [sent(row, {}) for row in range(6)]
+    messages = [outgoing(row) for row in range(6)]
     outbox.add(messages, lambda: None)
     outbox.take(4, 100)
     in_flight, came_back, refused, lost = messages[:4]
@@ -272,7 +239,7 @@ def test_giving_up_gives_each_message_its_outcome():
 
 def test_confirmed_before_is_the_lowest_row_that_is_pending_or_failed():
     outbox = Outbox(max_messages=10, max_bytes=100, on_failure=None)
-    messages = [sent(row, {}) for row in range(6)]
+    messages = [outgoing(row) for row in range(6)]
     outbox.add(messages, lambda: None)
     in_flight = outbox.take(4, 100)
     outbox.settle(messages[1:3], Outcome.CONFIRMED)
@@ -291,8 +258,8 @@ def test_confirmed_before_is_the_lowest_row_that_is_pending_or_failed():
 
 def test_a_full_outbox_can_stop_accepting():
     outbox = Outbox(max_messages=2, max_bytes=100, on_failure=None)
-    outbox.add([sent(row, {}) for row in range(2)], lambda: None)
+    outbox.add([outgoing(row) for row in range(2)], lambda: None)
     threading.Timer(0.05, outbox.stop_accepting).start()
     with pytest.raises(BrokerUnavailable, match="accepts no more messages"):
-        outbox.add([sent(2, {})], lambda: None)
+        outbox.add([outgoing(2)], lambda: None)
     assert outbox.totals().published == 2
