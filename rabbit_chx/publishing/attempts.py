@@ -1,7 +1,8 @@
 """Which broker is tried next, for how long, and when to give up.
 
 Time counts from the last connection that confirmed messages, not from the last one that opened: a network that
-lets connections open and then breaks each of them is as bad as none. The caller supplies the clock.
+lets connections open and then breaks each of them is as bad as none. The addresses share what is left of the time, and
+each is tried at least once, so that one that does not answer leaves time for the others. The caller supplies the clock.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ class Timeouts:
     """How long a publisher keeps trying, in seconds."""
 
     connect: float = 10.0
-    """Until the first connection is open; also the limit of each attempt."""
+    """Until the first connection is open, for all addresses together; also the limit of each attempt."""
     reconnect: float = 120.0
     """Until a lost connection is replaced by one that confirms messages."""
     retry: float = 10.0
@@ -59,14 +60,14 @@ class Attempts:
     def succeeded(self, now: float) -> None:
         """Forget earlier failures: the connection that has just ended confirmed messages."""
         self._since = now
-        self._left = list(self._addresses)
+        self._left = self._round = list(self._addresses)
         self._reasons: dict[str, str] = {}
         self.count: int = 0
 
     def next(self, now: float) -> tuple[Address, float]:
         """Return the address to try, and for how many seconds."""
-        address = self._left[self.count % len(self._left)]
-        return address, min(self._timeouts.connect, max(self._since + self._limit - now, 1.0))
+        share = (self._since + self._limit - now) / len(self._round)
+        return self._round[0], min(self._timeouts.connect, max(share, 1.0))
 
     def failed(self, address: Address, reason: Reason, *, was_up: bool, now: float) -> str | None:
         """Record why an attempt or its connection ended; return the final error, or None to try again."""
@@ -79,7 +80,8 @@ class Attempts:
             # An address that refuses is dropped. A connection that was up was ended for what it sent, which every
             # address would refuse.
             self._left = [] if was_up else [other for other in self._left if other is not address]
-        if self._left and now - self._since <= self._limit:
+        self._round = self._round[1:] or self._left
+        if self._left and (now - self._since <= self._limit or self.count < len(self._addresses)):
             return None
         once = "" if reason.permanent else " (1 attempt)"
         return "; ".join(self._reasons.values()) + (once if self.count == 1 else f" ({self.count} attempts)")

@@ -47,6 +47,7 @@ _MAX_MESSAGE: Final = 16 << 20
 _MAX_MESSAGE_BEFORE_4: Final = 128 << 20
 _CLOSE_SECONDS: Final = 4.0
 _GRACE_SECONDS: Final = 5.0
+"""By how much an attempt to connect may exceed its share of the time: the sender gives up before `open` does."""
 
 
 class Publisher:
@@ -99,6 +100,7 @@ class Publisher:
     ) -> None:
         urls = _urls(url, credentials, tls)
         self._where = ", ".join(map(str, urls))
+        self._open_seconds = timeouts.connect + _GRACE_SECONDS * len(urls)
         self._state, self._frame_max = "new", DEFAULT_FRAME_MAX
         self._exchange = shortstr(exchange, "exchange")
         self._properties = dict(properties or {})
@@ -146,7 +148,7 @@ class Publisher:
             raise BrokerUnavailable(f"the publisher is {self._state}: create a new one")
         self._state = "open"
         self._sender.start()
-        if not self._outbox.wait_until_connected(self._timeouts.connect + _GRACE_SECONDS):
+        if not self._outbox.wait_until_connected(self._open_seconds):
             self.close()
             raise BrokerUnavailable(f"no broker answers at {self._where}")
 

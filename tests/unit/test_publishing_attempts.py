@@ -17,6 +17,7 @@ from rabbit_chx.publishing.attempts import Address, Attempts, Timeouts
 from rabbit_chx.publishing.messages import OutgoingMessage
 from rabbit_chx.publishing.outbox import Outbox
 from rabbit_chx.publishing.properties import encode_properties
+from tests.amqp_server import AmqpServer
 
 TIMEOUTS = Timeouts(connect=10, reconnect=100, retry=1, confirm=1, blocked=1)
 A, B = Address("a", parameters_of), Address("b", parameters_of)
@@ -58,6 +59,34 @@ def test_an_attempt_lasts_no_longer_than_the_remaining_time():
     assert [attempts(A).next(now)[1] for now in (0, 7, 9.9)] == [10, 3, 1]
 
 
+def test_the_addresses_share_the_remaining_time():
+    tried, now, order = attempts(A, B), 0, []
+    for _ in range(3):
+        address, timeout = tried.next(now)
+        order.append((address.where, timeout))
+        now += timeout - 1  # an attempt may end early
+        assert tried.failed(address, LOST, was_up=False, now=now) is None
+    assert order == [("a", 5), ("b", 6), ("a", 1)]
+
+
+@pytest.mark.parametrize("was_up", [False, True])
+def test_each_address_is_tried_before_the_time_counts(was_up):
+    tried = attempts(A, B)
+    assert tried.failed(A, Reason("slow"), was_up=was_up, now=101) is None
+    assert tried.next(101) == (B, 1)
+    assert tried.failed(B, LOST, was_up=False, now=102) == "slow; lost (2 attempts)"
+
+
+def test_a_first_broker_that_is_silent_leaves_time_for_the_second():
+    with (
+        AmqpServer(lambda client: client.recv(1), handshake=False) as silent,
+        AmqpServer(lambda client: client.recv(1)) as second,
+        Publisher([silent.url, second.url], "x", timeouts=Timeouts(connect=2)) as publisher,
+    ):
+        assert publisher.totals.connections == 1
+    assert (silent.connections, second.connections) == (1, 1)
+
+
 def test_connections_that_open_and_confirm_nothing_are_failures():
     tried = attempts(A)
     assert all(tried.failed(A, LOST, was_up=True, now=now) is None for now in range(0, 101, 10))
@@ -69,7 +98,7 @@ def test_a_connection_that_worked_resets_everything():
     tried.failed(A, REFUSED, was_up=False, now=99)
     tried.succeeded(1_000)
     assert tried.count == 0
-    assert tried.next(1_000) == (A, 10)
+    assert tried.next(1_000) == (A, 5)
     assert tried.failed(A, LOST, was_up=True, now=1_000) is None
 
 
