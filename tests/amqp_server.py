@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 from pika import frame, spec
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 _ANSWERS = {
     spec.Connection.StartOk: lambda: spec.Connection.Tune(2047, 131_072, 0),
@@ -18,7 +18,14 @@ _ANSWERS = {
     spec.Channel.Open: spec.Channel.OpenOk,
     spec.Confirm.Select: spec.Confirm.SelectOk,
 }
+_CLOSE = spec.Channel.Close.INDEX.to_bytes(4, "big")
 _CAPABILITIES = {"publisher_confirms": True, "basic.nack": True, "connection.blocked": True}
+
+
+def received(client: socket.socket) -> Iterator[bytes]:
+    """What the client sends until it closes its channel, which comes before the connection."""
+    while (data := client.recv(1 << 16)) and _CLOSE not in data:
+        yield data
 
 
 class AmqpServer:

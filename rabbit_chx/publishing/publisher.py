@@ -243,17 +243,18 @@ class Publisher:
         """
         settled = self._outbox.wait_until_settled(timeout)
         totals = self._outbox.totals()
-        new_failures = totals.failed - self._raised
+        new_failures = totals.failed - self._raised if self._raises else 0
         self._raised = totals.failed
-        if not settled:
-            late = f"{totals.pending} messages are unconfirmed after {timeout} seconds"
-            raise PublishFailed(late, totals, [])
-        if new_failures and self._raises:
-            failures = self._outbox.failures
-            lost = (
+        failures = self._outbox.failures if new_failures else []
+        problems: list[str] = []
+        if failures:
+            problems.append(
                 f"{new_failures} of {totals.published} messages were not confirmed; the first: {failures[0]}"
             )
-            raise PublishFailed(lost, totals, failures)
+        if not settled:
+            problems.append(f"{totals.pending} messages are unconfirmed after {timeout} seconds")
+        if problems:
+            raise PublishFailed("; ".join(problems), totals, failures)
         return totals
 
     @property
