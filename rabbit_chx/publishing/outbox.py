@@ -156,11 +156,15 @@ class Outbox:
             self._resent += resent
 
     def settle(self, messages: Sequence[OutgoingMessage], outcome: Outcome) -> None:
-        """Record the outcome of these messages."""
+        """Call the hook for failures, and then record the outcome: a caller that waits for it may use what the hook did."""
         if not messages:
             return
         confirmed = outcome is Outcome.CONFIRMED
         failures = [] if confirmed else [message.failure(outcome) for message in messages]
+        if self._on_failure is not None:
+            for failure in failures:
+                with log_errors("on_failure"):
+                    self._on_failure(failure)
         with self._changed:
             self._outcomes[outcome] += len(messages)
             self._pending_bytes -= sum(len(message.body) for message in messages)
@@ -170,10 +174,6 @@ class Outbox:
                 self.failures = nsmallest(_FAILURES_KEPT, kept, key=lambda failure: failure.row)
             if self._has_space():
                 self._changed.notify_all()
-        if self._on_failure is not None:
-            for failure in failures:
-                with log_errors("on_failure"):
-                    self._on_failure(failure)
 
     def give_up(self, error: RabbitChxError) -> None:
         """Send nothing more, and give each message its outcome; none is in flight."""
@@ -216,8 +216,8 @@ class Outbox:
 
 @contextmanager
 def log_errors(hook: str) -> Iterator[None]:
-    """Run a hook of the caller: its exceptions are logged and do not affect the messages."""
+    """Run a hook of the caller: its exceptions are logged and do not affect the messages, not even ``sys.exit``."""
     try:
         yield
-    except Exception:
+    except (Exception, SystemExit):
         log.exception("the publisher's hook %s failed", hook)

@@ -74,7 +74,11 @@ class Publisher:
         around_batch: called on the publisher's thread with the number of messages that are about to be sent; returns a
             context manager around their sending, for a tracing span for example.
         on_failure: called on the publisher's thread for each message that was not confirmed; ``flush`` then does not
-            raise for them.
+            raise for them, and returns after the calls.
+
+    Hooks (``around_batch`` and ``on_failure``) must not publish with this publisher, flush or close it: these methods wait
+    for the thread that runs the hooks, and raise `RabbitChxError` on it. Hand the message to another thread, or publish it
+    after ``flush``.
 
     Order: messages are sent in the order of the calls. After a nack, a return or a reconnect, the messages that were in
     flight may arrive twice or out of order; ``totals.resent`` counts them.
@@ -154,6 +158,7 @@ class Publisher:
 
     def close(self, timeout: float | None = None) -> None:
         """Wait until every message has its outcome, then close the connection; raise as :meth:`flush` does."""
+        self._refuse_hooks()
         if self._state != "open":
             return
         try:
@@ -192,6 +197,7 @@ class Publisher:
         **properties: Any,
     ) -> int:
         """Accept one message and return its row number, which identifies it in failures."""
+        self._refuse_hooks()
         target = self._exchange if exchange is None else shortstr(exchange, "exchange")
         key, checked = shortstr(routing_key, "routing key"), checked_body(body, self.max_message_bytes, 0)
         with self._calls:
@@ -216,6 +222,7 @@ class Publisher:
         Keys, exchanges, headers and each property are one value for all rows, or a column (a list, tuple or Arrow array).
         The whole batch is checked before its first message is sent.
         """
+        self._refuse_hooks()
         checked = body_column(bodies, self.max_message_bytes)
         keys = key_column(routing_keys, len(checked))
         targets = key_column(self._exchange if exchange is None else exchange, len(checked), "exchange")
@@ -241,6 +248,7 @@ class Publisher:
         Raises:
             PublishFailed: messages were not confirmed since the last flush, or not within the timeout.
         """
+        self._refuse_hooks()
         settled = self._outbox.wait_until_settled(timeout)
         totals = self._outbox.totals()
         new_failures = totals.failed - self._raised if self._raises else 0
@@ -256,6 +264,13 @@ class Publisher:
         if problems:
             raise PublishFailed("; ".join(problems), totals, failures)
         return totals
+
+    def _refuse_hooks(self) -> None:
+        if threading.get_ident() == self._sender.thread_id:
+            raise RabbitChxError(
+                "a hook of the publisher must not publish with it, flush or close it: these wait for the thread that runs "
+                "the hook"
+            )
 
     @property
     def totals(self) -> Totals:

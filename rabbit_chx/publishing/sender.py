@@ -63,6 +63,8 @@ class Sender:
         self._on_limits = on_limits
         self._around_batch = around_batch
         self._thread = threading.Thread(target=self._run, name="rabbit-chx publisher", daemon=True)
+        self.thread_id: int = 0
+        """Of the sender's thread, which also runs the hooks; 0 while it does not run."""
         self._stopping = threading.Event()
         self._guard = threading.Lock()  # protects _connection and _woken, which wake() and stop() read
         self._connection: PublisherConnection | None = None
@@ -104,6 +106,7 @@ class Sender:
     # -- the thread --------------------------------------------------------------------------------
 
     def _run(self) -> None:
+        self.thread_id = threading.get_ident()
         try:
             self._keep_connected()
         except Exception as error:  # any error must reach a waiting caller
@@ -112,6 +115,7 @@ class Sender:
         finally:
             if self._outbox.error is None:
                 self._give_up("the publisher is closed")
+            self.thread_id = 0  # another thread may get the same number
 
     def _keep_connected(self) -> None:
         attempts = Attempts(self._addresses, self._timeouts, time.monotonic())

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pytest
@@ -15,6 +17,9 @@ from tests.amqp_server import AmqpServer, received
 
 if TYPE_CHECKING:
     import socket
+    from collections.abc import Callable
+
+    from rabbit_chx.publishing import Failure, Totals
 
 TIMEOUTS = Timeouts(connect=5, reconnect=1, retry=0.001, confirm=5)
 
@@ -48,3 +53,79 @@ def test_a_failure_is_reported_by_the_flush_that_times_out() -> None:
         assert [failure.row for failure in late.value.failures] == [0]
         resume.set()
         assert publisher.flush().confirmed == 1  # nothing new
+
+
+# -- the hook for failures -----------------------------------------------------------------------------------
+
+
+def reject(client: socket.socket) -> None:
+    """Reject whatever the client sends, one message at a time."""
+    client.sendall(confirm(1, ack=False))
+    for number, _ in enumerate(received(client), start=2):
+        client.sendall(confirm(number, ack=False))
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda publisher: publisher.publish(b""),
+        lambda publisher: publisher.publish_many([b""]),
+        lambda publisher: publisher.flush(),
+        lambda publisher: publisher.close(),
+    ],
+    ids=["publish", "publish_many", "flush", "close"],
+)
+def test_a_hook_that_would_wait_for_its_own_thread_gets_an_error(
+    call: Callable[[Publisher], object], caplog: pytest.LogCaptureFixture
+) -> None:
+    def on_failure(_: Failure) -> None:
+        call(publisher)
+
+    with (
+        AmqpServer(reject) as server,
+        Publisher(server.url, "x", timeouts=TIMEOUTS, max_in_flight=1, on_failure=on_failure) as publisher,
+    ):
+        for _ in range(2):  # the second waits for space
+            publisher.publish(b"")
+    assert publisher.totals.rejected == publisher.totals.published == 2
+    assert caplog.text.count("RabbitChxError: a hook of the publisher must not") == 2
+
+
+def test_a_thread_with_the_number_of_the_publishers_ended_thread_is_no_hook() -> None:
+    with AmqpServer(reject) as server, Publisher(server.url, "x", timeouts=TIMEOUTS) as publisher:
+        pass
+    count = 20
+    together = threading.Barrier(count)  # so that no two have the same number
+
+    def flush(_: int) -> Totals:
+        together.wait(10)
+        return publisher.flush()
+
+    with ThreadPoolExecutor(count) as threads:
+        assert list(threads.map(flush, range(count))) == [publisher.totals] * count
+
+
+def test_flush_returns_after_the_hooks() -> None:
+    rows: list[int] = []
+
+    def on_failure(failure: Failure) -> None:
+        time.sleep(0.1)
+        rows.append(failure.row)
+
+    with (
+        AmqpServer(reject) as server,
+        Publisher(server.url, "x", timeouts=TIMEOUTS, on_failure=on_failure) as publisher,
+    ):
+        publisher.publish(b"")
+        publisher.flush()
+        assert rows == [0]
+
+
+def test_a_hook_that_exits_does_not_affect_the_messages() -> None:
+    with (
+        AmqpServer(reject) as server,
+        Publisher(server.url, "x", timeouts=TIMEOUTS, on_failure=lambda _: sys.exit()) as publisher,
+    ):
+        for row in range(2):
+            publisher.publish(b"")
+            assert publisher.flush(30).rejected == row + 1
