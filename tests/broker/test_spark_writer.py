@@ -230,6 +230,8 @@ def test_the_access_check_publishes_nothing(broker, inbox):
 
 def test_topic_permissions_do_not_fail_the_access_check(broker, stranger):
     schema, _ = rows(1)
+    with pytest.raises(InvalidValue, match=r"no write permission on exchange 'amq\.topic'"):
+        check(broker, schema, url=stranger.url, exchange="amq.topic")
     stranger.grant("", ".*", "")
     broker.ctl("set_topic_permissions", "-p", "/", stranger.name, "amq.topic", "^only-this", "")
     check(broker, schema, url=stranger.url, exchange="amq.topic")
