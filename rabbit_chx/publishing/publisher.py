@@ -109,7 +109,7 @@ class Publisher:
         self._exchange = shortstr(exchange, "exchange")
         self._properties = dict(properties or {})
         self._sequence_header = _name("sequence header", sequence_header)
-        self._plain = self._encode({}, None)
+        self._plain, self._plain_fits = self._encode({}, None), True
         self._calls = threading.Lock()  # one caller at a time numbers its rows
         self._max_message = max_message_bytes and _positive("max_message_bytes", max_message_bytes)
         self._timeouts = timeouts
@@ -204,7 +204,8 @@ class Publisher:
             row = self._outbox.next_row()
             if self._sequence_header is not None:
                 headers = _merged(headers, {self._sequence_header: row})
-            encoded = self._encode(properties, headers) if properties or headers else self._plain
+            plain = self._plain_fits and not (properties or headers)
+            encoded = self._plain if plain else self._encode(properties, headers)
             self._add([OutgoingMessage(row, target, key, encoded, checked)])
         return row
 
@@ -306,6 +307,8 @@ class Publisher:
 
     def _learn_limits(self, server_version: str, frame_max: int) -> None:
         self._frame_max = frame_max
+        # If they do not fit, `publish` encodes them again for each message, which raises.
+        self._plain_fits = len(self._plain) <= self.max_property_bytes
         if self._max_message is None:
             before_4 = server_version.partition(".")[0] in {"", "3"}
             self._max_message = _MAX_MESSAGE_BEFORE_4 if before_4 else _MAX_MESSAGE

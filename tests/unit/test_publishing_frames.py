@@ -9,9 +9,11 @@ from hypothesis import given, strategies as st
 from pika import frame, spec
 
 from rabbit_chx.errors import InvalidValue
+from rabbit_chx.publishing import Publisher
 from rabbit_chx.publishing.frames import FRAME_OVERHEAD, encode
 from rabbit_chx.publishing.messages import OutgoingMessage
 from rabbit_chx.publishing.properties import encode_properties
+from tests.amqp_server import AmqpServer, received
 
 FRAME_MAX = 131_072
 
@@ -110,3 +112,15 @@ def test_headers_that_just_fit_into_one_frame_are_accepted() -> None:
     assert len(encode_properties({"headers": {"a": "x" * (room - empty)}}, frame_max=FRAME_MAX)) == room
     with pytest.raises(InvalidValue, match="one frame"):
         encode_properties({"headers": {"a": "x" * (room - empty + 1)}}, frame_max=FRAME_MAX)
+
+
+def test_default_properties_that_do_not_fit_into_a_negotiated_frame_are_refused() -> None:
+    large = {"headers": {"a": "x" * 5_000}}
+    with (
+        AmqpServer(lambda client: list(received(client))) as server,
+        Publisher(f"{server.url}?frame_max=4096", "x", properties=large) as publisher,
+    ):
+        for call in (lambda: publisher.publish(b""), lambda: publisher.publish_many([b""])):
+            with pytest.raises(InvalidValue, match="at most 4076 bytes"):
+                call()
+        assert publisher.totals.published == 0
