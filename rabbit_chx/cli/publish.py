@@ -101,7 +101,8 @@ message_options = bundle(
     epilog=f"""
 SIGINT or SIGTERM ends the command when the rows in flight are confirmed, after {_SETTLE_SECONDS:.0f} seconds at most.
 With --resume, the next call then starts at the exact row; after SIGKILL or a crash it sends at most
-{MAX_SENT_AGAIN:,} rows again.
+{MAX_SENT_AGAIN:,} rows again. A row that fails also ends a call with --resume. The next call starts at this row, and sends
+at most {MAX_SENT_AGAIN:,} later rows again.
 """,
 )
 @click.argument("file", type=FILE)
@@ -146,7 +147,7 @@ def publish(
         batches = _shown(picker.batches(read_batches(rows, kind, name), name), publisher, name)
         with _GracefulStop(publisher.stop_accepting) as stop:
             _publish_all(batches, publisher, resume, _Pace(rate), stop)
-        return _report(publisher, resume.start if resume else 0, stop, output)
+        return _report(publisher, resume, stop, output)
 
 
 def _publish_all(
@@ -161,10 +162,8 @@ def _publish_all(
     try:
         while (batch := stop.next_of(batches)) is not None:
             for rows in pace.parts(resume.skip(batch) if resume else batch):
-                if resume:
-                    resume.keep_up(publisher, len(rows.bodies), lambda: bool(stop))
-                if stop:
-                    break
+                if stop or (resume and not resume.keep_up(publisher, len(rows.bodies), lambda: bool(stop))):
+                    return
                 publisher.publish_many(rows.bodies, rows.keys, headers=rows.headers, **rows.properties)
     except BrokerUnavailable as unavailable:
         error = unavailable
@@ -194,10 +193,10 @@ def _settle(publisher: Publisher, stop: _GracefulStop) -> None:
         publisher.close(timeout=0)
 
 
-def _report(publisher: Publisher, skipped: int, stop: _GracefulStop, output: str) -> int:
+def _report(publisher: Publisher, resume: ResumeFile | None, stop: _GracefulStop, output: str) -> int:
     totals = publisher.totals
     if totals.failed:
-        _print_failures(totals, publisher.failures, skipped)
+        _print_failures(totals, publisher.failures, resume)
     if output == "json":
         print_json("totals", **asdict(totals))
     else:
@@ -301,13 +300,20 @@ def _shown(batches: Iterator[Any], publisher: Publisher, name: str) -> Iterator[
         yield from batches
 
 
-def _print_failures(totals: Totals, failures: list[Failure], skipped: int) -> None:
+def _print_failures(totals: Totals, failures: list[Failure], resume: ResumeFile | None) -> None:
     notice("Error", f"{totals.failed:,} of {totals.published:,} rows were not confirmed; the first:")
-    last = ""
+    first_row, last = (resume.start if resume else 0) + 1, ""
     for failure in failures[:_FAILURES_SHOWN]:
-        row = skipped + failure.row + 1
+        row = first_row + failure.row
         reply, last = "as above" if failure.reply == last else failure.reply, failure.reply
         echo(
             f"  row {row}: {failure.outcome.value}, exchange {failure.exchange!r}, key {failure.routing_key!r}: {reply}",
+            err=True,
+        )
+    if resume:
+        row = first_row + failures[0].row
+        echo(
+            f"The next call starts at row {row} and sends later rows again, even confirmed ones. Correct the cause first, for "
+            "example bind a queue. To leave the row out, publish the rows after it as another file.",
             err=True,
         )

@@ -66,17 +66,22 @@ class ResumeFile:
         gone = min(max(self.start - (batch.first_row - 1), 0), len(batch.bodies))
         return batch[gone:] if gone else batch
 
-    def keep_up(self, publisher: Publisher, rows: int, stopped: Callable[[], bool]) -> None:
-        """Save the position often enough before more rows are published; wait if confirms lag behind."""
-        while not stopped() and publisher.error is None:
+    def keep_up(self, publisher: Publisher, rows: int, stopped: Callable[[], bool]) -> bool:
+        """Save the position often enough before more rows are published; wait if confirms lag behind.
+
+        Return False if no more rows may be published: after a stop, and after a row has failed. The position stays at that
+        row, so the next call would send all later rows again.
+        """
+        while publisher.error is None and not (stopped() or publisher.failures):
             ahead = self.start + publisher.totals.published + rows - self._saved
             if ahead < _SAVE_ROWS and time.monotonic() - self._saved_at < _SAVE_SECONDS:
-                return
+                break
             self.save(publisher)
             ahead = self.start + publisher.totals.published + rows - self._saved
             if ahead <= MAX_SENT_AGAIN:
-                return
+                break
             time.sleep(_PAUSE)
+        return not (stopped() or publisher.failures)
 
     def save(self, publisher: Publisher) -> None:
         """Save the row before which every row is confirmed; a crash leaves the old file or the new one."""

@@ -17,9 +17,10 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from rabbit_chx.cli.publish_resume import ResumeFile, open_resume_file
+from rabbit_chx.cli.publish_resume import MAX_SENT_AGAIN, ResumeFile, open_resume_file
 from rabbit_chx.cli.row_files import Picker, RowBatch, format_of, read_batches
 from rabbit_chx.errors import InvalidValue
+from rabbit_chx.publishing import Failure, Outcome, Totals
 from tests.amqp_server import AmqpServer
 
 if TYPE_CHECKING:
@@ -204,6 +205,68 @@ def test_a_signal_ends_a_command_that_waits_for_a_silent_broker(tmp_path: Path) 
     assert (totals["confirmed"], totals["pending"]) == (0, 0)
     assert totals["published"] == totals["unknown"] + totals["unsent"]
     assert position_of(kept, file) == 0
+
+
+class FailingPublisher:
+    """Confirms each message at once, except one that no queue accepts."""
+
+    error = None
+
+    def __init__(self, *_: object, failed: int, **_more: object) -> None:
+        self._failed, self._count = failed, 0
+        self.published: list[str] = []
+
+    def open(self) -> None: ...
+
+    def close(self, timeout: float) -> None: ...
+
+    def stop_accepting(self) -> None: ...
+
+    def publish_many(self, bodies: list[bytes], keys: list[str], **_: object) -> None:
+        assert len(self.published) <= 4 * MAX_SENT_AGAIN, "the command does not end"
+        self.published += keys
+
+    @property
+    def failures(self) -> list[Failure]:
+        if len(self.published) <= self._failed:
+            return []
+        return [Failure(self._failed, Outcome.RETURNED, "x", self.published[self._failed], "312 NO_ROUTE")]
+
+    @property
+    def totals(self) -> Totals:
+        count, failed = len(self.published), len(self.failures)
+        return Totals(published=count, confirmed=count - failed, returned=failed)
+
+    @property
+    def confirmed_before(self) -> int:
+        return min(len(self.published), self._failed)
+
+
+@pytest.mark.timeout(60)  # it would wait for ever
+def test_a_failed_row_ends_a_call_with_a_position(
+    run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, kept = tmp_path / "rows.jsonl", tmp_path / "position"
+    file.write_text("".join(f'{{"k": "c{row}"}}\n' for row in range(1, 30_001)))
+    publishers = []
+
+    def publisher(*given: object, **more: Any) -> FailingPublisher:
+        publishers.append(FailingPublisher(*given, failed=2_499 if not publishers else 499, **more))
+        return publishers[-1]
+
+    monkeypatch.setattr("rabbit_chx.cli.publish.Publisher", publisher)
+    arguments = ["publish", file, "-x", "x", "-k", "k", "-U", "amqp://127.0.0.1:1", "--resume", kept]
+    for position in (2_499, 2_998):
+        failed = run(*arguments)
+        assert failed.code == 1
+        assert (
+            f"row {position + 1}: returned, exchange 'x', key 'c{position + 1}': 312 NO_ROUTE" in failed.err
+        )
+        assert f"The next call starts at row {position + 1} " in failed.err
+        assert position_of(kept, file) == position
+    first, second = (each.published for each in publishers)
+    assert len(first) == 3_000  # not the rows of the file after the failed one
+    assert second[0] == "c2500"
 
 
 def test_a_long_csv_field_is_published(tmp_path: Path) -> None:
