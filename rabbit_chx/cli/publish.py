@@ -28,7 +28,7 @@ from rabbit_chx.cli.output import echo, log_to_stderr, notice, print_json
 from rabbit_chx.cli.publish_resume import MAX_SENT_AGAIN, ResumeFile, open_resume_file
 from rabbit_chx.cli.row_files import Picker, RowBatch, format_of, read_batches
 from rabbit_chx.cli.verb import Exit, bundle, option, verb
-from rabbit_chx.errors import BrokerUnavailable, PublishFailed
+from rabbit_chx.errors import BrokerUnavailable, InvalidValue, PublishFailed
 from rabbit_chx.publishing import Failure, Publisher, Totals
 from rabbit_chx.text import printable
 
@@ -164,7 +164,7 @@ def _publish_all(
             for rows in pace.parts(resume.skip(batch) if resume else batch):
                 if stop or (resume and not resume.keep_up(publisher, len(rows.bodies), lambda: bool(stop))):
                     return
-                publisher.publish_many(rows.bodies, rows.keys, headers=rows.headers, **rows.properties)
+                _publish(rows, publisher)
     except BrokerUnavailable as unavailable:
         error = unavailable
     except KeyboardInterrupt:
@@ -178,6 +178,18 @@ def _publish_all(
                 resume.save(publisher)
     if error is not None and not stop and not publisher.totals.failed:
         raise error  # otherwise it is reported with the failed rows
+
+
+def _publish(rows: RowBatch, publisher: Publisher) -> None:
+    """Publish some rows; an error about one of them has its number in the file."""
+    try:
+        publisher.publish_many(rows.bodies, rows.keys, headers=rows.headers, **rows.properties)
+    except InvalidValue as error:
+        what, found, row = error.what.rpartition(" in row ")
+        if not found:
+            raise
+        what = f"{what} in row {rows.first_row + int(row)}"
+        raise InvalidValue(what, error.got, error.expected, error.hint) from None
 
 
 def _settle(publisher: Publisher, stop: _GracefulStop) -> None:

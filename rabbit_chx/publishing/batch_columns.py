@@ -127,7 +127,7 @@ def _joined(
     alike = {name: [value] for name, value in with_defaults(constant).items() if name not in varying}
     try:
         columns = {name: _fields(name, found) for name, found in {**alike, **varying}.items()}
-    except InvalidValue:
+    except (InvalidValue, UnicodeEncodeError):
         return None
     # A content header holds its fields in the order of their flags.
     names = sorted(columns, key=flag_of, reverse=True)

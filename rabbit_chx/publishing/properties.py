@@ -142,6 +142,8 @@ def _double(name: str, value: float) -> bytes:
 def _encode_checked(checked: Mapping[str, Any]) -> bytes:
     try:
         return b"".join(pika.BasicProperties(**checked).encode())
+    except UnicodeEncodeError as error:
+        raise InvalidValue("properties", error.object, "text without lone surrogates") from None
     except (AMQPError, struct.error, TypeError, AttributeError, AssertionError, ValueError):
         raise InvalidValue(
             "properties",

@@ -269,6 +269,19 @@ def test_a_failed_row_ends_a_call_with_a_position(
     assert second[0] == "c2500"
 
 
+@pytest.mark.parametrize(("value", "what"), [(2**63, "header h"), ("\ud800", "properties")])
+def test_a_row_that_cannot_be_sent_is_named_by_its_number_in_the_file(
+    value: object, what: str, run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "rows.jsonl"
+    lines = [json.dumps({"k": f"c{row}", "h": value if row == 7_001 else "x"}) for row in range(1, 7_501)]
+    file.write_text("\n".join(lines))
+    monkeypatch.setattr("rabbit_chx.publishing.Publisher.open", lambda _self: None)
+    monkeypatch.setattr("rabbit_chx.publishing.Publisher._add", lambda _self, _messages: None)
+    error = run.refused("publish", file, "-x", "x", "-k", "k", "--header", "h", "-U", "amqp://127.0.0.1:1")
+    assert f"invalid {what} in row 7001: got {value!r}, expected " in error
+
+
 def test_a_long_csv_field_is_published(tmp_path: Path) -> None:
     body = "x" * 1_000_000
     (batch,) = Picker(body="b").batches(
