@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from rabbit_chx import InvalidValue, RabbitChxError, publishing, topology
-from rabbit_chx.errors import StreamUnavailable
 from rabbit_chx.publishing import Credentials, Publisher, Timeouts, tls_context
 from rabbit_chx.streams import StreamPublisher, connect
 from spark_connector.options import ConnectionOptions, StreamOptions, WriteOptions
@@ -144,8 +143,7 @@ def check_access(options: WriteOptions, exchanges: Iterable[str]) -> None:
 
 
 def connected(options: StreamOptions, opened: Callable[..., _T], **more: Any) -> _T:
-    """Call ``opened`` with each address of the stream protocol until a server answers. Return the result."""
-    *others, last = options.urls
+    """Call ``opened`` with the addresses of the stream protocol, the user and TLS. Return the result."""
     given = {
         "tls": tls_of(options),
         "credentials": credentials_of(options),
@@ -154,13 +152,7 @@ def connected(options: StreamOptions, opened: Callable[..., _T], **more: Any) ->
         "timeout": options.connection_timeout_ms / 1000,
         **more,
     }
-    for url in others:
-        try:
-            return opened(url, **given)
-        except StreamUnavailable as error:
-            if error.permanent:
-                raise
-    return opened(last, **given)
+    return opened(options.urls, **given)
 
 
 def check_streams(options: WriteOptions) -> None:
@@ -179,9 +171,14 @@ def streams_of(options: WriteOptions) -> Sequence[str]:
 
 def open_publisher(options: WriteOptions, stream: str, producer: str | None, name: str) -> StreamPublisher:
     """Connect to the leader of a stream; ``name`` is the name of the connection."""
-    timeout = options.confirm_timeout_ms / 1000
     return connected(
-        options, StreamPublisher, stream=stream, name=producer, connection_name=name, timeout=timeout
+        options,
+        StreamPublisher,
+        stream=stream,
+        name=producer,
+        connection_name=name,
+        reconnect=options.reconnect_timeout_ms / 1000,
+        confirm=options.confirm_timeout_ms / 1000,
     )
 
 

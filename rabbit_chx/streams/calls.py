@@ -49,9 +49,9 @@ class Calls:
         self._correlation = 0
         self._answers: dict[int, Response] = {}
 
-    def send(self, frames: bytes) -> None:
+    def send(self, frames: bytes, timeout: float | None = None) -> None:
         """Send frames without waiting for an answer."""
-        self.wire.send(frames, self.timeout)
+        self.wire.send(frames, timeout or self.timeout)
 
     def call(
         self,

@@ -285,16 +285,28 @@ class StreamConnection:
         needs = access.publishing(stream, named=True, missing="read")
         return self._calls.call(Command.QUERY_PUBLISHER_SEQUENCE, *fields, stream=stream, access=needs).u64()
 
-    def publish(self, publisher: int, messages: Iterable[tuple[int, bytes | Batch]]) -> None:
+    def publish(
+        self,
+        publisher: int,
+        messages: Iterable[tuple[int, bytes | Batch]],
+        *,
+        timeout: float | None = None,
+    ) -> None:
         """Send messages, each with its publishing id; `confirms` yields their confirms.
 
         The broker stores the bytes unchanged, so a message is usually encoded AMQP 1.0. A `sub_batch` stores many messages as one entry.
+
+        Args:
+            publisher: its number.
+            messages: pairs of a publishing id and a message.
+            timeout: seconds in which the broker must receive each frame, by default those for an answer. It receives none during an
+                alarm.
 
         Raises:
             StreamUnavailable: the connection was lost, or a message exceeds the maximum size of a frame.
         """
         for frame in encoding.publish_frames(publisher, messages, self.frame_max):
-            self._calls.send(frame)
+            self._calls.send(frame, timeout)
 
     def confirms(self, timeout: float) -> Iterator[Confirms | Refusals]:
         """Yield confirms and refusals of published messages, until nothing has arrived for ``timeout`` seconds.

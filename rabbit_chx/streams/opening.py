@@ -5,10 +5,11 @@ from __future__ import annotations
 import ssl
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 from rabbit_chx.broker.credentials import Credentials
-from rabbit_chx.errors import StreamUnavailable
+from rabbit_chx.errors import InvalidValue, StreamUnavailable
 from rabbit_chx.streams.access import publishing, reading
 from rabbit_chx.streams.connection import StreamConnection
 from rabbit_chx.streams.protocol import Node, reason
@@ -19,7 +20,7 @@ _TRIES: Final = 20
 
 
 def connect(
-    url: str | BrokerUrl,
+    url: str | BrokerUrl | Sequence[str | BrokerUrl],
     *,
     stream: str | None = None,
     leader: bool = False,
@@ -33,7 +34,7 @@ def connect(
 
     Args:
         url: ``rabbitmq-stream://user:password@host:5552/vhost`` or ``rabbitmq-stream+tls://``. An ``amqp://`` or ``amqps://``
-            URL means the same host, user and virtual host, and port 5552 or 5551.
+            URL means the same host, user and virtual host, and port 5552 or 5551. Several are tried in turn.
         stream: connect to a node that has this stream.
         leader: connect to the leader of that stream, as publishers need.
         follow_advertised: connect to the address that such a node advertises. By default `connect` tries the address of the URL
@@ -41,19 +42,34 @@ def connect(
         tls: the context for TLS; by default the certificate and the host name are verified.
         credentials: returns user and password, if the URL does not contain them.
         name: the connection's name in the broker's list.
-        timeout: seconds for opening the connection, and for each answer.
+        timeout: seconds for opening a connection, and for each answer.
 
     Raises:
         StreamUnavailable: the connection did not open; the message has the reason.
     """
-    url = BrokerUrl.for_streams(url)
+    opened: Callable[[BrokerUrl], StreamConnection] = partial(
+        StreamConnection, tls=tls, credentials=credentials, name=name, timeout=timeout
+    )
+    if stream is not None:
+        opened = partial(_with_stream, opened, stream=stream, leader=leader, follow=follow_advertised)
+    return _first(opened, url)
 
-    def open_at(place: BrokerUrl) -> StreamConnection:
-        return StreamConnection(place, tls=tls, credentials=credentials, name=name, timeout=timeout)
 
-    if stream is None:
-        return open_at(url)
-    return _with_stream(open_at, url, stream, leader=leader, follow=follow_advertised)
+def _first(
+    opened: Callable[[BrokerUrl], StreamConnection], url: str | BrokerUrl | Sequence[str | BrokerUrl]
+) -> StreamConnection:
+    """Try the URLs in turn until one opens, or refuses for a reason that is not temporary."""
+    urls = [url] if isinstance(url, (str, BrokerUrl)) else url
+    if not urls:
+        raise InvalidValue("broker URL", "an empty list", "one or more URLs")
+    *others, last = map(BrokerUrl.for_streams, urls)
+    for one in others:
+        try:
+            return opened(one)
+        except StreamUnavailable as error:
+            if error.permanent:
+                raise
+    return opened(last)
 
 
 def _with_stream(

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import ssl
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import islice
@@ -39,7 +39,7 @@ class StreamPublisher:
 
     def __init__(
         self,
-        url: str | BrokerUrl,
+        url: str | BrokerUrl | Sequence[str | BrokerUrl],
         stream: str,
         *,
         name: str | None = None,
@@ -47,7 +47,9 @@ class StreamPublisher:
         credentials: Credentials | None = None,
         follow_advertised: bool = False,
         connection_name: str = "rabbit-chx",
-        timeout: float = 30.0,
+        timeout: float = 10.0,
+        reconnect: float = 120.0,
+        confirm: float = 120.0,
     ) -> None:
         """Connect to the leader of the stream.
 
@@ -60,17 +62,20 @@ class StreamPublisher:
             credentials: as for `connect`.
             follow_advertised: as for `connect`.
             connection_name: the connection's name in the broker's list.
-            timeout: seconds for opening a connection, for an answer, and between confirms.
+            timeout: seconds for opening a connection, and for an answer.
+            reconnect: seconds to keep reconnecting.
+            confirm: seconds in which the broker must receive and confirm something.
 
         Raises:
             StreamUnavailable: the connection did not open, the stream does not exist, or the user has no write permission.
         """
         self.stream = stream
         self.name = name
-        self._timeout = timeout
+        self._reconnect = reconnect
+        self._confirm = confirm
         self._connect: Callable[[], StreamConnection] = partial(
             connect,
-            BrokerUrl.for_streams(url),
+            url,
             stream=stream,
             leader=True,
             follow_advertised=follow_advertised,
@@ -127,7 +132,7 @@ class StreamPublisher:
                 last id; with a name, also after the last id of earlier publishers.
 
         Raises:
-            StreamUnavailable: the broker refused messages, or no connection opened within the timeout.
+            StreamUnavailable: the broker refused messages, or did not confirm any, or no connection opened in time.
         """
         return self.send_messages(map(data_section, bodies), first_id=first_id)
 
@@ -161,7 +166,7 @@ class StreamPublisher:
             self._waiting |= entries
             self._count(published=len(entries), bytes=sum(map(len, entries.values())))
             try:
-                self._connection.publish(self._number, entries.items())
+                self._connection.publish(self._number, entries.items(), timeout=self._confirm)
             except StreamUnavailable as error:
                 self._resume(error)
             self._settle(_WINDOW)
@@ -183,7 +188,7 @@ class StreamPublisher:
                 self._resume(error)
 
     def _take_outcomes(self, most: int) -> None:
-        for outcome in self._connection.confirms(self._timeout):
+        for outcome in self._connection.confirms(self._confirm):
             if isinstance(outcome, Refusals):
                 error = self._refused(outcome)
                 if error.permanent:
@@ -198,7 +203,7 @@ class StreamPublisher:
             if len(self._waiting) <= most:
                 return
         raise StreamUnavailable(
-            f"no confirm from the broker for {self._timeout:g} seconds: a memory or disk alarm, or no majority of replicas",
+            f"no confirm from the broker for {self._confirm:g} seconds: a memory or disk alarm, or no majority of replicas",
             "refused",
             self.stream,
         )
@@ -214,7 +219,7 @@ class StreamPublisher:
 
     def _resume(self, error: StreamUnavailable) -> None:
         """Send the unconfirmed messages over a new connection."""
-        deadline = time.monotonic() + self._timeout
+        deadline = time.monotonic() + self._reconnect
         while True:
             self._connection.close()
             if error.permanent or time.monotonic() > deadline:
@@ -225,7 +230,7 @@ class StreamPublisher:
                 self._connection = self._connect()
                 self._number = self._connection.declare_publisher(self.stream, self.name)
                 self._count(connections=1, resent=len(self._waiting))
-                self._connection.publish(self._number, self._waiting.items())
+                self._connection.publish(self._number, self._waiting.items(), timeout=self._confirm)
             except StreamUnavailable as another:
                 error = another
             else:

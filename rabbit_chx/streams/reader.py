@@ -43,7 +43,7 @@ class StreamReader:
 
     def __init__(
         self,
-        url: str | BrokerUrl,
+        url: str | BrokerUrl | Sequence[str | BrokerUrl],
         stream: str,
         *,
         columns: Sequence[str] | None = None,
@@ -78,7 +78,7 @@ class StreamReader:
         self._timeout = timeout
         self._connect: Callable[[], StreamConnection] = partial(
             connect,
-            BrokerUrl.for_streams(url),
+            url,
             stream=stream,
             follow_advertised=follow_advertised,
             tls=tls,

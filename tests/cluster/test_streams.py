@@ -54,7 +54,7 @@ def test_no_message_is_lost_or_repeated_when_the_leader_stops(cluster, urls):
 
     try:
         with StreamPublisher(
-            survivor, "replicated", name="job", follow_advertised=True, timeout=90
+            survivor, "replicated", name="job", follow_advertised=True, reconnect=90
         ) as publisher:
             publisher.send(bodies(), first_id=1)
         assert values(survivor, "replicated") == [b"%d" % number for number in range(60_000)]

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from rabbit_chx.streams import StreamPublisher
-from tests.faults.load import PATIENCE
 from tests.faults.spark_load import SLOW
 
 NO_LOSS = "no loss is possible, Spark reads the offsets again"
@@ -67,9 +66,7 @@ class Feed(threading.Thread):
         self.sent[publisher.stream] += count
 
     def _publisher(self, stream: str) -> StreamPublisher:
-        return StreamPublisher(
-            self._url, stream, name="feed", timeout=PATIENCE, follow_advertised=self._follow
-        )
+        return StreamPublisher(self._url, stream, name="feed", follow_advertised=self._follow)
 
     def end(self) -> dict[str, int]:
         """Stop, and return the number of confirmed messages of each stream."""

@@ -1,0 +1,152 @@
+"""`StreamPublisher` after its connection is lost: what it asks and sends again, where, and for how long."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from rabbit_chx.errors import InvalidValue, StreamUnavailable
+from rabbit_chx.streams import Confirms, Node, StreamMetadata, StreamPublisher, connect
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from rabbit_chx.urls import BrokerUrl
+
+FIRST, SECOND = "rabbitmq-stream://first", "rabbitmq-stream://second"
+
+
+class Servers:
+    """Servers that share one stream; those that are down accept no connection."""
+
+    def __init__(self) -> None:
+        self.down: set[str] = set()
+        self.opened: list[tuple[str, float]] = []
+        """The host and the timeout of each connection."""
+        self.stored: dict[int, bytes] = {}
+        self.silent = False
+        """Whether messages are never confirmed."""
+        self.closed = 0
+        """How many of the connections the servers have closed."""
+        self.waits: set[float] = set()
+        """How long clients waited for confirms, and until the server took their frames."""
+
+    def close_connections(self) -> None:
+        """Close all connections that are open."""
+        self.closed = len(self.opened)
+
+
+class Connection:
+    """A connection to these servers, with the methods of `StreamConnection` that a publisher calls."""
+
+    servers: Servers
+    node = None
+    frame_max = 1 << 20
+
+    def __init__(self, url: BrokerUrl, *, timeout: float, **_: object) -> None:
+        self._host, self._arrived = url.host, []
+        if url.host in self.servers.down:
+            raise StreamUnavailable(f"{url.host} is down", "unreachable")
+        self.servers.opened.append((url.host, timeout))
+        self._number = len(self.servers.opened)
+
+    def close(self) -> None: ...
+
+    def metadata(self, streams: list[str]) -> dict[str, StreamMetadata]:
+        return {name: StreamMetadata(name, Node("first", 5552), ()) for name in streams}
+
+    def declare_publisher(self, _stream: str, _name: str | None) -> int:
+        return 0
+
+    def query_publisher_sequence(self, _name: str, _stream: str) -> int:
+        self._check_open()
+        return max(self.servers.stored, default=0)
+
+    def publish(self, _: int, messages: Iterable[tuple[int, bytes]], *, timeout: float) -> None:
+        self._check_open()
+        self.servers.waits.add(timeout)
+        self._arrived = [number for number, _ in messages]
+        self.servers.stored |= dict(messages)
+
+    def confirms(self, timeout: float) -> Iterator[Confirms]:
+        self._check_open()
+        self.servers.waits.add(timeout)
+        if not self.servers.silent:
+            yield Confirms(0, tuple(self._arrived))
+
+    def _check_open(self) -> None:
+        if self._host in self.servers.down or self._number <= self.servers.closed:
+            raise StreamUnavailable("the connection was lost", "lost")
+
+
+@pytest.fixture
+def servers(monkeypatch: pytest.MonkeyPatch) -> Servers:
+    found = Servers()
+    monkeypatch.setattr(Connection, "servers", found, raising=False)
+    monkeypatch.setattr("rabbit_chx.streams.opening.StreamConnection", Connection)
+    return found
+
+
+def test_a_publisher_goes_on_at_another_server(servers: Servers) -> None:
+    with StreamPublisher([FIRST, SECOND], "events") as publisher:
+        publisher.send([b"a"])
+        servers.down = {"first"}
+        publisher.send([b"b"])
+        servers.down = {"second"}
+        publisher.send([b"c"])
+    assert [host for host, _ in servers.opened] == ["first", "second", "first"]
+    assert len(servers.stored) == 3
+
+
+def test_each_timeout_limits_its_own_part(servers: Servers) -> None:
+    publisher = StreamPublisher(FIRST, "events", timeout=7, reconnect=0.05, confirm=300)
+    publisher.send([b"a"])
+    assert servers.opened == [("first", 7)]
+    assert servers.waits == {300}
+    servers.down = {"first"}
+    began = time.monotonic()
+    with pytest.raises(StreamUnavailable, match="first is down"):
+        publisher.send([b"b"])
+    assert time.monotonic() - began < 7
+
+
+def test_a_missing_confirm_is_an_error_that_says_how_long_it_took(servers: Servers) -> None:
+    servers.silent = True
+    with (
+        StreamPublisher(FIRST, "events", confirm=0.5) as publisher,
+        pytest.raises(StreamUnavailable, match=r"no confirm from the broker for 0\.5 seconds"),
+    ):
+        publisher.send([b"a"])
+
+
+def test_servers_are_tried_in_turn_until_one_refuses_for_good(
+    servers: Servers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    servers.down = {"first", "second"}
+    with pytest.raises(StreamUnavailable, match="second is down"):
+        connect([FIRST, SECOND])
+    monkeypatch.setattr(StreamUnavailable, "permanent", True)
+    with pytest.raises(StreamUnavailable, match="first is down"):
+        connect([FIRST, SECOND])
+    with pytest.raises(InvalidValue, match="invalid broker URL: got 'an empty list', expected one or more"):
+        connect([])
+
+
+def test_a_write_of_spark_passes_its_addresses_and_timeouts(monkeypatch: pytest.MonkeyPatch) -> None:
+    from spark_connector import connections
+    from spark_connector.options import WriteOptions
+
+    given: dict[str, Any] = {}
+    monkeypatch.setattr(connections, "StreamPublisher", lambda urls, **more: given.update(urls=urls, **more))
+    options = {
+        "url": f"{FIRST},{SECOND}",
+        "stream": "events",
+        "connectionTimeoutMs": "1000",
+        "reconnectTimeoutMs": "2000",
+        "confirmTimeoutMs": "3000",
+    }
+    connections.open_publisher(WriteOptions.of(options), "events", "job/0", "spark")
+    assert [url.host for url in given["urls"]] == ["first", "second"]
+    assert (given["timeout"], given["reconnect"], given["confirm"]) == (1, 2, 3)
