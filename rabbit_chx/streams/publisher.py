@@ -108,6 +108,10 @@ class StreamPublisher:
         """Return the highest publishing id that the stream remembers for this name; 0 if the stream remembers none, or without a name."""
         if self.name is None:
             return 0
+        try:
+            return self._connection.query_publisher_sequence(self.name, self.stream)
+        except StreamUnavailable as error:
+            self._resume(error)  # the broker closes a connection that was idle for minutes
         return self._connection.query_publisher_sequence(self.name, self.stream)
 
     @property

@@ -89,6 +89,24 @@ def servers(monkeypatch: pytest.MonkeyPatch) -> Servers:
     return found
 
 
+def test_the_last_id_is_known_after_the_broker_closed_an_idle_connection(servers: Servers) -> None:
+    with StreamPublisher(FIRST, "events", name="job") as publisher:
+        assert publisher.send([b"a", b"b"]) == 2
+        servers.close_connections()
+        assert publisher.sequence() == 2
+        assert publisher.send([b"c"]) == 3
+        totals = publisher.totals
+    assert list(servers.stored) == [1, 2, 3]
+    assert (totals.published, totals.confirmed, totals.resent, totals.connections) == (3, 3, 0, 2)
+
+
+def test_the_last_id_is_unknown_while_no_server_accepts_connections(servers: Servers) -> None:
+    with StreamPublisher(FIRST, "events", name="job", reconnect=0.05) as publisher:
+        servers.down = {"first"}
+        with pytest.raises(StreamUnavailable, match="first is down"):
+            publisher.sequence()
+
+
 def test_a_publisher_goes_on_at_another_server(servers: Servers) -> None:
     with StreamPublisher([FIRST, SECOND], "events") as publisher:
         publisher.send([b"a"])
