@@ -339,6 +339,14 @@ def _check_who(options: ConnectionOptions, found: set[str]) -> None:
         raise InvalidValue("password", f"given by {' and '.join(passwords)}", "one of them")
     if options.username is not None and any(url.user is not None for url in in_url):
         raise InvalidValue("user", "given by username and url", "one of them")
+    users = sorted({url.login[0] for url in options.urls})
+    if len(users) > 1 and found & {"password", "password_env"}:  # a file is read for the user of each URL
+        raise InvalidValue(
+            "users in url",
+            users,
+            f"the same user in each URL, because {passwords[0]} is the password of one",
+            "Write each password into its URL, or remove the users from the URLs and set username",
+        )
 
 
 def _check_tls(options: ConnectionOptions, found: set[str]) -> None:

@@ -142,6 +142,19 @@ def test_several_urls_are_separated_by_commas_and_get_the_username() -> None:
     assert url == BrokerUrl("h", user="me", named_vhost="v")
 
 
+@pytest.mark.parametrize("option", ["password", "passwordEnv"])
+def test_one_password_is_not_for_several_users(option: str) -> None:
+    for url in ("amqp://a@h1,amqp://b@h2", "amqp://a@h1,amqp://h2"):  # without a user: guest
+        error = complaint(lambda url=url: WriteOptions.of({"url": url, option: "CANARY"}))
+        assert error.got == ["a", "b" if "b@" in url else "guest"]
+        assert option in error.expected
+        assert "CANARY" not in str(error)
+    assert WriteOptions.of({"url": "amqp://a@h1,amqp://a@h2", option: "CANARY"}).urls
+    two = "amqp://a@h1,amqp://b@h2"
+    assert WriteOptions.of({"url": two, "passwordFile": "f"}).where.count("user") == 2  # it is read for a URL
+    assert WriteOptions.of({"url": two.replace("@", ":1@")}).urls[1].login == ("b", "1")
+
+
 def test_tls_options_need_tls() -> None:
     for name in ("tlsCaFile", "tlsServerName", "tlsCertFile"):
         assert name in str(complaint(lambda name=name: of(**{name: "f"})))
