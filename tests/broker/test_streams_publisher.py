@@ -102,6 +102,8 @@ def test_a_named_publisher_stores_each_message_once_when_connections_are_lost(br
 
     with StreamPublisher(stream_url, stream, name="job") as publisher:
         publisher.send(generated(), first_id=1)
+        broker.ctl("close_all_connections", "closed by the operator")
+        assert publisher.sequence() == 60_000
     assert bodies(stream_url, stream) == [b"%d" % number for number in range(60_000)]
 
 
