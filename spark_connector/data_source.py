@@ -61,18 +61,16 @@ class RabbitMQDataSource(DataSource):
         """Check a batch read."""
         if self.session.reads_queue(self.options):
             raise no_batch_of_a_queue()
-        job = self._read_job(schema)
-        job.options.check_batch()
-        return BatchReader(job)
+        ReadOptions.check_batch(self.options)
+        return BatchReader(self._read_job(schema))
 
     def streamReader(self, schema: StructType) -> StreamingReader | QueueStreamReader:  # noqa: N802
         """Check a streaming read; Spark calls this for each micro-batch, so it does not ask the broker."""
         if self.session.reads_queue(self.options):
             options = self.session.complete(QueueOptions, self.options)
             return QueueStreamReader(options, checked_columns(schema, options.columns, QUEUE_COLUMNS))
-        job = self._read_job(schema)
-        job.options.check_stream()
-        return StreamingReader(job)
+        ReadOptions.check_stream(self.options)
+        return StreamingReader(self._read_job(schema))
 
     def _read_job(self, schema: StructType) -> ReadJob:
         options = self.session.complete(ReadOptions, self.options)

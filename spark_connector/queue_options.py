@@ -10,9 +10,10 @@ from rabbit_chx import InvalidValue
 from rabbit_chx.errors import Unquoted
 from spark_connector.option_table import check_short_text, integer, options_of, text
 from spark_connector.options import OPTIONS, AmqpOptions, ConnectionOptions, check_one_target
-from spark_connector.read_options import READ_OPTIONS, listed
+from spark_connector.read_options import READ_OPTIONS, listed, row_limit
 
 _SOURCE, _ROWS = "Source", "Rows"
+_MOST_ROWS: Final = 32_767
 _BATCH_HINT: Final = (
     "With trigger(availableNow=True) the query ends when the queue is empty. Or bind a stream to the exchange of the "
     "queue, and read the stream"
@@ -37,13 +38,23 @@ class QueueOptions(AmqpOptions):
         _ROWS,
         10_000,
         "Maximum number of rows of a micro-batch. The driver prefetches up to twice as many messages.",
-        most=32_767,
+        most=_MOST_ROWS,
     )
     min_partitions: int = integer(
         _ROWS,
         1,
         "Divide the rows of a micro-batch among this many tasks; only a single task keeps the order of the queue.",
     )
+
+    @classmethod
+    def applicable_defaults(cls, given: Mapping[str, str], defaults: Mapping[str, str]) -> dict[str, str]:
+        """Also leave out a default limit of rows that only reads of streams can have."""
+        found = super().applicable_defaults(given, defaults)
+        return {
+            name: value
+            for name, value in found.items()
+            if name.lower() != "maxrowspertrigger" or not _only_for_streams(value)
+        }
 
     @classmethod
     def _unknown(cls, name: str) -> str:
@@ -63,6 +74,12 @@ class QueueOptions(AmqpOptions):
         if not self.queue:
             raise InvalidValue("option queue", self.queue, "the name of a queue")
         check_short_text(self.queue, "option queue")
+
+
+def _only_for_streams(limit: str) -> bool:
+    """Whether this text limits the rows of streams, but not those of a queue."""
+    found = row_limit(limit)
+    return found is not None and not (isinstance(found, int) and found <= _MOST_ROWS)
 
 
 def no_batch_of_a_queue() -> InvalidValue:

@@ -6,7 +6,7 @@ The options of the connection are those of a write. This module imports neither 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
@@ -22,7 +22,7 @@ from spark_connector.option_table import (
     options_of,
     text,
 )
-from spark_connector.options import OPTIONS, TARGETS, StreamOptions, check_one_target
+from spark_connector.options import OPTIONS, TARGETS, StreamOptions, check_one_target, targets_in
 from spark_connector.ranges import RowLimit
 from spark_connector.stream_keys import no_keys
 
@@ -51,7 +51,7 @@ def listed(group: str, doc: str) -> Any:
     return option(group, None, expected, doc, _names)
 
 
-def _row_limit(given: str) -> RowLimit | None:
+def row_limit(given: str) -> RowLimit | None:
     """Parse a number of rows, or numbers by stream; return None for other text."""
     try:
         found = json.loads(given)
@@ -118,7 +118,7 @@ class ReadOptions(StreamOptions):
         None,
         'an integer from 1 to 9223372036854775807, or JSON by stream such as {"s0": 1000}',
         "Maximum number of rows of a micro-batch: over all streams, or of each stream that the JSON names. Needs PySpark 4.2.",
-        _row_limit,
+        row_limit,
     )
     min_partitions: int | None = integer(
         _ROWS, None, "Divide the rows among at least this many tasks. Default: one task for each stream."
@@ -144,6 +144,16 @@ class ReadOptions(StreamOptions):
         )
 
     @classmethod
+    def applicable_defaults(cls, given: Mapping[str, str], defaults: Mapping[str, str]) -> dict[str, str]:
+        """Also leave out the defaults that have no effect on the source of the read."""
+        found = super().applicable_defaults(given, defaults)
+        sources = targets_in((*given, *found))
+        other = {
+            option_name(key).lower() for key, needed in _NEEDED_SOURCES.items() if not needed & {*sources}
+        }
+        return {name: value for name, value in found.items() if name.lower() not in other}
+
+    @classmethod
     def _unknown(cls, name: str) -> str:
         if name.lower() in ONLY_OF_WRITES:
             hint = "Remove it: only writes have this option"
@@ -166,20 +176,24 @@ class ReadOptions(StreamOptions):
         if self.keys is not None and self.stream is not None:
             raise no_keys(self.keys, self.source)
 
-    def check_batch(self) -> None:
-        """Raise if an option is for streaming reads."""
-        if self.max_rows_per_trigger is not None:
+    @staticmethod
+    def check_batch(given: Iterable[str]) -> None:
+        """Raise if a given option is for streaming reads. The same setting of a session has no effect on a batch."""
+        if "maxrowspertrigger" in map(str.lower, given):
             raise InvalidValue(
                 "option maxRowsPerTrigger", "a batch read", "a streaming read", "Use endingOffsets in a batch"
             )
 
-    def check_stream(self) -> None:
-        """Raise if an option is for batch reads."""
-        if self.ending_offsets is not None:
+    @staticmethod
+    def check_stream(given: Iterable[str]) -> None:
+        """Raise if a given option is for batch reads. The same setting of a session has no effect on a query."""
+        if "endingoffsets" in map(str.lower, given):
             hint = "With trigger(availableNow=True) a query ends where the streams ended when it started"
             raise InvalidValue("option endingOffsets", "a streaming read", "a batch read", hint)
 
 
+_NEEDED_SOURCES: Final = {"management_url": {"exchange"}, "keys": {"super_stream", "exchange"}}
+"""The sources of the options that not every source has."""
 READ_OPTIONS: Final = options_of(ReadOptions)
 """All options of a read, for documentation."""
 ONLY_OF_WRITES: Final = {one.name.lower() for one in OPTIONS} - {one.name.lower() for one in READ_OPTIONS}

@@ -143,10 +143,10 @@ def test_invalid_options_are_errors_with_hints(given: dict[str, str], words: str
 
 
 def test_some_options_are_only_for_batch_or_only_for_streaming_reads() -> None:
-    assert "a streaming read" in complaint(of(maxRowsPerTrigger="5").check_batch).expected
-    assert "availableNow" in complaint(of(endingOffsets="latest").check_stream).hint
-    of(endingOffsets="latest").check_batch()
-    of(maxRowsPerTrigger="5").check_stream()
+    assert "a streaming read" in complaint(lambda: ReadOptions.check_batch(["maxRowsPerTrigger"])).expected
+    assert "availableNow" in complaint(lambda: ReadOptions.check_stream(["endingoffsets"])).hint
+    ReadOptions.check_batch(["endingOffsets"])
+    ReadOptions.check_stream(["maxRowsPerTrigger"])
 
 
 def test_the_limit_of_a_micro_batch_needs_pyspark_4_2() -> None:

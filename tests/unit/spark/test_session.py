@@ -77,6 +77,43 @@ def test_defaults_that_do_not_apply_to_the_target_are_left_out() -> None:
     assert (to_exchange.exchange, to_exchange.producer_name, to_exchange.max_in_flight) == ("orders", None, 7)
 
 
+def test_defaults_that_do_not_apply_to_the_source_of_a_read_are_left_out() -> None:
+    settings = session(url="amqp://me@h", managementUrl="http://h", keys="a")
+    for given, management_url, keys in [
+        ({"stream": "s"}, None, None),
+        ({"superStream": "s"}, None, ("a",)),
+        ({"EXCHANGE": "x"}, "http://h", ("a",)),
+    ]:
+        read = settings.complete(ReadOptions, given)
+        assert (read.management_url, read.keys) == (management_url, keys)
+    error = complaint(lambda: settings.complete(ReadOptions, {"stream": "s", "managementUrl": "http://h"}))
+    assert error.expected == "the option exchange as well"
+
+
+def test_a_default_that_only_batches_or_only_queries_have_does_not_disturb_the_others() -> None:
+    schema = t.StructType([t.StructField("value", t.BinaryType())])
+    limited = source(session(url="amqp://h", maxRowsPerTrigger="1000", stream="s"))
+    ended = source(session(url="amqp://h", endingOffsets="latest", stream="s"))
+    assert limited.reader(schema)
+    assert ended.streamReader(schema)
+    given = source(session(url="amqp://h"), stream="s", maxRowsPerTrigger="5", endingOffsets="latest")
+    assert complaint(lambda: given.reader(schema)).what == "option maxRowsPerTrigger"
+    assert complaint(lambda: given.streamReader(schema)).what == "option endingOffsets"
+
+
+@pytest.mark.parametrize(("limit", "rows"), [("100000", 10_000), ('{"s0": 5}', 10_000), ("500", 500)])
+def test_a_default_limit_that_only_streams_can_have_does_not_apply_to_a_queue(limit: str, rows: int) -> None:
+    settings = session(url="amqp://h", maxRowsPerTrigger=limit)
+    assert settings.complete(QueueOptions, {"queue": "q"}).max_rows_per_trigger == rows
+    error = complaint(lambda: settings.complete(QueueOptions, {"queue": "q", "maxRowsPerTrigger": "100000"}))
+    assert error.expected == "an integer from 1 to 32767"
+
+
+def test_an_invalid_default_limit_is_an_error_in_a_read_of_a_queue() -> None:
+    settings = session(url="amqp://h", maxRowsPerTrigger="many")
+    assert complaint(lambda: settings.complete(QueueOptions, {"queue": "q"})).got == "many"
+
+
 def test_a_setting_that_names_no_option_is_an_error() -> None:
     error = complaint(lambda: session(exchnge="x"))
     assert (error.got, error.hint) == ("spark.datasource.rabbitmq.exchnge", "Did you mean exchange?")
