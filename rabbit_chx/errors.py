@@ -218,10 +218,10 @@ StreamProblem: TypeAlias = Literal[
 
 =================  ====================================================================================================
 unreachable        nothing accepts connections: a wrong host or port, or the plugin ``rabbitmq_stream`` is disabled
-tls                the TLS handshake failed, or only one side uses TLS
+tls                TLS rejected a certificate, or the peer does not speak TLS
 login              the broker rejected the user, the password or the certificate
 virtual host       the virtual host does not exist, or the user has no permission in it
-lost               the connection ended, or the broker does not answer
+lost               the connection or the TLS handshake ended, or the broker does not answer
 not available      the stream currently has no leader, or the connected node has no replica of it
 no such stream     no stream has this name; a queue of another type may have it
 permission         the user has no permission on the stream

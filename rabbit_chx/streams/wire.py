@@ -15,7 +15,7 @@ from typing import Final
 
 import numpy as np
 
-from rabbit_chx.broker.reasons import why_tls_failed, why_unreachable
+from rabbit_chx.broker.reasons import Reason, why_tls_failed, why_unreachable
 from rabbit_chx.broker.tls import warn_if_unchecked
 from rabbit_chx.errors import StreamUnavailable
 from rabbit_chx.streams.encoding import one_way
@@ -161,10 +161,11 @@ class Wire:
             raise self._lost(TimeoutError(f"no data for {silence:.0f} seconds, not even a heartbeat"))
 
     def _lost(self, error: OSError) -> StreamUnavailable:
-        if isinstance(error, ssl.SSLError) and not isinstance(error, ssl.SSLEOFError):
+        if isinstance(error, ssl.SSLError):
             # with TLS 1.3, the broker rejects a client certificate after the handshake
-            text = str(why_tls_failed(error, f"the broker at {self.where}"))
-            return self._ended(StreamUnavailable(text, "tls"))
+            reason = why_tls_failed(error, f"the broker at {self.where}")
+            if reason.permanent:
+                return self._ended(StreamUnavailable(str(reason), "tls"))
         text = str(error) or error.strerror or type(error).__name__
         return self._ended(StreamUnavailable(f"the connection to {self.where} was lost: {text}", "lost"))
 
@@ -182,7 +183,7 @@ def open_wire(url: BrokerUrl, tls: ssl.SSLContext | None, timeout: float) -> Wir
     """Connect to a stream port, with TLS if the URL has it.
 
     Raises:
-        StreamUnavailable: no server accepts the connection, or TLS failed.
+        StreamUnavailable: no server accepts the connection, or the TLS handshake failed.
     """
     where = str(url)
     if url.tls:
@@ -198,14 +199,17 @@ def open_wire(url: BrokerUrl, tls: ssl.SSLContext | None, timeout: float) -> Wir
             if url.tls
             else plain
         )
-    except ssl.SSLError as error:
-        plain.close()
-        hint = "; is this a port without TLS?" if isinstance(error, ssl.SSLEOFError) else ""
-        raise StreamUnavailable(f"{why_tls_failed(error, f'the broker at {where}')}{hint}", "tls") from None
     except OSError as error:
         plain.close()
-        raise StreamUnavailable(
-            f"TLS with the broker at {where} failed: {str(error) or type(error).__name__}; is this a port without TLS?",
-            "tls",
-        ) from None
+        raise _handshake_failed(error, f"the broker at {where}") from None
     return Wire(sock, where)
+
+
+def _handshake_failed(error: OSError, peer: str) -> StreamUnavailable:
+    """Explain a failed TLS handshake. A broker that is restarting ends handshakes, too, so an ended one may succeed later."""
+    reason = Reason(f"TLS with {peer} failed: {str(error) or type(error).__name__}")
+    if isinstance(error, ssl.SSLError):
+        reason = why_tls_failed(error, peer)
+    if reason.permanent:
+        return StreamUnavailable(str(reason), "tls")
+    return StreamUnavailable(f"{reason}; is this a port without TLS?", "lost")

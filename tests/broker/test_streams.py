@@ -94,7 +94,7 @@ def test_an_amqp_url_with_the_stream_port_connects(broker, url):
         ({"password": "geheim"}, "login", "rejected the user name or password"),
         ({"user": "unknown"}, "login", "rejected the user name or password"),
         ({"named_vhost": "none"}, "virtual host", "'none'.* no such virtual host, or .* no permission in it"),
-        ({"tls": True}, "tls", "is this a port without TLS"),
+        ({"tls": True}, "lost", "is this a port without TLS"),
     ],
 )
 def test_a_failed_connection_is_explained(url, changed, problem, words):

@@ -1,9 +1,14 @@
-"""What TLS options and URLs make of a connection before there is one, and the warning where nothing is checked."""
+"""What TLS options and URLs make of a connection, the warning where nothing is checked, and streams whose TLS handshake fails."""
 
 from __future__ import annotations
 
 import logging
+import socket
 import ssl
+import struct
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pika
@@ -13,7 +18,10 @@ from rabbit_chx import InvalidValue
 from rabbit_chx.broker.amqp import connect, parameters_of
 from rabbit_chx.broker.management import Management
 from rabbit_chx.broker.tls import context, warn_if_unchecked
+from rabbit_chx.errors import StreamUnavailable
 from rabbit_chx.publishing import Publisher
+from rabbit_chx.streams import connect as connect_to_streams
+from rabbit_chx.streams.wire import Wire
 from rabbit_chx.urls import BrokerUrl
 
 EXTERNAL = "amqps://host/v?auth_mechanism=external"
@@ -148,3 +156,88 @@ def test_options_that_contradict_each_other_are_refused(
     write("k\nx\n", "rows.csv")
     write("schema: 1\nvhost: v\nqueues: {q: {}}\n", "x.yaml")
     assert words in run.refused(*verb, *options)
+
+
+# -- connections of the stream protocol that fail -------------------------------------------------------------
+
+
+@contextmanager
+def a_server_that(handles: Callable[[socket.socket], object]) -> Iterator[str]:
+    """A server that handles one connection; yields its URL with TLS."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            connection, _ = server.accept()
+            with connection, suppress(OSError):
+                handles(connection)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        yield f"rabbitmq-stream+tls://127.0.0.1:{server.getsockname()[1]}"
+        thread.join()
+
+
+def ends_at_once(connection: socket.socket) -> None:
+    connection.recv(1 << 16)
+
+
+def resets(connection: socket.socket) -> None:
+    connection.recv(1)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+
+def is_silent(connection: socket.socket) -> None:
+    while connection.recv(1 << 16):
+        pass
+
+
+def refuses_tls(connection: socket.socket) -> None:
+    connection.sendall(b"\x15\x03\x03\0\x02\x02\x28")  # the alert "handshake failure"
+    is_silent(connection)
+
+
+def speaks_amqp(connection: socket.socket) -> None:
+    connection.sendall(b"AMQP\0\0\x09\x01")
+    is_silent(connection)
+
+
+@pytest.mark.parametrize(
+    ("handles", "problem", "words"),
+    [
+        (ends_at_once, "lost", "was lost during the TLS handshake; is this a port without TLS"),
+        (resets, "lost", "Connection reset by peer; is this a port without TLS"),
+        (is_silent, "lost", "timed out; is this a port without TLS"),
+        (refuses_tls, "tls", "ALERT_HANDSHAKE_FAILURE"),
+        (speaks_amqp, "tls", "is this a port without TLS"),
+    ],
+)
+def test_only_an_ended_tls_handshake_may_succeed_later(
+    handles: Callable[[socket.socket], object], problem: str, words: str
+) -> None:
+    with a_server_that(handles) as url, pytest.raises(StreamUnavailable, match=words) as caught:
+        connect_to_streams(url, timeout=0.5)
+    assert (caught.value.problem, caught.value.permanent) == (problem, problem == "tls")
+
+
+class Failing:
+    """A socket over which nothing can be sent."""
+
+    def __init__(self, error: ssl.SSLError) -> None:
+        self.error = error
+
+    def settimeout(self, seconds: float) -> None:
+        """Nothing to do."""
+
+    def sendall(self, data: bytes) -> None:
+        raise self.error
+
+    def close(self) -> None:
+        """Nothing to do."""
+
+
+@pytest.mark.parametrize("kind", [ssl.SSLEOFError, ssl.SSLZeroReturnError])
+def test_an_open_connection_that_ends_within_tls_is_lost(kind: type[ssl.SSLError]) -> None:
+    wire = Wire(Failing(kind("TLS/SSL connection has been closed (EOF)")), "broker")  # type: ignore[arg-type]
+    with pytest.raises(StreamUnavailable, match="the connection to broker was lost: ") as caught:
+        wire.send(b"", 1)
+    assert caught.value.problem == "lost"
