@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from rabbit_chx import InvalidValue, RabbitChxError, publishing, topology
-from rabbit_chx.publishing import Credentials, Publisher, Timeouts, tls_context
+from rabbit_chx.publishing import BrokerUrl, Credentials, Publisher, Timeouts, tls_context
 from rabbit_chx.streams import StreamPublisher, connect
 from spark_connector.options import ConnectionOptions, StreamOptions, WriteOptions
 
@@ -185,10 +185,13 @@ def open_publisher(options: WriteOptions, stream: str, producer: str | None, nam
 # -- the management API -----------------------------------------------------------------------------
 
 
-def management_of(options: ConnectionOptions, url: str | None) -> topology.Management:
-    """Return the API at ``url`` (default: on the broker's host), with the connection's user and certificates."""
+def management_of(
+    options: ConnectionOptions, url: str | None, broker: BrokerUrl | None = None
+) -> topology.Management:
+    """Return the API at ``url`` (default: on the host of ``broker``, or of the first one), with the connection's user and certificates."""
     tls = tls_of(options) if (url or "https").startswith("https") else None
-    return topology.Management.of(options.urls[0], url, credentials=credentials_of(options), tls=tls)
+    broker = broker or options.urls[0]
+    return topology.Management.of(broker, url, credentials=credentials_of(options), tls=tls)
 
 
 # -- secrets and files of this machine --------------------------------------------------------------

@@ -5,11 +5,12 @@ A connection stays open between micro-batches. After losing a connection, the dr
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from functools import cached_property, partial
-from typing import Final, Self, TypeVar
+from typing import Final, Self, TypeAlias, TypeVar
 
 from rabbit_chx import RabbitChxError, SuperStream
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue, StreamUnavailable
@@ -24,6 +25,8 @@ _PAUSE_SECONDS: Final = 0.5
 _LISTED_SECONDS: Final = 5.0
 """How long to use a list from the management API: Spark asks an idle query for its end up to a hundred times a second."""
 _T = TypeVar("_T")
+_Streams: TypeAlias = tuple[Collection[str], Collection[str]]
+"""All streams of a source, and the streams that can hold the keys (all without the option ``keys``)."""
 
 
 class StreamAccess:
@@ -36,8 +39,10 @@ class StreamAccess:
         self._was_open = False
         self._types: dict[str, str] = {}
         """The type of each queue that was bound to the option ``exchange``."""
-        self._listed: tuple[Collection[str], Collection[str]] = ((), ())
+        self._listed: _Streams = ((), ())
         self._listed_until = 0.0
+        self._list_by = math.inf
+        """When a list must succeed again, after one has failed."""
 
     def __enter__(self) -> Self:
         return self
@@ -99,8 +104,7 @@ class StreamAccess:
 
     # -- the streams of the source -------------------------------------------------------------------
 
-    def _sources(self) -> tuple[Collection[str], Collection[str]]:
-        """Return all streams of the source, and the streams that can hold the keys (all without the option ``keys``)."""
+    def _sources(self) -> _Streams:
         options, keys = self._options, self._options.keys
         if options.stream is not None:
             return options.stream, options.stream
@@ -108,9 +112,31 @@ class StreamAccess:
             names = self._partitions(options.super_stream)
             return names, names if keys is None else set(map(SuperStream(names).route, keys))
         if time.monotonic() >= self._listed_until:
-            self._listed = self._bound_streams(options.exchange or "", keys)
-            self._listed_until = time.monotonic() + _LISTED_SECONDS
+            self._list_again()
         return self._listed
+
+    def _list_again(self) -> None:
+        """List the streams of the exchange. If no API answers, use the last list, for ``reconnectTimeoutMs`` at most."""
+        try:
+            self._listed, self._list_by = self._list(), math.inf
+        except BrokerUnavailable as error:
+            now = time.monotonic()
+            self._list_by = min(self._list_by, now + self._options.reconnect_timeout_ms / 1000)
+            if error.permanent or not self._listed[0] or now > self._list_by:
+                hint = "Without the API, name the streams in the option stream"
+                raise BrokerUnavailable(f"{error}. {hint}", permanent=error.permanent) from None
+        self._listed_until = time.monotonic() + _LISTED_SECONDS
+
+    def _list(self) -> _Streams:
+        """Ask one API after the other until one answers."""
+        *others, last = self._managements
+        for management in others:
+            try:
+                return self._bound_streams(management)
+            except BrokerUnavailable as error:
+                if error.permanent:
+                    raise
+        return self._bound_streams(last)
 
     def _partitions(self, super_stream: str) -> list[str]:
         try:
@@ -120,32 +146,29 @@ class StreamAccess:
                 raise
             raise _missing("super stream", super_stream, "Read a stream with the option stream") from None
 
-    def _bound_streams(
-        self, exchange: str, keys: Collection[str] | None
-    ) -> tuple[Collection[str], Collection[str]]:
-        """The streams that are bound to an exchange, and those to which it routes ``keys``."""
-        management, vhost = self._management, self._options.urls[0].vhost
-        try:
-            if keys is None:
-                observed = Observed(Topology(vhost, bindings=tuple(management.bindings(vhost))))
-            else:
-                observed = read(management, vhost)
-            queues = bound_queues(observed.topology, exchange)
-            for queue in queues - set(self._types):
-                self._types[queue] = management.queue(vhost, queue).type
-        except BrokerUnavailable as error:
-            raise BrokerUnavailable(
-                f"{error}. Without the API, name the streams in the option stream"
-            ) from None
-        streams = {queue for queue in queues if self._types[queue] == "stream"}
+    def _bound_streams(self, management: Management) -> _Streams:
+        """The streams that are bound to the exchange, and those to which it routes the keys."""
+        exchange, keys, vhost = self._options.exchange or "", self._options.keys, self._options.urls[0].vhost
+        if keys is None:
+            observed = Observed(Topology(vhost, bindings=tuple(management.bindings(vhost))))
+        else:
+            observed = read(management, vhost)
+        queues = bound_queues(observed.topology, exchange)
+        for queue in queues - set(self._types):
+            if kind := _type_of(management, vhost, queue):
+                self._types[queue] = kind
+        streams = {queue for queue in queues if self._types.get(queue) == "stream"}
         if not streams:
             hint = "Bind a stream to it, or pass the names in the option stream"
             raise InvalidValue("option exchange", exchange, "an exchange to which a stream is bound", hint)
         return streams, streams if keys is None else streams_of_keys(keys, observed, exchange)
 
     @cached_property
-    def _management(self) -> Management:
-        return management_of(self._options, self._options.management_url)
+    def _managements(self) -> list[Management]:
+        """The API of the option ``managementUrl``; by default, the API of each broker."""
+        options = self._options
+        brokers = options.urls if options.management_url is None else options.urls[:1]
+        return [management_of(options, options.management_url, broker) for broker in brokers]
 
     # -- connections ---------------------------------------------------------------------------------
 
@@ -184,6 +207,16 @@ class StreamAccess:
 def open_reader(options: ReadOptions, stream: str, columns: tuple[str, ...], name: str) -> StreamReader:
     """Open a reader of one stream at the first address that answers; ``name`` is the name of its connection."""
     return connected(options, StreamReader, stream=stream, columns=columns, name=name)
+
+
+def _type_of(management: Management, vhost: str, queue: str) -> str | None:
+    """The type of a queue; None if it was deleted after its bindings were listed."""
+    try:
+        return management.queue(vhost, queue).type
+    except BrokerUnavailable as error:
+        if not error.permanent:
+            raise
+        return None  # the API has just listed the bindings, so the user may read the virtual host
 
 
 def _missing(what: str, name: str, otherwise: str) -> InvalidValue:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
+from rabbit_chx.errors import BrokerUnavailable
+from rabbit_chx.urls import BrokerUrl
 from spark_connector import stream_access
 from spark_connector.read_options import ReadOptions
 from spark_connector.stream_access import StreamAccess
@@ -33,12 +37,63 @@ def api():
         yield api
 
 
+def access_to(api, **options: str) -> StreamAccess:
+    given = {"url": "amqp://u:p@127.0.0.1", "exchange": "top", "managementUrl": api.url}
+    return StreamAccess(ReadOptions.of({**given, **options}))
+
+
 @pytest.mark.parametrize(("seconds", "lists"), [(1e9, 1), (0.0, 2)])
 def test_the_list_of_the_streams_of_an_exchange_expires(api, monkeypatch, seconds, lists) -> None:
     monkeypatch.setattr(stream_access, "_LISTED_SECONDS", seconds)
-    options = ReadOptions.of({"url": "amqp://u:p@127.0.0.1", "exchange": "top", "managementUrl": api.url})
-    access = StreamAccess(options)
+    access = access_to(api)
     assert [access.chosen(), access.chosen(["s0"])] == [["s0", "s1"]] * 2
     asked = [path for path, _ in api.asked]
     assert asked.count(BINDINGS) == lists
     assert len(asked) == lists + len(TYPES)
+
+
+def test_without_the_api_the_last_list_is_used_for_a_while(api, monkeypatch) -> None:
+    monkeypatch.setattr(stream_access, "_LISTED_SECONDS", 0.0)
+    access = access_to(api)
+    assert access.chosen() == ["s0", "s1"]
+    bindings, api.answers[BINDINGS] = api.answers[BINDINGS], (503, {"reason": "starting"})
+    assert access.chosen() == ["s0", "s1"]
+    api.answers[BINDINGS] = bindings
+    assert access.chosen() == ["s0", "s1"]
+
+    impatient = access_to(api, reconnectTimeoutMs="1")
+    assert impatient.chosen() == ["s0", "s1"]
+    api.answers[BINDINGS] = (503, {"reason": "starting"})
+    assert impatient.chosen() == ["s0", "s1"]
+    time.sleep(0.01)
+    with pytest.raises(BrokerUnavailable, match=r"answered 503.*name the streams in the option stream"):
+        impatient.chosen()
+
+
+@pytest.mark.parametrize(("status", "permanent"), [(503, False), (401, True)])
+def test_a_query_cannot_start_without_the_api(api, status, permanent) -> None:
+    api.answers[BINDINGS] = (status, {"reason": "Not"})
+    with pytest.raises(BrokerUnavailable, match="name the streams in the option stream") as caught:
+        access_to(api).chosen()
+    assert caught.value.permanent == permanent
+
+
+def test_the_last_list_is_not_used_if_the_api_refuses_another_one(api, monkeypatch) -> None:
+    monkeypatch.setattr(stream_access, "_LISTED_SECONDS", 0.0)
+    access = access_to(api)
+    access.chosen()
+    api.answers[BINDINGS] = (401, {"reason": "Not"})
+    with pytest.raises(BrokerUnavailable):
+        access.chosen()
+
+
+def test_a_queue_that_was_deleted_after_its_bindings_were_listed_is_left_out(api) -> None:
+    api.answers[BINDINGS].append(binding("top", "amq.gen-x"))
+    assert access_to(api).chosen() == ["s0", "s1"]
+
+
+def test_by_default_the_api_of_each_broker_is_asked_until_one_answers(api, monkeypatch) -> None:
+    apis = {"gone": "http://127.0.0.1:1", "here": api.url}
+    monkeypatch.setattr(BrokerUrl, "management_url", property(lambda url: apis[url.host]))
+    options = ReadOptions.of({"url": "amqp://u:p@gone,amqp://u:p@here", "exchange": "top"})
+    assert StreamAccess(options).chosen() == ["s0", "s1"]
