@@ -64,15 +64,17 @@ class ReadJob:
 
     def _rows(self, wanted: OffsetRange) -> Iterator[tuple[int, pa.RecordBatch]]:
         """Yield the rows of a range, each batch with the offset after it; after a lost connection the task reconnects."""
-        start, last_seen = wanted.start, time.monotonic()
+        start, last_seen, leader = wanted.start, time.monotonic(), False
         while start < wanted.end:
             try:
-                for start, batch in self._batches(wanted, start):  # noqa: B020 - where the next attempt continues
+                for start, batch in self._batches(wanted, start, leader=leader):  # noqa: B020 - where the next attempt continues
                     yield start, batch
                     last_seen = time.monotonic()
             except StreamUnavailable as error:
                 if error.problem == "truncated" and error.first is not None:
                     start = self.skip(wanted.stream, start, min(error.first, wanted.end))
+                elif error.problem == "beyond the end" and not leader:
+                    leader = True  # this replica may lag behind the one that the driver asked
                 elif (
                     error.permanent or time.monotonic() - last_seen > self.options.reconnect_timeout_ms / 1000
                 ):
@@ -82,10 +84,12 @@ class ReadJob:
             else:
                 return
 
-    def _batches(self, wanted: OffsetRange, start: int) -> Iterator[tuple[int, pa.RecordBatch]]:
+    def _batches(
+        self, wanted: OffsetRange, start: int, *, leader: bool
+    ) -> Iterator[tuple[int, pa.RecordBatch]]:
         """Yield batches over one connection, each with the offset after it."""
         name = Task.current().connection_name(self.options.connection_name)
-        with open_reader(self.options, wanted.stream, self._decoded, name) as reader:
+        with open_reader(self.options, wanted.stream, self._decoded, name, leader=leader) as reader:
             for batch in reader.read(start, wanted.end):
                 if batch.num_rows:
                     yield batch.column("offset")[-1].as_py() + 1, self._returned(batch)

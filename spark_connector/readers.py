@@ -113,6 +113,8 @@ class StreamingReader(DataSourceStreamReader, AvailableNow):  # type: ignore[mis
         """The saved offsets that the last `latestOffset` checked, of streams that were not created again."""
         self._target: dict[str, Bounds] | None = None
         self._latest: dict[str, int] | None = None
+        self._planned: dict[str, int] = {}
+        """Where the last micro-batch ends: PySpark before 4.2 does not pass it to `latestOffset`."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self._job,)
@@ -128,6 +130,7 @@ class StreamingReader(DataSourceStreamReader, AvailableNow):  # type: ignore[mis
             if start[stream] > bounds.end:
                 raise _beyond("startingOffsets", stream, start[stream], bounds)
             start[stream] = self._job.skip(stream, start[stream], bounds.first)
+        self._planned = start
         return self._tracker.to_save(start, {})
 
     def getDefaultReadLimit(self) -> Any:  # noqa: N802
@@ -150,9 +153,10 @@ class StreamingReader(DataSourceStreamReader, AvailableNow):  # type: ignore[mis
         micro-batch reads the first rows of the stream.
         """
         before = dict(start or {})
-        found = self._found(offsets_in(before))
+        found = self._found(self._planned if start is None else offsets_in(before))
         self._latest = _ends(found)
         if start is None:
+            self._planned = self._latest
             return self._tracker.to_save(self._latest, {})
         check_present(before, found, self._job.options.source)
         begin = self._begin(before, found)
@@ -209,6 +213,7 @@ class StreamingReader(DataSourceStreamReader, AvailableNow):  # type: ignore[mis
         """Divide the rows of a micro-batch, which an earlier run of the query may have planned."""
         check_present(start, end, self._job.options.source)
         first, last = offsets_in(start), offsets_in(end)
+        self._planned = last
         moved = {stream for stream, offset in first.items() if offset != last[stream]}
         gone = self._recreated_since_plan(end, moved)
         recreated = self._recreated_before_plan(start, last, moved) - gone

@@ -65,20 +65,22 @@ class StreamAccess:
     def bounds(self, streams: Iterable[str], reached: Mapping[str, int] | None = None) -> dict[str, Bounds]:
         """The first offset of each stream, and its end.
 
-        Ask again while a stream ends before the offset in ``reached``: after its leader has moved, a replica can lag behind
-        the replica that answered before.
+        Ask again while a stream ends before the offset in ``reached``, and at last ask its leader: after the leader has moved, a
+        replica can lag behind the replica that answered before.
         """
         return {stream: self._bounds_from(stream, (reached or {}).get(stream, 0)) for stream in streams}
 
     def _bounds_from(self, stream: str, least: int) -> Bounds:
         deadline = time.monotonic() + self._options.connection_timeout_ms / 1000
-        while (found := self._bounds(stream)).end < least and time.monotonic() < deadline:
+        while (found := self._bounds(stream)).end < least:
+            if time.monotonic() >= deadline:
+                return self._bounds(stream, at_leader=True)
             time.sleep(_PAUSE_SECONDS)
         return found
 
-    def _bounds(self, stream: str) -> Bounds:
+    def _bounds(self, stream: str, *, at_leader: bool = False) -> Bounds:
         try:
-            return self._ask(partial(bounds, stream=stream), stream)
+            return self._ask(partial(bounds, stream=stream), stream, at_leader=at_leader)
         except StreamUnavailable as error:
             if error.problem != "no such stream":
                 raise
@@ -172,11 +174,15 @@ class StreamAccess:
 
     # -- connections ---------------------------------------------------------------------------------
 
-    def _ask(self, question: Callable[[StreamConnection], _T], stream: str = "") -> _T:
+    def _ask(
+        self, question: Callable[[StreamConnection], _T], stream: str = "", *, at_leader: bool = False
+    ) -> _T:
         """Ask over the connection for a stream, and reconnect if it is lost. The first attempt to connect is not repeated."""
         deadline = time.monotonic() + self._options.reconnect_timeout_ms / 1000
         while True:
             try:
+                if at_leader:
+                    self._go_to_leader(stream)
                 return question(self._connection(stream))
             except StreamUnavailable as error:
                 if error.permanent or not self._was_open:
@@ -193,6 +199,13 @@ class StreamAccess:
             self._was_open = True
         return self._connections[key]
 
+    def _go_to_leader(self, stream: str) -> None:
+        """Ask the leader of a stream from now on, which has all its messages."""
+        leader = connected(self._options, connect, stream=stream, leader=True)
+        if replica := self._connections.get(stream):
+            replica.close()
+        self._connections[stream] = leader
+
     def _drop(self, stream: str, *, elsewhere: bool) -> None:
         """Close the connection that failed; if the stream is on another node, open a connection to that node."""
         key = stream if stream in self._connections else ""
@@ -204,9 +217,11 @@ class StreamAccess:
                 self._connections[stream] = connected(self._options, connect, stream=stream)
 
 
-def open_reader(options: ReadOptions, stream: str, columns: tuple[str, ...], name: str) -> StreamReader:
+def open_reader(
+    options: ReadOptions, stream: str, columns: tuple[str, ...], name: str, *, leader: bool = False
+) -> StreamReader:
     """Open a reader of one stream at the first address that answers; ``name`` is the name of its connection."""
-    return connected(options, StreamReader, stream=stream, columns=columns, name=name)
+    return connected(options, StreamReader, stream=stream, columns=columns, name=name, leader=leader)
 
 
 def _type_of(management: Management, vhost: str, queue: str) -> str | None:

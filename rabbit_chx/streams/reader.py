@@ -49,6 +49,7 @@ class StreamReader:
         columns: Sequence[str] | None = None,
         tls: ssl.SSLContext | None = None,
         credentials: Credentials | None = None,
+        leader: bool = False,
         follow_advertised: bool = False,
         credit: int = _CREDIT,
         name: str = "rabbit-chx",
@@ -62,6 +63,7 @@ class StreamReader:
             columns: names from `COLUMNS` for `read`, by default all. `read` decodes only these.
             tls: as for `connect`.
             credentials: as for `connect`.
+            leader: connect to the leader of the stream. Replicas can lag behind it.
             follow_advertised: as for `connect`.
             credit: how many chunks the broker may send ahead.
             name: as for `connect`.
@@ -80,6 +82,7 @@ class StreamReader:
             connect,
             url,
             stream=stream,
+            leader=leader,
             follow_advertised=follow_advertised,
             tls=tls,
             credentials=credentials,

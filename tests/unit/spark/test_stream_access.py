@@ -1,15 +1,23 @@
-"""Which streams of an exchange the driver finds, and how often it lists them, with a small local server."""
+"""Which streams of an exchange the driver finds, with a small local server, and where streams end if a replica lags behind."""
 
 from __future__ import annotations
 
+import json
 import time
+from collections.abc import Iterator
+from typing import Self
 
+import pyarrow as pa
 import pytest
 
-from rabbit_chx.errors import BrokerUnavailable
+from rabbit_chx.errors import BrokerUnavailable, StreamUnavailable
+from rabbit_chx.streams import Bounds
 from rabbit_chx.urls import BrokerUrl
-from spark_connector import stream_access
+from spark_connector import RabbitMQDataSource, stream_access
+from spark_connector.ranges import DataLoss
 from spark_connector.read_options import ReadOptions
+from spark_connector.readers import StreamingReader
+from spark_connector.saved_offsets import SavedOffset
 from spark_connector.stream_access import StreamAccess
 from tests.unit.test_management import BINDING_COLUMNS, FLAGS, QUEUE_COLUMNS, serving
 
@@ -97,3 +105,120 @@ def test_by_default_the_api_of_each_broker_is_asked_until_one_answers(api, monke
     monkeypatch.setattr(BrokerUrl, "management_url", property(lambda url: apis[url.host]))
     options = ReadOptions.of({"url": "amqp://u:p@gone,amqp://u:p@here", "exchange": "top"})
     assert StreamAccess(options).chosen() == ["s0", "s1"]
+
+
+class Node:
+    """A node that has a stream up to some offset; a connection to it; a reader at it."""
+
+    def __init__(self, end: int, made: int) -> None:
+        self.end = end
+        self.made = made
+        """A number that another stream of the same name does not have."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Nothing to do."""
+
+    def stored_at(self, offset: int) -> int | None:
+        return self.made + offset if offset < self.end else None
+
+    def read(self, start: int, end: int) -> Iterator[pa.RecordBatch]:
+        if end > self.end:
+            raise StreamUnavailable("beyond", "beyond the end", "s", 0, self.end)
+        yield pa.RecordBatch.from_pydict({"offset": range(start, end)})
+
+
+class Cluster:
+    """The leader and a replica of a stream, without sockets."""
+
+    def __init__(self) -> None:
+        self.leader, self.replica = Node(100, 7_000), Node(100, 7_000)
+
+    def connected(self, _options, _opened, *, leader: bool = False, **_) -> Node:
+        return self.leader if leader else self.replica
+
+    def recreate(self, end: int) -> None:
+        self.leader, self.replica = Node(end, 9_000), Node(end, 9_000)
+
+
+@pytest.fixture
+def cluster(monkeypatch):
+    cluster = Cluster()
+    monkeypatch.setattr(stream_access, "connected", cluster.connected)
+    monkeypatch.setattr(stream_access, "bounds", lambda node, stream: Bounds(0, node.end))
+    monkeypatch.setattr(stream_access, "stored_at", lambda node, stream, offset: node.stored_at(offset))
+    monkeypatch.setattr(stream_access, "_PAUSE_SECONDS", 0.001)
+    return cluster
+
+
+def reader(**options: str) -> StreamingReader:
+    given = {"url": "amqp://h", "stream": "s", "startingOffsets": "earliest", "connectionTimeoutMs": "10"}
+    source = RabbitMQDataSource({**given, "columns": "offset", **options})
+    made = source.streamReader(source.schema())
+    assert isinstance(made, StreamingReader)
+    return made
+
+
+def stored(offset: dict[str, SavedOffset]) -> dict[str, SavedOffset]:
+    """An offset after a round trip through a checkpoint."""
+    return json.loads(json.dumps(offset))
+
+
+class Query:
+    """Plans micro-batches as Spark does: before 4.2, it passes no start to `latestOffset`."""
+
+    def __init__(self, reader: StreamingReader, *, passes_start: bool) -> None:
+        self.reader = reader
+        self.at = stored(reader.initialOffset())
+        self._passes_start = passes_start
+
+    def plan(self) -> list[tuple[int, int]]:
+        end = stored(self.reader.latestOffset(self.at) if self._passes_start else self.reader.latestOffset())
+        planned = self.reader.partitions(self.at, end)
+        self.at = end
+        return [(one.range.start, one.range.end) for one in planned]
+
+
+@pytest.fixture(params=[True, False], ids=["4.2", "4.0"])
+def passes_start(request) -> bool:
+    return request.param
+
+
+@pytest.mark.parametrize("fail_on_data_loss", ["true", "false"])
+def test_a_replica_that_lags_behind_is_not_taken_for_a_new_stream(
+    cluster, passes_start, fail_on_data_loss
+) -> None:
+    query = Query(reader(failOnDataLoss=fail_on_data_loss), passes_start=passes_start)
+    assert query.plan() == [(0, 100)]
+    cluster.replica.end, cluster.leader.end = 80, 120
+    query.reader._access.close()  # the next connection leads to the replica
+    assert query.plan() == [(100, 120)]
+    cluster.leader.end = 150
+    assert query.plan() == [(120, 150)]
+
+
+def test_a_new_stream_that_is_shorter_is_recognised(cluster, passes_start) -> None:
+    query = Query(reader(failOnDataLoss="false"), passes_start=passes_start)
+    strict = Query(reader(), passes_start=passes_start)
+    assert query.plan() == strict.plan() == [(0, 100)]
+    cluster.recreate(30)
+    for one in (query, strict):
+        one.reader._access.close()
+    with pytest.raises(DataLoss, match="was deleted and created again"):
+        strict.plan()
+    assert [*query.plan(), *query.plan()] == [(0, 30)]
+
+
+def test_a_task_at_a_replica_that_lags_behind_reads_from_the_leader(cluster) -> None:
+    cluster.replica.end = 80
+    (partition,) = reader().partitions({"s": {"offset": 0}}, {"s": {"offset": 100}})
+    (batch,) = reader().read(partition)
+    assert batch.num_rows == 100
+    cluster.leader.end = 90
+    with pytest.raises(StreamUnavailable, match="beyond"):
+        list(reader().read(partition))
