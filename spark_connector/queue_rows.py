@@ -12,6 +12,7 @@ from typing import Any, Final
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
+from rabbit_chx import Field
 from rabbit_chx.consuming import Message
 from rabbit_chx.streams import Milliseconds, as_text
 from spark_connector.read_columns import arrow_schema
@@ -84,10 +85,12 @@ _OF_MESSAGE: Final[Mapping[str, Callable[[Message], Any]]] = {
 
 
 def plain(value: Any) -> Any:
-    """Convert a header's value, as pika decodes it, to the types that `as_text` accepts."""
+    """Convert a header's value, as a `Message` has it, to the types that `as_text` accepts."""
     match value:
         case datetime():
             return Milliseconds(round(value.timestamp() * 1_000))
+        case Field(tag="T"):
+            return Milliseconds(value.value * 1_000)
         case Decimal():
             return str(value)
         case bytearray():

@@ -1,4 +1,4 @@
-"""A connection of pika that ends when the broker does not answer: pika itself has no timeout."""
+"""A connection of pika that ends when the broker does not answer, and keeps all headers: pika itself does neither."""
 
 from __future__ import annotations
 
@@ -6,8 +6,17 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from pika import BlockingConnection
+from pika import BlockingConnection, ConnectionParameters, SelectConnection
 from pika.exceptions import AMQPError, StreamLostError
+
+from rabbit_chx.broker.properties import content_header
+
+
+class _Frames(SelectConnection):  # type: ignore[misc] # pika has no types
+    """Decodes content headers with `Properties`."""
+
+    def _read_frame(self) -> tuple[int, Any]:
+        return content_header(self._frame_buffer) or super()._read_frame()
 
 
 class TimedConnection(BlockingConnection):  # type: ignore[misc]
@@ -20,6 +29,9 @@ class TimedConnection(BlockingConnection):  # type: ignore[misc]
     """Seconds for the answer to a command."""
 
     _for_events = False
+
+    def __init__(self, parameters: ConnectionParameters) -> None:
+        super().__init__(parameters, _impl_class=_Frames)
 
     def __exit__(self, *error: object) -> None:
         """Close the connection; a broker that does not answer this either does no harm."""

@@ -208,7 +208,7 @@ class QueueReader:
                     self._fail(ended)
                     return
                 log.warning("queue %r: %s; trying again", self._queue, ended)
-            except Exception as error:  # noqa: BLE001 - pika cannot decode some headers; only `take` can report it
+            except Exception as error:  # noqa: BLE001 - only `take` can report it
                 self._fail(BrokerUnavailable(f"reading queue {self._queue!r} failed: {error!r}"))
                 return
             finally:

@@ -15,8 +15,10 @@ from typing import Any
 import pika
 import pytest
 
+from rabbit_chx import Field
 from rabbit_chx.broker import connect, drain
-from rabbit_chx.consuming import Group, Message, members
+from rabbit_chx.broker.properties import Properties
+from rabbit_chx.consuming import Group, Message, QueueReader, members
 from rabbit_chx.consuming.member import Member
 from rabbit_chx.consuming.messages import HOLD
 from tests.broker.topology_site import Site
@@ -213,6 +215,21 @@ def test_a_failed_message_is_parked_or_dead_lettered_before_later_ones_are_handl
         )
     assert orders.seen["k0"] == [*range(3), *range(4, 20)]
     assert orders.channel.basic_get("failed", auto_ack=True)[2] == b"3"
+
+
+def test_a_parked_message_keeps_its_headers(orders) -> None:
+    orders.channel.queue_declare("failed", durable=True)
+    headers = {"price": 2.75, "at": Field("T", 1_700_000_000_000)}
+    orders.channel.basic_publish("", QUEUES[0], b"0", Properties(headers=headers))
+
+    def handle(_: Message) -> None:
+        raise ValueError("out of stock")
+
+    parked: list[Message] = []
+    group = orders.group(attempts=1, on_failure="park", parking_queue="failed")
+    with running(group, handle), QueueReader(orders.site.url(), "failed") as reader:
+        wait_until(lambda: parked.extend(reader.take(1).messages) or parked, "the parked message")
+    assert parked[0].headers == headers
 
 
 def test_a_queue_is_held_behind_a_marker_until_its_hold_is_deleted(orders) -> None:

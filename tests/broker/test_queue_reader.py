@@ -9,6 +9,8 @@ from uuid import uuid4
 import pika
 import pytest
 
+from rabbit_chx import Field
+from rabbit_chx.broker.properties import Properties
 from rabbit_chx.consuming import QueueReader
 from rabbit_chx.errors import RabbitChxError
 from tests.faults.load import wait_until
@@ -73,6 +75,15 @@ def test_messages_arrive_in_order_and_unacknowledged_ones_return_in_order(broker
     )
     rest = [channel.basic_get(queue, auto_ack=True)[2] for _ in range(20)]
     assert [int(body) for body in rest] == list(range(10, 30))
+
+
+def test_headers_that_pika_cannot_decode_are_received(broker, channel, declare):
+    queue = declare()
+    headers = {"double": 2.75, "milliseconds": Field("T", 1_700_000_000_000), "table": {"long": -(2**40)}}
+    channel.basic_publish("", queue, b"0", Properties(headers=headers))
+    with QueueReader(broker.url, queue) as reader:
+        (batch,) = taken(reader, 1)
+        assert batch.messages[0].headers == headers
 
 
 def test_a_batch_of_a_lost_connection_is_not_acknowledged_on_the_next_one(broker, declare):

@@ -163,12 +163,12 @@ def pass_marker(channel: BlockingChannel, method: Basic.Deliver, properties: Bas
 
     The answer goes first: a marker that is delivered again is answered again, which does no harm.
     """
-    import pika
+    from rabbit_chx.broker.properties import Properties
 
     if not is_marker(properties.headers):
         return False
     if properties.reply_to:
-        channel.basic_publish("", properties.reply_to, b"", pika.BasicProperties(headers=properties.headers))
+        channel.basic_publish("", properties.reply_to, b"", Properties(headers=properties.headers))
     channel.basic_ack(method.delivery_tag)
     return True
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any, TypeVar
 
-from pika import BasicProperties, BlockingConnection
+from pika import BlockingConnection
 from pika.adapters.blocking_connection import BlockingChannel
 from pika.exceptions import (
     AMQPError,
@@ -26,6 +26,7 @@ from pika.exceptions import (
 from rabbit_chx.broker.amqp import connect, expecting_refusals
 from rabbit_chx.broker.applying.protocol import NO_ROUTE, TIMEOUT, Command, Driver, Lost, OnChannel, Refused
 from rabbit_chx.broker.management import Management
+from rabbit_chx.broker.properties import Properties
 from rabbit_chx.broker.reasons import why_down
 from rabbit_chx.broker.timed_connection import TimedConnection
 from rabbit_chx.errors import InvalidValue
@@ -134,7 +135,7 @@ class PikaDriver(Driver):
             getattr(channel._impl, command.method)(**command.arguments)  # noqa: SLF001
         arguments = dict(last.arguments)
         if "properties" in arguments:
-            arguments["properties"] = BasicProperties(**arguments["properties"])
+            arguments["properties"] = Properties(**arguments["properties"])
         answer = getattr(channel, last.method)(**arguments)
         if last.method == "basic_get":
             return answer[1]

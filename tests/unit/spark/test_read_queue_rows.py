@@ -10,6 +10,7 @@ import pika
 import pyarrow as pa
 import pytest
 
+from rabbit_chx import Field
 from rabbit_chx.consuming import Message
 from spark_connector.options import ConnectionOptions
 from spark_connector.queue_options import QUEUE_OPTIONS, QueueOptions, no_batch_of_a_queue
@@ -59,6 +60,7 @@ def test_a_row_has_the_properties_that_the_publisher_set_and_null_for_others() -
         (None, None),
         (Decimal("1.50"), "1.50"),
         (datetime(2023, 11, 14, 22, 13, 20, tzinfo=UTC), "2023-11-14T22:13:20Z"),
+        (Field("T", 1_700_000_000_000), "1700000000000000"),
         ([1, {"at": datetime(2023, 11, 14, tzinfo=UTC)}], '[1,{"at":"2023-11-14T00:00:00Z"}]'),
     ],
 )
