@@ -90,6 +90,8 @@ class StreamReader:
             timeout=timeout,
         )
         self._connection = self._connect()
+        self._range: object = None
+        """The range that began last. Chunks of earlier ones are lost, because ranges share the connection."""
 
     def __enter__(self) -> Self:
         return self
@@ -117,9 +119,11 @@ class StreamReader:
     def read(self, start: int, end: int) -> Iterator[pa.RecordBatch]:
         """Yield the messages with ``start <= offset < end`` as Arrow batches, each once and in order.
 
-        The iterator ends with the range and does not wait for new messages. It replaces a lost connection.
+        The iterator ends with the range and does not wait for new messages. It replaces a lost connection. A reader reads
+        one range at a time: another range may begin before this one ends, but then this one cannot continue.
 
         Raises:
+            InvalidValue: another range of this reader has begun.
             StreamUnavailable: the stream lacks offsets of the range, or no new connection opened within the timeout.
             CorruptStream: a chunk or a message is damaged.
         """
@@ -142,10 +146,13 @@ class StreamReader:
         if not (isinstance(start, int) and isinstance(end, int) and 0 <= start <= end):
             raise InvalidValue("range of offsets", (start, end), "two integers with 0 <= start <= end")
         at, since = start, time.monotonic()
+        this = self._range = object()
         while at < end:
             try:
                 for chunk in self._chunks(at, end):
                     yield chunk
+                    if self._range is not this:
+                        raise _taken_over(chunk.end, end)
                     at, since = chunk.end, time.monotonic()
             except StreamUnavailable as error:
                 if error.permanent or time.monotonic() - since > self._timeout:
@@ -238,3 +245,12 @@ class StreamReader:
                 found.first,
                 found.end,
             )
+
+
+def _taken_over(at: int, end: int) -> InvalidValue:
+    return InvalidValue(
+        "use of StreamReader",
+        f"offsets {at} to {end} of a range after another range began",
+        "one range at a time",
+        "Open a StreamReader for each range",
+    )

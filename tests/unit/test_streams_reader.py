@@ -1,0 +1,92 @@
+"""Ranges of one reader, on a stream in memory."""
+
+from __future__ import annotations
+
+from collections import deque
+from types import SimpleNamespace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from rabbit_chx.errors import InvalidValue
+from rabbit_chx.streams import StreamReader, reader as module
+from tests.stream_chunks import a_chunk, sized
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from rabbit_chx.streams.encoding import OffsetSpec
+
+END = 200
+URL = "rabbitmq-stream://host"
+
+
+class Connection:
+    """A connection to a stream of ``END`` messages, one in each chunk, that delivers as a broker does."""
+
+    is_open = has_stats = True
+    timeout = 0.1
+
+    def __init__(self) -> None:
+        self.next: dict[int, int] = {}
+        self.delivered: deque[tuple[int, bytes]] = deque()
+
+    def stats(self, _: str) -> SimpleNamespace:
+        return SimpleNamespace(first_chunk_id=0, committed_chunk_id=END - 1, committed_offset=END - 1)
+
+    def subscribe(self, _: str, start: OffsetSpec, *, credit: int) -> int:
+        number = max(self.next, default=0) + 1
+        self.next[number] = start.value
+        self.credit(number, credit)
+        return number
+
+    def credit(self, number: int, chunks: int) -> None:
+        first = self.next[number]
+        self.next[number] = min(first + chunks, END)
+        for offset in range(first, self.next[number]):
+            self.delivered.append((number, a_chunk([sized(b"%d" % offset)], offset=offset)))
+
+    def chunks(self, _: float) -> Iterator[tuple[int, bytes]]:
+        while self.delivered:
+            yield self.delivered.popleft()
+
+    def unsubscribe(self, number: int) -> list[bytes]:
+        del self.next[number]
+        found = [data for of, data in self.delivered if of == number]
+        self.delivered = deque(each for each in self.delivered if each[0] != number)
+        return found
+
+
+@pytest.fixture
+def connection(monkeypatch) -> Connection:
+    connection = Connection()
+    monkeypatch.setattr(module, "connect", lambda *_, **__: connection)
+    return connection
+
+
+@pytest.fixture
+def reader(connection: Connection) -> StreamReader:
+    return StreamReader(URL, "s", timeout=0.1)
+
+
+def offsets(reader: StreamReader, start: int, end: int) -> list[int]:
+    return [offset for offset, _ in reader.messages(start, end)]
+
+
+def test_a_range_does_not_continue_after_another_one_began(reader, connection) -> None:
+    outer = reader.messages(0, END)
+    assert [next(outer)[0] for _ in range(12)] == list(range(12))
+    assert offsets(reader, 20, 23) == [20, 21, 22]
+    with pytest.raises(InvalidValue, match=r"offsets 12 to 200 .* expected one range at a time"):
+        next(outer)
+    assert not connection.next
+
+
+def test_an_abandoned_range_does_not_keep_others_from_beginning(reader, connection) -> None:
+    kept = reader.messages(0, END)
+    next(kept)
+    assert offsets(reader, 0, END) == list(range(END))
+    kept.close()
+    next(reader.messages(0, END))
+    assert offsets(reader, 5, END) == list(range(5, END))
+    assert not connection.next
