@@ -75,7 +75,7 @@ class Records:
     starts: Whole
     stops: Whole
     counts: list[int]
-    """The number of messages of each chunk."""
+    """The number of messages of each chunk, up to the last one that was searched."""
 
     def __iter__(self) -> Iterator[bytes]:
         for start, stop in zip(self.starts.tolist(), self.stops.tolist(), strict=True):
@@ -110,18 +110,24 @@ def parse_chunk(data: bytes | bytearray | memoryview, stream: str) -> Chunk:
     raise CorruptChunk(reason, stream, offset)
 
 
-def records_of(*chunks: Chunk) -> Records:
+def records_of(*chunks: Chunk, most_bytes: int = 1 << 62) -> Records:
     """Find the messages of chunks. Chunks that track consumers and publishers have none.
 
+    Args:
+        *chunks: In the order of the stream.
+        most_bytes: Leave out the chunks after the one that reaches this many decompressed bytes.
+
     Raises:
-        CorruptChunk: The size or the number of the entries differs from the header.
+        CorruptChunk: The size or the number of the entries differs from the header, or a chunk decompresses to over 512 MiB.
         MissingDependency: Decompressing a sub-entry batch needs a library that is not installed.
     """
     data = b"".join([*(chunk.data for chunk in chunks), bytes(PADDING)])
     search = _Search(data, len(data) - PADDING)
     at = 0
-    counts = []
+    counts: list[int] = []
     for chunk in chunks:
+        if counts and search.decompressed.size >= most_bytes:
+            break
         end = at + len(chunk.data)
         counts.append(search.chunk(chunk, at, end) if chunk.type == _MESSAGES else 0)
         at = end
@@ -143,6 +149,7 @@ class _Search:
         """Find the messages of a chunk at this place in the data and return their number."""
         if chunk.entries < _FEW_ENTRIES or not self._of_equal_size(at, end, chunk.entries):
             before = len(self.spans)
+            self.decompressed.begin_chunk()
             try:
                 self._of_any_size(at, end, chunk.entries)
             except Damaged as damage:

@@ -90,7 +90,7 @@ def record_batches(
         start: The first offset.
         end: The offset after the last one; None for no limit.
         most_rows: The maximum number of rows of a batch.
-        most_bytes: A batch ends after the chunk that reaches this size.
+        most_bytes: A batch ends after the chunk that reaches this size, before or after decompression.
     """
     checked = schema(columns)
     waiting: list[Chunk] = []
@@ -101,16 +101,15 @@ def record_batches(
         waiting.append(chunk)
         rows, size = rows + chunk.records, size + len(chunk.data)
         if rows >= most_rows or size >= most_bytes:
-            yield from _batches(waiting, checked, start, end, most_rows)
+            yield from _batches(waiting, checked, start, end, most_rows, most_bytes)
             waiting, rows, size = [], 0, 0
-    yield from _batches(waiting, checked, start, end, most_rows)
+    yield from _batches(waiting, checked, start, end, most_rows, most_bytes)
 
 
 def _batches(
-    chunks: list[Chunk], checked: pa.Schema, start: int, end: int | None, most_rows: int
+    chunks: list[Chunk], checked: pa.Schema, start: int, end: int | None, most_rows: int, most_bytes: int
 ) -> Iterator[pa.RecordBatch]:
-    rows = rows_of(chunks)
-    if rows is not None:
+    for rows in rows_of(chunks, most_bytes):
         for part in rows.chosen(start, end).parts(most_rows):
             yield _Batch(part, checked).build()
 

@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 
 from rabbit_chx.errors import CorruptChunk
-from rabbit_chx.streams.chunks import PADDING, Chunk, Whole, records_of
+from rabbit_chx.streams.chunks import PADDING, Chunk, Records, Whole, records_of
 
 _MOST_ARROW_BYTES: Final = 2**31 - 1 - PADDING
 """Arrow's binary arrays have offsets of 32 bits."""
@@ -60,11 +60,16 @@ def _small_enough(rows: Rows) -> Iterator[Rows]:
         yield from _small_enough(rows.slice(count // 2, count))
 
 
-def rows_of(chunks: Sequence[Chunk]) -> Rows | None:
-    """Return the messages of chunks of one stream; None if the chunks have no messages."""
-    records = records_of(*chunks)
-    if not len(records.starts):
-        return None
+def rows_of(chunks: Sequence[Chunk], most_bytes: int) -> Iterator[Rows]:
+    """Yield the messages of chunks of one stream, at once unless they decompress to ``most_bytes`` or more."""
+    while chunks:
+        records = records_of(*chunks, most_bytes=most_bytes)
+        searched, chunks = chunks[: len(records.counts)], chunks[len(records.counts) :]
+        if len(records.starts):
+            yield _rows(searched, records)
+
+
+def _rows(chunks: Sequence[Chunk], records: Records) -> Rows:
     counts = np.array(records.counts)
     firsts = np.array([chunk.first_offset for chunk in chunks], np.int64) - np.cumsum(counts) + counts
     rows = Rows(

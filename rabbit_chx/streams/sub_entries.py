@@ -3,6 +3,9 @@
 A message consists of its size (32 bits) and its bytes. In a batch, the top bit of the first byte is set. Three bits for the
 compression follow, four reserved bits, the number of messages (16 bits), the sizes of the data before and after compression
 (32 bits each), and the data.
+
+Data that decompresses to another size than announced is an error, and so is a chunk that announces too much: a publisher can
+compress gigabytes of zeros to a few kilobytes, and each reader would need the memory.
 """
 
 from __future__ import annotations
@@ -17,6 +20,9 @@ from rabbit_chx.errors import MissingDependency
 SIZE: Final = struct.Struct(">I")
 _BATCH: Final = struct.Struct(">BHII")
 _IS_BATCH_AS_SIZE: Final = 1 << 31
+_MOST_DECOMPRESSED: Final = 512 << 20
+"""The maximum number of decompressed bytes of a chunk. Batches of publishers fit into a frame, 1 MiB by default."""
+_SNAPPY_PIECE: Final = 1 << 16
 
 
 class Damaged(Exception):
@@ -30,6 +36,22 @@ class Decompressed:
         self.end: int = end
         """Where the next piece begins."""
         self.pieces: list[bytes] = []
+        self._begin = end
+        self._most = 0
+
+    @property
+    def size(self) -> int:
+        """The number of decompressed bytes."""
+        return self.end - self._begin
+
+    def begin_chunk(self) -> None:
+        """Allow as many bytes as a chunk may have."""
+        self._most = self.size + _MOST_DECOMPRESSED
+
+    def check(self, size: int) -> None:
+        """Check that a piece of this size is allowed, before it is decompressed."""
+        if self.size + size > self._most:
+            raise Damaged(f"the sub-entry batches decompress to more than {_MOST_DECOMPRESSED >> 20} MiB")
 
     def add(self, piece: bytes) -> int:
         """Add a piece and return its start."""
@@ -75,6 +97,7 @@ def batch_records(data: bytes, at: int, end: int, spans: list[int], decompressed
         return stop
     if compression not in _DECOMPRESS:
         raise Damaged(f"a sub-entry batch has the unknown compression {compression}")
+    decompressed.check(uncompressed)
     plain = _DECOMPRESS[compression](data[start:stop], uncompressed)
     inner: list[int] = []
     _fill(sized_records(plain, 0, len(plain), count, inner), count, len(plain))
@@ -118,11 +141,16 @@ def _unsnappy(data: bytes, size: int) -> bytes:
         import snappy
     except ImportError:
         raise _missing("snappy", "python-snappy") from None
+    stream, plain = snappy.StreamDecompressor(), bytearray()
     try:
-        plain = bytes(snappy.StreamDecompressor().decompress(data))
+        # Piece by piece, because python-snappy takes no limit.
+        for at in range(0, len(data), _SNAPPY_PIECE):
+            plain += stream.decompress(data[at : at + _SNAPPY_PIECE])
+            if len(plain) > size:
+                break
     except Exception:  # noqa: BLE001 - the errors of python-snappy share no base class
         raise Damaged("a sub-entry batch is not valid snappy") from None
-    return _of_size(plain, size)
+    return _of_size(bytes(plain), size)
 
 
 def _missing(codec: str, package: str) -> MissingDependency:

@@ -6,12 +6,14 @@ import gzip
 import pickle
 import struct
 import sys
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
 from hypothesis import given, strategies as st
 
 from rabbit_chx.errors import CorruptChunk, MissingDependency
+from rabbit_chx.streams import sub_entries
 from rabbit_chx.streams.chunks import parse_chunk, records_of
 from rabbit_chx.streams.columns import record_batches
 from tests.stream_chunks import RECORDED, a_batch, a_chunk, sized
@@ -76,6 +78,38 @@ def test_snappy_without_its_library_is_refused(monkeypatch) -> None:
     chunk = parse_chunk(a_chunk([a_batch(2, 1, b"x", 5)], records=1), "s")
     with pytest.raises(MissingDependency, match=r"snappy.*pip install python-snappy"):
         records_of(chunk)
+
+
+def test_snappy_is_not_decompressed_beyond_the_announced_size(monkeypatch) -> None:
+    pieces = []
+
+    class StreamDecompressor:
+        def decompress(self, data: bytes) -> bytes:
+            pieces.append(len(data))
+            return bytes(20 * len(data))
+
+    monkeypatch.setitem(sys.modules, "snappy", SimpleNamespace(StreamDecompressor=StreamDecompressor))
+    chunk = parse_chunk(a_chunk([a_batch(2, 1, bytes(10**7), 2_000_000)], records=1), "s")
+    with pytest.raises(CorruptChunk, match="decompresses to more than 2000000 bytes"):
+        records_of(chunk)
+    assert sum(pieces) < 200_000
+
+
+@pytest.mark.parametrize("compression", [1, 2, 3, 4])
+def test_a_chunk_that_announces_too_much_is_not_decompressed(compression: int) -> None:
+    chunk = parse_chunk(a_chunk([a_batch(compression, 1, b"not even valid", (512 << 20) + 1)]), "s")
+    with pytest.raises(CorruptChunk, match="decompress to more than 512 MiB"):
+        records_of(chunk)
+
+
+def test_the_limit_counts_all_batches_of_a_chunk_and_those_of_no_other_chunk(monkeypatch) -> None:
+    monkeypatch.setattr(sub_entries, "_MOST_DECOMPRESSED", 1 << 20)
+    plain = sized(bytes(600_000))
+    batch = a_batch(1, 1, gzip.compress(plain), len(plain))
+    one = parse_chunk(a_chunk([batch]), "s")
+    assert records_of(one, one).counts == [1, 1]
+    with pytest.raises(CorruptChunk, match="decompress to more than 1 MiB"):
+        records_of(parse_chunk(a_chunk([batch, batch]), "s"))
 
 
 GOOD = a_chunk([sized(b"one"), sized(b"two")], offset=7)

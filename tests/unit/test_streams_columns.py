@@ -131,6 +131,16 @@ def test_batches_end_at_the_requested_size() -> None:
     assert [batch.num_rows for batch in batches] == [30, 30, 30, 10]
 
 
+def test_decompressed_bytes_count_towards_the_size_of_a_batch() -> None:
+    plain = sized(bytes(10_000))
+    batch = a_batch(1, 1, gzip.compress(plain), len(plain))
+    chunks = [parse_chunk(a_chunk([batch], offset=offset), "s") for offset in range(7)]
+    for most_bytes, count in ((25_000, 3), (0, 1)):
+        batches = list(record_batches(chunks, ["offset", "value"], most_bytes=most_bytes))
+        expected = [list(range(7))[at : at + count] for at in range(0, 7, count)]
+        assert [batch["offset"].to_pylist() for batch in batches] == expected
+
+
 def test_batches_own_their_data() -> None:
     """A connection may reuse its buffer for the next chunk."""
     data = bytearray(a_chunk([sized(b"abc")]))
