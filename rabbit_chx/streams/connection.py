@@ -40,6 +40,7 @@ _T = TypeVar("_T")
 _IDS: Final = 256
 """The maximum number of subscriptions, and of publishers, of one connection."""
 _CLOSE_SECONDS: Final = 2.0
+_SINGLE_ACTIVE: Final = "single-active-consumer"
 _SINCE: Final[Mapping[Command, str]] = {
     Command.STREAM_STATS: "3.11",
     Command.CREATE_SUPER_STREAM: "3.13",
@@ -203,8 +204,11 @@ class StreamConnection:
             stream: its name.
             start: where to start.
             credit: how many chunks the broker may send before a call of `credit` allows more, at most 65,535.
-            properties: subscription properties of the stream protocol.
+            properties: subscription properties of the stream protocol, without ``single-active-consumer``.
         """
+        if properties and _SINGLE_ACTIVE in properties:
+            hint = "This client cannot answer when the broker activates a consumer"
+            raise InvalidValue("subscription property", _SINGLE_ACTIVE, "any other property", hint)
         number = _free(self._subscriptions, "subscriptions")
         fields = u8(number), name(stream), start.encoded(), u16(credit), encoding.string_map(properties or {})
         self._calls.call(Command.SUBSCRIBE, *fields, stream=stream, access=access.reading(stream))

@@ -18,7 +18,7 @@ from hypothesis import given, settings, strategies as st
 
 from rabbit_chx import InvalidValue
 from rabbit_chx.errors import StreamUnavailable
-from rabbit_chx.streams import connect
+from rabbit_chx.streams import StreamConnection, connect
 from rabbit_chx.streams.encoding import (
     OffsetSpec,
     close_answer,
@@ -135,6 +135,12 @@ def test_invalid_names_are_refused(text: object) -> None:
 def test_invalid_offsets_are_refused(offset: object) -> None:
     with pytest.raises(InvalidValue, match="invalid start of a subscription"):
         OffsetSpec.offset(offset).encoded()  # type: ignore[arg-type]
+
+
+def test_subscriptions_as_a_single_active_consumer_are_refused() -> None:
+    connection = StreamConnection.__new__(StreamConnection)
+    with pytest.raises(InvalidValue, match="invalid subscription property: got 'single-active-consumer'"):
+        connection.subscribe("s", OffsetSpec.first(), credit=1, properties={"single-active-consumer": "true"})
 
 
 # ---- frames of the broker
