@@ -25,6 +25,8 @@ _I64: Final = struct.Struct(">q")
 _DOUBLE: Final = struct.Struct(">d")
 _NULL: Final = b"\x40"
 _TRUE, _FALSE = b"\x41", b"\x42"
+_MOST_SECONDS: Final = (2**63 - 1) // 1000
+"""AMQP 1.0 has milliseconds of 64 bits."""
 _SHORT: Final = 256
 """Smaller sizes are encoded in one byte."""
 _KEPT: Final = 50_000
@@ -72,14 +74,13 @@ def encode_messages(
 
 def _each(section: Callable[..., bytes], *columns: Any) -> Iterator[bytes]:
     """Encode a section of each message. Each field has one value for all messages, or a column of values."""
-    if all(isinstance(column, _SINGLE) for column in columns):
+    if all(map(_is_single, columns)):
         return repeat(section(*columns))
-    return map(
-        section, *(repeat(one) if isinstance(one, _SINGLE) else chain(one, _Ended()) for one in columns)
-    )
+    return map(section, *(repeat(one) if _is_single(one) else chain(one, _Ended()) for one in columns))
 
 
-_SINGLE: Final = (str, bytes, int, Mapping, type(None))
+def _is_single(column: Any) -> bool:
+    return isinstance(column, (str, bytes, Mapping)) or not isinstance(column, Iterable)
 
 
 class _Ended(Iterator[Any]):
@@ -123,8 +124,8 @@ def _annotations_section(
     named = {
         "x-exchange": _text(exchange),
         "x-basic-type": _text(kind),
-        "x-basic-delivery-mode": _byte(delivery_mode),
-        "x-basic-priority": _byte(priority),
+        "x-basic-delivery-mode": _byte("delivery_mode", delivery_mode),
+        "x-basic-priority": _byte("priority", priority),
         "x-basic-expiration": _text(None if expiration is None else str(expiration)),
         "x-routing-key": _text(routing_key),
     }
@@ -159,7 +160,7 @@ def _properties(
         _symbol(content_type),
         _symbol(content_encoding),
         _NULL,  # absolute-expiry-time
-        _NULL if timestamp is None else b"\x83" + _I64.pack(timestamp * 1000),
+        _timestamp(timestamp),
         _text(app_id),  # group-id
     ]
     while fields and fields[-1] == _NULL:
@@ -170,6 +171,8 @@ def _properties(
 def _application_properties(headers: Mapping[str, Any] | None) -> bytes:
     if not headers:
         return b""
+    if not isinstance(headers, Mapping):
+        raise InvalidValue("headers", headers, "a mapping of names to values")
     pairs = [part for name, value in headers.items() for part in (_text(name), _value(value))]
     return b"\0\x53\x74" + _map(b"".join(pairs), len(pairs))
 
@@ -210,11 +213,32 @@ def _value(value: Any) -> bytes:
 
 
 def _bytes(text: str | bytes) -> bytes:
-    return text if isinstance(text, bytes) else text.encode()
+    if isinstance(text, bytes):
+        return text
+    try:
+        return text.encode()
+    except (AttributeError, UnicodeEncodeError):
+        raise InvalidValue("text in a message", text, "valid text, or bytes") from None
 
 
-def _byte(number: int | None) -> bytes:
-    return _NULL if number is None else b"\x50" + number.to_bytes(1, "big")
+def _byte(name: str, number: int | None) -> bytes:
+    if number is None:
+        return _NULL
+    if not (isinstance(number, int) and 0 <= number < 1 << 8):
+        raise InvalidValue(f"property {name}", number, "an integer from 0 to 255")
+    return b"\x50" + number.to_bytes(1, "big")
+
+
+def _timestamp(seconds: int | None) -> bytes:
+    if seconds is None:
+        return _NULL
+    if not (isinstance(seconds, int) and abs(seconds) <= _MOST_SECONDS):
+        raise InvalidValue(
+            "property timestamp",
+            seconds,
+            f"whole seconds since 1970 from -{_MOST_SECONDS} to {_MOST_SECONDS}",
+        )
+    return b"\x83" + _I64.pack(seconds * 1000)
 
 
 def _text(text: Text) -> bytes:

@@ -193,8 +193,23 @@ def test_deeply_nested_lists_are_refused() -> None:
         ({"colour": "red"}, "invalid property: got 'colour'"),
         ({"headers": [{"a": object()}]}, "invalid value of a header"),
         ({"headers": {"a": 2**63}}, "invalid value of a header"),
+        ({"headers": [5]}, "invalid headers: got 5, expected a mapping"),
+        ({"priority": 256}, "invalid property priority: got 256, expected an integer from 0 to 255"),
+        ({"priority": [0, -1]}, "invalid property priority: got -1"),
+        ({"delivery_mode": "2"}, "invalid property delivery_mode: got '2'"),
+        ({"timestamp": 2**63 // 1000 + 1}, "invalid property timestamp: got 9223372036854776, expected"),
+        ({"timestamp": 1.5}, "invalid property timestamp: got 1.5"),
+        ({"routing_keys": 5}, "invalid text in a message: got 5"),
+        ({"message_id": "\ud800"}, "invalid text in a message"),
     ],
 )
 def test_values_that_cannot_be_encoded_are_refused(options, complaint) -> None:
     with pytest.raises(InvalidValue, match=complaint):
         list(encode_messages([b"a", b"b"], **options))
+
+
+def test_the_extreme_numbers_are_encoded() -> None:
+    most = (2**63 - 1) // 1000
+    times = [-most, most]
+    found = [decode(each, "s", 0) for each in encode_messages([b"", b""], timestamp=times, priority=[0, 255])]
+    assert [(each.timestamp, each.priority) for each in found] == [(-most * 1000, 0), (most * 1000, 255)]
