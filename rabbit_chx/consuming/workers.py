@@ -126,9 +126,9 @@ class Workers(Progress):
             try:
                 self._work_on(lane, owner)
             except BaseException as error:  # noqa: BLE001 - the member raises it from `run`
+                owner.fail(error)  # first, so that no later message is handled and acknowledges this one
                 with self.lock:
                     lane.busy = False
-                owner.fail(error)
 
     def _work_on(self, lane: Lane, owner: Owner) -> None:
         turn_ends = monotonic() + _TURN

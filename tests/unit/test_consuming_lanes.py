@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from time import monotonic
 
 import pytest
@@ -16,6 +17,7 @@ from rabbit_chx.consuming.messages import HOLD, Kind, Message, kind_of
 from rabbit_chx.consuming.settings import Settings
 from rabbit_chx.consuming.status import question, queues_in
 from rabbit_chx.consuming.workers import Workers
+from tests.faults.load import wait_until
 
 SETTINGS = {
     "exchange": "orders",
@@ -166,6 +168,47 @@ def test_after_a_connection_is_lost_while_sending_the_lane_accepts_redeliveries(
     lane.detach()
     lane.attach(object(), 1)
     assert lane.add(message)
+
+
+class FailingOwner:
+    """A member that a handler's SystemExit stops, and that gets another message at that moment."""
+
+    def __init__(self, lane: Lane) -> None:
+        self.lane = lane
+        self.workers: Workers
+        self.failed = threading.Event()
+        self.on_progress = lambda: None
+
+    def fail(self, _: BaseException) -> None:
+        with self.workers.lock:
+            begin = self.lane.add(Message(b"", "k", queue="q", tag=2))
+        if begin:
+            self.workers.submit(self.lane)
+            wait_until(lambda: not self.lane.waiting, "the message is handled")
+        self.workers.stopping.set()
+        self.failed.set()
+
+
+def test_after_a_handler_has_raised_system_exit_no_later_message_of_its_queue_is_handled() -> None:
+    def handle(message: Message) -> None:
+        handled.append(message.tag)
+        if message.tag == 1:
+            raise SystemExit(1)
+
+    handled: list[int] = []
+    lane = Lane("q")
+    lane.attach(object(), 1)
+    owner = FailingOwner(lane)
+    owner.workers = Workers(handle, 2, 10, print)
+    owner.workers.heard = monotonic()
+    owner.workers.start(owner)
+    assert lane.add(Message(b"", "k", queue="q", tag=1))
+    owner.workers.submit(lane)
+    assert owner.failed.wait(10)
+    wait_until(lambda: lane.is_idle, "the lane is free for redeliveries")
+    owner.workers.end()
+    assert handled == [1]
+    assert owner.workers.progress() == []
 
 
 def test_a_consumer_is_displaced_if_it_may_have_messages(monkeypatch) -> None:
