@@ -16,11 +16,13 @@ if TYPE_CHECKING:
 HOLD: Final = "x-rabbit-chx-hold"
 """The header of a marker that holds its queue. Its value names another queue, whose deletion releases the held one."""
 
-_PROPERTIES: Final = (
-    *("content_type", "content_encoding", "headers", "delivery_mode", "priority", "correlation_id"),
-    *("reply_to", "expiration", "message_id", "timestamp", "user_id", "app_id", "cluster_id"),
+_COPIED: Final = (
+    *("content_type", "content_encoding", "priority", "correlation_id"),
+    *("reply_to", "message_id", "timestamp", "app_id"),
     *("type", "message_type"),  # pika's name and pamqp's
 )
+_SENDER_SELECTED: Final = {"CC", "BCC"}
+"""The headers that name further queues for a message."""
 
 
 class Kind(Enum):
@@ -98,10 +100,16 @@ class Message:
         """The property ``content_type``."""
         return getattr(self.properties, "content_type", None)
 
-    def set_properties(self) -> dict[str, Any]:
-        """The properties that are set, by the client library's names for them."""
-        given = {name: getattr(self.properties, name, None) for name in _PROPERTIES}
-        return {name: value for name, value in given.items() if value is not None}
+    def parked_properties(self) -> dict[str, Any]:
+        """The properties of a copy that stays in one queue, by the client library's names for them.
+
+        The broker would refuse a ``user_id`` other than the member's, drop the copy after its ``expiration``, and send it
+        to the queues in CC and BCC as well.
+        """
+        copied = {name: getattr(self.properties, name, None) for name in _COPIED}
+        given = {name: value for name, value in copied.items() if value is not None}
+        headers = {name: value for name, value in self.headers.items() if name not in _SENDER_SELECTED}
+        return {**given, "headers": headers, "delivery_mode": 2}
 
 
 def from_pika(queue: str, method: Basic.Deliver, properties: BasicProperties, body: bytes) -> Message:

@@ -43,7 +43,7 @@ def exists(queue: str) -> Generator[Command, Any, bool]:
 
 def park(queue: str, message: Message) -> Generator[Command, Any, None]:
     """Publish a message to another queue and wait until the broker has confirmed it."""
-    if not (yield from routed(queue, message.body, message.set_properties())):
+    if not (yield from routed(queue, message.body, message.parked_properties())):
         hint = "The broker returned the message as unroutable"
         raise InvalidValue("parking_queue", queue, "an existing queue", hint)
 

@@ -14,9 +14,11 @@ from rabbit_chx.canaries import CANARY
 from rabbit_chx.consuming.interruptions import Interruptions
 from rabbit_chx.consuming.lanes import Lane
 from rabbit_chx.consuming.messages import HOLD, Kind, Message, kind_of
+from rabbit_chx.consuming.queues import park
 from rabbit_chx.consuming.settings import Settings
 from rabbit_chx.consuming.status import question, queues_in
 from rabbit_chx.consuming.workers import Workers
+from rabbit_chx.errors import InvalidValue
 from tests.faults.load import wait_until
 
 SETTINGS = {
@@ -209,6 +211,17 @@ def test_after_a_handler_has_raised_system_exit_no_later_message_of_its_queue_is
     owner.workers.end()
     assert handled == [1]
     assert owner.workers.progress() == []
+
+
+def test_a_parked_message_stays_in_the_parking_queue() -> None:
+    theirs = {"user_id": "publisher", "expiration": "60000", "cluster_id": "c", "delivery_mode": 1}
+    kept = {"message_id": "7", "priority": 1, "type": "order", "content_type": "text/plain"}
+    headers = {"CC": ["orders.1"], "BCC": ["orders.2"], "n": 7}
+    message = Message(b"x", "k", queue="q", properties=BasicProperties(headers=headers, **theirs, **kept))
+    published = next(park("lot", message)).arguments
+    assert (published["routing_key"], published["body"], published["mandatory"]) == ("lot", b"x", True)
+    assert published["properties"] == {**kept, "headers": {"n": 7}, "delivery_mode": 2}
+    assert message.headers == headers
 
 
 def test_a_consumer_is_displaced_if_it_may_have_messages(monkeypatch) -> None:
