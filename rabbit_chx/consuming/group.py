@@ -42,6 +42,7 @@ class Group(Options):
         attempts: how often the handler is called for a message before the message counts as failed; its queue is paused
             until then.
         backoff: seconds before the second attempt; the delay doubles with each attempt, up to 60 (or ``backoff``, if longer).
+            All delays together must be shorter than ``consumer_timeout``.
         on_failure: ``"stop"`` the member, which raises the handler's error; ``"dead-letter"`` the failed message; or
             ``"park"`` it in ``parking_queue``.
         parking_queue: the queue for failed messages with ``on_failure="park"``.

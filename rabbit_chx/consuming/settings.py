@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from inspect import iscoroutinefunction, isgeneratorfunction
+from itertools import accumulate
 from typing import Any, Final, Literal, TypeAlias
 
 from rabbit_chx.consuming.seats import check_group_name
@@ -16,6 +17,8 @@ OnFailure: TypeAlias = Literal["stop", "dead-letter", "park"]
 _ON_FAILURE: Final = ("stop", "dead-letter", "park")
 MOST_PREFETCH: Final = 65_535
 _LONGEST_BACKOFF: Final = 60.0
+_CONSUMER_TIMEOUT: Final = 1800.0
+"""The default of the broker, in seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +52,7 @@ class Settings:
             _check_seconds(name, getattr(self, name))
         if self.consumer_timeout is not None:
             _check_seconds("consumer_timeout", self.consumer_timeout)
+        self._check_attempts()
         if self.on_failure not in _ON_FAILURE:
             raise InvalidValue("on_failure", self.on_failure, " or ".join(map(repr, _ON_FAILURE)))
         if (self.on_failure == "park") != (self.parking_queue is not None):
@@ -59,6 +63,18 @@ class Settings:
             )
         if self.parking_queue is not None:
             check_name("parking_queue", self.parking_queue)
+
+    def _check_attempts(self) -> None:
+        """Raise if the broker takes a message back before its last attempt, because then it would never count as failed."""
+        limit = _CONSUMER_TIMEOUT if self.consumer_timeout is None else self.consumer_timeout
+        delays = accumulate(map(self.delay, range(1, self.attempts)))
+        if any(total >= limit for total in delays):
+            raise InvalidValue(
+                "attempts",
+                self.attempts,
+                f"delays of less than {limit:g} s in total (consumer_timeout) with backoff={self.backoff:g}",
+                "The broker takes a message back that is not acknowledged within consumer_timeout, and its attempts begin again",
+            )
 
     def check_release(self, release: Release) -> None:
         """Raise if a release does not support the settings."""

@@ -140,6 +140,21 @@ def test_the_delay_between_attempts_doubles_up_to_a_minute() -> None:
     assert Settings(**SETTINGS | {"backoff": 90.0}).delay(2) == 90
 
 
+@pytest.mark.parametrize(
+    ("most", "too_much"),
+    [
+        ({"attempts": 35}, {"attempts": 36}),
+        ({"attempts": 5, "consumer_timeout": 16.0}, {"attempts": 6, "consumer_timeout": 16.0}),
+        ({"attempts": 1_000, "backoff": 0.0}, {"attempts": 1_000_000, "backoff": 0.01}),
+        ({"attempts": 1, "consumer_timeout": 1.0}, {"attempts": 2, "consumer_timeout": 1.0}),
+    ],
+)
+def test_the_delays_between_attempts_must_not_exceed_consumer_timeout(most, too_much) -> None:
+    Settings(**SETTINGS | most)
+    with pytest.raises(InvalidValue, match=r"invalid attempts: got .* less than .* s in total"):
+        Settings(**SETTINGS | too_much)
+
+
 class LosingConnection:
     """A member whose connection is lost when it sends anything."""
 
