@@ -71,7 +71,10 @@ class AsyncGroup(Options):
             self._member = None
 
     def stop(self) -> None:
-        """End `run` after the current messages, and each loop when it asks for its next one. Can be called from any thread."""
+        """End `run` after the current messages, and each loop when it asks for its next one; later ones end at once.
+
+        Can be called from any thread.
+        """
         self._stopped = True
         if (member := self._member) is not None:
             with suppress(RuntimeError):  # the event loop is closed, so the run has ended

@@ -74,11 +74,11 @@ class Group(Options):
         self._member = member = Member(
             self._settings, partial(connect, **self._connection), self._source, handler, reporter.report
         )
-        if self._stopped:
-            return
+        outcome: Future[None] = Future()
         try:
+            if self._stopped:
+                return
             with stopped_by_signals(member.stop):
-                outcome: Future[None] = Future()
                 thread = Thread(target=_run, args=(member.run, outcome), name="rabbit-chx group", daemon=True)
                 thread.start()
                 while thread.is_alive():
@@ -90,7 +90,7 @@ class Group(Options):
         outcome.result()
 
     def stop(self) -> None:
-        """End `run` after the current messages. Can be called from any thread."""
+        """End `run` after the current messages; every later `run` returns at once. Can be called from any thread."""
         self._stopped = True
         if (member := self._member) is not None:
             member.stop()

@@ -65,11 +65,19 @@ def test_a_second_use_of_a_running_group_is_an_error():
         asyncio.run(use_twice())
 
 
-def test_a_stopped_group_ends_at_once():
+def test_a_stopped_group_returns_from_each_run_at_once():
+    group = Group(**GIVEN)
+    group.stop()
+    group.run(function)
+    group.run(function)
+
+
+def test_a_stopped_group_of_the_event_loop_returns_from_each_run_and_loop_at_once():
     group = AsyncGroup(**GIVEN)
     group.stop()
 
     async def ask():
+        await group.run(coroutine)
         await group.run(coroutine)
         async with group:
             return [message async for message in group]
