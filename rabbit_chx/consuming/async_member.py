@@ -23,7 +23,6 @@ from rabbit_chx.broker.amqp import version_in
 from rabbit_chx.broker.applying.protocol import Command, Lost, Refused
 from rabbit_chx.consuming.async_link import Link, linked
 from rabbit_chx.consuming.async_workers import AsyncWorkers
-from rabbit_chx.consuming.chores import Chore
 from rabbit_chx.consuming.lanes import Lane
 from rabbit_chx.consuming.membership import TICK, Membership
 from rabbit_chx.consuming.messages import Message
@@ -242,13 +241,6 @@ class AsyncMember(Membership[AsyncWorkers]):
 
     async def _delete(self, queue: str) -> None:
         await self._control.queue_delete(queue)
-
-    def _own_chores(self) -> Mapping[Chore, float]:
-        return {self._listen: self._settings.heartbeat / 3}
-
-    async def _listen(self) -> None:
-        """Wait for an answer of the broker: data that arrived while the process was paused proves nothing."""
-        await self._carry_out(self._interruptions.listen(self._seat_queue))
 
     async def _read_source(self) -> tuple[str, ...]:
         return await asyncio.to_thread(self._source)

@@ -51,7 +51,6 @@ class Member(Membership[Workers]):
         self._connect = connect
         self._connection: BlockingConnection | None = None
         self._woken: BlockingConnection | None = None
-        self._bytes = 0
 
     # ---- from any thread
 
@@ -132,9 +131,6 @@ class Member(Membership[Workers]):
 
     async def _do_due(self) -> None:
         """Do what is due after each batch of events."""
-        received = self._opened._impl.bytes_received  # noqa: SLF001 - no public sign that the broker is alive
-        if received != self._bytes:
-            self._bytes, self.workers.heard = received, monotonic()
         while self._calls:
             await self._calls.popleft()()
         self.acknowledge()

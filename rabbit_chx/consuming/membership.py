@@ -176,7 +176,7 @@ class Membership(Sender, ABC, Generic[_Workers]):
             {
                 self._free: TICK,
                 self._inspect: 2 * TICK,
-                **self._own_chores(),
+                self._listen: self._settings.heartbeat / 3,
                 self._look: _LOOK_EVERY,
                 self._move: _MOVE_AFTER,
             }
@@ -185,9 +185,6 @@ class Membership(Sender, ABC, Generic[_Workers]):
             await self._turn(self._interruptions.until_retry(TICK))
             await chores.do_due()
         await self._finish()
-
-    def _own_chores(self) -> Mapping[Chore, float]:
-        return {}
 
     def _on_lost(self, error: Exception) -> None:
         """Log why the connection ended; raise if another connection would end the same way."""
@@ -291,6 +288,10 @@ class Membership(Sender, ABC, Generic[_Workers]):
         if queues := queues_in(question):
             self._ask(self._use_if_fit, queues)
         return status(self._settings.name, self.seat or 0, self._lanes.values())
+
+    async def _listen(self) -> None:
+        """Wait for an answer of the broker: data that arrived while the process was paused proves nothing."""
+        await self._carry_out(self._interruptions.listen(self._seat_queue))
 
     async def _free(self) -> None:
         await self._carry_out(self._interruptions.release(self._lanes.values()))
