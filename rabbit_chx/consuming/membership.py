@@ -160,7 +160,7 @@ class Membership(Sender, ABC, Generic[_Workers]):
     async def _find_seat(self) -> tuple[str, ...]:
         """Wait for a free seat, unless the member is stopped, and return the queues."""
         for tried in count():
-            source = await self._read_source()
+            source = await (self._read_again() if self._lanes else self._read_source())
             names = await self._fit({*self._lanes, *source}, strict=not self._lanes)
             self._lanes = {name: self._lanes.get(name) or Lane(name) for name in names}
             self.seat = await self._carry_out(take_seat(self._settings.name, len(names)))
@@ -313,13 +313,16 @@ class Membership(Sender, ABC, Generic[_Workers]):
                 await self._on_cancelled(lane, lane.channel)
 
     async def _look_now(self) -> None:
-        """Ask the source for the queues again."""
+        """Ask the source for the queues again, and consume those that are new."""
+        self._ask(self._use_if_fit, await self._read_again())
+
+    async def _read_again(self) -> Collection[str]:
+        """Ask the source for the queues; none if it fails, because the member knows some already."""
         try:
-            names = await self._read_source()
+            return await self._read_source()
         except RabbitChxError as error:
             log.warning("group %r: the queues could not be read again: %s", self._settings.name, error)
-        else:
-            self._ask(self._use_if_fit, names)
+            return ()
 
     async def _move(self) -> None:
         """Take a lower seat if one has been free for some time."""
