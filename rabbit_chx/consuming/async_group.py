@@ -118,7 +118,7 @@ class AsyncGroup(Options):
         self._loop = asyncio.get_running_loop()
         reporter = self._reporter()
         member = AsyncMember(
-            self._settings, partial(connect, **self._connection), self._source, handler, reporter.report
+            self._settings, partial(connect, **self._connection), self._source, handler, reporter
         )
         if self._stopped:
             member.stop()

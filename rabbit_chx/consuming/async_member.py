@@ -26,6 +26,7 @@ from rabbit_chx.consuming.async_workers import AsyncWorkers
 from rabbit_chx.consuming.lanes import Lane
 from rabbit_chx.consuming.membership import TICK, Membership
 from rabbit_chx.consuming.messages import Message
+from rabbit_chx.consuming.reporter import Reporter
 from rabbit_chx.consuming.seats import consumer_tag, next_try
 from rabbit_chx.consuming.settings import Settings
 from rabbit_chx.consuming.sources import QueueSource
@@ -43,10 +44,10 @@ class AsyncMember(Membership[AsyncWorkers]):
         connect: Callable[[], Awaitable[aio_pika.abc.AbstractConnection]],
         source: QueueSource,
         handler: Callable[[Message], Awaitable[object]] | None,
-        report: Callable[[Message], object],
+        reporter: Reporter,
     ) -> None:
-        workers = AsyncWorkers(handler, settings.concurrency, settings.heartbeat, report)
-        super().__init__(settings, workers, source)
+        workers = AsyncWorkers(handler, settings.concurrency, settings.heartbeat, reporter.report)
+        super().__init__(settings, workers, source, reporter)
         self._connect = connect
         self._patience = settings.stop_timeout
         self._woken = asyncio.Event()
@@ -229,15 +230,7 @@ class AsyncMember(Membership[AsyncWorkers]):
 
     async def _on_question(self, delivered: DeliveredMessage) -> None:
         asked = delivered.header.properties
-        if not asked.reply_to:
-            return
-        properties = Basic.Properties(correlation_id=asked.correlation_id)
-        self._link.send(
-            self._control.basic_publish,
-            self._answer(delivered.body),
-            routing_key=asked.reply_to,
-            properties=properties,
-        )
+        self._answer(delivered.body, asked.reply_to, asked.correlation_id)
 
     async def _delete(self, queue: str) -> None:
         await self._control.queue_delete(queue)

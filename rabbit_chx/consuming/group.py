@@ -72,7 +72,7 @@ class Group(Options):
             raise InvalidValue("use of Group", "run() while it runs", "one run at a time")
         reporter = self._reporter()
         self._member = member = Member(
-            self._settings, partial(connect, **self._connection), self._source, handler, reporter.report
+            self._settings, partial(connect, **self._connection), self._source, handler, reporter
         )
         outcome: Future[None] = Future()
         try:

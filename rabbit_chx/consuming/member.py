@@ -26,6 +26,7 @@ from rabbit_chx.consuming.channels import close_in_one_step
 from rabbit_chx.consuming.lanes import Lane
 from rabbit_chx.consuming.membership import TICK, Membership
 from rabbit_chx.consuming.messages import Message, from_pika
+from rabbit_chx.consuming.reporter import Reporter
 from rabbit_chx.consuming.seats import consumer_tag, next_try
 from rabbit_chx.consuming.settings import Settings
 from rabbit_chx.consuming.sources import QueueSource
@@ -44,10 +45,10 @@ class Member(Membership[Workers]):
         connect: Callable[[], BlockingConnection],
         source: QueueSource,
         handler: Callable[[Message], object],
-        report: Callable[[Message], object],
+        reporter: Reporter,
     ) -> None:
-        workers = Workers(handler, settings.concurrency, settings.heartbeat, report)
-        super().__init__(settings, workers, source)
+        workers = Workers(handler, settings.concurrency, settings.heartbeat, reporter.report)
+        super().__init__(settings, workers, source, reporter)
         self._connect = connect
         self._connection: BlockingConnection | None = None
         self._woken: BlockingConnection | None = None
@@ -206,17 +207,8 @@ class Member(Membership[Workers]):
 
     # -- questions and periodic chores
 
-    def _on_question(
-        self, channel: BlockingChannel, _: Any, properties: BasicProperties, body: bytes
-    ) -> None:
-        if not properties.reply_to:
-            return
-        channel.basic_publish(
-            "",
-            properties.reply_to,
-            self._answer(body),
-            BasicProperties(correlation_id=properties.correlation_id),
-        )
+    def _on_question(self, _: BlockingChannel, __: Any, asked: BasicProperties, body: bytes) -> None:
+        self._answer(body, asked.reply_to, asked.correlation_id)
 
     async def _answer_questions(self) -> None:
         self._control.basic_consume(self._seat_queue, self._on_question, auto_ack=True)

@@ -9,13 +9,13 @@ from __future__ import annotations
 import random
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Awaitable, Callable, Collection, Generator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Generator, Iterable, Mapping
 from functools import partial
 from itertools import count
 from time import monotonic
 from typing import Any, Final, Generic, TypeVar
 
-from rabbit_chx.broker.applying.protocol import Command
+from rabbit_chx.broker.applying.protocol import Command, Refused, routed
 from rabbit_chx.consuming.access import why_ended
 from rabbit_chx.consuming.chores import Chore, Chores
 from rabbit_chx.consuming.interruptions import Interruptions, Sender
@@ -23,7 +23,8 @@ from rabbit_chx.consuming.lanes import Lane, assign
 from rabbit_chx.consuming.logs import log
 from rabbit_chx.consuming.messages import Message
 from rabbit_chx.consuming.queues import check_access, exists, fit_queues
-from rabbit_chx.consuming.seats import looks_lower, next_try, seat_queue, take_seat
+from rabbit_chx.consuming.reporter import Reporter, reply
+from rabbit_chx.consuming.seats import find_free, looks_lower, next_try, seat_queue, take_seat
 from rabbit_chx.consuming.settings import Settings
 from rabbit_chx.consuming.sources import QueueSource
 from rabbit_chx.consuming.status import queues_in, status
@@ -47,11 +48,14 @@ class Membership(Sender, ABC, Generic[_Workers]):
     aio-pika, `_deliver` and `_answer` run in tasks of the library instead, and must not wait.
     """
 
-    def __init__(self, settings: Settings, workers: _Workers, source: QueueSource) -> None:
+    def __init__(
+        self, settings: Settings, workers: _Workers, source: QueueSource, reporter: Reporter
+    ) -> None:
         self.workers = workers
         self.seat: int | None = None
         self._settings = settings
         self._source = source
+        self._reporter = reporter
         self._lanes: dict[str, Lane] = {}
         self._calls: deque[Chore] = deque()
         self._error: BaseException | None = None
@@ -151,6 +155,7 @@ class Membership(Sender, ABC, Generic[_Workers]):
         if self.seat is None:
             return
         await self._carry_out(check_access(self._settings, self.seat, names))
+        self._reporter.publish(self._check_publishing(self._seat_queue))
         self._control = await self._open_channel()
         await self._answer_questions()
         await self._use(names)
@@ -163,13 +168,28 @@ class Membership(Sender, ABC, Generic[_Workers]):
             source = await (self._read_again() if self._lanes else self._read_source())
             names = await self._fit({*self._lanes, *source}, strict=not self._lanes)
             self._lanes = {name: self._lanes.get(name) or Lane(name) for name in names}
-            self.seat = await self._carry_out(take_seat(self._settings.name, len(names)))
+            seats: Iterable[int] = range(len(names))
+            if (
+                tried
+            ):  # publishes, but if an alarm stops this connection, a member without a seat loses nothing
+                seats = await self._carry_out(find_free(self._settings.name, len(names)))
+            self.seat = await self._carry_out(take_seat(self._settings.name, seats))
             if self.seat is not None or self.workers.stopped:
                 break
             if not tried:
                 log.info("group %r: all %d seats are taken; standing by", self._settings.name, len(names))
             await self._stand_by(next_try(tried, random.random()))  # noqa: S311 - not for secrets
         return names
+
+    def _check_publishing(self, queue: str) -> Generator[Command, Any, None]:
+        """Publish as an answer does; a missing permission ends the member. Runs in the thread of the reporter."""
+        try:
+            yield from routed(queue, b"", {"expiration": "0"})
+        except Refused as refused:
+            self._calls.append(partial(self._raise, refused))
+
+    async def _raise(self, error: Exception) -> None:
+        raise error
 
     async def _until_stopped(self) -> None:
         chores = Chores(
@@ -283,11 +303,14 @@ class Membership(Sender, ABC, Generic[_Workers]):
     def _seat_queue(self) -> str:
         return seat_queue(self._settings.name, self.seat or 0)
 
-    def _answer(self, question: bytes) -> bytes:
+    def _answer(self, question: bytes, reply_to: str | None, correlation_id: str | None) -> None:
         """Answer a question, and consume the queues that it names."""
+        if not reply_to:
+            return
         if queues := queues_in(question):
             self._ask(self._use_if_fit, queues)
-        return status(self._settings.name, self.seat or 0, self._lanes.values())
+        answer = status(self._settings.name, self.seat or 0, self._lanes.values())
+        self._reporter.publish(reply(reply_to, answer, correlation_id=correlation_id))
 
     async def _listen(self) -> None:
         """Wait for an answer of the broker: data that arrived while the process was paused proves nothing."""
@@ -325,15 +348,24 @@ class Membership(Sender, ABC, Generic[_Workers]):
             return ()
 
     async def _move(self) -> None:
-        """Take a lower seat if one has been free for some time."""
+        """Look for a lower free seat in the background."""
         assert self.seat is not None
-        if not looks_lower(self.seat, len(self._lanes), random.random()):  # noqa: S311
+        if looks_lower(self.seat, len(self._lanes), random.random()):  # noqa: S311
+            self._reporter.publish(self._look_lower(self.seat))
+
+    def _look_lower(self, seat: int) -> Generator[Command, Any, None]:
+        """Runs in the thread of the reporter."""
+        for lower in (yield from find_free(self._settings.name, seat)):
+            self._calls.append(partial(self._move_to, lower))
+
+    async def _move_to(self, lower: int) -> None:
+        """Move to a lower seat, unless another member has just taken it."""
+        if self.seat is None or self.seat <= lower:
             return
-        seat = await self._carry_out(take_seat(self._settings.name, self.seat))
-        if seat is None:
+        if await self._carry_out(take_seat(self._settings.name, [lower])) is None:
             return
-        log.info("group %r: moving from seat %d to seat %d", self._settings.name, self.seat, seat)
+        log.info("group %r: moving from seat %d to seat %d", self._settings.name, self.seat, lower)
         await self._delete(self._seat_queue)
-        self.seat = seat
+        self.seat = lower
         await self._answer_questions()
         await self._use(())

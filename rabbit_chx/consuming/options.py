@@ -6,7 +6,7 @@ import ssl
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from rabbit_chx.broker.amqp import connect
 from rabbit_chx.broker.credentials import Credentials, check_credentials
@@ -16,9 +16,6 @@ from rabbit_chx.consuming.reporter import Reporter
 from rabbit_chx.consuming.settings import OnFailure, Settings
 from rabbit_chx.consuming.sources import queue_source
 from rabbit_chx.urls import BrokerUrl
-
-_HEARTBEAT: Final = 60
-"""Of the connection for reports."""
 
 
 class Options:
@@ -79,7 +76,6 @@ class Options:
         }
 
     def _reporter(self) -> Reporter:
-        """Reports canaries on a separate connection."""
-        name = f"rabbit-chx group {self._settings.name} canaries"
-        connection = {**self._connection, "name": name, "heartbeat": _HEARTBEAT}
+        """Publishes on a separate connection."""
+        connection = {**self._connection, "name": f"rabbit-chx group {self._settings.name} replies"}
         return Reporter(partial(connect, **connection), partial(warn, self._settings.name))

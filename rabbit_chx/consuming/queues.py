@@ -51,10 +51,8 @@ def park(queue: str, message: Message) -> Generator[Command, Any, None]:
 def check_access(settings: Settings, seat: int, queues: Collection[str]) -> Generator[Command, Any, None]:
     """Try the operations that a member needs only occasionally, so that a missing permission is reported at the start.
 
-    A member answers questions and markers through the default exchange, and checks whether a hold still exists. For
-    that check, RabbitMQ 4.3.1 and later require a permission on the hold's name.
+    A member checks whether a hold still exists; RabbitMQ 4.3.1 and later require a permission on the hold's name.
     """
-    yield from is_taken(settings.name, seat)
     yield from exists(f"{HOLDS}check")
     if settings.parking_queue is not None and not (yield from exists(settings.parking_queue)):
         raise InvalidValue("parking_queue", settings.parking_queue, "an existing queue")

@@ -1,57 +1,53 @@
-"""Report canaries to the watch that sent them."""
+"""What a consumer publishes: reports of canaries and answers to questions."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
-from math import inf
+from collections.abc import Callable, Generator
 from queue import Empty, SimpleQueue
 from time import monotonic
-from typing import Final, NamedTuple
+from typing import Any, Final, TypeAlias
 
-from pika import BasicProperties, BlockingConnection
-from pika.adapters.blocking_connection import BlockingChannel
-from pika.exceptions import AMQPError, ChannelClosedByBroker
+from pika import BlockingConnection
+from pika.exceptions import AMQPError
 
-from rabbit_chx.broker.amqp import expecting_refusals
-from rabbit_chx.broker.permissions import DEFAULT_EXCHANGE, Needs
+from rabbit_chx.broker.applying.pika_driver import PikaDriver
+from rabbit_chx.broker.applying.protocol import Command, Lost, OnChannel, Refused
+from rabbit_chx.broker.permissions import DEFAULT_EXCHANGE, Needs, why_denied
 from rabbit_chx.broker.reasons import why_down
 from rabbit_chx.canaries import report_of
 from rabbit_chx.consuming.messages import Message
 from rabbit_chx.errors import BrokerUnavailable
 
+Publishing: TypeAlias = "Generator[Command, Any, object]"
+"""Commands that publish."""
+
 _MOST_WAITING: Final = 1_000
-"""Reports that may wait; others are dropped, which a watch sees as canaries without an answer."""
+"""Publishings that may wait; others are dropped: a watch sees canaries without an answer, and `members` a silent member."""
 _TICK: Final = 1.0
 _IDLE: Final = 300.0
-"""Seconds without a canary after which the connection is closed."""
+"""Seconds without work after which the connection is closed."""
 _AGAIN_AFTER: Final = 2.0
-"""Seconds without reports after a failure."""
-_PATIENCE: Final = 60.0
-"""Seconds for the broker to confirm a report; it does not do so before an alarm ends."""
+"""Seconds without publishing after a failure."""
+_AGAIN_AFTER_REFUSAL: Final = 60.0
 _NEEDS: Final = Needs(write={("exchange", DEFAULT_EXCHANGE)})
 
 
-class _Report(NamedTuple):
-    to: str
-    headers: Mapping[str, str]
-
-
 class Reporter:
-    """Sends reports in a thread of its own, on a connection of its own, both started at the first canary.
+    """Publishes in a thread of its own, on a connection of its own, both started at the first use.
 
     Under a memory or disk alarm, the broker stops reading from each connection that publishes. A report on the connection
     of the consumer would therefore stop its acknowledgements, and the backlog that caused the alarm could not shrink.
 
     Args:
         connect: opens the connection.
-        warn: called with the reason when reports fail; again only after a report has succeeded.
+        warn: called with the reason when publishing fails; again only after it has succeeded.
     """
 
     def __init__(self, connect: Callable[[], BlockingConnection], warn: Callable[[str], object]) -> None:
         self._connect = connect
         self._warn = warn
-        self._reports: SimpleQueue[_Report | None] = SimpleQueue()
+        self._waiting: SimpleQueue[Publishing | None] = SimpleQueue()
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._silent_until = 0.0
@@ -63,71 +59,86 @@ class Reporter:
     def report(self, message: Message) -> None:
         """Report the queue of a canary; returns at once."""
         headers = report_of(message.headers, message.properties.reply_to, message.queue)
-        if headers is None or monotonic() < self._silent_until or self._reports.qsize() >= _MOST_WAITING:
+        if headers is not None:
+            self.publish(reply(message.properties.reply_to, b"", headers=dict(headers)))
+
+    def publish(self, publishing: Publishing) -> None:
+        """Carry out commands after those that were given earlier; returns at once. They are dropped after a failure."""
+        if monotonic() < self._silent_until or self._waiting.qsize() >= _MOST_WAITING:
             return
         with self._lock:
             if self._closed:
                 return
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="rabbit-chx canaries", daemon=True)
+                self._thread = threading.Thread(target=self._run, name="rabbit-chx replies", daemon=True)
                 self._thread.start()
-            self._reports.put(_Report(message.properties.reply_to, headers))
+            self._waiting.put(publishing)
 
     def close(self) -> None:
-        """Close the connection after the waiting reports; returns at once if the broker does not answer."""
+        """Close the connection after the waiting work; returns at once if the broker does not answer."""
         with self._lock:
             self._closed = True
             thread = self._thread
-        self._reports.put(None)
+        self._waiting.put(None)
         if thread is not None:
             thread.join(_TICK)
 
     # ---- in the thread
 
     def _run(self) -> None:
-        while (report := self._reports.get()) is not None:
+        while (publishing := self._waiting.get()) is not None:
             try:
                 with self._connect() as connection:
-                    connection.patience = _PATIENCE
-                    if not self._send(connection, report):
+                    if not self._carry_out(connection, publishing):
                         return
-            except (AMQPError, OSError, BrokerUnavailable) as error:
+            except (AMQPError, OSError, BrokerUnavailable, Lost, Refused) as error:
                 self._fail(error)
 
-    def _send(self, connection: BlockingConnection, report: _Report | None) -> bool:
-        """Send reports until no canary has come for a while; False after `close`."""
-        channel: BlockingChannel = connection.channel()
-        channel.confirm_delivery()
-        with expecting_refusals(channel):
-            while report is not None:
-                properties = BasicProperties(headers=dict(report.headers))
-                channel.basic_publish("", report.to, b"", properties)
-                self._warned = False
-                try:
-                    report = self._next(connection)
-                except Empty:
-                    return True
+    def _carry_out(self, connection: BlockingConnection, publishing: Publishing | None) -> bool:
+        """Publish until there is nothing to publish for a while or the idle connection is lost; False after `close`."""
+        while publishing is not None:
+            # A driver waits a minute for each confirm, which the broker does not send before an alarm ends.
+            PikaDriver(connection).run(publishing)
+            self._warned = False
+            try:
+                publishing = self._next(connection)
+            except (Empty, AMQPError, OSError):
+                return True
         return False
 
-    def _next(self, connection: BlockingConnection) -> _Report | None:
-        """Wait for the next report and keep the connection alive; raise `Empty` if it takes too long."""
+    def _next(self, connection: BlockingConnection) -> Publishing | None:
+        """Wait for the next work and keep the connection alive; raise `Empty` if it takes too long."""
         until = monotonic() + _IDLE
         while True:
             try:
-                return self._reports.get(timeout=_TICK)
+                return self._waiting.get(timeout=_TICK)
             except Empty:
                 if monotonic() > until:
                     raise
                 connection.process_data_events(0)
 
     def _fail(self, error: Exception) -> None:
-        """Drop the waiting reports and those of the next seconds, or all from now on if the broker refuses them."""
-        refused = isinstance(error, ChannelClosedByBroker)
-        self._silent_until = inf if refused else monotonic() + _AGAIN_AFTER
-        while not self._reports.empty():
-            if self._reports.get() is None:
-                self._reports.put(None)
+        """Drop what waits and what is given in the next seconds."""
+        refused = isinstance(error, Refused)
+        self._silent_until = monotonic() + (_AGAIN_AFTER_REFUSAL if refused else _AGAIN_AFTER)
+        while not self._waiting.empty():
+            if self._waiting.get() is None:
+                self._waiting.put(None)
                 break
         if not self._warned:
             self._warned = True
-            self._warn(f"canaries are not reported: {why_down(error, 'the broker', needs=_NEEDS)}")
+            self._warn(f"canaries and questions are not answered: {_why(error)}")
+
+
+def reply(to: str, body: bytes, **properties: Any) -> Generator[Command, Any, None]:
+    """Publish to a direct reply-to address, or to a queue."""
+    # Not mandatory: the broker returns even a message that it has delivered through direct reply-to.
+    message = {"exchange": "", "routing_key": to, "body": body, "properties": properties}
+    yield OnChannel("basic_publish", message)
+
+
+def _why(error: Exception) -> str:
+    if isinstance(error, (Refused, Lost)):
+        words = str(error.args[-1])
+        return why_denied(words, _NEEDS) or words
+    return str(why_down(error, "the broker"))

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Generator
+from collections.abc import Generator, Iterable
 from typing import Any, Final
 
-from pika.spec import RESOURCE_LOCKED
+from pika.spec import NOT_FOUND, RESOURCE_LOCKED
 
 from rabbit_chx.broker.applying.protocol import Command, OnChannel, Refused, routed
 from rabbit_chx.errors import InvalidValue
@@ -54,11 +54,13 @@ def consumer_tag(group: str, seat: int) -> str:
     return tag.encode()[:255].decode(errors="ignore")
 
 
-def take_seat(group: str, below: int) -> Generator[Command, Any, int | None]:
-    """Take the lowest free seat with a number less than ``below``; None if all are taken."""
-    for seat in range(below):
-        if (yield from is_taken(group, seat)):
-            continue
+def take_seat(group: str, seats: Iterable[int]) -> Generator[Command, Any, int | None]:
+    """Take the first of these seats that is free; None if all are taken.
+
+    Publishes nothing, because under a memory or disk alarm the broker stops reading from a connection that publishes. Each
+    taken seat costs a channel and an error in the broker's log.
+    """
+    for seat in seats:
         # Explicit, because the virtual host may have another default type.
         arguments = {"x-queue-type": "classic"}
         try:
@@ -75,12 +77,26 @@ def take_seat(group: str, below: int) -> Generator[Command, Any, int | None]:
 
 
 def is_taken(group: str, seat: int) -> Generator[Command, Any, bool]:
-    """Whether a member has a seat.
+    """Whether another connection has a seat; publishes nothing, at the same cost as `take_seat`."""
+    try:
+        yield OnChannel("queue_declare", {"queue": seat_queue(group, seat), "passive": True})
+    except Refused as refused:
+        if refused.code == RESOURCE_LOCKED:
+            return True
+        if refused.code != NOT_FOUND:
+            raise
+    return False
 
-    Sends an expiring empty message to the seat's queue. Declaring the queue instead would cost a channel and an error in
-    the broker's log for each taken seat.
+
+def find_free(group: str, below: int) -> Generator[Command, Any, list[int]]:
+    """The lowest free seat with a number less than ``below``; empty if all are taken.
+
+    Publishes an expiring empty message to each seat, which costs less than `take_seat`.
     """
-    return (yield from routed(seat_queue(group, seat), b"", {"expiration": "0"}))
+    for seat in range(below):
+        if not (yield from routed(seat_queue(group, seat), b"", {"expiration": "0"})):
+            return [seat]
+    return []
 
 
 def next_try(tried: int, share: float) -> float:

@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.broker, pytest.mark.long]
 QUEUE = "o0"
 MESSAGES = [f"m{number}" for number in range(40)]
 CANARIES = [f"c{number}" for number in range(40)]
-WARNING = "canaries are not reported"
+WARNING = "canaries and questions are not answered"
 
 
 class Scene:
@@ -161,19 +161,19 @@ def test_a_member_that_may_not_report_warns_once_and_goes_on_consuming(scene, me
     with a_user(scene.site.broker, ".*", ".*", ".*", vhost=scene.site.vhost) as user:
         scene.site.url = lambda: user.url
         with member(scene):
-            scene.send("m0")
-            scene.wait_for_messages(1)
+            scene.send("m0", "c0")
+            scene.wait_for("c0")
             user.grant(".*", "^$", ".*")
-            scene.send("c0", "m1")
+            scene.send("c1", "m1")
             wait_until(warnings, "the missing permission is reported")
-            scene.send("c1", "m2", "c2", "m3")
+            scene.send("c2", "m2", "c3", "m3")
             scene.wait_for_messages(4)
             wait_until(lambda: scene.in_queue() == "0", "all are acknowledged")
     (warning,) = warnings()
     assert "'^amq\\.default$'" in warning
     assert user.password not in caplog.text
     assert scene.handled == ["m0", "m1", "m2", "m3"]
-    assert scene.reports == []
+    assert scene.reports == [("c0", QUEUE)]
 
 
 @pytest.mark.one_release

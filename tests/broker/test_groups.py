@@ -8,7 +8,7 @@ import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
 
@@ -21,6 +21,8 @@ from rabbit_chx.broker.properties import Properties
 from rabbit_chx.consuming import Group, Message, QueueReader, members
 from rabbit_chx.consuming.member import Member
 from rabbit_chx.consuming.messages import HOLD
+from rabbit_chx.consuming.reporter import Reporter
+from rabbit_chx.testing import Broker
 from tests.broker.topology_site import Site
 from tests.faults.load import wait_until
 from tests.json_lines import documented, printed
@@ -155,7 +157,8 @@ def test_the_broker_requeues_the_unhandled_messages_of_a_stopped_member_in_order
 
 def test_progress_wakes_the_new_connection_if_the_old_one_was_lost_before_it_woke(orders) -> None:
     url = orders.site.url()
-    member = Member(orders.group()._settings, lambda: connect(url), lambda: QUEUES, print, print)
+    reporter = Reporter(lambda: connect(url), print)
+    member = Member(orders.group()._settings, lambda: connect(url), lambda: QUEUES, print, reporter)
     woken: list[bool] = []
     member._on_woken = lambda: woken.append(True)
     with connect(url) as old, connect(url) as new:
@@ -314,3 +317,43 @@ def test_a_member_without_a_seat_takes_one_that_becomes_free(orders, caplog) -> 
             orders.channel.basic_publish("", "o0", b"0")
             wait_until(lambda: orders.by, "the second member has handled the message")
     assert orders.by == {"second:o0": 1}
+
+
+@contextmanager
+def memory_alarm(broker: Broker) -> Iterator[None]:
+    """Have the broker stop reading from each connection that publishes."""
+    broker.ctl("set_vm_memory_high_watermark", "absolute", "1")
+    try:
+        wait_until(lambda: "memory" in broker.eval("rabbit_alarm:get_alarms()."), "the alarm")
+        yield
+    finally:
+        broker.ctl("set_vm_memory_high_watermark", "0.6")
+
+
+def test_members_go_on_acknowledging_and_a_new_one_joins_during_an_alarm(orders, broker, monkeypatch) -> None:
+    monkeypatch.setattr("rabbit_chx.consuming.membership._MOVE_AFTER", 0.2)
+    monkeypatch.setattr("rabbit_chx.consuming.membership.looks_lower", lambda *_: True)
+    going = threading.Event()
+
+    def handle(message: Message) -> None:
+        assert going.wait(DEADLINE)
+        orders.handle(message)
+
+    def messages() -> set[str]:
+        listed = broker.ctl("list_queues", "-p", orders.site.vhost, "--no-table-headers", "messages")
+        return set(listed.split())
+
+    orders.send(300)
+    with ExitStack() as members_of_group:
+        for seats in [0], [0, 1]:
+            members_of_group.enter_context(running(orders.group(prefetch=3), handle))
+            wait_until(partial(lambda seats: orders.seats() == seats, seats), "a member has joined")
+        with memory_alarm(broker):
+            time.sleep(2)  # the member in seat 1 looks for a lower one
+            members_of_group.enter_context(running(orders.group(prefetch=3), handle))
+            wait_until(lambda: orders.site.queue_names("seat.billing.2$"), "another member has joined")
+            going.set()
+            wait_until(lambda: orders.all_seen, "all messages are handled")
+            wait_until(lambda: messages() == {"0"}, "all messages are acknowledged")
+        wait_until(lambda: orders.seats() == [0, 1, 2], "all members answer")
+    orders.assert_in_order()

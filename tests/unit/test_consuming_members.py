@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Generator
 from time import monotonic
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from pika import BasicProperties
 
 from rabbit_chx.broker.applying.pika_driver import at_once
 from rabbit_chx.broker.applying.protocol import Command, OnChannel, Refused, carry_out
 from rabbit_chx.consuming.interruptions import Interruptions
 from rabbit_chx.consuming.member import Member
 from rabbit_chx.consuming.messages import Message
+from rabbit_chx.consuming.seats import seat_queue
 from rabbit_chx.consuming.settings import Settings
+from rabbit_chx.consuming.status import question
 from rabbit_chx.consuming.workers import Fate
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue
 from rabbit_chx.releases import Release
@@ -25,7 +29,7 @@ MESSAGE = Message(b"", "k", queue="a", tag=1)
 
 
 class Broker:
-    """Queues of others, those that a member declares, and what the member publishes on its own connection."""
+    """Queues, of which some are locked by other connections, and what is published on the connection of a member."""
 
     def __init__(self, *queues: str) -> None:
         self.queues = {*queues}
@@ -51,12 +55,31 @@ class Broker:
         return SimpleNamespace(consumer_count=0)
 
 
+class Aside:
+    """A reporter that publishes only when it is told to."""
+
+    def __init__(self) -> None:
+        self.waiting: list[Generator[Command, Any, object]] = []
+        self.publish = self.waiting.append
+        self.report = print
+
+    def carry_out(self, broker: Broker) -> list[OnChannel]:
+        """Return what is published."""
+        before, broker.published = broker.published, []
+        while self.waiting:
+            at_once(broker.carry_out(self.waiting.pop(0)))
+        published, broker.published = broker.published, before
+        return published
+
+
 def member(broker: Broker, source: Callable[[], tuple[str, ...]] = lambda: QUEUES) -> Member:
     """A member whose connection delivers nothing and whose broker is a model."""
-    made = Member(Settings(**SETTINGS), None, source, print, print)
+    made = Member(Settings(**SETTINGS), None, source, print, Aside())
     made._carry_out = broker.carry_out
     made._release = Release.of_broker("4.3.6")
-    made._connection = SimpleNamespace(_impl=SimpleNamespace(bytes_received=5), process_data_events=lambda time_limit: None)
+    made._connection = SimpleNamespace(
+        _impl=SimpleNamespace(bytes_received=5), process_data_events=lambda time_limit: None
+    )
     made._interruptions = Interruptions(made._settings, made.workers, made)
     return made
 
@@ -64,8 +87,12 @@ def member(broker: Broker, source: Callable[[], tuple[str, ...]] = lambda: QUEUE
 # ---- the queues at a reconnect
 
 
-@pytest.mark.parametrize("error", [InvalidValue("exchange", "orders", "bindings"), BrokerUnavailable("no answer")])
-def test_a_member_that_reconnects_uses_the_queues_it_knows_if_they_cannot_be_read_again(error, caplog) -> None:
+@pytest.mark.parametrize(
+    "error", [InvalidValue("exchange", "orders", "bindings"), BrokerUnavailable("no answer")]
+)
+def test_a_member_that_reconnects_uses_the_queues_it_knows_if_they_cannot_be_read_again(
+    error, caplog
+) -> None:
     def fail() -> tuple[str, ...]:
         raise error
 
@@ -80,6 +107,70 @@ def test_a_member_that_reconnects_uses_the_queues_it_knows_if_they_cannot_be_rea
     assert "the queues could not be read again" in caplog.text
     with pytest.raises(type(error)):
         at_once(member(broker, fail)._find_seat())
+
+
+# ---- alarms, under which the broker stops reading from a connection that publishes
+
+
+def seated(broker: Broker, seat: int) -> Member:
+    """A member that has just joined while others have the lower seats."""
+
+    async def nothing(*_: object) -> None: ...
+
+    lower = {seat_queue("billing", number) for number in range(seat)}
+    broker.locked |= lower
+    joined = member(broker)
+    joined._subscribe = nothing
+    joined._open_channel = nothing
+    joined._delete = joined._answer_questions = joined._until_stopped = nothing
+    at_once(joined._consume("4.3.6"))
+    assert joined.seat == seat
+    return joined
+
+
+@pytest.mark.parametrize("seat", [0, 1])
+def test_a_member_takes_a_seat_without_publishing_on_its_connection(seat) -> None:
+    broker = Broker(*QUEUES)
+    seated(broker, seat)
+    assert broker.published == []
+
+
+def test_a_member_moves_to_a_lower_seat_without_publishing_on_its_connection(monkeypatch) -> None:
+    monkeypatch.setattr("rabbit_chx.consuming.membership.looks_lower", lambda *_: True)
+    broker = Broker(*QUEUES)
+    joined = seated(broker, 1)
+    for seat in (1, 0):
+        at_once(joined._move())
+        joined._reporter.carry_out(broker)
+        at_once(joined._do_due())
+        assert joined.seat == seat
+        broker.locked.clear()
+    assert broker.published == []
+
+
+def test_a_member_answers_a_question_on_another_connection() -> None:
+    broker = Broker(*QUEUES)
+    joined = seated(broker, 0)
+    joined._reporter.carry_out(broker)
+    joined._on_question(None, None, BasicProperties(reply_to="asker", correlation_id="0"), question([]))
+    assert broker.published == []
+    broker.queues.add("asker")
+    (answer,) = joined._reporter.carry_out(broker)
+    assert answer.arguments["routing_key"] == "asker"
+    assert answer.arguments["properties"] == {"correlation_id": "0"}
+    assert json.loads(answer.arguments["body"])["queues"].keys() == {*QUEUES}
+
+
+def test_a_member_that_may_not_publish_ends() -> None:
+    async def refuse(_: Command) -> None:
+        raise Refused(403, "ACCESS_REFUSED")
+
+    broker = Broker(*QUEUES)
+    joined = seated(broker, 0)
+    broker._do = refuse
+    joined._reporter.carry_out(broker)
+    with pytest.raises(Refused, match="ACCESS_REFUSED"):
+        at_once(joined._do_due())
 
 
 # ---- pauses
