@@ -78,7 +78,9 @@ _queue_options = bundle(
 @topology_options
 @_queue_options
 @option(
-    "--group", metavar="NAME", help="The group that consumes the queues. Default: all groups with members."
+    "--group",
+    metavar="NAME",
+    help="The group that consumes the queues. Default: a new queue goes to the groups whose queues lose keys to it.",
 )
 @option(
     "--timeout",

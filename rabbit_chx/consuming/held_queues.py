@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
+from itertools import chain
 
+from rabbit_chx.broker.applying.handover import stages
 from rabbit_chx.errors import InvalidValue
 from rabbit_chx.topology.planning.drain_order import drain_first_in, drain_stages
 from rabbit_chx.topology.planning.steps import Bind, Plan, Unbind
@@ -39,6 +41,21 @@ def held_queues(plan: Plan) -> dict[str, frozenset[str]]:
             "removed. `rabbit-chx plan` shows the alternatives",
         )
     return {str(gainer): frozenset(map(str, losers)) for gainer, losers in drain_first.items()}
+
+
+def groups_of_held(
+    drain_first: Mapping[str, Collection[str]], consumed: Mapping[str, Collection[str]]
+) -> dict[str, set[str]]:
+    """The groups that consume each queue that gains keys; ``consumed`` are the queues that each group consumes now.
+
+    A queue that no group consumes yet goes to the groups of the queues that it gains keys from.
+    """
+    named = {*drain_first, *chain.from_iterable(drain_first.values())}
+    groups = {name: {group for group, queues in consumed.items() if name in queues} for name in named}
+    for _, gaining in stages(dict(drain_first.items())):
+        for gainer in gaining:
+            groups[gainer] = groups[gainer] or set().union(*map(groups.__getitem__, drain_first[gainer]))
+    return {gainer: groups[gainer] for gainer in drain_first}
 
 
 def _flaws(plan: Plan) -> Iterator[tuple[str, str, str]]:

@@ -34,7 +34,7 @@ from rabbit_chx.broker.applying.step_commands import delete_if_empty
 from rabbit_chx.broker.management import Management
 from rabbit_chx.broker.permissions import Needs, why_denied
 from rabbit_chx.consuming.access import needs_of_change
-from rabbit_chx.consuming.held_queues import held_queues
+from rabbit_chx.consuming.held_queues import groups_of_held, held_queues
 from rabbit_chx.consuming.holds import Hold, hold_commands, holds_on, release_commands
 from rabbit_chx.consuming.roll_call import MemberStatus, ask
 from rabbit_chx.consuming.seats import SEATS
@@ -104,7 +104,8 @@ def carry_out(
         plan: the plan, for the virtual host of the connection; may be empty.
         connection: a connection of pika.
         management: the management API of the same broker.
-        group: the group that consumes the queues; by default every group whose members consume one of them now.
+        group: the group that consumes the queues; by default the members that consume a queue which loses keys start to
+            consume the new queues that gain them.
         removed: queues to delete when they have lost all keys and are empty.
         on_done: called with each completed action.
         timeout: seconds for the drain of one stage.
@@ -122,7 +123,7 @@ def carry_out(
     drain_first = held_queues(plan)
     driver = PikaDriver(connection, management)
     check_plan(plan, driver.vhost, seen=True)
-    change = _Change(connection, management, driver, on_done, timeout, settle, {group} if group else set())
+    change = _Change(connection, management, driver, on_done, timeout, settle, group)
     deleted = {*removed, *(each for hold in holds_on(management, driver.vhost) for each in hold.removed)}
     needs = needs_of_change(plan, management.exchanges(driver.vhost), deleted)
     with _explained(needs), _locked(driver, lock_holder() if holder is None else holder):
@@ -143,7 +144,7 @@ class _Change:
     on_done: Callable[[Done], object]
     timeout: float
     settle: float
-    groups: set[str]
+    group: str | None
     _announced: float = 0.0
 
     def carry_out(
@@ -158,13 +159,10 @@ class _Change:
         """Declare, hold, switch, drain and release."""
         binds = (Bind, Unbind)
         first = tuple(takewhile(lambda step: not isinstance(step, binds), plan.steps))
-        losing = set().union(*drain_first.values())
-        if drain_first:
-            self._choose_groups(losing)
-            self._wait_for_members(losing - drain_first.keys())
+        groups = self._groups_of(drain_first)
+        held = [Hold.of(queue, losers, removed, groups[queue]) for queue, losers in drain_first.items()]
         self._apply(replace(plan, steps=first, changes=()), record=record, needs=needs)
-        self._wait_for_members(losing | drain_first.keys(), new=drain_first)
-        held = [Hold.of(queue, losers, removed, self.groups) for queue, losers in drain_first.items()]
+        self._wait_for_members(held)
         for hold in held:
             self.driver.run(hold_commands(hold))
             self.on_done(Done("hold", hold.queue))
@@ -196,7 +194,6 @@ class _Change:
         """Drain the queues that lose keys and release those that gain keys, stage by stage."""
         named = {hold.queue: hold for hold in holds}
         removed = {queue for hold in holds for queue in hold.removed}
-        self.groups |= {group for hold in holds for group in hold.groups}
         there = self._existing({queue for hold in holds for queue in (*hold.losing, hold.queue)})
         drain_first: dict[Destination, Collection[Destination]] = {
             hold.queue: [each for each in hold.losing if each in there] for hold in holds
@@ -205,7 +202,7 @@ class _Change:
         planned = stages(drain_first)
         for stage, (losing, gaining) in enumerate(planned, start=1):
             if losing:
-                self._drain(losing, settle, new=named.keys() & there, held=named)
+                self._drain(losing, settle, [hold for hold in named.values() if hold.queue in there])
                 settle = 0.0
             # Not earlier, because members recompute their priorities when a queue is deleted.
             if stage == len(planned):
@@ -225,22 +222,20 @@ class _Change:
     def _existing(self, queues: set[str]) -> set[str]:
         return queues & {queue.name for queue, _ in self.management.queues(self.driver.vhost)}
 
-    def _drain(
-        self, losing: Collection[str], settle: float, new: Collection[str], held: Iterable[str]
-    ) -> None:
+    def _drain(self, losing: Collection[str], settle: float, held: Collection[Hold]) -> None:
         commands = marker_commands(
             losing,
             self.timeout,
             settle,
             on_passed=lambda queue: self.on_done(Done("drain", queue)),
-            on_poll=partial(self._announce_again, new),
+            on_poll=partial(self._announce_again, held),
         )
         try:
             self.driver.run(commands)
         except NotDrained as late:
             raise NotDrained(
                 f"the messages of {_listed(late.queues)} were not handled within {self.timeout:g} seconds, so "
-                f"{_listed(held)} stay held: run it again to continue, with a longer timeout if there are many messages",
+                f"{_listed(hold.queue for hold in held)} stay held: run it again to continue, with a longer timeout if there are many messages",
                 late.queues,
             ) from None
 
@@ -257,47 +252,59 @@ class _Change:
 
     # ---- members
 
-    def _choose_groups(self, queues: Collection[str]) -> None:
-        """Choose the groups whose members consume one of the queues, unless the caller named a group."""
-        if self.groups:
-            return
-        names = [queue.name for queue, _ in self.management.queues(self.driver.vhost)]
-        found = {name.removeprefix(SEATS).rpartition(".")[0] for name in names if name.startswith(SEATS)}
-        self.groups = {
-            group for group in found if any({*queues} & member.queues.keys() for member in self._ask(group))
+    def _groups_of(self, drain_first: Mapping[str, frozenset[str]]) -> dict[str, set[str]]:
+        """The groups that consume each queue that gains keys; check that members consume those that only lose keys."""
+        if not drain_first:
+            return {}
+        groups = self._groups() if self.group is None else {self.group}
+        consumed = {
+            group: {queue for member in self._ask(group) for queue in member.queues} for group in groups
         }
+        losing = set().union(*drain_first.values()) - drain_first.keys()
+        if missing := losing.difference(*consumed.values()):
+            raise _not_consumed(missing, {self.group} if self.group else ())
+        return groups_of_held(drain_first, consumed)
+
+    def _groups(self) -> set[str]:
+        """All groups with members."""
+        names = [queue.name for queue, _ in self.management.queues(self.driver.vhost)]
+        return {name.removeprefix(SEATS).rpartition(".")[0] for name in names if name.startswith(SEATS)}
 
     def _ask(self, group: str, new: Collection[str] = ()) -> list[MemberStatus]:
         with uninterrupted():
             return ask(self.connection, group, timeout=_ANSWER_IN, queues=new)
 
-    def _announce(self, new: Collection[str]) -> set[str]:
-        """Ask all members to consume these queues and return the queues that they already consume."""
+    def _announce(self, held: Iterable[Hold]) -> set[str]:
+        """Ask the members of each group to consume the queues held for it; return the queues that they consume."""
         self._announced = monotonic()
-        found = [member for group in sorted(self.groups) for member in self._ask(group, new)]
+        new: dict[str, list[str]] = {}
+        for hold in held:
+            for group in hold.groups:
+                new.setdefault(group, []).append(hold.queue)
+        found = [member for group, queues in sorted(new.items()) for member in self._ask(group, queues)]
         return {queue for member in found for queue in member.queues}
 
-    def _announce_again(self, new: Collection[str]) -> None:
+    def _announce_again(self, held: Iterable[Hold]) -> None:
         """Repeat `_announce` every few seconds for members that have joined since."""
         if monotonic() - self._announced > _ANNOUNCE_EVERY:
-            self._announce(new)
+            self._announce(held)
 
-    def _wait_for_members(self, queues: Collection[str], new: Collection[str] = ()) -> None:
-        """Wait until members consume these queues. Members may need a moment to start with the queues in ``new``."""
-        if not queues:
-            return
-        deadline = monotonic() + (min(self.timeout, _LONGEST_WAIT_FOR_MEMBERS) if new else 0.0)
-        while missing := {*queues} - self._announce(new):
+    def _wait_for_members(self, held: Collection[Hold]) -> None:
+        """Wait until members consume the queues to hold; they may need a moment to start with new ones."""
+        deadline = monotonic() + min(self.timeout, _LONGEST_WAIT_FOR_MEMBERS)
+        while missing := {hold.queue for hold in held} - self._announce(held):
             if monotonic() > deadline:
-                who = (
-                    f"no member of group {_listed(self.groups)}" if self.groups else "no member of any group"
-                )
-                raise NotConsumed(
-                    f"{who} consumes {_listed(missing)}, so no bindings were changed. Start members that consume the "
-                    "exchange; if other programs consume it, use `rabbit-chx apply` and rabbit_chx.broker.drain_in_order",
-                    tuple(sorted(missing)),
-                )
+                raise _not_consumed(missing, {group for hold in held for group in hold.groups})
             self.connection.sleep(0.2)
+
+
+def _not_consumed(missing: Iterable[str], groups: Collection[str]) -> NotConsumed:
+    who = f"no member of group {_listed(groups)}" if groups else "no member of any group"
+    return NotConsumed(
+        f"{who} consumes {_listed(missing)}, so no bindings were changed. Start members that consume the "
+        "exchange; if other programs consume it, use `rabbit-chx apply` and rabbit_chx.broker.drain_in_order",
+        tuple(sorted(missing)),
+    )
 
 
 def _try_replies() -> Generator[Command, Any, None]:

@@ -114,7 +114,7 @@ def actions_of_deletion(trouble: Exception | None) -> list[Done]:
 
     done: list[Done] = []
     driver = SimpleNamespace(vhost="/", run=run)
-    _Change(None, None, driver, done.append, timeout=1, settle=0, groups=set())._delete("q")
+    _Change(None, None, driver, done.append, timeout=1, settle=0, group=None)._delete("q")
     return done
 
 

@@ -1,0 +1,157 @@
+"""How `carry_out` chooses groups, holds and drains, against a broker and members that are fakes."""
+
+from __future__ import annotations
+
+from collections import deque
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from rabbit_chx import Ring
+from rabbit_chx.broker.applying.handover import MARKER
+from rabbit_chx.broker.applying.pika_driver import at_once
+from rabbit_chx.broker.applying.protocol import OnChannel, carry_out as do_each
+from rabbit_chx.consuming import scaling
+from rabbit_chx.consuming.access import HOLDS
+from rabbit_chx.consuming.held_queues import groups_of_held
+from rabbit_chx.consuming.holds import Hold
+from rabbit_chx.consuming.roll_call import MemberStatus, QueueStatus
+from rabbit_chx.consuming.scaling import NotConsumed
+from rabbit_chx.consuming.seats import seat_queue
+from rabbit_chx.topology.model import Binding
+from rabbit_chx.topology.planning.steps import Bind, Plan, RingChange
+
+
+class Scene:
+    """A broker whose queues have members that answer every marker; it is driver, management and connection in one."""
+
+    vhost = "/"
+
+    def __init__(self, **groups: set[str]) -> None:
+        self.groups = groups
+        self.existing = {name: {} for queues in groups.values() for name in queues}
+        self.existing |= {seat_queue(group, 0): {} for group in groups}
+        self.done: list[str] = []
+        self._answers: deque[Any] = deque()
+
+    @property
+    def held(self) -> set[str]:
+        return {Hold.read(name, found).queue for name, found in self.existing.items() if HOLDS in name}
+
+    def hold(self, hold: Hold) -> None:
+        self.existing |= {hold.queue: {}, hold.name: hold.arguments}
+
+    def scale(self, plan: Plan, **options: Any) -> None:
+        """Carry out a plan."""
+        scaling.carry_out(
+            plan, self, self, on_done=lambda done: self.done.append(str(done)), settle=0, **options
+        )
+
+    # ---- the management API and the connection
+
+    def queues(self, _: str) -> list[tuple[SimpleNamespace, int]]:
+        return [(SimpleNamespace(name=name, arguments=found), 0) for name, found in self.existing.items()]
+
+    def exchanges(self, _: str) -> list[object]:
+        return []
+
+    def bindings(self, _: str) -> list[object]:
+        return []
+
+    def sleep(self, _: float) -> None: ...
+
+    def ask(self, _: object, group: str, *, queues=(), **__: object) -> list[MemberStatus]:
+        """The answer of a member, which consumes the queues that the question names."""
+        self.groups[group] |= {*queues}
+        return [MemberStatus(0, answered=True, queues=dict.fromkeys(self.groups[group], QueueStatus()))]
+
+    # ---- the driver
+
+    def run(self, commands: Any) -> Any:
+        return at_once(do_each(commands, self._do))
+
+    async def _do(self, command: Any) -> Any:
+        match command:
+            case OnChannel("queue_declare", {"queue": queue, **more}):
+                self.existing[queue] = more.get("arguments", {})
+                return SimpleNamespace(queue=queue)
+            case OnChannel("queue_delete", {"queue": queue}):
+                self.existing.pop(queue, None)
+            case OnChannel("basic_publish", {"routing_key": queue, "properties": properties}):
+                self.publish(queue, properties["headers"])
+            case OnChannel("basic_get"):
+                return self._answers.popleft() if self._answers else None
+        return None
+
+    def publish(self, _: str, headers: dict[str, Any]) -> None:
+        """Answer the marker of a drain at the second look."""
+        if MARKER in headers:
+            self._answers += [None, SimpleNamespace(headers=headers)]
+
+
+def declared_and_bound(plan: Plan, **_: object):
+    """Stands for the commands of a plan."""
+    for step in plan.steps:
+        yield OnChannel("queue_declare", {"queue": step.binding.destination})
+
+
+@pytest.fixture
+def scene(monkeypatch):
+    """Two groups, each with its own exchange and queues."""
+    scene = Scene(billing={"o0", "o1"}, mailer={"m0", "m1"})
+    monkeypatch.setattr(scaling, "PikaDriver", lambda *_: scene)
+    monkeypatch.setattr(scaling, "ask", scene.ask)
+    monkeypatch.setattr(scaling, "plan_commands", declared_and_bound)
+    return scene
+
+
+def appended(**queues: str) -> Plan:
+    """Each exchange with two queues gets a third one."""
+    changes, steps = [], []
+    for exchange, new in queues.items():
+        before = Ring.of([f"{new[0]}0", f"{new[0]}1"])
+        steps.append(Bind(Binding(exchange, new, "1")))
+        changes.append(RingChange(exchange, before, before.bind(new, "1"), None, None))
+    return Plan("/", tuple(steps), tuple(changes))
+
+
+TWO = appended(orders="o9", mail="m9")
+
+
+def test_a_group_consumes_only_the_new_queues_that_gain_keys_from_its_own(scene) -> None:
+    scene.scale(TWO)
+    assert scene.groups == {"billing": {"o0", "o1", "o9"}, "mailer": {"m0", "m1", "m9"}}
+    assert {"held queue 'o9'", "released queue 'm9'"} <= {*scene.done}
+    assert not scene.held
+
+
+def test_an_interrupted_change_goes_on_with_the_groups_of_its_holds(scene) -> None:
+    scene.hold(Hold.of("o9", ["o0", "o1"], groups=["billing"]))
+    scene.scale(appended(mail="m9"), group="mailer")
+    assert scene.groups == {"billing": {"o0", "o1", "o9"}, "mailer": {"m0", "m1", "m9"}}
+    assert not scene.held
+
+
+def test_queues_of_another_group_than_the_named_one_are_not_switched(scene) -> None:
+    with pytest.raises(NotConsumed, match=r"no member of group 'mailer' consumes 'o0', 'o1'"):
+        scene.scale(TWO, group="mailer")
+    assert not scene.done
+    assert scene.groups == {"billing": {"o0", "o1"}, "mailer": {"m0", "m1"}}
+
+
+@pytest.mark.parametrize(
+    ("drain_first", "groups"),
+    [
+        ({"a8": {"a0"}, "a9": {"a8"}}, {"a8": {"A"}, "a9": {"A"}}),
+        ({"ab": {"a0", "b0"}}, {"ab": {"A", "B"}}),
+        ({"b0": {"a0"}}, {"b0": {"B"}}),
+    ],
+    ids=[
+        "a new queue that gains keys from a new one",
+        "a queue of two groups",
+        "a queue that is consumed already",
+    ],
+)
+def test_a_queue_goes_to_the_groups_of_the_queues_that_it_gains_keys_from(drain_first, groups) -> None:
+    assert groups_of_held(drain_first, {"A": {"a0"}, "B": {"b0"}}) == groups
