@@ -14,7 +14,7 @@ After an interruption the queues stay held until `carry_out` is called again, wh
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -38,7 +38,7 @@ from rabbit_chx.consuming.held_queues import groups_of_held, held_queues
 from rabbit_chx.consuming.holds import Hold, hold_commands, holds_on, release_commands
 from rabbit_chx.consuming.roll_call import MemberStatus, ask
 from rabbit_chx.consuming.seats import SEATS
-from rabbit_chx.errors import ApplyStopped, BrokerUnavailable, RabbitChxError
+from rabbit_chx.errors import ApplyStopped, BrokerUnavailable, InvalidValue, RabbitChxError
 from rabbit_chx.ring import Destination
 from rabbit_chx.topology.planning.steps import Bind, Plan, Step, Unbind
 
@@ -163,9 +163,7 @@ class _Change:
         held = [Hold.of(queue, losers, removed, groups[queue]) for queue, losers in drain_first.items()]
         self._apply(replace(plan, steps=first, changes=()), record=record, needs=needs)
         self._wait_for_members(held)
-        for hold in held:
-            self.driver.run(hold_commands(hold))
-            self.on_done(Done("hold", hold.queue))
+        self._hold(held)
         try:
             self._apply(replace(plan, steps=plan.steps[len(first) :]), record=record, needs=needs)
         except ApplyStopped:
@@ -188,6 +186,22 @@ class _Change:
             )
         )
 
+    def _hold(self, holds: Sequence[Hold]) -> None:
+        """Hold the queues; if one cannot be held, release those before it, because nothing is switched yet."""
+        for number, hold in enumerate(holds):
+            try:
+                self.driver.run(hold_commands(hold))
+            except (InvalidValue, Refused, Lost):
+                with suppress(Refused, Lost):
+                    for earlier in holds[:number]:
+                        self._release(earlier)
+                raise
+            self.on_done(Done("hold", hold.queue))
+
+    def _release(self, hold: Hold) -> None:
+        self.driver.run(release_commands(hold))
+        self.on_done(Done("release", hold.queue))
+
     # ---- after the switch
 
     def finish(self, holds: Collection[Hold]) -> None:
@@ -209,8 +223,7 @@ class _Change:
                 for queue in sorted(self._unbound(removed & there)):
                     self._delete(queue)
             for queue in gaining:
-                self.driver.run(release_commands(named.pop(queue)))
-                self.on_done(Done("release", queue))
+                self._release(named.pop(queue))
 
     def _unbound(self, queues: set[str]) -> set[str]:
         """The queues without bindings; an interrupted switch may have left the others bound."""

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from rabbit_chx import Ring
+from rabbit_chx import InvalidValue, Ring
 from rabbit_chx.broker.applying.handover import MARKER
 from rabbit_chx.broker.applying.pika_driver import at_once
-from rabbit_chx.broker.applying.protocol import OnChannel, carry_out as do_each
+from rabbit_chx.broker.applying.protocol import NO_ROUTE, OnChannel, Refused, carry_out as do_each
 from rabbit_chx.consuming import scaling
 from rabbit_chx.consuming.access import HOLDS
 from rabbit_chx.consuming.held_queues import groups_of_held
@@ -32,6 +32,7 @@ class Scene:
         self.groups = groups
         self.existing = {name: {} for queues in groups.values() for name in queues}
         self.existing |= {seat_queue(group, 0): {} for group in groups}
+        self.full: set[str] = set()
         self.done: list[str] = []
         self._answers: deque[Any] = deque()
 
@@ -84,8 +85,10 @@ class Scene:
                 return self._answers.popleft() if self._answers else None
         return None
 
-    def publish(self, _: str, headers: dict[str, Any]) -> None:
-        """Answer the marker of a drain at the second look."""
+    def publish(self, queue: str, headers: dict[str, Any]) -> None:
+        """Answer the marker of a drain at the second look; a full queue rejects every message."""
+        if queue in self.full:
+            raise Refused(NO_ROUTE, "NO_ROUTE")
         if MARKER in headers:
             self._answers += [None, SimpleNamespace(headers=headers)]
 
@@ -138,6 +141,16 @@ def test_queues_of_another_group_than_the_named_one_are_not_switched(scene) -> N
         scene.scale(TWO, group="mailer")
     assert not scene.done
     assert scene.groups == {"billing": {"o0", "o1"}, "mailer": {"m0", "m1"}}
+
+
+def test_if_a_queue_cannot_be_held_the_others_are_released_and_nothing_is_switched(scene) -> None:
+    scene.full = {"o9"}
+    with pytest.raises(
+        InvalidValue, match="queue to hold: got 'o9', expected an existing queue that accepts"
+    ):
+        scene.scale(appended(mail="m9", orders="o9"))
+    assert scene.done == ["held queue 'm9'", "released queue 'm9'"]
+    assert not scene.held
 
 
 @pytest.mark.parametrize(
