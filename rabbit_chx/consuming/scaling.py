@@ -22,6 +22,7 @@ from itertools import takewhile
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, Literal
 
+from pika.exceptions import AMQPError
 from pika.spec import PRECONDITION_FAILED
 
 from rabbit_chx.broker.applying.apply import lock_holder
@@ -33,6 +34,7 @@ from rabbit_chx.broker.applying.protocol import Command, Lost, OnChannel, Pause,
 from rabbit_chx.broker.applying.step_commands import delete_if_empty
 from rabbit_chx.broker.management import Management
 from rabbit_chx.broker.permissions import Needs, why_denied
+from rabbit_chx.broker.reasons import why_down
 from rabbit_chx.consuming.access import needs_of_change
 from rabbit_chx.consuming.held_queues import groups_of_held, held_queues
 from rabbit_chx.consuming.holds import Hold, hold_commands, holds_on, release_commands
@@ -126,7 +128,7 @@ def carry_out(
     change = _Change(connection, management, driver, on_done, timeout, settle, group)
     deleted = {*removed, *(each for hold in holds_on(management, driver.vhost) for each in hold.removed)}
     needs = needs_of_change(plan, management.exchanges(driver.vhost), deleted)
-    with _explained(needs), _locked(driver, lock_holder() if holder is None else holder):
+    with _explained(needs, driver.where), _locked(driver, lock_holder() if holder is None else holder):
         found = holds_on(management, driver.vhost)
         if found or drain_first:
             driver.run(_try_replies())
@@ -167,7 +169,7 @@ class _Change:
         try:
             self._apply(replace(plan, steps=plan.steps[len(first) :]), record=record, needs=needs)
         except ApplyStopped:
-            with suppress(RabbitChxError, Refused, Lost):
+            with suppress(RabbitChxError, Refused, Lost, AMQPError):
                 self.finish(held)
             raise
         self.finish(held)
@@ -337,12 +339,14 @@ def _locked(driver: PikaDriver, holder: str) -> Iterator[None]:
 
 
 @contextmanager
-def _explained(needs: Needs) -> Iterator[None]:
+def _explained(needs: Needs, where: str) -> Iterator[None]:
     """Explain a lost connection or a refused command."""
     try:
         yield
     except (Surprise, Lost) as error:
         raise BrokerUnavailable(str(error)) from None
+    except AMQPError as error:  # members are asked without the driver, which would raise Lost
+        raise BrokerUnavailable(str(why_down(error, where))) from None
     except Refused as refused:
         reason = why_denied(refused.text, needs, what="the change") or refused.text
         raise BrokerUnavailable(f"the queues cannot be changed: {reason}") from None

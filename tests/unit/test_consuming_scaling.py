@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections import deque
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from pika.exceptions import ConnectionClosedByBroker
 
 from rabbit_chx import InvalidValue, Ring
 from rabbit_chx.broker.applying.handover import MARKER
 from rabbit_chx.broker.applying.pika_driver import at_once
 from rabbit_chx.broker.applying.protocol import NO_ROUTE, OnChannel, Refused, carry_out as do_each
+from rabbit_chx.cli.carry_out import carry_out_plans
+from rabbit_chx.cli.verb import Exit
 from rabbit_chx.consuming import scaling
 from rabbit_chx.consuming.access import HOLDS
 from rabbit_chx.consuming.held_queues import groups_of_held
@@ -26,7 +30,7 @@ from rabbit_chx.topology.planning.steps import Bind, Plan, RingChange
 class Scene:
     """A broker whose queues have members that answer every marker; it is driver, management and connection in one."""
 
-    vhost = "/"
+    vhost, where = "/", "127.0.0.1:5672"
 
     def __init__(self, **groups: set[str]) -> None:
         self.groups = groups
@@ -151,6 +155,27 @@ def test_if_a_queue_cannot_be_held_the_others_are_released_and_nothing_is_switch
         scene.scale(appended(mail="m9", orders="o9"))
     assert scene.done == ["held queue 'm9'", "released queue 'm9'"]
     assert not scene.held
+
+
+def test_a_connection_lost_while_members_are_asked_leaves_a_command_to_run_again(
+    scene, monkeypatch, capsys
+) -> None:
+    """The members are asked again while the queues drain, so the new queue is already held."""
+
+    def ask(*given: Any, **options: Any) -> list[MemberStatus]:
+        if scene.held:
+            raise ConnectionClosedByBroker(320, "CONNECTION_FORCED - shutdown")
+        return scene.ask(*given, **options)
+
+    monkeypatch.setattr(scaling, "ask", ask)
+    monkeypatch.setattr(scaling, "_ANNOUNCE_EVERY", 0.0)
+    live = SimpleNamespace(amqp=lambda _: nullcontext(scene), management=lambda: scene)
+    assert carry_out_plans(live, [appended(orders="o9")], "text") == Exit.PARTLY
+    printed = capsys.readouterr()
+    assert printed.out == "held queue 'o9'\n"
+    assert "Error: the broker at 127.0.0.1:5672 closed the connection" in printed.err
+    assert "run the same command again" in printed.err
+    assert scene.held == {"o9"}
 
 
 @pytest.mark.parametrize(

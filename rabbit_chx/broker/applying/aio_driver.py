@@ -116,13 +116,13 @@ class AioDriver(Driver):
                 f"aio-pika cannot send it ({error}): it supports fewer names and values than pika, so use apply()",
             ) from None
         except RuntimeError as error:  # what aiormq raises of a connection that is closed
-            raise Lost(f"the connection to {self._where} is closed: {error}") from None
+            raise Lost(f"the connection to {self.where} is closed: {error}") from None
 
     def _why_closed(self, error: BaseException) -> Refused | Lost:
         closing = self._channel.closing if self._channel is not None else None
         if isinstance(error, ChannelInvalidStateError) and closing is not None and closing.done():
             error = closing.exception() or error  # why the channel was closed before this command was sent
-        return why_closed(error, f"the broker at {self._where}")
+        return why_closed(error, f"the broker at {self.where}")
 
     async def _drop(self) -> None:
         with suppress(Exception):

@@ -87,11 +87,11 @@ class PikaDriver(Driver):
         try:
             self._connection.sleep(seconds)
         except (AMQPError, OSError) as error:
-            raise Lost(str(why_down(error, self._where))) from None
+            raise Lost(str(why_down(error, self.where))) from None
 
     async def _ask(self, commands: Sequence[OnChannel], seconds: float) -> Any:
         if self._torn:
-            raise Lost(f"an interrupt left an answer of {self._where} unread")
+            raise Lost(f"an interrupt left an answer of {self.where} unread")
         try:
             with uninterrupted():
                 return self._send_in_time(commands, seconds)
@@ -101,14 +101,14 @@ class PikaDriver(Driver):
             refused = Refused(error.reply_code, error.reply_text)
             if isinstance(error, ChannelClosedByBroker) or refused.closed_connection:
                 raise refused from None
-            raise Lost(str(why_down(error, self._where))) from None
+            raise Lost(str(why_down(error, self.where))) from None
         except (UnroutableError, NackError):
             raise Refused(NO_ROUTE, "NO_ROUTE") from None
         except (UnsupportedAMQPFieldException, ShortStringTooLong, TypeError, ValueError) as error:
             self._channel = None  # it waits for the answer to a command that was never sent
             raise Refused(0, f"pika cannot send it ({error!r})") from None
         except (AMQPError, OSError) as error:
-            raise Lost(str(why_down(error, self._where))) from None
+            raise Lost(str(why_down(error, self.where))) from None
 
     def _send_in_time(self, commands: Sequence[OnChannel], seconds: float) -> Any:
         if isinstance(self._connection, TimedConnection):

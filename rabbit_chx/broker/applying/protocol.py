@@ -157,7 +157,7 @@ class Driver(ABC):
         self.has_management: bool = management is not None
         self._management = management
         self._timeout = timeout
-        self._where = where
+        self.where = where
 
     async def carry_out(self, commands: Generator[Command, Any, _T]) -> _T:
         """Carry out all commands and return what the generator returns."""
@@ -183,7 +183,7 @@ class Driver(ABC):
     def _no_answer(self, command: OnChannel) -> str:
         name = command.arguments.get("queue", command.arguments.get("exchange", ""))
         return (
-            f"the broker at {self._where} did not answer {command.method} of {name!r} within {self._timeout:g} "
+            f"the broker at {self.where} did not answer {command.method} of {name!r} within {self._timeout:g} "
             "seconds, so the connection was dropped; the broker releases the lock when it notices"
         )
 
