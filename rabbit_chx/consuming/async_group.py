@@ -49,8 +49,8 @@ class AsyncGroup(Options):
         """Await the handler with each message until `stop`, SIGTERM or a cancellation, such as Ctrl-C in `asyncio.run`.
 
         A message is acknowledged after the handler has returned. The member reconnects after a lost connection. The run ends
-        after the current messages; handlers that still run after ``stop_timeout`` seconds, or at a second cancellation, are
-        cancelled. SIGTERM is handled only in the main thread, and only if the program does not handle it.
+        after the current messages; handlers that still run after ``stop_timeout`` seconds, or at a cancellation after any of
+        these, are cancelled. SIGTERM is handled only in the main thread, and only if the program does not handle it.
 
         Raises:
             InvalidValue: a group cannot use the queues, the broker or the handler.
@@ -63,7 +63,8 @@ class AsyncGroup(Options):
             with stopped_by_signals_of_loop(member.stop):
                 await asyncio.shield(self._running)
         except asyncio.CancelledError:
-            member.stop()
+            # In `asyncio.run`, Ctrl-C after SIGTERM is a cancellation too.
+            member.stop(patience=0.0 if member.workers.stopped else None)
             with suppress(Exception):
                 await self._end()
             raise

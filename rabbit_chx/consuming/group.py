@@ -60,7 +60,7 @@ class Group(Options):
         """Call the handler with each message until `stop`, SIGTERM or Ctrl-C.
 
         A message is acknowledged after the handler has returned. The member reconnects after a lost connection. In the
-        main thread, SIGTERM and the first Ctrl-C end the run after the current messages; the second Ctrl-C ends it at once.
+        main thread, the first SIGTERM or Ctrl-C ends the run after the current messages; a second signal ends it at once.
 
         Raises:
             InvalidValue: a group cannot use the queues, the broker or the handler.

@@ -7,7 +7,6 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from types import FrameType
 from typing import Any, Final
 
@@ -26,11 +25,15 @@ def _ours() -> list[signal.Signals]:
 
 @contextmanager
 def stopped_by_signals(stop: Callable[[], None]) -> Iterator[None]:
-    """Call ``stop`` on SIGTERM and on the first Ctrl-C."""
+    """Call ``stop`` on the first SIGTERM or Ctrl-C; a second signal, of either kind, takes effect at once."""
     ours = _ours()
 
-    def on_signal(number: int, _: FrameType | None) -> None:
-        signal.signal(number, _USUAL[signal.Signals(number)])  # a second signal takes effect at once
+    def restore() -> None:
+        for number in ours:
+            signal.signal(number, _USUAL[number])
+
+    def on_signal(_: int, __: FrameType | None) -> None:
+        restore()
         stop()
 
     for number in ours:
@@ -38,28 +41,30 @@ def stopped_by_signals(stop: Callable[[], None]) -> Iterator[None]:
     try:
         yield
     finally:
-        for number in ours:
-            signal.signal(number, _USUAL[number])
+        restore()
 
 
 @contextmanager
 def stopped_by_signals_of_loop(stop: Callable[[], None]) -> Iterator[None]:
     """Like `stopped_by_signals`, in an event loop, where `asyncio.run` turns Ctrl-C into a cancellation."""
     loop = asyncio.get_running_loop()
-    ours = []
+    ours: list[signal.Signals] = []
 
-    def on_signal(number: signal.Signals) -> None:
-        loop.remove_signal_handler(number)  # a second signal takes effect at once
+    def restore() -> None:
+        for number in ours:
+            loop.remove_signal_handler(number)
+
+    def on_signal() -> None:
+        restore()
         stop()
 
     for number in _ours():
         try:
-            loop.add_signal_handler(number, partial(on_signal, number))
+            loop.add_signal_handler(number, on_signal)
         except NotImplementedError:  # on Windows
             break
         ours.append(number)
     try:
         yield
     finally:
-        for number in ours:
-            loop.remove_signal_handler(number)
+        restore()
