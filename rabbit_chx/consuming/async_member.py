@@ -26,6 +26,7 @@ from rabbit_chx.consuming.async_workers import AsyncWorkers
 from rabbit_chx.consuming.lanes import Lane
 from rabbit_chx.consuming.membership import TICK, Membership
 from rabbit_chx.consuming.messages import Message
+from rabbit_chx.consuming.queues import is_missing
 from rabbit_chx.consuming.reporter import Reporter
 from rabbit_chx.consuming.seats import consumer_tag, next_try
 from rabbit_chx.consuming.settings import Settings
@@ -218,7 +219,7 @@ class AsyncMember(Membership[AsyncWorkers]):
         self._deliver(lane, channel, message)
 
     def _is_not_found(self, error: Exception) -> bool:
-        return isinstance(error, ChannelNotFoundEntity)
+        return isinstance(error, ChannelNotFoundEntity) and is_missing(str(error.args[-1]))
 
     def _is_cancelled(self, channel: Any) -> bool:
         return not channel.consumers

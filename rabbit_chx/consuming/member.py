@@ -26,6 +26,7 @@ from rabbit_chx.consuming.channels import close_in_one_step
 from rabbit_chx.consuming.lanes import Lane
 from rabbit_chx.consuming.membership import TICK, Membership
 from rabbit_chx.consuming.messages import Message, from_pika
+from rabbit_chx.consuming.queues import is_missing
 from rabbit_chx.consuming.reporter import Reporter
 from rabbit_chx.consuming.seats import consumer_tag, next_try
 from rabbit_chx.consuming.settings import Settings
@@ -188,7 +189,7 @@ class Member(Membership[Workers]):
         )
 
     def _is_not_found(self, error: Exception) -> bool:
-        return isinstance(error, ChannelClosedByBroker) and error.reply_code == spec.NOT_FOUND
+        return isinstance(error, ChannelClosedByBroker) and is_missing(error.reply_text)
 
     def _is_cancelled(self, channel: Any) -> bool:  # noqa: ARG002 - pika calls back
         return False

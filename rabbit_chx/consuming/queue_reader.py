@@ -25,7 +25,7 @@ from rabbit_chx.canaries import is_canary
 from rabbit_chx.consuming.channels import close_in_one_step
 from rabbit_chx.consuming.logs import log
 from rabbit_chx.consuming.messages import Message, from_pika
-from rabbit_chx.consuming.queues import check_readable, is_a_stream, no_such_queue
+from rabbit_chx.consuming.queues import check_readable, is_a_stream, is_missing, no_such_queue
 from rabbit_chx.consuming.reporter import Reporter
 from rabbit_chx.consuming.settings import MOST_PREFETCH, check_integer
 from rabbit_chx.errors import BrokerUnavailable, RabbitChxError
@@ -305,7 +305,7 @@ class QueueReader:
             return self._why_taken_back()
         if isinstance(error, (Refused, ChannelClosedByBroker)):
             code, text = error.args[:2]
-            if code == spec.NOT_FOUND and "no queue" in text:
+            if is_missing(text):
                 return no_such_queue(self._queue)
             error = ChannelClosedByBroker(code, text)
         if isinstance(error, Lost):

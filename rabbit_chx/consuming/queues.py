@@ -37,8 +37,16 @@ def exists(queue: str) -> Generator[Command, Any, bool]:
     except Refused as refused:
         if refused.code != NOT_FOUND:
             raise
-        return False
+        return not is_missing(refused.text)
     return True
+
+
+def is_missing(text: str) -> bool:
+    """Whether the text of a refusal says that a queue does not exist.
+
+    The code does not tell: the broker answers 404 for a classic queue on a stopped node, too.
+    """
+    return text.startswith("NOT_FOUND - no queue ")
 
 
 def park(queue: str, message: Message) -> Generator[Command, Any, None]:
@@ -124,6 +132,9 @@ def fit_queues(
             unfit.append(f"not consumed: {error}")
             continue
         except Refused as refused:
+            if refused.code == NOT_FOUND and not strict:
+                unfit.append(f"not consumed now: {refused.text}")
+                continue
             if refused.code != ACCESS_REFUSED:
                 raise
             denied = refused

@@ -7,15 +7,23 @@ from types import SimpleNamespace
 import pytest
 
 from rabbit_chx import InvalidValue, Ring
-from rabbit_chx.broker.applying.protocol import Pause, Refused, Surprise
+from rabbit_chx.broker.applying.pika_driver import at_once
+from rabbit_chx.broker.applying.protocol import OnChannel, Pause, Refused, Surprise, carry_out as do_each
 from rabbit_chx.consuming.access import HOLDS
 from rabbit_chx.consuming.held_queues import held_queues
 from rabbit_chx.consuming.holds import Hold, hold_commands
+from rabbit_chx.consuming.interruptions import Interruptions
+from rabbit_chx.consuming.lanes import Lane
 from rabbit_chx.consuming.messages import HOLD, Kind, kind_of
+from rabbit_chx.consuming.queues import fit_queues
 from rabbit_chx.consuming.scaling import Done, _Change, _delete_when_empty
+from rabbit_chx.consuming.settings import Settings
+from rabbit_chx.consuming.workers import Workers
+from rabbit_chx.releases import Release
 from rabbit_chx.ring import ToExchange
 from rabbit_chx.topology.model import Binding
 from rabbit_chx.topology.planning.steps import Bind, Plan, RingChange, Unbind
+from tests.unit.test_consuming_lanes import SETTINGS
 
 
 def test_a_hold_survives_writing_and_reading() -> None:
@@ -57,6 +65,52 @@ def test_holding_a_missing_queue_is_an_error_and_leaves_no_hold() -> None:
     assert commands.throw(Refused(312, "NO_ROUTE")).method == "queue_delete"
     with pytest.raises(InvalidValue, match="'q8'"):
         next(commands)
+
+
+DOWN = [
+    "NOT_FOUND - queue 'rabbit-chx.hold.x' in vhost '/' process is stopped by supervisor",
+    "NOT_FOUND - home node 'rabbit@b' of durable queue 'rabbit-chx.hold.x' in vhost '/' is down or inaccessible",
+    "NOT_FOUND - failed to perform operation on queue 'rabbit-chx.hold.x' in vhost '/' due to timeout",
+]
+
+
+@pytest.mark.parametrize("text", DOWN)
+def test_a_queue_stays_held_while_the_broker_cannot_reach_its_hold(text) -> None:
+    lane = Lane("q8")
+    lane.attach(object(), 1)
+    lane.hold = "rabbit-chx.hold.x"
+
+    def look(answer: str) -> None:
+        commands = Interruptions(Settings(**SETTINGS), Workers(print, 1, 10, print), None).release([lane])
+        assert next(commands).arguments == {"queue": "rabbit-chx.hold.x", "passive": True}
+        with pytest.raises(StopIteration):
+            commands.throw(Refused(404, answer))
+
+    look(text)
+    assert lane.hold == "rabbit-chx.hold.x"
+    look("NOT_FOUND - no queue 'rabbit-chx.hold.x' in vhost '/'")
+    assert lane.hold is None
+
+
+def test_a_member_consumes_the_other_queues_while_the_broker_cannot_reach_one() -> None:
+    """The broker tells nothing about such a queue; the member looks at it again later."""
+    assert consumed_of(["q0", "q1"], unreachable={"q0"}, strict=False) == ("q1",)
+
+
+def test_a_member_that_starts_waits_for_a_queue_that_the_broker_cannot_reach() -> None:
+    with pytest.raises(Refused, match="stopped by supervisor"):
+        consumed_of(["q0", "q1"], unreachable={"q0"}, strict=True)
+
+
+def consumed_of(names: list[str], unreachable: set[str], *, strict: bool) -> tuple[str, ...]:
+    """Which of the queues a group can consume."""
+
+    async def declare(command: OnChannel) -> None:
+        if command.arguments["queue"] in unreachable:
+            raise Refused(404, DOWN[0])
+
+    fit = fit_queues(names, Settings(**SETTINGS), Release.of_broker("4.3.0"), strict=strict)
+    return at_once(do_each(fit, declare))
 
 
 # ---- the order of release
