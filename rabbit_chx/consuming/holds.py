@@ -1,9 +1,9 @@
 """Hold the queues that gain keys through a change: messages that reach them after the change wait.
 
-A hold is a durable queue, ``rabbit-chx.hold.<token>``, and a marker in the queue that it holds. The member that reaches
-the marker waits until the hold is deleted; if the member dies, the next one waits. The arguments of the hold, which the
-broker stores but ignores, record which queues must be drained first, so an interrupted change can always be finished. The
-generators yield commands for a driver and do no IO.
+A hold is a quorum queue, ``rabbit-chx.hold.<token>``, and a marker in the queue that it holds. The member that reaches
+the marker waits until the hold is deleted; if the member dies, the next one waits. A classic queue could not be deleted
+while its node is down. The arguments of the hold, which the broker stores but ignores, record which queues must be
+drained first, so an interrupted change can always be finished. The generators yield commands for a driver and do no IO.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class Hold:
                 "fewer",
                 "Change the number of queues in several steps",
             )
-        return {"x-queue-type": "classic", _RECORD: record}
+        return {"x-queue-type": "quorum", _RECORD: record}
 
 
 def holds_on(management: Management, vhost: str) -> list[Hold]:

@@ -52,6 +52,9 @@ def test_the_marker_of_a_hold_names_the_hold() -> None:
     declared, published = hold_commands(hold)
     assert declared.arguments["queue"] == hold.name
     assert declared.arguments["durable"]
+    assert (
+        declared.arguments["arguments"]["x-queue-type"] == "quorum"
+    )  # it outlives a node, as the queue that it holds
     assert published.arguments["mandatory"]
     properties = published.arguments["properties"]
     assert properties == {"headers": {HOLD: hold.name}, "delivery_mode": 2}
