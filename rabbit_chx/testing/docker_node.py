@@ -143,7 +143,12 @@ class DockerNode:
 
     def pause(self) -> None:
         """Suspend the processes of the container."""
-        self._docker.pause()
+        try:
+            self._docker.pause()
+        except APIError as error:
+            if "unable to freeze" not in str(error):
+                raise
+            self._docker.pause()  # on a busy host, the runtime may give up the first time
 
     def unpause(self) -> None:
         """Resume the processes."""

@@ -131,7 +131,8 @@ def some_batches(copy, random):
         assert query.exception() is None
     finally:
         query.stop()
-    assert max(sizes()) <= most
+    # The first may be one that the stopped query had planned, with its own limit: Spark repeats it.
+    assert max(sizes()[1:], default=0) <= most
     return sizes()
 
 
