@@ -24,7 +24,7 @@ from rabbit_chx.topology.planning.steps import Plan, Step
         "rabbit-chx apply topology.yaml --dry-run",
     ],
     exit_codes={
-        Exit.FINE: "nothing is left to apply; `check` compares the order of rings, too",
+        Exit.FINE: "nothing is left to apply; `check` also compares the order of rings",
         Exit.FAILED: "refused, declined or failed; nothing was changed",
         Exit.DIFFERENT: "with --dry-run: changes needed",
         Exit.PARTLY: "stopped after some steps; the same command applies the rest",

@@ -117,7 +117,7 @@ what_if_options = bundle(
         "rabbit-chx plan topology.yaml --remove orders.01 --weight orders.00=3",
     ],
     exit_codes={
-        Exit.FINE: "nothing to apply; `check` compares the order of rings, too",
+        Exit.FINE: "nothing to apply; `check` also compares the order of rings",
         Exit.FAILED: "refused, or failed",
         Exit.DIFFERENT: "changes needed",
     },
