@@ -344,7 +344,7 @@ def _check_who(options: ConnectionOptions, found: set[str]) -> None:
         raise InvalidValue(
             "users in url",
             users,
-            f"the same user in each URL, because {passwords[0]} is the password of one",
+            f"the same user in each URL ('guest' where it has none), because {passwords[0]} is the password of one",
             "Write each password into its URL, or remove the users from the URLs and set username",
         )
 

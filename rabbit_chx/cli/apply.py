@@ -27,7 +27,7 @@ from rabbit_chx.topology.planning.steps import Plan, Step
         Exit.FINE: "nothing is left to apply; `check` also compares the order of rings",
         Exit.FAILED: "refused, declined or failed; nothing was changed",
         Exit.DIFFERENT: "with --dry-run: changes needed",
-        Exit.PARTLY: "stopped after some steps; the same command applies the rest",
+        Exit.PARTLY: "stopped after some changes; without what stopped it, the same command applies the rest",
     },
 )
 @topology_options

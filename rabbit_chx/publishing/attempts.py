@@ -80,7 +80,9 @@ class Attempts:
             # An address that refuses is dropped. A connection that was up was ended for what it sent, which every
             # address would refuse.
             self._left = [] if was_up else [other for other in self._left if other is not address]
-        self._round = self._round[1:] or self._left
+        self._round = [
+            other for other in self._round if other is not address and other in self._left
+        ] or self._left
         if self._left and (now - self._since <= self._limit or self.count < len(self._addresses)):
             return None
         once = "" if reason.permanent else " (1 attempt)"

@@ -15,7 +15,7 @@ from rabbit_chx.errors import InvalidValue
 from rabbit_chx.plugins import why_no_type
 from rabbit_chx.releases import Release
 from rabbit_chx.ring import Destination, Ring, ToExchange, parse_weight
-from rabbit_chx.topology.graph import reachable, sent_on_to, sources_in_order
+from rabbit_chx.topology.graph import sources_in_order, undeclared_targets
 from rabbit_chx.topology.model import (
     CONSISTENT_HASH,
     DELIVERY_LIMIT,
@@ -149,7 +149,7 @@ def diff(wanted: Topology, observed: Observed) -> tuple[Difference, ...]:
     """
     whole, there = wanted.expanded(), observed.topology
     slot_names = {name for slots in wanted.slots for name in slots.names}
-    used = reachable(there, sent_on_to(whole), alternates=True)
+    used = undeclared_targets(whole, there)
     found: list[Difference] = [
         *_types(whole.exchanges, observed),
         *_objects(whole.exchanges, there.exchanges, used),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 from rabbit_chx.ring import Destination, ToExchange
 from rabbit_chx.topology.model import Topology
@@ -49,6 +50,24 @@ def sent_on_to(topology: Topology) -> Iterator[Destination]:
                 yield ToExchange(str(exchange))
             elif exchange == "" and (queue := each.get(key.replace("exchange", "routing-key"))):
                 yield str(queue)  # through the default exchange
+
+
+def undeclared_targets(wanted: Topology, there: Topology) -> set[Destination]:
+    """What the settings of a topology lead to, through exchanges and queues of the broker that it does not declare."""
+    others = replace(
+        there,
+        exchanges=tuple(each for each in there.exchanges if wanted.exchange(each.name) is None),
+        queues=tuple(each for each in there.queues if wanted.queue(each.name) is None),
+        bindings=tuple(each for each in there.bindings if wanted.exchange(each.source) is None),
+    )
+    found: set[Destination] = set()
+    ahead = set(sent_on_to(wanted))
+    while ahead:
+        found |= reachable(others, ahead, alternates=True)
+        exchanges = tuple(each for each in others.exchanges if ToExchange(each.name) in found)
+        queues = tuple(each for each in others.queues if each.name in found)
+        ahead = set(sent_on_to(Topology(exchanges=exchanges, queues=queues))) - found
+    return found
 
 
 def sources_in_order(topology: Topology) -> tuple[str, ...]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Final, Literal, TypeAlias
 
-from rabbit_chx.movement import shares
+from rabbit_chx.movement import moved, shares
 from rabbit_chx.partitioning import modulus_shares
 from rabbit_chx.ring import Destination, Ring, ToExchange
 from rabbit_chx.topology import Drift, InvalidValue, Observed, Release, Store, Topology, drift, reachable
@@ -97,11 +98,8 @@ def check_ring(current: Snapshot, wanted: Topology | None) -> RingCheck:
     drifts = drift(target, observed)
     problems: list[Problem] = []
     if wanted is None:
-        # A ring with duplicate or numbered bindings differs from the ring that its own topology describes.
-        usual = {one for one in drift(target, first) if one.kind != "dead-binding"}
-        drifts = tuple(one for one in drifts if one not in usual)
-        guessed = {f"exchange {name!r}" for name, source in first.ring_sources.items() if source == "unknown"}
-        drifts = tuple(one for one in drifts if not (one.kind in _ORDER and one.where in guessed))
+        drifts = tuple(_since_first(drifts, target, first, observed))
+        guessed = any(source == "unknown" for source in first.ring_sources.values())
         if guessed and current.restarted and observed.release.store is Store.MNESIA:
             problems.append(Problem("ring-unknown", watched, _RESTARTED))
     if target.exchange(exchange) is None:
@@ -121,6 +119,35 @@ def check_ring(current: Snapshot, wanted: Topology | None) -> RingCheck:
         live,
         _wanted_ring(exchange, target, observed.release) if wanted else first.rings.get(exchange),
     )
+
+
+def _since_first(
+    drifts: Iterable[Drift], target: Topology, first: Observed, observed: Observed
+) -> Iterator[Drift]:
+    """The differences from the start of the watch.
+
+    With duplicate or numbered bindings, a ring differs from the one that its bindings describe, so rings are compared as
+    they were read. An order that was unknown at the start is no difference.
+    """
+    usual = {one for one in drift(target, first) if one.kind != "dead-binding"}
+    rings = [name for name in first.rings if target.exchange(name)]
+    guessed = [name for name in rings if first.ring_sources.get(name) == "unknown"]
+    known = [name for name in rings if first.rings[name].known and _is_known(name, observed)]
+    places = {f"exchange {name!r}" for name in (*guessed, *known)}
+    yield from (
+        one for one in drifts if one not in usual and not (one.kind in _ORDER and one.where in places)
+    )
+    for name in known:
+        before, now = first.rings[name], observed.rings[name]
+        if before.runs != now.runs:
+            same = Counter(before.runs) == Counter(now.runs)
+            share = moved(before, now).share
+            yield Drift("ring-order" if same else "ring", f"exchange {name!r}", "", misrouted=share)
+
+
+def _is_known(exchange: str, observed: Observed) -> bool:
+    ring = observed.rings.get(exchange)
+    return ring is not None and ring.known
 
 
 def _problem(one: Drift, wanted: Topology | None) -> Problem:

@@ -77,6 +77,14 @@ def test_each_address_is_tried_before_the_time_counts(was_up):
     assert tried.failed(B, LOST, was_up=False, now=102) == "slow; lost (2 attempts)"
 
 
+@pytest.mark.parametrize("lost", [A, B], ids=["first", "second"])
+def test_after_a_connection_that_worked_the_other_address_is_tried_too(lost):
+    tried = attempts(A, B)
+    tried.succeeded(1000)
+    assert tried.failed(lost, LOST, was_up=True, now=1000) is None
+    assert tried.next(1000)[0] is (B if lost is A else A)
+
+
 def test_a_first_broker_that_is_silent_leaves_time_for_the_second():
     with (
         AmqpServer(lambda client: client.recv(1), handshake=False) as silent,

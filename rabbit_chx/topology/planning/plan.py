@@ -117,10 +117,14 @@ def _part(request: Request) -> Part:
     part.steps += map(SetPolicy, policies)
     part.steps += _declarations(differences, request.observed.release)
     targets = reachable(request.whole, sent_on_to(Topology(policies=leading)), alternates=True)
-    for source in [name for name in bindings if ToExchange(name) in targets]:
-        part += bindings.pop(source)
+    first = [bindings.pop(name) for name in [*bindings] if ToExchange(name) in targets]
+    others = [*bindings.values()]
+    leads_to_slots = any(ToExchange(each.exchange) in targets for each in request.wanted.slots)
+    (first if leads_to_slots else others).insert(0, slots)
+    for each in first:
+        part += each
     part.steps += map(SetPolicy, leading)
-    for each in (slots, *bindings.values()):
+    for each in others:
         part += each
     if request.prune:
         part += _prune(differences, request)

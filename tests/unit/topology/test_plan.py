@@ -376,6 +376,33 @@ def test_pruning_keeps_what_the_settings_of_the_file_lead_to(key) -> None:
     assert drift(wanted, broker.seen(), strict=True) == ()
 
 
+def test_pruning_deletes_a_queue_that_only_an_exchange_of_the_file_led_to() -> None:
+    retry = Queue("retry", arguments={"x-dead-letter-exchange": "x"})
+    before, wanted = hashed("x", "abc"), hashed("x", "ab")
+    wanted = replace(wanted, queues=(*wanted.queues, retry))
+    broker = made(replace(before, queues=(*before.queues, retry)))
+    assert not broker.carry_out(plan(wanted, broker.seen(), prune=True).steps).queues.keys() - {
+        "a",
+        "b",
+        "retry",
+    }
+    assert not plan(wanted, broker.seen(), prune=True)
+
+
+def test_pruning_keeps_what_gets_the_dead_letters_of_kept_queues() -> None:
+    work = Queue("work", arguments={"x-dead-letter-exchange": "retry"})
+    retry = Queue("retry", arguments={"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "parked"})
+    wanted, broker = Topology(queues=(work,)), Broker()
+    far = Topology(
+        exchanges=(Exchange("retry", "fanout"),),
+        queues=(retry, Queue("parked")),
+        bindings=(Binding("retry", "retry"),),
+    )
+    broker.carry_out(plan(wanted, Observed()).steps)
+    broker.carry_out(plan(far, Observed()).steps)
+    assert not plan(wanted, broker.seen(), prune=True)
+
+
 def test_pruning_leaves_the_queues_of_running_clients_bound() -> None:
     broker = made(Topology(exchanges=(Exchange("events", "fanout"),)))
     broker.queues["amq.gen-X"] = Queue("amq.gen-X", auto_delete=True)
