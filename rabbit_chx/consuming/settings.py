@@ -17,8 +17,6 @@ OnFailure: TypeAlias = Literal["stop", "dead-letter", "park"]
 _ON_FAILURE: Final = ("stop", "dead-letter", "park")
 MOST_PREFETCH: Final = 65_535
 _LONGEST_BACKOFF: Final = 60.0
-_CONSUMER_TIMEOUT: Final = 1800.0
-"""The default of the broker, in seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +50,7 @@ class Settings:
             _check_seconds(name, getattr(self, name))
         if self.consumer_timeout is not None:
             _check_seconds("consumer_timeout", self.consumer_timeout)
-        self._check_attempts()
+            self._check_attempts(self.consumer_timeout)
         if self.on_failure not in _ON_FAILURE:
             raise InvalidValue("on_failure", self.on_failure, " or ".join(map(repr, _ON_FAILURE)))
         if (self.on_failure == "park") != (self.parking_queue is not None):
@@ -64,9 +62,8 @@ class Settings:
         if self.parking_queue is not None:
             check_name("parking_queue", self.parking_queue)
 
-    def _check_attempts(self) -> None:
+    def _check_attempts(self, limit: float) -> None:
         """Raise if the broker takes a message back before its last attempt, because then it would never count as failed."""
-        limit = _CONSUMER_TIMEOUT if self.consumer_timeout is None else self.consumer_timeout
         delays = accumulate(map(self.delay, range(1, self.attempts)))
         if any(total >= limit for total in delays):
             raise InvalidValue(
