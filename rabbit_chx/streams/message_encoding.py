@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from datetime import datetime
 from functools import lru_cache
 from itertools import chain, repeat
-from typing import Any, Final, TypeAlias
+from operator import index
+from typing import Any, Final, SupportsIndex, TypeAlias
 
 from rabbit_chx.errors import InvalidValue
 
@@ -117,8 +119,8 @@ def _annotations_section(
     routing_key: Text,
     exchange: Text,
     kind: Text,
-    delivery_mode: int | None,
-    priority: int | None,
+    delivery_mode: SupportsIndex | None,
+    priority: SupportsIndex | None,
     expiration: str | int | None,
 ) -> bytes:
     named = {
@@ -147,7 +149,7 @@ def _properties(
     correlation_id: Text,
     content_type: Text,
     content_encoding: Text,
-    timestamp: int | None,
+    timestamp: SupportsIndex | None,
     app_id: Text,
 ) -> bytes:
     fields = [
@@ -221,24 +223,27 @@ def _bytes(text: str | bytes) -> bytes:
         raise InvalidValue("text in a message", text, "valid text, or bytes") from None
 
 
-def _byte(name: str, number: int | None) -> bytes:
+def _byte(name: str, number: SupportsIndex | None) -> bytes:
     if number is None:
         return _NULL
-    if not (isinstance(number, int) and 0 <= number < 1 << 8):
-        raise InvalidValue(f"property {name}", number, "an integer from 0 to 255")
-    return b"\x50" + number.to_bytes(1, "big")
+    expected = "an integer from 0 to 255"
+    return b"\x50" + _integer(name, number, 0, 255, expected).to_bytes(1, "big")
 
 
-def _timestamp(seconds: int | None) -> bytes:
+def _timestamp(seconds: SupportsIndex | None) -> bytes:
     if seconds is None:
         return _NULL
-    if not (isinstance(seconds, int) and abs(seconds) <= _MOST_SECONDS):
-        raise InvalidValue(
-            "property timestamp",
-            seconds,
-            f"whole seconds since 1970 from -{_MOST_SECONDS} to {_MOST_SECONDS}",
-        )
-    return b"\x83" + _I64.pack(seconds * 1000)
+    expected = f"whole seconds since 1970 from -{_MOST_SECONDS} to {_MOST_SECONDS}"
+    return b"\x83" + _I64.pack(_integer("timestamp", seconds, -_MOST_SECONDS, _MOST_SECONDS, expected) * 1000)
+
+
+def _integer(name: str, got: SupportsIndex, least: int, most: int, expected: str) -> int:
+    """Return an integer of any type, such as one of numpy, as one of Python; raise if it is none, or out of range."""
+    with suppress(TypeError):
+        number = index(got)
+        if least <= number <= most:
+            return number
+    raise InvalidValue(f"property {name}", got, expected)
 
 
 def _text(text: Text) -> bytes:

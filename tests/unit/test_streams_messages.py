@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from rabbit_chx.errors import InvalidMessage, InvalidValue
@@ -213,3 +214,14 @@ def test_the_extreme_numbers_are_encoded() -> None:
     times = [-most, most]
     found = [decode(each, "s", 0) for each in encode_messages([b"", b""], timestamp=times, priority=[0, 255])]
     assert [(each.timestamp, each.priority) for each in found] == [(-most * 1000, 0), (most * 1000, 255)]
+
+
+def test_integers_of_numpy_are_encoded_as_those_of_python() -> None:
+    given = {
+        "timestamp": np.array([SECONDS]),
+        "priority": np.array([5], np.uint8),
+        "delivery_mode": np.int64(2),
+    }
+    assert [*encode_messages([b""], **given)] == [
+        *encode_messages([b""], timestamp=SECONDS, priority=5, delivery_mode=2)
+    ]
