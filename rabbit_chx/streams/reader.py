@@ -151,7 +151,7 @@ class StreamReader:
             try:
                 for chunk in self._chunks(at, end):
                     yield chunk
-                    if self._range is not this:
+                    if self._range is not this and chunk.end < end:
                         raise _taken_over(chunk.end, end)
                     at, since = chunk.end, time.monotonic()
             except StreamUnavailable as error:

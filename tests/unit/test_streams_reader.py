@@ -82,6 +82,14 @@ def test_a_range_does_not_continue_after_another_one_began(reader, connection) -
     assert not connection.next
 
 
+def test_a_range_whose_last_chunk_was_taken_ends_after_another_one_began(reader, connection) -> None:
+    outer = reader.messages(0, 3)
+    assert [next(outer)[0] for _ in range(3)] == [0, 1, 2]
+    assert offsets(reader, 20, 23) == [20, 21, 22]
+    assert [*outer] == []
+    assert not connection.next
+
+
 def test_an_abandoned_range_does_not_keep_others_from_beginning(reader, connection) -> None:
     kept = reader.messages(0, END)
     next(kept)
