@@ -11,11 +11,12 @@ from __future__ import annotations
 import json
 import secrets
 from collections.abc import Generator, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
 from typing import Any, Final, Self
 
-from rabbit_chx.broker.applying.protocol import Command, OnChannel, routed
+from rabbit_chx.broker.applying.protocol import Command, Lost, OnChannel, Refused, routed
 from rabbit_chx.broker.management import Management
 from rabbit_chx.consuming.access import HOLDS
 from rabbit_chx.consuming.messages import HOLD
@@ -95,10 +96,16 @@ def hold_commands(hold: Hold) -> Generator[Command, Any, None]:
     """Hold a queue: messages that are routed to it afterwards wait."""
     yield OnChannel("queue_declare", {"queue": hold.name, "durable": True, "arguments": hold.arguments})
     properties = {"headers": {HOLD: hold.name}, "delivery_mode": 2}
-    if not (yield from routed(hold.queue, b"", properties)):
+    expected, hint = "an existing queue that accepts messages", "The broker returned the marker"
+    error: Exception = InvalidValue("queue to hold", hold.queue, expected, hint)
+    try:
+        if (yield from routed(hold.queue, b"", properties)):
+            return
+    except Refused as refused:
+        error = refused
+    with suppress(Refused, Lost):  # the first error says more
         yield from release_commands(hold)
-        expected, hint = "an existing queue that accepts messages", "The broker returned the marker"
-        raise InvalidValue("queue to hold", hold.queue, expected, hint)
+    raise error
 
 
 def release_commands(hold: Hold) -> Generator[Command, Any, None]:

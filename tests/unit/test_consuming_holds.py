@@ -61,12 +61,20 @@ def test_the_marker_of_a_hold_names_the_hold() -> None:
     assert kind_of(properties["headers"]) is Kind.HOLD
 
 
-def test_holding_a_missing_queue_is_an_error_and_leaves_no_hold() -> None:
+@pytest.mark.parametrize(
+    ("refused", "error"),
+    [
+        (Refused(312, "NO_ROUTE"), pytest.raises(InvalidValue, match="'q8'")),
+        (Refused(403, "ACCESS_REFUSED"), pytest.raises(Refused, match="ACCESS_REFUSED")),
+    ],
+    ids=["a missing queue", "no permission to publish"],
+)
+def test_a_queue_that_cannot_be_held_is_an_error_and_leaves_no_hold(refused, error) -> None:
     commands = hold_commands(Hold.of("q8", ["q0"]))
     next(commands)
     next(commands)
-    assert commands.throw(Refused(312, "NO_ROUTE")).method == "queue_delete"
-    with pytest.raises(InvalidValue, match="'q8'"):
+    assert commands.throw(refused).method == "queue_delete"
+    with error:
         next(commands)
 
 
